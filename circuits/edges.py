@@ -1,0 +1,63 @@
+"""Heads and edges: their spoken names, how to parse them, their order.
+
+A head is `L11H7`. An edge is one head, one key position, one query position: `L11H7:5→8`, always key to query.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from circuits.errors import EdgeError
+
+_HEAD: Final = re.compile(r"(?:L(\d+)-?H(\d+)|(\d+)\.(\d+)|a(\d+)\.h(\d+))", re.IGNORECASE | re.ASCII)
+_EDGE: Final = re.compile(r"(?P<head>[^:]+):(?P<key>\d+)(?:→|->)(?P<query>\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Head:
+    """One attention head."""
+
+    layer: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"L{self.layer}H{self.index}"
+
+    @classmethod
+    def parse(cls, name: str | Head) -> Head:
+        """Read `L11H7`, `L11-H7`, `11.7` or `a11.h7`."""
+        if isinstance(name, Head):
+            return name
+        found = _HEAD.fullmatch(name.strip())
+        if found is None:
+            raise EdgeError(f"{name!r} is not the name of a head; write it as L11H7, 11.7 or a11.h7")
+        layer, index = (int(number) for number in found.groups() if number is not None)
+        return cls(layer, index)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edge:
+    """One head reading one key position from one query position."""
+
+    head: Head
+    key: int
+    query: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.key <= self.query:
+            raise EdgeError(f"{self} runs backwards: attention reads from a key at or before its query, so 0 ≤ key ≤ query")
+
+    def __str__(self) -> str:
+        return f"{self.head}:{self.key}→{self.query}"
+
+    @classmethod
+    def parse(cls, name: str | Edge) -> Edge:
+        """Read `L11H7:5→8` (or `L11H7:5->8`)."""
+        if isinstance(name, Edge):
+            return name
+        found = _EDGE.fullmatch(name.strip())
+        if found is None:
+            raise EdgeError(f"{name!r} is not the name of an edge; write it as L11H7:5→8 (head, key, query)")
+        return cls(Head.parse(found["head"]), int(found["key"]), int(found["query"]))
