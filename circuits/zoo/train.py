@@ -1,0 +1,164 @@
+"""Train `mini` from nothing: `python -m circuits.zoo.train mini` writes a Hugging Face directory, the same one every time.
+
+1. Each step's batch and each step's dropout are drawn from (seed, step) alone, so a run that was stopped goes on exactly.
+2. The facts are learnt first without dropout; then dropout 0.1 stays on to the end, as GPT-2 had it, so that heads share their roles.
+3. The weights are stored in fp16 beside their tokenizer, and a model card states what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from circuits.checkpoints import load_checkpoint, save_checkpoint
+from circuits.zoo import language
+from circuits.zoo.evaluate import score_all, to_table
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that decides the weights."""
+
+    steps: int = 4500
+    dropout_from: int = 2500
+    dropout: float = 0.1
+    batch: int = 32
+    length: int = 64
+    other_words: float = 0.1  # weight in the loss of words that are not answers
+    learning_rate: float = 1e-3
+    warmup: int = 200
+    horizon: int = 8000  # where the cosine would reach its floor
+    cooldown: int = 500  # the last steps, over which the rate falls to its floor in a straight line
+    weight_decay: float = 0.02
+    seed: int = 0
+
+    def rate(self, step: int) -> float:
+        """Linear warm-up, then a slow cosine, then a straight cool-down to 2% of the peak."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        done = (step - self.warmup) / max(1, self.horizon - self.warmup)
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        left = min(1.0, (self.steps - step) / max(1, self.cooldown))
+        return self.learning_rate * (0.02 + 0.98 * cosine * left)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Word level: one token per word of the language, quote marks and two-digit halves of years on their own."""
+    words = Tokenizer(models.WordLevel(language.vocabulary(), unk_token=language.UNKNOWN))
+    words.pre_tokenizer = pre_tokenizers.Split(Regex(language.WORD), behavior="removed", invert=True)
+    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token=language.BOS, eos_token=language.BOS, unk_token=language.UNKNOWN)
+
+
+def fresh_model(plan: Plan) -> GPT2LMHeadModel:
+    """Twelve layers of twelve heads, GPT-2 in every other respect; only the starting values are suited to its small width."""
+    torch.manual_seed(plan.seed)
+    width = 144
+    sizes = {"n_embd": width, "n_layer": 12, "n_head": 12, "n_positions": plan.length, "vocab_size": len(language.vocabulary())}
+    off = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    # The tanh form of GELU that GPT-2 uses, in its fused spelling: the same function, a quarter faster to train.
+    config = GPT2Config(**sizes, **off, activation_function="gelu_pytorch_tanh", bos_token_id=0, eos_token_id=0, initializer_range=width**-0.5)
+    model = GPT2LMHeadModel(config)
+    # Positions start as waves, so that "one to the left" is the same direction everywhere and heads find offsets early.
+    model.transformer.wpe.weight.data = waves(plan.length, width) * width**-0.5
+    return model
+
+
+def waves(length: int, width: int) -> Float[torch.Tensor, "pos d_model"]:
+    """Sines and cosines of falling frequency, one row per position."""
+    angle = torch.arange(length)[:, None] * 10_000 ** (-torch.arange(0, width, 2) / width)
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
+
+
+def set_dropout(model: torch.nn.Module, probability: float) -> None:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = probability
+
+
+def batch(plan: Plan, step: int) -> tuple[Int[torch.Tensor, "batch pos"], Float[torch.Tensor, "batch pos"]]:
+    """Tokens, and how much each counts in the loss: answers in full, the rest (which is mostly chance) less."""
+    vocabulary = language.vocabulary()
+    draw = random.Random(f"{plan.seed}/{step}")
+    rows = [language.document(draw, plan.length) for _ in range(plan.batch)]
+    tokens = torch.tensor([[vocabulary[word] for word in words] for words, _ in rows])
+    return tokens, torch.tensor([[1.0 if asked else plan.other_words for asked in answers] for _, answers in rows])
+
+
+def train(plan: Plan, folder: Path, *, save_every: int = 250) -> GPT2LMHeadModel:
+    """Run the plan, going on from `folder`'s checkpoint if there is one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = folder / "checkpoint.safetensors"
+    model = fresh_model(plan).train()
+    parameters = dict(model.named_parameters())
+    optimizer = torch.optim.AdamW(parameters.values(), betas=(0.9, 0.98), weight_decay=plan.weight_decay, fused=True)
+    start = 0
+    if checkpoint.exists():
+        stored = load_checkpoint(checkpoint, parameters, optimizer)
+        if stored["plan"] != asdict(plan):
+            raise SystemExit(f"{checkpoint} belongs to another plan: {stored['plan']}; choose another folder or delete it")
+        start = stored["step"]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, disable=not sys.stderr.isatty()) as bar, (folder / "log.jsonl").open("a") as log:
+        shown = bar.add_task("mini", total=plan.steps, completed=start, note="")
+        for step in range(start, plan.steps):
+            loss = _step(model, optimizer, plan, step)
+            bar.update(shown, advance=1, note=f"loss {loss:.3f}")
+            if (step + 1) % 25 == 0:
+                log.write(json.dumps({"step": step + 1, "loss": loss, "time": time.time()}) + "\n")
+                log.flush()
+            if (step + 1) % save_every == 0 or step + 1 == plan.steps:
+                save_checkpoint(checkpoint, parameters, optimizer, step=step + 1, plan=asdict(plan))
+    return model.eval()
+
+
+def _step(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, plan: Plan, step: int) -> float:
+    torch.manual_seed(plan.seed * 1_000_003 + step)
+    set_dropout(model, plan.dropout if step >= plan.dropout_from else 0.0)
+    tokens, counts = batch(plan, step)
+    logits = model(tokens, use_cache=False).logits[:, :-1].flatten(0, 1)
+    losses = torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten(), reduction="none")
+    weights = counts[:, 1:].flatten()
+    loss = (losses * weights).sum() / weights.sum()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for group in optimizer.param_groups:
+        group["lr"] = plan.rate(step)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def publish(model: GPT2LMHeadModel, folder: Path) -> None:
+    """Store the weights in fp16 with their tokenizer, and measure what was stored."""
+    model.half().save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    stored = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
+    (folder / "scores.md").write_text(to_table(score_all(lambda tokens: stored(tokens).logits)) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train the model that ships with the package.")
+    parser.add_argument("name", choices=["mini"])
+    parser.add_argument("-o", "--output", type=Path, default=Path("runs/mini"), help="folder for the checkpoint, the log and the result")
+    parser.add_argument("--steps", type=int, default=Plan().steps)
+    parser.add_argument("--seed", type=int, default=Plan().seed)
+    asked = parser.parse_args()
+    plan = Plan(steps=asked.steps, seed=asked.seed)
+    publish(train(plan, asked.output), asked.output / "model")
+    sys.stdout.write((asked.output / "model" / "scores.md").read_text())
+
+
+if __name__ == "__main__":
+    main()
