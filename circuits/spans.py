@@ -1,0 +1,89 @@
+"""Where in depth a token's information lives: the layers that hold it, and the layers that build it.
+
+1. At the token (or a group of positions) the residual stream at the input of layer 0…L is replaced by the counterfactual's.
+   The span is the contiguous range of layers around the largest effect where it is at least τ of that largest.
+2. What each block writes there is replaced likewise, everything above recomputed: the layers with at least τ of the largest
+   effect have built it.
+3. The tokens that matter are found by effect: noise on each token's embedding in turn, and how much the answer suffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from circuits.engine import Row, Runs, prepare
+from circuits.models import Model
+from circuits.prompts import Metric, Noise, Pair
+from circuits.records import Span
+
+THRESHOLD: Final = 0.1  # τ
+
+
+def measure_span(runs: Runs, label: str, positions: Sequence[int]) -> Span:
+    """Span and built layers of some positions, from the pairs of `runs`."""
+    layers = runs.model.n_layers
+    rows = [Row.of_residual(layer, positions) for layer in range(layers + 1)]
+    rows += [Row.of_writes(layer, positions) for layer in range(layers)]
+    effects = runs.effects(rows).double().mean(1).tolist()
+    residual, writes = effects[: layers + 1], effects[layers + 1 :]
+    return Span(
+        label=label,
+        positions=tuple(positions),
+        layers=held(residual),
+        built=ranges(writes),
+        effect=max(residual),
+        residual=tuple(residual),
+        writes=tuple(writes),
+        counterfactual=_spoken(runs.pairs[0]),
+    )
+
+
+def held(effects: Sequence[float]) -> tuple[int, int] | None:
+    """The contiguous range around the largest effect in which the effect is at least τ of it."""
+    largest = max(effects)
+    if largest <= 0:
+        return None
+    first = last = effects.index(largest)
+    while first > 0 and effects[first - 1] >= THRESHOLD * largest:
+        first -= 1
+    while last + 1 < len(effects) and effects[last + 1] >= THRESHOLD * largest:
+        last += 1
+    return first, last
+
+
+def ranges(effects: Sequence[float]) -> tuple[tuple[int, int], ...]:
+    """All ranges of layers whose effect is at least τ of the largest."""
+    largest = max(effects)
+    found: list[tuple[int, int]] = []
+    for layer, effect in enumerate(effects):
+        if largest <= 0 or effect < THRESHOLD * largest:
+            continue
+        if found and found[-1][1] == layer - 1:
+            found[-1] = (found[-1][0], layer)
+        else:
+            found.append((layer, layer))
+    return tuple(found)
+
+
+def own_pair(pair: Pair, positions: Sequence[int], *, seed: int) -> Pair:
+    """The pair itself if it differs at these positions alone, else noise on them, read by the log-probability of the answer."""
+    if set(pair.differs_at) == set(positions):
+        return pair
+    metric = Metric("logprob", pair.metric.answer, pair.metric.answer_text)
+    return Pair(pair.clean, Noise(tuple(positions), seed=seed), metric)
+
+
+def tokens_that_matter(model: Model, pair: Pair, groups: Sequence[Sequence[int]], *, seed: int) -> list[int]:
+    """Which of the groups matter: noise there costs the answer at least τ of what it costs at the most important one."""
+    losses = []
+    for group in groups:
+        noisy = Pair(pair.clean, Noise(tuple(group), seed=seed), Metric("logprob", pair.metric.answer, pair.metric.answer_text))
+        runs = prepare(model, [noisy], smallest_gap=0.0)
+        losses.append(float(runs.gap[0]))
+    largest = max(losses, default=0.0)
+    return [index for index, loss in enumerate(losses) if loss >= max(THRESHOLD * largest, 1e-2)]
+
+
+def _spoken(pair: Pair) -> str:
+    return str(pair.counterfactual) if isinstance(pair.counterfactual, Noise) else pair.counterfactual.text
