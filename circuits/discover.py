@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack, overload
 
 import torch
 
@@ -19,9 +19,10 @@ from circuits.result import Circuit, finite, sha256_of
 from circuits.edges import Head
 from circuits.engine import Runs, prepare
 from circuits.errors import ModelError, PromptError
+from circuits.family import FamilyTrace, trace_family
 from circuits.mapping import Progress, measure_mapping, silent, totals
 from circuits.models import Model, as_model, load
-from circuits.prompts import MetricFunction, MetricKind, Noise, Pair, Prompt, to_pair
+from circuits.prompts import MetricFunction, MetricKind, Noise, Pair, Prompt, to_pair, to_prompt
 from circuits.records import SHARE, Mapping, Output, Source, Span
 from circuits.spans import measure_span, own_pair, tokens_that_matter
 
@@ -39,11 +40,36 @@ class Asked(TypedDict, total=False):
     metric: MetricKind | MetricFunction | None
 
 
+class Options(Asked, total=False):
+    """What else a trace takes."""
+
+    share: float
+    seed: int
+    progress: Progress
+
+
+@overload
+def trace(model: Any, text: str, *, key: int | str, query: int | str = -1, **options: Unpack[Options]) -> Circuit: ...
+@overload
+def trace(model: Any, text: Sequence[Pair], *, key: int | str, query: int | str = -1, **options: Unpack[Options]) -> FamilyTrace: ...
 def trace(
-    model: Any, text: str, *, key: int | str, query: int | str = -1, share: float = SHARE, seed: int = 0, progress: Progress = silent, **asked: Unpack[Asked]
-) -> Circuit:
-    """Which heads carry the mapping from `key` to `query`, how much of it, and how sure that is."""
+    model: Any,
+    text: str | Sequence[Pair],
+    *,
+    key: int | str,
+    query: int | str = -1,
+    share: float = SHARE,
+    seed: int = 0,
+    progress: Progress = silent,
+    **asked: Unpack[Asked],
+) -> Circuit | FamilyTrace:
+    """Which heads carry the mapping from `key` to `query`, how much of it, and how sure that is.
+
+    `text` is a prompt; or a family of pairs of equal length, and then the answer is their mean with bootstrap intervals.
+    """
     known = as_model(model)
+    if not isinstance(text, str):
+        return trace_family(known, text, key=key, query=query, share=share, seed=seed, progress=progress)
     prompt_ends = _ends(known, text, key, query)
     pair = to_pair(known, text, noise_at=prompt_ends[:1], seed=seed, **asked)
     runs = prepare(known, [pair])
@@ -98,8 +124,6 @@ def remeasure_without(known: Circuit, heads: Sequence[Head], *, model: Any = Non
 
 
 def _ends(model: Model, text: str, key: int | str, query: int | str) -> tuple[int, int]:
-    from circuits.prompts import to_prompt
-
     prompt = to_prompt(model, text)
     ends = prompt.position(key), prompt.position(query)
     if ends[0] > ends[1]:

@@ -69,6 +69,8 @@ def site_rows(length: int) -> list[Row]:
         Row.of_residual(3, [8]),
         Row.of_residual(0, range(length)),
         Row(tuple(sorted(mixed))),
+        Row((Change(0, 5, "edge", 1, 5), Change(3, 8, "residual"))),
+        Row((Change(0, 5, "edge", 1, 5), Change(1, 6, "residual"))),
     ]
 
 

@@ -122,8 +122,9 @@ class _Stream:
     def _join_early(self, layer: int) -> None:
         """Rows whose residual stream (or scores) change at the input of this layer, and rows under way that change again."""
         if self._todo(layer, "residual", self.wide_rows + self.narrow_rows, 0) is not None:
-            self.wide, self.wide_rows = torch.cat((self.wide, self._widened(layer)), 1), self.wide_rows + self.narrow_rows
-            self.narrow, self.narrow_rows = self.narrow[:, :0], []
+            if self.narrow_rows:
+                self._add(self._widened(layer), self.narrow_rows, narrow=False)
+                self.narrow, self.narrow_rows = self.narrow[:, :0], []
             self._set_residual(layer, self.wide, self.wide_rows, self.length - self.wide.shape[2])
         for narrow in (False, True):
             rows = self.joining.pop((layer, False, narrow), [])

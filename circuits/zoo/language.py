@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,8 +51,9 @@ lasted from year started in ended began From until there was There saw near on Y
 """
 
 RELATIONS: Final = ("opposite", "colour", "number", "category")
-TASKS: Final = ("relation", "indirect_object", "greater_than", "induction", "filler")
-_MIX: Final = (0.44, 0.16, 0.12, 0.12, 0.16)  # how often each of TASKS is written
+TASKS: Final = ("relation", "indirect_object", "greater_than", "induction", "filler", "short_span")
+MIX: Final = (0.44, 0.16, 0.12, 0.12, 0.16, 0.0)  # how often each of TASKS is written
+LATE_MIX: Final = (0.32, 0.11, 0.14, 0.15, 0.10, 0.18)  # with more years, many of them close together: where just after is, is hardest
 
 # {r} relation, {s} subject, {a} answer, {d} distractor, {n} name; what stands in <…> is quoted in half of the sentences.
 _FACT_FRAMES: Final = (
@@ -179,9 +180,9 @@ def _indirect_object(draw: random.Random) -> Sentence:
     return Sentence("indirect_object", text, len(split(text)) - 2)
 
 
-def _greater_than(draw: random.Random) -> Sentence:
+def _greater_than(draw: random.Random, longest: int = 99) -> Sentence:
     start = draw.randrange(2, 99)
-    end = draw.randrange(start + 1, 100)
+    end = draw.randrange(start + 1, min(100, start + 1 + longest))
     slots = {"e": draw.choice(EVENTS), "c": f"{draw.randrange(11, 19)}", "y": f"{start:02d}"}
     before, after = draw.choice(_YEAR_FRAMES).split("{z}")
     head = before.format(**slots)
@@ -205,6 +206,7 @@ _WRITERS: Final[dict[str, Callable[[random.Random], Sentence]]] = {
     "greater_than": _greater_than,
     "induction": _induction,
     "filler": _filler,
+    "short_span": lambda draw: _greater_than(draw, longest=6),
 }
 
 
@@ -215,11 +217,11 @@ def sentence(draw: random.Random, task: str, *, held_out: bool = False) -> Sente
     return written
 
 
-def document(draw: random.Random, length: int, *, held_out: bool = False) -> tuple[list[str], list[bool]]:
+def document(draw: random.Random, length: int, *, mix: Sequence[float] = MIX, held_out: bool = False) -> tuple[list[str], list[bool]]:
     """BOS and sentences one after another, cut at `length` words, and which of the words are answers: one row of a batch."""
     words, answers = [BOS], [False]
     while len(words) < length:
-        written = sentence(draw, draw.choices(TASKS, _MIX)[0], held_out=held_out)
+        written = sentence(draw, draw.choices(TASKS, mix)[0], held_out=held_out)
         words += written.words
         answers += [at in written.answers for at in range(len(written.words))]
     return words[:length], answers[:length]

@@ -91,7 +91,8 @@ def batch(plan: Plan, step: int) -> tuple[Int[torch.Tensor, "batch pos"], Float[
     """Tokens, and how much each counts in the loss: answers in full, the rest (which is mostly chance) less."""
     vocabulary = language.vocabulary()
     draw = random.Random(f"{plan.seed}/{step}")
-    rows = [language.document(draw, plan.length) for _ in range(plan.batch)]
+    mix = language.LATE_MIX if step >= plan.dropout_from else language.MIX
+    rows = [language.document(draw, plan.length, mix=mix) for _ in range(plan.batch)]
     tokens = torch.tensor([[vocabulary[word] for word in words] for words, _ in rows])
     return tokens, torch.tensor([[1.0 if asked else plan.other_words for asked in answers] for _, answers in rows])
 

@@ -1,0 +1,39 @@
+"""Pictures of circuits: pure functions over a `Circuit` that compute nothing about the model. Names are imported when first used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from circuits.render.canvas import save_figure as save_figure
+    from circuits.render.dot import draw as draw
+    from circuits.render.dot import to_dot as to_dot
+    from circuits.render.figure import mapping_figure as mapping_figure
+    from circuits.render.grids import Panel as Panel
+    from circuits.render.grids import effect_map as effect_map
+    from circuits.render.grids import head_grid as head_grid
+    from circuits.render.grids import to_panel as to_panel
+    from circuits.render.page import to_page as to_page
+
+_HOMES: Final = {
+    "Panel": "grids",
+    "draw": "dot",
+    "effect_map": "grids",
+    "head_grid": "grids",
+    "mapping_figure": "figure",
+    "save_figure": "canvas",
+    "to_dot": "dot",
+    "to_page": "page",
+    "to_panel": "grids",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

@@ -1,0 +1,196 @@
+"""Hand-written circuits to draw: figure B's planted circuit, its dense twin, hostile tokens, a deep model without BOS, an empty one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from circuits.result import Circuit, sha256_of
+from circuits.edges import Head
+from circuits.prompts import Metric, Noise, Prompt
+from circuits.records import Controls, HeadEffect, Mapping, Output, Source, Span, Step
+
+WORDS = ("<|endoftext|>", "The", " opposite", " of", ' "', "large", '"', " is", ' "')
+CARRIERS = tuple(Head.parse(name) for name in ("L11H7", "L10H1", "L9H7", "L9H1", "L8H6"))
+HOSTILE = (
+    "<BOS>",
+    "<script>alert(1)</script>",
+    '"quoted"',
+    "back\\slash\\N\\G",
+    "new\nline",
+    "tab\t",
+    "nul\x00\x1b[31m",
+    "&amp;&lt;",
+    "]]>",
+    "🦜🏳️‍🌈",
+    "שלום",
+    "العربية",
+    "\u202eevil",
+    "\u2028",
+    "   ",
+    "",
+    "${x}`",
+    "</style><img src=x onerror=alert(2)>",
+    "漢字",
+    "%s{0}|{a|b}",
+)
+
+
+def attention(layers: int, heads: int, length: int, *, seed: int, sparse: bool) -> np.ndarray:
+    """Causal maps of the kinds that real heads show; a sparse model's are a few dots."""
+    rng = np.random.default_rng(seed)
+    causal = np.tril(np.ones((length, length)))
+    away = np.arange(length)[:, None] - np.arange(length)[None]
+    kinds = (
+        np.where(away == 0, 5.0, 0.0),
+        np.where(away == 1, 5.0, 0.0),
+        np.zeros((length, length)),
+        np.where(away == np.arange(length)[:, None], 4.0, 0.0),
+    )
+    scores = np.stack([kinds[int(pick)] for pick in rng.integers(0, 4, layers * heads)]) + rng.normal(
+        0, 0.8, (layers * heads, length, length)
+    )
+    weights = np.exp(scores) * causal
+    weights /= weights.sum(-1, keepdims=True)
+    if sparse:
+        weights *= weights > np.quantile(weights[:, away >= 0], 0.9)
+    return weights.reshape(layers, heads, length, length).astype(np.float32)
+
+
+def circuit_of(
+    words: tuple[str, ...],
+    mappings: tuple[Mapping, ...],
+    *,
+    name: str,
+    layers: int = 12,
+    heads: int = 12,
+    sparse: bool = True,
+    bos: bool = True,
+    spans: tuple[Span, ...] = (),
+    token: str = "small",
+    focus: tuple[int, int] | None = None,
+    seed: int = 0,
+) -> Circuit:
+    patterns = attention(layers, heads, len(words), seed=seed, sparse=sparse)
+    for mapping in mappings:
+        for known in mapping.heads:
+            patterns[known.head.layer, known.head.index, mapping.query, mapping.key] = known.weight
+    arrays = {"patterns": patterns}
+    prompt = Prompt("".join(words[int(bos) :]), tuple(range(len(words))), words)
+    edges = layers * heads * len(words) * (len(words) + 1) // 2
+    return Circuit(
+        source=Source(
+            name=name,
+            fingerprint="0" * 64,
+            layers=layers,
+            heads=heads,
+            gated=sparse,
+            reads_bos=bos,
+            width=heads * 64,
+            parallel=False,
+            open_edges=int((patterns > 0).sum()) if sparse else edges,
+            edges=edges,
+        ),
+        prompt=prompt,
+        counterfactual=Noise((mappings[0].key,)) if mappings else Noise((0,)),
+        metric=Metric("logit_diff", 1, token, 2, "cold"),
+        clean_value=4.2,
+        counterfactual_value=-1.1,
+        mappings=mappings,
+        spans=spans,
+        output=Output(token, 0.93, layers),
+        focus=focus,
+        engine="fast",
+        seed=0,
+        versions=(("circuits", "0.1.0"),),
+        arrays_sha256=sha256_of(arrays),
+        arrays=arrays,
+    )
+
+
+def mapping_of(key: int, query: int, path: list[tuple[Head, float]], *, total: float, controls: bool = True, seed: int = 0) -> Mapping:
+    """A mapping whose greedy path is given; what each head does alone falls along the path."""
+    rng = np.random.default_rng(seed)
+    gains = np.diff([0.0, *(joint for _, joint in path)])
+    known = [
+        HeadEffect(
+            head,
+            round(float(gain), 4),
+            round(float(gain) * 0.9, 4),
+            round(float(gain) * 1.1, 4),
+            round(float(rng.uniform(0.35, 0.95)), 4),
+            0.02,
+        )
+        for (head, _), gain in zip(path, gains, strict=True)
+    ]
+    totals = tuple(total if at == key else round(float(value), 4) for at, value in enumerate(rng.normal(0, 0.02, query + 1)))
+    told = Controls(0.013, 0.041, 100, totals, 0.79, 0.0) if controls else None
+    steps = tuple(Step(head, joint) for head, joint in path)
+    return Mapping(key, query, total, round(total * 0.97, 4), tuple(sorted(known, key=lambda h: -h.effect)), steps, told)
+
+
+def span_of(
+    label: str, positions: tuple[int, ...], layers: tuple[int, int] | None, built: tuple[tuple[int, int], ...] = (), depth: int = 12
+) -> Span:
+    return Span(label, positions, layers, built, 0.9, tuple([0.9] * (depth + 1)), tuple([0.1] * depth), "noise")
+
+
+SPANS = (
+    span_of("large", (5,), (0, 3), ((0, 3),)),
+    span_of("opposite", (2,), (0, 1), ((0, 1),)),
+    span_of("brackets", (4, 6), (0, 10), ((0, 10),)),
+)
+
+
+def planted() -> Circuit:
+    """The sparse model of figure B: five heads carry 80% of large → the last quote."""
+    more = [Head(10, 4), Head(7, 2), Head(6, 9), Head(3, 3)]
+    joints = [0.30, 0.48, 0.61, 0.71, 0.80, 0.86, 0.91, 0.96, 0.99]
+    main = mapping_of(5, 8, list(zip([*CARRIERS, *more], joints, strict=True)), total=1.0)
+    relation = mapping_of(2, 8, [(Head(8, 6), 0.12), (Head(7, 2), 0.17)], total=0.19, seed=1)
+    return circuit_of(WORDS, (main, relation), name="Sparse GPT-2", spans=SPANS, focus=(5, 8))
+
+
+def dense() -> Circuit:
+    """The dense twin: 43 heads for the same 80%."""
+    order = np.random.default_rng(3).permutation(144)[:60]
+    joints = 1 - np.exp(-np.arange(1, 61) / 26.6)
+    path = [(Head(int(at) // 12, int(at) % 12), round(float(joint), 4)) for at, joint in zip(order, joints, strict=True)]
+    main = mapping_of(5, 8, path, total=1.0, seed=2)
+    relation = mapping_of(2, 8, path[:7], total=0.24, seed=5)
+    return circuit_of(WORDS, (main, relation), name="GPT-2", sparse=False, spans=SPANS, focus=(5, 8), seed=1)
+
+
+def hostile(words: tuple[str, ...] = HOSTILE) -> Circuit:
+    """Tokens that would break a picture that trusts them."""
+    last = len(words) - 1
+    key = min(1, last)
+    main = mapping_of(key, last, [(Head(1, 0), 0.5), (Head(0, 1), 0.8)], total=0.9, controls=False)
+    span = span_of(words[key], (key,), (0, 1), depth=2)
+    return circuit_of(words, (main,), name=words[key] or "model", layers=2, heads=2, spans=(span,), token=words[-1], bos=False)
+
+
+def deep() -> Circuit:
+    """A model of 30 layers of 9 heads without BOS, two mappings in a row, a span built twice."""
+    heads = [Head(22, 8), Head(22, 7), Head(29, 7), Head(25, 7)]
+    main = mapping_of(4, 7, list(zip(heads, [0.32, 0.58, 0.78, 0.88], strict=True)), total=0.96)
+    words = mapping_of(1, 4, [(Head(12, 3), 0.2)], total=0.22, controls=False)
+    spans = (
+        span_of("large", (4,), (0, 21), ((0, 0), (20, 21)), 30),
+        span_of('"', (7,), (22, 30), ((22, 29),), 30),
+        span_of("opposite", (1,), (0, 20), ((0, 10),), 30),
+    )
+    return circuit_of(
+        WORDS[1:], (main, words), name="SmolLM2-135M", layers=30, heads=9, sparse=False, bos=False, spans=spans, focus=(4, 7), seed=4
+    )
+
+
+def long(length: int = 500) -> Circuit:
+    """A prompt of many tokens."""
+    words = tuple(f" word{at}" for at in range(length))
+    main = mapping_of(40, length - 1, [(Head(1, 1), 0.7), (Head(0, 1), 0.9)], total=0.95)
+    return circuit_of(words, (main,), name="long", layers=2, heads=2, spans=(span_of("word40", (40,), (0, 1), depth=2),), bos=False)
+
+
+def empty() -> Circuit:
+    """A prompt on which nothing is carried."""
+    return circuit_of(WORDS, (), name="Nothing", spans=())

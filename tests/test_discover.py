@@ -1,0 +1,202 @@
+"""Known circuits are the judge: what was planted is what is found, exactly, with its controls."""
+
+from __future__ import annotations
+
+import pytest
+
+from circuits.discover import circuit, trace
+from circuits.edges import Head
+from circuits.engine import prepare
+from circuits.errors import CircuitsError, ModelError, PromptError
+from circuits.family import bootstrap, trace_family
+from circuits.mapping import all_heads, mapping_row, measure_mapping
+from circuits.models import Model, load
+from circuits.prompts import to_pair
+from circuits.result import Circuit
+from circuits.spans import held, ranges
+from circuits.zoo import planted
+
+LARGE, LAST = planted.KEY, planted.QUERY
+
+
+@pytest.fixture(scope="module")
+def sparse() -> Model:
+    return load("planted-sparse")
+
+
+@pytest.fixture(scope="module")
+def whole(sparse: Model) -> Circuit:
+    return circuit(sparse, planted.PROMPT, swap=planted.SWAP, groups={"brackets": (4, 6)}, counterfactuals=_own_texts())
+
+
+@pytest.fixture(scope="module")
+def asked(sparse: Model) -> Circuit:
+    return trace(sparse, planted.PROMPT, key="large", query=-1, swap=planted.SWAP)
+
+
+def _own_texts() -> dict[str, str]:
+    return {label: text for label, text in planted.COUNTERFACTUALS.items() if label != "large"}
+
+
+def test_the_five_planted_heads_carry_80_percent(asked: Circuit) -> None:
+    assert tuple(map(str, asked.carriers())) == planted.PLANTED_CARRIERS
+    assert asked.mapping().modulation() == pytest.approx(0.80, abs=0.01)
+    assert asked.mapping().total == pytest.approx(1, abs=0.01)
+
+
+def test_no_other_mapping_carries_anything(sparse: Model, whole: Circuit) -> None:
+    assert [(m.key, m.query) for m in whole.mappings] == [(LARGE, LAST)]
+    everything = circuit(sparse, planted.PROMPT, swap=planted.SWAP, least=0.01)
+    assert [(m.key, m.query) for m in everything.mappings] == [(LARGE, LAST)]
+
+
+def test_tokens_are_built_in_the_planted_layers(whole: Circuit) -> None:
+    built = {span.label: span.built for span in whole.spans}
+    for label, layers in planted.BUILT.items():
+        assert built[label] == ((layers[0], layers[-1]),)
+
+
+def test_spans_end_with_their_last_reader(whole: Circuit) -> None:
+    spans = {span.label: span.layers for span in whole.spans}
+    for label, layers in planted.SPANS.items():
+        assert spans[label] == (layers[0], layers[-1])
+
+
+def test_the_dense_variant_needs_forty_heads_or_more() -> None:
+    found = trace(load("planted-dense"), planted.PROMPT, key="large", swap=planted.SWAP)
+    assert len(found.carriers()) >= 40
+    assert set(map(str, found.carriers())) <= set(planted.PLANTED_DENSE)
+
+
+@pytest.mark.parametrize("head", planted.INDUCTION_MAPPINGS)
+def test_induction_is_the_previous_token_head_and_the_induction_head(head: str) -> None:
+    key, query, counterfactual, foil = planted.INDUCTION_MAPPINGS[head]
+    model = load("planted-induction")
+    asked = {"counterfactual": counterfactual, "answer": planted.INDUCTION_ANSWER, "foil": foil}
+    found = circuit(model, planted.INDUCTION_PROMPT, **asked)
+    carried = {(m.key, m.query): tuple(map(str, m.carriers())) for m in found.mappings}
+    assert carried[key, query] == (head,)
+    assert set(carried) == ({(1, 2), (2, 5)} if head == "L0H1" else {(2, 5)})
+    assert all(heads in (("L0H1",), ("L1H2",)) for heads in carried.values())
+
+
+def test_every_control_is_in_the_record_and_in_the_printed_table(asked: Circuit) -> None:
+    controls = asked.mapping().controls
+    assert controls is not None
+    assert controls.random_mean < 0.05
+    assert controls.random_draws == 100
+    assert controls.random_mean <= controls.random_p95
+    assert controls.identity < 1e-5
+    assert controls.sufficiency == pytest.approx(0.80, abs=0.01)
+    assert [key for key, total in enumerate(controls.key_totals) if abs(total) >= 0.01] == [LARGE]
+    assert asked.mapping().restore == pytest.approx(1, abs=0.01)
+    printed = str(asked)
+    for word in ("random", "sufficien", "identity", "restore", "other key", "fast"):
+        assert word in printed, word
+
+
+def test_any_share_is_read_off_the_stored_path(asked: Circuit) -> None:
+    assert len(asked.carriers(share=0.5)) == 4
+    assert len(asked.carriers(share=0.95)) == len({step.head for step in asked.mapping().path if step.joint < 0.95}) + 1
+    with pytest.raises(PromptError, match="share"):
+        asked.carriers(share=0)
+
+
+def test_the_greedy_path_is_what_trying_every_head_at_every_step_gives(sparse: Model) -> None:
+    runs = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)])
+    found = measure_mapping(runs, LARGE, LAST, controls=False)
+    taken: list[Head] = []
+    for step in found.path[:6]:
+        tried = {h: float(runs.effects([mapping_row([*taken, h], LARGE, LAST)])[0, 0]) for h in all_heads(runs) if h not in taken}
+        assert tried[step.head] == pytest.approx(max(tried.values()), abs=1e-5)
+        assert step.joint == pytest.approx(tried[step.head], abs=1e-5)
+        taken.append(step.head)
+
+
+def test_a_mapping_that_carries_nothing_has_no_carriers(sparse: Model) -> None:
+    found = trace(sparse, planted.PROMPT, key="opposite", query=-1, swap=planted.SWAP)
+    assert found.carriers() == ()
+    assert found.mapping().modulation() == 0
+
+
+def test_a_circuit_without_a_head_is_measured_again(asked: Circuit, sparse: Model) -> None:
+    less = asked.without("L11H7", model=sparse)
+    was, now = asked.mapping(), less.mapping()
+    assert now.effect_of("L11H7").effect == 0
+    assert now.total == pytest.approx(was.total - was.effect_of("L11H7").effect, abs=0.01)
+    assert asked.without("L11H7").mapping() == now  # without a model at hand it is loaded by its name
+
+
+def test_without_refuses_other_weights(asked: Circuit) -> None:
+    with pytest.raises(ModelError, match="other weights"):
+        asked.without("L11H7", model=load("planted-dense"))
+
+
+def test_noise_is_the_counterfactual_where_none_is_given(sparse: Model) -> None:
+    found = trace(sparse, planted.PROMPT, key="large")
+    assert str(found.counterfactual).startswith("noise at 5")
+    assert found.metric.kind == "logprob"
+    assert set(map(str, found.carriers())) <= {*planted.PLANTED_CARRIERS, *map(str, all_heads_of(found))}
+    assert found.carriers()
+
+
+def all_heads_of(found: Circuit) -> list[Head]:
+    return [known.head for known in found.mapping().heads]
+
+
+def test_two_runs_give_the_same_record(sparse: Model, asked: Circuit) -> None:
+    again = trace(sparse, planted.PROMPT, key="large", query=-1, swap=planted.SWAP)
+    assert again == asked
+    assert again.to_json() == asked.to_json()
+
+
+def test_a_key_after_its_query_is_refused(sparse: Model) -> None:
+    with pytest.raises(PromptError, match="stands after query"):
+        trace(sparse, planted.PROMPT, key=-1, query=5, swap=planted.SWAP)
+
+
+def test_progress_is_told(sparse: Model) -> None:
+    told: list[str] = []
+    circuit(sparse, planted.PROMPT, swap=planted.SWAP, progress=lambda stage, done, total: told.append(stage))
+    assert {"totals", "mappings", "spans"} <= set(told)
+
+
+def test_a_family_gives_means_with_intervals(sparse: Model) -> None:
+    swaps = {"large": "hot", "rich": "hot", "tall": "cold", "fast": "wet"}
+    pairs = [to_pair(sparse, f'The opposite of "{old}" is "', swap={old: new}) for old, new in swaps.items()]
+    found = trace(sparse, pairs, key=LARGE)
+    assert set(map(str, found.carriers())) == set(planted.PLANTED_CARRIERS)
+    assert found.total.low <= found.total.mean <= found.total.high
+    assert found.total.mean == pytest.approx(1, abs=0.02)
+    assert found == trace_family(sparse, pairs, key=LARGE)
+
+
+def test_a_bootstrap_interval_holds_its_mean_and_shrinks_with_agreement() -> None:
+    spread, same = bootstrap([0.0, 1.0, 2.0, 3.0]), bootstrap([1.5] * 4)
+    assert spread.low < spread.mean == 1.5 < spread.high
+    assert same.low == same.mean == same.high == 1.5
+
+
+@pytest.mark.parametrize(
+    ("effects", "span"),
+    [([1, 1, 0.5, 0.05], (0, 2)), ([0, 0, 0.2, 1], (2, 3)), ([0.2, 0.05, 1, 0.3], (2, 3)), ([0, 0], None), ([-1, -0.5], None)],
+)
+def test_a_span_is_the_contiguous_range_around_the_largest_effect(effects: list[float], span: tuple[int, int] | None) -> None:
+    assert held(effects) == span
+
+
+def test_built_layers_may_be_several_ranges() -> None:
+    assert ranges([1, 0, 0.05, 0.2, 0.3, 0]) == ((0, 0), (3, 4))
+    assert ranges([0, 0]) == ()
+
+
+def test_user_objects_are_taken_where_a_model_is(sparse: Model, asked: Circuit) -> None:
+    from_bridge = trace(sparse.bridge, planted.PROMPT, key="large", swap=planted.SWAP)
+    assert from_bridge.carriers() == asked.carriers()
+
+
+@pytest.mark.parametrize("wrong", [{"swap": {"huge": "hot"}}, {"counterfactual": "The opposite"}, {"swap": {"large": "large"}}, {"metric": "speed"}])
+def test_a_pair_that_does_not_fit_is_refused_with_one_line(sparse: Model, wrong: dict) -> None:
+    with pytest.raises(CircuitsError) as refused:
+        trace(sparse, planted.PROMPT, key="large", **wrong)
+    assert "\n" not in str(refused.value)

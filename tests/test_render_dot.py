@@ -1,0 +1,193 @@
+"""The Graphviz diagram: what it says, that it is always drawn, and that a token never becomes anything but text."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, planted
+
+from circuits.result import Circuit
+from circuits.errors import CircuitsError, FileError
+from circuits.render import scene, style
+from circuits.render.dot import draw, to_dot
+
+
+def texts(dot: str) -> list[str]:
+    """Every piece of text in the drawn diagram, in order."""
+    data = draw(dot, "svg")
+    assert isinstance(data, bytes)
+    found = ElementTree.fromstring(data).iter("{http://www.w3.org/2000/svg}text")
+    return [(element.text or "").replace("\xa0", " ") for element in found]
+
+
+def test_the_planted_diagram_says_all_that_figure_b_says() -> None:
+    said = texts(to_dot(planted()))
+    assert "All heads map key pos 5 to query pos 8" in said
+    assert {"Q", "K", *map(str, CARRIERS)} <= set(said)
+    assert {"opposite", "layer 0-1", "large", "layer 0-3", "brackets", "layer 0-10", "small", "layer 12", "p = 0.93"} <= set(said)
+    assert "Modulated at 80% by" in said
+    assert "L11H7 L10H1 L9H7" in said and "L9H1 L8H6" in said
+    assert [word for word in said if word in {"The", "opposite", "of", '"', "large", "is"}][:8] == [
+        "The",
+        "opposite",
+        "of",
+        '"',
+        "large",
+        '"',
+        "is",
+        '"',
+    ]
+    assert [number for number in said if number.isdigit()] == [str(at) for at in range(1, 9)]
+
+
+def test_only_the_key_of_the_sentence_is_red() -> None:
+    sentence = to_dot(planted()).split("sentence [")[1].split("\n")[0]
+    red = re.findall(rf'COLOR="{style.RED}" POINT-SIZE="13">([^<]*)<', sentence)
+    assert red == ["large"]
+
+
+def test_each_map_has_its_red_cell_at_the_query_row_and_the_key_column() -> None:
+    for query_up in (False, True):
+        maps = to_dot(planted(), query_up=query_up).split("maps [")[1].split("\n")[0]
+        tiles = re.findall(r'FIXEDSIZE="TRUE" WIDTH="\d+" HEIGHT="\d+">(<TR>.*?)</TABLE>', maps)
+        tiles = [tile for tile in tiles if style.RED in tile]
+        assert len(tiles) == 5
+        for tile in tiles:
+            rows = [re.findall(r"<TD ([^>]*)>", row) for row in tile.split("</TR>")[:-1]]
+            places = [(key, query) for query, row in enumerate(rows) for key, cell in enumerate(row) if style.RED in cell]
+            assert places == [(5, 0 if query_up else 8)]
+
+
+def test_the_same_circuit_gives_the_same_text_and_the_same_pictures() -> None:
+    dot = to_dot(planted())
+    assert dot == to_dot(planted())
+    for form in ("svg", "png", "pdf"):
+        assert draw(dot, form) == draw(dot, form)
+
+
+def test_a_lower_share_names_fewer_carriers_and_no_maps_can_be_asked_for() -> None:
+    said = texts(to_dot(planted(), share=0.4, maps=False))
+    assert "Modulated at 48% by" in said and "L11H7 L10H1" in said
+    assert "All heads map key pos 5 to query pos 8" not in said
+
+
+def test_many_carriers_are_counted_instead_of_drawn_one_by_one() -> None:
+    said = texts(to_dot(dense()))
+    assert "and 31 more heads" in said and "and 31 more" in said
+
+
+def test_a_total_is_the_width_of_its_arrow() -> None:
+    widths = [float(width) for width in re.findall(r"-> output .*?penwidth=([\d.]+) weight=[13]\]", to_dot(planted()))]
+    assert max(widths) == pytest.approx(0.8 + 4 * 1.0)
+    assert any(width == pytest.approx(0.8 + 4 * 0.19) for width in widths)
+
+
+def test_a_span_that_is_built_twice_says_so_and_stands_between_key_and_output() -> None:
+    dot = to_dot(deep())
+    said = texts(dot)
+    assert {"layer 0-21", "built in 0, 20-21", "layer 22-30", "layer 30"} <= set(said)
+    assert "span0 -> span1" in dot and "span1 -> output" in dot
+    assert "0" in said  # no BOS: the sentence starts at position 0
+
+
+def test_nothing_carried_is_drawn_without_maps() -> None:
+    assert "maps" not in to_dot(empty())
+    assert {"small", "The"} <= set(texts(to_dot(empty())))
+
+
+def test_a_circuit_whose_focus_is_not_in_the_file_is_drawn_without_an_arrow() -> None:
+    said = texts(to_dot(replace(planted(), mappings=(), focus=(3, 4))))
+    assert "small" in said and "Modulated at 80% by" not in said
+
+
+def test_a_prompt_of_500_tokens_keeps_what_matters_and_stays_small() -> None:
+    dot = to_dot(long(500))
+    said = texts(dot)
+    assert len(dot) < 40_000
+    assert {"word39", "word40", "word41", "word498", "word499", "…"} <= set(said)
+    assert "word200" not in said
+
+
+def test_a_prompt_of_24_tokens_is_shown_whole() -> None:
+    said = texts(to_dot(long(24 + 17)))
+    assert "…" in said
+    whole = hostile(tuple(f"w{at}" for at in range(24)))
+    assert {f"w{at}" for at in range(24)} <= set(texts(to_dot(whole)))
+
+
+def test_hostile_tokens_stay_text() -> None:
+    said = texts(to_dot(hostile()))
+    for word in HOSTILE:
+        assert scene.spell(word) in said
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=20))
+def test_any_tokens_give_a_diagram_that_graphviz_takes_with_their_text_intact(words: list[str]) -> None:
+    said = texts(to_dot(hostile(tuple(words))))
+    for word in words:
+        assert scene.spell(word).replace("\xa0", " ") in said
+
+
+@given(st.text())
+def test_a_spelled_token_is_never_empty_and_never_invisible(word: str) -> None:
+    shown = scene.spell(word)
+    assert shown and len(shown) <= scene.LONGEST_WORD
+    assert not any(ord(letter) < 32 or ord(letter) == 127 for letter in shown)
+
+
+@given(st.integers(1, 400), st.lists(st.integers(0, 399), max_size=40), st.integers(4, 30))
+def test_kept_positions_are_in_order_with_a_gap_wherever_something_is_missing(length: int, anchors: list[int], most: int) -> None:
+    kept = scene.kept_positions(length, [at for at in anchors if at < length], most=most)
+    positions = [at for at in kept if at is not None]
+    assert positions == sorted(set(positions))
+    if length <= most:
+        assert kept == tuple(range(length))
+    padded = [-1, *kept, length]
+    for before, after in pairwise(padded):
+        assert before is not None or after is not None
+        if before is not None and after is not None:
+            assert after == before + 1
+
+
+def test_a_file_is_written_by_its_ending(tmp_path) -> None:
+    path = draw(to_dot(planted()), tmp_path / "deep" / "circuit.png")
+    assert path == tmp_path / "deep" / "circuit.png"
+    assert (tmp_path / "deep" / "circuit.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(FileError, match="svg, png, pdf"):
+        draw(to_dot(planted()), tmp_path / "circuit.gif")
+
+
+def test_text_that_is_not_dot_is_refused_in_one_line() -> None:
+    with pytest.raises(CircuitsError, match="Graphviz refused"):
+        draw("digraph {", "svg")
+
+
+def test_drawing_works_with_no_dot_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("PATH", "")
+    for form in ("svg", "png", "pdf"):
+        assert draw(to_dot(planted()), form)
+
+
+def test_importing_the_package_imports_no_drawing_library() -> None:
+    code = (
+        "import sys, circuits, circuits.render; print([m for m in ('matplotlib', 'graphviz', 'pygraphviz', 'torch') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("sample", [planted, dense, deep, long, empty, hostile])
+def test_every_sample_is_drawn_as_svg_png_and_pdf(sample) -> None:
+    circuit: Circuit = sample()
+    starts = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+    for form, start in starts.items():
+        data = draw(to_dot(circuit), form)
+        assert isinstance(data, bytes) and data.startswith(start)
