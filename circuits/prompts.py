@@ -153,8 +153,7 @@ def to_pair(
         other: Prompt | Noise = Noise(noise_at, seed=seed)
     else:
         other = to_prompt(model, counterfactual if counterfactual is not None else swap_words(text, swap or {}))
-        if len(other) != len(clean):
-            raise PromptError(_unequal(clean, other))
+        Pair(clean, other, Metric("logprob", 0, ""))  # refuses what does not fit before the model is asked for its predictions
     return Pair(clean, other, _to_metric(model, clean, other, answer=answer, foil=foil, metric=metric))
 
 

@@ -91,7 +91,7 @@ class Mapping:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where in depth a token's information lives: `layers` holds it, `built` writes it (inclusive ranges of layers)."""
+    """Where in depth a token's information lives: `layers` leave it there, `built` write it (inclusive ranges of layers)."""
 
     label: str
     positions: tuple[int, ...]

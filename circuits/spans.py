@@ -1,7 +1,9 @@
 """Where in depth a token's information lives: the layers that hold it, and the layers that build it.
 
 1. At the token (or a group of positions) the residual stream at the input of layer 0…L is replaced by the counterfactual's.
-   The span is the contiguous range of layers around the largest effect where it is at least τ of that largest.
+   A layer holds the token's information if replacing what stands there after it has at least τ of the largest effect; the span
+   is the contiguous range of such layers. So if layer 22 is the last to read a token, its span ends at 21, and at the query that
+   reads it a span begins at 22. What only the embedding holds counts as layer 0.
 2. What each block writes there is replaced likewise, everything above recomputed: the layers with at least τ of the largest
    effect have built it.
 3. The tokens that matter are found by effect: noise on each token's embedding in turn, and how much the answer suffers.
@@ -40,7 +42,7 @@ def measure_span(runs: Runs, label: str, positions: Sequence[int]) -> Span:
 
 
 def held(effects: Sequence[float]) -> tuple[int, int] | None:
-    """The contiguous range around the largest effect in which the effect is at least τ of it."""
+    """The layers that hold it, from the effects of replacing the input of layer 0…L: the input of layer l+1 is what l leaves."""
     largest = max(effects)
     if largest <= 0:
         return None
@@ -49,7 +51,7 @@ def held(effects: Sequence[float]) -> tuple[int, int] | None:
         first -= 1
     while last + 1 < len(effects) and effects[last + 1] >= THRESHOLD * largest:
         last += 1
-    return first, last
+    return max(0, first - 1), max(0, last - 1)
 
 
 def ranges(effects: Sequence[float]) -> tuple[tuple[int, int], ...]:

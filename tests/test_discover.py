@@ -56,10 +56,11 @@ def test_tokens_are_built_in_the_planted_layers(whole: Circuit) -> None:
         assert built[label] == ((layers[0], layers[-1]),)
 
 
-def test_spans_end_with_their_last_reader(whole: Circuit) -> None:
+def test_spans_end_below_their_last_reader_and_begin_at_the_first_at_the_query(whole: Circuit) -> None:
     spans = {span.label: span.layers for span in whole.spans}
-    for label, layers in planted.SPANS.items():
-        assert spans[label] == (layers[0], layers[-1])
+    for label, inputs in planted.SPANS.items():
+        assert spans[label] == (0, inputs[-1] - 1)
+    assert spans['"'] == (7, 11)
 
 
 def test_the_dense_variant_needs_forty_heads_or_more() -> None:
@@ -179,9 +180,9 @@ def test_a_bootstrap_interval_holds_its_mean_and_shrinks_with_agreement() -> Non
 
 @pytest.mark.parametrize(
     ("effects", "span"),
-    [([1, 1, 0.5, 0.05], (0, 2)), ([0, 0, 0.2, 1], (2, 3)), ([0.2, 0.05, 1, 0.3], (2, 3)), ([0, 0], None), ([-1, -0.5], None)],
+    [([1, 1, 0.5, 0.05], (0, 1)), ([0, 0, 0.2, 1], (1, 2)), ([0.2, 0.05, 1, 0.3], (1, 2)), ([1, 0], (0, 0)), ([0, 0], None), ([-1, -0.5], None)],
 )
-def test_a_span_is_the_contiguous_range_around_the_largest_effect(effects: list[float], span: tuple[int, int] | None) -> None:
+def test_a_span_is_the_contiguous_range_of_layers_that_leave_the_token_needed(effects: list[float], span: tuple[int, int] | None) -> None:
     assert held(effects) == span
 
 

