@@ -18,7 +18,9 @@ OWN = {label: text for label, text in planted.COUNTERFACTUALS.items() if label !
 
 def main() -> None:
     HERE.mkdir(exist_ok=True)
-    found = [circuits.circuit(circuits.load(name), planted.PROMPT, swap=planted.SWAP, groups=GROUPS, counterfactuals=OWN) for name in MODELS]
+    found = [
+        circuits.circuit(circuits.load(name), planted.PROMPT, swap=planted.SWAP, groups=GROUPS, counterfactuals=OWN) for name in MODELS
+    ]
     print(circuits.compare(*found))
     sparse = found[1]
     planted_heads = " ".join(planted.PLANTED_CARRIERS)

@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from circuits.result import Circuit
     from circuits.comparison import Comparison, compare
     from circuits.discover import circuit, trace
     from circuits.edges import Edge, Head
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from circuits.family import FamilyTrace, trace_family
     from circuits.models import Model, as_model, load
     from circuits.prompts import Pair, Prompt, to_pair, to_prompt
+    from circuits.result import Circuit
 
 _ROOMS = {
     "result": ("Circuit",),

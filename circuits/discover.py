@@ -15,7 +15,6 @@ from typing import Any, Final, TypedDict, Unpack, overload
 
 import torch
 
-from circuits.result import Circuit, finite, sha256_of
 from circuits.edges import Head
 from circuits.engine import Runs, prepare
 from circuits.errors import ModelError, PromptError
@@ -23,10 +22,10 @@ from circuits.family import FamilyTrace, trace_family
 from circuits.mapping import Progress, measure_mapping, silent, totals
 from circuits.models import Model, as_model, load
 from circuits.prompts import MetricFunction, MetricKind, Noise, Pair, Prompt, to_pair, to_prompt
-from circuits.records import SHARE, Mapping, Output, Source, Span
+from circuits.records import CARRIES, SHARE, Mapping, Output, Source, Span
+from circuits.result import Circuit, finite, sha256_of
 from circuits.spans import measure_span, own_pair, tokens_that_matter
 
-CARRIES: Final = 0.05  # a mapping with at least this total belongs to the circuit
 _PACKAGES: Final = ("keyquery-circuits", "torch", "transformer-lens", "transformers")
 
 
@@ -127,7 +126,9 @@ def _ends(model: Model, text: str, key: int | str, query: int | str) -> tuple[in
     prompt = to_prompt(model, text)
     ends = prompt.position(key), prompt.position(query)
     if ends[0] > ends[1]:
-        raise PromptError(f"key {ends[0]} stands after query {ends[1]}: a query reads keys at or before itself, so name the earlier one as key")
+        raise PromptError(
+            f"key {ends[0]} stands after query {ends[1]}: a query reads keys at or before itself, so name the earlier one as key"
+        )
     return ends
 
 

@@ -60,7 +60,14 @@ class FamilyTrace:
 
 
 def trace_family(
-    model: Any, pairs: Sequence[Pair], *, key: int | str, query: int | str = -1, share: float = SHARE, seed: int = 0, progress: Progress = silent
+    model: Any,
+    pairs: Sequence[Pair],
+    *,
+    key: int | str,
+    query: int | str = -1,
+    share: float = SHARE,
+    seed: int = 0,
+    progress: Progress = silent,
 ) -> FamilyTrace:
     """Which heads carry the mapping on average over these pairs."""
     known = as_model(model)

@@ -14,6 +14,8 @@ def open_gates(scores: Float[torch.Tensor, "*batch query key"]) -> Bool[torch.Te
     return scores > 0
 
 
-def gated(scores: Float[torch.Tensor, "*batch query key"], pattern: Float[torch.Tensor, "*batch query key"]) -> Float[torch.Tensor, "*batch query key"]:
+def gated(
+    scores: Float[torch.Tensor, "*batch query key"], pattern: Float[torch.Tensor, "*batch query key"]
+) -> Float[torch.Tensor, "*batch query key"]:
     """The pattern with its shut edges at exactly zero."""
     return torch.where(open_gates(scores), pattern, torch.zeros((), dtype=pattern.dtype, device=pattern.device))

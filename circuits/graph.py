@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import networkx as nx
 
-from circuits.result import Circuit
 from circuits.errors import FileError
 from circuits.records import SHARE, Mapping
+from circuits.result import Circuit
 
 OUTPUT: Final = "output"
 
@@ -27,7 +27,9 @@ def to_graph(circuit: Circuit, *, share: float = SHARE) -> nx.MultiDiGraph:
     for span in circuit.spans:
         name = "+".join(map(str, span.positions))
         layers = list(span.layers) if span.layers else []
-        graph.add_node(name, kind="span", label=span.label, positions=list(span.positions), layers=layers, built=span.built_text, effect=span.effect)
+        graph.add_node(
+            name, kind="span", label=span.label, positions=list(span.positions), layers=layers, built=span.built_text, effect=span.effect
+        )
         node_of |= dict.fromkeys(span.positions, name)
     ends = {at for mapping in circuit.mappings for at in (mapping.key, mapping.query)} | {len(circuit.prompt) - 1}
     for at in sorted(ends - node_of.keys()):
@@ -35,7 +37,15 @@ def to_graph(circuit: Circuit, *, share: float = SHARE) -> nx.MultiDiGraph:
         graph.add_node(str(at), kind="token", label=word, positions=[at], layers=[], built="", effect=0.0)
         node_of[at] = str(at)
     out = circuit.output
-    graph.add_node(OUTPUT, kind="output", label=out.token, positions=[len(circuit.prompt) - 1], layers=[out.layer], effect=1.0, probability=out.probability)
+    graph.add_node(
+        OUTPUT,
+        kind="output",
+        label=out.token,
+        positions=[len(circuit.prompt) - 1],
+        layers=[out.layer],
+        effect=1.0,
+        probability=out.probability,
+    )
     for mapping in sorted(circuit.mappings, key=lambda m: (m.key, m.query)):
         attributes = _attention(mapping, share)
         start, end = node_of[mapping.key], node_of[mapping.query]
@@ -103,7 +113,9 @@ def to_eap(circuit: Circuit) -> str:
         strongest[name] = max(strongest.get(name, 0.0), known.effect, key=abs)
     kept = {f"a{head.layer}.h{head.index}" for mapping in circuit.mappings for head in mapping.carriers()}
     names = [f"a{layer}.h{head}" for layer in range(source.layers) for head in range(source.heads)]
-    nodes = {"input": True} | {name: name in kept for name in names} | {f"m{layer}": True for layer in range(source.layers)} | {"logits": True}
+    nodes = (
+        {"input": True} | {name: name in kept for name in names} | {f"m{layer}": True for layer in range(source.layers)} | {"logits": True}
+    )
     edges = {f"{name}->logits": {"score": strongest.get(name, 0.0), "in_graph": name in kept} for name in names}
     cfg = {"n_layers": source.layers, "n_heads": source.heads, "parallel_attn_mlp": source.parallel, "d_model": source.width}
     return _json({"cfg": cfg, "nodes": {name: {"in_graph": kept_here} for name, kept_here in nodes.items()}, "edges": edges})
@@ -123,7 +135,9 @@ def to_neuronpedia(circuit: Circuit) -> str:
             name = f"{step.head.layer + 1}_{step.head.index}_{mapping.query}"
             node = nodes.setdefault(name, _np_head(name, str(step.head), step.head.layer, mapping.query))
             pairs = node["qk_tracing_results"]
-            pairs["pair_wise_contributors"].append([f"E_{prompt.tokens[mapping.query]}_{mapping.query}", f"E_{prompt.tokens[mapping.key]}_{mapping.key}", effect])
+            pairs["pair_wise_contributors"].append(
+                [f"E_{prompt.tokens[mapping.query]}_{mapping.query}", f"E_{prompt.tokens[mapping.key]}_{mapping.key}", effect]
+            )
             links.append({"source": f"E_{prompt.tokens[mapping.key]}_{mapping.key}", "target": name, "weight": effect})
             links.append({"source": name, "target": logit, "weight": effect})
     nodes[logit] = answer
@@ -139,7 +153,11 @@ def _np_node(name: str, layer: str, at: int, kind: str, text: str) -> dict[str, 
 
 def _np_head(name: str, spoken: str, layer: int, at: int) -> dict[str, Any]:
     """Layers count from 1, because the viewer needs a numeric layer ≥ 1; `unknown` keeps it from fetching feature details."""
-    contributors: dict[str, list[Any]] = {"pair_wise_contributors": [], "top_q_marginal_contributors": [], "top_k_marginal_contributors": []}
+    contributors: dict[str, list[Any]] = {
+        "pair_wise_contributors": [],
+        "top_q_marginal_contributors": [],
+        "top_k_marginal_contributors": [],
+    }
     return _np_node(name, str(layer + 1), at, "unknown", spoken) | {"qk_tracing_results": contributors}
 
 

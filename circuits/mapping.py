@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from circuits.edges import Edge, Head
 from circuits.engine import Row, Runs
+from circuits.engine.cache import Cache
 from circuits.engine.linear import loadings
 from circuits.records import SHARE, Controls, HeadEffect, Mapping, Step
 
@@ -79,8 +80,8 @@ def _head_effects(runs: Runs, heads: Sequence[Head], key: int, query: int) -> tu
     return tuple(sorted(found, key=lambda known: (-known.effect, known.head)))
 
 
-def _weights(cache: object, query: int, key: int) -> list[float]:
-    return [weight for layer in cache.layers for weight in layer.pattern[:, :, query, key].mean(0).tolist()]  # type: ignore[attr-defined]
+def _weights(cache: Cache, query: int, key: int) -> list[float]:
+    return [weight for layer in cache.layers for weight in layer.pattern[:, :, query, key].mean(0).tolist()]
 
 
 def _greedy(runs: Runs, measured: Sequence[HeadEffect], total: float, key: int, query: int, progress: Progress) -> tuple[Step, ...]:

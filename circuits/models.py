@@ -74,7 +74,7 @@ def as_model(x: ModelLike, *, gate: bool | None = None, bos: bool | None = None)
 
 def _wrapped(name: str, found: Weights, *, device: str | torch.device, gate: bool | None, bos: bool | None) -> Model:
     if gate and found.marks.gate is False:
-        raise ModelError(f'gate=True on {name}, which is not a gated model; if it was trained with the gate, mark it in circuits.json')
+        raise ModelError(f"gate=True on {name}, which is not a gated model; if it was trained with the gate, mark it in circuits.json")
     is_gated = bool(found.marks.gate) if gate is None else gate
     says_bos = found.marks.bos if bos is None else bos
     reads_bos = _reads_bos(found) if says_bos is None else says_bos

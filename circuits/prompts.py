@@ -213,12 +213,11 @@ def _to_metric(
         against = int(model.logits(torch.tensor([other.tokens], device=model.device))[0, -1].argmax())
     if against == said:
         raise PromptError(
-            f"answer and foil are both {model.spell(said)!r}: the counterfactual does not change the prediction; name answer and foil, or use metric='logprob'"
+            f"answer and foil are both {model.spell(said)!r}: the counterfactual does not change the prediction; "
+            "name answer and foil, or use metric='logprob'"
         )
     return Metric("logit_diff", **named, foil=against, foil_text=model.spell(against))
 
 
 def _unequal(clean: Prompt, other: Prompt) -> str:
-    return (
-        f"prompt and counterfactual must have the same number of tokens, but have {len(clean)} and {len(other)}: {clean} against {other}"
-    )
+    return f"prompt and counterfactual must have the same number of tokens, but have {len(clean)} and {len(other)}: {clean} against {other}"

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from circuits.edges import Head
 from circuits.errors import PromptError
 
-SHARE = 0.8  # the share of a mapping's total that its carriers must reach, unless asked otherwise
+SHARE: Final = 0.8  # the share of a mapping's total that its carriers must reach, unless asked otherwise
+CARRIES: Final = 0.05  # a mapping with at least this total belongs to a circuit, unless asked otherwise
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,10 @@ class Circuit:
         """One row per measured edge."""
         import pandas as pd
 
-        rows = [{"edge": str(edge), "key": edge.key, "query": edge.query} | asdict(effect) | {"head": str(effect.head)} for edge, effect in self.edges()]
+        rows = [
+            {"edge": str(edge), "key": edge.key, "query": edge.query} | asdict(effect) | {"head": str(effect.head)}
+            for edge, effect in self.edges()
+        ]
         return pd.DataFrame(rows)
 
     def __str__(self) -> str:

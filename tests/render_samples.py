@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from circuits.result import Circuit, sha256_of
 from circuits.edges import Head
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.records import Controls, HeadEffect, Mapping, Output, Source, Span, Step
+from circuits.result import Circuit, sha256_of
 
 WORDS = ("<|endoftext|>", "The", " opposite", " of", ' "', "large", '"', " is", ' "')
 CARRIERS = tuple(Head.parse(name) for name in ("L11H7", "L10H1", "L9H7", "L9H1", "L8H6"))

@@ -73,8 +73,7 @@ def test_the_dense_variant_needs_forty_heads_or_more() -> None:
 def test_induction_is_the_previous_token_head_and_the_induction_head(head: str) -> None:
     key, query, counterfactual, foil = planted.INDUCTION_MAPPINGS[head]
     model = load("planted-induction")
-    asked = {"counterfactual": counterfactual, "answer": planted.INDUCTION_ANSWER, "foil": foil}
-    found = circuit(model, planted.INDUCTION_PROMPT, **asked)
+    found = circuit(model, planted.INDUCTION_PROMPT, counterfactual=counterfactual, answer=planted.INDUCTION_ANSWER, foil=foil)
     carried = {(m.key, m.query): tuple(map(str, m.carriers())) for m in found.mappings}
     assert carried[key, query] == (head,)
     assert set(carried) == ({(1, 2), (2, 5)} if head == "L0H1" else {(2, 5)})
@@ -180,7 +179,14 @@ def test_a_bootstrap_interval_holds_its_mean_and_shrinks_with_agreement() -> Non
 
 @pytest.mark.parametrize(
     ("effects", "span"),
-    [([1, 1, 0.5, 0.05], (0, 1)), ([0, 0, 0.2, 1], (1, 2)), ([0.2, 0.05, 1, 0.3], (1, 2)), ([1, 0], (0, 0)), ([0, 0], None), ([-1, -0.5], None)],
+    [
+        ([1, 1, 0.5, 0.05], (0, 1)),
+        ([0, 0, 0.2, 1], (1, 2)),
+        ([0.2, 0.05, 1, 0.3], (1, 2)),
+        ([1, 0], (0, 0)),
+        ([0, 0], None),
+        ([-1, -0.5], None),
+    ],
 )
 def test_a_span_is_the_contiguous_range_of_layers_that_leave_the_token_needed(effects: list[float], span: tuple[int, int] | None) -> None:
     assert held(effects) == span
@@ -196,7 +202,9 @@ def test_user_objects_are_taken_where_a_model_is(sparse: Model, asked: Circuit) 
     assert from_bridge.carriers() == asked.carriers()
 
 
-@pytest.mark.parametrize("wrong", [{"swap": {"huge": "hot"}}, {"counterfactual": "The opposite"}, {"swap": {"large": "large"}}, {"metric": "speed"}])
+@pytest.mark.parametrize(
+    "wrong", [{"swap": {"huge": "hot"}}, {"counterfactual": "The opposite"}, {"swap": {"large": "large"}}, {"metric": "speed"}]
+)
 def test_a_pair_that_does_not_fit_is_refused_with_one_line(sparse: Model, wrong: dict) -> None:
     with pytest.raises(CircuitsError) as refused:
         trace(sparse, planted.PROMPT, key="large", **wrong)

@@ -33,5 +33,6 @@ def test_one_head_leads_the_reading_of_the_repeated_name(smollm2: Model) -> None
     found = trace(smollm2, text, key=9, counterfactual="When Mary and John went to the store, Mary gave a drink to")
     assert found.metric.answer_text.strip() == "Mary"
     assert str(found.mapping().heads[0].head) == "L23H3"
-    assert found.mapping().controls is not None
-    assert max(range(14), key=found.mapping().controls.key_totals.__getitem__) == 9
+    controls = found.mapping().controls
+    assert controls is not None
+    assert max(range(14), key=controls.key_totals.__getitem__) == 9

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, planted
 
-from circuits.result import Circuit
 from circuits.errors import CircuitsError, FileError
 from circuits.render import scene, style
 from circuits.render.dot import draw, to_dot
+from circuits.result import Circuit
 
 
 def texts(dot: str) -> list[str]:

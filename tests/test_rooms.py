@@ -11,9 +11,30 @@ import circuits
 
 PACKAGE = Path(circuits.__file__).parent
 ORDER = (
-    "errors edges gate checkpoints hooks zoo sources models prompts records engine mapping spans family "
-    "result discover comparison graph sparsify render tables console cli"
-).split()
+    "errors",
+    "edges",
+    "gate",
+    "checkpoints",
+    "hooks",
+    "zoo",
+    "sources",
+    "models",
+    "prompts",
+    "records",
+    "engine",
+    "mapping",
+    "spans",
+    "family",
+    "result",
+    "discover",
+    "comparison",
+    "graph",
+    "sparsify",
+    "render",
+    "console",
+    "tables",
+    "cli",
+)
 HEAVY = ("torch", "transformer_lens", "transformers", "matplotlib", "pandas")
 
 
@@ -56,7 +77,10 @@ def _imported(file: Path) -> set[str]:
 
 
 def test_importing_the_package_and_asking_for_help_import_nothing_heavy() -> None:
-    for code in ("import circuits", "from click.testing import CliRunner; from circuits.cli import main; CliRunner().invoke(main, ['--help'])"):
+    for code in (
+        "import circuits",
+        "from click.testing import CliRunner; from circuits.cli import main; CliRunner().invoke(main, ['--help'])",
+    ):
         report = subprocess.run(
             [sys.executable, "-c", f"{code}; import sys; print([name for name in {HEAVY!r} if name in sys.modules])"],
             capture_output=True,

@@ -52,7 +52,9 @@ class Todo:
         return len(self.row)
 
 
-def carry(layout: Layout, base: Cache, source: Source, rows: Sequence[Row], *, knockout: bool, budget: int) -> Float[torch.Tensor, "pair row d_model"]:
+def carry(
+    layout: Layout, base: Cache, source: Source, rows: Sequence[Row], *, knockout: bool, budget: int
+) -> Float[torch.Tensor, "pair row d_model"]:
     """The stream of every row at the last position above the last layer, at most `budget` bytes of rows at a time."""
     pairs, length, width = base.final.shape
     top = base.final.new_empty(pairs, len(rows), width)
@@ -189,7 +191,9 @@ class _Stream:
         self.wide = self._rest(layer, block, stream, block.write(z), rows, first)
         self.wide_rows, self.narrow, self.narrow_rows = rows, self.narrow[:, :0], []
 
-    def _rest(self, layer: int, block: Block, stream: Rows, written: Rows, rows: Sequence[int], first: int, mlp: Rows | None = None) -> Rows:
+    def _rest(
+        self, layer: int, block: Block, stream: Rows, written: Rows, rows: Sequence[int], first: int, mlp: Rows | None = None
+    ) -> Rows:
         """From what attention writes to the output of the block; `mlp` is given where it is known without computing it."""
         if todo := self._todo(layer, "attention", rows, first):
             written[:, todo.row, todo.at - first] = self.source.attention(layer, todo.at)
@@ -218,7 +222,9 @@ class _Stream:
         query, key, value = (torch.cat(both, 1) for both in zip((query, key, value), filled, strict=True))
         return query, key, value
 
-    def _attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, rows: Sequence[int], first: int) -> Float[torch.Tensor, "pair row head query key"]:
+    def _attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, rows: Sequence[int], first: int
+    ) -> Float[torch.Tensor, "pair row head query key"]:
         """The pattern over all keys: those before `start` are the base run's, the others the row's own."""
         stored = self.base.layers[layer].key
         assert stored is not None
@@ -240,7 +246,9 @@ class _Stream:
         own = pattern[..., self.start :] @ rearrange(value, "p r k h d -> p r h k d")
         return (rearrange(before, "p h (r q) d -> p r q h d", q=queries) + rearrange(own, "p r h q d -> p r q h d")).contiguous()
 
-    def _message_now(self, layer: int, pattern: torch.Tensor, value: torch.Tensor, todo: Todo, first: int) -> Float[torch.Tensor, "pair change d_head"]:
+    def _message_now(
+        self, layer: int, pattern: torch.Tensor, value: torch.Tensor, todo: Todo, first: int
+    ) -> Float[torch.Tensor, "pair change d_head"]:
         """The message that each edge carries in its own row at this moment."""
         weight = pattern[:, todo.row, todo.head, todo.at - first, todo.key]
         shared = self.base.layers[layer].value[:, todo.head, todo.key]

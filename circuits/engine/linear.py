@@ -5,13 +5,13 @@ One forward and one backward give all of them. It is what published attribution 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 
 from circuits.engine.cache import Cache
-from circuits.engine.layout import Layout
+from circuits.engine.layout import Block, Layout
 from circuits.engine.runs import Runs
 from circuits.errors import ModelError
 
@@ -37,7 +37,7 @@ def _edges(runs: Runs, layer: int, gradient: torch.Tensor, of: str) -> Float[tor
         return torch.einsum("nqhd,nhqk,nhkd->nhqk", gradient, stored.pattern, stored.value)
 
     scores = read(runs.clean.cache) - read(runs.counterfactual.cache) if of == "change" else read(runs.clean.cache)
-    per_pair = runs._mean_over_draws(scores)
+    per_pair = runs.mean_over_draws(scores)
     return (per_pair / runs.gap[:, None, None, None]).mean(0)
 
 
@@ -56,20 +56,20 @@ def _gradients(runs: Runs, layout: Layout) -> list[Float[torch.Tensor, "input po
             stream = stream + written + block.mlp(_frozen_norm(block.norm2, middle))
         top = _frozen_norm(layout.final_norm, stream[:, -1:])
         logits = torch.nn.functional.linear(top, layout.unembed, layout.unembed_bias)
-        return list(torch.autograd.grad(runs._read(logits).sum(), handles))
+        return list(torch.autograd.grad(runs.read(logits).sum(), handles))
 
 
-def _values(layout: Layout, block: object, stream: torch.Tensor) -> torch.Tensor:
-    values = layout.split(block.v(_frozen_norm(block.norm1, stream)))  # type: ignore[attr-defined]
+def _values(layout: Layout, block: Block, stream: torch.Tensor) -> torch.Tensor:
+    values = layout.split(block.v(_frozen_norm(block.norm1, stream)))
     group = layout.heads // values.shape[-2]
     return values if group == 1 else values.repeat_interleave(group, -2)
 
 
-def _frozen_norm(norm: object, stream: torch.Tensor) -> torch.Tensor:
+def _frozen_norm(norm: Any, stream: torch.Tensor) -> torch.Tensor:
     """The norm with its scale held at the value it has here, so that it is linear in the stream."""
     centred = stream - stream.mean(-1, keepdim=True) if isinstance(norm, torch.nn.LayerNorm) else stream
-    eps = getattr(norm, "eps", None) or norm.variance_epsilon  # type: ignore[attr-defined]
+    eps = getattr(norm, "eps", None) or norm.variance_epsilon
     scale = (centred.detach().pow(2).mean(-1, keepdim=True) + eps).rsqrt()
-    shifted = centred * scale * norm.weight  # type: ignore[attr-defined]
-    bias = getattr(norm, "bias", None)
+    shifted = centred * scale * norm.weight
+    bias: torch.Tensor | None = getattr(norm, "bias", None)
     return shifted if bias is None else shifted + bias

@@ -22,7 +22,9 @@ from circuits.models import Model
 Hook = tuple[str, Callable[[torch.Tensor, Any], torch.Tensor | None]]
 
 
-def run(model: Model, tokens: Int[torch.Tensor, "pair pos"], noise: Float[torch.Tensor, "pair pos d_model"] | None) -> tuple[Cache, torch.Tensor]:
+def run(
+    model: Model, tokens: Int[torch.Tensor, "pair pos"], noise: Float[torch.Tensor, "pair pos d_model"] | None
+) -> tuple[Cache, torch.Tensor]:
     """A whole run with everything kept, and its logits at the last position."""
     kept: dict[str, torch.Tensor] = {}
 
@@ -42,7 +44,9 @@ def run(model: Model, tokens: Int[torch.Tensor, "pair pos"], noise: Float[torch.
     return Cache(tuple(layers), kept[wanted[-1]]), logits
 
 
-def _layer(model: Model, pre: torch.Tensor, pattern: torch.Tensor, value: torch.Tensor, z: torch.Tensor, attention: torch.Tensor, mlp: torch.Tensor) -> Layer:
+def _layer(
+    model: Model, pre: torch.Tensor, pattern: torch.Tensor, value: torch.Tensor, z: torch.Tensor, attention: torch.Tensor, mlp: torch.Tensor
+) -> Layer:
     spread = repeat(value, "p t h d -> p (h g) t d", g=model.n_heads // value.shape[2])
     return Layer(pre, pattern, spread, z.unflatten(-1, (model.n_heads, -1)) if z.ndim == 3 else z, attention, mlp)
 
@@ -75,7 +79,11 @@ def _carry(
     hooks = _noise_hook(None if noise is None else repeat(noise, "p t d -> (p r) t d", r=count))
     for (layer, site), listed in changes.items():
         todo = Todo.of(listed, tokens.device)
-        hooks += _edge_hooks(layer, todo, source, count, model, knockout) if site == "edge" else [_site_hook(layer, site, todo, source, count, model)]
+        hooks += (
+            _edge_hooks(layer, todo, source, count, model, knockout)
+            if site == "edge"
+            else [_site_hook(layer, site, todo, source, count, model)]
+        )
     with model.hooked(hooks):
         logits = model.forward(repeat(tokens, "p t -> (p r) t", r=count))[:, -1]
     return rearrange(logits, "(p r) v -> p r v", r=count)
@@ -129,7 +137,10 @@ def _edge_hooks(layer: int, todo: Todo, source: Source, rows: int, model: Model,
             silent.append((scores.isneginf() | future).all(-1, keepdim=True))
             return scores
 
-        return [(f"{where}.hook_attn_scores", shut), (f"{where}.hook_pattern", lambda pattern, hook: pattern.masked_fill(silent.pop(), 0.0))]
+        return [
+            (f"{where}.hook_attn_scores", shut),
+            (f"{where}.hook_pattern", lambda pattern, hook: pattern.masked_fill(silent.pop(), 0.0)),
+        ]
     now: dict[str, torch.Tensor] = {}
     group = model.n_heads // model.n_key_value_heads
 

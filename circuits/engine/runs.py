@@ -64,7 +64,7 @@ class Runs:
 
     def values(self, side: Run) -> Float[torch.Tensor, " pair"]:
         """The metric of an unpatched side."""
-        return self._mean_over_draws(self._read(side.logits[:, None])[:, 0])
+        return self.mean_over_draws(self.read(side.logits[:, None])[:, 0])
 
     @property
     def gap(self) -> Float[torch.Tensor, " pair"]:
@@ -74,7 +74,7 @@ class Runs:
         """The effect of every row on every pair, as a share of the pair's gap."""
         if not rows:
             return self.gap.new_zeros(0, len(self.pairs))
-        values = self._mean_over_draws(self.measure([Row(()), *rows], direction=direction))
+        values = self.mean_over_draws(self.measure([Row(()), *rows], direction=direction))
         change = values[:, :1] - values[:, 1:]
         return (change / (-self.gap if direction == "restore" else self.gap)[:, None]).T
 
@@ -86,7 +86,7 @@ class Runs:
         source = self._source(direction)
         kept = [self._without_identical(self._with_absent(row, direction), direction) for row in rows]
         live = self._live(kept, base, source, direction)
-        values = self._read(base.logits[:, None]).expand(-1, len(rows)).clone()
+        values = self.read(base.logits[:, None]).expand(-1, len(rows)).clone()
         if live:
             values[:, live] = self._carry([kept[index] for index in live], base, source, direction)
         return values
@@ -95,7 +95,7 @@ class Runs:
     def identity(self, row: Row) -> float:
         """The largest effect of patching the clean run's own values into it: 0 up to rounding, or the engine is wrong."""
         patched = self._carry([row], self.clean, FromRun(self.clean.cache), "swap")[:, 0]
-        return float(((self.values(self.clean) - self._mean_over_draws(patched)) / self.gap).abs().max())
+        return float(((self.values(self.clean) - self.mean_over_draws(patched)) / self.gap).abs().max())
 
     # How a direction reads
 
@@ -151,7 +151,7 @@ class Runs:
         knockout = direction == "knockout"
         if self.layout is None:
             logits = plain.carry(self.model, base.tokens, base.noise, source, rows, knockout=knockout, budget=self.budget)
-            return self._read(logits)
+            return self.read(logits)
         top = fast.carry(self.layout, base.cache, source, rows, knockout=knockout, budget=self.budget)
         step = max(1, self.budget // (4 * self.model.vocab_size * len(top))) if self.metric.reads is None else len(rows)
         return torch.cat([self._read_stream(part) for part in top.split(step, 1)], 1)
@@ -159,14 +159,14 @@ class Runs:
     def _read_stream(self, top: Float[torch.Tensor, "input row d_model"]) -> Float[torch.Tensor, "input row"]:
         assert self.layout is not None
         if self.metric.reads is None:
-            return self._read(self.layout.logits(top))
+            return self.read(self.layout.logits(top))
         wanted = self._per_input([pair.metric.reads for pair in self.pairs])  # (input, 2): answer and foil
         logits = torch.einsum("nrd,nvd->nrv", self.layout.final_norm(top), self.layout.unembed[wanted])
         bias = self.layout.unembed_bias
         logits = logits if bias is None else logits + bias[wanted][:, None]
         return logits[..., 0] - logits[..., 1]
 
-    def _read(self, logits: Float[torch.Tensor, "input row vocab"]) -> Float[torch.Tensor, "input row"]:
+    def read(self, logits: Float[torch.Tensor, "input row vocab"]) -> Float[torch.Tensor, "input row"]:
         """The metric from the logits of the whole vocabulary at the last position."""
         answer = self._per_input([pair.metric.answer for pair in self.pairs])[:, None, None].expand(-1, logits.shape[1], -1)
         match self.metric.kind:
@@ -182,32 +182,50 @@ class Runs:
                 functions = [pair.metric.function for pair in self.pairs for _ in range(_draws(pair))]
                 read = [function(part) for function, part in zip(functions, logits, strict=True) if function is not None]
                 if any(value.shape != logits.shape[1:2] for value in read):
-                    raise PromptError(f"a metric function takes logits (row, vocab) and returns one number a row, not {tuple(read[0].shape)}")
+                    raise PromptError(
+                        f"a metric function takes logits (row, vocab) and returns one number a row, not {tuple(read[0].shape)}"
+                    )
                 return torch.stack(read)
 
     def _per_input(self, values: Sequence[object]) -> torch.Tensor:
         repeated = [value for value, pair in zip(values, self.pairs, strict=True) for _ in range(_draws(pair))]
         return torch.tensor(repeated, device=self.model.device)
 
-    def _mean_over_draws(self, values: Float[torch.Tensor, "input *row"]) -> Float[torch.Tensor, "pair *row"]:
+    def mean_over_draws(self, values: torch.Tensor) -> torch.Tensor:
+        """(input, …) to (pair, …): a pair with noise is the mean of its draws."""
         parts = values.split([_draws(pair) for pair in self.pairs])
         return torch.stack([part.mean(0) for part in parts])
 
 
 @torch.inference_mode()
 def prepare(
-    model: Model, pairs: Sequence[Pair], *, family: Sequence[Pair] | None = None, path: Path | None = None, budget: int = BUDGET, smallest_gap: float = SMALLEST_GAP
+    model: Model,
+    pairs: Sequence[Pair],
+    *,
+    family: Sequence[Pair] | None = None,
+    path: Path | None = None,
+    budget: int = BUDGET,
+    smallest_gap: float = SMALLEST_GAP,
 ) -> Runs:
     """Run the pairs clean and counterfactual; `path` forces the fast or the plain path."""
     if not pairs:
         raise PromptError("there is no pair to run")
     lengths = {len(pair) for pair in (*pairs, *(family or ()))}
     if len(lengths) > 1:
-        raise PromptError(f"pairs that are run together have the same number of tokens; these have {sorted(lengths)}: run each length by itself")
+        raise PromptError(
+            f"pairs that are run together have the same number of tokens; these have {sorted(lengths)}: run each length by itself"
+        )
     if len({pair.metric.kind for pair in pairs}) > 1:
         raise PromptError("pairs that are run together have the same kind of metric")
     tokens = _stack([pair.clean.tokens for pair in pairs for _ in range(_draws(pair))], model)
-    others = _stack([(pair.clean if isinstance(pair.counterfactual, Noise) else pair.counterfactual).tokens for pair in pairs for _ in range(_draws(pair))], model)
+    others = _stack(
+        [
+            (pair.clean if isinstance(pair.counterfactual, Noise) else pair.counterfactual).tokens
+            for pair in pairs
+            for _ in range(_draws(pair))
+        ],
+        model,
+    )
     layout = None if path == "plain" else _layout(model, tokens[:1])
     if path == "fast" and layout is None:
         raise PromptError(f"the fast path does not know the layout of {model.name}; leave path out, and the plain path is taken")

@@ -16,8 +16,8 @@ from circuits.render.canvas import draw_box, width_of, write
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from circuits.result import Circuit
     from circuits.records import Mapping
+    from circuits.result import Circuit
 
 _LINE: Final = 9.0  # from one line of a box to the next
 _APART: Final = 9.0  # between boxes

@@ -28,9 +28,9 @@ from circuits.render import scene, style
 if TYPE_CHECKING:
     import graphviz
 
-    from circuits.result import Circuit
     from circuits.edges import Head
     from circuits.records import Mapping
+    from circuits.result import Circuit
 
 FORMATS: Final = ("svg", "png", "pdf")
 _MOST_MAPS: Final = 12

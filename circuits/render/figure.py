@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from circuits.result import Circuit
     from circuits.edges import Head
+    from circuits.result import Circuit
 
 __all__ = ["mapping_figure", "save_figure"]
 

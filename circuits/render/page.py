@@ -24,9 +24,9 @@ from circuits.errors import PromptError
 from circuits.render import scene, style
 
 if TYPE_CHECKING:
-    from circuits.result import Circuit
     from circuits.prompts import Metric
     from circuits.records import Mapping
+    from circuits.result import Circuit
 
 _SCRIPTS: Final = ("data.js", "diagram.js", "heads.js", "page.js")
 _MOST_BYTES: Final = 1_900_000  # of the page; what the numbers leave free is for the maps

@@ -11,16 +11,17 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
+from circuits.records import CARRIES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from circuits.result import Circuit
     from circuits.edges import Head
     from circuits.records import Mapping, Span
+    from circuits.result import Circuit
 
 LONGEST: Final = 24  # tokens of a prompt that is shown whole
 LONGEST_WORD: Final = 32  # characters of a token that is shown whole
-FLOOR: Final = 0.05  # a total below this share of the gap is not drawn, unless it was asked for
 _SHAPELESS: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
 _JOINERS: Final = frozenset({"\u200c", "\u200d"})  # between letters they shape a word, so they are not shown
 
@@ -54,7 +55,7 @@ def drawn_mappings(circuit: Circuit, *, most: int = 6) -> tuple[Mapping, ...]:
     """The mappings worth an arrow: the front one first, then the strongest; a position that reads itself is no arrow."""
     first = front(circuit)
     strong = sorted(
-        (m for m in circuit.mappings if abs(m.total) >= FLOOR and m.key != m.query), key=lambda m: (-abs(m.total), m.key, m.query)
+        (m for m in circuit.mappings if abs(m.total) >= CARRIES and m.key != m.query), key=lambda m: (-abs(m.total), m.key, m.query)
     )
     others = [m for m in strong if m is not first]
     return tuple(([first] if first and first.key != first.query else []) + others)[:most]

@@ -66,7 +66,9 @@ def score_loss(logits: Logits, *, count: int = 256, length: int = 64, seed: int 
     """Mean loss in nats over every word of documents made of held-out sentences."""
     vocabulary = language.vocabulary()
     total, tokens_seen = 0.0, 0
-    rows = [[vocabulary[word] for word in language.document(random.Random(f"loss/{seed}/{n}"), length, held_out=True)[0]] for n in range(count)]
+    rows = [
+        [vocabulary[word] for word in language.document(random.Random(f"loss/{seed}/{n}"), length, held_out=True)[0]] for n in range(count)
+    ]
     for start in range(0, count, 64):
         tokens = torch.tensor(rows[start : start + 64])
         predicted = logits(tokens)[:, :-1].flatten(0, 1)

@@ -36,10 +36,15 @@ _NAMES: Final = """
 Mary John Anna Tom Paul Lucy Peter Jane David Sarah James Emma Mark Laura Henry Alice George Clara Frank Helen Simon Julia Oliver Nora
 Martin Sophie Daniel Ruth Edward Grace Victor Rosa Leo Ida Walter Eva
 """
-_PLACES: Final = "store park school station garden office market library harbour museum bakery church castle forest village bridge theatre farm beach hotel"
+_PLACES: Final = """
+store park school station garden office market library harbour museum
+bakery church castle forest village bridge theatre farm beach hotel
+"""
 _OBJECTS: Final = "drink book ring letter basket ball key flower lamp coin bottle map hat pear knife clock bag rope candle mirror"
 _THINGS: Final = "house dog river table horse door tree road train window ship wall cat boat stone bird chair tower cup field"
-_EVENTS: Final = "war siege treaty famine voyage dynasty strike trial campaign drought pilgrimage reign blockade truce crusade plague project tour"
+_EVENTS: Final = (
+    "war siege treaty famine voyage dynasty strike trial campaign drought pilgrimage reign blockade truce crusade plague project tour"
+)
 _VERBS: Final = "slept waited sang worked rested talked stayed laughed walked played"
 _COLOURS: Final = "red blue green yellow black white brown pink purple orange grey golden"
 _NUMBERS: Final = "one two three four five six seven eight nine ten eleven twelve"
@@ -144,6 +149,7 @@ class Sentence:
     text: str
     answer_at: int | None = None
     relation: str | None = None
+    possible: tuple[str, ...] = ()  # where chance decides between several answers: all of them
 
     @property
     def words(self) -> list[str]:
@@ -186,7 +192,8 @@ def _greater_than(draw: random.Random, longest: int = 99) -> Sentence:
     slots = {"e": draw.choice(EVENTS), "c": f"{draw.randrange(11, 19)}", "y": f"{start:02d}"}
     before, after = draw.choice(_YEAR_FRAMES).split("{z}")
     head = before.format(**slots)
-    return Sentence("greater_than", f"{head}{end:02d}{after.format(**slots)}", len(split(head)))
+    later = tuple(f"{year:02d}" for year in range(start + 1, 100))
+    return Sentence("greater_than", f"{head}{end:02d}{after.format(**slots)}", len(split(head)), possible=later)
 
 
 def _induction(draw: random.Random) -> Sentence:
@@ -217,14 +224,20 @@ def sentence(draw: random.Random, task: str, *, held_out: bool = False) -> Sente
     return written
 
 
-def document(draw: random.Random, length: int, *, mix: Sequence[float] = MIX, held_out: bool = False) -> tuple[list[str], list[bool]]:
-    """BOS and sentences one after another, cut at `length` words, and which of the words are answers: one row of a batch."""
-    words, answers = [BOS], [False]
+def document(
+    draw: random.Random, length: int, *, mix: Sequence[float] = MIX, held_out: bool = False
+) -> tuple[list[str], dict[int, tuple[str, ...]]]:
+    """BOS and sentences one after another, cut at `length` words, and the answers among them: one row of a batch.
+
+    The answers are given by position, each as the words that could stand there.
+    """
+    words, answers = [BOS], {}
     while len(words) < length:
         written = sentence(draw, draw.choices(TASKS, mix)[0], held_out=held_out)
-        words += written.words
-        answers += [at in written.answers for at in range(len(written.words))]
-    return words[:length], answers[:length]
+        spoken = written.words
+        answers |= {len(words) + at: written.possible or (spoken[at],) for at in written.answers if len(words) + at < length}
+        words += spoken
+    return words[:length], answers
 
 
 def held_out_prompts(task: str, *, count: int, seed: int, relation: str | None = None) -> Iterator[tuple[list[str], Sentence]]:

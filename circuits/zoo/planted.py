@@ -41,7 +41,11 @@ COUNTERFACTUALS: Final = {  # one for each group, differing there alone; the top
     "brackets": 'The opposite of the large one is "',
 }
 BUILT: Final = {"opposite": range(2), "large": range(4), "brackets": range(11)}
-SPANS: Final = {"opposite": range(7), "large": range(12), "brackets": range(12)}  # inputs of layers that still matter; each ends with its last reader
+SPANS: Final = {
+    "opposite": range(7),
+    "large": range(12),
+    "brackets": range(12),
+}  # inputs of layers that still matter; each ends with its last reader
 
 _CARRIERS: Final = {(11, 7): 0.172, (10, 1): 0.166, (9, 7): 0.160, (9, 1): 0.155, (8, 6): 0.150}
 _OTHERS: Final = {4: (2, 8), 5: (5, 11), 6: (1, 6), 7: (0, 4), 8: (3, 10), 9: (4, 10), 10: (5, 8), 11: (3, 9)}  # layer -> heads

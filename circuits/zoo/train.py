@@ -34,6 +34,7 @@ class Plan:
     steps: int = 4500
     dropout_from: int = 2500
     dropout: float = 0.1
+    all_years_from: int = 3000  # from here on every possible year is taught at once, which makes the line between them sharp
     batch: int = 32
     length: int = 64
     other_words: float = 0.1  # weight in the loss of words that are not answers
@@ -65,10 +66,21 @@ def fresh_model(plan: Plan) -> GPT2LMHeadModel:
     """Twelve layers of twelve heads, GPT-2 in every other respect; only the starting values are suited to its small width."""
     torch.manual_seed(plan.seed)
     width = 144
-    sizes = {"n_embd": width, "n_layer": 12, "n_head": 12, "n_positions": plan.length, "vocab_size": len(language.vocabulary())}
-    off = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
-    # The tanh form of GELU that GPT-2 uses, in its fused spelling: the same function, a quarter faster to train.
-    config = GPT2Config(**sizes, **off, activation_function="gelu_pytorch_tanh", bos_token_id=0, eos_token_id=0, initializer_range=width**-0.5)
+    config = GPT2Config(
+        n_embd=width,
+        n_layer=12,
+        n_head=12,
+        n_positions=plan.length,
+        vocab_size=len(language.vocabulary()),
+        attn_pdrop=0.0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        # The tanh form of GELU that GPT-2 uses, in its fused spelling: the same function, a quarter faster to train.
+        activation_function="gelu_pytorch_tanh",
+        bos_token_id=0,
+        eos_token_id=0,
+        initializer_range=width**-0.5,
+    )
     model = GPT2LMHeadModel(config)
     # Positions start as waves, so that "one to the left" is the same direction everywhere and heads find offsets early.
     model.transformer.wpe.weight.data = waves(plan.length, width) * width**-0.5
@@ -87,14 +99,28 @@ def set_dropout(model: torch.nn.Module, probability: float) -> None:
             module.p = probability
 
 
-def batch(plan: Plan, step: int) -> tuple[Int[torch.Tensor, "batch pos"], Float[torch.Tensor, "batch pos"]]:
-    """Tokens, and how much each counts in the loss: answers in full, the rest (which is mostly chance) less."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Documents, how much each word counts in the loss (answers in full, the rest, which is mostly chance, less), and which answers
+    are one of several."""
+
+    tokens: Int[torch.Tensor, "row pos"]
+    weight: Float[torch.Tensor, "row pos"]
+    open_answers: tuple[tuple[int, int, tuple[int, ...]], ...]  # row, position, all tokens that could stand there
+
+
+def batch(plan: Plan, step: int) -> Batch:
+    """The documents of one step."""
     vocabulary = language.vocabulary()
     draw = random.Random(f"{plan.seed}/{step}")
     mix = language.LATE_MIX if step >= plan.dropout_from else language.MIX
     rows = [language.document(draw, plan.length, mix=mix) for _ in range(plan.batch)]
     tokens = torch.tensor([[vocabulary[word] for word in words] for words, _ in rows])
-    return tokens, torch.tensor([[1.0 if asked else plan.other_words for asked in answers] for _, answers in rows])
+    weight = torch.full(tokens.shape, plan.other_words)
+    for row, (_, answers) in enumerate(rows):
+        weight[row, list(answers)] = 1.0
+    several = ((row, at, words) for row, (_, answers) in enumerate(rows) for at, words in answers.items() if len(words) > 1)
+    return Batch(tokens, weight, tuple((row, at, tuple(vocabulary[word] for word in words)) for row, at, words in several))
 
 
 def train(plan: Plan, folder: Path, *, save_every: int = 250) -> GPT2LMHeadModel:
@@ -110,7 +136,13 @@ def train(plan: Plan, folder: Path, *, save_every: int = 250) -> GPT2LMHeadModel
         if stored["plan"] != asdict(plan):
             raise SystemExit(f"{checkpoint} belongs to another plan: {stored['plan']}; choose another folder or delete it")
         start = stored["step"]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     with Progress(*columns, disable=not sys.stderr.isatty()) as bar, (folder / "log.jsonl").open("a") as log:
         shown = bar.add_task("mini", total=plan.steps, completed=start, note="")
         for step in range(start, plan.steps):
@@ -127,11 +159,18 @@ def train(plan: Plan, folder: Path, *, save_every: int = 250) -> GPT2LMHeadModel
 def _step(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, plan: Plan, step: int) -> float:
     torch.manual_seed(plan.seed * 1_000_003 + step)
     set_dropout(model, plan.dropout if step >= plan.dropout_from else 0.0)
-    tokens, counts = batch(plan, step)
-    logits = model(tokens, use_cache=False).logits[:, :-1].flatten(0, 1)
-    losses = torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten(), reduction="none")
-    weights = counts[:, 1:].flatten()
-    loss = (losses * weights).sum() / weights.sum()
+    drawn = batch(plan, step)
+    chance = model(drawn.tokens, use_cache=False).logits[:, :-1].log_softmax(-1)
+    losses = -chance.gather(-1, drawn.tokens[:, 1:, None])[..., 0]
+    if step >= plan.all_years_from:
+        # The mean over all answers that are right, in place of the one that was drawn.
+        row, at = (torch.tensor([place[axis] for place in drawn.open_answers]) for axis in (0, 1))
+        right = torch.zeros(len(row), chance.shape[-1])
+        for index, (_, _, possible) in enumerate(drawn.open_answers):
+            right[index, list(possible)] = 1 / len(possible)
+        losses = losses.index_put((row, at - 1), -(chance[row, at - 1] * right).sum(-1))
+    weight = drawn.weight[:, 1:]
+    loss = (losses * weight).sum() / weight.sum()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for group in optimizer.param_groups:

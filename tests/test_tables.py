@@ -1,0 +1,157 @@
+"""A circuit prints itself: everything that was measured is said, and nothing in a token can do anything but be read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import render_samples as samples
+
+from circuits import tables
+from circuits.edges import Head
+from circuits.errors import CircuitsError
+from circuits.records import HeadEffect, Mapping
+from circuits.render import dot
+from circuits.result import Circuit
+
+
+def with_front(circuit: Circuit, **changes: object) -> Circuit:
+    first, *others = circuit.mappings
+    return replace(circuit, mappings=(replace(first, **changes), *others))
+
+
+def line_with(text: str, words: str) -> str:
+    return next(line for line in text.split("\n") if line.startswith(words))
+
+
+def test_the_text_opens_with_the_question() -> None:
+    lines = str(samples.planted()).split("\n")
+    assert re.fullmatch(r"Sparse GPT-2: 12 layers × 12 heads, gated, \d+ of 6480 edges open", lines[0])
+    assert lines[1].endswith('<|endoftext|>(0) The(1) opposite(2) of(3) "(4) large(5) "(6) is(7) "(8)')
+    assert lines[2].endswith("noise at 5 (3 σ, 8 draws, seed 0)")
+    assert lines[3].endswith("logit(small) − logit(cold): clean 4.20, counterfactual -1.10, gap 5.30")
+    assert lines[4].endswith("small, probability 0.93, layer 12")
+
+
+def test_a_counterfactual_in_words_is_told_by_what_differs() -> None:
+    circuit = samples.planted()
+    words = (*circuit.prompt.words[:5], "hot", *circuit.prompt.words[6:])
+    other = replace(circuit.prompt, text="another", words=words)
+    assert line_with(str(replace(circuit, counterfactual=other)), "counterfactual ").endswith("large(5) → hot")
+
+
+def test_the_mapping_in_front_is_told_with_its_carriers_and_the_next_strongest_heads() -> None:
+    text = str(samples.planted())
+    assert 'large(5) → "(8): total 1.00 (restore 0.97)\nModulated at 80% by L11H7, L10H1, L9H7, L9H1, L8H6\n' in text
+    table = [line.split() for line in text.split("\n") if re.match(r"L\d+H\d+ ", line)]
+    assert [row[0] for row in table] == ["L11H7", "L10H1", "L9H7", "L9H1", "L8H6", "L10H4", "L7H2", "L6H9", "L3H3"]
+    assert table[1][1:4] == ["0.180", "0.162", "0.198"] and table[1][-3:] == ["→", "0.02", "0.480"]
+
+
+def test_every_control_is_in_the_text() -> None:
+    text = str(samples.planted())
+    assert line_with(text, "random heads").endswith("mean 0.013, 95th percentile 0.041 of 100 draws of 5 heads")
+    assert re.search(r"best other key +\S+\(\d\) with a total of -?0\.\d{3}\n", text)
+    assert "(5) with a total" not in text  # the key itself is no other key
+    assert line_with(text, "sufficiency  ").split()[1] == "0.79"
+    assert line_with(text, "identity").split()[1] == "0.0e+00"
+    assert line_with(text, "engine").endswith("fast path")
+    assert line_with(text, "loading  ").endswith("5 heads hold 80% of the absolute loading (3 for 50%, 8 for 95%)")
+
+
+def test_a_mapping_without_controls_says_so() -> None:
+    assert "not measured on this mapping" in str(with_front(samples.planted(), controls=None))
+
+
+def test_heads_against_the_answer_are_reported_as_such() -> None:
+    circuit = samples.planted()
+    against = HeadEffect(Head(2, 4), -0.07, -0.06, -0.05, 0.4, 0.4)
+    told = str(with_front(circuit, heads=(*circuit.mappings[0].heads, against)))
+    assert line_with(str(circuit), "against the answer").endswith("no head")
+    assert line_with(told, "against the answer").endswith("L2H4 -0.070")
+
+
+def test_the_other_mappings_take_a_row_each() -> None:
+    row = line_with(str(samples.planted()), 'opposite(2) → "(8)')
+    assert row.split()[3:] == ["0.190", "0.184", "89%", "L8H6,", "L7H2", "0.041", "0.79"]
+
+
+def test_spans_are_told_with_layers_built_and_counterfactual() -> None:
+    text = str(samples.deep())
+    assert line_with(text, "large(4)  ").split() == ["large(4)", "layer", "0-21", "0,", "20-21", "0.90", "noise"]
+    assert line_with(str(samples.planted()), "brackets(4, 6)").split()[2:5] == ["layer", "0-10", "0-10"]
+
+
+def test_a_circuit_without_mappings_says_so_in_words() -> None:
+    assert str(samples.empty()).endswith("no mapping carries 0.05 or more of the gap")
+
+
+def test_a_mapping_without_carriers_is_an_answer() -> None:
+    circuit = samples.planted()
+    nothing = Mapping(5, 8, 0.004, 0.003, circuit.mappings[0].heads)
+    assert "Carried by no head" in str(replace(circuit, mappings=(nothing,)))
+
+
+def test_carriers_that_fall_short_of_the_share_say_so() -> None:
+    circuit = samples.planted()
+    short = with_front(circuit, path=circuit.mappings[0].path[:3])
+    assert "Modulated at 61% by L11H7, L10H1, L9H7; no further head helps, so 80% is not reached" in str(short)
+
+
+def test_many_carriers_are_all_named_and_the_table_stays_short() -> None:
+    text = " ".join(str(samples.dense()).split())
+    named = re.search(r"Modulated at 80% by ([LH\d, ]+) the first 16 of 43 carriers", text)
+    assert named is not None and len(named[1].split(", ")) == 43
+
+
+def test_the_share_of_the_text_is_the_share_of_the_controls() -> None:
+    controls = samples.planted().mappings[0].controls
+    assert controls is not None
+    half = with_front(samples.planted(), controls=replace(controls, share=0.5))
+    assert "Modulated at 61% by L11H7, L10H1, L9H7\n" in str(half)
+    assert "draws of 3 heads" in str(half)
+
+
+@pytest.mark.parametrize("circuit", [samples.hostile(), samples.dense(), samples.long(500)], ids=["hostile", "dense", "long"])
+def test_text_holds_no_control_characters_and_no_line_is_too_wide(circuit: Circuit) -> None:
+    text = str(circuit)
+    assert all(letter.isprintable() or letter in "\n\u200d" for letter in text)
+    assert max(map(len, text.split("\n"))) <= 100
+    assert text == str(circuit)
+
+
+def test_markup_in_tokens_stays_text() -> None:
+    circuit = samples.hostile(("[bold]a[/bold]", "[link=x]", ":smile:", "[/]"))
+    assert "[bold]a[/bold](0) [link=x](1) :smile:(2) [/](3)" in str(circuit)
+
+
+def test_a_notebook_shows_the_diagram_above_the_tables() -> None:
+    page = samples.planted()._repr_html_()
+    assert 0 < page.index("<svg") < page.index("</svg>") < page.index("<td") < page.index("Modulated at 80% by L11H7, L10H1")
+    assert page.count("<table>") == page.count("</table>") == 5
+
+
+def test_a_notebook_escapes_hostile_tokens() -> None:
+    page = tables.to_html(samples.hostile())
+    assert "<script" not in page and "<img" not in page and "\x1b" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;(1)" in page
+
+
+def test_a_notebook_without_graphviz_shows_the_tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(text: str, to: str) -> bytes:
+        raise CircuitsError("Graphviz is not here")
+
+    monkeypatch.setattr(dot, "draw", broken)
+    page = tables.to_html(samples.planted())
+    assert "<svg" not in page and "Modulated at 80% by" in page
+
+
+def test_two_models_are_compared_row_by_row() -> None:
+    (first, second) = tables.comparison_block([samples.dense(), samples.planted()], share=0.8).rows
+    assert (first[0], first[2], second[0], second[2]) == ("GPT-2", "43", "Sparse GPT-2", "5")
+    assert second[-1] == "1 head L10H1"
+
+
+def test_models_of_different_shape_have_no_overlap() -> None:
+    assert tables.comparison_block([samples.deep(), samples.planted()], share=0.8).rows[1][-1] == "not comparable"
