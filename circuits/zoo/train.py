@@ -1,4 +1,4 @@
-"""Train `mini` from nothing: `python -m circuits.zoo.train mini` writes a Hugging Face directory, the same one every time.
+"""Train `mini` from nothing: `python -m circuits.zoo.train mini` writes a Hugging Face directory.
 
 1. Each step's batch and each step's dropout are drawn from (seed, step) alone, so a run that was stopped goes on exactly.
 2. The facts are learnt first without dropout; then dropout 0.1 stays on to the end, as GPT-2 had it, so that heads share their roles.
@@ -123,8 +123,8 @@ def batch(plan: Plan, step: int) -> Batch:
     return Batch(tokens, weight, tuple((row, at, tuple(vocabulary[word] for word in words)) for row, at, words in several))
 
 
-def train(plan: Plan, folder: Path, *, save_every: int = 250) -> GPT2LMHeadModel:
-    """Run the plan, going on from `folder`'s checkpoint if there is one."""
+def train(plan: Plan, folder: Path, *, save_every: int = 250, stop_at: int | None = None) -> GPT2LMHeadModel:
+    """Run the plan (up to step `stop_at`), going on from `folder`'s checkpoint if there is one."""
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = folder / "checkpoint.safetensors"
     model = fresh_model(plan).train()
@@ -145,7 +145,7 @@ def train(plan: Plan, folder: Path, *, save_every: int = 250) -> GPT2LMHeadModel
     )
     with Progress(*columns, disable=not sys.stderr.isatty()) as bar, (folder / "log.jsonl").open("a") as log:
         shown = bar.add_task("mini", total=plan.steps, completed=start, note="")
-        for step in range(start, plan.steps):
+        for step in range(start, plan.steps if stop_at is None else stop_at):
             loss = _step(model, optimizer, plan, step)
             bar.update(shown, advance=1, note=f"loss {loss:.3f}")
             if (step + 1) % 25 == 0:
@@ -164,7 +164,7 @@ def _step(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, plan: Plan, 
     losses = -chance.gather(-1, drawn.tokens[:, 1:, None])[..., 0]
     if step >= plan.all_years_from:
         # The mean over all answers that are right, in place of the one that was drawn.
-        row, at = (torch.tensor([place[axis] for place in drawn.open_answers]) for axis in (0, 1))
+        row, at = (torch.tensor([place[axis] for place in drawn.open_answers], dtype=torch.long) for axis in (0, 1))
         right = torch.zeros(len(row), chance.shape[-1])
         for index, (_, _, possible) in enumerate(drawn.open_answers):
             right[index, list(possible)] = 1 / len(possible)
@@ -180,12 +180,19 @@ def _step(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, plan: Plan, 
     return loss.item()
 
 
-def publish(model: GPT2LMHeadModel, folder: Path) -> None:
-    """Store the weights in fp16 with their tokenizer, and measure what was stored."""
+def publish(model: GPT2LMHeadModel, plan: Plan, folder: Path, log: Path) -> str:
+    """Store the weights in fp16 with their tokenizer, measure what was stored, and write the model card."""
     model.half().save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     stored = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
-    (folder / "scores.md").write_text(to_table(score_all(lambda tokens: stored(tokens).logits)) + "\n")
+    table = to_table(score_all(lambda tokens: stored(tokens).logits))
+    steps = {line["step"]: line["loss"] for line in map(json.loads, log.read_text().splitlines())}
+    size = (folder / "model.safetensors").stat().st_size / 1e6
+    parameters = sum(parameter.numel() for parameter in stored.parameters()) / 1e6
+    sizes = {"parameters": parameters, "size": size, "subjects": len(language.SUBJECTS), "words": len(language.vocabulary())}
+    card = Path(__file__).with_name("card.md").read_text()
+    (folder / "README.md").write_text(card.format(plan=plan, table=table, loss=steps[max(steps)], **sizes))
+    return table
 
 
 def main() -> None:
@@ -196,8 +203,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=Plan().seed)
     asked = parser.parse_args()
     plan = Plan(steps=asked.steps, seed=asked.seed)
-    publish(train(plan, asked.output), asked.output / "model")
-    sys.stdout.write((asked.output / "model" / "scores.md").read_text())
+    table = publish(train(plan, asked.output), plan, asked.output / "model", asked.output / "log.jsonl")
+    sys.stdout.write(f"{table}\nThe model is in {asked.output / 'model'}.\n")
 
 
 if __name__ == "__main__":
