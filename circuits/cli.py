@@ -37,6 +37,7 @@ from circuits.console.options import (
 )
 from circuits.console.terminal import progress, say, say_files, say_json
 from circuits.errors import PromptError
+from circuits.sparsify.command import sparsify_command, sparsity_command
 
 if TYPE_CHECKING:
     from circuits.result import Circuit
@@ -192,6 +193,10 @@ def export(path: Path, to: str, output: Path | None, as_json: bool) -> None:
 
 
 # What the commands share
+
+
+main.add_command(sparsify_command)
+main.add_command(sparsity_command)
 
 
 def _answer(found: Circuit, output: Path | None, *, share: float, open_page: bool, as_json: bool) -> None:

@@ -156,21 +156,20 @@ def _spans(
     seed: int,
     progress: Progress,
 ) -> list[Span]:
-    """Spans of named groups, of the ends of mappings, and of all other tokens that matter, in the order of the sentence."""
+    """Spans of named groups, ends of mappings, tokens with a text of their own and all others that matter, in the sentence's order."""
     prompt = runs.pairs[0].clean
     named = {label: tuple(prompt.position(at) for at in members) for label, members in groups.items()}
+    own = {named[label] if label in named else (prompt.position(label),): text for label, text in texts.items()}
     grouped = {at for members in named.values() for at in members}
-    ends = {at for m in mappings for at in (m.key, m.query)} - grouped
+    ends = ({at for m in mappings for at in (m.key, m.query)} | {at for positions in own for at in positions}) - grouped
     others = [at for at in range(1 if runs.model.reads_bos else 0, len(prompt)) if at not in grouped | ends]
     matter = tokens_that_matter(runs.model, runs.pairs[0], [(at,) for at in others], seed=seed)
     single = {at: prompt.words[at].strip() or repr(prompt.words[at]) for at in sorted(ends | {others[index] for index in matter})}
     wanted = sorted([*((members, label) for label, members in named.items()), *(((at,), word) for at, word in single.items())])
-    own = {prompt.position(label) if label not in named else named[label]: text for label, text in texts.items()}
     found = []
     for positions, label in wanted:
         progress("spans", len(found), len(wanted))
-        text = own.get(positions if label in named else positions[0])
-        found.append(_span(runs, label, positions, seed=seed, text=text))
+        found.append(_span(runs, label, positions, seed=seed, text=own.get(positions)))
     return found
 
 

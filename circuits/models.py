@@ -77,7 +77,7 @@ def _wrapped(name: str, found: Weights, *, device: str | torch.device, gate: boo
         raise ModelError(f"gate=True on {name}, which is not a gated model; if it was trained with the gate, mark it in circuits.json")
     is_gated = bool(found.marks.gate) if gate is None else gate
     says_bos = found.marks.bos if bos is None else bos
-    reads_bos = _reads_bos(found) if says_bos is None else says_bos
+    reads_bos = reads_bos_by_default(found) if says_bos is None else says_bos
     return Model(name, _bridge(name, found, device), found.tokenizer, gated=is_gated, reads_bos=reads_bos)
 
 
@@ -95,7 +95,8 @@ def _bridge(name: str, found: Weights, device: str | torch.device) -> Transforme
         return TransformerBridge.boot_transformers(name, hf_model=model.to(device), tokenizer=tokenizer, device=device, dtype=model.dtype)
 
 
-def _reads_bos(found: Weights) -> bool:
+def reads_bos_by_default(found: Weights) -> bool:
+    """Whether a model reads BOS first where nobody says: its tokenizer adds it, or its architecture is GPT-2."""
     tokenizer = found.tokenizer
     if tokenizer.bos_token_id is None:
         return False

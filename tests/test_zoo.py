@@ -76,7 +76,7 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path: Path) -> None:
-    plan = Plan(steps=4, dropout_from=2, all_years_from=3, batch=2, length=24, warmup=1, horizon=8, cooldown=1)
+    plan = Plan(steps=5, dropout_from=1, dropout_until=4, all_years_from=3, batch=2, length=24, warmup=1, horizon=8, cooldown=1)
     whole = train(plan, tmp_path / "whole", save_every=2).state_dict()
     train(plan, tmp_path / "parts", save_every=2, stop_at=2)
     parts = train(plan, tmp_path / "parts", save_every=2).state_dict()

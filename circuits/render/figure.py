@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from circuits.records import SHARE
@@ -38,15 +39,15 @@ def mapping_figure(
     *,
     share: float = SHARE,
     query_up: bool = True,
-    titles: tuple[str, str] | None = None,
+    titles: Sequence[str] | None = None,
     figure: Figure | None = None,
 ) -> Figure:
-    """Figure B of two circuits; of one, its carriers and its diagram."""
+    """Figure B of two circuits; of one, its carriers and its diagram. `titles` are one for each, by default the models' names."""
     told, other = (left, None) if right is None else (right, left)
     full = style.WIDTH * 72
     split = 0.0 if other is None else full * _LEFT_SHARE
     half = Area(split + (6.0 if split else 0.0) + 0.5, 0.5, full * (1 - _LEFT_SHARE) - 7, 0.0)
-    names = titles or (left.source.name, left.source.name if right is None else right.source.name)
+    names = titles or [circuit.source.name for circuit in (left, right) if circuit is not None]
     needed = _told_height(told, share, half.width)
     tiles = None if other is None else _balanced(other, share, split - 1, needed)
     height = max(
@@ -56,7 +57,7 @@ def mapping_figure(
     with looks():
         if other is not None and tiles is not None:
             _draw_many(sheet, other, share, names[0], Area(0.5, 0.5, split - 1, height), tiles, query_up=query_up)
-        _draw_told(sheet, told, share, names[1], Area(half.left, 0.5, half.width, height), query_up=query_up)
+        _draw_told(sheet, told, share, names[-1], Area(half.left, 0.5, half.width, height), query_up=query_up)
     return sheet.get_figure(root=True)  # type: ignore[return-value]
 
 

@@ -1,7 +1,8 @@
 """Train `mini` from nothing: `python -m circuits.zoo.train mini` writes a Hugging Face directory.
 
 1. Each step's batch and each step's dropout are drawn from (seed, step) alone, so a run that was stopped goes on exactly.
-2. The facts are learnt first without dropout; then dropout 0.1 stays on to the end, as GPT-2 had it, so that heads share their roles.
+2. The facts are learnt first without dropout; then dropout 0.1 is on, as GPT-2 had it, so that heads share their roles; the last
+   steps are without it again.
 3. The weights are stored in fp16 beside their tokenizer, and a model card states what was measured.
 """
 
@@ -31,8 +32,9 @@ from circuits.zoo.evaluate import score_all, to_table
 class Plan:
     """Everything that decides the weights."""
 
-    steps: int = 4500
+    steps: int = 6900
     dropout_from: int = 2500
+    dropout_until: int = 4500  # the last steps, without it, let what was learnt settle
     dropout: float = 0.1
     all_years_from: int = 3000  # from here on every possible year is taught at once, which makes the line between them sharp
     batch: int = 32
@@ -41,17 +43,21 @@ class Plan:
     learning_rate: float = 1e-3
     warmup: int = 200
     horizon: int = 8000  # where the cosine would reach its floor
-    cooldown: int = 500  # the last steps, over which the rate falls to its floor in a straight line
+    cooldown: int = 500  # steps before `dropout_until` over which the rate falls to its floor in a straight line
+    settling_rate: float = 4e-4  # where the rate starts again after `dropout_until`
+    settling: int = 400  # steps in which it then falls to nothing, before it starts once more
     weight_decay: float = 0.02
     seed: int = 0
 
     def rate(self, step: int) -> float:
-        """Linear warm-up, then a slow cosine, then a straight cool-down to 2% of the peak."""
+        """Linear warm-up, a slow cosine, a straight cool-down to 2% of the peak; then smaller saw teeth, to settle."""
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
+        if step >= self.dropout_until:
+            return self.settling_rate * (1 - (step - self.dropout_until) % self.settling / self.settling)
         done = (step - self.warmup) / max(1, self.horizon - self.warmup)
         cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-        left = min(1.0, (self.steps - step) / max(1, self.cooldown))
+        left = min(1.0, (self.dropout_until - step) / max(1, self.cooldown))
         return self.learning_rate * (0.02 + 0.98 * cosine * left)
 
 
@@ -158,7 +164,7 @@ def train(plan: Plan, folder: Path, *, save_every: int = 250, stop_at: int | Non
 
 def _step(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, plan: Plan, step: int) -> float:
     torch.manual_seed(plan.seed * 1_000_003 + step)
-    set_dropout(model, plan.dropout if step >= plan.dropout_from else 0.0)
+    set_dropout(model, plan.dropout if plan.dropout_from <= step < plan.dropout_until else 0.0)
     drawn = batch(plan, step)
     chance = model(drawn.tokens, use_cache=False).logits[:, :-1].log_softmax(-1)
     losses = -chance.gather(-1, drawn.tokens[:, 1:, None])[..., 0]

@@ -1,0 +1,5 @@
+"""`python -m circuits` is the command line."""
+
+from circuits.cli import main
+
+main()

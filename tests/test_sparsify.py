@@ -1,0 +1,357 @@
+"""Sparse twins: the gate and its gradient are as written, the multiplier follows the budget, a killed run ends as if never killed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from conftest import PROMPT
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from circuits.errors import CircuitsError, FileError, ModelError
+from circuits.models import Model, load
+from circuits.sources.find import find
+from circuits.sparsify import Settings, measure_sparsity, settings_for, sparsify
+from circuits.sparsify import training as training_room
+from circuits.sparsify.attention import TrainingGate, attending, dense, hard
+from circuits.sparsify.card import write_card
+from circuits.sparsify.command import sparsify_command, sparsity_command
+from circuits.sparsify.settings import LITTLE_LANGUAGE
+from circuits.sparsify.text import corpus_for, little_language, read_texts, to_rows
+from circuits.sparsify.twin import to_pupil
+from circuits.zoo.evaluate import Score
+
+TINY = settings_for(little_language=True, steps=6, batch=2, length=12, warmup=2)
+
+
+def causal_scores(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Random scores with masked keys at the lowest number, in double precision."""
+    scores = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    length = shape[-1]
+    return scores.masked_fill(torch.ones(length, length).triu(1).bool(), torch.finfo(torch.float32).min)
+
+
+def tokens_of(model: Model) -> torch.Tensor:
+    return torch.tensor([model.tokenize(PROMPT)])
+
+
+# The gate and its gradient
+
+
+def test_the_deterministic_gate_is_the_written_formula() -> None:
+    scores = causal_scores(2, 3, 5, 5)
+    gate = TrainingGate()
+    weights = gate(scores)
+    penalty, opened = 0.0, 0
+    for row in range(2):
+        for head in range(3):
+            for query in range(5):
+                exponentials = [math.exp(scores[row, head, query, key]) for key in range(query + 1)]
+                for key in range(query + 1):
+                    s = scores[row, head, query, key].item()
+                    expected = exponentials[key] / sum(exponentials) if s > 0 else 0.0
+                    assert weights[row, head, query, key].item() == pytest.approx(expected, abs=1e-12)
+                    penalty += 1 / (1 + math.exp(-s)) / 15 / 6
+                    opened += s > 0
+    assert gate.penalty.item() == pytest.approx(penalty, abs=1e-12)
+    assert gate.open_edges == pytest.approx(opened / 90)
+    assert torch.equal(weights, hard(scores))
+
+
+def test_a_sampled_gate_opens_as_often_as_the_penalty_says() -> None:
+    scores = torch.full((1, 1, 400, 400), 0.3)
+    gate = TrainingGate(noise=torch.Generator().manual_seed(0), bias=0.5)
+    share = (gate(scores) > 0).float().mean().item()
+    assert share == pytest.approx(1 / (1 + math.exp(-0.8)), abs=0.005)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_the_straight_through_gradient_is_that_of_the_sigmoid(sampled: bool) -> None:
+    values, target = torch.randn(2, 3, 5, 4, dtype=torch.float64), torch.randn(2, 3, 5, 4, dtype=torch.float64)
+    bias, scores = 0.25, causal_scores(2, 3, 5, 5).requires_grad_()
+    noise = torch.Generator().manual_seed(7) if sampled else None
+    gate = TrainingGate(noise=noise, bias=bias)
+    loss = ((gate(scores) @ values) * target).sum() + 3 * gate.penalty
+    (fast,) = torch.autograd.grad(loss, scores)
+
+    uniform = torch.rand(scores.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    logistic = torch.logit(uniform, eps=1e-7) if sampled else 0.0
+    soft = torch.sigmoid(scores + bias + logistic)
+    through = (soft > 0.5).double() - soft.detach() + soft
+    plain = ((through * scores.softmax(-1) @ values) * target).sum() + 3 * torch.sigmoid(scores + bias).sum() / 15 / 6
+    (slow,) = torch.autograd.grad(plain, scores)
+    assert torch.allclose(loss, plain, atol=1e-9)
+    assert torch.allclose(fast, slow, atol=1e-9)
+    assert fast.abs().max() > 0.01
+
+
+def test_the_rules_are_the_toolkits_own_runs_on_every_architecture(model: Model, directories: dict[str, Path]) -> None:
+    plain: Any = find(model.name).model
+    tokens = tokens_of(model)
+    twin = Model(model.name, model.bridge, model.tokenizer, gated=True, reads_bos=model.reads_bos)
+    with torch.inference_mode():
+        untouched = plain(tokens).logits
+        with attending(plain, dense):
+            assert torch.allclose(plain(tokens).logits, untouched, atol=1e-5)
+        with attending(plain, hard):
+            gated = plain(tokens).logits
+        assert torch.equal(plain(tokens).logits, untouched)
+    assert torch.allclose(gated, twin.logits(tokens), atol=1e-4)
+    assert not torch.allclose(gated, untouched, atol=1e-2)
+
+
+# The constraint
+
+
+def test_the_multiplier_moves_by_at_most_two_percent_towards_the_budget() -> None:
+    settings = Settings(gap=0.03)
+    assert settings.next_multiplier(1.0, 0.03) == 1.0
+    assert settings.next_multiplier(1.0, 0.02) == pytest.approx(math.exp(0.01))
+    assert settings.next_multiplier(1.0, -5.0) == pytest.approx(math.exp(0.02))
+    assert settings.next_multiplier(1.0, 5.0) == pytest.approx(math.exp(-0.02))
+
+
+@pytest.mark.parametrize("constraint", ["loss", "kl"])
+def test_a_large_budget_raises_the_multiplier_and_none_lowers_it_on_a_wrecked_model(
+    directories: dict[str, Path], tmp_path: Path, constraint: Any
+) -> None:
+    ends = {}
+    for gap in (50.0, 0.0):
+        settings = settings_for(little_language=True, steps=5, batch=2, length=12, gap=gap, constraint=constraint)
+        weights = find(str(directories["gpt2"]))
+        pupil = to_pupil(weights, settings)
+        for parameter in pupil.parameters.values():
+            parameter.data += 0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+        (folder := tmp_path / f"{gap}").mkdir()
+        training_room.train(pupil, little_language(settings), settings, folder)
+        ends[gap] = training_room.read_log(folder / "log.jsonl")[-1]["multiplier"]
+    assert ends[50.0] == pytest.approx(math.exp(0.1))
+    assert ends[0.0] == pytest.approx(math.exp(-0.1))
+
+
+def test_training_closes_gates(directories: dict[str, Path], tmp_path: Path) -> None:
+    settings = settings_for(little_language=True, steps=40, batch=2, length=12, warmup=2, gap=50.0, multiplier=100.0, learning_rate=1e-2)
+    measured = sparsify(directories["gpt2"], tmp_path, settings=settings)
+    assert measured.open_edges < 0.6 * measured.dense.open_edges
+
+
+# Stopping and going on
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(directories: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "twin"
+    sparsify(directories["gpt2"], folder, settings=TINY)
+    return folder
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("moment", [1, 3, 5])
+def test_a_run_stopped_after_any_checkpoint_ends_with_the_same_weights(
+    directories: dict[str, Path], uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    write = training_room.save_checkpoint
+
+    def write_and_stop(path: Path, *rest: Any, **progress: Any) -> None:
+        write(path, *rest, **progress)
+        if progress["step"] == moment:
+            raise Stopped
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped):
+        patched.setattr(training_room, "save_checkpoint", write_and_stop)
+        sparsify(directories["gpt2"], tmp_path, settings=TINY, save_every=0.0)
+    sparsify(directories["gpt2"], tmp_path, settings=TINY)
+    assert same_tensors(tmp_path, uninterrupted)
+    steps = [line["step"] for line in training_room.read_log(tmp_path / "training" / "log.jsonl")]
+    assert steps == [5, 6]
+
+
+def same_tensors(one: Path, other: Path) -> bool:
+    files = ("training/checkpoint.safetensors", "model.safetensors")
+    pairs = [(load_file(one / name), load_file(other / name)) for name in files]
+    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs)
+
+
+def test_a_killed_process_ends_with_the_same_weights(directories: dict[str, Path], uninterrupted: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from circuits.sparsify import training, twin, settings_for\n"
+        "write = training.save_checkpoint\n"
+        "def slowly(*a, **k): write(*a, **k); time.sleep(0.3)\n"
+        "training.save_checkpoint = slowly\n"
+        f"settings = settings_for(little_language=True, steps={TINY.steps}, batch=2, length=12, warmup=2)\n"
+        "twin.sparsify(sys.argv[1], sys.argv[2], settings=settings, save_every=0.0)\n"
+    )
+    running = subprocess.Popen([sys.executable, "-c", script, str(directories["gpt2"]), str(tmp_path)], stderr=subprocess.DEVNULL)
+    checkpoint = tmp_path / "training" / "checkpoint.safetensors"
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists() and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(running.pid, signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    sparsify(directories["gpt2"], tmp_path, settings=TINY)
+    assert same_tensors(tmp_path, uninterrupted)
+
+
+def test_a_loss_that_is_no_number_stops_with_one_line_and_the_checkpoint_whole(
+    directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare, calls = training_room.compare, []
+
+    def broken(*runs: Any) -> Any:
+        calls.append(1)
+        loss, *rest = compare(*runs)
+        return (loss * (float("nan") if len(calls) == 4 else 1.0), *rest)
+
+    monkeypatch.setattr(training_room, "compare", broken)
+    with pytest.raises(CircuitsError, match="broke at step 3") as error:
+        sparsify(directories["gpt2"], tmp_path, settings=TINY, save_every=0.0)
+    assert "\n" not in str(error.value)
+    stored = load_file(tmp_path / "training" / "checkpoint.safetensors")
+    assert all(tensor.isfinite().all() for tensor in stored.values())
+
+
+def test_a_full_disk_stops_with_one_line_and_the_checkpoint_whole(
+    directories: dict[str, Path], uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = training_room.save_checkpoint
+
+    def no_room(path: Path, *rest: Any, **progress: Any) -> None:
+        if progress["step"] == 4:
+            path.with_suffix(".unfinished").write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        write(path, *rest, **progress)
+
+    with monkeypatch.context() as patched, pytest.raises(FileError, match="No space left"):
+        patched.setattr(training_room, "save_checkpoint", no_room)
+        sparsify(directories["gpt2"], tmp_path, settings=TINY, save_every=0.0)
+    assert not list((tmp_path / "training").glob("*.unfinished"))
+    sparsify(directories["gpt2"], tmp_path, settings=TINY)
+    assert same_tensors(tmp_path, uninterrupted)
+
+
+def test_a_folder_of_another_run_is_refused(directories: dict[str, Path], uninterrupted: Path) -> None:
+    with pytest.raises(FileError, match="another run"):
+        sparsify(directories["gpt2"], uninterrupted, settings=settings_for(little_language=True, steps=9, batch=2, length=12))
+
+
+# The result
+
+
+def test_the_twin_loads_gated_and_predicts_as_the_trainer_does(uninterrupted: Path) -> None:
+    model = load(uninterrupted)
+    tokens = tokens_of(model)
+    trained: Any = find(str(uninterrupted)).model
+    with torch.inference_mode(), attending(trained, hard):
+        expected = trained(tokens).logits
+    assert model.gated
+    assert torch.allclose(model.logits(tokens), expected, atol=1e-4)
+    assert load_file(uninterrupted / "model.safetensors")["transformer.wte.weight"].dtype == torch.float16
+
+
+def test_plain_transformers_opens_the_twin(uninterrupted: Path) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(uninterrupted), AutoTokenizer.from_pretrained(uninterrupted)
+    assert model(**tokenizer(PROMPT, return_tensors="pt")).logits.isfinite().all()
+
+
+def test_the_card_shows_what_circuits_json_says(uninterrupted: Path) -> None:
+    said, card = json.loads((uninterrupted / "circuits.json").read_text()), (uninterrupted / "README.md").read_text()
+    assert said["gate"] is True
+    assert f"{said['measured']['loss']:.4f}" in card
+    assert "training.svg" in card
+    assert (uninterrupted / "training.svg").read_text().count("<path") > 3
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "neox"])
+def test_an_adapter_trains_on_the_models_own_words_and_loads_gated(
+    directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
+    pytest.importorskip("peft")
+    monkeypatch.setattr("circuits.sparsify.text.SAMPLED_ROWS", 20)
+    monkeypatch.setattr("circuits.sparsify.text.speaks_little_language", lambda weights: False)
+    settings = Settings(steps=3, batch=2, length=10, warmup=1, lora=2)
+    name = str(directories[architecture])
+    measured = sparsify(name, tmp_path, settings=settings)
+    model = load(tmp_path)
+    assert model.gated
+    assert (tmp_path / "adapter_model.safetensors").exists()
+    assert not (tmp_path / "model.safetensors").exists()
+    assert "sampled from the dense model" in (tmp_path / "README.md").read_text()
+    again = corpus_for(find(name), settings, text=None, folder=tmp_path / "training")
+    assert again.held_out.shape == (2, 10)
+    assert measured.tokens == 18
+
+
+def test_the_card_sets_the_tasks_of_both_models_side_by_side(directories: dict[str, Path], tmp_path: Path) -> None:
+    measured = measure_sparsity(directories["gpt2"], [PROMPT])
+    scores = [[Score("opposite", before, 512), Score("loss", 1.5, 99)] for before in (1.0, 0.995)]
+    write_card(tmp_path / "card.md", measured, {"settings": {"steps": 3}, "text": "none"}, scores)
+    assert "| opposite | 100.00% | 99.50% | 512 |" in (tmp_path / "card.md").read_text()
+
+
+# Text
+
+
+def test_batches_depend_on_seed_and_step_alone() -> None:
+    corpus, again = little_language(LITTLE_LANGUAGE), little_language(LITTLE_LANGUAGE)
+    assert torch.equal(corpus.batch(7), again.batch(7))
+    assert not torch.equal(corpus.batch(7), corpus.batch(8))
+
+
+def test_a_jsonl_and_a_text_file_become_rows_with_bos(directories: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": PROMPT}) + "\n" for _ in range(40)))
+    (tmp_path / "a.txt").write_text(PROMPT + " " + PROMPT)
+    weights = find(str(directories["gpt2"]))
+    corpus = corpus_for(weights, TINY, text=tmp_path / "a.jsonl", folder=tmp_path)
+    assert corpus.batch(0).shape == (2, 12)
+    assert corpus.batch(0)[:, 0].tolist() == [weights.tokenizer.bos_token_id] * 2
+    assert [tuple(rows.shape) for rows in to_rows(weights, read_texts(tmp_path / "a.txt"), length=10)] == [(1, 10), (1, 8)]
+    (tmp_path / "bad.jsonl").write_text('{"words": 1}\n')
+    with pytest.raises(FileError, match='field "text"'):
+        read_texts(tmp_path / "bad.jsonl")
+
+
+# Measuring
+
+
+def test_measured_figures_equal_the_models_own_scores_and_losses(model: Model) -> None:
+    measured = measure_sparsity(model, [PROMPT])
+    tokens, scores = tokens_of(model), []
+    names = [f"blocks.{layer}.attn.hook_attn_scores" for layer in range(model.n_layers)]
+    with model.hooked([(name, lambda tensor, hook: scores.append(tensor.clone())) for name in names]):
+        logits = model.logits(tokens)
+    edges = tokens.shape[1] * (tokens.shape[1] + 1) / 2
+    for layer, each in enumerate(scores[:1]):  # above the first layer the gate itself changes the scores
+        assert measured.gated.per_head[layer] == pytest.approx(((each[0] > 0).sum((1, 2)) / edges).tolist())
+    loss = torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:])
+    assert measured.dense_loss == pytest.approx(loss.item(), abs=1e-4)
+    assert measured.divergence > 0
+    assert measured.dense.first_token > measured.gated.first_token
+
+
+def test_a_model_without_text_of_its_own_must_be_given_some(monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path]) -> None:
+    monkeypatch.setattr("circuits.sparsify.measure.speaks_little_language", lambda weights: False)
+    with pytest.raises(ModelError, match="give it some"):
+        measure_sparsity(directories["gpt2"])
+
+
+def test_the_commands_train_and_measure(directories: dict[str, Path], tmp_path: Path) -> None:
+    twin, short = str(tmp_path / "twin"), ["--steps", "2", "--batch", "2", "--length", "8"]
+    made = CliRunner().invoke(sparsify_command, [str(directories["gpt2"]), "-o", twin, *short], catch_exceptions=False)
+    assert "open edges" in made.output
+    said = CliRunner().invoke(sparsity_command, [twin, "--rows", "4", "--json"], catch_exceptions=False)
+    assert json.loads(said.output)["original"] == str(directories["gpt2"])
+    assert "L2 |" in CliRunner().invoke(sparsity_command, [twin, "--rows", "4"], catch_exceptions=False).output
