@@ -52,6 +52,17 @@ class Todo:
         return len(self.row)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows in the middle of a block, after its attention."""
+
+    rows: list[int]
+    narrow: bool
+    stream: Rows
+    written: Rows
+    mlp: Rows | None  # given where it is known without computing it
+
+
 def carry(
     layout: Layout, base: Cache, source: Source, rows: Sequence[Row], *, knockout: bool, budget: int
 ) -> Float[torch.Tensor, "pair row d_model"]:
@@ -102,9 +113,10 @@ class _Stream:
         rotation = self.layout.positions(self.base.final)
         for layer, block in enumerate(self.layout.blocks):
             self._join_early(layer)
-            if self.wide_rows or self.narrow_rows:
-                self._pass(layer, block, rotation)
-            self._join_late(layer, block)
+            parts = [self._pass(layer, block, rotation)] if self.wide_rows or self.narrow_rows else []
+            parts += self._join_late(layer, block)
+            if parts:
+                self._finish(layer, block, parts)
         self._join_early(self.top_layer)
         top = self.base.final.new_empty(self.pairs, len(self.rows), self.width)
         top[:, self.wide_rows] = self.wide[:, :, -1]
@@ -141,9 +153,9 @@ class _Stream:
         if todo := self._todo(layer, "residual", rows, first):
             stream[:, todo.row, todo.at - first] = self.source.residual(layer, todo.at)
 
-    def _join_late(self, layer: int, block: Block) -> None:
+    def _join_late(self, layer: int, block: Block) -> list[Part]:
         """Rows whose first change is a write of this layer: the base run's stream plus the change."""
-        stored, run = self.base.layers[layer], FromRun(self.base)
+        stored, run, parts = self.base.layers[layer], FromRun(self.base), []
         for narrow in (False, True):
             rows = self.joining.pop((layer, True, narrow), [])
             if not rows:
@@ -159,7 +171,8 @@ class _Stream:
                 change[:, todo.row, todo.at - first, todo.head] = new - run.head(layer, todo.head, todo.at)
             written = stored.attention[:, None, window] + block.write_change(change)
             unchanged = _spread(stored.mlp[:, window], len(rows)) if self.layout.parallel else None
-            self._add(self._rest(layer, block, stored.pre[:, None, window], written, rows, first, unchanged), rows, narrow=narrow)
+            parts.append(Part(rows, narrow, stored.pre[:, None, window], written, unchanged))
+        return parts
 
     def _add(self, stream: Rows, rows: list[int], *, narrow: bool) -> None:
         if narrow:
@@ -176,8 +189,8 @@ class _Stream:
 
     # One block
 
-    def _pass(self, layer: int, block: Block, rotation: Rotation | None) -> None:
-        """Take every row under way through one block; afterwards all of them are wide."""
+    def _pass(self, layer: int, block: Block, rotation: Rotation | None) -> Part:
+        """Take every row under way through the attention of one block; afterwards all of them are wide."""
         rows, first = self.wide_rows + self.narrow_rows, self._first(layer)
         query, key, value = self._project(layer, block, rotation, first)
         pattern = self._attend(layer, query, key, rows, first)
@@ -188,20 +201,26 @@ class _Stream:
         if todo := self._todo(layer, "head", rows, first):
             z[:, todo.row, todo.at - first, todo.head] = self.source.head(layer, todo.head, todo.at)
         stream = torch.cat((self.wide, self._widened(layer)), 1)[:, :, first - self.start :]
-        self.wide = self._rest(layer, block, stream, block.write(z), rows, first)
-        self.wide_rows, self.narrow, self.narrow_rows = rows, self.narrow[:, :0], []
+        self.wide_rows, self.narrow, self.narrow_rows = [], self.narrow[:, :0], []
+        return Part(rows, False, stream, block.write(z), None)
 
-    def _rest(
-        self, layer: int, block: Block, stream: Rows, written: Rows, rows: Sequence[int], first: int, mlp: Rows | None = None
-    ) -> Rows:
-        """From what attention writes to the output of the block; `mlp` is given where it is known without computing it."""
-        if todo := self._todo(layer, "attention", rows, first):
-            written[:, todo.row, todo.at - first] = self.source.attention(layer, todo.at)
-        if mlp is None:
-            mlp = block.mlp(block.norm2(stream if self.layout.parallel else stream + written))
-        if todo := self._todo(layer, "mlp", rows, first):
-            mlp[:, todo.row, todo.at - first] = self.source.mlp(layer, todo.at)
-        return stream + written + mlp
+    def _finish(self, layer: int, block: Block, parts: Sequence[Part]) -> None:
+        """From what attention writes to the output of the block, the MLP once for the positions of all rows."""
+        first, fed = self._first(layer), []
+        for part in parts:
+            if todo := self._todo(layer, "attention", part.rows, first):
+                part.written[:, todo.row, todo.at - first] = self.source.attention(layer, todo.at)
+            if part.mlp is None:
+                stream = part.stream if self.layout.parallel else part.stream + part.written
+                fed.append(block.norm2(stream))
+        if fed:
+            flat = fed[0].flatten(1, 2) if len(fed) == 1 else torch.cat([x.flatten(1, 2) for x in fed], 1)
+            computed = iter(block.mlp(flat).split([x.shape[1] * x.shape[2] for x in fed], 1))
+        for part in parts:
+            mlp = next(computed).unflatten(1, part.written.shape[1:3]) if part.mlp is None else part.mlp
+            if todo := self._todo(layer, "mlp", part.rows, first):
+                mlp[:, todo.row, todo.at - first] = self.source.mlp(layer, todo.at)
+            self._add(part.stream + part.written + mlp, part.rows, narrow=part.narrow)
 
     def _project(self, layer: int, block: Block, rotation: Rotation | None, first: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries from position `first`, keys and values from `start`: (pair, row, pos, head, d_head); narrow rows share the base's."""

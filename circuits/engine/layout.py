@@ -96,21 +96,58 @@ class Layout:
 
     def run(self, stream: Float[torch.Tensor, "pair pos d_model"]) -> Cache:
         """A whole run from the input of layer 0, everything kept."""
-        rotation = self.positions(stream)
-        length = stream.shape[1]
-        future = torch.ones(length, length, dtype=torch.bool, device=stream.device).triu(1)
-        layers = []
+        return self.run_both(stream, stream[:, :0])[0]
+
+    def run_both(
+        self, clean: Float[torch.Tensor, "pair pos d_model"], other: Float[torch.Tensor, "pair late d_model"]
+    ) -> tuple[Cache, Cache]:
+        """A run and its counterfactual in one pass. `other` holds the last positions, from the first difference on.
+
+        Before the difference both are the same, so those positions are computed once. The positions of both pass through the
+        matrices side by side, so each matrix is read once.
+        """
+        length, late = clean.shape[1], other.shape[1]
+        start, sizes = length - late, (length, late)
+        stream = torch.cat((clean, other), 1)
+        places = torch.cat((torch.arange(length), torch.arange(start, length))).to(clean.device)
+        rotation = self.positions(clean)
+        rotation = None if rotation is None else (rotation[0][places], rotation[1][places])
+        future = torch.ones(length, length, dtype=torch.bool, device=clean.device).triu(1)
+        kept: tuple[list[Layer], list[Layer]] = ([], [])
         for block in self.blocks:
             normed = block.norm1(stream)
             q = rearrange(self.queries(block, normed, rotation), "p t h d -> p h t d")
             k, v = (rearrange(x, "p t h d -> p h t d") for x in self.keys_and_values(block, normed, rotation))
+            (q, own_q), (k, own_k), (v, own_v) = (x.split(sizes, 2) for x in (q, k, v))
+            other_k, other_v = _after(k, own_k, start, 2), _after(v, own_v, start, 2)
             pattern = self.attend((q @ k.mT * self.scale).masked_fill_(future, -torch.inf))
-            z = rearrange(pattern @ v, "p h t d -> p t h d")
+            own_pattern = self.attend((own_q @ other_k.mT * self.scale).masked_fill_(future[start:], -torch.inf))
+            z = rearrange(torch.cat((pattern @ v, own_pattern @ other_v), 2), "p h t d -> p t h d")
             attention = block.write(z)
             mlp = block.mlp(block.norm2(stream if self.parallel else stream + attention))
-            layers.append(Layer(stream, pattern, v, z, attention, mlp, query=q, key=k))
+            (pre, own_pre), (z, own_z), (written, own_written), (fed, own_fed) = (x.split(sizes, 1) for x in (stream, z, attention, mlp))
+            kept[0].append(Layer(pre, pattern, v, z, written, fed, query=q, key=k))
+            if late:
+                kept[1].append(
+                    Layer(
+                        _after(pre, own_pre, start, 1),
+                        _after(pattern, own_pattern, start, 2),
+                        other_v,
+                        _after(z, own_z, start, 1),
+                        _after(written, own_written, start, 1),
+                        _after(fed, own_fed, start, 1),
+                        query=_after(q, own_q, start, 2),
+                        key=other_k,
+                    )
+                )
             stream = stream + attention + mlp
-        return Cache(tuple(layers), stream)
+        final, own_final = stream.split(sizes, 1)
+        return Cache(tuple(kept[0]), final), Cache(tuple(kept[1]), _after(final, own_final, start, 1))
+
+
+def _after(shared: torch.Tensor, own: torch.Tensor, start: int, dim: int) -> torch.Tensor:
+    """The shared positions before `start`, then one's own."""
+    return own if start == 0 else torch.cat((shared.narrow(dim, 0, start), own), dim)
 
 
 def read_layout(model: Model, probe: torch.Tensor) -> Layout | None:

@@ -229,8 +229,7 @@ def prepare(
     layout = None if path == "plain" else _layout(model, tokens[:1])
     if path == "fast" and layout is None:
         raise PromptError(f"the fast path does not know the layout of {model.name}; leave path out, and the plain path is taken")
-    clean = _run(model, layout, tokens, None)
-    other = _run(model, layout, others, _noise(model, pairs))
+    clean, other = _both(model, layout, tokens, others, _noise(model, pairs))
     relatives = None if family is None else _run(model, layout, _stack([pair.clean.tokens for pair in family], model), None).cache
     runs = Runs(model, tuple(pairs), clean, other, relatives, layout, budget)
     for pair, gap in zip(pairs, runs.gap.tolist(), strict=True):
@@ -266,6 +265,19 @@ def _run(model: Model, layout: Layout | None, tokens: torch.Tensor, noise: torch
     embedded = layout.embed(tokens)
     cache = layout.run(embedded if noise is None else embedded + noise)
     return Run(tokens, noise, cache, layout.logits(cache.final[:, -1]))
+
+
+def _both(model: Model, layout: Layout | None, tokens: torch.Tensor, others: torch.Tensor, noise: torch.Tensor | None) -> tuple[Run, Run]:
+    """Both sides; where the layout is known in one pass, the positions before the first difference once."""
+    if layout is None:
+        return _run(model, layout, tokens, None), _run(model, layout, others, noise)
+    clean, other = layout.embed(tokens), layout.embed(others)
+    other = other if noise is None else other + noise
+    differs = (clean != other).any(-1).any(0)  # (pos)
+    start = int(differs.int().argmax()) if differs.any() else tokens.shape[1] - 1
+    caches = layout.run_both(clean, other[:, start:])
+    logits = layout.logits(torch.cat([cache.final[:, -1] for cache in caches])).split(len(tokens))
+    return Run(tokens, None, caches[0], logits[0]), Run(others, noise, caches[1], logits[1])
 
 
 def _noise(model: Model, pairs: Sequence[Pair]) -> Float[torch.Tensor, "input pos d_model"] | None:
