@@ -1,6 +1,7 @@
 """Which heads read "large" when the model completes: The opposite of "large" is "
 
-Finding: FINDING
+Finding: on `mini` six heads of layers 3 to 5 (L5H1 L4H0 L5H0 L5H3 L4H5 L3H11) carry 80% of key 5 → query 8, whose total is 1.00;
+each alone has an effect of 0.08 or less. With other quoted words in front and between, the same six carry 81%.
 """
 
 from pathlib import Path
