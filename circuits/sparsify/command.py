@@ -27,7 +27,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--seed", type=int)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def sparsify_command(model: str, text: Path | None, folder: Path, as_json: bool, **asked: Any) -> None:
-    """Train a sparse twin of a model; run again, it goes on where it stopped."""
+    """Train a sparse twin of a model, or go on with it."""
     from circuits.sparsify.measure import weights_of
     from circuits.sparsify.settings import settings_for
     from circuits.sparsify.text import speaks_little_language

@@ -65,7 +65,6 @@ class Entry:
 
 TABLE: Final[tuple[Entry, ...]] = (
     Entry("mini", "package", 12, 12, "3.1M", False, "MIT", "a small GPT-2 that knows opposites, names, years and repetitions"),
-    Entry("mini-sparse", "package", 12, 12, "3.1M", True, "MIT", "mini after post-training with the gate"),
     Entry("planted-sparse", "code", 12, 12, "5.5M", True, "MIT", "hand-set weights, gated: the circuit is known"),
     Entry("planted-dense", "code", 12, 12, "5.5M", False, "MIT", "hand-set weights: the circuit is known"),
     Entry("planted-induction", "code", 2, 4, "1.1M", False, "MIT", "a hand-set induction head"),
