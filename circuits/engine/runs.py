@@ -20,7 +20,7 @@ from circuits.models import Model
 from circuits.prompts import Metric, Noise, Pair
 
 Path = Literal["fast", "plain"]
-BUDGET: Final = 256 * 2**20  # bytes of rows under way at once
+BUDGET: Final = 64 * 2**20  # bytes of rows under way at once
 SMALLEST_GAP: Final = 1e-3
 
 _layouts: WeakKeyDictionary[Model, tuple[int, Layout | None]] = WeakKeyDictionary()  # model -> (longest prompt verified, layout)

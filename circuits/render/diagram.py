@@ -118,9 +118,9 @@ def draw_diagram(sheet: Axes, circuit: Circuit, share: float, area: Area) -> Non
 
 
 def _row_boxes(circuit: Circuit, front: Mapping | None) -> list[Box]:
-    """The boxes of the row: the key's first, then the spans by effect, as many as are easy to read."""
+    """The boxes of the row: the key's, then the spans that are held deepest, as many as are easy to read (the page has them all)."""
     ends = set() if front is None else {front.query} - {front.key}
-    spans = sorted((s for s in circuit.spans if not ends & set(s.positions)), key=lambda s: -abs(s.effect))
+    spans = sorted((s for s in circuit.spans if not ends & set(s.positions)), key=lambda s: (-(s.layers or (0, -1))[1], -s.effect))
     boxes = [Box(scene.span_lines(span), span.positions) for span in spans]
     if front is None:
         return boxes[:4]
