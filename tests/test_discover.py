@@ -136,12 +136,8 @@ def test_noise_is_the_counterfactual_where_none_is_given(sparse: Model) -> None:
     found = trace(sparse, planted.PROMPT, key="large")
     assert str(found.counterfactual).startswith("noise at 5")
     assert found.metric.kind == "logprob"
-    assert set(map(str, found.carriers())) <= {*planted.PLANTED_CARRIERS, *map(str, all_heads_of(found))}
-    assert found.carriers()
-
-
-def all_heads_of(found: Circuit) -> list[Head]:
-    return [known.head for known in found.mapping().heads]
+    assert str(found.carriers()[0]) in planted.PLANTED_CARRIERS
+    assert found.mapping().total > 0.5
 
 
 def test_two_runs_give_the_same_record(sparse: Model, asked: Circuit) -> None:

@@ -120,7 +120,7 @@ def test_queries_read_like_the_question(measured: Circuit) -> None:
     edge, effect = measured.edges(head="L11H7")[0]
     assert (edge, effect.head) == (Edge(Head(11, 7), 5, 8), Head(11, 7))
     assert measured.paths("large", "small") == (("large", '"', "small"),)
-    assert measured.paths("small", "large") == () or measured.paths("opposite", "large") == ()
+    assert measured.paths("opposite", "large") == ()
 
 
 def test_the_dataframe_has_a_row_for_every_measured_edge(measured: Circuit) -> None:
