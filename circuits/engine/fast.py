@@ -13,7 +13,7 @@ A change at layer l and position p can only reach positions ≥ p, above l. So t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -213,6 +213,7 @@ class _Stream:
             if part.mlp is None:
                 stream = part.stream if self.layout.parallel else part.stream + part.written
                 fed.append(block.norm2(stream))
+        computed: Iterator[torch.Tensor] = iter(())
         if fed:
             flat = fed[0].flatten(1, 2) if len(fed) == 1 else torch.cat([x.flatten(1, 2) for x in fed], 1)
             computed = iter(block.mlp(flat).split([x.shape[1] * x.shape[2] for x in fed], 1))

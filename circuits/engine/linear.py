@@ -70,6 +70,6 @@ def _frozen_norm(norm: Any, stream: torch.Tensor) -> torch.Tensor:
     centred = stream - stream.mean(-1, keepdim=True) if isinstance(norm, torch.nn.LayerNorm) else stream
     eps = getattr(norm, "eps", None) or norm.variance_epsilon
     scale = (centred.detach().pow(2).mean(-1, keepdim=True) + eps).rsqrt()
-    shifted = centred * scale * norm.weight
+    shifted: torch.Tensor = centred * scale * norm.weight
     bias: torch.Tensor | None = getattr(norm, "bias", None)
     return shifted if bias is None else shifted + bias

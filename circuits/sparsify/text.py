@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from safetensors.torch import load_file, save_file
 
 from circuits.errors import FileError, PromptError
@@ -26,8 +26,17 @@ from circuits.sparsify.settings import Settings
 from circuits.zoo import language
 
 Tokens = Int[torch.Tensor, "batch pos"]
+OTHER_WORDS: Final = 0.2  # what a word of the little language that is no answer counts; most of them are chance
 HELD_OUT_ROWS: Final = 128
 SAMPLED_ROWS: Final = 2048
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows of one step, and how much each word counts as a target."""
+
+    tokens: Tokens
+    weight: Float[torch.Tensor, "batch pos"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +44,7 @@ class Corpus:
     """`name` says what it is, in words; `batch(step)` gives a step's rows."""
 
     name: str
-    batch: Callable[[int], Tokens]
+    batch: Callable[[int], Batch]
     held_out: Tokens
 
 
@@ -56,17 +65,23 @@ def corpus_for(weights: Weights, settings: Settings, *, text: Path | None, folde
 
 
 def little_language(settings: Settings) -> Corpus:
-    """Documents of the little language, half of them with the mix of sentences that training ends with."""
+    """Documents of the little language, half of them with the mix of sentences that training ends with; answers count most."""
 
-    def rows(count: int, draw: random.Random, **chosen: Any) -> Tokens:
+    def rows(count: int, draw: random.Random, **chosen: Any) -> Batch:
         words = language.vocabulary()
-        return torch.tensor([[words[word] for word in language.document(draw, settings.length, **chosen)[0]] for _ in range(count)])
+        documents = [language.document(draw, settings.length, **chosen) for _ in range(count)]
+        tokens = torch.tensor([[words[word] for word in spoken] for spoken, _ in documents])
+        weight = torch.full(tokens.shape, OTHER_WORDS)
+        for row, (_, answers) in enumerate(documents):
+            weight[row, list(answers)] = 1.0
+        return Batch(tokens, weight)
 
-    def batch(step: int) -> Tokens:
+    def batch(step: int) -> Batch:
         mix = language.LATE_MIX if step % 2 else language.MIX
         return rows(settings.batch, random.Random(f"sparsify/{settings.seed}/{step}"), mix=mix)
 
-    return Corpus("seeded sentences of the little language", batch, rows(HELD_OUT_ROWS, random.Random("sparsify/held out"), held_out=True))
+    held_out = rows(HELD_OUT_ROWS, random.Random("sparsify/held out"), held_out=True).tokens
+    return Corpus("seeded sentences of the little language", batch, held_out)
 
 
 def read_texts(path: Path) -> list[str]:
@@ -108,6 +123,10 @@ def _numbers(weights: Weights, text: str) -> list[int]:
     return tokens
 
 
+def _even(tokens: Tokens) -> Batch:
+    return Batch(tokens, torch.ones(tokens.shape))
+
+
 def _windows(weights: Weights, texts: Sequence[str], settings: Settings, *, name: str) -> Corpus:
     between = [] if weights.tokenizer.eos_token_id is None else [weights.tokenizer.eos_token_id]
     stream = torch.tensor([token for text in texts for token in (*_numbers(weights, text), *between)])
@@ -117,10 +136,10 @@ def _windows(weights: Weights, texts: Sequence[str], settings: Settings, *, name
     if len(held_out) < width:
         raise PromptError(f"{name} has {len(stream)} tokens; rows of {settings.length} need at least {10 * settings.length}")
 
-    def batch(step: int) -> Tokens:
+    def batch(step: int) -> Batch:
         draw = random.Random(f"sparsify/{settings.seed}/{step}")
         starts = [draw.randrange(len(train) - width + 1) for _ in range(settings.batch)]
-        return torch.stack([torch.cat((bos, train[start : start + width])) for start in starts])
+        return _even(torch.stack([torch.cat((bos, train[start : start + width])) for start in starts]))
 
     rows = held_out[: len(held_out) // width * width].view(-1, width)[:HELD_OUT_ROWS]
     mark = zlib.crc32(stream.numpy().tobytes())
@@ -135,9 +154,9 @@ def _own_words(weights: Weights, settings: Settings, folder: Path) -> Corpus:
         path.with_suffix(".unfinished").replace(path)
     cut = len(rows) * 9 // 10
 
-    def batch(step: int) -> Tokens:
+    def batch(step: int) -> Batch:
         draw = random.Random(f"sparsify/{settings.seed}/{step}")
-        return rows[draw.sample(range(cut), min(cut, settings.batch))]
+        return _even(rows[draw.sample(range(cut), min(cut, settings.batch))])
 
     return Corpus(f"{len(rows)} rows sampled from the dense model, seed {settings.seed}", batch, rows[cut:][:HELD_OUT_ROWS])
 

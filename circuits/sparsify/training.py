@@ -26,7 +26,7 @@ from circuits.checkpoints import load_checkpoint, save_checkpoint
 from circuits.errors import CircuitsError, FileError
 from circuits.sparsify.attention import TrainingGate, attending
 from circuits.sparsify.settings import Settings
-from circuits.sparsify.text import Corpus
+from circuits.sparsify.text import Batch, Corpus
 
 LOG_EVERY: Final = 5
 
@@ -96,13 +96,13 @@ def train(pupil: Pupil, corpus: Corpus, settings: Settings, folder: Path, *, sav
                 saved = time.monotonic()
 
 
-def _step(pupil: Pupil, optimizer: Any, tokens: Int[torch.Tensor, "batch pos"], settings: Settings, progress: Progress) -> Step:
-    tokens = tokens.to(pupil.attended.device)
+def _step(pupil: Pupil, optimizer: Any, batch: Batch, settings: Settings, progress: Progress) -> Step:
+    tokens, weight = (each.to(pupil.attended.device) for each in (batch.tokens, batch.weight))
     gate = training_gate(settings, progress.step, tokens.device)
     with attending(pupil.attended, gate):
         logits = pupil.model(tokens, use_cache=False).logits
     gate.check(pupil.attended.config.num_hidden_layers)
-    loss, dense_loss, divergence = compare(logits, pupil.dense_logits(tokens), tokens)
+    loss, dense_loss, divergence = compare(logits, pupil.dense_logits(tokens), tokens, weight)
     penalty = gate.penalty
     aim = divergence if settings.constraint == "kl" else loss + divergence
     total = aim + progress.multiplier * penalty
@@ -128,12 +128,14 @@ def compare(
     logits: Float[torch.Tensor, "batch pos vocab"],
     dense_logits: Float[torch.Tensor, "batch pos vocab"],
     tokens: Int[torch.Tensor, "batch pos"],
+    weight: Float[torch.Tensor, "batch pos"],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gated model's loss, the dense model's loss, and the divergence dense‖gated, all in nats per token."""
-    targets = tokens[:, 1:, None]
+    """The gated model's loss, the dense model's loss, and the divergence dense‖gated: weighted means over targets, in nats."""
+    targets, share = tokens[:, 1:, None], weight[:, 1:] / weight[:, 1:].sum()
     own, dense = (each[:, :-1].log_softmax(-1) for each in (logits, dense_logits))
-    divergence = torch.nn.functional.kl_div(own, dense, log_target=True, reduction="sum") / targets.numel()
-    return -own.gather(-1, targets).mean(), -dense.gather(-1, targets).mean(), divergence
+    divergence = torch.nn.functional.kl_div(own, dense, log_target=True, reduction="none").sum(-1)
+    loss, dense_loss = (-each.gather(-1, targets)[..., 0] for each in (own, dense))
+    return (loss * share).sum(), (dense_loss * share).sum(), (divergence * share).sum()
 
 
 def _advanced(progress: Progress, done: Step, settings: Settings) -> Progress:
