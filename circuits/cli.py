@@ -19,10 +19,12 @@ from circuits import __version__
 from circuits.console.files import FORMATS, draw_files, fill_with_one, fill_with_several, put, write_folder
 from circuits.console.options import (
     ENDS,
+    ENDS_IF_ANY,
     JSON,
     MODEL,
     PATH,
     PROMPT,
+    PROMPT_IF_ANY,
     QUESTION,
     RESULT,
     SAVED,
@@ -35,9 +37,11 @@ from circuits.console.options import (
     to_groups,
     to_pairs,
 )
+from circuits.console.task_commands import TASKS, about_tasks, compare_tasks, rank_command, to_names
 from circuits.console.terminal import progress, say, say_files, say_json
 from circuits.errors import PromptError
 from circuits.sparsify.command import sparsify_command, sparsity_command
+from circuits.sweeps.command import sweep_command
 
 if TYPE_CHECKING:
     from circuits.result import Circuit
@@ -134,19 +138,33 @@ def circuit(
 
 
 @main.command()
-@options(PROMPT, ENDS)
+@options(PROMPT_IF_ANY, ENDS_IF_ANY)
 @click.option("--models", "names", required=True, type=WORDS, metavar="NAME,NAME", help="Two models or more, such as mini,planted-sparse.")
-@options(QUESTION, RESULT)
+@options(TASKS, QUESTION, RESULT)
 def compare(
-    prompt: str, key: str, query: str | None, names: str, output: Path | None, open_page: bool, as_json: bool, **asked: Any
+    prompt: str,
+    key: str,
+    query: str | None,
+    names: str,
+    tasks: tuple[str, ...],
+    count: int | None,
+    units: str,
+    mlps: str,
+    output: Path | None,
+    open_page: bool,
+    as_json: bool,
+    **asked: Any,
 ) -> None:
-    """Trace the same mapping in several models, side by side."""
+    """Set models side by side on one mapping or on whole tasks."""
     from circuits import discover, models
     from circuits.tables import comparison_block
 
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if len(wanted) < 2:
         raise PromptError(f"--models takes two names or more, separated by commas, not {names!r}")
+    if about_tasks():
+        told = {"count": count, "units": units, "mlps": mlps, "seed": asked["seed"], "output": output, "as_json": as_json}
+        return compare_tasks(to_names(tasks), wanted, **told)
     with progress() as note:
         at = -1 if query is None else query
         found = [discover.trace(models.load(name), prompt, key=key, query=at, progress=note, **asked) for name in wanted]
@@ -156,7 +174,7 @@ def compare(
         say_json([_compared(found[0], each, share) for each in found])
     else:
         say(comparison_block(found, share=share))
-    say_files(written, aside=as_json, open_page=open_page)
+    return say_files(written, aside=as_json, open_page=open_page)
 
 
 @main.command()
@@ -195,8 +213,10 @@ def export(path: Path, to: str, output: Path | None, as_json: bool) -> None:
 # What the commands share
 
 
+main.add_command(rank_command)
 main.add_command(sparsify_command)
 main.add_command(sparsity_command)
+main.add_command(sweep_command)
 
 
 def _answer(found: Circuit, output: Path | None, *, share: float, open_page: bool, as_json: bool) -> None:

@@ -80,7 +80,8 @@ def test_every_command_is_told_in_one_plain_sentence(command: click.Command) -> 
 
 
 def test_the_commands_are_these() -> None:
-    assert list(cli.main.commands) == ["models", "tokens", "trace", "circuit", "compare", "render", "export", "sparsify", "sparsity"]
+    expected = "models tokens trace circuit compare render export rank sparsify sparsity sweep"
+    assert list(cli.main.commands) == expected.split()
 
 
 # What is printed

@@ -12,6 +12,7 @@ import circuits
 PACKAGE = Path(circuits.__file__).parent
 ORDER = (
     "errors",
+    "strict",
     "edges",
     "gate",
     "checkpoints",
@@ -20,6 +21,7 @@ ORDER = (
     "sources",
     "models",
     "prompts",
+    "tasks",
     "records",
     "engine",
     "mapping",
@@ -29,10 +31,15 @@ ORDER = (
     "discover",
     "comparison",
     "graph",
+    "patterns",
+    "ranking",
+    "sweeps",
+    "contrasts",
     "sparsify",
     "render",
     "console",
     "tables",
+    "task_tables",
     "cli",
 )
 FRONT = {"__init__", "__main__"}

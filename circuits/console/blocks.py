@@ -33,6 +33,12 @@ _LEFT: Final = frozenset(  # columns of words; all others hold numbers
         "gate",
         "licence",
         "source",
+        "task",
+        "units",
+        "protocol",
+        "share",
+        "edge",
+        "map",
     }
 )
 
@@ -46,6 +52,9 @@ class Block:
     columns: tuple[str, ...] = ()  # a table without column names is a list of facts: name, text
     rows: tuple[tuple[str, ...], ...] = ()
     marked: int = 0
+
+    def __str__(self) -> str:
+        return plain([self])
 
 
 def visible(text: str, *, longest: int = 80) -> str:

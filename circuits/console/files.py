@@ -1,64 +1,19 @@
-"""The files of a circuit: what belongs into a folder, and how all of it gets there or none.
-
-1. A folder is filled in a room of its own inside it, and each file is moved into place when all are there.
-2. A command that fails takes away the room, and the folder if it made it.
-"""
+"""The files of a circuit: what belongs into a folder. How all of it gets there or none is `strict.writing`."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from circuits.errors import FileError
+from circuits.strict.writing import check_folder as check_folder
+from circuits.strict.writing import write_folder as write_folder
 
 if TYPE_CHECKING:
     from circuits.result import Circuit
 
 FORMATS: Final = ("svg", "png", "pdf", "html", "dot")
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be made or written."""
-    existing = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
-    if not existing.is_dir():
-        raise FileError(f"cannot write to {folder}: {existing} is not a folder; choose another")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise FileError(f"cannot write to {folder}: {existing} is not yours to write; choose another")
-
-
-def write_folder(folder: Path, fill: Callable[[Path], None]) -> list[Path]:
-    """Let `fill` write into an empty room, then move all it wrote into the folder; returns where each file went."""
-    check_folder(folder)
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder, prefix=".unfinished-") as room:
-            fill(Path(room))
-            return _moved(Path(room), folder)
-    except BaseException as why:
-        for place in missing:  # the deepest first
-            with suppress(OSError):
-                place.rmdir()
-        if isinstance(why, OSError):
-            raise FileError(f"cannot write to {folder}: {why.strerror or why}; choose another folder") from why
-        raise
-
-
-def _moved(room: Path, folder: Path) -> list[Path]:
-    places = {made: folder / made.relative_to(room) for made in sorted(room.rglob("*")) if made.is_file()}
-    for place in places.values():
-        if place.is_dir():
-            raise FileError(f"cannot write {place}: there is a folder of that name; choose another folder")
-        check_folder(place.parent)
-    for made, place in places.items():
-        place.parent.mkdir(exist_ok=True)
-        made.replace(place)
-    return list(places.values())
 
 
 def put(path: Path, text: str) -> None:

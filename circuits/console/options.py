@@ -52,6 +52,10 @@ class Commands(click.Group):
             raise WrongCall(f"{why.format_message().rstrip('.')}; see {path} --help") from why
         except KeyboardInterrupt as why:
             raise Interrupted("interrupted") from why
+        except OSError as why:  # a full disk behind the standard output, a file that went away
+            if isinstance(why, BrokenPipeError):
+                raise  # whoever read the output has enough; click ends quietly
+            raise Failure(f"{why.strerror or why}{f': {why.filename}' if why.filename else ''}") from why
 
 
 class Words(click.ParamType):
@@ -67,7 +71,7 @@ class Words(click.ParamType):
         return value
 
 
-def _read_prompt(ctx: click.Context, param: click.Parameter, value: str) -> str:
+def _read_prompt(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value != "-":
         return value
     try:
@@ -125,15 +129,16 @@ def options(*parts: Callable[[Any], Any]) -> Callable[[Any], Any]:
 WORDS: Final = Words()
 PATH: Final = click.Path(path_type=Path)
 PROMPT: Final = click.argument("prompt", type=WORDS, callback=_read_prompt)
+PROMPT_IF_ANY: Final = click.argument("prompt", type=WORDS, callback=_read_prompt, required=False)
 SAVED: Final = click.argument("path", type=PATH, metavar="DIR|circuit.json")
 JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
 MODEL: Final = click.option(
     "--model", default="mini", show_default=True, type=WORDS, help="A name of `circuits models`, a path or a hub id."
 )
-ENDS: Final = options(
-    click.option("--key", required=True, type=WORDS, help="The position that is read: its index or its token."),
-    click.option("--query", type=WORDS, help="The position that reads, by default the last."),
-)
+_KEY: Final = {"type": WORDS, "help": "The position that is read: its index or its token."}
+_QUERY: Final = click.option("--query", type=WORDS, help="The position that reads, by default the last.")
+ENDS: Final = options(click.option("--key", required=True, **_KEY), _QUERY)
+ENDS_IF_ANY: Final = options(click.option("--key", **_KEY), _QUERY)
 SHARE_OPTION: Final = click.option(
     "--share", type=click.FloatRange(0, 1, min_open=True), default=SHARE, show_default=True, help="The share that the carriers must reach."
 )

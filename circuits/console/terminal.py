@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from circuits.strict.reading import to_json
 
 if TYPE_CHECKING:
     from circuits.console.blocks import Block
@@ -51,7 +52,7 @@ def say(*blocks: Block) -> None:
 
     from circuits.console.blocks import plain, shown
 
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         Console(highlight=False).print(shown(blocks))
     else:
         click.echo(plain(blocks))
@@ -59,7 +60,7 @@ def say(*blocks: Block) -> None:
 
 def say_json(value: Any) -> None:
     """One JSON value on stdout, in UTF-8 whatever the terminal."""
-    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1).encode())
+    click.echo(to_json(value).encode())
 
 
 def say_files(written: Sequence[Path], *, aside: bool = False, open_page: bool = False) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from circuits.render.canvas import save_figure as save_figure
+    from circuits.render.contrast import contrast_grid as contrast_grid
+    from circuits.render.curves import keep_curves as keep_curves
     from circuits.render.dot import draw as draw
     from circuits.render.dot import to_dot as to_dot
     from circuits.render.figure import mapping_figure as mapping_figure
@@ -18,9 +20,11 @@ if TYPE_CHECKING:
 
 _HOMES: Final = {
     "Panel": "grids",
+    "contrast_grid": "contrast",
     "draw": "dot",
     "effect_map": "grids",
     "head_grid": "grids",
+    "keep_curves": "curves",
     "mapping_figure": "figure",
     "save_figure": "canvas",
     "to_dot": "dot",

@@ -19,6 +19,7 @@ import numpy as np
 
 from circuits.errors import FileError
 from circuits.render import style
+from circuits.strict.writing import SIGNATURE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -184,7 +185,8 @@ def save_figure(figure: Figure, folder: str | Path, formats: Sequence[str] = _FO
     if unknown:
         raise FileError(f"cannot write a figure as {', '.join(unknown)}; it is drawn as {', '.join(_FORMATS)}")
     target = Path(folder)
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
+    undated = {"svg": {"Date": None, "Creator": SIGNATURE}, "pdf": {"CreationDate": None, "Creator": SIGNATURE}}
+    undated["png"] = {"Software": SIGNATURE}
     width, height = figure.get_size_inches()
     dots = min(_DOTS_PER_INCH, (_MOST_DOTS / (width * height)) ** 0.5, 60_000 / max(width, height))
     paths = tuple(target / f"{name}.{form}" for form in formats)

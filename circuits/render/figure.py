@@ -81,7 +81,7 @@ def _balanced(circuit: Circuit, share: float, width: float, height: float) -> Ti
     longest = max((width_of(_name(head), style.SMALL) for head in _shown(circuit, share, _MOST_LEFT)), default=0.0)
     most = max(3, int((room + 5.0) // (longest + 4.0)))
     choices = [
-        Tiles(_PAD, _TITLE_ROOM + 2, (room - 5.0 * (across - 1)) / across, across, 5.0, _NAME_ROOM) for across in range(3, min(most, 9) + 1)
+        Tiles(_PAD, _TITLE_ROOM + 2, (room - 5.0 * (across - 1)) / across, across, 5.0, _NAME_ROOM) for across in range(2, min(most, 9) + 1)
     ]
     return min(choices, key=lambda tiles: (abs(_TITLE_ROOM + 12 + tiles.height(count) - height), tiles.across))
 

@@ -1,0 +1,291 @@
+"""A ranking is exact: its curve is what runs with hooks written out by hand give; planted circuits have the counts that were planted."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from circuits.edges import Head
+from circuits.engine import Row, prepare
+from circuits.errors import PromptError
+from circuits.models import Model, load
+from circuits.prompts import Pair, Prompt, to_pair
+from circuits.ranking import MLPS, Ranking, RoleEdge, rank
+from circuits.ranking.curves import areas, band_of_first, first_at_least, geometric, narrowed, sizes_to_measure
+from circuits.ranking.records import Mlps, Units
+from circuits.tasks import Item, Task
+from circuits.zoo import planted
+
+CLOSE = 1e-4
+
+
+@pytest.fixture
+def model(model: Model) -> Model:
+    return replace(model, reads_bos=True)
+
+
+def task_of(model: Model) -> Task:
+    """Three pairs of two lengths; their roles stand at different positions."""
+    texts = (
+        ('The opposite of "large" is "', "large", 5),
+        ('The number of "rich" is "', "rich", 5),
+        ('The colour of the word "wet" is "', "wet", 7),
+    )
+    pairs = [to_pair(model, text, swap={word: "hot"}, metric="logprob") for text, word, _ in texts]
+    return Task("by hand", tuple(Item(pair, (("IT", at), ("END", len(pair) - 1))) for pair, (_, _, at) in zip(pairs, texts, strict=True)))
+
+
+def alike(model: Model) -> Task:
+    """Two pairs that are laid out alike."""
+    return replace(task_of(model), items=task_of(model).items[:2])
+
+
+# The reference: one whole run, every head's messages mixed by hand.
+
+
+def kept_by_hand(model: Model, pair: Pair, stays: torch.Tensor, mlps: str) -> float:
+    """The explained effect with the clean run's own messages where `stays` (layer, head, query, key), else the counterfactual's."""
+    assert isinstance(pair.counterfactual, Prompt)
+    clean, other = (_noted(model, side) for side in (pair.clean, pair.counterfactual))
+    now: dict[str, torch.Tensor] = {}
+    hooks: list[Any] = []
+
+    def note(value: torch.Tensor, hook: Any, *, name: str) -> None:
+        now[name] = value
+
+    def mixed(z: torch.Tensor, hook: Any, *, layer: int) -> torch.Tensor:
+        own, foreign = (_messages(model, values, layer) for values in (now, other))
+        return torch.where(stays[layer, ..., None], own, foreign).sum(2).transpose(0, 1)[None].reshape(z.shape)
+
+    for layer in range(model.n_layers):
+        where = f"blocks.{layer}."
+        hooks += [
+            (where + part, lambda v, hook, name=where + part: note(v, hook, name=name)) for part in ("attn.hook_pattern", "attn.hook_v")
+        ]
+        hooks.append((where + "attn.hook_z", lambda z, hook, layer=layer: mixed(z, hook, layer=layer)))
+        if mlps != "computed":
+            source = clean if mlps == "held" else other
+            hooks.append((where + "hook_mlp_out", lambda v, hook, name=where + "hook_mlp_out", source=source: source[name].clone()))
+    with model.hooked(hooks), torch.inference_mode():
+        patched = model.forward(torch.tensor([pair.clean.tokens]))[0, -1]
+    values = [float(logits.log_softmax(-1)[pair.metric.answer]) for logits in (clean["logits"], other["logits"], patched)]
+    return (values[2] - values[1]) / (values[0] - values[1])
+
+
+def _noted(model: Model, side: Prompt) -> dict[str, torch.Tensor]:
+    kept: dict[str, torch.Tensor] = {}
+    parts = itertools.product(range(model.n_layers), ("attn.hook_pattern", "attn.hook_v", "hook_mlp_out"))
+    names = [f"blocks.{layer}.{part}" for layer, part in parts]
+    with model.hooked([(name, lambda v, hook, name=name: kept.update({name: v.clone()})) for name in names]), torch.inference_mode():
+        kept["logits"] = model.forward(torch.tensor([side.tokens]))[0, -1]
+    return kept
+
+
+def _messages(model: Model, values: dict[str, torch.Tensor], layer: int) -> torch.Tensor:
+    """(head, query, key, d_head)"""
+    value = values[f"blocks.{layer}.attn.hook_v"][0].repeat_interleave(model.n_heads // model.n_key_value_heads, 1)  # (key, head, d_head)
+    return torch.einsum("hqk,khd->hqkd", values[f"blocks.{layer}.attn.hook_pattern"][0], value)
+
+
+def stays_of(found: Ranking, model: Model, item: Item, size: int) -> torch.Tensor:
+    """Which edges of an item are among the first `size` units."""
+    length = len(item.pair)
+    names = [item.name_of(at) if found.protocol.positions == "roles" else str(at) for at in range(length)]
+    stays = torch.zeros(model.n_layers, model.n_heads, length, length, dtype=torch.bool)
+    for unit in (known.unit for known in found.ranked[:size]):
+        if isinstance(unit, Head):
+            stays[unit.layer, unit.index] = True
+        elif unit.key in names and unit.query in names:
+            stays[unit.head.layer, unit.head.index, names.index(unit.query), names.index(unit.key)] = True
+    return stays
+
+
+@pytest.mark.parametrize(("units", "mlps"), [*(("heads", mlps) for mlps in MLPS), ("edges", "computed")])
+def test_the_curve_is_what_runs_by_hand_give_pair_by_pair(model: Model, units: Units, mlps: Mlps) -> None:
+    task = task_of(model)
+    found = rank(model, task, units=units, mlps=mlps)
+    assert found.protocol.positions == ("all" if units == "heads" else "roles")
+    for place in (1, len(found.keep.sizes) // 2):
+        size = found.keep.sizes[place]
+        by_hand = [kept_by_hand(model, item.pair, stays_of(found, model, item, size), mlps) for item in task.items]
+        assert found.each[place] == pytest.approx(by_hand, abs=CLOSE)
+        assert found.keep.explained[place] == pytest.approx(np.mean(by_hand), abs=CLOSE)
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["dense", "gated"])
+def test_keeping_no_head_explains_nothing_and_keeping_all_explains_all_where_the_protocol_says_so(model: Model, gated: bool) -> None:
+    model = replace(model, gated=gated)
+    for mlps in MLPS:
+        found = rank(model, alike(model), mlps=mlps)
+        none, everything = found.keep.explained[0], found.keep.explained[-1]
+        assert (none == pytest.approx(0, abs=CLOSE)) == (mlps != "held"), mlps
+        assert (everything == pytest.approx(1, abs=CLOSE)) == (mlps != "swapped"), mlps
+        assert found.random.explained[0] == pytest.approx(none, abs=CLOSE)
+        assert found.random.explained[-1] == pytest.approx(everything, abs=CLOSE)
+
+
+def test_keeping_no_edge_explains_nothing_and_keeping_all_explains_all(model: Model) -> None:
+    found = rank(replace(model, gated=True), alike(model), units="edges")
+    assert found.keep.explained[0] == pytest.approx(0, abs=CLOSE)
+    assert found.keep.explained[-1] == pytest.approx(1, abs=CLOSE)
+
+
+def test_the_order_is_that_of_exact_single_effects_over_pairs_of_all_lengths(model: Model) -> None:
+    task = task_of(model)
+    found = rank(model, task)
+    for known in found.ranked[:3]:
+        assert isinstance(known.unit, Head)
+        rows = [(prepare(model, [pair], path="plain"), Row.of_heads([known.unit], range(len(pair)))) for pair in task.pairs]
+        assert known.effect == pytest.approx(np.mean([float(runs.effects([row])[0, 0]) for runs, row in rows]), abs=CLOSE)
+        assert known.low <= known.effect <= known.high
+    effects = [known.effect for known in found.ranked]
+    assert effects == sorted(effects, reverse=True)
+    assert len(effects) == found.units == model.n_layers * model.n_heads
+
+
+def test_edges_of_prompts_that_are_laid_out_alike_are_named_by_index_and_others_by_role(models: dict[str, Model]) -> None:
+    model = models["gpt2"]
+    by_index, by_role = (rank(model, task, units="edges") for task in (alike(model), task_of(model)))
+    assert by_index.units == 12 * 9 * 10 // 2
+    assert by_role.units > by_index.units
+    named = {str(known.unit) for known in by_role.ranked}
+    assert any(name.endswith(":IT→END") for name in named)
+    assert all(isinstance(known.unit, RoleEdge) and known.unit.query.isdecimal() for known in by_index.ranked)
+    assert "positions by index" in str(by_index)
+    assert "positions by role" in str(by_role)
+
+
+def test_where_measuring_every_edge_costs_too_much_the_order_is_estimated_and_said_to_be(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, task = models["gpt2"], task_of(models["gpt2"])
+    exact = rank(model, task, units="edges")
+    monkeypatch.setattr("circuits.ranking.asking.MOST_WORK", 0)
+    estimated = rank(model, task, units="edges")
+    assert (exact.protocol.order, estimated.protocol.order) == ("exact", "loading")
+    assert "first-order estimates" in str(estimated)
+    assert estimated.keep.explained[0] == pytest.approx(0, abs=CLOSE)
+    assert estimated.keep.explained[-1] == pytest.approx(1, abs=CLOSE)
+    assert {known.unit for known in estimated.ranked[:20]} & {known.unit for known in exact.ranked[:20]}
+
+
+def test_the_same_seed_gives_the_same_ranking_and_another_another_control(models: dict[str, Model]) -> None:
+    model, task = models["gpt2"], alike(models["gpt2"])
+    found, again, other = rank(model, task), rank(model, task), rank(model, task, seed=1)
+    assert found == again
+    assert found.random != other.random
+    assert found.keep.explained == other.keep.explained
+    assert [known.unit for known in found.ranked] == [known.unit for known in other.ranked]
+
+
+# Known circuits
+
+
+@pytest.fixture(scope="module")
+def sparse() -> Model:
+    return load("planted-sparse")
+
+
+@pytest.fixture(scope="module")
+def sparse_heads(sparse: Model) -> Ranking:
+    return rank(sparse, "opposites", count=2)
+
+
+def needed_by_arithmetic(shares: dict[tuple[int, int], float], share: float) -> int:
+    """The planted heads add up, so that the count for a share is that of their running sum."""
+    running = itertools.accumulate(sorted(shares.values(), reverse=True))
+    return next(count for count, held in enumerate(running, 1) if held >= share)
+
+
+def test_the_five_planted_carriers_are_n80_and_all_planted_heads_are_needed_for_everything(sparse_heads: Ranking) -> None:
+    assert sparse_heads.count(0.8) == (5, 5, 5)
+    assert tuple(map(str, sparse_heads.needed(0.8))) == planted.PLANTED_CARRIERS
+    for share in (0.5, 0.9, 0.95):
+        assert sparse_heads.count(share)[0] == needed_by_arithmetic(planted._sparse_shares(), share)
+    assert sparse_heads.count(0.999)[0] == len(planted._sparse_shares())
+
+
+def test_the_dense_variant_takes_43_heads_for_80_percent() -> None:
+    found = rank(load("planted-dense"), "opposites", count=2)
+    assert found.count(0.8)[0] == 43
+    assert found.count(0.9)[0] == needed_by_arithmetic(planted._dense_shares(), 0.9)
+    assert {str(unit) for unit in found.needed(0.999)} == set(planted.PLANTED_DENSE)
+
+
+def test_both_planted_heads_of_induction_are_needed_and_no_other() -> None:
+    found = rank(load("planted-induction"), "induction", count=4)
+    assert found.count(0.9) == (2, 2, 2)
+    assert set(map(str, found.needed(0.9))) == set(planted.INDUCTION_MAPPINGS)
+    assert found.keep.explained[1] == pytest.approx(0, abs=0.01)  # either alone is worth nothing
+
+
+def test_the_planted_edges_are_the_carriers_reading_the_subject(sparse: Model) -> None:
+    found = rank(sparse, "opposites", units="edges", count=1)
+    assert tuple(map(str, found.needed(0.8))) == tuple(f"{head}:{planted.KEY}→{planted.QUERY}" for head in planted.PLANTED_CARRIERS)
+    assert len(found.ranked) < found.units / 10  # edges whose gates are shut change nothing
+
+
+def test_random_heads_explain_less_and_swapped_mlps_leave_nothing_to_carry(sparse: Model, sparse_heads: Ranking) -> None:
+    assert sparse_heads.random_at(5) < 0.3
+    assert sparse_heads.random_at(0) == pytest.approx(0, abs=CLOSE)
+    found = rank(sparse, "opposites", mlps="swapped", count=1)
+    assert found.count(0.9) == (None, None, None)
+    assert "n90: never" in str(found)
+
+
+def test_what_is_printed_names_the_protocol_the_counts_and_the_control(sparse_heads: Ranking) -> None:
+    printed = str(sparse_heads)
+    for words in ("opposites on planted-sparse: 2 pairs, 144 heads", "swapped to the counterfactual", "MLPs computed", "embeddings clean"):
+        assert words in printed, words
+    assert "n80: 5 [5, 5]; as many random ones explain" in printed
+    assert "CPR" in printed
+
+
+def test_a_call_that_means_nothing_is_refused(sparse: Model, sparse_heads: Ranking) -> None:
+    units: Any = "neurons"
+    with pytest.raises(PromptError, match="units are heads or edges"):
+        rank(sparse, "opposites", units=units)
+    with pytest.raises(PromptError, match="has no pairs"):
+        rank(sparse, Task("none", ()))
+    with pytest.raises(PromptError, match="a share lies above 0"):
+        sparse_heads.count(0)
+
+
+# Curves
+
+
+def test_areas_of_a_hand_worked_curve() -> None:
+    assert areas((0, 1, 2, 4), (0.0, 0.5, 1.0, 1.0)) == pytest.approx((0.75, 0.25))
+    assert areas((0, 2), (0.0, 2.0)) == pytest.approx((1.0, 1.0))
+
+
+def test_few_units_are_measured_at_every_size_and_many_on_a_grid_that_ends_with_all() -> None:
+    assert sizes_to_measure(144) == list(range(145))
+    sizes = sizes_to_measure(20_000)
+    assert len(sizes) < 40
+    assert (sizes[0], sizes[-1]) == (0, 20_000)
+    assert geometric(3, small=8, step=2) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("crossing", [1, 9, 10, 777, 4999, 5000])
+def test_narrowing_finds_the_exact_count_of_a_rising_curve(crossing: int) -> None:
+    def measure(sizes: list[int]) -> np.ndarray:
+        return np.array([[1.0 if size >= crossing else 0.0] * 2 for size in sizes])
+
+    sizes = sizes_to_measure(5000)
+    more, values = narrowed(measure, sizes, measure(sizes), (0.8, 0.9))
+    assert first_at_least(more, values.mean(1).tolist(), 0.9) == crossing
+    assert more == sorted(set(more))
+    assert len(more) < len(sizes) + 60
+
+
+def test_a_band_of_counts_is_wide_where_pairs_disagree_and_ends_in_never() -> None:
+    agree = [[0.0] * 6, [0.5] * 6, [1.0] * 6]
+    assert band_of_first((0, 1, 2), agree, 0.9, seed=0) == (2, 2)
+    disagree = [[0.0] * 6, [1.0] * 3 + [0.5] * 3, [1.0] * 3 + [0.7] * 3]
+    assert band_of_first((0, 1, 2), disagree, 0.85, seed=0) == (1, None)

@@ -1,0 +1,328 @@
+"""`rank`, `compare --task` and the keep curve: what is printed, drawn and written is what was measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from conftest import random_model, save
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from circuits import cli
+from circuits.console.blocks import plain
+from circuits.console.task_commands import to_names
+from circuits.contrasts import Contrast, contrast, heads_of, random_count
+from circuits.edges import Head
+from circuits.errors import PromptError
+from circuits.models import load
+from circuits.patterns import measure_panel
+from circuits.ranking import Curve, Protocol, Ranked, Ranking, rank
+from circuits.render.canvas import save_figure
+from circuits.render.contrast import contrast_grid
+from circuits.render.curves import count_words, keep_curves
+from circuits.task_tables import contrast_blocks, ranking_blocks
+from circuits.tasks import to_task
+
+WORDS = ("large", "hot", "fast", "old", "rich", "dark")
+PICTURES = ("pdf", "png", "svg")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.main, list(map(str, arguments)))
+
+
+def done(*arguments: object) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dense model, another with a gate, one of another shape, and two tasks of a few short pairs."""
+    folder = tmp_path_factory.mktemp("tasks")
+    save(random_model("gpt2"), folder / "dense")
+    save(random_model("gpt2", seed=1), folder / "sparse")
+    (folder / "sparse" / "circuits.json").write_text('{"gate": true}')
+    for name, words in (("words", WORDS[:3]), ("more", WORDS[3:])):
+        pairs = [{"prompt": f'The {word} "', "counterfactual": f'The {other} "'} for word in words for other in WORDS if word != other]
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(room: Path) -> Contrast:
+    return contrast((load(room / "dense"), load(room / "sparse")), room / "words.jsonl", count=4)
+
+
+def ranking_of(
+    *, units: Any = "heads", model: str = "mini", explained: tuple[float, ...] = (0.0, 0.5, 0.92, 0.97, 1.0), size: int = 1
+) -> Ranking:
+    """Sizes are 0, 1, 2, … times `size`; two pairs, 0.05 under and over the mean."""
+    sizes = tuple(number * size for number in range(len(explained)))
+    low, high = (tuple(value + change for value in explained) for change in (-0.05, 0.05))
+    return Ranking(
+        task="opposites",
+        model=model,
+        fingerprint="0" * 64,
+        gated=False,
+        protocol=Protocol(units),
+        pairs=2,
+        left_out=(("the model answers otherwise", 3),),
+        units=sizes[-1],
+        ranked=tuple(Ranked(Head(0, number), 0.5 / number, 0.1, 0.6) for number in range(1, len(explained))),
+        keep=Curve(sizes, explained, low, high),
+        random=Curve((0, sizes[-1]), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)),
+        cpr=0.7,
+        cmd=0.3,
+        seed=0,
+        each=tuple(zip(low, high, strict=True)),
+    )
+
+
+# The plot
+
+
+def lines_of(axes: Axes, length: int) -> list[np.ndarray]:
+    return [np.asarray(line.get_xydata()) for line in axes.lines if len(np.asarray(line.get_xdata())) == length]
+
+
+def words_of(axes: Axes) -> list[str]:
+    legend = axes.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in (*legend.get_texts(), *axes.texts)]
+
+
+def test_the_curve_its_band_its_control_and_its_mark_are_those_of_the_ranking() -> None:
+    ranking = ranking_of()
+    axes = keep_curves(ranking)
+    assert lines_of(axes, 5)[0].tolist() == [[size, value] for size, value in zip(ranking.keep.sizes, ranking.keep.explained, strict=True)]
+    assert [[0, 0], [4, 1]] in [line.tolist() for line in lines_of(axes, 2)]
+    band = np.concatenate([np.asarray(path.vertices) for path in axes.collections[0].get_paths()])
+    assert band[:, 1].min() == pytest.approx(-0.05) and band[:, 1].max() == pytest.approx(1.05)
+    assert [2.0, 0.9] in [line[0].tolist() for line in lines_of(axes, 1)]
+    assert words_of(axes) == ["mini: 2 heads for 90% (2–3)", "kept in random order", "2"]
+
+
+def test_two_models_stand_in_one_plot_with_one_legend_and_two_colours() -> None:
+    axes = keep_curves(
+        [ranking_of(), ranking_of(model="mini-sparse", explained=(0.0, 0.93, 1.0, 1.0, 1.0))], titles=("GPT2", "Sparse GPT2")
+    )
+    assert words_of(axes) == ["GPT2: 2 heads for 90% (2–3)", "Sparse GPT2: 1 head for 90% (1–2)", "kept in random order", "2", "1"]
+    colours = {to_hex(line.get_color()) for line in axes.lines if len(np.asarray(line.get_xdata())) == 5}
+    assert len(colours) == 2
+    light = sorted(sum(int(colour[at : at + 2], 16) for at in (1, 3, 5)) for colour in colours)
+    assert light[1] - light[0] > 100  # apart in lightness, for those who see no hue
+
+
+def test_edges_have_a_logarithmic_axis_that_starts_at_one() -> None:
+    axes = keep_curves(ranking_of(units="edges", size=500))
+    assert axes.get_xscale() == "log" and min(line[:, 0].min() for line in lines_of(axes, 5)) == 1
+    figure = axes.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    assert [text.get_text() for text in axes.get_xticklabels() if 1 <= text.get_position()[0] <= 2000] == ["1", "10", "100", "1,000"]
+
+
+def test_a_share_that_is_never_reached_has_no_mark_and_is_said() -> None:
+    low = ranking_of(explained=(0.0, 0.2, 0.4, 0.5, 0.6))
+    assert count_words(low) == "90% not reached with all 4 heads" and random_count(low) == 4
+    assert not lines_of(keep_curves(low), 1)
+
+
+def test_curves_that_do_not_belong_together_are_refused() -> None:
+    with pytest.raises(PromptError, match="units"):
+        keep_curves([ranking_of(), ranking_of(units="edges")])
+    with pytest.raises(PromptError, match="tasks"):
+        keep_curves([ranking_of(), replace(ranking_of(), task="induction")])
+    with pytest.raises(PromptError, match="one model or two"):
+        keep_curves([ranking_of()] * 3)
+
+
+def test_a_curve_fits_one_column_says_its_protocol_and_cuts_nothing_off() -> None:
+    figure = keep_curves([ranking_of(), ranking_of(model="mini-sparse")]).get_figure(root=True)
+    assert isinstance(figure, Figure)
+    FigureCanvasAgg(figure).draw()
+    width, height = figure.get_size_inches() * figure.dpi
+    assert figure.get_size_inches()[0] <= 3.5
+    caption = figure.get_supxlabel().replace("\n", " ")
+    assert str(Protocol("heads")) in caption and caption.startswith("opposites, 2 pairs")
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    for text in (*figure.texts, *legend.get_texts(), *figure.axes[0].texts):
+        box = text.get_window_extent()
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, text.get_text()
+        assert float(text.get_fontsize()) >= 6
+
+
+def test_the_same_curve_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        save_figure(keep_curves(ranking_of()).get_figure(root=True), tmp_path / name)  # type: ignore[arg-type]
+    for form in PICTURES:
+        assert (tmp_path / "one" / f"figure.{form}").read_bytes() == (tmp_path / "two" / f"figure.{form}").read_bytes()
+
+
+def test_the_random_order_is_counted_between_the_sizes_of_the_control() -> None:
+    ranking = replace(ranking_of(), random=Curve((0, 10, 110), (0.0, 0.5, 1.0), (0.0,) * 3, (1.0,) * 3))
+    assert (random_count(ranking, 0.5), random_count(ranking, 0.75), random_count(ranking, 0.05)) == (10, 60, 1)
+    assert random_count(replace(ranking, random=Curve((0, 9), (0.0, 0.4), (0.0, 0.4), (0.0, 0.4)))) is None
+
+
+# One model
+
+
+def test_rank_prints_counts_units_patterns_protocol_and_what_was_left_out(room: Path) -> None:
+    text = done("rank", room / "words.jsonl", "--model", room / "dense", "-n", 4)
+    model = load(room / "dense")
+    task = to_task(model, room / "words.jsonl", count=4)
+    ranking = rank(model, task, count=4)
+    assert text.rstrip() == plain(ranking_blocks(ranking, measure_panel(model, task)))
+    flat = " ".join(text.split())
+    assert str(ranking.protocol) in flat and f"CPR {ranking.cpr:.3f}" in flat and f"CMD {ranking.cmd:.3f}" in flat
+    assert all(f"{count} {reason}" in flat for reason, count in ranking.left_out)
+    rows = {line.split()[0]: line for line in text.split("\n") if line.startswith(("n80", "n90", "n95"))}
+    count, low, high = ranking.count(0.9)
+    assert f"{count} [{low}, {high}]" in rows["n90"] and rows["n90"].split()[-1] == str(random_count(ranking, 0.9))
+    heads = [line.split() for line in text.split("\n") if line[:1].isdigit()]
+    assert [words[1] for words in heads] == [str(known.unit) for known in ranking.ranked[:16]]
+    panel = measure_panel(model, task)
+    assert all(" ".join(words).endswith(str(panel.pattern(words[1]))) for words in heads)
+
+
+def test_rank_writes_its_record_its_curve_and_its_grid(room: Path, tmp_path: Path) -> None:
+    values = json.loads(done("rank", room / "words.jsonl", "--model", room / "sparse", "-n", 3, "-o", tmp_path, "--json"))
+    assert names_in(tmp_path) == sorted([f"{name}.{form}" for name in ("curve", "heads") for form in PICTURES] + ["ranking.json"])
+    saved = json.loads((tmp_path / "ranking.json").read_text())
+    assert saved.pop("written_by") == "keyquery-circuits" and saved == values
+    ranking = rank(load(room / "sparse"), room / "words.jsonl", count=3)
+    assert [known["unit"] for known in values["ranked"]] == [str(known.unit) for known in ranking.ranked]
+    assert values["counts"]["n90"]["count"] == ranking.count(0.9)[0] and values["protocol"]["words"] == str(ranking.protocol)
+    assert set(values["panel"]["heads"]) == {f"L{layer}H{head}" for layer in range(3) for head in range(4)}
+
+
+def test_rank_takes_edges_and_the_way_of_the_mlps(room: Path) -> None:
+    values = json.loads(
+        done("rank", room / "words.jsonl", "--model", room / "dense", "-n", 2, "--units", "edges", "--mlps", "held", "--json")
+    )
+    assert (values["protocol"]["units"], values["protocol"]["mlps"]) == ("edges", "held") and "→" in values["ranked"][0]["unit"]
+    text = done("rank", room / "words.jsonl", "--model", room / "dense", "-n", 2, "--units", "edges")
+    assert values["pairs"] == 2 and "Edges kept, in ranked order" in text
+
+
+# Two models
+
+
+def test_both_models_are_asked_the_pairs_that_both_get_right(found: Contrast, room: Path) -> None:
+    assert found.same_pairs and found.prompts[0].text == found.prompts[1].text
+    assert len({ranking.pairs for couple in found.rankings for ranking in couple}) == 1
+    same = contrast((load(room / "dense"),) * 2, room / "words.jsonl", count=3, units=("heads",))
+    assert same.ratio("heads") == 1 and same.overlap == heads_of(same.ranking("heads")[0])
+    assert all(str(each.before) == str(each.after) for each in same.changes)
+    with pytest.raises(PromptError, match="edges were not ranked"):
+        same.ranking("edges")
+
+
+def test_a_contrast_tells_counts_ratio_overlap_and_patterns(found: Contrast) -> None:
+    first, second = found.ranking("heads")
+    counts = first.count(0.9)[0], second.count(0.9)[0]
+    assert counts[0] and counts[1] and found.ratio("heads") == counts[0] / counts[1]
+    assert found.overlap == tuple(head for head in heads_of(first) if head in heads_of(second))
+    text = plain(contrast_blocks([found]))
+    for share in ("n80", "n90", "n95"):
+        assert re.findall(rf"^(heads|edges) +{share} ", text, re.MULTILINE) == ["heads", "edges"]
+    assert f"{len(found.overlap)} of {len({*heads_of(first), *heads_of(second)})} in either are in both" in text
+    for panel in (*found.needed, *found.panels):
+        assert f"{panel.open_edges:,.0f} of {panel.edges:,.0f}" in text and f"{panel.first_token:.1%}" in text
+    for each in found.changes:
+        line = next(line for line in text.split("\n") if line.startswith(f"{each.head} ") and str(each.before) in line)
+        assert str(each.after) in line
+
+
+def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(found: Contrast) -> None:
+    figure = contrast_grid(found, titles=("GPT2", "Sparse GPT2"))
+    words = [text.get_text() for text in figure.axes[0].texts]
+    first, second = found.ranking("heads")
+    assert [word for word in words if re.fullmatch(r"L\d+H\d+", word)] == [*map(str, heads_of(first)), *map(str, heads_of(second))]
+    assert {"GPT2", "Sparse GPT2", f"words: {count_words(first)}", f"words: {count_words(second)}"} <= set(words)
+    assert [len(maps) for maps in found.maps] == [len(panel.heads) for panel in found.needed]
+
+
+def test_models_of_different_shape_are_not_set_side_by_side(found: Contrast) -> None:
+    other = replace(found, panels=(found.panels[0], replace(found.panels[1], heads=found.panels[1].heads[:3])))
+    assert other.overlap == () and "differ in shape" in plain(contrast_blocks([other]))
+
+
+def test_one_table_has_a_row_for_each_task_and_kind_of_unit(found: Contrast) -> None:
+    short = replace(found, models=("mini", "mini-sparse"))
+    text = plain(contrast_blocks([short, replace(short, task="other")]))
+    table = text.split("\n\n")[0].split("\n")[3:]
+    assert [line.split()[:2] for line in table] == [["words", "heads"], ["words", "edges"], ["other", "heads"], ["other", "edges"]]
+    for line, (first, second) in zip(table, found.rankings * 2, strict=True):
+        counts = [ranking.count(0.9) for ranking in (first, second)]
+        numbers = " ".join(f"{count} [{low}, {high}]" for count, low, high in counts)
+        ratio, chance = found.ratio(first.protocol.units), f"{random_count(first)} / {random_count(second)}"
+        assert " ".join(line.split()).endswith(f"MLPs computed {numbers} {ratio:.1f}× {chance}")
+    assert all(str(ranking.protocol) in " ".join(text.split()) for couple in found.rankings for ranking in couple)
+    assert "Counts" not in text  # what is behind it is told of a single task only
+
+
+def test_compare_writes_a_folder_for_each_task_and_speaks_json(room: Path, tmp_path: Path) -> None:
+    asked = ["--tasks", f"{room / 'words.jsonl'},{room / 'more.jsonl'}", "--models", f"{room / 'dense'},{room / 'sparse'}"]
+    result = run("compare", *asked, "-n", 2, "--units", "heads", "--json", "-o", tmp_path)
+    values = json.loads(result.stdout)
+    assert [(each["task"], list(each["units"])) for each in values] == [("words", ["heads"]), ("more", ["heads"])]
+    each = ["comparison.json", *(f"{name}.{form}" for name in ("curve-heads", "heads") for form in PICTURES)]
+    each += [f"ranking-heads-{side}.json" for side in ("first", "second")]
+    assert names_in(tmp_path) == sorted(f"{task}/{name}" for task in ("more", "words") for name in each)
+    assert result.stderr.count("wrote ") == len(names_in(tmp_path))
+    for each in values:
+        saved = json.loads((tmp_path / each["task"] / "comparison.json").read_text())
+        assert saved == {"written_by": "keyquery-circuits"} | each
+        first, second = (side["count"] for side in each["units"]["heads"]["counts"]["n90"])
+        assert each["units"]["heads"]["ratios"]["n90"] == first / second
+
+
+def test_several_tasks_may_be_named_one_by_one_or_in_a_list() -> None:
+    assert to_names(["a,b", "c", " b ,"]) == ["a", "b", "c"]
+
+
+# Mistakes
+
+
+def test_a_task_that_does_not_exist_is_told_in_one_line(room: Path) -> None:
+    result = run("rank", "oposites", "--model", room / "dense")
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1 and "opposites" in result.stderr
+
+
+def test_a_task_compares_two_models_and_no_more(room: Path) -> None:
+    result = run("compare", "--task", "opposites", "--models", "a,b,c")
+    assert result.exit_code == 1 and "two models, not 3" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--task", "opposites", "of large"], "PROMPT goes with a prompt"),
+        (["--task", "opposites", "--key", "5"], "--key goes with a prompt"),
+        (["--task", "opposites", "--share", "0.5"], "--share goes with a prompt"),
+        (["of large", "--key", "1", "--units", "heads"], "--units goes with --task"),
+        (["of large"], "Missing --key"),
+        ([], "Missing PROMPT"),
+        (["--task", "opposites", "-n", "0"], "-n"),
+    ],
+)
+def test_a_call_that_mixes_a_prompt_and_a_task_is_refused(arguments: list[str], said: str) -> None:
+    result = run("compare", "--models", "mini,planted-sparse", *arguments)
+    assert result.exit_code == 2 and result.stdout == "" and said in result.stderr and result.stderr.count("\n") == 1
