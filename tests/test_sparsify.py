@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-import os
+import random
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from accelerate import DistributedType
 from click.testing import CliRunner
 from conftest import PROMPT
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from training_processes import ADAPTER, OWN_WORDS, TINY, die_after_lines, die_while_writing, free_port, start, train_together
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from circuits.errors import CircuitsError, FileError, ModelError
@@ -27,12 +29,14 @@ from circuits.sparsify import training as training_room
 from circuits.sparsify.attention import TrainingGate, attending, dense, hard
 from circuits.sparsify.card import write_card
 from circuits.sparsify.command import sparsify_command, sparsity_command
+from circuits.sparsify.processes import check_launch, join, started_alone
 from circuits.sparsify.settings import LITTLE_LANGUAGE
 from circuits.sparsify.text import corpus_for, little_language, read_texts, to_rows
+from circuits.sparsify.training import training_gate
 from circuits.sparsify.twin import to_pupil
 from circuits.zoo.evaluate import Score
 
-TINY = settings_for(little_language=True, steps=6, batch=2, length=12, warmup=2)
+LINES = 1700  # of the trainer's code: about three steps
 
 
 def causal_scores(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -116,10 +120,19 @@ def test_the_rules_are_the_toolkits_own_runs_on_every_architecture(model: Model,
 
 def test_the_multiplier_moves_by_at_most_two_percent_towards_the_budget() -> None:
     settings = Settings(gap=0.03)
-    assert settings.next_multiplier(1.0, 0.03) == 1.0
-    assert settings.next_multiplier(1.0, 0.02) == pytest.approx(math.exp(0.01))
-    assert settings.next_multiplier(1.0, -5.0) == pytest.approx(math.exp(0.02))
-    assert settings.next_multiplier(1.0, 5.0) == pytest.approx(math.exp(-0.02))
+    assert settings.next_multiplier(1.0, 0.03, 0) == 1.0
+    assert settings.next_multiplier(1.0, 0.02, 0) == pytest.approx(math.exp(0.01))
+    assert settings.next_multiplier(1.0, -5.0, 0) == pytest.approx(math.exp(0.02))
+    assert settings.next_multiplier(1.0, 5.0, 0) == pytest.approx(math.exp(-0.02))
+
+
+def test_the_budget_falls_evenly_from_its_slack_to_the_gap_and_is_half_of_it_while_healing() -> None:
+    settings = Settings(gap=0.1, slack=3.0, steps=100, healing=20)
+    assert settings.all_steps == 120
+    assert [settings.budget(step) for step in (0, 50, 99, 100, 119)] == pytest.approx([0.3, 0.2, 0.102, 0.05, 0.05])
+    assert [settings.rate(step) / settings.learning_rate for step in (99, 100, 119)] == pytest.approx([0.02, 0.2, 0.029], abs=1e-3)
+    assert settings.next_multiplier(1.0, 0.2, 50) == pytest.approx(1.0)
+    assert settings.next_multiplier(1.0, 0.2, 0) > 1.0 > settings.next_multiplier(1.0, 0.2, 100)
 
 
 @pytest.mark.parametrize("constraint", ["loss", "kl"])
@@ -128,7 +141,9 @@ def test_a_large_budget_raises_the_multiplier_and_none_lowers_it_on_a_wrecked_mo
 ) -> None:
     ends = {}
     for gap in (50.0, 0.0):
-        settings = settings_for(little_language=True, steps=5, batch=2, length=12, gap=gap, constraint=constraint)
+        settings = settings_for(
+            little_language=True, gates="sampled", healing=0, steps=5, batch=2, length=12, gap=gap, constraint=constraint
+        )
         weights = find(str(directories["gpt2"]))
         pupil = to_pupil(weights, settings)
         for parameter in pupil.parameters.values():
@@ -141,7 +156,18 @@ def test_a_large_budget_raises_the_multiplier_and_none_lowers_it_on_a_wrecked_mo
 
 
 def test_training_closes_gates(directories: dict[str, Path], tmp_path: Path) -> None:
-    settings = settings_for(little_language=True, steps=40, batch=2, length=12, warmup=2, gap=50.0, multiplier=100.0, learning_rate=1e-2)
+    settings = settings_for(
+        little_language=True,
+        gates="sampled",
+        healing=0,
+        steps=40,
+        batch=2,
+        length=12,
+        warmup=2,
+        gap=50.0,
+        multiplier=100.0,
+        learning_rate=1e-2,
+    )
     measured = sparsify(directories["gpt2"], tmp_path, settings=settings)
     assert measured.open_edges < 0.6 * measured.dense.open_edges
 
@@ -156,65 +182,156 @@ def uninterrupted(directories: dict[str, Path], tmp_path_factory: pytest.TempPat
     return folder
 
 
-class Stopped(Exception):
-    pass
-
-
-@pytest.mark.parametrize("moment", [1, 3, 5])
-def test_a_run_stopped_after_any_checkpoint_ends_with_the_same_weights(
-    directories: dict[str, Path], uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
-) -> None:
-    write = training_room.save_checkpoint
-
-    def write_and_stop(path: Path, *rest: Any, **progress: Any) -> None:
-        write(path, *rest, **progress)
-        if progress["step"] == moment:
-            raise Stopped
-
-    with monkeypatch.context() as patched, pytest.raises(Stopped):
-        patched.setattr(training_room, "save_checkpoint", write_and_stop)
-        sparsify(directories["gpt2"], tmp_path, settings=TINY, save_every=0.0)
-    sparsify(directories["gpt2"], tmp_path, settings=TINY)
-    assert same_tensors(tmp_path, uninterrupted)
-    steps = [line["step"] for line in training_room.read_log(tmp_path / "training" / "log.jsonl")]
-    assert steps == [5, 6]
-
-
 def same_tensors(one: Path, other: Path) -> bool:
     files = ("training/checkpoint.safetensors", "model.safetensors")
     pairs = [(load_file(one / name), load_file(other / name)) for name in files]
     return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs)
 
 
-def test_a_killed_process_ends_with_the_same_weights(directories: dict[str, Path], uninterrupted: Path, tmp_path: Path) -> None:
-    script = (
-        "import sys, time; from pathlib import Path; from circuits.sparsify import training, twin, settings_for\n"
-        "write = training.save_checkpoint\n"
-        "def slowly(*a, **k): write(*a, **k); time.sleep(0.3)\n"
-        "training.save_checkpoint = slowly\n"
-        f"settings = settings_for(little_language=True, steps={TINY.steps}, batch=2, length=12, warmup=2)\n"
-        "twin.sparsify(sys.argv[1], sys.argv[2], settings=settings, save_every=0.0)\n"
-    )
-    running = subprocess.Popen([sys.executable, "-c", script, str(directories["gpt2"]), str(tmp_path)], stderr=subprocess.DEVNULL)
-    checkpoint = tmp_path / "training" / "checkpoint.safetensors"
-    deadline = time.monotonic() + 60
-    while not checkpoint.exists() and running.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(running.pid, signal.SIGKILL)
-    assert running.wait() == -signal.SIGKILL
-    sparsify(directories["gpt2"], tmp_path, settings=TINY)
+def steps_done(folder: Path) -> int:
+    checkpoint = folder / "training" / "checkpoint.safetensors"
+    if not checkpoint.exists():
+        return 0
+    with safe_open(checkpoint, framework="pt") as stored:
+        return json.loads(stored.metadata()["progress"])["step"]
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_same_weights(
+    directories: dict[str, Path], uninterrupted: Path, tmp_path: Path
+) -> None:
+    draw, model, done = random.Random(0), directories["gpt2"], []
+    for work, *moment in (
+        (die_after_lines, draw.randrange(LINES)),
+        (die_while_writing, draw.randrange(2), draw.random()),
+        (die_after_lines, draw.randrange(LINES)),
+        (die_after_lines, draw.randrange(LINES)),
+    ):
+        process = start(work, *moment, model, tmp_path)
+        process.join(300)
+        assert process.exitcode == -signal.SIGKILL
+        done.append(steps_done(tmp_path))
+    sparsify(model, tmp_path, settings=TINY)
     assert same_tensors(tmp_path, uninterrupted)
+    assert [line["step"] for line in training_room.read_log(tmp_path / "training" / "log.jsonl")] == [5, 6]
+    assert not list((tmp_path / "training").glob("*.unfinished"))
+    assert done == sorted(done) and 0 < done[1] < TINY.steps, done
 
 
-def test_a_loss_that_is_no_number_stops_with_one_line_and_the_checkpoint_whole(
+@pytest.fixture(scope="module")
+def together(directories: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes made; the second of them is killed in the end."""
+    folder, port = tmp_path_factory.mktemp("together"), free_port()
+    processes = [start(train_together, index, port, directories["gpt2"], folder) for index in range(2)]
+    for process in processes:
+        process.join(300)
+    assert [process.exitcode for process in processes] == [0, -signal.SIGKILL]
+    return folder
+
+
+def furthest(one: Path, other: Path) -> float:
+    """The largest difference between two checkpoints' weights."""
+    a, b = (load_file(each / "checkpoint.safetensors") for each in (one, other))
+    assert a.keys() == b.keys()
+    return max((a[name] - b[name]).abs().max().item() for name in a if name.startswith("value/"))
+
+
+def test_two_processes_train_all_weights_as_one_does(uninterrupted: Path, together: Path) -> None:
+    assert furthest(together / "all", uninterrupted / "training") < 1e-5
+    first, second = (load_file(together / "all" / f"weights{index}.safetensors") for index in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    ends = [training_room.read_log(folder / "log.jsonl")[-1] for folder in (together / "all", uninterrupted / "training")]
+    assert ends[0]["measured"] == pytest.approx(ends[1]["measured"], rel=1e-5)
+    assert [ends[0][name] for name in ("multiplier", "gap")] == pytest.approx([ends[1][name] for name in ("multiplier", "gap")], rel=1e-4)
+
+
+def test_two_processes_train_an_adapter_on_the_models_own_words_as_one_does(
+    directories: dict[str, Path], together: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("circuits.sparsify.text.SAMPLED_ROWS", OWN_WORDS)
+    monkeypatch.setattr("circuits.sparsify.text.speaks_little_language", lambda weights: False)
+    sparsify(directories["gpt2"], tmp_path, settings=ADAPTER)
+    assert furthest(together / "adapter" / "training", tmp_path / "training") < 1e-5
+
+
+def test_the_main_process_publishes_and_both_know_what_was_measured(uninterrupted: Path, together: Path) -> None:
+    assert load(together / "published").gated
+    measured = [(together / f"measured{index}").read_text() for index in range(2)]
+    assert measured[0] == measured[1]
+    assert "open edges" in measured[0]
+    made = [sorted(path.name for path in folder.rglob("*")) for folder in (together / "published", uninterrupted)]
+    assert made[0] == made[1]
+
+
+def test_rows_that_two_processes_cannot_share_are_refused_before_anything_is_written(together: Path) -> None:
+    for index in range(2):
+        assert "3 rows" in (together / f"odd{index}").read_text()
+        assert "multiple of 2" in (together / f"odd{index}").read_text()
+    assert not (together / "odd").exists()
+
+
+def test_processes_that_find_different_checkpoints_stop(together: Path) -> None:
+    for index in range(2):
+        assert "different steps, [0, 1]" in (together / f"apart{index}").read_text()
+
+
+def test_one_process_goes_on_where_two_were_killed(directories: dict[str, Path], uninterrupted: Path, together: Path) -> None:
+    assert "start the same command again" in (together / "lost0").read_text()
+    assert "\n" not in (together / "lost0").read_text()
+    assert steps_done(together / "lost") == 4
+    sparsify(directories["gpt2"], together / "lost", settings=TINY)
+    assert furthest(together / "lost" / "training", uninterrupted / "training") < 1e-5
+
+
+def test_several_processes_without_accelerate_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(CircuitsError, match="pip install accelerate"):
+        join()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert join().count == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "differently"),
+    [
+        ("2 processes were started and 1 joined", {"num_processes": 1}),
+        ("--mixed_precision no", {"mixed_precision": "bf16"}),
+        ("launch without FSDP", {"distributed_type": DistributedType.FSDP}),
+    ],
+)
+def test_a_launch_that_would_train_otherwise_than_asked_is_refused(said: str, differently: dict[str, Any]) -> None:
+    usual = {"num_processes": 2, "mixed_precision": "no", "distributed_type": DistributedType.MULTI_CPU, "device": "cpu"}
+    check_launch(SimpleNamespace(**usual), 2)
+    with pytest.raises(CircuitsError, match=said):
+        check_launch(SimpleNamespace(**usual | differently), 2)
+
+
+def test_a_launcher_that_started_one_process_of_several_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not started_alone()
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert started_alone()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert not started_alone()
+
+
+def test_each_part_of_the_rows_gets_the_noise_that_it_has_among_all() -> None:
+    scores = causal_scores(4, 3, 5, 5)
+    whole = training_gate(TINY, 3)(scores)
+    for index, rows in enumerate(scores.chunk(2)):
+        assert torch.equal(training_gate(TINY, 3, part=(index, 2))(rows), whole.chunk(2)[index])
+    assert not torch.equal(training_gate(TINY, 3)(scores[2:]), whole[2:])
+
+
+def test_a_divergence_that_is_no_number_stops_with_one_line_and_the_checkpoint_whole(
     directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compare, calls = training_room.compare, []
 
     def broken(*runs: Any) -> Any:
         calls.append(1)
-        loss, *rest = compare(*runs)
-        return (loss * (float("nan") if len(calls) == 4 else 1.0), *rest)
+        *losses, divergence = compare(*runs)
+        return (*losses, divergence * (float("nan") if len(calls) == 4 else 1.0))
 
     monkeypatch.setattr(training_room, "compare", broken)
     with pytest.raises(CircuitsError, match="broke at step 3") as error:
@@ -243,9 +360,24 @@ def test_a_full_disk_stops_with_one_line_and_the_checkpoint_whole(
     assert same_tensors(tmp_path, uninterrupted)
 
 
+def test_a_checkpoint_that_is_older_than_a_setting_goes_on(directories: dict[str, Path], uninterrupted: Path, tmp_path: Path) -> None:
+    source = uninterrupted / "training" / "checkpoint.safetensors"
+    with safe_open(source, framework="pt") as stored:
+        progress = json.loads(stored.metadata()["progress"])
+    del progress["recipe"]["settings"]["healing"]
+    save_file(load_file(source), tmp_path / source.name, metadata={"progress": json.dumps(progress)})
+    pupil = to_pupil(find(str(directories["gpt2"])), TINY)
+    training_room.train(pupil, little_language(TINY), TINY, tmp_path)
+    assert torch.equal(pupil.parameters["transformer.wte.weight"], load_file(source)["value/transformer.wte.weight"])
+
+
 def test_a_folder_of_another_run_is_refused(directories: dict[str, Path], uninterrupted: Path) -> None:
     with pytest.raises(FileError, match="another run"):
-        sparsify(directories["gpt2"], uninterrupted, settings=settings_for(little_language=True, steps=9, batch=2, length=12))
+        sparsify(
+            directories["gpt2"],
+            uninterrupted,
+            settings=settings_for(little_language=True, gates="sampled", healing=0, steps=9, batch=2, length=12),
+        )
 
 
 # The result
@@ -298,7 +430,7 @@ def test_an_adapter_trains_on_the_models_own_words_and_loads_gated(
 def test_the_card_sets_the_tasks_of_both_models_side_by_side(directories: dict[str, Path], tmp_path: Path) -> None:
     measured = measure_sparsity(directories["gpt2"], [PROMPT])
     scores = [[Score("opposite", before, 512), Score("loss", 1.5, 99)] for before in (1.0, 0.995)]
-    write_card(tmp_path / "card.md", measured, {"settings": {"steps": 3}, "text": "none"}, scores)
+    write_card(tmp_path / "card.md", measured, {"settings": {"steps": 3}, "text": "none"}, scores, [])
     assert "| opposite | 100.00% | 99.50% | 512 |" in (tmp_path / "card.md").read_text()
 
 
@@ -307,8 +439,9 @@ def test_the_card_sets_the_tasks_of_both_models_side_by_side(directories: dict[s
 
 def test_batches_depend_on_seed_and_step_alone() -> None:
     corpus, again = little_language(LITTLE_LANGUAGE), little_language(LITTLE_LANGUAGE)
-    assert torch.equal(corpus.batch(7), again.batch(7))
-    assert not torch.equal(corpus.batch(7), corpus.batch(8))
+    assert torch.equal(corpus.batch(7).tokens, again.batch(7).tokens)
+    assert torch.equal(corpus.batch(7).weight, again.batch(7).weight)
+    assert not torch.equal(corpus.batch(7).tokens, corpus.batch(8).tokens)
 
 
 def test_a_jsonl_and_a_text_file_become_rows_with_bos(directories: dict[str, Path], tmp_path: Path) -> None:
@@ -316,8 +449,8 @@ def test_a_jsonl_and_a_text_file_become_rows_with_bos(directories: dict[str, Pat
     (tmp_path / "a.txt").write_text(PROMPT + " " + PROMPT)
     weights = find(str(directories["gpt2"]))
     corpus = corpus_for(weights, TINY, text=tmp_path / "a.jsonl", folder=tmp_path)
-    assert corpus.batch(0).shape == (2, 12)
-    assert corpus.batch(0)[:, 0].tolist() == [weights.tokenizer.bos_token_id] * 2
+    assert corpus.batch(0).tokens.shape == (2, 12)
+    assert corpus.batch(0).tokens[:, 0].tolist() == [weights.tokenizer.bos_token_id] * 2
     assert [tuple(rows.shape) for rows in to_rows(weights, read_texts(tmp_path / "a.txt"), length=10)] == [(1, 10), (1, 8)]
     (tmp_path / "bad.jsonl").write_text('{"words": 1}\n')
     with pytest.raises(FileError, match='field "text"'):

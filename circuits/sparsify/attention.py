@@ -56,21 +56,30 @@ def allowed_edges(length: int) -> int:
 
 
 class TrainingGate:
-    """The gate during one training step; afterwards it knows the step's penalty and share of open edges."""
+    """The gate during one training step; afterwards it knows the step's penalty and share of open edges.
 
-    def __init__(self, *, noise: torch.Generator | None = None, bias: float = 0.0) -> None:
-        self.noise, self.bias = noise, bias
+    `part` says which part of the step's rows it sees, of how many; noise is drawn for all rows, so that a row's does not depend on it.
+    """
+
+    def __init__(self, *, noise: torch.Generator | None = None, bias: float = 0.0, part: tuple[int, int] = (0, 1)) -> None:
+        self.noise, self.bias, self.part = noise, bias, part
         self._expected: list[torch.Tensor] = []  # one number per layer: the expected share of open edges
         self._open: list[torch.Tensor] = []  # one number per layer: the share that is open at evaluation
 
     def __call__(self, scores: Scores) -> Scores:
         batch, heads, length, _ = scores.shape
-        uniform = None if self.noise is None else torch.rand(scores.shape, generator=self.noise, device=scores.device, dtype=scores.dtype)
-        weights, expected = _StraightThrough.apply(scores, self.bias, uniform)  # pyright: ignore[reportGeneralTypeIssues]
+        weights, expected = _StraightThrough.apply(scores, self.bias, self._uniform(scores))  # pyright: ignore[reportGeneralTypeIssues]
         edges = batch * heads * allowed_edges(length)
         self._expected.append(expected / edges)
         self._open.append(open_gates(scores.detach()).sum() / edges)
         return weights
+
+    def _uniform(self, scores: Scores) -> Scores | None:
+        if self.noise is None:
+            return None
+        index, count = self.part
+        shape = (count * len(scores), *scores.shape[1:])
+        return torch.rand(shape, generator=self.noise, device=scores.device, dtype=scores.dtype).chunk(count)[index]
 
     def check(self, n_layers: int) -> None:
         if len(self._expected) != n_layers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,18 +15,29 @@ _GATE: Final = """an edge of attention is open where its scaled logit is above z
 (softmax over all keys, not renormalised). `circuits.load` applies the gate; plain `transformers` opens the weights without it."""
 
 
-def write_card(path: Path, measured: Sparsity, made: dict[str, Any], scores: Sequence[Sequence[Score]]) -> None:
+def write_card(
+    path: Path, measured: Sparsity, made: dict[str, Any], scores: Sequence[Sequence[Score]], log: Sequence[dict[str, Any]]
+) -> None:
     """Write the model card. `scores` are those of the original and of the twin, where there are any."""
+    command = f"`circuits sparsify {measured.original} -o DIR`, with the settings below"
     settings = "\n".join(f"| {name} | {value} |" for name, value in made["settings"].items())
     parts = (
         f"# {measured.name}\n\nA sparse twin of {measured.original}: {_GATE}",
         "## Measured\n\n" + to_table(measured),
         *(["## Tasks, held-out prompts\n\n" + _scores_table(measured, *scores)] if scores else []),
-        f"## Training\n\nText: {made['text']}.\n\n![open edges, multiplier and gap over steps](training.svg)",
+        f"## Training\n\n{command}; {_pace(log)}. Text: {made['text']}.\n\n![open edges, multiplier and gap over steps](training.svg)",
         f"| setting | value |\n|---|---|\n{settings}",
         "## Open edges per layer\n\n" + layers_table(measured),
     )
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _pace(log: Sequence[dict[str, Any]]) -> str:
+    """How long it took, from the median step, so that pauses do not count."""
+    ends = [(line["step"], line["time"]) for line in log]
+    each = sorted((after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(ends) if after[0] > before[0])
+    steps = ends[-1][0] if ends else 0
+    return f"{steps} steps" + (f" of {each[len(each) // 2]:.2g} s, {steps * each[len(each) // 2] / 60:.0f} minutes" if each else "")
 
 
 def _scores_table(measured: Sparsity, original: Sequence[Score], twin: Sequence[Score]) -> str:
@@ -63,8 +75,8 @@ def draw_training(log: Sequence[dict[str, Any]], settings: Settings, path: Path)
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
         below.plot(steps, [line["gap"] for line in log], color="#b03030")
-        below.axhline(settings.gap, color="black", linestyle=":", linewidth=1)
-        below.set_ylim(min(0.0, *(line["gap"] for line in log)), 4 * settings.gap or None)
+        below.plot(steps, [settings.budget(step) for step in steps], color="black", linestyle=":", linewidth=1)
+        below.set_ylim(min(0.0, *(line["gap"] for line in log)), 4 * settings.budget(0) or None)
         below.set_ylabel("divergence, nats" if settings.constraint == "kl" else "loss gap, nats")
         below.set_xlabel("step")
         FigureCanvasSVG(figure).print_svg(str(path), metadata={"Date": None})

@@ -15,6 +15,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command("sparsify")
 @click.argument("model")
 @click.option("--text", type=_FILE, help="Text or jsonl to train on; by default the model's own words.")
+@click.option("--own-words", is_flag=True, help="Beside --text, train on text that the model wrote itself, in turn.")
 @click.option("-o", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Where the twin goes.")
 @click.option("--steps", type=click.IntRange(min=1), help="How long to train.")
 @click.option("--batch", type=click.IntRange(min=1), help="Rows in a step.")
@@ -23,18 +24,28 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--gates", type=click.Choice(["sampled", "deterministic"]), help="How gates are drawn in training.")
 @click.option("--constraint", type=click.Choice(["loss", "kl"]), help="What must stay near the dense model.")
 @click.option("--gap", type=float, help="How near, in nats.")
+@click.option("--slack", type=click.FloatRange(min=1), help="The budget starts at so many gaps.")
+@click.option("--healing", type=click.IntRange(min=0), help="Further steps with half the budget.")
 @click.option("--lora", type=click.IntRange(min=0), help="Rank of an adapter; 0 trains all weights.")
 @click.option("--seed", type=int)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def sparsify_command(model: str, text: Path | None, folder: Path, as_json: bool, **asked: Any) -> None:
+def sparsify_command(model: str, text: Path | None, own_words: bool, folder: Path, as_json: bool, **asked: Any) -> None:
     """Train a sparse twin of a model, or go on with it."""
     from circuits.sparsify.measure import weights_of
+    from circuits.sparsify.processes import join, started_alone
     from circuits.sparsify.settings import settings_for
     from circuits.sparsify.text import speaks_little_language
     from circuits.sparsify.twin import sparsify
 
-    settings = settings_for(little_language=speaks_little_language(weights_of(model)[1]), **asked)
-    _say(sparsify(model, folder, settings=settings, text=text), as_json=as_json)
+    processes = join()
+    if started_alone():
+        click.echo("one process trains; for two on a CPU: accelerate launch --multi_gpu --num_processes 2, without --cpu", err=True)
+    with processes.main_first():
+        little_language = speaks_little_language(weights_of(model)[1])
+    measured = sparsify(model, folder, settings=settings_for(little_language=little_language, **asked), text=text, own_words=own_words)
+    if processes.is_main:
+        _say(measured, as_json=as_json)
+    processes.leave()
 
 
 @click.command("sparsity")

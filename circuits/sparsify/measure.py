@@ -75,7 +75,7 @@ def measure_sparsity(model: Source, texts: Sequence[str] | None = None, *, origi
     `original` is what it is compared with: by default the model its `circuits.json` names, else its own weights without the gate.
     """
     name, weights = weights_of(model)
-    source = original or _original_of(name)
+    source = original or original_of(name)
     label, dense_weights = weights_of(source) if source else (f"{name} without its gate", weights)
     if texts is None and not speaks_little_language(weights):
         raise ModelError(f"{name} has no held-out text of its own; give it some")
@@ -93,7 +93,8 @@ def weights_of(model: Source) -> tuple[str, Weights]:
         return name, find(name)
 
 
-def _original_of(name: str) -> str | None:
+def original_of(name: str) -> str | None:
+    """The dense model that a twin's `circuits.json` names."""
     from circuits import zoo
 
     entry = zoo.lookup(name)

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import zlib
 from collections.abc import Callable, Sequence
@@ -17,18 +16,20 @@ from typing import Any, Final
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from circuits.errors import FileError, PromptError
 from circuits.models import reads_bos_by_default
 from circuits.sources.weights import Weights, quiet
 from circuits.sparsify.settings import Settings
+from circuits.strict.reading import check_regular, parse_json, read_text
 from circuits.zoo import language
 
 Tokens = Int[torch.Tensor, "batch pos"]
 OTHER_WORDS: Final = 0.2  # what a word of the little language that is no answer counts; most of them are chance
 HELD_OUT_ROWS: Final = 128
-SAMPLED_ROWS: Final = 2048
+SAMPLED_ROWS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,11 +58,18 @@ def speaks_little_language(weights: Weights) -> bool:
     return weights.tokenizer.get_vocab() == language.vocabulary()
 
 
-def corpus_for(weights: Weights, settings: Settings, *, text: Path | None, folder: Path) -> Corpus:
-    """The text that was asked for, or the best there is without one."""
+def corpus_for(weights: Weights, settings: Settings, *, text: Path | None, folder: Path, own_words: bool = False) -> Corpus:
+    """The text that was asked for, mixed with the model's `own_words` if they were too, or the best there is without one."""
     if text is not None:
-        return _windows(weights, read_texts(text), settings, name=text.name)
+        given = _windows(weights, read_texts(text), settings, name=text.name)
+        return _in_turn(given, _own_words(weights, settings, folder)) if own_words else given
     return little_language(settings) if speaks_little_language(weights) else _own_words(weights, settings, folder)
+
+
+def _in_turn(even: Corpus, odd: Corpus) -> Corpus:
+    """Two corpora, a step of one after a step of the other."""
+    held_out = torch.cat([corpus.held_out[: HELD_OUT_ROWS // 2] for corpus in (even, odd)])
+    return Corpus(f"{even.name}, in turn with {odd.name}", lambda step: (odd if step % 2 else even).batch(step), held_out)
 
 
 def little_language(settings: Settings) -> Corpus:
@@ -86,14 +94,22 @@ def little_language(settings: Settings) -> Corpus:
 
 def read_texts(path: Path) -> list[str]:
     """The texts of a file: one per line of a jsonl (field "text"), else the whole file."""
-    try:
-        content = path.read_text(encoding="utf-8")
-        texts = [json.loads(line)["text"] for line in content.splitlines() if line.strip()] if path.suffix == ".jsonl" else [content]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FileError(f'cannot read {path} as text (or, if it ends in .jsonl, as lines with a field "text"): {error}') from error
+    content = read_text(path)
+    texts = [_text_of(line, f"{path}, line {number}") for number, line in _lines(content)] if path.suffix == ".jsonl" else [content]
     if not any(text.strip() for text in texts):
         raise FileError(f"{path} holds no text")
     return texts
+
+
+def _lines(content: str) -> list[tuple[int, str]]:
+    return [(number, line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
+
+
+def _text_of(line: str, where: str) -> str:
+    stored = parse_json(line, where)
+    if not isinstance(stored, dict) or not isinstance(stored.get("text"), str):
+        raise FileError(f'{where} must be a JSON object with a field "text" that holds text')
+    return stored["text"]
 
 
 def to_rows(weights: Weights, texts: Sequence[str], *, length: int) -> list[Tokens]:
@@ -148,10 +164,11 @@ def _windows(weights: Weights, texts: Sequence[str], settings: Settings, *, name
 
 def _own_words(weights: Weights, settings: Settings, folder: Path) -> Corpus:
     path = folder / "samples.safetensors"
-    rows = load_file(path)["rows"] if path.exists() else _sample(weights, settings)
     if not path.exists():
-        save_file({"rows": rows}, path.with_suffix(".unfinished"))
+        sampled = sample_rows(weights, count=SAMPLED_ROWS, length=settings.length, seed=settings.seed)
+        save_file({"rows": sampled}, path.with_suffix(".unfinished"))
         path.with_suffix(".unfinished").replace(path)
+    rows = _read_rows(path, len(weights.tokenizer))
     cut = len(rows) * 9 // 10
 
     def batch(step: int) -> Batch:
@@ -161,16 +178,28 @@ def _own_words(weights: Weights, settings: Settings, folder: Path) -> Corpus:
     return Corpus(f"{len(rows)} rows sampled from the dense model, seed {settings.seed}", batch, rows[cut:][:HELD_OUT_ROWS])
 
 
-def _sample(weights: Weights, settings: Settings, *, at_once: int = 64) -> Tokens:
+def _read_rows(path: Path, vocabulary: int) -> Tokens:
+    check_regular(path)
+    try:
+        rows = load_file(path)["rows"]
+    except (OSError, SafetensorError, KeyError, ValueError) as why:
+        raise FileError(f"{path} does not hold what the dense model wrote ({why}); delete it") from why
+    whole = rows.ndim == 2 and rows.dtype == torch.int64 and rows.numel() > 0
+    if not whole or not 0 <= int(rows.min()) <= int(rows.max()) < vocabulary:
+        raise FileError(f"{path} does not hold rows of this model's tokens; delete it")
+    return rows
+
+
+def sample_rows(weights: Weights, *, count: int, length: int, seed: int, at_once: int = 64) -> Tokens:
     """Rows that the dense model writes from BOS, or, where it reads none, from a first token drawn evenly."""
     model: Any = weights.model
     bos, rows = _start(weights), []
     with torch.random.fork_rng(), torch.inference_mode(), quiet():
-        torch.manual_seed(settings.seed)
-        for start in range(0, SAMPLED_ROWS, at_once):
-            count = min(at_once, SAMPLED_ROWS - start)
-            first = torch.tensor([bos] * count) if bos else torch.randint(len(weights.tokenizer), (count, 1))
-            rows.append(_continued(model, first, settings.length))
+        torch.manual_seed(seed)
+        for start in range(0, count, at_once):
+            size = min(at_once, count - start)
+            first = torch.tensor([bos] * size) if bos else torch.randint(len(weights.tokenizer), (size, 1))
+            rows.append(_continued(model, first, length))
     return torch.cat(rows)
 
 

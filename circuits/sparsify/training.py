@@ -4,6 +4,7 @@
    constraint is the divergence, without CE, so that nothing can be gained by learning the text.
 2. λ rises while the moving average of the gap is within the budget and falls while it is not, at most 2% a step.
 3. Rows and noise are drawn from (seed, step), and a checkpoint holds all the rest, so a run that was killed goes on exactly.
+4. Several processes divide a step's rows and add up their gradients and losses: the step is the one that one process would take.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from safetensors import SafetensorError
 from circuits.checkpoints import load_checkpoint, save_checkpoint
 from circuits.errors import CircuitsError, FileError
 from circuits.sparsify.attention import TrainingGate, attending
+from circuits.sparsify.processes import Processes
 from circuits.sparsify.settings import Settings
 from circuits.sparsify.text import Batch, Corpus
 
@@ -46,6 +48,13 @@ class Pupil:
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+    def to(self, device: torch.device | str | None) -> Pupil:
+        """The same models, moved to a device, if there is one to move to."""
+        for each in (self.model, self.original):
+            if each is not None and device is not None:
+                each.to(device)
+        return self
 
     def dense_logits(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
         with torch.no_grad():
@@ -75,19 +84,29 @@ class Step:
     open_edges: float
 
 
-def train(pupil: Pupil, corpus: Corpus, settings: Settings, folder: Path, *, save_every: float = 180.0) -> None:
-    """Run to the end, going on from `folder`'s checkpoint if there is one; a checkpoint every `save_every` seconds."""
+def train(
+    pupil: Pupil, corpus: Corpus, settings: Settings, folder: Path, *, save_every: float = 180.0, processes: Processes | None = None
+) -> None:
+    """Run to the end, going on from `folder`'s checkpoint if there is one; a checkpoint every `save_every` seconds.
+
+    Of several processes the main one writes all files; the others read the checkpoint and take their part of each step.
+    """
+    processes = processes or Processes()
     checkpoint, recipe = folder / "checkpoint.safetensors", {"settings": asdict(settings), "text": corpus.name}
     parameters = pupil.parameters
     optimizer = torch.optim.AdamW(parameters.values(), betas=(0.9, 0.98), weight_decay=0.0, fused=True)
-    progress = _resumed(checkpoint, parameters, optimizer, recipe) or Progress(0, settings.multiplier)
-    with _writing(checkpoint), _log(folder / "log.jsonl", progress.step) as log, _bar(settings.steps, progress.step) as show:
+    start = _resumed(checkpoint, parameters, optimizer, recipe) or Progress(0, settings.multiplier)
+    processes.check_same(start.step)
+    steps = _steps(pupil, optimizer, corpus, settings, start, processes)
+    if not processes.is_main:
+        for _ in steps:
+            pass
+        return
+    with _writing(checkpoint), _log(folder / "log.jsonl", start.step) as log, _bar(settings.all_steps, start.step) as show:
         saved = time.monotonic()
-        while progress.step < settings.steps:
-            done = _step(pupil, optimizer, corpus.batch(progress.step), settings, progress)
-            progress = _advanced(progress, done, settings)
+        for progress, done in steps:
             show(f"gap {progress.gap:.3f}  open {done.open_edges:.2%}  λ {progress.multiplier:.3g}")
-            last = progress.step == settings.steps
+            last = progress.step == settings.all_steps
             if last or progress.step % LOG_EVERY == 0:
                 log.write(json.dumps(asdict(progress) | {"measured": asdict(done), "time": time.time()}) + "\n")
                 log.flush()
@@ -96,42 +115,56 @@ def train(pupil: Pupil, corpus: Corpus, settings: Settings, folder: Path, *, sav
                 saved = time.monotonic()
 
 
-def _step(pupil: Pupil, optimizer: Any, batch: Batch, settings: Settings, progress: Progress) -> Step:
-    tokens, weight = (each.to(pupil.attended.device) for each in (batch.tokens, batch.weight))
-    gate = training_gate(settings, progress.step, tokens.device)
+def _steps(
+    pupil: Pupil, optimizer: Any, corpus: Corpus, settings: Settings, progress: Progress, processes: Processes
+) -> Iterator[tuple[Progress, Step]]:
+    while progress.step < settings.all_steps:
+        done = _step(pupil, optimizer, corpus.batch(progress.step), settings, progress, processes)
+        progress = _advanced(progress, done, settings)
+        yield progress, done
+
+
+def _step(pupil: Pupil, optimizer: Any, batch: Batch, settings: Settings, progress: Progress, processes: Processes) -> Step:
+    shares = batch.weight[:, 1:] / batch.weight[:, 1:].sum()  # over the rows of all processes
+    tokens, share = (processes.part(each).to(pupil.attended.device) for each in (batch.tokens, shares))
+    gate = training_gate(settings, progress.step, tokens.device, part=(processes.index, processes.count))
     with attending(pupil.attended, gate):
         logits = pupil.model(tokens, use_cache=False).logits
     gate.check(pupil.attended.config.num_hidden_layers)
-    loss, dense_loss, divergence = compare(logits, pupil.dense_logits(tokens), tokens, weight)
-    penalty = gate.penalty
+    loss, dense_loss, divergence = compare(logits, pupil.dense_logits(tokens), tokens, share)
+    penalty = gate.penalty / processes.count
     aim = divergence if settings.constraint == "kl" else loss + divergence
     total = aim + progress.multiplier * penalty
     total.backward()
-    norm = torch.nn.utils.clip_grad_norm_(pupil.parameters.values(), 1.0)
-    if not (math.isfinite(total.item()) and math.isfinite(norm.item())):
-        where = f"loss {total.item()}, gradient {norm.item()}"
+    open_edges = penalty.new_tensor(gate.open_edges / processes.count)
+    sums = torch.stack([total, loss, dense_loss, divergence, penalty, open_edges]).detach()
+    processes.add_up([*(each.grad for each in pupil.parameters.values() if each.grad is not None), sums])
+    norm = torch.nn.utils.clip_grad_norm_(pupil.parameters.values(), 1.0).item()
+    whole, *measured = sums.tolist()
+    if not (math.isfinite(whole) and math.isfinite(norm)):
+        where = f"loss {whole}, gradient {norm}"
         raise CircuitsError(f"training broke at step {progress.step} ({where}); the last checkpoint is whole; try a lower learning rate")
     for group in optimizer.param_groups:
         group["lr"] = settings.rate(progress.step)
     optimizer.step()
     optimizer.zero_grad()
-    return Step(loss.item(), dense_loss.item(), divergence.item(), penalty.item(), gate.open_edges)
+    return Step(*measured)
 
 
-def training_gate(settings: Settings, step: int, device: Any = "cpu") -> TrainingGate:
+def training_gate(settings: Settings, step: int, device: Any = "cpu", *, part: tuple[int, int] = (0, 1)) -> TrainingGate:
     """The gate of one step, its noise drawn from (seed, step)."""
     noise = torch.Generator(device).manual_seed(settings.seed * 1_000_003 + step) if settings.gates == "sampled" else None
-    return TrainingGate(noise=noise, bias=settings.bias)
+    return TrainingGate(noise=noise, bias=settings.bias, part=part)
 
 
 def compare(
     logits: Float[torch.Tensor, "batch pos vocab"],
     dense_logits: Float[torch.Tensor, "batch pos vocab"],
     tokens: Int[torch.Tensor, "batch pos"],
-    weight: Float[torch.Tensor, "batch pos"],
+    share: Float[torch.Tensor, "batch pos-1"],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gated model's loss, the dense model's loss, and the divergence dense‖gated: weighted means over targets, in nats."""
-    targets, share = tokens[:, 1:, None], weight[:, 1:] / weight[:, 1:].sum()
+    """The gated model's loss, the dense model's loss, and the divergence dense‖gated, in nats: sums over targets, each by its share."""
+    targets = tokens[:, 1:, None]
     own, dense = (each[:, :-1].log_softmax(-1) for each in (logits, dense_logits))
     divergence = torch.nn.functional.kl_div(own, dense, log_target=True, reduction="none").sum(-1)
     loss, dense_loss = (-each.gather(-1, targets)[..., 0] for each in (own, dense))
@@ -141,7 +174,7 @@ def compare(
 def _advanced(progress: Progress, done: Step, settings: Settings) -> Progress:
     now = done.divergence if settings.constraint == "kl" else done.loss - done.dense_loss
     gap = now if progress.gap is None else settings.memory * progress.gap + (1 - settings.memory) * now
-    return Progress(progress.step + 1, settings.next_multiplier(progress.multiplier, gap), gap)
+    return Progress(progress.step + 1, settings.next_multiplier(progress.multiplier, gap, progress.step), gap)
 
 
 def _resumed(path: Path, parameters: dict[str, torch.nn.Parameter], optimizer: Any, recipe: dict[str, Any]) -> Progress | None:
@@ -151,8 +184,11 @@ def _resumed(path: Path, parameters: dict[str, torch.nn.Parameter], optimizer: A
         stored = load_checkpoint(path, parameters, optimizer)
     except (SafetensorError, KeyError, TypeError, RuntimeError) as error:
         raise FileError(f"{path} is not a checkpoint of this model ({error}); choose another folder or delete it") from error
-    if stored["recipe"] != recipe:
+    # A setting that is younger than the checkpoint had its default then.
+    if stored["recipe"] | {"settings": asdict(Settings()) | stored["recipe"]["settings"]} != recipe:
         raise FileError(f"{path} belongs to another run: {stored['recipe']}; choose another folder or delete it")
+    for parameter, state in optimizer.state.items():
+        state["step"] = state["step"].to(parameter.device)  # where a fused optimizer counts its steps
     return Progress(stored["step"], stored["multiplier"], stored["gap"])
 
 

@@ -1,6 +1,7 @@
 """`sparsify(model, folder)`: train a sparse twin of a model and write it as a directory that `load` and plain `transformers` open.
 
 1. The model is copied (or, with `lora`, given an adapter) and trained; all that a restart needs lies in `folder/training`.
+   Processes that were started together by `accelerate launch` or `torchrun` train together; the main one writes the twin.
 2. What is stored is measured: weights in fp16, read back, against the dense model on held-out rows.
 3. `circuits.json` marks the gate and says how the twin was made; the card shows the table and the training figure.
 """
@@ -23,6 +24,7 @@ from circuits.sources.weights import MARKS, Marks, Weights, quiet
 from circuits.sparsify.attention import Rule, attending, dense, hard
 from circuits.sparsify.card import draw_training, write_card
 from circuits.sparsify.measure import Source, Sparsity, measure, weights_of
+from circuits.sparsify.processes import join
 from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings, settings_for
 from circuits.sparsify.text import Corpus, context_of, corpus_for, speaks_little_language
 from circuits.sparsify.training import Pupil, read_log, train
@@ -35,25 +37,32 @@ def sparsify(
     *,
     settings: Settings | None = None,
     text: str | Path | None = None,
+    own_words: bool = False,
     save_every: float = 180.0,
 ) -> Sparsity:
     """Make the sparse twin of a model in `folder`, going on from there if it was begun; returns what was measured on held-out rows.
 
     `model` is a name, a path, a `Model` (found again by its name) or a Hugging Face model with its tokenizer, which stays as it is.
+    It learns from `text`, or from its own words if there is none, or with `own_words` from both in turn.
     """
-    name, weights = _named(*model) if isinstance(model, tuple) else weights_of(model)
+    processes = join()
+    with processes.main_first():  # what must be fetched or converted is so once
+        name, weights = _named(*model) if isinstance(model, tuple) else weights_of(model)
     chosen = settings or settings_for(little_language=speaks_little_language(weights))
     if weights.marks.gate:
         raise ModelError(f"{name} is gated already; give its dense original")
     if chosen.lora and isinstance(model, tuple):
         raise ModelError("an adapter must name its base: give the model by name or path, or train all weights with lora=0")
+    processes.check_rows(chosen.batch)
     room, state = Path(folder), Path(folder) / "training"
     try:
         state.mkdir(parents=True, exist_ok=True)
-        corpus = corpus_for(weights, chosen, text=None if text is None else Path(text), folder=state)
-        pupil = to_pupil(weights, chosen)
-        train(pupil, corpus, chosen, state, save_every=save_every)
-        return _publish(pupil, weights, corpus, chosen, room=room, name=name)
+        with processes.main_first():  # the model's own words are sampled once
+            corpus = corpus_for(weights, chosen, text=None if text is None else Path(text), folder=state, own_words=own_words)
+        pupil = to_pupil(weights, chosen).to(processes.device)
+        train(pupil, corpus, chosen, state, save_every=save_every, processes=processes)
+        measured = _publish(pupil.to("cpu"), weights, corpus, chosen, room=room, name=name) if processes.is_main else None
+        return processes.from_main(measured)
     except (OSError, SafetensorError) as error:
         raise FileError(f"cannot write to {room}: {error}; what was trained is kept in {state}") from error
 
@@ -91,8 +100,9 @@ def _publish(pupil: Pupil, weights: Weights, corpus: Corpus, settings: Settings,
     stored, original = find(str(room)).model, find(name).model if settings.lora else weights.model
     measured = measure(stored, original, [corpus.held_out], name=room.name, original=name)
     scores = _scores(weights, original, stored)
-    draw_training(read_log(room / "training" / "log.jsonl"), settings, room / "training.svg")
-    write_card(room / "README.md", measured, made, scores)
+    log = read_log(room / "training" / "log.jsonl")
+    draw_training(log, settings, room / "training.svg")
+    write_card(room / "README.md", measured, made, scores, log)
     (room / MARKS).write_text(json.dumps(made | {"measured": asdict(measured)}, indent=1) + "\n")
     return measured
 

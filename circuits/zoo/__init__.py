@@ -34,6 +34,7 @@ class Entry:
     licence: str
     about: str
     repo: str = ""  # on the Hugging Face hub
+    base: str = ""  # the known model that an adapter changes
 
     def __str__(self) -> str:
         return self.name
@@ -51,6 +52,9 @@ class Entry:
     @property
     def here(self) -> bool:
         """Whether it loads now, without a network."""
+        if self.base:
+            original = lookup(self.base)
+            return (self.folder / "adapter_config.json").exists() and original is not None and original.here
         if self.origin == "package":
             return (self.folder / "config.json").exists()
         if self.origin == "wheel":
@@ -65,6 +69,7 @@ class Entry:
 
 TABLE: Final[tuple[Entry, ...]] = (
     Entry("mini", "package", 12, 12, "3.1M", False, "MIT", "a small GPT-2 that knows opposites, names, years and repetitions"),
+    Entry("mini-sparse", "package", 12, 12, "3.1M", True, "MIT", "mini after post-training with the gate"),
     Entry("planted-sparse", "code", 12, 12, "5.5M", True, "MIT", "hand-set weights, gated: the circuit is known"),
     Entry("planted-dense", "code", 12, 12, "5.5M", False, "MIT", "hand-set weights: the circuit is known"),
     Entry("planted-induction", "code", 2, 4, "1.1M", False, "MIT", "a hand-set induction head"),

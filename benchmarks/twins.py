@@ -1,0 +1,104 @@
+"""What a sparse twin keeps of its dense original: `python benchmarks/twins.py mini-sparse`, or `… smollm2-sparse --text FILE`.
+
+1. Open edges, loss and divergence on held-out text of the original's own (the little language, or text that the original writes, with
+   a seed that no training used), and on each `--text` given.
+2. What both say next after a few well-known prompts.
+3. How many prompts of each task both get right.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from circuits.errors import CircuitsError
+from circuits.models import Model, load
+from circuits.sparsify.measure import Sparsity, first_rows, measure, original_of, weights_of
+from circuits.sparsify.text import read_texts, sample_rows, speaks_little_language, to_rows
+from circuits.tasks import TASKS, to_task
+from circuits.tasks.judging import UNSURE, WRONG
+from circuits.zoo.evaluate import score_all
+
+CHECKS = (
+    ("The capital of France is", " Paris"),
+    ("When Mary and John went to the store, John gave a drink to", " Mary"),
+    ('The opposite of "large" is "', "small"),
+)
+ROWS, LENGTH, SEED = 128, 64, 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("twin")
+    parser.add_argument("--text", type=Path, nargs="*", default=[])
+    asked = parser.parse_args()
+    name = original_of(asked.twin)
+    if name is None:
+        raise SystemExit(f"{asked.twin} names no original in its circuits.json; it is no twin")
+    texts_table(asked.twin, name, asked.text)
+    sides = [load(each) for each in (name, asked.twin)]
+    if speaks_little_language(weights_of(name)[1]):
+        before, after = (score_all(side.logits) for side in sides)
+        print(f"\n| held-out prompts | {name} | {asked.twin} | over |\n|---|---:|---:|---:|")
+        for old, new in zip(before, after, strict=True):
+            form = "{:.4f} nats" if old.name == "loss" else "{:.2%}"
+            print(f"| {old.name} | {form.format(old.value)} | {form.format(new.value)} | {old.count} |")
+        return
+    next_words(sides)
+    tasks_table(sides)
+
+
+def texts_table(twin: str, name: str, files: list[Path]) -> None:
+    weights, original = weights_of(twin)[1], weights_of(name)[1]
+    texts = {}
+    if speaks_little_language(original):
+        from circuits.sparsify.settings import LITTLE_LANGUAGE
+        from circuits.sparsify.text import little_language
+
+        texts["held-out sentences"] = [little_language(LITTLE_LANGUAGE).held_out]
+    else:
+        texts[f"what {name} writes (seed {SEED})"] = [sample_rows(original, count=ROWS, length=LENGTH, seed=SEED)]
+    for file in files:
+        texts[file.name] = first_rows(to_rows(original, read_texts(file), length=LENGTH), ROWS)
+    print(f"| text | tokens | open edges {name} | {twin} | loss {name} | {twin} | divergence, nats |\n|---|---:|---:|---:|---:|---:|---:|")
+    for label, rows in texts.items():
+        found = measure(weights.model, original.model, rows, name=twin, original=name)
+        print(_line(label, found))
+
+
+def _line(label: str, found: Sparsity) -> str:
+    shares = f"{found.dense.open_edges:.2%} | {found.open_edges:.3%}"
+    return f"| {label} | {found.tokens} | {shares} | {found.dense_loss:.4f} | {found.loss:.4f} | {found.divergence:.4f} |"
+
+
+def next_words(sides: list[Model]) -> None:
+    print("\n| prompt | " + " | ".join(side.name for side in sides) + " |\n|---|---|---|")
+    for text, wanted in CHECKS:
+        told = []
+        for side in sides:
+            chance = side.logits(torch.tensor([side.tokenize(text)]))[0, -1].softmax(-1)
+            said = side.spell(int(chance.argmax()))
+            told.append(f"{'' if said == wanted else 'not '}{wanted.strip()}: {said.strip()} {chance.max():.2f}")
+        print(f"| `{text}` | {' | '.join(told)} |")
+
+
+def tasks_table(sides: list[Model]) -> None:
+    print("\n| task | " + " | ".join(side.name for side in sides) + " |\n|---|---:|---:|")
+    for name in TASKS:
+        print(f"| {name} | {' | '.join(_right(side, name) for side in sides)} |")
+
+
+def _right(model: Model, name: str) -> str:
+    """How many of the prompts that the tokenizer allows are answered right."""
+    try:
+        task = to_task(model, name, count=64)
+    except CircuitsError as why:
+        return str(why)
+    wrong = sum(count for reason, count in task.left_out if reason in (WRONG, UNSURE))
+    return f"{len(task.items) / (len(task.items) + wrong):.1%} of {len(task.items) + wrong}"
+
+
+if __name__ == "__main__":
+    main()

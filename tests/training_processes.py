@@ -1,0 +1,136 @@
+"""What the tests of training do in processes of their own: be killed, and train together. A fresh process imports this.
+
+Processes are forked from a server that has imported the libraries once and has computed nothing.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from safetensors.torch import save_file
+
+from circuits.errors import CircuitsError
+from circuits.sources.find import find
+from circuits.sparsify import Settings, settings_for, text, training
+from circuits.sparsify.processes import join
+from circuits.sparsify.text import little_language
+from circuits.sparsify.twin import sparsify, to_pupil
+
+TINY = settings_for(little_language=True, gates="sampled", healing=0, steps=6, batch=2, length=12, warmup=2)
+ADAPTER = Settings(steps=4, batch=2, length=10, warmup=1, lora=2)
+OWN_WORDS = 20
+TRAINER = str(Path(training.__file__).parent)
+
+
+def start(work: Any, *given: Any) -> BaseProcess:
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["circuits.sparsify.twin", "accelerate", "peft"])
+    process = server.Process(target=work, args=given)
+    process.start()
+    return process
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_after_lines(lines: int, model: Path, folder: Path) -> None:
+    """Train, with a checkpoint after each step, until the trainer has run so many lines of its code from the first step on."""
+    left, begun = lines, False
+
+    def trace(frame: FrameType, event: str, value: Any) -> Any:
+        nonlocal left, begun
+        if not frame.f_code.co_filename.startswith(TRAINER):
+            return None
+        begun = begun or frame.f_code.co_name == "_step"
+        left -= begun
+        if left < 0:
+            die()
+        return trace
+
+    sys.settrace(trace)
+    sparsify(model, folder, settings=TINY, save_every=0.0)
+
+
+def die_while_writing(writes: int, share: float, model: Path, folder: Path) -> None:
+    """Train, with a checkpoint after each step, until a share of one more checkpoint's bytes is on the disk."""
+    left, sync = writes, os.fsync
+
+    def fsync(file: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            unfinished = folder / "training" / "checkpoint.unfinished"
+            os.truncate(unfinished, int(share * unfinished.stat().st_size))
+            die()
+        sync(file)
+
+    os.fsync = fsync
+    sparsify(model, folder, settings=TINY, save_every=0.0)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def train_together(index: int, port: int, model: Path, folder: Path) -> None:
+    """One of two processes: all weights with sampled gates, an adapter on the model's own words, and what cannot end well."""
+    started = {"RANK": index, "LOCAL_RANK": index, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in started.items()})
+    _train_all(index, model, folder / "all")
+    measured = sparsify(model, folder / "published", settings=TINY)
+    (folder / f"measured{index}").write_text(str(measured))
+    _say_error(
+        folder / f"odd{index}",
+        model,
+        folder / "odd",
+        settings_for(little_language=True, gates="sampled", healing=0, steps=2, batch=3, length=12),
+    )
+    try:
+        join().check_same(index)
+    except CircuitsError as error:
+        (folder / f"apart{index}").write_text(str(error))
+    text.SAMPLED_ROWS, text.speaks_little_language = OWN_WORDS, lambda weights: False
+    sparsify(model, folder / "adapter", settings=ADAPTER)
+    text.speaks_little_language = lambda weights: True
+    if index == 1:
+        _die_at_batch(4)
+    _say_error(folder / f"lost{index}", model, folder / "lost", TINY)
+
+
+def _train_all(index: int, model: Path, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    pupil = to_pupil(find(str(model)), TINY)
+    training.train(pupil, little_language(TINY), TINY, folder, processes=join())
+    values = {name: parameter.detach().contiguous() for name, parameter in pupil.parameters.items()}
+    save_file(values, folder / f"weights{index}.safetensors")
+
+
+def _say_error(file: Path, model: Path, folder: Path, settings: Settings) -> None:
+    try:
+        sparsify(model, folder, settings=settings, save_every=0.0)
+    except CircuitsError as error:
+        file.write_text(str(error))
+
+
+def _die_at_batch(batch: int) -> None:
+    step, left = training._step, batch
+
+    def until(*given: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            die()
+        return step(*given)
+
+    training._step = until
