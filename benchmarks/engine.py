@@ -1,7 +1,7 @@
 """What a sweep of all heads at one key → query costs beside the usual ways to get the same numbers.
 
-1. Our sweep always includes both cached runs (`prepare`), and gives the exact effect of every head. A further line, without an aim,
-   has the runs at hand, as (a) and (b) have theirs.
+1. Our sweep always includes both cached runs (`prepare_and_measure`), and gives the exact effect of every head. A further line,
+   without an aim, has the runs at hand, as (a) and (b) have theirs.
 2. (a) TransformerLens' `generic_activation_patch`, one hooked forward a row; (b) the same rows in one hooked batch, our plain path;
    (c) one forward and backward of the metric. Of (a) and (b) some rows are run and the time is scaled to all; `--full` runs all.
 3. The three exact ways must agree on the rows that were run, to 1e-4 of the gap, or the run ends.
@@ -33,7 +33,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import circuits
 from circuits.edges import Edge, Head
-from circuits.engine import Row, Scan, prepare, scan
+from circuits.engine import Row, Scan, prepare, prepare_and_measure, scan
 from circuits.models import Model, as_model
 from circuits.prompts import Metric, Pair, Prompt, to_pair
 
@@ -137,7 +137,7 @@ def written_question(model: Model, *, middle: bool = False) -> Question:
 
 def sweep(asked: Question, heads: Sequence[Head] | None = None) -> torch.Tensor:
     """Ours: the effect of each head, from nothing."""
-    return prepare(asked.model, [asked.pair]).effects(asked.rows(asked.heads if heads is None else heads))[:, 0]
+    return prepare_and_measure(asked.model, [asked.pair], asked.rows(asked.heads if heads is None else heads))[1][:, 0]
 
 
 def scan_whole(asked: Question) -> Scan:

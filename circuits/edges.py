@@ -11,8 +11,8 @@ from typing import Final
 
 from circuits.errors import EdgeError
 
-_HEAD: Final = re.compile(r"(?:L(\d+)-?H(\d+)|(\d+)\.(\d+)|a(\d+)\.h(\d+))", re.IGNORECASE | re.ASCII)
-_EDGE: Final = re.compile(r"(?P<head>[^:]+):(?P<key>\d+)(?:→|->)(?P<query>\d+)", re.ASCII)
+_HEAD: Final = re.compile(r"(?:L(\d{1,9})-?H(\d{1,9})|(\d{1,9})\.(\d{1,9})|a(\d{1,9})\.h(\d{1,9}))", re.IGNORECASE | re.ASCII)
+_EDGE: Final = re.compile(r"(?P<head>[^:]+):(?P<key>\d{1,9})(?:→|->)(?P<query>\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)

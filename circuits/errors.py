@@ -7,9 +7,30 @@ CircuitsError
 └── FileError      a result or output folder that cannot be read or written
 """
 
+from __future__ import annotations
+
+from typing import Final
+
+LONGEST: Final = 4000  # characters of a message; of a longer one the middle is left out
+
+
+def in_one_line(text: str) -> str:
+    """Text on one line, nothing in it that a terminal would obey, cut in the middle where it is too long."""
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST - 1000]} … {text[-900:]}"
+    return escaped(" ".join(part.strip() for part in text.splitlines() if part.strip()))
+
+
+def escaped(text: str) -> str:
+    """Text with an escape such as `\\x1b` in place of every character that cannot be seen."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
 
 class CircuitsError(Exception):
     """Says in one line what was wrong, what is allowed and what to do."""
+
+    def __str__(self) -> str:
+        return in_one_line(super().__str__())
 
 
 class ModelError(CircuitsError):

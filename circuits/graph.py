@@ -7,15 +7,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, Final
 
 import networkx as nx
 
-from circuits.errors import FileError
+from circuits.errors import FileError, escaped
 from circuits.records import SHARE, Mapping
 from circuits.result import Circuit
+from circuits.strict.reading import to_json
 
 OUTPUT: Final = "output"
 
@@ -97,10 +97,12 @@ def to_node_link(circuit: Circuit) -> str:
 def to_graphml(circuit: Circuit) -> str:
     """GraphML for Gephi, yEd and Cytoscape; lists become text, because it knows scalars only."""
     graph = to_graph(circuit)
-    for attributes in (*(node for _, node in graph.nodes(data=True)), *(edge for *_, edge in graph.edges(data=True))):
+    for attributes in (graph.graph, *(node for _, node in graph.nodes(data=True)), *(edge for *_, edge in graph.edges(data=True))):
         for name, value in attributes.items():
-            if isinstance(value, list | dict | tuple):
-                attributes[name] = json.dumps(value, ensure_ascii=False)
+            if isinstance(value, str):
+                attributes[name] = escaped(value)  # XML has no way to say a control character
+            elif isinstance(value, list | dict | tuple):
+                attributes[name] = to_json(value, indent=None)
     return "\n".join(nx.generate_graphml(graph)) + "\n"
 
 
@@ -162,7 +164,7 @@ def _np_head(name: str, spoken: str, layer: int, at: int) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    return to_json(value) + "\n"
 
 
 EXPORTS: Final[dict[str, tuple[str, Callable[[Circuit], str]]]] = {  # name -> (file ending, writer)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -25,6 +26,7 @@ MetricFunction = Callable[[Float[torch.Tensor, "row vocab"]], Float[torch.Tensor
 METRICS: Final = ("logit_diff", "logprob", "kl")
 NOISE_SCALE: Final = 3.0  # standard deviations of the embedding
 NOISE_DRAWS: Final = 8
+_INDEX: Final = re.compile(r"-?\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Prompt:
             return found[0]
         if found:
             raise PromptError(f"{text!r} stands at several positions ({', '.join(map(str, found))}); name one by its index: {self}")
-        if text.lstrip("-").isdecimal():
+        if _INDEX.fullmatch(text):
             return self.position(int(text))
         raise PromptError(f"no token {text!r} in this prompt; it has {self}")
 
@@ -127,6 +129,7 @@ class Pair:
 
 def to_prompt(model: Model, text: str) -> Prompt:
     """The text as this model reads it."""
+    _refuse_half_characters(text)
     tokens = model.tokenize(text)
     return Prompt(text, tokens, tuple(model.spell(token) for token in tokens))
 
@@ -159,15 +162,18 @@ def to_pair(
 
 def swap_words(text: str, swap: dict[str, str]) -> str:
     """The text with each word replaced, all at once (so that `{"John": "Mary", "Mary": "John"}` exchanges them)."""
-    pieces, start = [], 0
-    while start < len(text):
-        old = next((old for old in sorted(swap, key=len, reverse=True) if old and text.startswith(old, start)), None)
-        pieces.append(text[start] if old is None else swap[old])
-        start += 1 if old is None else len(old)
     for old in swap:
         if not old or old not in text:
             raise PromptError(f"cannot swap {old!r}: it does not stand in the prompt {text!r}")
-    return "".join(pieces)
+    longest_first = sorted(swap, key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, longest_first)), lambda found: swap[found[0]], text) if swap else text
+
+
+def _refuse_half_characters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as why:
+        raise PromptError(f"{text[why.start : why.end]!a} is half a character; give text that can be written as UTF-8") from why
 
 
 def answer_token(model: Model, text: str, predictions: Float[torch.Tensor, " vocab"]) -> int:
@@ -177,12 +183,16 @@ def answer_token(model: Model, text: str, predictions: Float[torch.Tensor, " voc
     """
     if not text.strip():
         raise PromptError("an answer must not be empty; give the word that the model should say next")
+    _refuse_half_characters(text)
     spellings = [text] if text[0].isspace() else [text, f" {text}"]
     tokenised = [model.tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings]
     if all(model.tokenizer.unk_token_id in tokens for tokens in tokenised):
         raise PromptError(f"{model.name} does not know the word {text!r}, so it cannot be an answer or a foil")
-    whole = {tokens[0] for tokens in tokenised if len(tokens) == 1}
-    return max(whole or {tokenised[0][0]}, key=lambda token: float(predictions[token]))
+    whole = {tokens[0] for tokens in tokenised if len(tokens) == 1} or {tokens[0] for tokens in tokenised[:1] if tokens}
+    known = {token for token in whole if token < len(predictions)}
+    if not known:
+        raise PromptError(f"{model.name} has no token for {text!r}, so it cannot be an answer or a foil")
+    return max(known, key=lambda token: float(predictions[token]))
 
 
 def _to_metric(

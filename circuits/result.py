@@ -8,13 +8,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Mapping as MappingType
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_type_hints
 
 import numpy as np
 from safetensors import SafetensorError
@@ -22,16 +21,19 @@ from safetensors.numpy import load as read_arrays
 from safetensors.numpy import save as write_arrays
 
 from circuits.edges import Edge, Head
-from circuits.errors import EdgeError, FileError, PromptError
+from circuits.errors import CircuitsError, EdgeError, FileError, PromptError
 from circuits.prompts import Metric, Noise, Prompt
-from circuits.records import SHARE, Controls, HeadEffect, Mapping, Output, Source, Span, Step
+from circuits.records import SHARE, HeadEffect, Mapping, Output, Source, Span
+from circuits.strict.building import build
+from circuits.strict.reading import parse_json, read_bytes, to_json
+from circuits.strict.writing import write_folder
 
 if TYPE_CHECKING:
     import networkx as nx
     import pandas as pd
 
 SCHEMA: Final = 1
-_LARGEST_FILE: Final = 512 * 2**20
+_LEAST_TOTAL: Final = 1e-6  # of a mapping that has carriers; their share of it is a quotient
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Circuit:
     spans: tuple[Span, ...]
     output: Output
     focus: tuple[int, int] | None  # the mapping that was asked for, if one was
-    engine: str  # the path that ran: "fast" or "plain"
+    engine: Literal["fast", "plain"]  # the path that ran
     seed: int
     versions: tuple[tuple[str, str], ...]
     arrays_sha256: str
@@ -159,34 +161,28 @@ class Circuit:
     def to_json(self) -> str:
         """Every number of the circuit; the same circuit gives the same bytes."""
         plain = {"schema": SCHEMA} | {name: getattr(self, name) for name in self.__slots__ if name != "arrays"}
-        body = json.dumps(plain, default=_to_plain, ensure_ascii=False, allow_nan=False, indent=1, sort_keys=True)
+        body = to_json(plain, default=_to_plain, sort_keys=True)
         return body[:-2] + f',\n "sha256": "{_sha256(body.encode())}"\n}}\n'
 
     def save(self, folder: str | Path) -> Path:
         """Write `circuit.json` and `circuit.safetensors` into a folder and return the path of the first."""
-        target = Path(folder)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            _write(target / "circuit.safetensors", to_bytes(self.arrays))
-            return _write(target / "circuit.json", self.to_json().encode())
-        except OSError as why:
-            raise FileError(f"cannot write the circuit to {target}: {why.strerror or why}; choose another folder") from why
+        contents = {"circuit.safetensors": to_bytes(self.arrays), "circuit.json": self.to_json().encode()}
+        write_folder(Path(folder), lambda room: [(room / name).write_bytes(content) for name, content in contents.items()])
+        return Path(folder) / "circuit.json"
 
     @classmethod
     def load(cls, path: str | Path) -> Circuit:
         """Read a circuit from its folder or its `circuit.json`."""
         file = Path(path)
-        file = file / "circuit.json" if file.is_dir() else file
-        raw = _read(file)
-        stored = _checked(raw, file)
+        file = file / "circuit.json" if os.path.isdir(file) else file  # noqa: PTH112
+        stored = _checked(read_bytes(file), file)
         sidecar = file.with_suffix(".safetensors")
-        packed = _read(sidecar)
+        packed = read_bytes(sidecar)
         if _sha256(packed) != stored.get("arrays_sha256"):
             raise FileError(f"{sidecar} does not belong to {file} (its sha256 differs); copy both files of a circuit together")
         try:
-            arrays = read_arrays(packed)
-            return _from_plain(stored, arrays)
-        except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, PromptError, EdgeError) as why:
+            return _from_plain(stored, _arrays(packed))
+        except CircuitsError as why:
             raise FileError(f"{file} is not a circuit as this version writes it ({why}); measure it again") from why
 
 
@@ -214,91 +210,74 @@ def _to_plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no place in circuit.json")
 
 
-def _write(path: Path, data: bytes) -> Path:
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        return unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise FileError(f"{path} is larger than any circuit ({_LARGEST_FILE // 2**20} MiB)")
-        return path.read_bytes()
-    except OSError as why:
-        raise FileError(f"cannot read {path}: {why.strerror or why}") from why
-
-
 def _checked(raw: bytes, file: Path) -> dict[str, Any]:
     """The JSON object in `raw`, if it is whole, unedited and of this schema."""
-    try:
-        stored = json.loads(raw, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as why:
-        raise FileError(f"{file} is not whole JSON ({why}); measure the circuit again") from why
+    stored = parse_json(raw, file)
     if not isinstance(stored, dict) or "schema" not in stored:
         raise FileError(f"{file} is not a circuit: it has no schema")
-    if stored["schema"] != SCHEMA:
-        raise FileError(f"{file} has schema {stored['schema']!r}, this version reads {SCHEMA}; measure the circuit again")
+    if stored["schema"] != SCHEMA or type(stored["schema"]) is not int:
+        raise FileError(f"{file} has schema {repr(stored['schema'])[:40]}, this version reads {SCHEMA}; measure the circuit again")
     claimed = stored.pop("sha256", None)
-    body = json.dumps(stored, ensure_ascii=False, indent=1, sort_keys=True)
-    if claimed != _sha256(body.encode(errors="surrogatepass")):
+    if claimed != _sha256(to_json(stored, sort_keys=True).encode()):
         raise FileError(f"{file} was edited or damaged (its sha256 differs); measure the circuit again")
     return stored
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number that a circuit may hold")
+def _arrays(packed: bytes) -> dict[str, np.ndarray]:
+    try:
+        return read_arrays(packed)
+    except (SafetensorError, KeyError, TypeError, ValueError) as why:  # the last three: a type that numpy has not
+        raise FileError(f"its arrays cannot be read: {why}") from why
 
 
 def _from_plain(stored: dict[str, Any], arrays: dict[str, np.ndarray]) -> Circuit:
-    other = stored["counterfactual"]
-    return Circuit(
-        source=Source(**stored["source"]),
-        prompt=_prompt(stored["prompt"]),
-        counterfactual=_prompt(other) if "text" in other else Noise(**{**other, "positions": tuple(other["positions"])}),
-        metric=Metric(**stored["metric"]),
-        clean_value=float(stored["clean_value"]),
-        counterfactual_value=float(stored["counterfactual_value"]),
-        mappings=tuple(_mapping(m) for m in stored["mappings"]),
-        spans=tuple(_span(s) for s in stored["spans"]),
-        output=Output(**stored["output"]),
-        focus=None if stored["focus"] is None else (int(stored["focus"][0]), int(stored["focus"][1])),
-        engine=str(stored["engine"]),
-        seed=int(stored["seed"]),
-        versions=tuple((str(name), str(version)) for name, version in stored["versions"]),
-        arrays_sha256=str(stored["arrays_sha256"]),
-        arrays=arrays,
-    )
+    types = {name: kind for name, kind in get_type_hints(Circuit).items() if name != "arrays"}
+    astray = sorted(types.keys() ^ (stored.keys() - {"schema"}))
+    if astray:
+        raise FileError(f"it has not the fields it must have, such as {astray[0]!r}")
+    known = Circuit(**{name: build(kind, stored[name], name) for name, kind in types.items()}, arrays=arrays)
+    _check(known)
+    return known
 
 
-def _prompt(stored: dict[str, Any]) -> Prompt:
-    return Prompt(stored["text"], tuple(stored["tokens"]), tuple(stored["words"]))
+def _check(known: Circuit) -> None:
+    """Refuse a circuit whose parts do not belong together: what reads it relies on this."""
+    length, source = len(known.prompt), known.source
+    size = (source.layers, source.heads, length, length)
+    patterns = known.arrays.get("patterns")
+    if patterns is None or patterns.shape != size or patterns.dtype.kind != "f" or not np.isfinite(patterns).all():
+        raise FileError(f"its patterns are not finite numbers for {source.layers} layers × {source.heads} heads × {length} × {length}")
+    other = known.counterfactual
+    if isinstance(other, Prompt) and len(other) != length:
+        raise FileError(f"its counterfactual has {len(other)} tokens and its prompt {length}")
+    groups = [span.positions for span in known.spans] + ([other.positions] if isinstance(other, Noise) else [])
+    places = [at for group in groups for at in group] + list(known.focus or ())
+    if any(not 0 <= at < length for at in places):
+        raise FileError(f"it names a position outside its prompt, which has 0…{length - 1}")
+    if min(source.layers, source.heads, source.width, source.edges) < 1 or known.output.layer != source.layers:
+        raise FileError("its model has no size, or its output does not stand above all layers")
+    for mapping in known.mappings:
+        _check_mapping(mapping, known)
+    for span in known.spans:
+        ranges = [*span.built, *([span.layers] if span.layers else [])]
+        if any(not 0 <= first <= last <= source.layers for first, last in ranges) or not span.positions:
+            raise FileError(f"the span of {span.label!r} has no position, or layers that its model has not")
+        if len(span.residual) != source.layers + 1 or len(span.writes) != source.layers:
+            raise FileError(f"the span of {span.label!r} has not one value for each layer")
 
 
-def _mapping(stored: dict[str, Any]) -> Mapping:
-    controls = stored["controls"]
-    return Mapping(
-        **{
-            **stored,
-            "heads": tuple(HeadEffect(**{**h, "head": Head.parse(h["head"])}) for h in stored["heads"]),
-            "path": tuple(Step(Head.parse(s["head"]), s["joint"]) for s in stored["path"]),
-            "controls": None if controls is None else Controls(**{**controls, "key_totals": tuple(controls["key_totals"])}),
-        }
-    )
-
-
-def _span(stored: dict[str, Any]) -> Span:
-    layers = stored["layers"]
-    lists = {name: tuple(stored[name]) for name in ("positions", "residual", "writes")}
-    ranges = {"layers": None if layers is None else tuple(layers), "built": tuple(tuple(pair) for pair in stored["built"])}
-    return Span(**{**stored, **lists, **ranges})
+def _check_mapping(mapping: Mapping, known: Circuit) -> None:
+    named = f"mapping {mapping.key}→{mapping.query}"
+    if not 0 <= mapping.key <= mapping.query < len(known.prompt):
+        raise FileError(f"{named} lies outside its prompt or runs backwards")
+    measured = {known._known(effect.head) for effect in mapping.heads}
+    if len(measured) < len(mapping.heads) or not {step.head for step in mapping.path} <= measured:
+        raise FileError(f"{named} names a head twice, or a carrier that was not measured")
+    if mapping.path and mapping.total < _LEAST_TOTAL:
+        raise FileError(f"{named} carries nothing and yet has carriers")
+    told = mapping.controls
+    if told is not None and not (0 < told.share <= 1 and len(told.key_totals) == mapping.query + 1):
+        raise FileError(f"{named} has controls that are not those of its query")
 
 
 def finite(value: float) -> float:

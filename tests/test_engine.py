@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from circuits.edges import Edge, Head
-from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare, scan
+from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare, prepare_and_measure, scan
 from circuits.engine.cache import Layer
 from circuits.engine.layout import Block
 from circuits.engine.linear import loadings
@@ -238,6 +238,56 @@ def test_a_rows_effect_does_not_depend_on_its_company(model: Model) -> None:
     torch.testing.assert_close(together, in_small_chunks, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("gate", [False, True], ids=["dense", "gated"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_rows_that_climb_with_the_runs_measure_the_same_as_behind_them(model: Model, gate: bool, direction: Direction) -> None:
+    model = gated(model) if gate else model
+    pairs = pairs_of(model)
+    rows = [*single_rows(model, LAST), *joint_rows(model, len(pairs[0])), *(site_rows(len(pairs[0])) if direction != "knockout" else [])]
+    behind = prepare(model, pairs, family=pairs)
+    expected = behind.effects(rows, direction=direction)
+    for budget in (behind.budget, 1):
+        runs, effects = prepare_and_measure(model, pairs, rows, direction=direction, family=pairs, budget=budget)
+        torch.testing.assert_close(effects, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(runs.effects(rows, direction=direction), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(runs.gap, behind.gap, rtol=0, atol=1e-5)
+
+
+def test_runs_that_took_rows_along_are_the_same_runs_and_hold_nothing_of_the_rows(model: Model) -> None:
+    pairs = pairs_of(model)
+    alone, (runs, _) = prepare(model, pairs), prepare_and_measure(model, pairs, single_rows(model, MIDDLE))
+    for mine, own in ((runs.clean, alone.clean), (runs.counterfactual, alone.counterfactual)):
+        torch.testing.assert_close(mine.logits, own.logits, rtol=0, atol=1e-4)
+        for layer, expected in zip(mine.cache.layers, own.cache.layers, strict=True):
+            for name in ("pre", "pattern", "value", "z", "attention", "mlp", "query", "key"):
+                kept = getattr(layer, name)
+                torch.testing.assert_close(kept, getattr(expected, name), rtol=0, atol=1e-4, equal_nan=True)
+                assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size(), name
+
+
+def test_both_runs_are_the_models_own(model: Model) -> None:
+    """Everything that may be read, beside what hooks note in the model's own forward."""
+    fast, plain = (prepare(model, pairs_of(model), path=path) for path in ("fast", "plain"))
+    for mine, own in ((fast.clean, plain.clean), (fast.counterfactual, plain.counterfactual)):
+        torch.testing.assert_close(mine.logits, own.logits, rtol=0, atol=CLOSE)
+        torch.testing.assert_close(mine.cache.final[:, -1], own.cache.final[:, -1], rtol=0, atol=CLOSE)
+        for number, (layer, expected) in enumerate(zip(mine.cache.layers, own.cache.layers, strict=True)):
+            for name in ("pre", "pattern", "value"):
+                torch.testing.assert_close(getattr(layer, name), getattr(expected, name), rtol=0, atol=CLOSE)
+            read = slice(-1, None) if number == model.n_layers - 1 else slice(None)
+            for name in ("z", "attention", "mlp"):
+                torch.testing.assert_close(getattr(layer, name)[:, read], getattr(expected, name)[:, read], rtol=0, atol=CLOSE)
+
+
+def test_writes_that_the_last_position_cannot_read_cost_nothing_and_are_exactly_zero(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, top = prepare(model, pairs_of(model)), model.n_layers - 1
+    unread = [Row.of_edges([Edge(Head(top, 1), KEY, MIDDLE)]), Row.of_writes(top, [MIDDLE]), Row.of_residual(top + 1, [KEY, MIDDLE])]
+    read = [Row.of_edges([Edge(Head(top, 1), KEY, LAST)]), Row.of_edges([Edge(Head(top - 1, 1), KEY, MIDDLE)]), Row.of_residual(top, [KEY])]
+    assert runs.effects(read).ne(0).all()
+    monkeypatch.setattr(Runs, "_carry", lambda *args: pytest.fail("a row that changes nothing was run"))
+    assert runs.effects(unread).eq(0).all()
+
+
 def test_a_row_whose_gates_are_shut_in_both_runs_costs_nothing_and_is_exactly_zero(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     model = gated(model)
     runs = prepare(model, pairs_of(model)[:1])
@@ -289,7 +339,7 @@ def test_loadings_are_the_messages_times_the_gradient_of_the_frozen_model(model:
     for head in range(model.n_heads):
         z = torch.zeros(model.n_heads, model.d_head)
         z[head] = layer.pattern[0, head, LAST, KEY] * layer.value[0, head, KEY]
-        written = block.write_change(z[None])[0]
+        written = (block.write(z[None]) - block.write(torch.zeros_like(z)[None]))[0]
         reached = written if layout.parallel else written + _mlp_change(block, layer, written)
         predicted = float((scale(reached) @ direction).detach() / runs.gap[0])
         assert float(measured[head]) == pytest.approx(predicted, rel=1e-3, abs=1e-5)
@@ -349,6 +399,8 @@ def test_a_gap_too_small_to_divide_by_is_refused(models: dict[str, Model]) -> No
     pair = to_pair(model, 'The opposite of "large" is "', swap={"large": "hot"}, metric=lambda logits: logits.sum(-1) * 0)
     with pytest.raises(PromptError, match="too little to divide by"):
         prepare(model, [pair])
+    with pytest.raises(PromptError, match="too little to divide by"):
+        prepare_and_measure(model, [pair], single_rows(model, LAST))
 
 
 def test_pairs_of_different_length_are_not_run_together(models: dict[str, Model]) -> None:

@@ -1,7 +1,7 @@
 """What a run leaves behind, and where a change's new value comes from.
 
-`Cache` holds one run of a batch of inputs. A `Source` answers "what should stand there instead": another run's values, nothing at
-all, or the mean over a family of runs.
+`Cache` holds one run of a batch of inputs; it grows while the run climbs, and what is there may be read at once. A `Source` answers
+"what should stand there instead": another run's values, nothing at all, or the mean over a family of runs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from jaxtyping import Float, Int
 Indices = Int[torch.Tensor, " change"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Layer:
-    """One block of one run. Keys and values are spread over all heads, rotated where the model rotates."""
+    """One block of one run. Keys and values are spread over all heads, rotated where the model rotates.
+
+    Of the last block the fast path computes `z`, `attention` and `mlp` at the last position only; elsewhere, where nothing can read
+    them, they are NaN.
+    """
 
     pre: Float[torch.Tensor, "pair pos d_model"]
     pattern: Float[torch.Tensor, "pair head query key"]
@@ -29,15 +33,15 @@ class Layer:
     key: Float[torch.Tensor, "pair head pos d_head"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cache:
-    """One run: its blocks and what came out of the last."""
+    """One run: its blocks and what came out of the last (of the last block of all: at the last position, NaN elsewhere)."""
 
     layers: tuple[Layer, ...]
     final: Float[torch.Tensor, "pair pos d_model"]
 
     def pre(self, layer: int) -> Float[torch.Tensor, "pair pos d_model"]:
-        """The residual stream at the input of a layer, or above the last."""
+        """The residual stream at the input of a layer, or above the last so far."""
         return self.layers[layer].pre if layer < len(self.layers) else self.final
 
 

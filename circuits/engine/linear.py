@@ -68,7 +68,7 @@ def _values(layout: Layout, block: Block, stream: torch.Tensor) -> torch.Tensor:
 def _frozen_norm(norm: Any, stream: torch.Tensor) -> torch.Tensor:
     """The norm with its scale held at the value it has here, so that it is linear in the stream."""
     centred = stream - stream.mean(-1, keepdim=True) if isinstance(norm, torch.nn.LayerNorm) else stream
-    eps = getattr(norm, "eps", None) or norm.variance_epsilon
+    eps: Any = getattr(norm, "eps", None) or norm.variance_epsilon
     scale = (centred.detach().pow(2).mean(-1, keepdim=True) + eps).rsqrt()
     shifted: torch.Tensor = centred * scale * norm.weight
     bias: torch.Tensor | None = getattr(norm, "bias", None)

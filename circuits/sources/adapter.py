@@ -7,13 +7,15 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 from circuits.errors import ModelError
+from circuits.sources.vetting import vet_folder
 from circuits.sources.weights import Marks, Weights, quiet, read_marks, reading
+from circuits.strict.reading import read_object
 
 
 def read(folder: Path, find: Callable[..., Weights], above: tuple[Path, ...]) -> Weights:
@@ -22,6 +24,7 @@ def read(folder: Path, find: Callable[..., Weights], above: tuple[Path, ...]) ->
         raise ModelError(f"{folder} is a LoRA adapter; reading one needs peft: pip install peft")
     if not (folder / "adapter_model.safetensors").exists():
         raise ModelError(f"{folder} has no adapter_model.safetensors; adapters are read as safetensors only")
+    vet_folder(folder, f"the adapter in {folder}")
     if folder.resolve() in above:
         raise ModelError(f"{folder} is an adapter that names itself as its base")
     base = find(_base_name(folder), above=(*above, folder.resolve()))
@@ -31,12 +34,11 @@ def read(folder: Path, find: Callable[..., Weights], above: tuple[Path, ...]) ->
 
 
 def _base_name(folder: Path) -> str:
-    with reading(folder / "adapter_config.json"):
-        name = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    name = read_object(folder / "adapter_config.json").get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
         raise ModelError(f"{folder / 'adapter_config.json'} does not name its base in base_model_name_or_path")
-    beside = folder / name
-    return str(beside) if not Path(name).exists() and beside.exists() else name
+    beside = os.path.join(folder, name)  # noqa: PTH118 (these two answer no where a path object would raise)
+    return beside if not os.path.exists(name) and os.path.exists(beside) else name  # noqa: PTH110
 
 
 def _merged(base: Weights, folder: Path):

@@ -2,19 +2,22 @@
 
 1. A folder is filled under a temporary name beside its place, its files' sha256 are noted in it, and it is moved into place.
 2. At every use the files are hashed again. A folder that is not what was written is made anew, with one line on stderr.
+3. Something of that name that carries no sums is not ours: it is left alone, and refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from circuits.errors import ModelError
+from circuits.errors import FileError, ModelError, in_one_line
+from circuits.strict.reading import check_regular, read_json
 from circuits.zoo import cache_folder
 
 _SUMS: Final = "sha256.json"
@@ -23,10 +26,12 @@ _SUMS: Final = "sha256.json"
 def kept(name: str, make: Callable[[Path], None]) -> Path:
     """The folder `name` of the cache; `make(folder)` fills it if it is not there or damaged."""
     place = cache_folder() / name
-    if place.exists():
+    if os.path.lexists(place):
+        if not (place / _SUMS).is_file():
+            raise ModelError(f"{place} was not made by circuits; move it away, or choose another cache with CIRCUITS_CACHE")
         if _whole(place):
             return place
-        sys.stderr.write(f"circuits: {place} is damaged, making it anew\n")
+        sys.stderr.write(in_one_line(f"circuits: {place} is damaged, making it anew") + "\n")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{name}-") as room:
@@ -46,10 +51,9 @@ def kept(name: str, make: Callable[[Path], None]) -> Path:
 
 def _whole(folder: Path) -> bool:
     try:
-        noted = json.loads((folder / _SUMS).read_text())
-    except (OSError, ValueError):
+        return read_json(folder / _SUMS) == _sums(folder)
+    except (OSError, FileError):
         return False
-    return noted == _sums(folder)
 
 
 def _sums(folder: Path) -> dict[str, str]:
@@ -57,5 +61,6 @@ def _sums(folder: Path) -> dict[str, str]:
 
 
 def _sha256(path: Path) -> str:
+    check_regular(path, most=2**63)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

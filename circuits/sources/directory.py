@@ -1,4 +1,4 @@
-"""A Hugging Face directory: config.json, weights, tokenizer files. All three must be there and whole."""
+"""A Hugging Face directory: config.json, weights, tokenizer files. All three must be there and whole, and are vetted before use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from circuits.errors import ModelError
+from circuits.sources.vetting import vet_folder, vet_size
 from circuits.sources.weights import Marks, Weights, quiet, read_marks, reading
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
     if not has_tokenizer(folder):
         raise ModelError(f"{folder} has no tokenizer files such as tokenizer.json; save them with tokenizer.save_pretrained")
+    vet_folder(folder, f"the tokenizer in {folder}")
     with reading(f"the tokenizer in {folder}"), quiet():
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
@@ -52,10 +54,14 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 def read_model(folder: Path) -> PreTrainedModel:
     """Read the weights in fp32. A weight that the file lacks would be drawn at random by the library: an error here."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
+    vet_folder(folder, f"the weights in {folder}")
     settings = {"dtype": torch.float32, "trust_remote_code": False, "local_files_only": True, "attn_implementation": "eager"}
     with reading(f"the weights in {folder}"), quiet():
+        with torch.device("meta"):  # shapes alone
+            described = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True))
+        vet_size(folder, sum(parameter.numel() for parameter in described.parameters()))
         loaded: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **settings)
     model, report = loaded
     absent = sorted(str(name) for name in [*report["missing_keys"], *report["mismatched_keys"]])

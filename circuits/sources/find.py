@@ -30,7 +30,7 @@ def _from_zoo(entry: zoo.Entry, above: tuple[Path, ...]) -> Weights:
     if entry.origin == "code":
         return _built(entry)
     if entry.origin == "package":
-        if not entry.here:
+        if not entry.folder.is_dir():
             raise ModelError(f"{entry} is not in this installation: {entry.folder} is missing; reinstall the package")
         folder = entry.folder
     else:

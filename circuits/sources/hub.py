@@ -18,8 +18,10 @@ from circuits import zoo
 from circuits.errors import ModelError
 from circuits.sources import directory
 from circuits.sources.weights import one_line
+from circuits.strict.reading import read_text
 
 _ID: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+_COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
 _PATIENCE: Final = 0.7  # seconds
 _FORMER: Final = {"openai-community/gpt2": "gpt2"}  # the id under which older caches hold a repository
 _TEXT: Final = ("config.json", "circuits.json", "adapter_config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json")
@@ -66,9 +68,12 @@ def _cached(name: str) -> Path | None:
     from huggingface_hub import constants
 
     repository = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-    if not (repository / "refs" / "main").exists():
+    if not (repository / "refs" / "main").is_file():
         return None
-    return repository / "snapshots" / (repository / "refs" / "main").read_text(encoding="utf-8").strip()
+    commit = read_text(repository / "refs" / "main", most=200).strip()
+    if not _COMMIT.fullmatch(commit):
+        raise ModelError(f"{repository / 'refs' / 'main'} names no commit; delete {repository} and download it again")
+    return repository / "snapshots" / commit
 
 
 def _known() -> str:

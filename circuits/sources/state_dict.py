@@ -8,14 +8,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from circuits.errors import ModelError
 from circuits.sources import directory, hub
+from circuits.sources.vetting import vet_archive
 from circuits.sources.weights import Weights, quiet, read_marks, reading
+from circuits.strict.reading import read_object
 
 if TYPE_CHECKING:
     import torch
@@ -47,10 +48,13 @@ def _tensors(file: Path) -> Tensors:
     import torch
     from safetensors.torch import load_file
 
+    vet_archive(file)
     with reading(file), quiet():
         stored: Any = load_file(file) if file.suffix == ".safetensors" else torch.load(file, map_location="cpu", weights_only=True)
-        for wrapping in ("state_dict", "model"):
-            stored = stored[wrapping] if isinstance(stored.get(wrapping), dict) else stored
+    for wrapping in ("state_dict", "model"):
+        stored = stored[wrapping] if isinstance(stored, dict) and isinstance(stored.get(wrapping), dict) else stored
+    if not isinstance(stored, dict) or not all(isinstance(key, str) for key in stored):
+        raise ModelError(f"{file} is no state dict: it holds no names with tensors")
     prefix = next((key.removesuffix("embed.W_E") for key in stored if key.endswith("embed.W_E")), None)
     if prefix is None:
         raise ModelError(f"{file} is no TransformerLens-layout state dict (no embed.W_E), and no Hugging Face model (no config.json)")
@@ -58,7 +62,22 @@ def _tensors(file: Path) -> Tensors:
     strange = [key for key in tensors if not _KNOWN.fullmatch(key)]
     if strange:
         raise ModelError(f"{file} is not of GPT-2's architecture: it has {len(strange)} other tensors, the first {strange[0]}")
+    _check_tensors(file, tensors)
     return {key: value.float() for key, value in tensors.items()}
+
+
+def _check_tensors(file: Path, tensors: dict[str, Any]) -> None:
+    """Refuse what is no plain tensor of numbers, and tensors that would take far more memory than their file has bytes."""
+    import torch
+
+    for key, value in tensors.items():
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not value.is_floating_point() or value.is_meta:
+            raise ModelError(f"{file}: {key} is no tensor of floating-point numbers")
+    if sum(value.numel() * value.element_size() for value in tensors.values()) > 4 * file.stat().st_size:
+        raise ModelError(f"{file}: its tensors describe more numbers than the file holds")
+    layers = {int(key.split(".")[1][:9]) for key in tensors if key.startswith("blocks.")}
+    if layers != set(range(len(layers))):
+        raise ModelError(f"{file}: its blocks are not numbered 0…{len(layers) - 1}")
 
 
 def to_gpt2(tensors: Tensors, folder: Path, *, vocabulary: int) -> GPT2LMHeadModel:
@@ -85,7 +104,7 @@ def _config(tensors: Tensors, folder: Path, vocabulary: int) -> GPT2Config:
         raise ModelError(f"the state dict has {rows} tokens and its tokenizer {vocabulary}: this is not its tokenizer")
     if n_heads * d_head != d_model:
         raise ModelError(f"{n_heads} heads of {d_head} do not make up d_model {d_model}, as they must in a GPT-2")
-    stored = json.loads((folder / "config.json").read_text(encoding="utf-8")) if (folder / "config.json").exists() else {}
+    stored = read_object(folder / "config.json") if (folder / "config.json").exists() else {}
     if stored.get("model_type", "gpt2") != "gpt2":
         raise ModelError(f"{folder / 'config.json'} describes a {stored['model_type']}; only GPT-2 state dicts can be read")
     return GPT2Config(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
 import warnings
@@ -12,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from circuits.errors import CircuitsError, ModelError
+from circuits.errors import CircuitsError, FileError, ModelError
+from circuits.strict.reading import read_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -42,14 +42,13 @@ def read_marks(folder: Path) -> Marks:
     if not (folder / MARKS).exists():
         return Marks()
     try:
-        stored = json.loads((folder / MARKS).read_text(encoding="utf-8"))
-        gate, bos = stored.get("gate"), stored.get("bos")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ModelError(f'{folder / MARKS} must be a JSON object such as {{"gate": true}}: {one_line(error)}') from error
-    for key, value in (("gate", gate), ("bos", bos)):
-        if value not in (None, True, False):
-            raise ModelError(f'{folder / MARKS}: "{key}" must be true or false, not {value!r}')
-    return Marks(gate, bos)
+        stored = read_object(folder / MARKS)
+    except FileError as error:
+        raise ModelError(f'{folder / MARKS} must be a JSON object such as {{"gate": true}}: {error}') from error
+    for key in ("gate", "bos"):
+        if not isinstance(stored.get(key), bool | None):
+            raise ModelError(f'{folder / MARKS}: "{key}" must be true or false, not {stored[key]!r}')
+    return Marks(stored.get("gate"), stored.get("bos"))
 
 
 def one_line(error: BaseException) -> str:
@@ -68,6 +67,10 @@ def reading(what: object) -> Iterator[None]:
     except pickle.UnpicklingError as error:
         raise ModelError(f"{what}: a pickle that holds more than tensors is not opened; ask for safetensors instead") from error
     except Exception as error:  # the libraries below raise a dozen unrelated types for a file they cannot read
+        raise ModelError(f"cannot read {what}: {one_line(error)}") from error
+    except BaseException as error:  # a library written in Rust that gives up does so past `Exception`
+        if type(error).__name__ != "PanicException":
+            raise
         raise ModelError(f"cannot read {what}: {one_line(error)}") from error
 
 

@@ -1,0 +1,31 @@
+"""The war lasted from the year 1732 to the year 17: which heads bring the first year to the second, dense against sparse?
+
+Finding: TO BE FILLED
+"""
+
+from pathlib import Path
+
+import circuits
+from circuits.render import mapping_figure, save_figure
+from circuits.tasks import to_task
+
+HERE = Path(__file__).parent / "greater_than"
+MODELS = ("mini", "mini-sparse")
+
+
+def main() -> None:
+    HERE.mkdir(exist_ok=True)
+    shown = []
+    for name in MODELS:
+        model = circuits.load(name)
+        alike = to_task(model, "greater_than", count=32).alike
+        print(circuits.trace(model, [item.pair for item in alike], key=alike[0].position("YY")), "\n")
+        first = alike[0].pair
+        shown.append(circuits.circuit(model, first.clean.text, counterfactual=first.counterfactual.text, metric=first.metric.function))
+    print(circuits.compare(*shown))
+    for path in save_figure(mapping_figure(*shown), HERE, formats=("png", "svg")):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""When Mary and John went to the store, John gave a drink to: which heads read the repeated name, dense against sparse?
+
+Finding: TO BE FILLED
+"""
+
+from pathlib import Path
+
+import circuits
+from circuits.render import mapping_figure, save_figure
+from circuits.tasks import to_task
+
+HERE = Path(__file__).parent / "indirect_object"
+MODELS = ("mini", "mini-sparse")
+TEXT = "When Mary and John went to the store, John gave a drink to"
+OTHER = "When Mary and John went to the store, Mary gave a drink to"
+
+
+def main() -> None:
+    HERE.mkdir(exist_ok=True)
+    shown = []
+    for name in MODELS:
+        model = circuits.load(name)
+        alike = to_task(model, "indirect_object", count=96).alike
+        repeated = alike[0].position("S2")
+        print(circuits.trace(model, [item.pair for item in alike], key=repeated), "\n")
+        shown.append(circuits.circuit(model, TEXT, counterfactual=OTHER, answer="Mary", foil="John"))
+    print(circuits.compare(*shown))
+    for path in save_figure(mapping_figure(*shown), HERE, formats=("png", "svg")):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

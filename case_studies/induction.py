@@ -1,0 +1,34 @@
+"""v w A B C D v w A: which heads look for what followed A before, dense against sparse?
+
+Finding: TO BE FILLED
+"""
+
+from pathlib import Path
+
+import circuits
+from circuits.render import mapping_figure, save_figure
+from circuits.tasks import to_task
+
+HERE = Path(__file__).parent / "induction"
+MODELS = ("mini", "mini-sparse")
+
+
+def main() -> None:
+    HERE.mkdir(exist_ok=True)
+    shown = []
+    for name in MODELS:
+        model = circuits.load(name)
+        alike = to_task(model, "induction", count=32).alike
+        pairs = [item.pair for item in alike]
+        for key, query in (("A", "B"), ("B", "END")):
+            print(f"{key} → {query}:", circuits.trace(model, pairs, key=alike[0].position(key), query=alike[0].position(query)), "\n")
+        first = pairs[0]
+        words = {"answer": first.metric.answer_text, "foil": first.metric.foil_text}
+        shown.append(circuits.circuit(model, first.clean.text, counterfactual=first.counterfactual.text, **words))
+    print(circuits.compare(*shown))
+    for path in save_figure(mapping_figure(*shown), HERE, formats=("png", "svg")):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
