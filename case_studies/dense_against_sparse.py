@@ -1,6 +1,8 @@
 """How many heads and edges does a task take, in a dense model and in its sparse twin?
 
-Finding: TO BE FILLED
+Finding: the twin takes fewer of both on every task. n90 heads, `mini` against `mini-sparse`: opposites 9 and 7, indirect object 23 and 16,
+greater-than 8 and 4, induction 42 and 23; edges 9 and 6, 38 and 30, 8 and 4, 275 and 61. The ratios (1.3× to 2.0× for heads, 1.3× to 4.5×
+for edges) are far below the published ones: the dense `mini` is already concentrated on few edges.
 """
 
 from pathlib import Path
@@ -16,10 +18,10 @@ MODELS = ("mini", "mini-sparse")
 SHOWN = "greater_than"
 
 
-def main() -> None:
+def main(tasks: tuple[str, ...] = TASKS, count: int | None = None) -> None:
     HERE.mkdir(exist_ok=True)
     models = [circuits.load(name) for name in MODELS]
-    found = {task: contrast(models, task) for task in TASKS}
+    found = {task: contrast(models, task, count=count) for task in tasks}
     print(contrast_table(list(found.values())))
     for path in save_figure(contrast_grid(found[SHOWN]), HERE, name="heads", formats=("png", "svg")):
         print(path)

@@ -144,7 +144,11 @@ def _span(runs: Runs, label: str, positions: tuple[int, ...], *, seed: int, text
     passes = measure_span(runs, label, positions)
     if passes.effect >= CARRIES:
         return passes
-    return measure_span(prepare(model, [own_pair(pair, positions, seed=seed)]), label, positions)
+    try:
+        own = prepare(model, [own_pair(pair, positions, seed=seed)])
+    except PromptError:  # noise there changes nothing to divide by: what passes is all there is
+        return passes
+    return measure_span(own, label, positions)
 
 
 def _spans(
