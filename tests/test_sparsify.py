@@ -371,6 +371,13 @@ def test_a_checkpoint_that_is_older_than_a_setting_goes_on(directories: dict[str
     assert torch.equal(pupil.parameters["transformer.wte.weight"], load_file(source)["value/transformer.wte.weight"])
 
 
+def test_a_folder_with_other_files_is_refused_and_left_as_it_is(directories: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("not ours")
+    with pytest.raises(FileError, match="a folder of its own"):
+        sparsify(directories["gpt2"], tmp_path, settings=TINY)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["not ours"]
+
+
 def test_a_folder_of_another_run_is_refused(directories: dict[str, Path], uninterrupted: Path) -> None:
     with pytest.raises(FileError, match="another run"):
         sparsify(

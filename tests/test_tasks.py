@@ -236,7 +236,8 @@ def test_own_items_are_read_with_roles_by_index_or_word_and_left_out_ones_counte
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "line 2: this is not JSON"),
+        ("{", "line 2: the item is not JSON"),
+        ('{"prompt": ' + "1" * 5000 + "}", "line 2: the item is not JSON"),
         ("[1]", "line 2: an item is a JSON object with prompt"),
         ({"prompt": OPPOSITE}, "line 2: give a 'counterfactual' or a 'swap'"),
         ({"prompt": OPPOSITE, "swap": {"large": "hot"}, "counterfactual": "x"}, "line 2: give a 'counterfactual' or a 'swap'"),
@@ -258,7 +259,7 @@ def test_a_mistake_in_an_own_task_is_one_line_that_names_its_line(mini: Model, t
 
 
 def test_a_file_that_is_missing_or_empty_is_said_to_be_so(mini: Model, tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"cannot read the task .*none\.jsonl"):
+    with pytest.raises(FileError, match=r"none\.jsonl"):
         to_task(mini, tmp_path / "none.jsonl")
     with pytest.raises(FileError, match="has no items"):
         to_task(mini, own(tmp_path, ""))

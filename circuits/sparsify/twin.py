@@ -55,6 +55,8 @@ def sparsify(
         raise ModelError("an adapter must name its base: give the model by name or path, or train all weights with lora=0")
     processes.check_rows(chosen.batch)
     room, state = Path(folder), Path(folder) / "training"
+    if room.is_dir() and any(room.iterdir()) and not state.is_dir():
+        raise FileError(f"{room} holds files that are not of a twin; give it a folder of its own")
     try:
         state.mkdir(parents=True, exist_ok=True)
         with processes.main_first():  # the model's own words are sampled once

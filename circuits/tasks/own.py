@@ -7,7 +7,6 @@ Prompt and counterfactual (or swap) are needed; answer and foil are read off the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 from circuits.errors import FileError, PromptError
 from circuits.models import Model
 from circuits.prompts import swap_words, to_prompt
+from circuits.strict.reading import parse_json, read_text
 from circuits.tasks.families import Candidate, Marked
 
 _FIELDS: Final = ("prompt", "counterfactual", "swap", "answer", "foil", "roles")
@@ -22,11 +22,7 @@ _FIELDS: Final = ("prompt", "counterfactual", "swap", "answer", "foil", "roles")
 
 def read_own(model: Model, path: Path) -> list[Candidate]:
     """Every line of the file as a candidate."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as wrong:
-        raise FileError(f"cannot read the task {path}: {wrong}") from wrong
-    found = list(_candidates(model, path, lines))
+    found = list(_candidates(model, path, read_text(path).split("\n")))
     if not found:
         raise FileError(f"the task {path} has no items; write one JSON object a line with {', '.join(_FIELDS)}")
     return found
@@ -43,9 +39,9 @@ def _candidates(model: Model, path: Path, lines: list[str]) -> Iterator[Candidat
 
 def _object(line: str) -> dict[str, Any]:
     try:
-        given = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as wrong:
-        raise PromptError(f"this is not JSON ({wrong})") from wrong
+        given = parse_json(line, "the item")
+    except FileError as wrong:
+        raise PromptError(str(wrong)) from wrong
     if not isinstance(given, dict):
         raise PromptError(f"an item is a JSON object with {', '.join(_FIELDS)}, not {type(given).__name__}")
     unknown = [name for name in given if name not in _FIELDS]
