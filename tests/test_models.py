@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +168,7 @@ def test_other_things_are_not_models(thing: object) -> None:
         as_model(thing)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in zoo.TABLE if entry.here and entry.origin in ("package", "code")])
+@pytest.mark.parametrize("name", [each.name for each in zoo.TABLE if each.here and not each.base and each.origin in ("package", "code")])
 def test_the_zoo_is_what_its_table_says(name: str) -> None:
     entry = zoo.lookup(name)
     assert entry is not None
@@ -207,9 +206,8 @@ def test_smollm2_speaks_without_a_network(tmp_path: Path, monkeypatch: pytest.Mo
     assert (model.n_layers, model.n_heads, model.n_key_value_heads, model.reads_bos, model.gated) == (30, 9, 3, False, False)
     assert "once" in capfd.readouterr().err
 
-    start = time.monotonic()
-    again = load("smollm2")
-    assert time.monotonic() - start < 20 and capfd.readouterr() == ("", "")
+    again = load("smollm2")  # from the cache: nothing is converted, and nothing is said
+    assert capfd.readouterr() == ("", "")
     assert again.fingerprint == model.fingerprint
 
     weights = tmp_path / "smollm2" / "model.safetensors"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from circuits.discover import trace
 from circuits.models import Model, load
@@ -26,6 +27,18 @@ def test_two_heads_of_layer_22_lead_the_reading_of_large(smollm2: Model) -> None
     assert large.layers == (0, 21)
     assert large.built == ((0, 0), (20, 21))
     assert next(span for span in found.spans if span.positions == (7,)).layers == (22, 29)
+
+
+def test_the_twin_is_sparse_and_still_knows_what_it_knew(smollm2: Model) -> None:
+    twin = load("smollm2-sparse")
+    assert twin.gated
+    assert twin.reads_bos == smollm2.reads_bos
+    for text, answer in (
+        ("The capital of France is", " Paris"),
+        ("When Mary and John went to the store, John gave a drink to", " Mary"),
+        ('The opposite of "large" is "', "small"),
+    ):
+        assert twin.spell(int(twin.logits(torch.tensor([twin.tokenize(text)]))[0, -1].argmax())) == answer
 
 
 def test_one_head_leads_the_reading_of_the_repeated_name(smollm2: Model) -> None:

