@@ -38,9 +38,16 @@ class Spread:
     def __str__(self) -> str:
         return f"**{self.median:.3g}×** ({min(self.values):.3g}–{max(self.values):.3g})"
 
-    def of(self, other: Spread, *, scale: float = 1.0) -> Spread:
+    def of(self, other: Spread) -> Spread:
         """Turn by turn, this one as a multiple of the other."""
-        return Spread(tuple(scale * mine / its for mine, its in zip(self.values, other.values, strict=True)))
+        return Spread(tuple(mine / its for mine, its in zip(self.values, other.values, strict=True)))
+
+    def scaled(self, factor: float) -> Spread:
+        return Spread(tuple(factor * value for value in self.values))
+
+    def and_then(self, other: Spread) -> Spread:
+        """Turn by turn, both together."""
+        return Spread(tuple(mine + its for mine, its in zip(self.values, other.values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

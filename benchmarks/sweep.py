@@ -115,7 +115,7 @@ def compare_with_traces(room: Path, count: int, options: argparse.Namespace) -> 
     names = ("(a) circuits.trace", "(b) to_pair, prepare, measure_mapping(controls=False)", "(c) sweep --controls")
     run = "" if options.full else f", {len(some)} run"
     for name, other, aim in zip(names, others, (Aim("≥", 5), None, None), strict=True):
-        ratio = other.of(ours, scale=count / len(some))
+        ratio = other.scaled(count / len(some)).of(ours)
         told = f"{MODEL}: sweep of {count} pairs of one length, a pair (equal to {worst:.0e})"
         show(Line(told, name + run, seconds(ours.median / count), seconds(other.median / len(some)), ratio, aim).cells())
 

@@ -78,13 +78,13 @@ def main() -> None:
         "its two spans": lambda: [measure_span(runs, "", (at,)) for at in (KEY, QUERY)],
     }
     *taken, forwards = interleave((*parts.values(), naive), repeats=3 if options.quick else 5, clock=CLOCKS[options.clock])
-    scale = len(asked.heads) / len(heads)
+    forwards = forwards.scaled(len(asked.heads) / len(heads))
     against = f"one naive sweep: {len(asked.heads)} hooked forwards{'' if options.full else f', {HOOKED} run'} (ours / other)"
     show_header()
     for name, ours in zip(parts, taken, strict=True):
         aim = Aim("<", 1) if name == "the whole trace" else None
-        ratio = ours.of(forwards, scale=1 / scale)
-        show(Line(f"gpt2 {TOKENS} tokens: {name}", against, seconds(ours.median), seconds(scale * forwards.median), ratio, aim).cells())
+        told = f"gpt2 {TOKENS} tokens: {name}"
+        show(Line(told, against, seconds(ours.median), seconds(forwards.median), ours.of(forwards), aim).cells())
     mapping = found.mappings[0]
     print(f"\nThe trace measured {rows} rows; its greedy path has {len(mapping.path)} heads, of which {len(mapping.carriers())}", end=" ")
     print(f"carry {mapping.modulation():.0%} of the total {mapping.total:.2f}.")

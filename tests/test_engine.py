@@ -234,8 +234,8 @@ def test_a_rows_effect_does_not_depend_on_its_company(model: Model) -> None:
     together = runs.effects(rows)
     alone = torch.cat([runs.effects([row]) for row in rows])
     in_small_chunks = replace(runs, budget=1).effects(rows)
-    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
-    torch.testing.assert_close(together, in_small_chunks, rtol=0, atol=1e-5)
+    torch.testing.assert_close(together, alone, rtol=0, atol=5e-5)
+    torch.testing.assert_close(together, in_small_chunks, rtol=0, atol=5e-5)
 
 
 @pytest.mark.parametrize("gate", [False, True], ids=["dense", "gated"])

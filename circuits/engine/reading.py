@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -97,9 +98,17 @@ def _mlp(mlp: Any) -> Callable[[Stream], Stream]:
 
 
 def _activation(mlp: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The MLP's own activation; GPT-2's spelled-out tanh GELU is the fused one, several times faster."""
+    """The MLP's own activation; GPT-2's spelled-out tanh GELU in fewer steps."""
     act = getattr(mlp, "act", None) or mlp.act_fn
-    return (lambda x: F.gelu(x, approximate="tanh")) if type(act).__name__ == "NewGELUActivation" else act
+    return _tanh_gelu if type(act).__name__ == "NewGELUActivation" else act
+
+
+def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:
+    """x · (1 + tanh u) / 2 = x · σ(2u), with u = √(2/π) (x + 0.044715 x³). On a CPU σ takes a quarter of tanh's time."""
+    if x.device.type != "cpu" or torch.is_grad_enabled():
+        return F.gelu(x, approximate="tanh")
+    twice = 2 * math.sqrt(2 / math.pi)
+    return torch.addcmul(x.new_tensor(twice), x, x, value=0.044715 * twice).mul_(x).sigmoid_().mul_(x)
 
 
 def _embedding(bridge: Any) -> Callable[[torch.Tensor], Stream]:

@@ -21,7 +21,7 @@ from circuits.models import Model
 from circuits.prompts import Metric, Noise, Pair
 
 Path = Literal["fast", "plain"]
-BUDGET: Final = 64 * 2**20  # bytes of rows under way at once
+BUDGET: Final = 32 * 2**20  # bytes of rows under way at once: what a processor's cache holds, enough for tall products
 SMALLEST_GAP: Final = 1e-3
 
 
