@@ -31,6 +31,14 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
+class SameTask:
+    """One task for two models: the pairs that both get right, or each model's own where they share none."""
+
+    tasks: tuple[Task, Task]
+    same_pairs: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Contrast:
     """One task in two models, the first usually dense and the second its sparse twin."""
 
@@ -73,7 +81,7 @@ class Contrast:
 
 def contrast(
     models: Sequence[Any],
-    task: str | Path,
+    task: str | Path | SameTask,
     *,
     units: Sequence[Units] = UNITS,
     mlps: Mlps = "computed",
@@ -81,11 +89,13 @@ def contrast(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Contrast:
-    """Ask two models the same task. `count` pairs are measured, by default as many as `rank` measures."""
+    """Ask two models the same task, by name, by path or as `to_same_task` made it. `count` pairs are measured, by default as many as
+    `rank` measures."""
     if len(models) != 2 or not units:
         raise PromptError(f"a contrast takes two models and at least one kind of unit, not {len(models)} and {len(units)}")
     first, second = (as_model(model) for model in models)
-    tasks, same = to_same_task((first, second), task, count=PAIRS if count is None else count, seed=seed, progress=progress)
+    asked_both = task if isinstance(task, SameTask) else to_same_task((first, second), task, count=count, seed=seed, progress=progress)
+    tasks = asked_both.tasks
     rankings = []
     for kind in units:
         one, other = (
@@ -98,7 +108,7 @@ def contrast(
     needed = _both(measure_panel(model, asked, heads=heads) for model, asked, heads in zip((first, second), tasks, chosen, strict=True))
     prompts = _both(asked.pairs[0].clean for asked in tasks)
     maps = _both(maps_of(model, prompt, heads) for model, prompt, heads in zip((first, second), prompts, chosen, strict=True))
-    return Contrast(tasks[0].name, (first.name, second.name), same, prompts, tuple(rankings), needed, panels, maps)
+    return Contrast(tasks[0].name, (first.name, second.name), asked_both.same_pairs, prompts, tuple(rankings), needed, panels, maps)
 
 
 def maps_of(model: Model, prompt: Prompt, heads: Sequence[Head]) -> tuple[np.ndarray, ...]:
@@ -108,15 +118,18 @@ def maps_of(model: Model, prompt: Prompt, heads: Sequence[Head]) -> tuple[np.nda
 
 
 def to_same_task(
-    models: tuple[Model, Model], name: str | Path, *, count: int = PAIRS, seed: int = 0, progress: Progress = silent
-) -> tuple[tuple[Task, Task], bool]:
-    """The task for each model with the pairs that both get right, and whether there are any; if not, each has its own."""
-    tasks = _both(to_task(model, name, count=count, seed=seed, progress=progress) for model in models)
+    models: tuple[Model, Model], name: str | Path, *, count: int | None = None, seed: int = 0, progress: Progress = silent
+) -> SameTask:
+    """The task for each model with the pairs that both get right; where there are none, each has its own."""
+    wanted = PAIRS if count is None else count
+    tasks = _both(to_task(model, name, count=wanted, seed=seed, progress=progress) for model in models)
     texts = [{(pair.clean.text, str(pair.counterfactual)): at for at, pair in enumerate(task.pairs)} for task in tasks]
     shared = [text for text in texts[0] if text in texts[1]]
     if not shared:
-        return tasks, False
-    return _both(_cut(task, [places[text] for text in shared]) for task, places in zip(tasks, texts, strict=True)), True
+        return SameTask(tasks, same_pairs=False)
+    return SameTask(
+        _both(_cut(task, [places[text] for text in shared]) for task, places in zip(tasks, texts, strict=True)), same_pairs=True
+    )
 
 
 def _cut(task: Task, places: Sequence[int]) -> Task:

@@ -3,6 +3,7 @@
 CircuitsError
 ├── ModelError     a model that cannot be found, read, trusted or edited
 ├── PromptError    a prompt, pair, position, answer or metric that does not fit
+│   └── NoPairError    a task of which a model can be asked nothing
 ├── EdgeError      a head or edge that does not exist in this model or prompt
 └── FileError      a result or output folder that cannot be read or written
 """
@@ -39,6 +40,10 @@ class ModelError(CircuitsError):
 
 class PromptError(CircuitsError):
     """A prompt, pair, position, answer or metric does not fit."""
+
+
+class NoPairError(PromptError):
+    """A task has no pair that a model's tokenizer cuts evenly and that the model gets right."""
 
 
 class EdgeError(CircuitsError):

@@ -164,9 +164,8 @@ def _facts(panel: PanelFigures) -> dict[str, str]:
 
 def ranking_values(ranking: Ranking, panel: PanelFigures | None = None) -> dict[str, Any]:
     """A ranking for JSON: its record, with units by name, its counts, and the patterns of its heads."""
-    record = asdict(ranking)
+    record = ranking.to_values()
     record["protocol"] |= {"words": str(ranking.protocol)}
-    record["ranked"] = [{"unit": str(known.unit), "effect": known.effect, "low": known.low, "high": known.high} for known in ranking.ranked]
     record["counts"] = {_name(share): count_values(ranking, share) for share in SHARES}
     return record if panel is None else record | {"panel": panel_values(panel)}
 

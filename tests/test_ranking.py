@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch
 
 from circuits.edges import Head
 from circuits.engine import Row, prepare
-from circuits.errors import PromptError
+from circuits.errors import FileError, PromptError
 from circuits.models import Model, load
 from circuits.prompts import Pair, Prompt, to_pair
 from circuits.ranking import MLPS, Ranking, RoleEdge, rank
@@ -244,6 +246,35 @@ def test_what_is_printed_names_the_protocol_the_counts_and_the_control(sparse_he
         assert words in printed, words
     assert "n80: 5 [5, 5]; as many random ones explain" in printed
     assert "CPR" in printed
+
+
+def test_a_saved_ranking_is_read_again_whole(sparse: Model, sparse_heads: Ranking, model: Model, tmp_path: Path) -> None:
+    by_role = rank(model, task_of(model), units="edges")
+    for number, found in enumerate((sparse_heads, by_role)):
+        file = found.save(tmp_path / str(number))
+        assert Ranking.load(file) == found == Ranking.load(file.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"pairs": 3}, "each of its 3 pairs"),
+        ({"units": 4}, "from no unit to all"),
+        ({"seed": None}, "seed must be a whole number"),
+        ({"each": []}, "one value for each size"),
+        ({"more": 1}, "'more' is unknown"),
+        ({"ranked": [{"unit": "L0H0:S1→END", "effect": 0.0, "low": 0.0, "high": 0.0}]}, "144 heads"),
+        ({"ranked": [{"unit": "L0H0:S1", "effect": 0.0, "low": 0.0, "high": 0.0}]}, "'L0H0:S1' is not the name"),
+    ],
+)
+def test_a_ranking_that_was_changed_by_hand_is_refused_in_one_line(
+    sparse_heads: Ranking, change: dict[str, Any], wrong: str, tmp_path: Path
+) -> None:
+    file = sparse_heads.save(tmp_path)
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(FileError, match=r"^[^\n]*; rank the task again$") as refused:
+        Ranking.load(file)
+    assert wrong in str(refused.value)
 
 
 def test_a_call_that_means_nothing_is_refused(sparse: Model, sparse_heads: Ranking) -> None:

@@ -207,7 +207,7 @@ def test_rank_writes_its_record_its_curve_and_its_grid(room: Path, tmp_path: Pat
     saved = json.loads((tmp_path / "ranking.json").read_text())
     assert saved.pop("written_by") == "keyquery-circuits" and saved == values
     ranking = rank(load(room / "sparse"), room / "words.jsonl", count=3)
-    assert [known["unit"] for known in values["ranked"]] == [str(known.unit) for known in ranking.ranked]
+    assert Ranking.load(tmp_path) == ranking
     assert values["counts"]["n90"]["count"] == ranking.count(0.9)[0] and values["protocol"]["words"] == str(ranking.protocol)
     assert set(values["panel"]["heads"]) == {f"L{layer}H{head}" for layer in range(3) for head in range(4)}
 
@@ -292,6 +292,27 @@ def test_compare_writes_a_folder_for_each_task_and_speaks_json(room: Path, tmp_p
         assert saved == {"written_by": "keyquery-circuits"} | each
         first, second = (side["count"] for side in each["units"]["heads"]["counts"]["n90"])
         assert each["units"]["heads"]["ratios"]["n90"] == first / second
+
+
+def test_a_task_that_a_model_cannot_be_asked_is_told_and_the_others_are_kept(room: Path, tmp_path: Path) -> None:
+    (tmp_path / "flat.jsonl").write_text(json.dumps({"prompt": "The large", "counterfactual": "The large hot"}) + "\n")
+    models = ["--models", f"{room / 'dense'},{room / 'sparse'}", "-n", 2, "--units", "heads", "--json"]
+    result = run("compare", "--tasks", f"{tmp_path / 'flat.jsonl'},{room / 'words.jsonl'}", *models)
+    assert [each["task"] for each in json.loads(result.stdout)] == ["words"]
+    assert "circuits: left out: no pair of flat is left for" in result.stderr
+    alone = run("compare", "--task", tmp_path / "flat.jsonl", *models)
+    assert alone.exit_code == 1 and alone.stdout == "" and "no pair of flat is left" in alone.stderr
+
+
+def test_a_misspelt_task_is_told_before_any_other_is_ranked(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("circuits.contrasts.rank", lambda *_, **__: pytest.fail("nothing may be ranked"))
+    result = run("compare", "--tasks", f"{room / 'words.jsonl'},oposites", "--models", f"{room / 'dense'},{room / 'sparse'}")
+    assert result.exit_code == 1 and "no task 'oposites'" in result.stderr
+
+
+def test_a_long_name_of_a_task_is_not_broken_in_the_table(found: Contrast) -> None:
+    table = plain(contrast_blocks([replace(found, task="indirect_object"), found])).split("\n\n")[0].split("\n")
+    assert sum(line.startswith("indirect_object ") for line in table) == 2 and all(len(line) <= 100 for line in table)
 
 
 def test_several_tasks_may_be_named_one_by_one_or_in_a_list() -> None:

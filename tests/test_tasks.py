@@ -211,6 +211,11 @@ def test_a_role_outside_the_prompt_is_refused(names: Task) -> None:
         Item(names.items[0].pair, (("IO", 99),))
 
 
+def test_a_role_whose_name_would_break_an_edges_name_is_refused(names: Task) -> None:
+    with pytest.raises(PromptError, match="a role cannot be called 'S1→S2'"):
+        Item(names.items[0].pair, (("S1→S2", 1),))
+
+
 # Own tasks
 
 

@@ -92,9 +92,10 @@ def _rich_table(block: Block) -> RenderableType:
 
     table = Table(box=box.SIMPLE_HEAD if block.columns else None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
     table.show_header = bool(block.columns)
+    short = max(len(row[0]) for row in block.rows) <= WIDTH // 4  # then what a row is about is not broken
     for number, name in enumerate(block.columns or ("",) * len(block.rows[0])):
-        fact = not block.columns and number == 0
-        table.add_column(Text(name), justify="left" if name in _LEFT else "right", overflow="fold", no_wrap=fact)
+        whole = number == 0 and (not block.columns or short)
+        table.add_column(Text(name), justify="left" if name in _LEFT else "right", overflow="fold", no_wrap=whole)
     for number, row in enumerate(block.rows):
         table.add_row(*map(Text, row), style="bold" if number < block.marked else None, end_section=number + 1 == block.marked)
     return table

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from circuits.console.files import put, write_folder
 from circuits.console.options import JSON, MODEL, PATH, WORDS, options, to_folder
 from circuits.console.terminal import progress, say, say_files, say_json
-from circuits.errors import PromptError
+from circuits.errors import NoPairError, PromptError
 from circuits.strict.reading import to_json
 from circuits.strict.writing import SIGNATURE
 
@@ -99,8 +99,12 @@ def compare_tasks(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Two models on the same tasks: one table of all, and of a single task what is behind it."""
-    from circuits.contrasts import contrast
+    """Two models on the same tasks: one table of all, and of a single task what is behind it.
+
+    The pairs of all tasks are drawn before any is ranked, so that a mistake in the last name costs nothing. Of several tasks, one of
+    which a model can be asked nothing is told and left out.
+    """
+    from circuits.contrasts import contrast, to_same_task
     from circuits.models import load
     from circuits.ranking import UNITS
     from circuits.task_tables import contrast_blocks, contrast_values
@@ -110,7 +114,17 @@ def compare_tasks(
     kinds: Any = UNITS if units == "both" else (units,)
     with progress() as note:
         first, second = (load(name) for name in models)
-        found = [contrast((first, second), task, units=kinds, mlps=mlps, count=count, seed=seed, progress=note) for task in tasks]
+        asked, missing = [], []
+        for task in tasks:
+            try:
+                asked.append(to_same_task((first, second), task, count=count, seed=seed, progress=note))
+            except NoPairError as why:
+                missing.append(why)
+        if not asked:
+            raise missing[0]
+        found = [contrast((first, second), task, units=kinds, mlps=mlps, count=count, seed=seed, progress=note) for task in asked]
+    for why in missing:
+        click.echo(f"circuits: left out: {why}", err=True)
     written = []
     if output is not None:
         written = write_folder(output, lambda room: _fill_with_contrasts(room, found))

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from circuits.edges import Head
-from circuits.errors import PromptError
+from circuits.errors import CircuitsError, EdgeError, FileError, PromptError
 from circuits.ranking.curves import band_of_first, first_at_least
+from circuits.strict.building import build
+from circuits.strict.reading import read_object, to_json
+from circuits.strict.writing import SIGNATURE, write_folder
 
 Units = Literal["heads", "edges"]
 Mlps = Literal["computed", "held", "swapped"]
 UNITS: Final[tuple[Units, ...]] = ("heads", "edges")
 MLPS: Final[tuple[Mlps, ...]] = ("computed", "held", "swapped")
 SHARES: Final = (0.8, 0.9, 0.95)
+_BESIDE: Final = ("written_by", "counts", "panel")  # what files hold beside the record, for other readers
 
 _MLPS_IN_WORDS: Final = {
     "computed": "MLPs computed from what reaches them",
@@ -42,6 +47,15 @@ class RoleEdge:
 
     def __str__(self) -> str:
         return f"{self.head}:{self.key}→{self.query}"
+
+    @classmethod
+    def parse(cls, name: str) -> RoleEdge:
+        """Read `L11H7:S1→END`."""
+        head, _, ends = name.partition(":")
+        key, _, query = ends.partition("→")
+        if not key or not query:
+            raise EdgeError(f"{name!r} is not the name of an edge; write it as L11H7:S1→END (head, key, query)")
+        return cls(Head.parse(head), key, query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +142,34 @@ class Ranking:
         share = (size - sizes[after - 1]) / (sizes[after] - sizes[after - 1])
         return values[after - 1] + share * (values[after] - values[after - 1])
 
+    # Files
+
+    def to_values(self) -> dict[str, Any]:
+        """The record as plain values, units by name."""
+        ranked = [{"unit": str(known.unit), "effect": known.effect, "low": known.low, "high": known.high} for known in self.ranked]
+        return asdict(self) | {"ranked": ranked}
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `ranking.json` into a folder and return its path."""
+        text = to_json({"written_by": SIGNATURE} | self.to_values()) + "\n"
+        write_folder(Path(folder), lambda room: (room / "ranking.json").write_bytes(text.encode()))
+        return Path(folder) / "ranking.json"
+
+    @classmethod
+    def load(cls, path: str | Path) -> Ranking:
+        """Read a ranking from a file that `save`, `circuits rank -o` or `circuits compare -o` wrote, or from its folder."""
+        file = Path(path)
+        file = file / "ranking.json" if file.is_dir() else file
+        stored = {name: value for name, value in read_object(file).items() if name not in _BESIDE}
+        if isinstance(protocol := stored.get("protocol"), dict):
+            protocol.pop("words", None)
+        try:
+            known = build(cls, stored)
+            _check(known)
+        except CircuitsError as why:
+            raise FileError(f"{file} is not a ranking as this version writes it ({why}); rank the task again") from why
+        return known
+
     def __str__(self) -> str:
         lines = [f"{self.task} on {self.model}: {self.pairs} pairs, {self.units} {self.protocol.units}", f"protocol: {self.protocol}"]
         lines += [f"left out: {count} {reason}" for reason, count in self.left_out]
@@ -139,6 +181,20 @@ class Ranking:
         lines.append(f"CPR {self.cpr:.3f}, CMD {self.cmd:.3f}")
         lines += [f"  {known}" for known in self.ranked[:10]]
         return "\n".join(lines)
+
+
+def _check(known: Ranking) -> None:
+    """Refuse a ranking whose parts do not belong together: what reads it relies on this."""
+    for curve in (known.keep, known.random):
+        if len({len(curve.sizes), len(curve.explained), len(curve.low), len(curve.high)}) > 1 or not curve.sizes:
+            raise FileError("its curves have not one value for each size")
+        if curve.sizes[0] != 0 or list(curve.sizes) != sorted(set(curve.sizes)) or curve.sizes[-1] > known.units:
+            raise FileError("its curves do not go from no unit to all, each size once")
+    if len(known.each) != len(known.keep.sizes) or known.pairs < 1 or any(len(values) != known.pairs for values in known.each):
+        raise FileError(f"it has not one value for each size and each of its {known.pairs} pairs")
+    kind = Head if known.protocol.units == "heads" else RoleEdge
+    if len(known.ranked) > known.units or any(not isinstance(each.unit, kind) for each in known.ranked):
+        raise FileError(f"what it ranks is not at most {known.units} {known.protocol.units}")
 
 
 def _share(value: float) -> str:

@@ -29,7 +29,8 @@ _WIDTH: Final = 3.4  # inches: one column of two
 _PLOT: Final = 2.1  # inches: the height without caption and legend
 _LINE: Final = 0.1  # inches: a line of caption or legend
 _CAPTION: Final = 76  # letters in a line of the caption
-_LOWEST, _HIGHEST = -0.5, 1.5  # a curve beyond is cut, so that the part that matters stays readable
+_LOWEST, _HIGHEST = -0.5, 2.5  # a curve beyond is cut, so that the part that matters stays readable
+_BAND: Final = 1.5  # a band beyond is cut where its curve does not go there
 
 
 def keep_curves(
@@ -82,8 +83,10 @@ def _set_scale(ax: Axes, told: Sequence[Ranking]) -> None:
         ax.set_xlim(0.8, most * 1.25)
     else:
         ax.set_xlim(0, most * 1.02)
-    drawn = [value for each in told for curve in (each.keep, each.random) for value in (*curve.explained, *curve.low, *curve.high)]
-    ax.set_ylim(max(_LOWEST, min(-0.04, min(drawn) - 0.04)), min(_HIGHEST, max(1.06, max(drawn) + 0.04)))
+    curves = [curve for each in told for curve in (each.keep, each.random)]
+    lowest = min(value for curve in curves for value in (*curve.explained, *curve.low))
+    highest = max(value for curve in curves for value in (*curve.explained, *(min(_BAND, end) for end in curve.high)))
+    ax.set_ylim(max(_LOWEST, min(-0.04, lowest - 0.04)), min(_HIGHEST, max(1.06, highest + 0.04)))
 
 
 def _draw_curve(ax: Axes, ranking: Ranking, colour: str) -> None:
@@ -185,7 +188,7 @@ def _say(ax: Axes, told: Sequence[Ranking], share: float) -> None:
     ax.tick_params(which="minor", length=0)
     low, high = ax.get_ylim()
     whole = (1,) if (1 - share) / (high - low) > 0.055 else ()  # not where it would stand on the share's own tick
-    ax.yaxis.set_major_locator(FixedLocator([at for at in (-0.5, 0, 0.5, share, *whole, 1.5) if low <= at <= high]))
+    ax.yaxis.set_major_locator(FixedLocator([at for at in (-0.5, 0, 0.5, share, *whole, 1.5, 2, 2.5) if low <= at <= high]))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.set_ylabel("explained effect", fontsize=style.BODY, labelpad=2)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from circuits.errors import PromptError
+from circuits.errors import NoPairError, PromptError
 from circuits.models import as_model
 from circuits.tasks.families import ABOUT, FAMILIES, Candidate, YearsAfter
 from circuits.tasks.judging import judge
@@ -52,7 +52,7 @@ def to_task(model: Any, name: str | Path, *, count: int = 64, seed: int = 0, pro
     reasons = tuple(sorted((+left_out).items(), key=lambda reason: (-reason[1], reason[0])))
     if not items:
         why = "; ".join(f"{number} {reason}" for reason, number in reasons) or "its tokenizer cuts the words of this task in no usable way"
-        raise PromptError(f"no pair of {title} is left for {known.name}: {why}")
+        raise NoPairError(f"no pair of {title} is left for {known.name}: {why}")
     return Task(title, tuple(items), reasons, about)
 
 

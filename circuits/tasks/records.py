@@ -22,6 +22,9 @@ class Item:
         wrong = [(name, at) for name, at in self.roles if not 0 <= at < len(self.pair)]
         if wrong:
             raise PromptError(f"role {wrong[0][0]!r} stands at {wrong[0][1]}, outside the prompt, which has 0…{len(self.pair) - 1}")
+        unspeakable = [name for name, _ in self.roles if not name or "→" in name]
+        if unspeakable:
+            raise PromptError(f"a role cannot be called {unspeakable[0]!r}; give it a name without →, such as S1")
 
     def position(self, role: str) -> int:
         """Where a role stands."""
