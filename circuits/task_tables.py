@@ -94,7 +94,8 @@ def contrast_table(found: Sequence[Contrast]) -> Block:
             protocol = " / ".join(dict.fromkeys(_short(ranking.protocol) for ranking in couple))
             rows.append((visible(each.task), units, protocol, *told, _ratio(each.ratio(units)), chance))
     columns = ("task", "units", "protocol", f"{_name(SHARE)} {first}", f"{_name(SHARE)} {second}", "ratio", "random order")
-    return Block(f"How many explain {SHARE:.0%}: {first} against {second}", columns=columns, rows=tuple(rows))
+    mlps = " or ".join(dict.fromkeys(ranking.protocol.mlps for each in found for couple in each.rankings for ranking in couple))
+    return Block(f"How many explain {SHARE:.0%}, MLPs {mlps}: {first} against {second}", columns=columns, rows=tuple(rows))
 
 
 def _protocols(found: Sequence[Contrast]) -> Block:
@@ -219,8 +220,8 @@ def _name(share: float) -> str:
 
 
 def _short(protocol: Protocol) -> str:
-    order = "" if protocol.order == "exact" else ", estimated order"
-    return f"{protocol.positions}, MLPs {protocol.mlps}{order}"
+    """How positions are told apart, and whether the order is measured; the MLPs stand in the table's title."""
+    return f"{protocol.positions}{'' if protocol.order == 'exact' else ', estimated order'}"
 
 
 def _with_band(ranking: Ranking, share: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.text import Text
-from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, mapping_of, planted
+from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, mapping_of, planted, span_of
 
 from circuits.edges import Head
 from circuits.errors import EdgeError, FileError, PromptError
@@ -23,6 +25,7 @@ from circuits.render import style
 from circuits.render.canvas import save_figure
 from circuits.render.figure import mapping_figure
 from circuits.render.grids import Panel, effect_map, head_grid, to_panel
+from circuits.result import Circuit
 
 
 def texts(figure: Figure) -> list[Text]:
@@ -192,6 +195,34 @@ def test_a_key_without_a_span_and_a_query_in_the_middle_have_boxes_of_their_own(
     inner = mapping_of(2, 5, [(Head(3, 4), 0.4)], total=0.4, controls=False)
     said = words(mapping_figure(replace(planted(), mappings=(inner,), focus=(2, 5), spans=())))
     assert {"pos 2", "pos 5", "One head maps key pos 2 to query pos 5"} <= set(said)
+
+
+def crowded(key: int, query: int) -> Circuit:
+    """Boxes at every token but the query's, of two heights."""
+    spans = [span_of(str(at), (at,), (0, 3 - at % 2), ((0, 0),) if at % 2 else ()) for at in range(1, 9) if at != query]
+    ends = [span_of("query", (query,), (2, 11), ((2, 3),))]
+    mapping = mapping_of(key, query, [(head, 0.2) for head in CARRIERS], total=1.0)
+    return replace(planted(), mappings=(mapping,), focus=(key, query), spans=(*spans, *ends))
+
+
+@pytest.mark.parametrize(("key", "query"), [(5, 8), (1, 8), (7, 8), (1, 4), (3, 5)])
+def test_the_querys_line_and_the_carriers_names_keep_clear_of_the_boxes(key: int, query: int) -> None:
+    sheet = mapping_figure(crowded(key, query)).axes[0]
+    boxes = [patch for patch in sheet.patches if isinstance(patch, FancyBboxPatch) and patch.get_width() < 100]
+    frames = [(box.get_x(), box.get_y(), box.get_x() + box.get_width(), box.get_y() + box.get_height()) for box in boxes]
+    ties = [patch for patch in sheet.patches if type(patch) is PathPatch and patch.get_linestyle() != "solid"]
+    assert len(ties) >= 4 and len(frames) >= 5
+    places = [np.asarray(points) for tie in ties for points in tie.get_path().to_polygons(closed_only=False)]
+    x, y = np.concatenate([np.linspace(one, other, 9) for points in places for one, other in pairwise(points)]).T
+    for left, top, right, bottom in frames:
+        assert not ((x > left + 1) & (x < right - 1) & (y > top + 1) & (y < bottom - 1)).any()
+    figure = sheet.get_figure()
+    assert isinstance(figure, Figure)
+    names = [text for text in texts(figure) if text.get_text().startswith(("Modulated", "L"))]
+    for text in names:
+        corners = sheet.transData.inverted().transform(text.get_window_extent())
+        (left, low), (right, high) = corners.min(0), corners.max(0)
+        assert not any(left < frame[2] and frame[0] < right and low < frame[3] and frame[1] < high for frame in frames), text.get_text()
 
 
 def test_a_position_that_reads_itself_has_no_arrow_and_is_drawn() -> None:

@@ -2,12 +2,14 @@
 
 1. The sentence stands at the bottom, as large as it fits; of a long one the tokens that matter.
 2. Boxes stand in a row above it, each over its tokens, pushed apart where they would touch; the key has a box even without a span.
-3. The query's box, if it has one, stands above that row, and the output on top, both over their token.
+3. The query's box, if it has one, stands above that row, and the output on top, both over their token. What ties the query to its
+   token passes through the row in a lane of its own, which the boxes leave free.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from circuits.render import scene, style
@@ -53,6 +55,8 @@ class Box:
 
     @property
     def width(self) -> float:
+        if not self.lines:
+            return 0.0
         title, *rest = self.lines
         return max(width_of(title, style.BODY, bold=True), *(width_of(line, style.SMALL) for line in rest), 24.0) + 12
 
@@ -101,17 +105,21 @@ def draw_diagram(sheet: Axes, circuit: Circuit, share: float, area: Area) -> Non
     if query is not None:
         at = sentence.x_of(query.positions[-1]) or last
         query = replace(query, x=_inside(at, query.width, area), y=output.foot + 14)
-    row = _placed(_row_boxes(circuit, front), sentence, area, clear_of=None if query else last)
+    row, lane = _placed(_row_boxes(circuit, front), sentence, area, query=query, clear_of=None if query else last)
     _write_sentence(sheet, sentence, area, front)
-    for box in [*row, *([query] if query else [])]:
+    for box in row:
         _draw_ties(sheet, box, sentence, area, red=_holds_key(box, front))
+    if query is not None:
+        _draw_ties(
+            sheet, query, sentence, area, red=_holds_key(query, front), through=(lane, min((box.y for box in row), default=query.foot))
+        )
     _draw_stream(sheet, output, query, last, area)
     key = next((box for box in row if _holds_key(box, front)), None)
     for box in [*row, *([query] if query else [])]:
         _draw_lines(sheet, box, red=_holds_key(box, front))
     _draw_lines(sheet, output, red=False, strong=True)
     if front is not None and key is not None and front.key != front.query:
-        _draw_arrow(sheet, front, share, key, query or output, area)
+        _draw_arrow(sheet, front, share, key, query or output, area, row)
 
 
 # What there is to place
@@ -120,7 +128,10 @@ def draw_diagram(sheet: Axes, circuit: Circuit, share: float, area: Area) -> Non
 def _row_boxes(circuit: Circuit, front: Mapping | None) -> list[Box]:
     """The boxes of the row: the key's, then the spans that are held deepest, as many as are easy to read (the page has them all)."""
     ends = set() if front is None else {front.query} - {front.key}
-    spans = sorted((s for s in circuit.spans if not ends & set(s.positions)), key=lambda s: (-(s.layers or (0, -1))[1], -s.effect))
+    spans = sorted(
+        (s for s in circuit.spans if not ends & set(s.positions)),
+        key=lambda s: (-(s.layers or (0, -1))[1], -round(s.effect, 2), -s.positions[-1]),  # equal up to rounding: the later token
+    )
     boxes = [Box(scene.span_lines(span), span.positions) for span in spans]
     if front is None:
         return boxes[:4]
@@ -177,15 +188,17 @@ def _centres(widths: list[float], area: Area) -> tuple[float, ...]:
     return tuple(centres)
 
 
-def _placed(boxes: list[Box], sentence: Sentence, area: Area, *, clear_of: float | None) -> list[Box]:
-    """The boxes side by side over their tokens, left of the output's line where there is room."""
-    while len(boxes) > 1 and _total_width(boxes) > area.width:
+def _placed(boxes: list[Box], sentence: Sentence, area: Area, *, query: Box | None, clear_of: float | None) -> tuple[list[Box], float]:
+    """The boxes side by side over their tokens, left of the output's line where there is room, and where the query's lane is."""
+    lane = [] if query is None else [Box((), query.positions)]
+    while len(boxes) > 1 and _total_width([*boxes, *lane]) > area.width:
         boxes = boxes[:-1]
     right = area.right if clear_of is None or _total_width(boxes) > clear_of - 8 - area.left else clear_of - 8
     base = area.bottom - 24 - _TIE
-    ordered = sorted(boxes, key=lambda box: (_middle(box, sentence, area), box.positions))
+    ordered = sorted([*boxes, *lane], key=lambda box: (_middle(box, sentence, area), box.positions))
     centres = _apart([_middle(box, sentence, area) for box in ordered], [box.width for box in ordered], area.left, right)
-    return [replace(box, x=x, y=base - box.height) for box, x in zip(ordered, centres, strict=True)]
+    placed = [replace(box, x=x, y=base - box.height) for box, x in zip(ordered, centres, strict=True)]
+    return [box for box in placed if box.lines], next((box.x for box in placed if not box.lines), right)
 
 
 def _apart(wished: list[float], widths: list[float], left: float, right: float) -> list[float]:
@@ -251,20 +264,27 @@ def _draw_lines(sheet: Axes, box: Box, *, red: bool, strong: bool = False) -> No
         )
 
 
-def _draw_ties(sheet: Axes, box: Box, sentence: Sentence, area: Area, *, red: bool) -> None:
+def _draw_ties(sheet: Axes, box: Box, sentence: Sentence, area: Area, *, red: bool, through: tuple[float, float] | None = None) -> None:
+    """A line from each of its tokens up to the box; `through` a lane at this x, which ends at this height."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
-    foot, top = box.foot, area.bottom - 13 - sentence.size
+    top = area.bottom - 13 - sentence.size
+    colour = style.RED if red else style.MUTED
     for position in box.positions:
         x = sentence.x_of(position)
-        if x is not None:
-            curve = Path(
-                [(x, top), (x, (top + foot) / 2), (box.x, (top + foot) / 2), (box.x, foot)],
-                [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4],
-            )
-            colour = style.RED if red else style.MUTED
-            sheet.add_patch(PathPatch(curve, fill=False, edgecolor=colour, linewidth=0.6, linestyle=(0, (3, 2)), zorder=0.5))
+        if x is None:
+            continue
+        places = [(x, top), (box.x, box.foot)]
+        if through is not None:
+            lane, high = through
+            places[1:1] = [(lane, area.bottom - 24 - _TIE), (lane, high)]
+        points, codes = places[:1], [Path.MOVETO]
+        for (x0, y0), (x1, y1) in pairwise(places):
+            points += [(x0, (y0 + y1) / 2), (x1, (y0 + y1) / 2), (x1, y1)]
+            codes += [Path.CURVE4] * 3
+        line = Path(points, codes)
+        sheet.add_patch(PathPatch(line, fill=False, edgecolor=colour, linewidth=0.6, linestyle=(0, (3, 2)), zorder=0.5))
 
 
 def _draw_stream(sheet: Axes, output: Box, query: Box | None, last: float, area: Area) -> None:
@@ -275,7 +295,7 @@ def _draw_stream(sheet: Axes, output: Box, query: Box | None, last: float, area:
         sheet.plot([last, last], [area.bottom - 24, output.foot], color=style.LINE, linewidth=1.2, zorder=0.4)
 
 
-def _draw_arrow(sheet: Axes, front: Mapping, share: float, key: Box, end: Box, area: Area) -> None:
+def _draw_arrow(sheet: Axes, front: Mapping, share: float, key: Box, end: Box, area: Area, row: list[Box]) -> None:
     """From the key's box to its target, as wide as the total, with the carriers' names on the side where there is room."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
@@ -293,6 +313,8 @@ def _draw_arrow(sheet: Axes, front: Mapping, share: float, key: Box, end: Box, a
     wide = max([width_of(title, style.BODY, bold=True), *(width_of(row, style.BODY) for row in rows)])
     left_side = key.x - 8 - wide >= area.left
     x = key.x - 8 if left_side else (key.x if beside else max(key.x, end.x)) + 12
-    y = key.y - 10 - 9.5 * len(rows)
+    ends = (x - wide, x) if left_side else (x, x + wide)
+    below = min(box.y for box in row if box is key or (box.x - box.width / 2 < ends[1] and ends[0] < box.x + box.width / 2))
+    y = below - 10 - 9.5 * len(rows)
     for number, line in enumerate([title, *rows]):
         write(sheet, x, y + 9.5 * number, line, bold=number == 0, ha="right" if left_side else "left").set_zorder(6)

@@ -75,9 +75,12 @@ def _count(circuit: Circuit, share: float) -> int:
 
 
 def _balanced(circuit: Circuit, share: float, width: float, height: float) -> Tiles:
-    """The tiles of the left half: as many to a row as bring it nearest to the height of the right half."""
+    """The tiles of the left half: as many to a row as bring it nearest to the height of the right half; one or two, one below the other."""
     count = len(_shown(circuit, share, _MOST_LEFT))
     room = width - 2 * _PAD
+    if 1 <= count <= 2:
+        side = min(0.75 * room, (height - _TITLE_ROOM - 12) / count - _NAME_ROOM)
+        return Tiles(_PAD + (room - side) / 2, _TITLE_ROOM + 2, side, 1, 5.0, _NAME_ROOM)
     longest = max((width_of(_name(head), style.SMALL) for head in _shown(circuit, share, _MOST_LEFT)), default=0.0)
     most = max(3, int((room + 5.0) // (longest + 4.0)))
     choices = [
