@@ -29,6 +29,7 @@ from measure import CLOCKS, Aim, Clock, Line, Spread, in_fresh_process, interlea
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch.utils.flop_counter import FlopCounterMode
 from transformer_lens.patching import generic_activation_patch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -295,12 +296,19 @@ def whole_scan(settings: Settings) -> Iterator[Line]:
         hooked, changes = asked.some_heads(8), message_changes(asked)
         check(asked, hooked, changes, hooked)
         acts = (partial(scan_whole, asked), partial(patch_by_forwards, asked, changes, hooked))
-        ours, forwards = interleave(acts, repeats=1 if settings.quick else 3, clock=settings.clock)
+        ours, forwards = interleave(acts, repeats=3, clock=settings.clock)
         forwards = forwards.scaled(1 / len(hooked))
-        measured = f"gpt2 9 tokens, pair differs at {key}: scan of all {144 * 45} edges"
-        yield Line(
-            measured, "one hooked forward (ours / other)", seconds(ours.median), seconds(forwards.median), ours.of(forwards), Aim("<", 40)
-        )
+        work, forward_work = arithmetic(acts[0]), arithmetic(acts[1]) / len(hooked)
+        measured = f"gpt2 9 tokens, pair differs at {key}: scan of all {144 * 45} edges, {work / 1e9:.0f} GFLOP"
+        against = f"one hooked forward, {forward_work / 1e9:.2f} GFLOP (ours / other)"
+        yield Line(measured, against, seconds(ours.median), seconds(forwards.median), ours.of(forwards), Aim("<", 40))
+
+
+def arithmetic(act: Callable[[], object]) -> int:
+    """Multiplications and additions of matrix products."""
+    with FlopCounterMode(display=False) as counted:
+        act()
+    return counted.get_total_flops()
 
 
 def growth(settings: Settings) -> Iterator[Line]:
