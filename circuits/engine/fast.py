@@ -1,20 +1,20 @@
 """The fast path: carry only what changes, all rows together.
 
-A change at layer l and position p can only reach positions ≥ p, above l. So the rows of one call that share their first position
-`start` form a stream (pair, row, position ≥ start, d_model); everything before `start` is read from the base run and shared.
+A change at layer l and position p can only reach positions ≥ p, above l. So rows that share their first position `start` form a
+stream (pair, row, position ≥ start, d_model); everything before `start` is read from the base run and shared.
 
 1. A row whose first change is a write (an edge, a head, a block's output) joins after the attention of that layer, as the base
    run's stream plus the change. One whose first change comes before (the residual stream, a knocked-out score) joins at its input.
 2. A row that differs from the base at `start` alone is *narrow*: the MLP of its layer and the projections of the next run for that
    one position. One attention later it is wide.
 3. The answer is read at the last position, so in the last layer only that query is computed.
-4. Rows climb (`climb`) with the runs that they change, or behind them.
+4. Rows climb (`climb`) with the runs that they change, or behind them; streams of several starts climb together.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,21 +62,35 @@ def carry(
 
     Where base and source are still to be run, `along` holds their travellers: they climb with the first rows.
     """
-    pairs, length, width = base.final.shape
-    top = base.final.new_empty(pairs, len(rows), width)
-    by_start: dict[int, list[int]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        by_start[row.first_position].append(index)
-    for start, group in by_start.items():
-        group.sort(key=lambda index: rows[index].first_layer)
-        numbers = pairs * (length - start) * (16 * width + 3 * layout.heads * length)  # live at once, per row
-        step = max(1, budget // (numbers * base.final.element_size()))
-        for chunk in (group[at : at + step] for at in range(0, len(group), step)):
-            stream = _Stream(layout, base, source, [rows[index] for index in chunk], knockout=knockout)
-            climb(layout, [*along, stream.travel()])
-            top[:, chunk], along = stream.top(), ()
+    top = base.final.new_empty(len(base.final), len(rows), base.final.shape[-1])
+    for chunk in _chunks(layout, base, rows, budget):
+        by_start: dict[int, list[int]] = defaultdict(list)
+        for index in chunk:
+            by_start[rows[index].first_position].append(index)
+        streams = [_Stream(layout, base, source, [rows[index] for index in group], knockout=knockout) for group in by_start.values()]
+        climb(layout, [*along, *(stream.travel() for stream in streams)])
+        along = ()
+        for group, stream in zip(by_start.values(), streams, strict=True):
+            top[:, group] = stream.top()
     climb(layout, along)
     return top
+
+
+def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
+    """The rows in the order in which they join, as many at a time as the budget holds, at least one."""
+    pairs, length, width = base.final.shape
+    position = pairs * (16 * width + 3 * layout.heads * length) * base.final.element_size()  # live at once, per position of a row
+    chunk: list[int] = []
+    held = 0
+    for index in sorted(range(len(rows)), key=lambda index: rows[index].first_layer):
+        needed = position * (length - rows[index].first_position)
+        if chunk and held + needed > budget:
+            yield chunk
+            chunk, held = [], 0
+        chunk.append(index)
+        held += needed
+    if chunk:
+        yield chunk
 
 
 class _Stream:
