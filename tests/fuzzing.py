@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
@@ -33,6 +33,7 @@ from circuits.edges import Edge, Head
 from circuits.errors import CircuitsError, PromptError
 from circuits.graph import EXPORTS, export
 from circuits.prompts import Prompt, swap_words
+from circuits.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
 from circuits.render import to_dot, to_page
 from circuits.result import Circuit
 from circuits.sources import adapter, directory, state_dict, vetting
@@ -262,6 +263,32 @@ def _circuit_inputs() -> Inputs:
     return st.one_of(whole, whole, whole, other, bent, loose)
 
 
+@cache
+def small_ranking(units: Literal["heads", "edges"]) -> Ranking:
+    """Three units, three sizes, two pairs."""
+    names = (Head(0, 0), Head(0, 1), Head(1, 0))
+    listed = names if units == "heads" else tuple(RoleEdge(head, "S1", "END") for head in names)
+    curve = Curve((0, 1, 3), (0.0, 0.85, 1.0), (0.0, 0.8, 1.0), (0.0, 0.9, 1.0))
+    return Ranking(
+        task="words", model="mini", fingerprint="0", gated=True, protocol=Protocol(units), pairs=2, left_out=(("are too long", 1),),
+        units=3, ranked=tuple(Ranked(unit, 0.5, 0.4, 0.6) for unit in listed), keep=curve, random=curve, cpr=0.7, cmd=0.3, seed=0,
+        each=((0.0, 0.0), (0.8, 0.9), (1.0, 1.0)),
+    )  # fmt: skip
+
+
+def _read_ranking(given: bytes, room: Path) -> None:
+    (room / "ranking.json").write_bytes(given)
+    known = Ranking.load(room)
+    assert not CONTROL.search(str(known)), "a ranking must not pass control characters on"
+    known.count(), known.needed(), known.random_at(2), known.to_values()
+
+
+def _ranking_inputs() -> Inputs:
+    plain = [small_ranking(units).to_values() | {"written_by": "circuits", "counts": {}} for units in ("heads", "edges")]
+    whole = st.sampled_from(plain).flatmap(lambda value: mutated(json.loads(json.dumps(value)))).map(to_wild_json)
+    return st.one_of(whole.map(lambda text: text.encode("utf-8", "surrogatepass")), damaged(json.dumps(plain[1]).encode()))
+
+
 def _read_jsonl(given: bytes, room: Path) -> None:
     (room / "text.jsonl").write_bytes(given)
     for text in read_texts(room / "text.jsonl"):
@@ -480,6 +507,7 @@ class Reader:
 
 READERS = (
     Reader("circuit.json + safetensors", _circuit_inputs, _read_circuit, 6000),
+    Reader("ranking.json", _ranking_inputs, _read_ranking, 4000),
     Reader("jsonl text", _jsonl_inputs, _read_jsonl, 4000),
     Reader(".pth state dict", _state_inputs, _read_state, 2000),
     Reader("converted GGUF in the cache", lambda: st.one_of(damaged(b'{"weights": "1"}'), st.binary(max_size=40)), _read_cache, 1500),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from circuits.edges import Head
-from circuits.errors import CircuitsError, EdgeError, FileError, PromptError
+from circuits.errors import CircuitsError, EdgeError, FileError, PromptError, escaped
 from circuits.ranking.curves import band_of_first, first_at_least
 from circuits.strict.building import build
 from circuits.strict.reading import read_object, to_json
@@ -180,7 +180,7 @@ class Ranking:
             lines.append(f"n{share * 100:g}: {_count(count)} [{_count(low)}, {_count(high)}]{chance}")
         lines.append(f"CPR {self.cpr:.3f}, CMD {self.cmd:.3f}")
         lines += [f"  {known}" for known in self.ranked[:10]]
-        return "\n".join(lines)
+        return "\n".join(map(escaped, lines))  # names may come from a file
 
 
 def _check(known: Ranking) -> None:
