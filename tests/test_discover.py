@@ -63,12 +63,6 @@ def test_spans_end_below_their_last_reader_and_begin_at_the_first_at_the_query(w
     assert spans['"'] == (7, 11)
 
 
-def test_the_dense_variant_needs_forty_heads_or_more() -> None:
-    found = trace(load("planted-dense"), planted.PROMPT, key="large", swap=planted.SWAP)
-    assert len(found.carriers()) >= 40
-    assert set(map(str, found.carriers())) <= set(planted.PLANTED_DENSE)
-
-
 @pytest.mark.parametrize("head", planted.INDUCTION_MAPPINGS)
 def test_induction_is_the_previous_token_head_and_the_induction_head(head: str) -> None:
     key, query, counterfactual, foil = planted.INDUCTION_MAPPINGS[head]

@@ -152,6 +152,7 @@ def test_dense_needs_many_more_heads_than_sparse(measured: Circuit) -> None:
     dense = trace(load("planted-dense"), planted.PROMPT, key="large", swap=planted.SWAP)
     found = compare(dense, measured)
     assert (len(found.carriers[0]), len(found.carriers[1])) == (43, 5)
+    assert set(map(str, dense.carriers())) <= set(planted.PLANTED_DENSE)
     assert found.ratio == pytest.approx(8.6)
     assert set(found.overlap) == set(found.carriers[0]) & set(found.carriers[1])
     assert found.open_edges[1] < found.open_edges[0]
