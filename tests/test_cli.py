@@ -303,7 +303,7 @@ def test_messages_are_folded_and_made_visible() -> None:
 
 def test_the_installed_command_says_one_line_without_a_traceback() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", "from circuits.cli import main; main()", "tokens", "planted-sparse", "flibbertigibbet"],
+        [sys.executable, "-c", "from circuits.cli import main; main()", "tokens", "flibbertigibbet→", "x"],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"},
