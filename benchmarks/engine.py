@@ -25,7 +25,20 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 import pandas as pd
 import torch
-from measure import CLOCKS, Aim, Clock, Line, Spread, in_fresh_process, interleave, megabytes, peak_of, seconds, show, show_header
+from measure import (
+    CLOCKS,
+    Aim,
+    Clock,
+    Line,
+    Spread,
+    in_fresh_process,
+    interleave,
+    megabytes,
+    peak_of,
+    seconds,
+    show,
+    show_header,
+)
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -34,9 +47,10 @@ from transformer_lens.patching import generic_activation_patch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import circuits
-from circuits.edges import Edge, Head
 from circuits.engine import Row, Scan, prepare, prepare_and_measure, scan
-from circuits.models import Model, as_model
+from circuits.heads import Edge, Head
+from circuits.models.load import as_model
+from circuits.models.model import Model
 from circuits.prompts import Metric, Pair, Prompt, to_pair
 
 TOLERANCE = 1e-4
@@ -94,7 +108,9 @@ def gpt2_small(layers: int = 12) -> Model:
     words = {f"w{index}": index for index in range(50256)} | {"<|endoftext|>": 50256}
     spelling = Tokenizer(WordLevel(words, unk_token="<|endoftext|>"))
     spelling.pre_tokenizer = WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=spelling, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=spelling, bos_token="<|endoftext|>", eos_token="<|endoftext|>"
+    )
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(n_layer=layers, initializer_range=0.05)).eval().requires_grad_(False)
     return as_model((model, tokenizer))
@@ -112,7 +128,9 @@ def smollm2() -> Model | None:
 
 def random_question(model: Model, length: int, *, key: int, query: int) -> Question:
     """Random tokens after BOS, of which the counterfactual has another at `key`; answer and foil are what that moves furthest apart."""
-    drawn = torch.randint(model.vocab_size - 1, (length + 1,), generator=torch.Generator().manual_seed(length)).tolist()
+    drawn = torch.randint(
+        model.vocab_size - 1, (length + 1,), generator=torch.Generator().manual_seed(length)
+    ).tolist()
     if model.reads_bos and key > 0:
         drawn[0] = model.tokenizer.bos_token_id
     clean, other = drawn[:length], [*drawn[:key], drawn[length], *drawn[key + 1 : length]]
@@ -139,7 +157,9 @@ def written_question(model: Model, *, middle: bool = False) -> Question:
 
 def sweep(asked: Question, heads: Sequence[Head] | None = None) -> torch.Tensor:
     """Ours: the effect of each head, from nothing."""
-    return prepare_and_measure(asked.model, [asked.pair], asked.rows(asked.heads if heads is None else heads))[1][:, 0]
+    return prepare_and_measure(
+        asked.model, [asked.pair], asked.rows(asked.heads if heads is None else heads)
+    )[1][:, 0]
 
 
 def scan_whole(asked: Question) -> Scan:
@@ -152,7 +172,9 @@ def message_changes(asked: Question) -> dict[str, torch.Tensor]:
     """By the name of each layer's z: counterfactual message minus clean message of every head, read off TransformerLens' own cache."""
     model, found = asked.model, {}
     sides = [
-        model.bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith(("hook_pattern", "hook_v")))[1]
+        model.bridge.run_with_cache(
+            tokens, names_filter=lambda name: name.endswith(("hook_pattern", "hook_v"))
+        )[1]
         for tokens in asked.tokens()
     ]
     group = model.n_heads // model.n_key_value_heads
@@ -160,14 +182,19 @@ def message_changes(asked: Question) -> dict[str, torch.Tensor]:
         where = f"blocks.{layer}.attn"
         clean, other = (
             side[f"{where}.hook_pattern"][0, :, asked.query, asked.key, None]
-            * side[f"{where}.hook_v"][0, asked.key].unflatten(-1, (-1, model.d_head)).reshape(-1, model.d_head).repeat_interleave(group, 0)
+            * side[f"{where}.hook_v"][0, asked.key]
+            .unflatten(-1, (-1, model.d_head))
+            .reshape(-1, model.d_head)
+            .repeat_interleave(group, 0)
             for side in sides
         )
         found[f"{where}.hook_z"] = other - clean  # (head, d_head)
     return found
 
 
-def patch_by_forwards(asked: Question, changes: dict[str, torch.Tensor], heads: Sequence[Head]) -> torch.Tensor:
+def patch_by_forwards(
+    asked: Question, changes: dict[str, torch.Tensor], heads: Sequence[Head]
+) -> torch.Tensor:
     """(a): the metric of each head's row. Nothing below the edge changes, so adding its change of message is exact."""
 
     def add(z: torch.Tensor, index: Sequence[int], change: Any) -> torch.Tensor:
@@ -178,7 +205,9 @@ def patch_by_forwards(asked: Question, changes: dict[str, torch.Tensor], heads: 
     table = pd.DataFrame([(head.layer, head.index) for head in heads], columns=["layer", "head"])
     with torch.inference_mode():
         held: Any = changes  # what the setter gets per layer; TransformerLens only looks names up in it
-        return generic_activation_patch(asked.model.bridge, asked.tokens()[0], held, asked.metric, add, "z", index_df=table)
+        return generic_activation_patch(
+            asked.model.bridge, asked.tokens()[0], held, asked.metric, add, "z", index_df=table
+        )
 
 
 def gradient(asked: Question) -> torch.Tensor:
@@ -194,14 +223,20 @@ def gradient(asked: Question) -> torch.Tensor:
     return torch.autograd.grad(value, opened)[0]
 
 
-def check(asked: Question, heads: Sequence[Head], changes: dict[str, torch.Tensor], batched: Sequence[Head]) -> float:
+def check(
+    asked: Question, heads: Sequence[Head], changes: dict[str, torch.Tensor], batched: Sequence[Head]
+) -> float:
     """The largest disagreement of the three exact ways, as a share of the gap."""
     clean, other = (float(asked.metric(asked.model.logits(tokens))) for tokens in asked.tokens())
     hooked = (clean - patch_by_forwards(asked, changes, heads)) / (clean - other)
     plain = prepare(asked.model, [asked.pair], path="plain").effects(asked.rows(batched))[:, 0]
-    worst = max(float((sweep(asked, heads) - hooked).abs().max()), float((sweep(asked, batched) - plain).abs().max()))
+    worst = max(
+        float((sweep(asked, heads) - hooked).abs().max()), float((sweep(asked, batched) - plain).abs().max())
+    )
     if not worst <= TOLERANCE:
-        raise SystemExit(f"the ways disagree by {worst:.2g} of the gap, more than {TOLERANCE:g}: no time is worth printing")
+        raise SystemExit(
+            f"the ways disagree by {worst:.2g} of the gap, more than {TOLERANCE:g}: no time is worth printing"
+        )
     return worst
 
 
@@ -272,13 +307,20 @@ def compare(case: Case, settings: Settings) -> Iterator[Line]:
         lambda: plain.effects(asked.rows(batched)),
         lambda: gradient(asked),
     )
-    taken = interleave(acts, repeats=min(3, case.repeats) if settings.quick else case.repeats, clock=settings.clock)
+    taken = interleave(
+        acts, repeats=min(3, case.repeats) if settings.quick else case.repeats, clock=settings.clock
+    )
     at_hand, from_nothing, forwards, caching, batch, backward = taken
     forwards, batch = forwards.scaled(count / len(hooked)), batch.scaled(count / len(batched))
     measured = f"{case.name}: all {count} heads (equal to {worst:.0e})"
     for against, ours, other, aim in (
         (f"(a) a hooked forward a row{_scaled(hooked, count)}; runs at hand", at_hand, forwards, case.aim),
-        (f"(a) a hooked forward a row{_scaled(hooked, count)}; from nothing", from_nothing, forwards.and_then(caching), case.aim),
+        (
+            f"(a) a hooked forward a row{_scaled(hooked, count)}; from nothing",
+            from_nothing,
+            forwards.and_then(caching),
+            case.aim,
+        ),
         (f"(b) one hooked batch{_scaled(batched, count)}; runs at hand", at_hand, batch, None),
         ("(c) one gradient pass; from nothing", from_nothing, backward, case.gradient),
     ):
@@ -299,9 +341,13 @@ def whole_scan(settings: Settings) -> Iterator[Line]:
         ours, forwards = interleave(acts, repeats=3, clock=settings.clock)
         forwards = forwards.scaled(1 / len(hooked))
         work, forward_work = arithmetic(acts[0]), arithmetic(acts[1]) / len(hooked)
-        measured = f"gpt2 9 tokens, pair differs at {key}: scan of all {144 * 45} edges, {work / 1e9:.0f} GFLOP"
+        measured = (
+            f"gpt2 9 tokens, pair differs at {key}: scan of all {144 * 45} edges, {work / 1e9:.0f} GFLOP"
+        )
         against = f"one hooked forward, {forward_work / 1e9:.2f} GFLOP (ours / other)"
-        yield Line(measured, against, seconds(ours.median), seconds(forwards.median), ours.of(forwards), Aim("<", 40))
+        yield Line(
+            measured, against, seconds(ours.median), seconds(forwards.median), ours.of(forwards), Aim("<", 40)
+        )
 
 
 def arithmetic(act: Callable[[], object]) -> int:
@@ -317,16 +363,24 @@ def growth(settings: Settings) -> Iterator[Line]:
     def line(measured: str, small: Callable[[], object], large: Callable[[], object]) -> Line:
         small(), large()
         first, second = interleave((small, large), repeats=5, clock=settings.clock)
-        return Line(measured, "(larger / smaller)", seconds(second.median), seconds(first.median), second.of(first))
+        return Line(
+            measured, "(larger / smaller)", seconds(second.median), seconds(first.median), second.of(first)
+        )
 
     at = {length: _gpt2(length)() for length in (64, 128, 256)}
     yield line("gpt2, query last: 128 tokens against 64", lambda: sweep(at[64]), lambda: sweep(at[128]))
     yield line("gpt2, query last: 256 tokens against 128", lambda: sweep(at[128]), lambda: sweep(at[256]))
     half = random_question(gpt2_small(6), 64, key=39, query=63)
-    yield line("gpt2 64 tokens: 12 layers and 144 heads against 6 and 72", lambda: sweep(half), lambda: sweep(at[64]))
+    yield line(
+        "gpt2 64 tokens: 12 layers and 144 heads against 6 and 72", lambda: sweep(half), lambda: sweep(at[64])
+    )
     runs, rows = prepare(at[64].model, [at[64].pair]), at[64].rows(at[64].heads)
     more = [*rows, *(Row.of_edges([Edge(head, 38, 63)]) for head in at[64].heads)]
-    yield line("gpt2 64 tokens: 288 rows against 144, runs prepared", lambda: runs.effects(rows), lambda: runs.effects(more))
+    yield line(
+        "gpt2 64 tokens: 288 rows against 144, runs prepared",
+        lambda: runs.effects(rows),
+        lambda: runs.effects(more),
+    )
 
 
 def memory(settings: Settings) -> Iterator[Line]:
@@ -337,7 +391,14 @@ def memory(settings: Settings) -> Iterator[Line]:
         ours, other = (in_fresh_process(__file__, "--peak", act) for act in (f"sweep {place}", "cache"))
         ratio = Spread(((ours["peak"] - ours["before"]) / (other["peak"] - other["before"]),))
         measured = f"gpt2 256 tokens, query {place}: peak memory of a sweep"
-        yield Line(measured, "one forward with cache (ours / other)", _memory(ours), _memory(other), ratio, Aim("<", 1.5))
+        yield Line(
+            measured,
+            "one forward with cache (ours / other)",
+            _memory(ours),
+            _memory(other),
+            ratio,
+            Aim("<", 1.5),
+        )
 
 
 def _memory(side: dict[str, float]) -> str:
@@ -365,19 +426,31 @@ def sections(settings: Settings) -> Iterator[tuple[str, Callable[[], Iterator[Li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer cases and repeats, under two minutes")
     parser.add_argument("--full", action="store_true", help="run every row of (a) and (b) instead of scaling")
     parser.add_argument(
-        "--only", metavar="NAME", default="", help="lines whose name contains this: gpt2, smollm2, 'gpt2 64', scan, growth, memory"
+        "--only",
+        metavar="NAME",
+        default="",
+        help="lines whose name contains this: gpt2, smollm2, 'gpt2 64', scan, growth, memory",
     )
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: processor time, for one thread on a busy machine")
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="cpu: processor time, for one thread on a busy machine",
+    )
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak:
         return print_peak(options.peak)
     settings = Settings(options.quick, options.full, CLOCKS[options.clock])
-    print(f"{torch.get_num_threads()} threads; times and ratios are medians, in brackets the least and the most.\n")
+    print(
+        f"{torch.get_num_threads()} threads; times and ratios are medians, in brackets the least and the most.\n"
+    )
     show_header()
     for name, lines in sections(settings):
         if options.only not in name or (name.startswith("smollm2") and smollm2() is None):

@@ -46,7 +46,10 @@ def fuzz(reader: Reader, count: int, seed: int) -> tuple[Counter[str], dict[str,
                 raise
             outcomes["failed"] += 1
             last = traceback.extract_tb(why.__traceback__)[-1]
-            failures.setdefault(f"{type(why).__name__} at {last.filename}:{last.lineno}", f"{traceback.format_exc()}\n{str(given)[:400]}")
+            failures.setdefault(
+                f"{type(why).__name__} at {last.filename}:{last.lineno}",
+                f"{traceback.format_exc()}\n{str(given)[:400]}",
+            )
 
     run()
     return outcomes, failures
@@ -70,7 +73,10 @@ def main() -> int:
         total += outcomes
         found |= failures
         counts = (outcomes.total(), outcomes["accepted"], outcomes["refused"], outcomes["failed"])
-        print("{:32} {:>7} {:>9} {:>8} {:>7} {:>8.1f}".format(reader.name, *counts, time.monotonic() - start), flush=True)
+        print(
+            "{:32} {:>7} {:>9} {:>8} {:>7} {:>8.1f}".format(reader.name, *counts, time.monotonic() - start),
+            flush=True,
+        )
     counts = (total.total(), total["accepted"], total["refused"], total["failed"])
     print("{:32} {:>7} {:>9} {:>8} {:>7} {:>8.1f}".format("all", *counts, time.monotonic() - begun))
     for where, trace in found.items():

@@ -124,7 +124,9 @@ def _resident(name: str) -> int:
     status = Path("/proc/self/status")
     if not status.exists():  # not Linux: only the peak of the whole process is known
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith(f"{name}:"))
+    return next(
+        int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith(f"{name}:")
+    )
 
 
 def show(cells: Sequence[str]) -> None:

@@ -31,10 +31,10 @@ from measure import CLOCKS, Aim, Line, Spread, interleave, megabytes, seconds, s
 
 import circuits
 from circuits.engine import prepare
-from circuits.mapping import measure_mapping
-from circuits.models import Model
+from circuits.models.model import Model
 from circuits.prompts import to_pair
-from circuits.records import Mapping
+from circuits.tracing.mapping import measure_mapping
+from circuits.tracing.records import Mapping
 
 MODEL, TOLERANCE = "mini", 1e-4
 STARTS = ("", "The opposite of ", "The opposite of the opposite of ")
@@ -55,7 +55,15 @@ def questions(count: int, *, starts: Sequence[str] = STARTS[:1]) -> list[dict[st
         answer, foil = opposite(one), opposite(other)
         if answer == foil or opposite(one) == other:
             other, foil = ("hot", "cold") if one not in ("hot", "cold") else ("large", "small")
-        lines.append({"prompt": f'{start}The opposite of "{one}" is "', "key": one, "swap": {one: other}, "answer": answer, "foil": foil})
+        lines.append(
+            {
+                "prompt": f'{start}The opposite of "{one}" is "',
+                "key": one,
+                "swap": {one: other},
+                "answer": answer,
+                "foil": foil,
+            }
+        )
     return lines
 
 
@@ -72,27 +80,41 @@ def write(path: Path, lines: Sequence[dict[str, Any]]) -> Path:
 
 
 def trace(model: Model, line: dict[str, Any]) -> Mapping:
-    return circuits.trace(model, line["prompt"], **{name: line[name] for name in line if name != "prompt"}).mapping()
+    return circuits.trace(
+        model, line["prompt"], **{name: line[name] for name in line if name != "prompt"}
+    ).mapping()
 
 
 def measure_alone(model: Model, line: dict[str, Any]) -> Mapping:
     pair = to_pair(model, line["prompt"], swap=line["swap"], answer=line["answer"], foil=line["foil"])
-    return measure_mapping(prepare(model, [pair]), pair.clean.position(line["key"]), len(pair) - 1, controls=False)
+    return measure_mapping(
+        prepare(model, [pair]), pair.clean.position(line["key"]), len(pair) - 1, controls=False
+    )
 
 
-def check(model: Model, found: circuits.Sweep, lines: Sequence[dict[str, Any]], places: Sequence[int]) -> float:
+def check(
+    model: Model, found: circuits.Sweep, lines: Sequence[dict[str, Any]], places: Sequence[int]
+) -> float:
     """The largest disagreement with `trace`; other carriers end the run."""
     if len(found.table) < len(lines):
-        raise SystemExit(f"{len(found.errors)} lines could not be measured, the first: {found.errors['error'][0]}")
+        raise SystemExit(
+            f"{len(found.errors)} lines could not be measured, the first: {found.errors['error'][0]}"
+        )
     worst = 0.0
     for place in places:
         row, known = found.table.iloc[place], trace(model, lines[place])
         if tuple(map(str, known.carriers())) != row["carriers"]:
-            raise SystemExit(f"line {row['line']} has the carriers {row['carriers']} in the sweep and {known.carriers()} in its trace")
+            raise SystemExit(
+                f"line {row['line']} has the carriers {row['carriers']} in the sweep and {known.carriers()} in its trace"
+            )
         ordered = sorted(known.heads, key=lambda effect: effect.head)
-        worst = max(worst, *(abs(effect.effect - mine) for effect, mine in zip(ordered, row["effects"], strict=True)))
+        worst = max(
+            worst, *(abs(effect.effect - mine) for effect, mine in zip(ordered, row["effects"], strict=True))
+        )
     if not worst <= TOLERANCE:
-        raise SystemExit(f"sweep and trace disagree by {worst:.2g} of the gap, more than {TOLERANCE:g}: no time is worth printing")
+        raise SystemExit(
+            f"sweep and trace disagree by {worst:.2g} of the gap, more than {TOLERANCE:g}: no time is worth printing"
+        )
     return worst
 
 
@@ -111,13 +133,23 @@ def compare_with_traces(room: Path, count: int, options: argparse.Namespace) -> 
         lambda: [measure_alone(model, line) for line in chosen],
         lambda: circuits.sweep(model, few, room / f"turn{next(turn)}", controls=True),
     )
-    ours, *others = interleave(acts, repeats=1 if options.quick or options.full else 3, clock=CLOCKS[options.clock])
-    names = ("(a) circuits.trace", "(b) to_pair, prepare, measure_mapping(controls=False)", "(c) sweep --controls")
+    ours, *others = interleave(
+        acts, repeats=1 if options.quick or options.full else 3, clock=CLOCKS[options.clock]
+    )
+    names = (
+        "(a) circuits.trace",
+        "(b) to_pair, prepare, measure_mapping(controls=False)",
+        "(c) sweep --controls",
+    )
     run = "" if options.full else f", {len(some)} run"
     for name, other, aim in zip(names, others, (Aim("≥", 5), None, None), strict=True):
         ratio = other.scaled(count / len(some)).of(ours)
         told = f"{MODEL}: sweep of {count} pairs of one length, a pair (equal to {worst:.0e})"
-        show(Line(told, name + run, seconds(ours.median / count), seconds(other.median / len(some)), ratio, aim).cells())
+        show(
+            Line(
+                told, name + run, seconds(ours.median / count), seconds(other.median / len(some)), ratio, aim
+            ).cells()
+        )
 
 
 # Processes
@@ -125,7 +157,11 @@ def compare_with_traces(room: Path, count: int, options: argparse.Namespace) -> 
 
 def compare_processes(room: Path, count: int, turns: int) -> None:
     file = write(room / "many.jsonl", questions(count))
-    ways = {"2 processes of 1 thread": (2, 1), "1 process of 1 thread": (1, 1), "1 process of 2 threads": (1, 2)}
+    ways = {
+        "2 processes of 1 thread": (2, 1),
+        "1 process of 1 thread": (1, 1),
+        "1 process of 2 threads": (1, 2),
+    }
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(turns):
         for name, (processes, threads) in ways.items():
@@ -133,12 +169,21 @@ def compare_processes(room: Path, count: int, turns: int) -> None:
     ours, *others = (Spread(tuple(values)) for values in taken.values())
     for name, other in zip(list(ways)[1:], others, strict=True):
         told = f"{MODEL}: sweep of {count} lines by 2 processes of 1 thread"
-        show(Line(told, name, seconds(ours.median), seconds(other.median), other.of(ours), Aim("≥", 1.2)).cells())
+        show(
+            Line(
+                told, name, seconds(ours.median), seconds(other.median), other.of(ours), Aim("≥", 1.2)
+            ).cells()
+        )
 
 
 def launched(file: Path, out: Path, processes: int, threads: int) -> float:
     """Seconds from the moment at which all processes are ready until all are done."""
-    known = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "OMP_NUM_THREADS": str(threads)}
+    known = {
+        "WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+        "OMP_NUM_THREADS": str(threads),
+    }
     workers = [
         subprocess.Popen(
             [sys.executable, __file__, "--worker", str(file), str(out)],
@@ -177,13 +222,29 @@ def work(file: str, out: str) -> None:
 
 def show_memory(room: Path, count: int) -> None:
     file = write(room / "long.jsonl", questions(count, starts=STARTS))
-    told = subprocess.run([sys.executable, __file__, "--memory", str(file), str(room / "long")], check=True, capture_output=True, text=True)
+    told = subprocess.run(
+        [sys.executable, __file__, "--memory", str(file), str(room / "long")],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     moments: list[tuple[int, int, int]] = json.loads(told.stdout.splitlines()[-1])
     early, late = moments[0], moments[-1]
     ratio = Spread((late[2] / early[2],))
     told = f"{MODEL}: peak memory of a sweep after {late[0]} prompts, model included"
-    show(Line(told, f"after {early[0]} (ours / other)", megabytes(late[2]), megabytes(early[2]), ratio, Aim("<", 1.1)).cells())
-    listed = ", ".join(f"{done} lines {megabytes(held)} (peak {megabytes(peak)})" for done, held, peak in moments)
+    show(
+        Line(
+            told,
+            f"after {early[0]} (ours / other)",
+            megabytes(late[2]),
+            megabytes(early[2]),
+            ratio,
+            Aim("<", 1.1),
+        ).cells()
+    )
+    listed = ", ".join(
+        f"{done} lines {megabytes(held)} (peak {megabytes(peak)})" for done, held, peak in moments
+    )
     print(f"\nHeld at five moments: {listed}.")
 
 
@@ -195,18 +256,31 @@ def remember(file: str, out: str) -> None:
 
     def note(stage: str, done: int, total: int) -> None:
         if done >= (len(moments) + 1) * total / 5:
-            moments.append((done, psutil.Process().memory_info().rss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+            moments.append(
+                (
+                    done,
+                    psutil.Process().memory_info().rss,
+                    resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                )
+            )
 
     circuits.sweep(circuits.load(MODEL), file, out, progress=note)
     print(json.dumps(moments))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer lines and one turn")
     parser.add_argument("--full", action="store_true", help="trace every pair instead of some")
     parser.add_argument("--only", choices=("traces", "processes", "memory"), help="one part")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: processor time, for the first part on a busy machine")
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="cpu: processor time, for the first part on a busy machine",
+    )
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -216,7 +290,9 @@ def main() -> None:
         room = Path(folder)
         parts = {
             "traces": partial(compare_with_traces, room, 24 if options.quick else 200, options),
-            "processes": partial(compare_processes, room, 64 if options.quick else 512, 1 if options.quick else 3),
+            "processes": partial(
+                compare_processes, room, 64 if options.quick else 512, 1 if options.quick else 3
+            ),
             "memory": partial(show_memory, room, 90 if options.quick else 1000),
         }
         show_header()

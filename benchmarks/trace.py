@@ -18,10 +18,10 @@ from measure import CLOCKS, Aim, Line, interleave, seconds, show, show_header
 
 import circuits
 from circuits.engine import Row, Runs, prepare
-from circuits.mapping import measure_mapping
 from circuits.prompts import Prompt
-from circuits.result import Circuit
-from circuits.spans import measure_span
+from circuits.tracing.mapping import measure_mapping
+from circuits.tracing.records import Circuit
+from circuits.tracing.spans import measure_span
 
 TOKENS, KEY, QUERY = 9, 5, 8
 HOOKED = 8  # forwards of the naive sweep that are run
@@ -53,16 +53,29 @@ def check(asked: Question, found: Circuit, values: Sequence[float]) -> None:
     """The trace's single effects must be those of the hooked forwards."""
     clean, other = found.clean_value, found.counterfactual_value
     known = [found.mappings[0].effect_of(head).effect for head in asked.some_heads(len(values))]
-    worst = max(abs((clean - value) / (clean - other) - effect) for value, effect in zip(values, known, strict=True))
+    worst = max(
+        abs((clean - value) / (clean - other) - effect) for value, effect in zip(values, known, strict=True)
+    )
     if not worst <= TOLERANCE:
-        raise SystemExit(f"the trace and the hooked forwards disagree by {worst:.2g} of the gap, more than {TOLERANCE:g}")
+        raise SystemExit(
+            f"the trace and the hooked forwards disagree by {worst:.2g} of the gap, more than {TOLERANCE:g}"
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    parser.add_argument("--full", action="store_true", help="run every forward of the naive sweep instead of scaling")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: processor time, for one thread on a busy machine")
+    parser.add_argument(
+        "--full", action="store_true", help="run every forward of the naive sweep instead of scaling"
+    )
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="cpu: processor time, for one thread on a busy machine",
+    )
     options = parser.parse_args()
     asked = random_question(gpt2_small(), TOKENS, key=KEY, query=QUERY)
     _ = asked.model.fingerprint
@@ -77,16 +90,25 @@ def main() -> None:
         "its mapping": lambda: measure_mapping(runs, KEY, QUERY),
         "its two spans": lambda: [measure_span(runs, "", (at,)) for at in (KEY, QUERY)],
     }
-    *taken, forwards = interleave((*parts.values(), naive), repeats=3 if options.quick else 5, clock=CLOCKS[options.clock])
+    *taken, forwards = interleave(
+        (*parts.values(), naive), repeats=3 if options.quick else 5, clock=CLOCKS[options.clock]
+    )
     forwards = forwards.scaled(len(asked.heads) / len(heads))
     against = f"one naive sweep: {len(asked.heads)} hooked forwards{'' if options.full else f', {HOOKED} run'} (ours / other)"
     show_header()
     for name, ours in zip(parts, taken, strict=True):
         aim = Aim("<", 1) if name == "the whole trace" else None
         told = f"gpt2 {TOKENS} tokens: {name}"
-        show(Line(told, against, seconds(ours.median), seconds(forwards.median), ours.of(forwards), aim).cells())
+        show(
+            Line(
+                told, against, seconds(ours.median), seconds(forwards.median), ours.of(forwards), aim
+            ).cells()
+        )
     mapping = found.mappings[0]
-    print(f"\nThe trace measured {rows} rows; its greedy path has {len(mapping.path)} heads, of which {len(mapping.carriers())}", end=" ")
+    print(
+        f"\nThe trace measured {rows} rows; its greedy path has {len(mapping.path)} heads, of which {len(mapping.carriers())}",
+        end=" ",
+    )
     print(f"carry {mapping.modulation():.0%} of the total {mapping.total:.2f}.")
 
 

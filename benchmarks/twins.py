@@ -14,11 +14,12 @@ from pathlib import Path
 import torch
 
 from circuits.errors import CircuitsError
-from circuits.models import Model, load
+from circuits.models.load import load
+from circuits.models.model import Model
 from circuits.sparsify.measure import Sparsity, first_rows, measure, original_of, weights_of
 from circuits.sparsify.text import read_texts, sample_rows, speaks_little_language, to_rows
-from circuits.tasks import TASKS, to_task
 from circuits.tasks.judging import UNSURE, WRONG
+from circuits.tasks.task import TASKS, to_task
 from circuits.zoo.evaluate import score_all
 
 CHECKS = (
@@ -59,10 +60,14 @@ def texts_table(twin: str, name: str, files: list[Path]) -> None:
 
         texts["held-out sentences"] = [little_language(LITTLE_LANGUAGE).held_out]
     else:
-        texts[f"what {name} writes (seed {SEED})"] = [sample_rows(original, count=ROWS, length=LENGTH, seed=SEED)]
+        texts[f"what {name} writes (seed {SEED})"] = [
+            sample_rows(original, count=ROWS, length=LENGTH, seed=SEED)
+        ]
     for file in files:
         texts[file.name] = first_rows(to_rows(original, read_texts(file), length=LENGTH), ROWS)
-    print(f"| text | tokens | open edges {name} | {twin} | loss {name} | {twin} | divergence, nats |\n|---|---:|---:|---:|---:|---:|---:|")
+    print(
+        f"| text | tokens | open edges {name} | {twin} | loss {name} | {twin} | divergence, nats |\n|---|---:|---:|---:|---:|---:|---:|"
+    )
     for label, rows in texts.items():
         found = measure(weights.model, original.model, rows, name=twin, original=name)
         print(_line(label, found))
@@ -80,7 +85,9 @@ def next_words(sides: list[Model]) -> None:
         for side in sides:
             chance = side.logits(torch.tensor([side.tokenize(text)]))[0, -1].softmax(-1)
             said = side.spell(int(chance.argmax()))
-            told.append(f"{'' if said == wanted else 'not '}{wanted.strip()}: {said.strip()} {chance.max():.2f}")
+            told.append(
+                f"{'' if said == wanted else 'not '}{wanted.strip()}: {said.strip()} {chance.max():.2f}"
+            )
         print(f"| `{text}` | {' | '.join(told)} |")
 
 

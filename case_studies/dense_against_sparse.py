@@ -8,10 +8,10 @@ for edges) are far below the published ones: the dense `mini` is already concent
 from pathlib import Path
 
 import circuits
-from circuits.contrasts import contrast
-from circuits.render import contrast_grid, keep_curves, save_figure
-from circuits.task_tables import contrast_table
-from circuits.tasks import TASKS
+from circuits.show import contrast_grid, keep_curves, save_figure
+from circuits.show.task_tables import contrast_table
+from circuits.tasks.contrasts import contrast
+from circuits.tasks.task import TASKS
 
 HERE = Path(__file__).parent / "dense_against_sparse"
 MODELS = ("mini", "mini-sparse")

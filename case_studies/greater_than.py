@@ -8,8 +8,8 @@ open edges against 40.
 from pathlib import Path
 
 import circuits
-from circuits.render import mapping_figure, save_figure
-from circuits.tasks import to_task
+from circuits.show import mapping_figure, save_figure
+from circuits.tasks.task import to_task
 
 HERE = Path(__file__).parent / "greater_than"
 MODELS = ("mini", "mini-sparse")
@@ -23,7 +23,14 @@ def main() -> None:
         alike = to_task(model, "greater_than", count=32).alike
         print(circuits.trace(model, [item.pair for item in alike], key=alike[0].position("YY")), "\n")
         first = alike[0].pair
-        shown.append(circuits.circuit(model, first.clean.text, counterfactual=first.counterfactual.text, metric=first.metric.function))
+        shown.append(
+            circuits.circuit(
+                model,
+                first.clean.text,
+                counterfactual=first.counterfactual.text,
+                metric=first.metric.function,
+            )
+        )
     print(circuits.compare(*shown))
     for path in save_figure(mapping_figure(*shown), HERE, formats=("png", "svg")):
         print(path)

@@ -7,8 +7,8 @@ L0H11 L5H7) carry 85% on `mini-sparse`, whose total is 0.915. On the prompt abov
 from pathlib import Path
 
 import circuits
-from circuits.render import mapping_figure, save_figure
-from circuits.tasks import to_task
+from circuits.show import mapping_figure, save_figure
+from circuits.tasks.task import to_task
 
 HERE = Path(__file__).parent / "indirect_object"
 MODELS = ("mini", "mini-sparse")

@@ -7,8 +7,8 @@ before, has 0.465. On one prompt 15 heads against 12, and 7920 open edges agains
 from pathlib import Path
 
 import circuits
-from circuits.render import mapping_figure, save_figure
-from circuits.tasks import to_task
+from circuits.show import mapping_figure, save_figure
+from circuits.tasks.task import to_task
 
 HERE = Path(__file__).parent / "induction"
 MODELS = ("mini", "mini-sparse")
@@ -22,10 +22,16 @@ def main() -> None:
         alike = to_task(model, "induction", count=32).alike
         pairs = [item.pair for item in alike]
         for key, query in (("A", "B"), ("B", "END")):
-            print(f"{key} → {query}:", circuits.trace(model, pairs, key=alike[0].position(key), query=alike[0].position(query)), "\n")
+            print(
+                f"{key} → {query}:",
+                circuits.trace(model, pairs, key=alike[0].position(key), query=alike[0].position(query)),
+                "\n",
+            )
         first = pairs[0]
         words = {"answer": first.metric.answer_text, "foil": first.metric.foil_text}
-        shown.append(circuits.circuit(model, first.clean.text, counterfactual=first.counterfactual.text, **words))
+        shown.append(
+            circuits.circuit(model, first.clean.text, counterfactual=first.counterfactual.text, **words)
+        )
     print(circuits.compare(*shown))
     for path in save_figure(mapping_figure(*shown), HERE, formats=("png", "svg")):
         print(path)

@@ -8,7 +8,7 @@ quoted words in front and between the six carry 81% on `mini`, and L4H0 L5H1 L5H
 from pathlib import Path
 
 import circuits
-from circuits.render import mapping_figure, save_figure, to_page
+from circuits.show import mapping_figure, save_figure, to_page
 
 HERE = Path(__file__).parent / "opposite_of_large"
 MODELS = ("mini", "mini-sparse")
@@ -21,7 +21,10 @@ OWN = {"opposite": 'The colour of "large" is "'}
 def main() -> None:
     HERE.mkdir(exist_ok=True)
     models = [circuits.load(name) for name in MODELS]
-    near = [circuits.circuit(model, TEXT, swap=SWAP, groups={"brackets": (4, 6)}, counterfactuals=OWN) for model in models]
+    near = [
+        circuits.circuit(model, TEXT, swap=SWAP, groups={"brackets": (4, 6)}, counterfactuals=OWN)
+        for model in models
+    ]
     print(*near, sep="\n\n")
     print("\nWith other words in front and between:")
     for model in models:

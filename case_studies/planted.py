@@ -7,7 +7,7 @@ and `large`, `opposite` and the brackets are built in layers 0-3, 0-1 and 0-10 a
 from pathlib import Path
 
 import circuits
-from circuits.render import mapping_figure, save_figure, to_page
+from circuits.show import mapping_figure, save_figure, to_page
 from circuits.zoo import planted
 
 HERE = Path(__file__).parent / "planted"
@@ -19,12 +19,17 @@ OWN = {label: text for label, text in planted.COUNTERFACTUALS.items() if label !
 def main() -> None:
     HERE.mkdir(exist_ok=True)
     found = [
-        circuits.circuit(circuits.load(name), planted.PROMPT, swap=planted.SWAP, groups=GROUPS, counterfactuals=OWN) for name in MODELS
+        circuits.circuit(
+            circuits.load(name), planted.PROMPT, swap=planted.SWAP, groups=GROUPS, counterfactuals=OWN
+        )
+        for name in MODELS
     ]
     print(circuits.compare(*found))
     sparse = found[1]
     planted_heads = " ".join(planted.PLANTED_CARRIERS)
-    print(f"planted: {planted_heads}\nfound:   {' '.join(map(str, sparse.carriers()))} at {sparse.mapping().modulation():.0%}")
+    print(
+        f"planted: {planted_heads}\nfound:   {' '.join(map(str, sparse.carriers()))} at {sparse.mapping().modulation():.0%}"
+    )
     for span in sparse.spans:
         print(span)
     figure = mapping_figure(*found, titles=("Planted, dense", "Planted, sparse"))

@@ -7,7 +7,7 @@ it prints how many of the published heads lie among the carriers of the mapping 
 import sys
 
 import circuits
-from circuits.tasks import to_task
+from circuits.tasks.task import to_task
 
 # Heads and mappings of arXiv 2211.00593 (indirect object, 26 heads) and arXiv 2305.00586 (greater-than, the agreed core).
 PUBLISHED = {
@@ -45,7 +45,9 @@ def main(name: str = "gpt2", count: int = 64) -> None:
             wanted = [circuits.Head.parse(head) for head in heads.split()]
             recalled = [head for head in wanted if head in found.carriers()]
             told = f"{len(recalled)} of {len(wanted)} published heads among {len(found.carriers())} carriers"
-            print(f"  {label:20} {key:>4} → {query:4} total {found.total.mean:.2f}: {told}: {' '.join(map(str, recalled)) or 'none'}")
+            print(
+                f"  {label:20} {key:>4} → {query:4} total {found.total.mean:.2f}: {told}: {' '.join(map(str, recalled)) or 'none'}"
+            )
 
 
 if __name__ == "__main__":

@@ -10,15 +10,23 @@ fewer heads here.
 from pathlib import Path
 
 import circuits
-from circuits.render import mapping_figure, save_figure, to_page
+from circuits.show import mapping_figure, save_figure, to_page
 
 HERE = Path(__file__).parent / "real_language_model"
 MODELS = ("smollm2", "smollm2-sparse")
 QUESTIONS = {
-    "opposite": ('The opposite of "large" is "', {"swap": {"large": "hot"}, "answer": "small", "foil": "cold", "key": "large"}),
+    "opposite": (
+        'The opposite of "large" is "',
+        {"swap": {"large": "hot"}, "answer": "small", "foil": "cold", "key": "large"},
+    ),
     "indirect object": (
         "When Mary and John went to the store, John gave a drink to",
-        {"counterfactual": "When Mary and John went to the store, Mary gave a drink to", "answer": "Mary", "foil": "John", "key": 9},
+        {
+            "counterfactual": "When Mary and John went to the store, Mary gave a drink to",
+            "answer": "Mary",
+            "foil": "John",
+            "key": 9,
+        },
     ),
 }
 

@@ -13,40 +13,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from circuits.comparison import Comparison, compare
-    from circuits.contrasts import Contrast, contrast
-    from circuits.discover import circuit, trace
-    from circuits.edges import Edge, Head
     from circuits.engine import Row, prepare, scan
     from circuits.errors import CircuitsError
-    from circuits.family import FamilyTrace, trace_family
-    from circuits.models import Model, as_model, load
-    from circuits.patterns import PanelFigures, Pattern, classify, measure_panel
+    from circuits.heads import Edge, Head
+    from circuits.models.load import as_model, load
+    from circuits.models.model import Model
     from circuits.prompts import Pair, Prompt, to_pair, to_prompt
-    from circuits.ranking import Ranking, rank
-    from circuits.result import Circuit
-    from circuits.sweeps.opened import Sweep, open_sweep
-    from circuits.sweeps.work import sweep
-    from circuits.tasks import Task, to_task
+    from circuits.sweeps.results import Sweep, open_sweep
+    from circuits.sweeps.sweep import sweep
+    from circuits.tasks.compare import Comparison, compare
+    from circuits.tasks.contrasts import Contrast, contrast
+    from circuits.tasks.patterns import PanelFigures, Pattern, classify, measure_panel
+    from circuits.tasks.rank import rank
+    from circuits.tasks.ranking import Ranking
+    from circuits.tasks.records import Task
+    from circuits.tasks.task import to_task
+    from circuits.tracing.circuit import circuit
+    from circuits.tracing.family import FamilyTrace, trace_family
+    from circuits.tracing.records import Circuit
+    from circuits.tracing.trace import trace
 
-_ROOMS = {
-    "result": ("Circuit",),
-    "comparison": ("Comparison", "compare"),
-    "contrasts": ("Contrast", "contrast"),
-    "discover": ("circuit", "trace"),
-    "edges": ("Edge", "Head"),
+_HOMES = {
     "engine": ("Row", "prepare", "scan"),
     "errors": ("CircuitsError",),
-    "family": ("FamilyTrace", "trace_family"),
-    "models": ("Model", "as_model", "load"),
-    "patterns": ("PanelFigures", "Pattern", "classify", "measure_panel"),
+    "heads": ("Edge", "Head"),
+    "models.load": ("as_model", "load"),
+    "models.model": ("Model",),
     "prompts": ("Pair", "Prompt", "to_pair", "to_prompt"),
-    "ranking": ("Ranking", "rank"),
-    "sweeps.opened": ("Sweep", "open_sweep"),
-    "sweeps.work": ("sweep",),
-    "tasks": ("Task", "to_task"),
+    "sweeps.results": ("Sweep", "open_sweep"),
+    "sweeps.sweep": ("sweep",),
+    "tasks.compare": ("Comparison", "compare"),
+    "tasks.contrasts": ("Contrast", "contrast"),
+    "tasks.patterns": ("PanelFigures", "Pattern", "classify", "measure_panel"),
+    "tasks.rank": ("rank",),
+    "tasks.ranking": ("Ranking",),
+    "tasks.records": ("Task",),
+    "tasks.task": ("to_task",),
+    "tracing.circuit": ("circuit",),
+    "tracing.family": ("FamilyTrace", "trace_family"),
+    "tracing.records": ("Circuit",),
+    "tracing.trace": ("trace",),
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
@@ -87,9 +95,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOM_OF:
+    if name not in _HOME_OF:
         raise AttributeError(f"circuits has no {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"circuits.{_ROOM_OF[name]}"), name)
+    return getattr(import_module(f"circuits.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,8 @@
 2. A counterfactual is given as text, as a swap of words, or left out: then the key token's embedding gets seeded noise.
 3. The metric reads the last position: `logit(answer) − logit(foil)`, the log-probability of the answer, the divergence from the
    clean prediction, or a function of the user's.
+4. A `Question` is what the user gave. What was not given (answer, foil) is read off the model's predictions; with them the question
+   becomes a `Pair`. The engine has these predictions from the runs that it makes anyway; `to_pair` runs the model for them.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from jaxtyping import Float
 from circuits.errors import PromptError
 
 if TYPE_CHECKING:
-    from circuits.models import Model
+    from circuits.models.model import Model
 
 MetricKind = Literal["logit_diff", "logprob", "kl", "custom"]
 MetricFunction = Callable[[Float[torch.Tensor, "row vocab"]], Float[torch.Tensor, " row"]]
+Predictions = Float[torch.Tensor, " vocab"]  # logits at the last position
 METRICS: Final = ("logit_diff", "logprob", "kl")
 NOISE_SCALE: Final = 3.0  # standard deviations of the embedding
 NOISE_DRAWS: Final = 8
@@ -39,29 +42,43 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.words) or not self.tokens:
-            raise PromptError(f"a prompt has one word per token and at least one of them, not {len(self.words)} for {len(self.tokens)}")
+            raise PromptError(
+                f"a prompt has one word per token and at least one of them, not {len(self.words)} for {len(self.tokens)}"
+            )
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __str__(self) -> str:
-        return " ".join(f"{word.strip() or repr(word)}({at})" for at, word in enumerate(self.words))
+        return " ".join(f"{word.strip() or repr(word)}({index})" for index, word in enumerate(self.words))
 
-    def position(self, at: int | str) -> int:
-        """The index that `at` means: an index, a negative index, or the text of a token."""
-        if isinstance(at, str):
-            return self._position_of(at)
-        if not -len(self) <= at < len(self):
-            raise PromptError(f"position {at} lies outside the prompt, which has 0…{len(self) - 1}: {self}")
-        return at % len(self)
+    def position(self, name: int | str) -> int:
+        """The index that a name means: an index, a negative index, or the text of a token."""
+        if isinstance(name, str):
+            return self._position_of(name)
+        if not -len(self) <= name < len(self):
+            raise PromptError(f"position {name} lies outside the prompt, which has 0…{len(self) - 1}: {self}")
+        return name % len(self)
+
+    def ends(self, key: int | str, query: int | str) -> tuple[int, int]:
+        """The positions of a key and of the query that reads it."""
+        first, last = self.position(key), self.position(query)
+        if first > last:
+            raise PromptError(
+                f"key {first} stands after query {last}: a query reads keys at or before itself, so name the earlier one as key"
+            )
+        return first, last
 
     def _position_of(self, text: str) -> int:
-        exact = [at for at, word in enumerate(self.words) if word == text]
-        found = exact or [at for at, word in enumerate(self.words) if word.strip() == text.strip() and text.strip()]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise PromptError(f"{text!r} stands at several positions ({', '.join(map(str, found))}); name one by its index: {self}")
+        exact = [index for index, word in enumerate(self.words) if word == text]
+        bare = text.strip()
+        matches = exact or [index for index, word in enumerate(self.words) if word.strip() == bare and bare]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise PromptError(
+                f"{text!r} stands at several positions ({', '.join(map(str, matches))}); name one by its index: {self}"
+            )
         if _INDEX.fullmatch(text):
             return self.position(int(text))
         raise PromptError(f"no token {text!r} in this prompt; it has {self}")
@@ -92,7 +109,10 @@ class Metric:
     function: MetricFunction | None = None
 
     def __str__(self) -> str:
-        named = {"logit_diff": f"logit({self.answer_text}) − logit({self.foil_text})", "logprob": f"logprob({self.answer_text})"}
+        named = {
+            "logit_diff": f"logit({self.answer_text}) − logit({self.foil_text})",
+            "logprob": f"logprob({self.answer_text})",
+        }
         return named.get(self.kind, self.kind)
 
     @property
@@ -113,7 +133,9 @@ class Pair:
         if isinstance(self.counterfactual, Prompt) and len(self.clean) != len(self.counterfactual):
             raise PromptError(_unequal(self.clean, self.counterfactual))
         if isinstance(self.counterfactual, Prompt) and self.clean.tokens == self.counterfactual.tokens:
-            raise PromptError("the counterfactual is the same as the prompt, so there is nothing to compare; swap a word of it")
+            raise PromptError(
+                "the counterfactual is the same as the prompt, so there is nothing to compare; swap a word of it"
+            )
 
     def __len__(self) -> int:
         return len(self.clean)
@@ -124,7 +146,7 @@ class Pair:
         if isinstance(self.counterfactual, Noise):
             return self.counterfactual.positions
         both = zip(self.clean.tokens, self.counterfactual.tokens, strict=True)
-        return tuple(at for at, (clean, other) in enumerate(both) if clean != other)
+        return tuple(index for index, (clean, other) in enumerate(both) if clean != other)
 
 
 def to_prompt(model: Model, text: str) -> Prompt:
@@ -132,6 +154,90 @@ def to_prompt(model: Model, text: str) -> Prompt:
     _refuse_half_characters(text)
     tokens = model.tokenize(text)
     return Prompt(text, tokens, tuple(model.spell(token) for token in tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A clean prompt and its counterfactual, and what the user said about the metric. What is None is read off the predictions."""
+
+    clean: Prompt
+    counterfactual: Prompt | Noise
+    answer: str | None = None
+    foil: str | None = None
+    metric: MetricKind | MetricFunction | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.metric, str) and self.metric not in METRICS:
+            raise PromptError(
+                f"no metric {self.metric!r}; there are {', '.join(METRICS)}, or a function of the logits at the last position"
+            )
+        if self.kind == "logit_diff" and self.foil is None and isinstance(self.counterfactual, Noise):
+            raise PromptError(
+                "noise has no prediction to be the foil; name one with foil=…, or use metric='logprob'"
+            )
+        _ = self.unsettled  # prompts that do not fit together are refused before any model runs
+
+    @property
+    def kind(self) -> MetricKind:
+        if callable(self.metric):
+            return "custom"
+        noisy = isinstance(self.counterfactual, Noise) and self.foil is None
+        return self.metric or ("logprob" if noisy else "logit_diff")
+
+    @property
+    def unsettled(self) -> Pair:
+        """The pair with a stand-in for its metric, fit to be run but not to be read."""
+        return Pair(self.clean, self.counterfactual, Metric("logprob", 0, ""))
+
+    def settle(self, model: Model, clean: Predictions, counterfactual: Predictions | None) -> Pair:
+        """The pair, given the logits at the last position on either side (none on the side of noise)."""
+        answer = int(clean.argmax()) if self.answer is None else answer_token(model, self.answer, clean)
+        text = model.spell(answer)
+        if self.kind != "logit_diff":
+            function = self.metric if callable(self.metric) else None
+            return Pair(self.clean, self.counterfactual, Metric(self.kind, answer, text, function=function))
+        if self.foil is not None:
+            foil = answer_token(model, self.foil, clean)
+        else:
+            assert counterfactual is not None
+            foil = int(counterfactual.argmax())
+        if foil == answer:
+            raise PromptError(
+                f"answer and foil are both {text!r}: the counterfactual does not change the prediction; "
+                "name answer and foil, or use metric='logprob'"
+            )
+        return Pair(
+            self.clean, self.counterfactual, Metric("logit_diff", answer, text, foil, model.spell(foil))
+        )
+
+
+def to_question(
+    model: Model,
+    text: str,
+    *,
+    counterfactual: str | None = None,
+    swap: dict[str, str] | None = None,
+    noise_at: tuple[int, ...] | None = None,
+    answer: str | None = None,
+    foil: str | None = None,
+    metric: MetricKind | MetricFunction | None = None,
+    seed: int = 0,
+) -> Question:
+    """What the user gave, as this model reads it. The model is not run."""
+    if counterfactual is not None and swap:
+        raise PromptError("give a counterfactual or a swap, not both")
+    clean = to_prompt(model, text)
+    if counterfactual is not None or swap:
+        other: Prompt | Noise = to_prompt(
+            model, swap_words(text, swap or {}) if counterfactual is None else counterfactual
+        )
+    elif noise_at is not None:
+        other = Noise(noise_at, seed=seed)
+    else:
+        raise PromptError(
+            "no counterfactual: give its text, a swap such as large=hot, or the key whose embedding gets noise"
+        )
+    return Question(clean, other, answer, foil, metric)
 
 
 def to_pair(
@@ -146,18 +252,18 @@ def to_pair(
     metric: MetricKind | MetricFunction | None = None,
     seed: int = 0,
 ) -> Pair:
-    """A pair from what the user gave; what was not given is read off the model's own predictions."""
-    if counterfactual is not None and swap:
-        raise PromptError("give a counterfactual or a swap, not both")
-    clean = to_prompt(model, text)
-    if counterfactual is None and not swap:
-        if noise_at is None:
-            raise PromptError("no counterfactual: give its text, a swap such as large=hot, or the key whose embedding gets noise")
-        other: Prompt | Noise = Noise(noise_at, seed=seed)
-    else:
-        other = to_prompt(model, counterfactual if counterfactual is not None else swap_words(text, swap or {}))
-        Pair(clean, other, Metric("logprob", 0, ""))  # refuses what does not fit before the model is asked for its predictions
-    return Pair(clean, other, _to_metric(model, clean, other, answer=answer, foil=foil, metric=metric))
+    """A pair from what the user gave; what was not given is read off the model's predictions."""
+    given = {
+        "counterfactual": counterfactual,
+        "swap": swap,
+        "noise_at": noise_at,
+        "answer": answer,
+        "foil": foil,
+    }
+    question = to_question(model, text, **given, metric=metric, seed=seed)  # type: ignore[arg-type]
+    sides = [side for side in (question.clean, question.counterfactual) if isinstance(side, Prompt)]
+    predicted = model.logits(torch.tensor([side.tokens for side in sides], device=model.device))[:, -1]
+    return question.settle(model, predicted[0], predicted[1] if len(sides) > 1 else None)
 
 
 def swap_words(text: str, swap: dict[str, str]) -> str:
@@ -166,14 +272,18 @@ def swap_words(text: str, swap: dict[str, str]) -> str:
         if not old or old not in text:
             raise PromptError(f"cannot swap {old!r}: it does not stand in the prompt {text!r}")
     longest_first = sorted(swap, key=len, reverse=True)
-    return re.sub("|".join(map(re.escape, longest_first)), lambda found: swap[found[0]], text) if swap else text
+    return (
+        re.sub("|".join(map(re.escape, longest_first)), lambda match: swap[match[0]], text) if swap else text
+    )
 
 
 def _refuse_half_characters(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as why:
-        raise PromptError(f"{text[why.start : why.end]!a} is half a character; give text that can be written as UTF-8") from why
+        raise PromptError(
+            f"{text[why.start : why.end]!a} is half a character; give text that can be written as UTF-8"
+        ) from why
 
 
 def answer_token(model: Model, text: str, predictions: Float[torch.Tensor, " vocab"]) -> int:
@@ -187,46 +297,16 @@ def answer_token(model: Model, text: str, predictions: Float[torch.Tensor, " voc
     spellings = [text] if text[0].isspace() else [text, f" {text}"]
     tokenised = [model.tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings]
     if all(model.tokenizer.unk_token_id in tokens for tokens in tokenised):
-        raise PromptError(f"{model.name} does not know the word {text!r}, so it cannot be an answer or a foil")
-    whole = {tokens[0] for tokens in tokenised if len(tokens) == 1} or {tokens[0] for tokens in tokenised[:1] if tokens}
-    known = {token for token in whole if token < len(predictions)}
-    if not known:
-        raise PromptError(f"{model.name} has no token for {text!r}, so it cannot be an answer or a foil")
-    return max(known, key=lambda token: float(predictions[token]))
-
-
-def _to_metric(
-    model: Model,
-    clean: Prompt,
-    other: Prompt | Noise,
-    *,
-    answer: str | None,
-    foil: str | None,
-    metric: MetricKind | MetricFunction | None,
-) -> Metric:
-    predictions = model.logits(torch.tensor([clean.tokens], device=model.device))[0, -1]
-    said = int(predictions.argmax()) if answer is None else answer_token(model, answer, predictions)
-    named = {"answer": said, "answer_text": model.spell(said)}
-    if callable(metric):
-        return Metric("custom", **named, function=metric)
-    kind = metric or ("logprob" if isinstance(other, Noise) and foil is None else "logit_diff")
-    if kind not in METRICS:
-        raise PromptError(f"no metric {kind!r}; there are {', '.join(METRICS)}, or a function of the logits at the last position")
-    if kind != "logit_diff":
-        return Metric(kind, **named)
-    if foil is None and isinstance(other, Noise):
-        raise PromptError("noise has no prediction to be the foil; name one with foil=…, or use metric='logprob'")
-    if foil is not None:
-        against = answer_token(model, foil, predictions)
-    else:
-        assert isinstance(other, Prompt)
-        against = int(model.logits(torch.tensor([other.tokens], device=model.device))[0, -1].argmax())
-    if against == said:
         raise PromptError(
-            f"answer and foil are both {model.spell(said)!r}: the counterfactual does not change the prediction; "
-            "name answer and foil, or use metric='logprob'"
+            f"{model.name} does not know the word {text!r}, so it cannot be an answer or a foil"
         )
-    return Metric("logit_diff", **named, foil=against, foil_text=model.spell(against))
+    whole = {tokens[0] for tokens in tokenised if len(tokens) == 1} or {
+        tokens[0] for tokens in tokenised[:1] if tokens
+    }
+    candidates = {token for token in whole if token < len(predictions)}
+    if not candidates:
+        raise PromptError(f"{model.name} has no token for {text!r}, so it cannot be an answer or a foil")
+    return max(candidates, key=lambda token: float(predictions[token]))
 
 
 def _unequal(clean: Prompt, other: Prompt) -> str:

@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
-from circuits.models import Model, load
-from circuits.zoo.train import tokenizer
+from circuits.models.load import load
+from circuits.models.model import Model
+from circuits.zoo.language import tokenizer
 
 PROMPT = 'The opposite of "large" is "'
 ARCHITECTURES = ("gpt2", "llama", "neox")
@@ -23,12 +32,24 @@ transformers_logging.disable_progress_bar()
 def random_model(architecture: str, *, seed: int = 0) -> PreTrainedModel:
     """Three layers of four heads. Weights are ten times the usual start, biases and norms random, so that heads attend sharply."""
     torch.manual_seed(seed)
-    shared: dict[str, Any] = {"vocab_size": len(tokenizer()), "initializer_range": 0.2, "bos_token_id": 0, "eos_token_id": 0}
-    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+    shared: dict[str, Any] = {
+        "vocab_size": len(tokenizer()),
+        "initializer_range": 0.2,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    }
     sizes |= {"max_position_embeddings": 32}
     build: dict[str, Callable[[], PreTrainedModel]] = {
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32, **shared)),
-        "llama": lambda: LlamaForCausalLM(LlamaConfig(num_key_value_heads=2, tie_word_embeddings=True, **sizes, **shared)),
+        "llama": lambda: LlamaForCausalLM(
+            LlamaConfig(num_key_value_heads=2, tie_word_embeddings=True, **sizes, **shared)
+        ),
         "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(use_parallel_residual=True, **sizes, **shared)),
     }
     model = build[architecture]()

@@ -28,25 +28,27 @@ from render_samples import circuit_of, mapping_of, span_of
 from safetensors.torch import save as pack
 from test_sources import to_lens_layout
 
-from circuits.checkpoints import load_checkpoint, save_checkpoint
-from circuits.edges import Edge, Head
 from circuits.errors import CircuitsError, PromptError
-from circuits.graph import EXPORTS, export
+from circuits.files import parse_json, to_json
+from circuits.heads import Edge, Head
+from circuits.models import adapter, directory, state_dict, vetting
+from circuits.models import cache as kept
+from circuits.models.weights import read_marks
 from circuits.prompts import Prompt, swap_words
-from circuits.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
-from circuits.render import to_dot, to_page
-from circuits.result import Circuit
-from circuits.sources import adapter, directory, state_dict, vetting
-from circuits.sources import cache as kept
-from circuits.sources.weights import read_marks
+from circuits.show import to_dot, to_page
+from circuits.show.graph import EXPORTS, export
+from circuits.sparsify.checkpoints import load_checkpoint, save_checkpoint
 from circuits.sparsify.text import read_texts
-from circuits.strict.reading import parse_json, to_json
 from circuits.sweeps.lines import opened_lines
 from circuits.sweeps.store import read_manifest
-from circuits.zoo.train import tokenizer
+from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
+from circuits.tracing.records import Circuit
+from circuits.zoo.language import tokenizer
 
 Inputs = st.SearchStrategy[Any]
-CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")  # what a terminal obeys, save the end of a line
+CONTROL = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]"
+)  # what a terminal obeys, save the end of a line
 SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
 
 # Wild values, mutations
@@ -183,7 +185,11 @@ def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
             case "cut":
                 del data[at:]
             case "insert":
-                data[at:at] = draw(st.sampled_from([b"\x00", b"\xff" * 8, b"\xef\xbb\xbf", b"\r\n", b"\xe2\x80\xa8", b"NaN", b"{" * 100]))
+                data[at:at] = draw(
+                    st.sampled_from(
+                        [b"\x00", b"\xff" * 8, b"\xef\xbb\xbf", b"\r\n", b"\xe2\x80\xa8", b"NaN", b"{" * 100]
+                    )
+                )
             case "take":
                 del data[at : at + draw(st.integers(1, 64))]
             case "double":
@@ -201,7 +207,13 @@ def small_circuit() -> Circuit:
     """Two layers of two heads, three tokens; every kind of record is in it."""
     main = mapping_of(1, 2, [(Head(1, 0), 0.5), (Head(0, 1), 0.8)], total=0.9)
     return circuit_of(
-        (" a", " b", " c"), (main,), name="small", layers=2, heads=2, spans=(span_of("b", (1,), (0, 1), ((0, 1),), 2),), focus=(1, 2)
+        (" a", " b", " c"),
+        (main,),
+        name="small",
+        layers=2,
+        heads=2,
+        spans=(span_of("b", (1,), (0, 1), ((0, 1),), 2),),
+        focus=(1, 2),
     )
 
 
@@ -257,8 +269,12 @@ def _circuit_inputs() -> Inputs:
     )
     known = {data: hashlib.sha256(data).hexdigest() for data in [pack(packed)]}
     whole = st.tuples((mutated(plain) | mutated(plain, most=1)).map(_signed), st.just(next(iter(known))))
-    other = arrays.map(lambda data: (_signed(plain | {"arrays_sha256": hashlib.sha256(data).hexdigest()}), data))
-    bent = damaged(pack(packed)).map(lambda data: (_signed(plain | {"arrays_sha256": hashlib.sha256(data).hexdigest()}), data))
+    other = arrays.map(
+        lambda data: (_signed(plain | {"arrays_sha256": hashlib.sha256(data).hexdigest()}), data)
+    )
+    bent = damaged(pack(packed)).map(
+        lambda data: (_signed(plain | {"arrays_sha256": hashlib.sha256(data).hexdigest()}), data)
+    )
     loose = st.tuples(damaged(small_circuit().to_json().encode()), st.just(pack(packed)))
     return st.one_of(whole, whole, whole, other, bent, loose)
 
@@ -284,9 +300,16 @@ def _read_ranking(given: bytes, room: Path) -> None:
 
 
 def _ranking_inputs() -> Inputs:
-    plain = [small_ranking(units).to_values() | {"written_by": "circuits", "counts": {}} for units in ("heads", "edges")]
-    whole = st.sampled_from(plain).flatmap(lambda value: mutated(json.loads(json.dumps(value)))).map(to_wild_json)
-    return st.one_of(whole.map(lambda text: text.encode("utf-8", "surrogatepass")), damaged(json.dumps(plain[1]).encode()))
+    plain = [
+        small_ranking(units).to_values() | {"written_by": "circuits", "counts": {}}
+        for units in ("heads", "edges")
+    ]
+    whole = (
+        st.sampled_from(plain).flatmap(lambda value: mutated(json.loads(json.dumps(value)))).map(to_wild_json)
+    )
+    return st.one_of(
+        whole.map(lambda text: text.encode("utf-8", "surrogatepass")), damaged(json.dumps(plain[1]).encode())
+    )
 
 
 def _read_jsonl(given: bytes, room: Path) -> None:
@@ -301,14 +324,24 @@ def tokenizer_once() -> Any:
 
 
 def _jsonl_inputs() -> Inputs:
-    lines = st.lists(mutated({"text": "The opposite of large", "id": 3}, most=2).map(to_wild_json), min_size=1, max_size=4)
-    packed = lines.map(lambda each: "\n".join(" ".join(line.split("\n")) for line in each).encode("utf-8", "surrogatepass"))
-    return st.one_of(packed, damaged(b'{"text": "The opposite of \\"large\\" is"}\n{"text": "small"}\n'), st.binary(max_size=80))
+    lines = st.lists(
+        mutated({"text": "The opposite of large", "id": 3}, most=2).map(to_wild_json), min_size=1, max_size=4
+    )
+    packed = lines.map(
+        lambda each: "\n".join(" ".join(line.split("\n")) for line in each).encode("utf-8", "surrogatepass")
+    )
+    return st.one_of(
+        packed,
+        damaged(b'{"text": "The opposite of \\"large\\" is"}\n{"text": "small"}\n'),
+        st.binary(max_size=80),
+    )
 
 
 def _read_state(given: bytes, room: Path) -> None:
     (room / "final.pth").write_bytes(given)
-    with patch.object(state_dict, "_tokenizer", lambda folder: tokenizer_once()):  # reading it anew each time would take all the time
+    with patch.object(
+        state_dict, "_tokenizer", lambda folder: tokenizer_once()
+    ):  # reading it anew each time would take all the time
         state_dict.read(room / "final.pth")
 
 
@@ -316,7 +349,15 @@ def _state_inputs() -> Inputs:
     return st.one_of(damaged(state_bytes()), damaged(state_bytes()[:2000]), _state_dicts())
 
 
-NEW_NAMES = ("blocks.99999999.ln1.w", "blocks.7.attn.W_Q", 5, "", "model", "state_dict", "embed.W_E.embed.W_E")
+NEW_NAMES = (
+    "blocks.99999999.ln1.w",
+    "blocks.7.attn.W_Q",
+    5,
+    "",
+    "model",
+    "state_dict",
+    "embed.W_E.embed.W_E",
+)
 
 
 @st.composite
@@ -354,14 +395,25 @@ def to_lens() -> dict[str, torch.Tensor]:
 
 def _folder_inputs() -> Inputs:
     files = folder_of_model()
-    texts = ("config.json", "tokenizer_config.json", "generation_config.json", "circuits.json", "model.safetensors.index.json")
-    valid = {name: json.loads(files[name]) for name in texts if name in files} | {"circuits.json": {"gate": True, "bos": None}}
+    texts = (
+        "config.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "circuits.json",
+        "model.safetensors.index.json",
+    )
+    valid = {name: json.loads(files[name]) for name in texts if name in files} | {
+        "circuits.json": {"gate": True, "bos": None}
+    }
     valid["model.safetensors.index.json"] = {
         "metadata": {},
         "weight_map": {"wte.weight": "model.safetensors", "wpe.weight": "b.safetensors"},
     }
     whole = [
-        st.tuples(st.just(name), mutated(value).map(to_wild_json).map(lambda text: text.encode("utf-8", "surrogatepass")))
+        st.tuples(
+            st.just(name),
+            mutated(value).map(to_wild_json).map(lambda text: text.encode("utf-8", "surrogatepass")),
+        )
         for name, value in valid.items()
     ]
     bent = [st.tuples(st.just(name), damaged(json.dumps(value).encode())) for name, value in valid.items()]
@@ -447,8 +499,16 @@ def _line_inputs() -> Inputs:
         "id": "a",
         "note": [1],
     }
-    line = mutated(plain, most=2).map(to_wild_json).map(lambda text: " ".join(text.split("\n")).encode("utf-8", "surrogatepass"))
-    return st.one_of(st.lists(line, max_size=4).map(b"\n".join), damaged(json.dumps(plain).encode()), st.binary(max_size=80))
+    line = (
+        mutated(plain, most=2)
+        .map(to_wild_json)
+        .map(lambda text: " ".join(text.split("\n")).encode("utf-8", "surrogatepass"))
+    )
+    return st.one_of(
+        st.lists(line, max_size=4).map(b"\n".join),
+        damaged(json.dumps(plain).encode()),
+        st.binary(max_size=80),
+    )
 
 
 def _read_lines(given: bytes, room: Path) -> None:
@@ -460,8 +520,13 @@ def _read_lines(given: bytes, room: Path) -> None:
 
 
 def _manifest_inputs() -> Inputs:
-    plain = dict.fromkeys(("seed", "lines", "layers", "heads", "schema"), 1) | {"share": 0.5, "kind": "circuits sweep"}
-    plain |= dict.fromkeys(("controls", "gated", "reads_bos"), True) | dict.fromkeys(("input", "sha256", "model", "fingerprint"), "a")
+    plain = dict.fromkeys(("seed", "lines", "layers", "heads", "schema"), 1) | {
+        "share": 0.5,
+        "kind": "circuits sweep",
+    }
+    plain |= dict.fromkeys(("controls", "gated", "reads_bos"), True) | dict.fromkeys(
+        ("input", "sha256", "model", "fingerprint"), "a"
+    )
     return mutated(plain).map(to_wild_json).map(lambda text: text.encode("utf-8", "surrogatepass"))
 
 
@@ -474,9 +539,23 @@ NAMES = st.one_of(
     st.text(max_size=12),
     st.sampled_from(["large", "5", "-1", "The", "opposite", "L0H1", "11.7", "a1.h2", "L1H2:3→4", "0.0:0->5"]),
     st.from_regex(r"\A[La]?-?\d{1,40}[.Hh:-]{0,3}\d{0,30}(:\d{0,30}(→|->)\d{0,30})?\Z"),
-    st.sampled_from(["9" * 5000, "--5", "-", "٣", "²", "L" + "9" * 5000 + "H0", "L0H0:5→", "L0H0:" + "1" * 4999 + "->2", *WORDS]),
+    st.sampled_from(
+        [
+            "9" * 5000,
+            "--5",
+            "-",
+            "٣",
+            "²",
+            "L" + "9" * 5000 + "H0",
+            "L0H0:5→",
+            "L0H0:" + "1" * 4999 + "->2",
+            *WORDS,
+        ]
+    ),
 )
-SPOKEN = Prompt('The opposite of "large"', (0, 1, 2, 3, 4, 5), ("<s>", "The", " opposite", ' "', "large", '"'))
+SPOKEN = Prompt(
+    'The opposite of "large"', (0, 1, 2, 3, 4, 5), ("<s>", "The", " opposite", ' "', "large", '"')
+)
 
 
 def _read_names(given: tuple[int, str, str], room: Path) -> None:
@@ -510,14 +589,24 @@ READERS = (
     Reader("ranking.json", _ranking_inputs, _read_ranking, 4000),
     Reader("jsonl text", _jsonl_inputs, _read_jsonl, 4000),
     Reader(".pth state dict", _state_inputs, _read_state, 2000),
-    Reader("converted GGUF in the cache", lambda: st.one_of(damaged(b'{"weights": "1"}'), st.binary(max_size=40)), _read_cache, 1500),
+    Reader(
+        "converted GGUF in the cache",
+        lambda: st.one_of(damaged(b'{"weights": "1"}'), st.binary(max_size=40)),
+        _read_cache,
+        1500,
+    ),
     Reader("model folder, vetting", _folder_inputs, _vet, 4000),
     Reader("model folder, whole", _folder_inputs, _read_folder, 300),
     Reader("adapter config", _adapter_inputs, _vet_adapter, 1500),
     Reader("checkpoint", lambda: damaged(checkpoint_bytes()), _read_checkpoint, 1500),
     Reader("lines of a sweep", _line_inputs, _read_lines, 3000),
     Reader("manifest of a sweep", _manifest_inputs, _read_manifest, 1000),
-    Reader("positions, heads, edges, swaps", lambda: st.tuples(st.integers(0, 3), NAMES, NAMES), _read_names, 4000),
+    Reader(
+        "positions, heads, edges, swaps",
+        lambda: st.tuples(st.integers(0, 3), NAMES, NAMES),
+        _read_names,
+        4000,
+    ),
 )
 
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from circuits.edges import Head
+from circuits.heads import Head
 from circuits.prompts import Metric, Noise, Prompt
-from circuits.records import Controls, HeadEffect, Mapping, Output, Source, Span, Step
-from circuits.result import Circuit, sha256_of
+from circuits.tracing.records import (
+    Circuit,
+    Controls,
+    HeadEffect,
+    Mapping,
+    MeasuredModel,
+    Output,
+    Span,
+    Step,
+    sha256_of,
+)
 
 WORDS = ("<|endoftext|>", "The", " opposite", " of", ' "', "large", '"', " is", ' "')
 CARRIERS = tuple(Head.parse(name) for name in ("L11H7", "L10H1", "L9H7", "L9H1", "L8H6"))
@@ -78,7 +87,7 @@ def circuit_of(
     prompt = Prompt("".join(words[int(bos) :]), tuple(range(len(words))), words)
     edges = layers * heads * len(words) * (len(words) + 1) // 2
     return Circuit(
-        source=Source(
+        source=MeasuredModel(
             name=name,
             fingerprint="0" * 64,
             layers=layers,
@@ -107,7 +116,15 @@ def circuit_of(
     )
 
 
-def mapping_of(key: int, query: int, path: list[tuple[Head, float]], *, total: float, controls: bool = True, seed: int = 0) -> Mapping:
+def mapping_of(
+    key: int,
+    query: int,
+    path: list[tuple[Head, float]],
+    *,
+    total: float,
+    controls: bool = True,
+    seed: int = 0,
+) -> Mapping:
     """A mapping whose greedy path is given; what each head does alone falls along the path."""
     rng = np.random.default_rng(seed)
     gains = np.diff([0.0, *(joint for _, joint in path)])
@@ -122,16 +139,27 @@ def mapping_of(key: int, query: int, path: list[tuple[Head, float]], *, total: f
         )
         for (head, _), gain in zip(path, gains, strict=True)
     ]
-    totals = tuple(total if at == key else round(float(value), 4) for at, value in enumerate(rng.normal(0, 0.02, query + 1)))
+    totals = tuple(
+        total if at == key else round(float(value), 4)
+        for at, value in enumerate(rng.normal(0, 0.02, query + 1))
+    )
     told = Controls(0.013, 0.041, 100, totals, 0.79, 0.0) if controls else None
     steps = tuple(Step(head, joint) for head, joint in path)
-    return Mapping(key, query, total, round(total * 0.97, 4), tuple(sorted(known, key=lambda h: -h.effect)), steps, told)
+    return Mapping(
+        key, query, total, round(total * 0.97, 4), tuple(sorted(known, key=lambda h: -h.effect)), steps, told
+    )
 
 
 def span_of(
-    label: str, positions: tuple[int, ...], layers: tuple[int, int] | None, built: tuple[tuple[int, int], ...] = (), depth: int = 12
+    label: str,
+    positions: tuple[int, ...],
+    layers: tuple[int, int] | None,
+    built: tuple[tuple[int, int], ...] = (),
+    depth: int = 12,
 ) -> Span:
-    return Span(label, positions, layers, built, 0.9, tuple([0.9] * (depth + 1)), tuple([0.1] * depth), "noise")
+    return Span(
+        label, positions, layers, built, 0.9, tuple([0.9] * (depth + 1)), tuple([0.1] * depth), "noise"
+    )
 
 
 SPANS = (
@@ -154,7 +182,10 @@ def dense() -> Circuit:
     """The dense twin: 43 heads for the same 80%."""
     order = np.random.default_rng(3).permutation(144)[:60]
     joints = 1 - np.exp(-np.arange(1, 61) / 26.6)
-    path = [(Head(int(at) // 12, int(at) % 12), round(float(joint), 4)) for at, joint in zip(order, joints, strict=True)]
+    path = [
+        (Head(int(at) // 12, int(at) % 12), round(float(joint), 4))
+        for at, joint in zip(order, joints, strict=True)
+    ]
     main = mapping_of(5, 8, path, total=1.0, seed=2)
     relation = mapping_of(2, 8, path[:7], total=0.24, seed=5)
     return circuit_of(WORDS, (main, relation), name="GPT-2", sparse=False, spans=SPANS, focus=(5, 8), seed=1)
@@ -166,7 +197,16 @@ def hostile(words: tuple[str, ...] = HOSTILE) -> Circuit:
     key = min(1, last)
     main = mapping_of(key, last, [(Head(1, 0), 0.5), (Head(0, 1), 0.8)], total=0.9, controls=False)
     span = span_of(words[key], (key,), (0, 1), depth=2)
-    return circuit_of(words, (main,), name=words[key] or "model", layers=2, heads=2, spans=(span,), token=words[-1], bos=False)
+    return circuit_of(
+        words,
+        (main,),
+        name=words[key] or "model",
+        layers=2,
+        heads=2,
+        spans=(span,),
+        token=words[-1],
+        bos=False,
+    )
 
 
 def deep() -> Circuit:
@@ -180,7 +220,16 @@ def deep() -> Circuit:
         span_of("opposite", (1,), (0, 20), ((0, 10),), 30),
     )
     return circuit_of(
-        WORDS[1:], (main, words), name="SmolLM2-135M", layers=30, heads=9, sparse=False, bos=False, spans=spans, focus=(4, 7), seed=4
+        WORDS[1:],
+        (main, words),
+        name="SmolLM2-135M",
+        layers=30,
+        heads=9,
+        sparse=False,
+        bos=False,
+        spans=spans,
+        focus=(4, 7),
+        seed=4,
     )
 
 
@@ -188,7 +237,15 @@ def long(length: int = 500) -> Circuit:
     """A prompt of many tokens."""
     words = tuple(f" word{at}" for at in range(length))
     main = mapping_of(40, length - 1, [(Head(1, 1), 0.7), (Head(0, 1), 0.9)], total=0.95)
-    return circuit_of(words, (main,), name="long", layers=2, heads=2, spans=(span_of("word40", (40,), (0, 1), depth=2),), bos=False)
+    return circuit_of(
+        words,
+        (main,),
+        name="long",
+        layers=2,
+        heads=2,
+        spans=(span_of("word40", (40,), (0, 1), depth=2),),
+        bos=False,
+    )
 
 
 def empty() -> Circuit:

@@ -11,28 +11,41 @@ import pytest
 STUDIES = Path(__file__).parents[1] / "case_studies"
 FOUND = {  # what `planted` finds is claimed in test_discover
     "opposite_of_large": ("mini-sparse: L5H1 L4H0 L1H1 L5H3 L4H5", "53 of 6480"),
-    "indirect_object": ("Modulated at 82% by L0H10 L0H5 L0H11 L1H11 L2H3", "Modulated at 85% by L0H5 L0H10 L0H11 L5H7"),
+    "indirect_object": (
+        "Modulated at 82% by L0H10 L0H5 L0H11 L1H11 L2H3",
+        "Modulated at 85% by L0H5 L0H10 L0H11 L5H7",
+    ),
     "greater_than": ("Modulated at 80% by", "Modulated at 91% by", "13104 of 13104         40 of 13104"),
     "induction": ("B → END: mini-sparse, 32 pairs, 4→9: total 0.71", "Modulated at 84% by", "437 of 7920"),
 }
 SLOW = ("indirect_object", "greater_than", "induction")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.studies if name in SLOW else ()) for name in FOUND])
-def test_a_case_study_finds_what_it_says(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.studies if name in SLOW else ()) for name in FOUND]
+)
+def test_a_case_study_finds_what_it_says(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = Path(shutil.copy(STUDIES / f"{name}.py", tmp_path))
     runpy.run_path(str(script), run_name="__main__")
     said = capsys.readouterr().out
     for words in FOUND[name]:
         assert words in said
-    assert {file.name for file in (tmp_path / name).iterdir()} == {file.name for file in (STUDIES / name).iterdir()}
+    assert {file.name for file in (tmp_path / name).iterdir()} == {
+        file.name for file in (STUDIES / name).iterdir()
+    }
     page = Path(name) / "page.html"
     if (STUDIES / page).exists():
-        assert (tmp_path / page).read_text().splitlines()[:20] == (STUDIES / page).read_text().splitlines()[:20]
+        assert (tmp_path / page).read_text().splitlines()[:20] == (STUDIES / page).read_text().splitlines()[
+            :20
+        ]
 
 
 @pytest.mark.studies
-def test_the_comparison_of_tasks_prints_its_table_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_comparison_of_tasks_prints_its_table_and_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = Path(shutil.copy(STUDIES / "dense_against_sparse.py", tmp_path))
     runpy.run_path(str(script))["main"](tasks=("greater_than",), count=2)
     assert "greater_than" in capsys.readouterr().out

@@ -16,16 +16,25 @@ import pytest
 import render_samples as samples
 from click.testing import CliRunner, Result
 
-from circuits import cli, discover
-from circuits.console.files import write_folder
-from circuits.console.options import one_line
+from circuits import cli
+from circuits.cli.options import one_line
 from circuits.errors import FileError
-from circuits.graph import EXPORTS, export
-from circuits.result import Circuit
+from circuits.show.files import write_folder
+from circuits.show.graph import EXPORTS, export
+from circuits.tracing import trace as discover
+from circuits.tracing.records import Circuit
 
 PROMPT = 'The opposite of "large" is "'
 ASKED = ["--key", "large", "--query", "-1", "--swap", "large=hot", "--answer", "small", "--foil", "cold"]
-FILES = ["circuit.dot", "circuit.json", "circuit.safetensors", "figure.pdf", "figure.png", "figure.svg", "page.html"]
+FILES = [
+    "circuit.dot",
+    "circuit.json",
+    "circuit.safetensors",
+    "figure.pdf",
+    "figure.png",
+    "figure.svg",
+    "page.html",
+]
 PLANTED = ["L11H7", "L10H1", "L9H7", "L9H1", "L8H6"]
 
 
@@ -74,7 +83,9 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("command", cli.main.commands.values(), ids=list(cli.main.commands))
 def test_every_command_is_told_in_one_plain_sentence(command: click.Command) -> None:
     sentence = command.help or ""
-    assert sentence.count(".") == 1 and sentence.endswith(".") and "\n" not in sentence and sentence[0].isupper()
+    assert (
+        sentence.count(".") == 1 and sentence.endswith(".") and "\n" not in sentence and sentence[0].isupper()
+    )
     assert sentence in " ".join(done(command.name, "--help").split())
     assert sentence in " ".join(done("--help").split())  # not cut short
 
@@ -88,7 +99,11 @@ def test_the_commands_are_these() -> None:
 
 
 def test_models_lists_what_is_known_and_what_is_here() -> None:
-    told = {line.split()[0]: line.split()[1:] for line in done("models").split("\n") if line.startswith(("planted-sparse", "gpt2"))}
+    told = {
+        line.split()[0]: line.split()[1:]
+        for line in done("models").split("\n")
+        if line.startswith(("planted-sparse", "gpt2"))
+    }
     assert told["planted-sparse"] == ["5.5M", "12×12", "gated", "MIT", "built", "by", "code", "yes"]
     assert told["gpt2"][:4] == ["124M", "12×12", "dense", "MIT"]
     listed = {entry["name"]: entry for entry in json.loads(done("models", "--json"))}
@@ -102,7 +117,11 @@ def test_tokens_prints_positions() -> None:
 
 def test_a_prompt_can_come_from_standard_input(directories: dict[str, Path]) -> None:
     told = json.loads(done("tokens", directories["gpt2"], "-", "--json", stdin=PROMPT + "\n"))
-    assert told[5] == {"position": 5, "token": "large", "id": told[5]["id"]} and told[8]["token"] == '"' and len(told) == 9
+    assert (
+        told[5] == {"position": 5, "token": "large", "id": told[5]["id"]}
+        and told[8]["token"] == '"'
+        and len(told) == 9
+    )
 
 
 def test_trace_finds_the_planted_heads(traced: tuple[str, Path]) -> None:
@@ -122,22 +141,42 @@ def test_json_is_the_record_and_nothing_else(traced: tuple[str, Path], tmp_path:
 
 
 def test_the_share_changes_the_carriers(directories: dict[str, Path]) -> None:
-    asked = ["trace", PROMPT, "--key", "large", "--counterfactual", 'The opposite of "hot" is "', "--model", directories["gpt2"]]
-    few, many = (json.loads(done(*asked, "--share", share, "--json"))["mappings"][0]["controls"] for share in ("0.2", "0.9"))
+    asked = [
+        "trace",
+        PROMPT,
+        "--key",
+        "large",
+        "--counterfactual",
+        'The opposite of "hot" is "',
+        "--model",
+        directories["gpt2"],
+    ]
+    few, many = (
+        json.loads(done(*asked, "--share", share, "--json"))["mappings"][0]["controls"]
+        for share in ("0.2", "0.9")
+    )
     assert (few["share"], many["share"]) == (0.2, 0.9)
 
 
 def test_circuit_takes_groups_and_prints_spans() -> None:
-    text = done("circuit", PROMPT, "--swap", "large=hot", "--model", "planted-sparse", "--group", "brackets=4,6")
+    text = done(
+        "circuit", PROMPT, "--swap", "large=hot", "--model", "planted-sparse", "--group", "brackets=4,6"
+    )
     assert "Modulated at 80% by" in text
     spans = {line.split("(")[0]: line for line in text.split("Spans")[1].split("\n") if "layer" in line}
-    assert spans["brackets"].startswith("brackets(4, 6)") and "0-3" in spans["large"] and "0-1 " in spans["opposite"]
+    assert (
+        spans["brackets"].startswith("brackets(4, 6)")
+        and "0-3" in spans["large"]
+        and "0-1 " in spans["opposite"]
+    )
 
 
 def test_compare_sets_models_side_by_side_and_writes_a_folder_for_each(tmp_path: Path) -> None:
     asked = ["compare", PROMPT, *ASKED, "--models", "planted-sparse,mini-sparse"]
     text = done(*asked, "-o", tmp_path)
-    rows = {line.split()[0]: line.split() for line in text.split("\n") if line.startswith(("planted", "mini"))}
+    rows = {
+        line.split()[0]: line.split() for line in text.split("\n") if line.startswith(("planted", "mini"))
+    }
     assert rows["planted-sparse"][1:4] == ["1.00", "5", "80%"] and rows["mini-sparse"][1:3] == ["1.00", "5"]
     each = [f"{model}/{name}" for model in ("mini-sparse", "planted-sparse") for name in FILES]
     assert names_in(tmp_path) == sorted(["figure.pdf", "figure.png", "figure.svg", "page.html", *each])
@@ -148,7 +187,9 @@ def test_compare_speaks_json(directories: dict[str, Path]) -> None:
     asked = ["--key", "large", "--swap", "large=hot", "--metric", "kl", "--json"]
     names = [str(directories[name]) for name in ("gpt2", "gpt2", "neox")]
     first, again, other = json.loads(done("compare", PROMPT, *asked, "--models", ",".join(names)))
-    assert first == again and first["overlap"] == first["carriers"] and first["heads"] == len(first["carriers"])
+    assert (
+        first == again and first["overlap"] == first["carriers"] and first["heads"] == len(first["carriers"])
+    )
     assert (first["key"], first["query"]) == (5, 8)
     assert (other["key"], other["query"], other["overlap"]) == (4, 7, None)  # it reads no BOS
 
@@ -159,7 +200,9 @@ def test_compare_speaks_json(directories: dict[str, Path]) -> None:
 def test_trace_writes_every_file_and_says_where(traced: tuple[str, Path]) -> None:
     text, folder = traced
     assert names_in(folder) == FILES
-    assert [line for line in text.split("\n") if line.startswith("wrote ")] == [f"wrote {folder / name}" for name in FILES]
+    assert [line for line in text.split("\n") if line.startswith("wrote ")] == [
+        f"wrote {folder / name}" for name in FILES
+    ]
     assert Circuit.load(folder).carriers() == Circuit.load(folder / "circuit.json").carriers()
     ElementTree.parse(folder / "figure.svg")
 
@@ -182,16 +225,35 @@ def test_export_writes_each_format_to_stdout_and_to_a_file(to: str, saved: Path,
     wanted = export(Circuit.load(saved), to)
     assert done("export", saved, "--to", to) == wanted
     ElementTree.fromstring(wanted.encode()) if to == "graphml" else json.loads(wanted)
-    assert done("export", saved, "--to", to, "-o", tmp_path / "deep" / "file.txt") == f"wrote {tmp_path / 'deep' / 'file.txt'}\n"
+    assert (
+        done("export", saved, "--to", to, "-o", tmp_path / "deep" / "file.txt")
+        == f"wrote {tmp_path / 'deep' / 'file.txt'}\n"
+    )
     assert (tmp_path / "deep" / "file.txt").read_text(encoding="utf-8") == wanted
     done("export", saved.parent, "--to", to, "-o", tmp_path / "deep")
     assert (tmp_path / "deep" / f"circuit{EXPORTS[to][0]}").read_text(encoding="utf-8") == wanted
 
 
-def test_open_opens_the_page(monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path], tmp_path: Path) -> None:
+def test_open_opens_the_page(
+    monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path], tmp_path: Path
+) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    done("trace", PROMPT, "--key", "5", "--metric", "kl", "--swap", "large=hot", "--model", directories["gpt2"], "-o", tmp_path, "--open")
+    done(
+        "trace",
+        PROMPT,
+        "--key",
+        "5",
+        "--metric",
+        "kl",
+        "--swap",
+        "large=hot",
+        "--model",
+        directories["gpt2"],
+        "-o",
+        tmp_path,
+        "--open",
+    )
     assert opened == [(tmp_path / "page.html").as_uri()]
 
 
@@ -225,7 +287,14 @@ def mistakes(model: Path, room: Path) -> dict[str, list[Any]]:
         "a token at several positions": [*swapped, '"', PROMPT],
         "position outside": [*swapped, "9", PROMPT],
         "key after query": [*swapped, "8", "--query", "5", PROMPT],
-        "counterfactual of another length": [*trace, "--key", "5", "--counterfactual", "The opposite of", PROMPT],
+        "counterfactual of another length": [
+            *trace,
+            "--key",
+            "5",
+            "--counterfactual",
+            "The opposite of",
+            PROMPT,
+        ],
         "counterfactual and swap": [*swapped, "large", "--counterfactual", "x", PROMPT],
         "swap of a word that is not there": [*trace, "--key", "5", "--swap", "small=hot", PROMPT],
         "swap by the same word": [*trace, "--key", "5", "--swap", "large=large", PROMPT],
@@ -234,7 +303,18 @@ def mistakes(model: Path, room: Path) -> dict[str, list[Any]]:
         "swap twice": [*trace, "--key", "large", "--swap", "large=hot", "--swap", "large=cold", PROMPT],
         "unknown metric": [*swapped, "large", "--metric", "loss", PROMPT],
         "unknown answer": [*swapped, "large", "--answer", "flibbertigibbet", PROMPT],
-        "group of an unknown token": ["circuit", "--model", model, "--swap", "large=hot", "--metric", "kl", "--group", "x=larg", PROMPT],
+        "group of an unknown token": [
+            "circuit",
+            "--model",
+            model,
+            "--swap",
+            "large=hot",
+            "--metric",
+            "kl",
+            "--group",
+            "x=larg",
+            PROMPT,
+        ],
         "circuit without a counterfactual": ["circuit", "--model", model, PROMPT],
         "one model to compare": ["compare", "--models", model, "--key", "5", PROMPT],
         "a file in the way": ["trace", "--key", "5", PROMPT, "-o", room / "file"],
@@ -248,13 +328,19 @@ def mistakes(model: Path, room: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("mistake", mistakes(Path(), Path()))
-def test_a_mistake_is_told_in_one_line_and_leaves_nothing_behind(mistake: str, directories: dict[str, Path], tmp_path: Path) -> None:
+def test_a_mistake_is_told_in_one_line_and_leaves_nothing_behind(
+    mistake: str, directories: dict[str, Path], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("in the way")
     samples.empty().save(tmp_path / "saved")
     before = names_in(tmp_path)
     result = run(*mistakes(directories["gpt2"], tmp_path)[mistake])
     assert result.exit_code == 1 and result.stdout == ""
-    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1 and result.stderr.rstrip("\n").isprintable()
+    assert (
+        result.stderr.startswith("Error: ")
+        and result.stderr.count("\n") == 1
+        and result.stderr.rstrip("\n").isprintable()
+    )
     assert names_in(tmp_path) == before and not (tmp_path / "out").exists()
 
 
@@ -276,7 +362,9 @@ def test_a_mistake_is_told_in_one_line_and_leaves_nothing_behind(mistake: str, d
 def test_a_wrong_call_is_told_in_one_line(arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2 and result.stdout == ""
-    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1 and "--help" in result.stderr
+    assert (
+        result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1 and "--help" in result.stderr
+    )
 
 
 def test_standard_input_that_is_not_text_is_refused() -> None:
@@ -284,7 +372,9 @@ def test_standard_input_that_is_not_text_is_refused() -> None:
     assert result.exit_code == 1 and "not valid UTF-8" in result.stderr
 
 
-def test_an_interrupt_is_one_line(monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path], tmp_path: Path) -> None:
+def test_an_interrupt_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path], tmp_path: Path
+) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -309,4 +399,6 @@ def test_the_installed_command_says_one_line_without_a_traceback() -> None:
         env=os.environ | {"PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"},
     )
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1 and "flibbertigibbet" in ran.stderr
+    assert (
+        ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1 and "flibbertigibbet" in ran.stderr
+    )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from circuits.discover import circuit, trace
-from circuits.edges import Head
 from circuits.engine import prepare
 from circuits.errors import CircuitsError, ModelError, PromptError
-from circuits.family import bootstrap, trace_family
-from circuits.mapping import all_heads, mapping_row, measure_mapping
-from circuits.models import Model, load
+from circuits.heads import Head
+from circuits.models.load import load
+from circuits.models.model import Model
 from circuits.prompts import to_pair
-from circuits.result import Circuit
-from circuits.spans import held, ranges
+from circuits.tracing.circuit import circuit
+from circuits.tracing.family import bootstrap, trace_family
+from circuits.tracing.mapping import all_heads, mapping_row, measure_mapping
+from circuits.tracing.records import Circuit
+from circuits.tracing.spans import held, ranges
+from circuits.tracing.trace import trace
 from circuits.zoo import planted
 
 LARGE, LAST = planted.KEY, planted.QUERY
@@ -26,7 +28,9 @@ def sparse() -> Model:
 
 @pytest.fixture(scope="module")
 def whole(sparse: Model) -> Circuit:
-    return circuit(sparse, planted.PROMPT, swap=planted.SWAP, groups={"brackets": (4, 6)}, counterfactuals=_own_texts())
+    return circuit(
+        sparse, planted.PROMPT, swap=planted.SWAP, groups={"brackets": (4, 6)}, counterfactuals=_own_texts()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +71,13 @@ def test_spans_end_below_their_last_reader_and_begin_at_the_first_at_the_query(w
 def test_induction_is_the_previous_token_head_and_the_induction_head(head: str) -> None:
     key, query, counterfactual, foil = planted.INDUCTION_MAPPINGS[head]
     model = load("planted-induction")
-    found = circuit(model, planted.INDUCTION_PROMPT, counterfactual=counterfactual, answer=planted.INDUCTION_ANSWER, foil=foil)
+    found = circuit(
+        model,
+        planted.INDUCTION_PROMPT,
+        counterfactual=counterfactual,
+        answer=planted.INDUCTION_ANSWER,
+        foil=foil,
+    )
     carried = {(m.key, m.query): tuple(map(str, m.carriers())) for m in found.mappings}
     assert carried[key, query] == (head,)
     assert set(carried) == ({(1, 2), (2, 5)} if head == "L0H1" else {(2, 5)})
@@ -91,7 +101,10 @@ def test_every_control_is_in_the_record_and_in_the_printed_table(asked: Circuit)
 
 def test_any_share_is_read_off_the_stored_path(asked: Circuit) -> None:
     assert len(asked.carriers(share=0.5)) == 4
-    assert len(asked.carriers(share=0.95)) == len({step.head for step in asked.mapping().path if step.joint < 0.95}) + 1
+    assert (
+        len(asked.carriers(share=0.95))
+        == len({step.head for step in asked.mapping().path if step.joint < 0.95}) + 1
+    )
     with pytest.raises(PromptError, match="share"):
         asked.carriers(share=0)
 
@@ -101,7 +114,11 @@ def test_the_greedy_path_is_what_trying_every_head_at_every_step_gives(sparse: M
     found = measure_mapping(runs, LARGE, LAST, controls=False)
     taken: list[Head] = []
     for step in found.path[:3]:
-        tried = {h: float(runs.effects([mapping_row([*taken, h], LARGE, LAST)])[0, 0]) for h in all_heads(runs) if h not in taken}
+        tried = {
+            h: float(runs.effects([mapping_row([*taken, h], LARGE, LAST)])[0, 0])
+            for h in all_heads(runs)
+            if h not in taken
+        }
         assert tried[step.head] == pytest.approx(max(tried.values()), abs=1e-5)
         assert step.joint == pytest.approx(tried[step.head], abs=1e-5)
         taken.append(step.head)
@@ -178,7 +195,9 @@ def test_a_bootstrap_interval_holds_its_mean_and_shrinks_with_agreement() -> Non
         ([-1, -0.5], None),
     ],
 )
-def test_a_span_is_the_contiguous_range_of_layers_that_leave_the_token_needed(effects: list[float], span: tuple[int, int] | None) -> None:
+def test_a_span_is_the_contiguous_range_of_layers_that_leave_the_token_needed(
+    effects: list[float], span: tuple[int, int] | None
+) -> None:
     assert held(effects) == span
 
 
@@ -193,7 +212,13 @@ def test_user_objects_are_taken_where_a_model_is(sparse: Model, asked: Circuit) 
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"swap": {"huge": "hot"}}, {"counterfactual": "The opposite"}, {"swap": {"large": "large"}}, {"metric": "speed"}]
+    "wrong",
+    [
+        {"swap": {"huge": "hot"}},
+        {"counterfactual": "The opposite"},
+        {"swap": {"large": "large"}},
+        {"metric": "speed"},
+    ],
 )
 def test_a_pair_that_does_not_fit_is_refused_with_one_line(sparse: Model, wrong: dict) -> None:
     with pytest.raises(CircuitsError) as refused:

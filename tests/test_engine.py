@@ -13,16 +13,17 @@ from conftest import random_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from circuits.edges import Edge, Head
 from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare, prepare_and_measure, scan
 from circuits.engine.cache import Layer
 from circuits.engine.layout import Block
 from circuits.engine.linear import loadings
 from circuits.engine.rows import Change
 from circuits.errors import EdgeError, PromptError
-from circuits.models import Model, as_model
+from circuits.heads import Edge, Head
+from circuits.models.load import as_model
+from circuits.models.model import Model
 from circuits.prompts import Pair, to_pair
-from circuits.zoo.train import tokenizer
+from circuits.zoo.language import tokenizer
 
 KEY, MIDDLE, LAST = 5, 6, 8
 CLOSE = 1e-4
@@ -41,11 +42,18 @@ def gated(model: Model) -> Model:
 def pairs_of(model: Model) -> list[Pair]:
     """Two pairs of one length that differ at the key; the metric's gap is wide enough to divide by."""
     texts = ('The opposite of "large" is "', 'The number of "rich" is "')
-    return [to_pair(model, text, swap={word: "hot"}, metric="logprob") for text, word in zip(texts, ("large", "rich"), strict=True)]
+    return [
+        to_pair(model, text, swap={word: "hot"}, metric="logprob")
+        for text, word in zip(texts, ("large", "rich"), strict=True)
+    ]
 
 
 def single_rows(model: Model, query: int) -> list[Row]:
-    return [Row.of_edges([Edge(Head(layer, head), KEY, query)]) for layer in range(model.n_layers) for head in range(model.n_heads)]
+    return [
+        Row.of_edges([Edge(Head(layer, head), KEY, query)])
+        for layer in range(model.n_layers)
+        for head in range(model.n_heads)
+    ]
 
 
 def joint_rows(model: Model, length: int, *, count: int = 12) -> list[Row]:
@@ -54,14 +62,24 @@ def joint_rows(model: Model, length: int, *, count: int = 12) -> list[Row]:
 
     def edge() -> Edge:
         query = draw.randrange(length)
-        return Edge(Head(draw.randrange(model.n_layers), draw.randrange(model.n_heads)), draw.randrange(query + 1), query)
+        return Edge(
+            Head(draw.randrange(model.n_layers), draw.randrange(model.n_heads)),
+            draw.randrange(query + 1),
+            query,
+        )
 
     return [Row.of_edges({edge() for _ in range(draw.randrange(1, 9))}) for _ in range(count)]
 
 
 def site_rows(length: int) -> list[Row]:
     """Heads, block writes, residual streams, and all of them mixed."""
-    mixed = (Change(0, 5, "residual"), Change(1, 6, "edge", 1, 5), Change(1, 7, "attention"), Change(2, 7, "residual"), Change(2, 8, "mlp"))
+    mixed = (
+        Change(0, 5, "residual"),
+        Change(1, 6, "edge", 1, 5),
+        Change(1, 7, "attention"),
+        Change(2, 7, "residual"),
+        Change(2, 8, "mlp"),
+    )
     return [
         Row.of_heads([Head(1, 2), Head(2, 3)], [5, 8]),
         Row.of_writes(1, [5, 7]),
@@ -77,20 +95,30 @@ def site_rows(length: int) -> list[Row]:
 def by_hand(runs: Runs, edges: list[Edge], direction: Direction) -> float:
     """One hooked forward of the first pair, with the definition of each direction written out."""
     model, pair = runs.model, runs.pairs[0]
-    base, other = (runs.counterfactual, runs.clean) if direction == "restore" else (runs.clean, runs.counterfactual)
+    base, other = (
+        (runs.counterfactual, runs.clean) if direction == "restore" else (runs.clean, runs.counterfactual)
+    )
     group = model.n_heads // model.n_key_value_heads
 
     def noted(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
         kept: dict[str, torch.Tensor] = {}
-        names = [f"blocks.{layer}.attn.hook_{part}" for layer in range(model.n_layers) for part in ("pattern", "v")]
-        with model.hooked([(name, lambda value, hook, name=name: kept.update({name: value.clone()})) for name in names]), torch.no_grad():
+        names = [
+            f"blocks.{layer}.attn.hook_{part}" for layer in range(model.n_layers) for part in ("pattern", "v")
+        ]
+        with (
+            model.hooked(
+                [(name, lambda value, hook, name=name: kept.update({name: value.clone()})) for name in names]
+            ),
+            torch.no_grad(),
+        ):
             model.forward(tokens)
         return kept
 
     def message(kept: dict[str, torch.Tensor], edge: Edge, row: int) -> torch.Tensor:
         where = f"blocks.{edge.head.layer}.attn.hook_"
         return (
-            kept[where + "pattern"][row, edge.head.index, edge.query, edge.key] * kept[where + "v"][row, edge.key, edge.head.index // group]
+            kept[where + "pattern"][row, edge.head.index, edge.query, edge.key]
+            * kept[where + "v"][row, edge.key, edge.head.index // group]
         )
 
     source, now = noted(other.tokens[:1]), {}
@@ -122,17 +150,27 @@ def by_hand(runs: Runs, edges: list[Edge], direction: Direction) -> float:
         if direction == "knockout":
             hooks.append((where + "attn_scores", lambda s, hook, layer=layer: shut(s, hook, layer)))
             continue
-        hooks += [(where + part, lambda v, hook, name=where + part: note(v, hook, name)) for part in ("pattern", "v")]
+        hooks += [
+            (where + part, lambda v, hook, name=where + part: note(v, hook, name))
+            for part in ("pattern", "v")
+        ]
         hooks.append((where + "z", lambda z, hook, layer=layer: replaced(z, hook, layer)))
     with model.hooked(hooks), torch.no_grad():
         patched = model.forward(base.tokens[:1])[0, -1].log_softmax(-1)[pair.metric.answer]
-    clean, counter = (float(side.logits[0].log_softmax(-1)[pair.metric.answer]) for side in (runs.clean, runs.counterfactual))
-    return (float(patched) - counter if direction == "restore" else clean - float(patched)) / (clean - counter)
+    clean, counter = (
+        float(side.logits[0].log_softmax(-1)[pair.metric.answer])
+        for side in (runs.clean, runs.counterfactual)
+    )
+    return (float(patched) - counter if direction == "restore" else clean - float(patched)) / (
+        clean - counter
+    )
 
 
 @pytest.mark.parametrize("gate", [False, True], ids=["dense", "gated"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_fast_and_plain_agree_on_all_heads_joint_rows_and_a_batch_of_pairs(model: Model, gate: bool, direction: Direction) -> None:
+def test_fast_and_plain_agree_on_all_heads_joint_rows_and_a_batch_of_pairs(
+    model: Model, gate: bool, direction: Direction
+) -> None:
     model = gated(model) if gate else model
     pairs = pairs_of(model)
     rows = [*single_rows(model, LAST), *single_rows(model, MIDDLE), *joint_rows(model, len(pairs[0]))]
@@ -145,11 +183,18 @@ def test_fast_and_plain_agree_on_all_heads_joint_rows_and_a_batch_of_pairs(model
 
 @pytest.mark.parametrize("gate", [False, True], ids=["dense", "gated"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_both_paths_agree_with_hooks_written_out_by_hand(model: Model, gate: bool, direction: Direction) -> None:
+def test_both_paths_agree_with_hooks_written_out_by_hand(
+    model: Model, gate: bool, direction: Direction
+) -> None:
     model = gated(model) if gate else model
     pairs = pairs_of(model)
     runs = prepare(model, pairs, family=pairs)
-    together = [Edge(Head(0, 1), 5, 6), Edge(Head(1, 2), 6, 8), Edge(Head(1, 2), 5, 8), Edge(Head(2, 3), 5, 8)]
+    together = [
+        Edge(Head(0, 1), 5, 6),
+        Edge(Head(1, 2), 6, 8),
+        Edge(Head(1, 2), 5, 8),
+        Edge(Head(2, 3), 5, 8),
+    ]
     for edges in ([Edge(Head(1, 0), KEY, LAST)], [Edge(Head(0, 3), KEY, MIDDLE)], together):
         measured = float(runs.effects([Row.of_edges(edges)], direction=direction)[0, 0])
         assert measured == pytest.approx(by_hand(runs, edges, direction), abs=CLOSE)
@@ -160,7 +205,12 @@ def test_every_site_agrees_between_the_paths(model: Model, direction: Direction)
     pairs = pairs_of(model)
     fast, plain = (prepare(model, pairs, family=pairs, path=path) for path in ("fast", "plain"))
     rows = site_rows(len(pairs[0]))
-    torch.testing.assert_close(fast.effects(rows, direction=direction), plain.effects(rows, direction=direction), rtol=1e-4, atol=CLOSE)
+    torch.testing.assert_close(
+        fast.effects(rows, direction=direction),
+        plain.effects(rows, direction=direction),
+        rtol=1e-4,
+        atol=CLOSE,
+    )
 
 
 def test_noise_counterfactuals_agree_between_the_paths(model: Model) -> None:
@@ -174,17 +224,32 @@ def test_noise_counterfactuals_agree_between_the_paths(model: Model) -> None:
 def test_every_metric_agrees_between_the_paths(model: Model, metric: str) -> None:
     words = {"answer": "small", "foil": "cold"} if metric == "logit_diff" else {}
     pair = to_pair(model, 'The opposite of "large" is "', swap={"large": "hot"}, metric=metric, **words)  # type: ignore[arg-type]
-    fast, plain = (prepare(model, [pair], path=path).effects(single_rows(model, LAST)) for path in ("fast", "plain"))
+    fast, plain = (
+        prepare(model, [pair], path=path).effects(single_rows(model, LAST)) for path in ("fast", "plain")
+    )
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=CLOSE)
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-@given(data=st.data(), architecture=st.sampled_from(["gpt2", "llama", "neox"]), seed=st.integers(0, 3), gate=st.booleans())
-def test_any_edges_of_any_small_model_agree_between_the_paths(data: st.DataObject, architecture: str, seed: int, gate: bool) -> None:
+@given(
+    data=st.data(),
+    architecture=st.sampled_from(["gpt2", "llama", "neox"]),
+    seed=st.integers(0, 3),
+    gate=st.booleans(),
+)
+def test_any_edges_of_any_small_model_agree_between_the_paths(
+    data: st.DataObject, architecture: str, seed: int, gate: bool
+) -> None:
     model = _random(architecture, seed, gate)
-    words = data.draw(st.lists(st.sampled_from(["large", "hot", "rich", "house", "John", "is", '"']), min_size=2, max_size=8))
+    words = data.draw(
+        st.lists(
+            st.sampled_from(["large", "hot", "rich", "house", "John", "is", '"']), min_size=2, max_size=8
+        )
+    )
     changed = data.draw(st.integers(0, len(words) - 1))
     other = [*words[:changed], "door", *words[changed + 1 :]]
     pair = to_pair(model, " ".join(words), counterfactual=" ".join(other), metric="logprob", answer="small")
@@ -193,13 +258,20 @@ def test_any_edges_of_any_small_model_agree_between_the_paths(data: st.DataObjec
     edges = st.tuples(st.integers(0, 2), st.integers(0, 3), queries, st.integers(0, 100)).map(
         lambda drawn: Edge(Head(drawn[0], drawn[1]), drawn[3] % (drawn[2] + 1), drawn[2])
     )
-    rows = data.draw(st.lists(st.sets(edges, min_size=1, max_size=6).map(Row.of_edges), min_size=1, max_size=5))
+    rows = data.draw(
+        st.lists(st.sets(edges, min_size=1, max_size=6).map(Row.of_edges), min_size=1, max_size=5)
+    )
     direction: Direction = data.draw(st.sampled_from(DIRECTIONS[:4]))
     try:
         fast, plain = (prepare(model, [pair], path=path, smallest_gap=0.05) for path in ("fast", "plain"))
     except PromptError:
         return  # the counterfactual moves nothing, so there is nothing to compare
-    torch.testing.assert_close(fast.effects(rows, direction=direction), plain.effects(rows, direction=direction), rtol=1e-3, atol=CLOSE)
+    torch.testing.assert_close(
+        fast.effects(rows, direction=direction),
+        plain.effects(rows, direction=direction),
+        rtol=1e-3,
+        atol=CLOSE,
+    )
 
 
 _known: dict[tuple[str, int], Model] = {}
@@ -224,7 +296,9 @@ def test_swapping_everything_gives_the_counterfactual_run(model: Model) -> None:
     everywhere = range(runs.length)
     row = Row((*Row.of_residual(0, everywhere).changes, *Row.of_heads(heads, everywhere).changes))
     torch.testing.assert_close(runs.effects([row]), torch.ones(1, 2), rtol=0, atol=CLOSE)
-    torch.testing.assert_close(runs.measure([row])[:, 0], runs.values(runs.counterfactual), rtol=0, atol=CLOSE)
+    torch.testing.assert_close(
+        runs.measure([row])[:, 0], runs.values(runs.counterfactual), rtol=0, atol=CLOSE
+    )
     torch.testing.assert_close(runs.effects([row], direction="restore"), torch.ones(1, 2), rtol=0, atol=CLOSE)
 
 
@@ -240,14 +314,22 @@ def test_a_rows_effect_does_not_depend_on_its_company(model: Model) -> None:
 
 @pytest.mark.parametrize("gate", [False, True], ids=["dense", "gated"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_rows_that_climb_with_the_runs_measure_the_same_as_behind_them(model: Model, gate: bool, direction: Direction) -> None:
+def test_rows_that_climb_with_the_runs_measure_the_same_as_behind_them(
+    model: Model, gate: bool, direction: Direction
+) -> None:
     model = gated(model) if gate else model
     pairs = pairs_of(model)
-    rows = [*single_rows(model, LAST), *joint_rows(model, len(pairs[0])), *(site_rows(len(pairs[0])) if direction != "knockout" else [])]
+    rows = [
+        *single_rows(model, LAST),
+        *joint_rows(model, len(pairs[0])),
+        *(site_rows(len(pairs[0])) if direction != "knockout" else []),
+    ]
     behind = prepare(model, pairs, family=pairs)
     expected = behind.effects(rows, direction=direction)
     for budget in (behind.budget, 1):
-        runs, effects = prepare_and_measure(model, pairs, rows, direction=direction, family=pairs, budget=budget)
+        runs, effects = prepare_and_measure(
+            model, pairs, rows, direction=direction, family=pairs, budget=budget
+        )
         torch.testing.assert_close(effects, expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(runs.effects(rows, direction=direction), expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(runs.gap, behind.gap, rtol=0, atol=1e-5)
@@ -276,19 +358,33 @@ def test_both_runs_are_the_models_own(model: Model) -> None:
                 torch.testing.assert_close(getattr(layer, name), getattr(expected, name), rtol=0, atol=CLOSE)
             read = slice(-1, None) if number == model.n_layers - 1 else slice(None)
             for name in ("z", "attention", "mlp"):
-                torch.testing.assert_close(getattr(layer, name)[:, read], getattr(expected, name)[:, read], rtol=0, atol=CLOSE)
+                torch.testing.assert_close(
+                    getattr(layer, name)[:, read], getattr(expected, name)[:, read], rtol=0, atol=CLOSE
+                )
 
 
-def test_writes_that_the_last_position_cannot_read_cost_nothing_and_are_exactly_zero(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_that_the_last_position_cannot_read_cost_nothing_and_are_exactly_zero(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs, top = prepare(model, pairs_of(model)), model.n_layers - 1
-    unread = [Row.of_edges([Edge(Head(top, 1), KEY, MIDDLE)]), Row.of_writes(top, [MIDDLE]), Row.of_residual(top + 1, [KEY, MIDDLE])]
-    read = [Row.of_edges([Edge(Head(top, 1), KEY, LAST)]), Row.of_edges([Edge(Head(top - 1, 1), KEY, MIDDLE)]), Row.of_residual(top, [KEY])]
+    unread = [
+        Row.of_edges([Edge(Head(top, 1), KEY, MIDDLE)]),
+        Row.of_writes(top, [MIDDLE]),
+        Row.of_residual(top + 1, [KEY, MIDDLE]),
+    ]
+    read = [
+        Row.of_edges([Edge(Head(top, 1), KEY, LAST)]),
+        Row.of_edges([Edge(Head(top - 1, 1), KEY, MIDDLE)]),
+        Row.of_residual(top, [KEY]),
+    ]
     assert runs.effects(read).ne(0).all()
     monkeypatch.setattr(Runs, "_carry", lambda *args: pytest.fail("a row that changes nothing was run"))
     assert runs.effects(unread).eq(0).all()
 
 
-def test_a_row_whose_gates_are_shut_in_both_runs_costs_nothing_and_is_exactly_zero(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_whose_gates_are_shut_in_both_runs_costs_nothing_and_is_exactly_zero(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = gated(model)
     runs = prepare(model, pairs_of(model)[:1])
     shut = [
@@ -296,7 +392,10 @@ def test_a_row_whose_gates_are_shut_in_both_runs_costs_nothing_and_is_exactly_ze
         for layer in range(model.n_layers)
         for head in range(model.n_heads)
         for key in range(LAST + 1)
-        if all(side.cache.layers[layer].pattern[0, head, LAST, key] == 0 for side in (runs.clean, runs.counterfactual))
+        if all(
+            side.cache.layers[layer].pattern[0, head, LAST, key] == 0
+            for side in (runs.clean, runs.counterfactual)
+        )
     ]
     assert shut
     monkeypatch.setattr(Runs, "_carry", lambda *args: pytest.fail("a row that changes nothing was run"))
@@ -328,7 +427,10 @@ def test_scan_of_a_long_prompt_measures_the_leading_edges_and_says_which(model: 
 
 def test_loadings_are_the_messages_times_the_gradient_of_the_frozen_model(model: Model) -> None:
     """At the last layer the way from a message to the metric is short enough to be written out."""
-    runs = prepare(model, [to_pair(model, 'The opposite of "large" is "', swap={"large": "hot"}, answer="small", foil="cold")])
+    runs = prepare(
+        model,
+        [to_pair(model, 'The opposite of "large" is "', swap={"large": "hot"}, answer="small", foil="cold")],
+    )
     measured = loadings(runs)[-1, :, LAST, KEY]
     layer, layout = runs.clean.cache.layers[-1], runs.layout
     assert layout is not None
@@ -356,7 +458,9 @@ def _frozen_scale(norm: Any, at: torch.Tensor) -> Callable[[torch.Tensor], torch
 def _mlp_change(block: Block, layer: Layer, written: torch.Tensor) -> torch.Tensor:
     """The MLP's response to a small write, with its norm's scale frozen, by forward differentiation."""
     middle = (layer.pre + layer.attention)[0, -1].clone()
-    return torch.func.jvp(block.mlp, (block.norm2(middle),), (_frozen_scale(block.norm2, middle)(written),))[1]
+    return torch.func.jvp(block.mlp, (block.norm2(middle),), (_frozen_scale(block.norm2, middle)(written),))[
+        1
+    ]
 
 
 @pytest.mark.parametrize(
@@ -378,7 +482,9 @@ def test_a_change_that_does_not_exist_is_refused_before_running(
         runs.effects([row], direction=direction)
 
 
-def test_an_interrupted_measurement_leaves_the_model_as_it_was(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_measurement_leaves_the_model_as_it_was(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = models["gpt2"]
     tokens = torch.tensor([model.tokenize('The opposite of "large" is "')])
     before = model.logits(tokens)
@@ -396,7 +502,9 @@ def test_an_interrupted_measurement_leaves_the_model_as_it_was(models: dict[str,
 
 def test_a_gap_too_small_to_divide_by_is_refused(models: dict[str, Model]) -> None:
     model = models["gpt2"]
-    pair = to_pair(model, 'The opposite of "large" is "', swap={"large": "hot"}, metric=lambda logits: logits.sum(-1) * 0)
+    pair = to_pair(
+        model, 'The opposite of "large" is "', swap={"large": "hot"}, metric=lambda logits: logits.sum(-1) * 0
+    )
     with pytest.raises(PromptError, match="too little to divide by"):
         prepare(model, [pair])
     with pytest.raises(PromptError, match="too little to divide by"):

@@ -12,9 +12,10 @@ import torch
 from conftest import ARCHITECTURES, PROMPT, random_model
 
 from circuits.errors import ModelError
-from circuits.gate import gated, open_gates
-from circuits.models import Model, as_model, load
-from circuits.zoo.train import tokenizer
+from circuits.models.gate import gated, open_gates
+from circuits.models.load import as_model, load
+from circuits.models.model import Model
+from circuits.zoo.language import tokenizer
 
 
 def marked(folder: Path, target: Path, text: str) -> Path:
@@ -33,7 +34,9 @@ def test_the_gate_by_hand() -> None:
     assert open_gates(scores).tolist() == [[True, False, False], [False, True, False], [False, False, False]]
     # Not renormalised: the open edge keeps its softmax weight 1 / (1 + e^-2). Zero is shut, and a row with all gates shut is all zero.
     kept = 1 / (1 + torch.exp(torch.tensor(-2.0)))
-    torch.testing.assert_close(gated(scores, pattern), torch.tensor([[1.0, 0.0, 0.0], [0.0, kept, 0.0], [0.0, 0.0, 0.0]]))
+    torch.testing.assert_close(
+        gated(scores, pattern), torch.tensor([[1.0, 0.0, 0.0], [0.0, kept, 0.0], [0.0, 0.0, 0.0]])
+    )
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -41,18 +44,28 @@ def test_a_gated_layer_is_the_formula_written_out(architecture: str) -> None:
     """From the scores as the model has them: z = Σ_k 1[s > 0] · softmax(s) · v, for every head and query of every layer."""
     model = as_model((random_model(architecture), tokenizer()), gate=True)
     seen: dict[str, torch.Tensor] = {}
-    names = [f"blocks.{layer}.attn.hook_{what}" for layer in range(model.n_layers) for what in ("attn_scores", "v", "z")]
-    with model.hooked([(name, lambda tensor, hook, name=name: seen.update({name: tensor.clone()})) for name in names]):
+    names = [
+        f"blocks.{layer}.attn.hook_{what}"
+        for layer in range(model.n_layers)
+        for what in ("attn_scores", "v", "z")
+    ]
+    with model.hooked(
+        [(name, lambda tensor, hook, name=name: seen.update({name: tensor.clone()})) for name in names]
+    ):
         model.logits(prompt_of(model))
     shut = 0
     for layer in range(model.n_layers):
         scores, v, z = (seen[f"blocks.{layer}.attn.hook_{what}"][0] for what in ("attn_scores", "v", "z"))
         for head in range(model.n_heads):
-            values = v[:, head * v.shape[1] // model.n_heads]  # grouped keys: several heads read one value head
+            values = v[
+                :, head * v.shape[1] // model.n_heads
+            ]  # grouped keys: several heads read one value head
             for query in range(len(z)):
                 s = scores[head, query, : query + 1]
                 weights = (s > 0) * s.exp() / s.exp().sum()
-                torch.testing.assert_close(z[query, head], weights @ values[: query + 1], atol=1e-5, rtol=1e-4)
+                torch.testing.assert_close(
+                    z[query, head], weights @ values[: query + 1], atol=1e-5, rtol=1e-4
+                )
                 shut += int((s <= 0).sum())
     assert shut > 20  # the claim is about shut edges: there must be some
 
@@ -61,7 +74,12 @@ def test_the_scores_are_queries_times_keys_over_the_root_of_their_size() -> None
     model = as_model((random_model("gpt2"), tokenizer()))
     seen: dict[str, torch.Tensor] = {}
     names = {what: f"blocks.1.attn.hook_{what}" for what in ("q", "k", "attn_scores")}
-    with model.hooked([(name, lambda tensor, hook, what=what: seen.update({what: tensor[0]})) for what, name in names.items()]):
+    with model.hooked(
+        [
+            (name, lambda tensor, hook, what=what: seen.update({what: tensor[0]}))
+            for what, name in names.items()
+        ]
+    ):
         model.logits(prompt_of(model))
     by_hand = torch.einsum("qhd,khd->hqk", seen["q"], seen["k"]) / model.d_head**0.5
     causal = torch.ones(by_hand.shape[-2:]).tril().bool()
@@ -70,7 +88,9 @@ def test_the_scores_are_queries_times_keys_over_the_root_of_their_size() -> None
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_gate_changes_a_model_that_was_not_trained_with_it(architecture: str, models: dict[str, Model]) -> None:
+def test_the_gate_changes_a_model_that_was_not_trained_with_it(
+    architecture: str, models: dict[str, Model]
+) -> None:
     plain = models[architecture]
     gated_one = as_model((random_model(architecture), tokenizer()), gate=True)
     tokens = prompt_of(plain)
@@ -88,7 +108,9 @@ def test_an_edit_of_the_scores_moves_the_gate_and_an_edit_of_the_pattern_has_the
 
     with model.hooked([(scores, shut_all), (pattern, lambda tensor, hook: seen.update(pattern=tensor))]):
         model.logits(tokens)
-    assert not seen["pattern"].any()  # the user's hook sees the gated pattern, shut because the edited scores are below zero
+    assert not seen[
+        "pattern"
+    ].any()  # the user's hook sees the gated pattern, shut because the edited scores are below zero
 
     with (
         model.hooked([(pattern, lambda tensor, hook: torch.ones_like(tensor))]),
@@ -117,17 +139,23 @@ def test_a_model_is_gated_if_its_files_say_so(directories: dict[str, Path], tmp_
     as_marked, ungated = load(folder), load(folder, gate=False)
     assert as_marked.gated and not ungated.gated and not load(directories["gpt2"]).gated
     tokens = prompt_of(ungated)
-    torch.testing.assert_close(ungated.logits(tokens), load(directories["gpt2"]).logits(tokens), atol=0, rtol=0)
+    torch.testing.assert_close(
+        ungated.logits(tokens), load(directories["gpt2"]).logits(tokens), atol=0, rtol=0
+    )
     assert not torch.equal(as_marked.logits(tokens), ungated.logits(tokens))
 
 
-def test_a_gate_on_a_model_that_is_not_gated_is_an_error(directories: dict[str, Path], tmp_path: Path) -> None:
+def test_a_gate_on_a_model_that_is_not_gated_is_an_error(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
     for folder in (directories["llama"], marked(directories["llama"], tmp_path / "dense", '{"gate": false}')):
         with pytest.raises(ModelError, match=r"gate=True on .* not a gated model"):
             load(folder, gate=True)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"gate": "yes"}'])
-def test_a_mark_that_cannot_be_read_is_an_error(text: str, directories: dict[str, Path], tmp_path: Path) -> None:
+def test_a_mark_that_cannot_be_read_is_an_error(
+    text: str, directories: dict[str, Path], tmp_path: Path
+) -> None:
     with pytest.raises(ModelError, match=r"circuits\.json"):
         load(marked(directories["gpt2"], tmp_path / "m", text))

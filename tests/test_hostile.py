@@ -29,18 +29,19 @@ from safetensors.torch import save_file
 from test_sources import Bomb, save_adapter, to_lens_layout
 
 from circuits import cli
-from circuits.checkpoints import load_checkpoint
-from circuits.discover import trace
 from circuits.errors import CircuitsError, FileError, ModelError, PromptError
-from circuits.graph import EXPORTS
-from circuits.models import Model, load
+from circuits.models import cache, hub
+from circuits.models.find import find
+from circuits.models.load import load
+from circuits.models.model import Model
+from circuits.models.weights import read_marks
 from circuits.prompts import Prompt, swap_words, to_prompt
-from circuits.result import Circuit
-from circuits.sources import cache, hub
-from circuits.sources.find import find
-from circuits.sources.weights import read_marks
+from circuits.show.graph import EXPORTS
+from circuits.sparsify.checkpoints import load_checkpoint
 from circuits.sparsify.text import read_texts
-from circuits.zoo.train import tokenizer
+from circuits.tracing.records import Circuit
+from circuits.tracing.trace import trace
+from circuits.zoo.language import tokenizer
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
 
@@ -53,12 +54,20 @@ def refusal(*arguments: object) -> str:
     """The one line of a command that fails."""
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (1, ""), result.output
-    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1 and result.stderr.rstrip("\n").isprintable()
+    assert (
+        result.stderr.startswith("Error: ")
+        and result.stderr.count("\n") == 1
+        and result.stderr.rstrip("\n").isprintable()
+    )
     return result.stderr
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -77,18 +86,29 @@ def edit(file: Path, **changes: Any) -> None:
 
 EVIL = "import pathlib\npathlib.Path({!r}).mkdir()\nclass Evil:\n    pass\n"
 CODE: dict[str, tuple[str, dict[str, Any]]] = {
-    "a model": ("config.json", {"auto_map": {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"}}),
+    "a model": (
+        "config.json",
+        {"auto_map": {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"}},
+    ),
     "a model of its own": ("config.json", {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}),
     "a tokenizer": ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}),
-    "a tokenizer of its own": ("tokenizer_config.json", {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}),
-    "a tokenizer in the config": ("config.json", {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": "evil.Evil"}}),
+    "a tokenizer of its own": (
+        "tokenizer_config.json",
+        {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}},
+    ),
+    "a tokenizer in the config": (
+        "config.json",
+        {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": "evil.Evil"}},
+    ),
     "a kernel": ("config.json", {"_attn_implementation": "someone/evil"}),
     "another kernel": ("config.json", {"attn_implementation": "someone/evil:run"}),
 }
 
 
 @pytest.mark.parametrize("kind", CODE)
-def test_code_that_a_model_names_is_never_run(kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_a_model_names_is_never_run(
+    kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # even if a library were to ask
     (folder / "evil.py").write_text(EVIL.format(str(tmp_path / "went-off")))
     name, changes = CODE[kind]
@@ -127,7 +147,9 @@ def test_a_pickle_that_is_named_is_refused_and_not_run(ending: str, tmp_path: Pa
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_an_adapter_is_a_plain_lora_or_refused(changes: dict[str, Any], directories: dict[str, Path], tmp_path: Path) -> None:
+def test_an_adapter_is_a_plain_lora_or_refused(
+    changes: dict[str, Any], directories: dict[str, Path], tmp_path: Path
+) -> None:
     save_adapter(tmp_path, str(directories["gpt2"]))
     edit(tmp_path / "adapter_config.json", **changes)
     start = time.monotonic()
@@ -139,10 +161,15 @@ def test_an_adapter_is_a_plain_lora_or_refused(changes: dict[str, Any], director
 # Names that lead elsewhere
 
 
-@pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd", "below/model.safetensors", "..", "", "..\\other.safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    ["../other.safetensors", "/etc/passwd", "below/model.safetensors", "..", "", "..\\other.safetensors"],
+)
 def test_weights_outside_their_folder_are_refused(name: str, folder: Path) -> None:
     shutil.move(folder / "model.safetensors", folder.parent / "other.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"transformer.wte.weight": name}}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"transformer.wte.weight": name}})
+    )
     with pytest.raises(ModelError, match="same folder"):
         find(str(folder))
 
@@ -153,7 +180,9 @@ def test_weights_may_be_links_as_in_the_hub_cache(folder: Path) -> None:
     assert find(str(folder)).model.config.n_layer == 3
 
 
-def test_a_hub_cache_whose_commit_is_a_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_cache_whose_commit_is_a_path_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     (tmp_path / "models--someone--it" / "refs").mkdir(parents=True)
     (tmp_path / "models--someone--it" / "refs" / "main").write_text("../../../../etc")
@@ -194,7 +223,9 @@ JSON_READERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("reader", JSON_READERS)
 @pytest.mark.parametrize("wild", JSON)
-def test_json_that_is_not_as_it_must_be_is_refused_in_one_line(wild: str, reader: str, tmp_path: Path) -> None:
+def test_json_that_is_not_as_it_must_be_is_refused_in_one_line(
+    wild: str, reader: str, tmp_path: Path
+) -> None:
     for name in ("config.json", "model.safetensors", "adapter_model.safetensors", "tokenizer.json"):
         (tmp_path / name).write_bytes(b"{}")
     (tmp_path / reader).write_bytes(JSON[wild])
@@ -206,7 +237,9 @@ def test_json_that_is_not_as_it_must_be_is_refused_in_one_line(wild: str, reader
 def test_a_byte_order_mark_is_no_harm(tmp_path: Path) -> None:
     (tmp_path / "circuits.json").write_bytes(b'\xef\xbb\xbf{"gate": true}')
     assert read_marks(tmp_path).gate is True
-    (tmp_path / "text.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "one"}\r\n{"text": "two\xe2\x80\xa8lines"}\n')
+    (tmp_path / "text.jsonl").write_bytes(
+        b'\xef\xbb\xbf{"text": "one"}\r\n{"text": "two\xe2\x80\xa8lines"}\n'
+    )
     assert read_texts(tmp_path / "text.jsonl") == ["one", "two\u2028lines"]
 
 
@@ -223,7 +256,16 @@ def _zeros(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [_pipe, _zeros])
 @pytest.mark.parametrize(
-    "name", ["circuit.json", "text.jsonl", "final.pth", "model.safetensors", "config.json", "circuits.json", "checkpoint"]
+    "name",
+    [
+        "circuit.json",
+        "text.jsonl",
+        "final.pth",
+        "model.safetensors",
+        "config.json",
+        "circuits.json",
+        "checkpoint",
+    ],
 )
 def test_pipes_and_devices_are_not_read(name: str, make: Callable[[Path], None], folder: Path) -> None:
     (folder / name).unlink(missing_ok=True)
@@ -238,8 +280,12 @@ def test_pipes_and_devices_are_not_read(name: str, make: Callable[[Path], None],
         readers.get(name, lambda: find(str(folder)))()
 
 
-@pytest.mark.parametrize("changes", [{"n_layer": 10**7}, {"vocab_size": 10**12}, {"n_positions": 10**12}, {"n_inner": 10**12}])
-def test_a_config_that_describes_more_than_the_weights_is_refused_before_memory_is_taken(changes: dict[str, int], folder: Path) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"n_layer": 10**7}, {"vocab_size": 10**12}, {"n_positions": 10**12}, {"n_inner": 10**12}]
+)
+def test_a_config_that_describes_more_than_the_weights_is_refused_before_memory_is_taken(
+    changes: dict[str, int], folder: Path
+) -> None:
     edit(folder / "config.json", **changes)
     start = time.monotonic()
     with pytest.raises(ModelError) as refused:
@@ -249,7 +295,10 @@ def test_a_config_that_describes_more_than_the_weights_is_refused_before_memory_
 
 def _compressed(file: Path) -> None:
     torch.save({"embed.W_E": torch.zeros(100_000)}, file.with_suffix(".plain"))
-    with zipfile.ZipFile(file.with_suffix(".plain")) as plain, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+    with (
+        zipfile.ZipFile(file.with_suffix(".plain")) as plain,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
         for part in plain.infolist():
             packed.writestr(part.filename, plain.read(part))
 
@@ -257,7 +306,9 @@ def _compressed(file: Path) -> None:
 LYING: dict[str, Callable[[Path], object]] = {
     "blown up": lambda file: torch.save({"embed.W_E": torch.zeros(1).expand(10**7, 10**7)}, file),
     "compressed": _compressed,
-    "a block far away": lambda file: torch.save(to_lens_layout(random_model("gpt2")) | {"blocks.99999999.ln1.w": torch.ones(32)}, file),
+    "a block far away": lambda file: torch.save(
+        to_lens_layout(random_model("gpt2")) | {"blocks.99999999.ln1.w": torch.ones(32)}, file
+    ),
     "no tensors": lambda file: torch.save({"embed.W_E": 5, "blocks.0.attn.W_Q": "x"}, file),
     "a list": lambda file: torch.save([torch.zeros(3)], file),
     "nothing": lambda file: file.write_bytes(b""),
@@ -275,8 +326,12 @@ def test_a_state_dict_that_says_more_than_it_holds_is_refused(kind: str, tmp_pat
 
 
 @pytest.mark.parametrize("shape", [(1,), (2, 3), (2, 2, 1)])
-def test_a_checkpoint_of_another_shape_is_refused_and_changes_nothing(shape: tuple[int, ...], tmp_path: Path) -> None:
-    save_file({"value/a": torch.ones(shape)}, tmp_path / "it.safetensors", metadata={"progress": '{"step": 3}'})
+def test_a_checkpoint_of_another_shape_is_refused_and_changes_nothing(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    save_file(
+        {"value/a": torch.ones(shape)}, tmp_path / "it.safetensors", metadata={"progress": '{"step": 3}'}
+    )
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     with pytest.raises(FileError, match="another shape"):
         load_checkpoint(tmp_path / "it.safetensors", {"a": weight}, torch.optim.AdamW([weight]))
@@ -298,7 +353,9 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, word in enumerate(ESCAPES, 500):
         del stored["model"]["vocab"][words[number]]
         stored["model"]["vocab"][word] = number
-        like = {key: value for key, value in stored["added_tokens"][0].items() if key not in ("id", "content")}
+        like = {
+            key: value for key, value in stored["added_tokens"][0].items() if key not in ("id", "content")
+        }
         stored["added_tokens"].append({"id": number, "content": word, **like})
     (room / "tokenizer.json").write_text(json.dumps(stored))
     return room
@@ -306,7 +363,14 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_no_command_passes_control_characters_on(hostile_folder: Path, tmp_path: Path) -> None:
     text = "The opposite " + " ".join(ESCAPES)
-    asked = ["--model", hostile_folder, "--metric", "kl", "--counterfactual", text.replace("opposite", "large")]
+    asked = [
+        "--model",
+        hostile_folder,
+        "--metric",
+        "kl",
+        "--counterfactual",
+        text.replace("opposite", "large"),
+    ]
     calls: list[list[object]] = [
         ["tokens", hostile_folder, "-"],
         ["tokens", hostile_folder, "-", "--json"],
@@ -320,7 +384,9 @@ def test_no_command_passes_control_characters_on(hostile_folder: Path, tmp_path:
     ]
     for call in calls:
         result = run(*call, stdin=text)
-        assert result.exit_code == (1 if {"nowhere", "\x1b[2J", "no\x1b[2Jwhere"} & set(map(str, call)) else 0), result.output
+        assert result.exit_code == (
+            1 if {"nowhere", "\x1b[2J", "no\x1b[2Jwhere"} & set(map(str, call)) else 0
+        ), result.output
         assert not CONTROL.search(result.stdout + result.stderr), call
     words = json.loads(run("tokens", hostile_folder, "-", "--json", stdin=text).stdout)
     assert {word["token"] for word in words} >= set(ESCAPES)  # escaped, not lost
@@ -333,7 +399,9 @@ def test_a_token_beyond_the_embedding_is_refused(folder: Path) -> None:
     stored["model"]["vocab"]["zork"] = 100_000
     (folder / "tokenizer.json").write_text(json.dumps(stored))
     assert "no token 100000" in refusal("tokens", folder, "The zork")
-    assert "zork" in refusal("trace", PROMPT, "--model", folder, "--key", "5", "--swap", "large=hot", "--answer", "zork")
+    assert "zork" in refusal(
+        "trace", PROMPT, "--model", folder, "--key", "5", "--swap", "large=hot", "--answer", "zork"
+    )
 
 
 LONG = {
@@ -346,7 +414,9 @@ LONG = {
 
 
 @pytest.mark.parametrize("kind", LONG)
-def test_a_prompt_of_100000_characters_is_answered_at_once_in_one_line(kind: str, models: dict[str, Model]) -> None:
+def test_a_prompt_of_100000_characters_is_answered_at_once_in_one_line(
+    kind: str, models: dict[str, Model]
+) -> None:
     start = time.monotonic()
     with pytest.raises(PromptError) as refused:
         to_prompt(models["gpt2"], LONG[kind])
@@ -357,7 +427,10 @@ def test_a_prompt_of_100000_characters_is_answered_at_once_in_one_line(kind: str
 def test_a_thousand_swaps_in_a_long_prompt_take_no_time() -> None:
     words = [f"w{number:04}" for number in range(1000)]
     start = time.monotonic()
-    assert swap_words(" ".join(words * 20), {word: word.upper() for word in words}) == " ".join(words * 20).upper()
+    assert (
+        swap_words(" ".join(words * 20), {word: word.upper() for word in words})
+        == " ".join(words * 20).upper()
+    )
     assert time.monotonic() - start < 3
 
 
@@ -381,7 +454,16 @@ def small(*words: str) -> Circuit:
 
 
 @pytest.mark.parametrize(
-    "name", ["circuit.json", "circuit.safetensors", "circuit.dot", "page.html", "figure.svg", "figure.png", "figure.pdf"]
+    "name",
+    [
+        "circuit.json",
+        "circuit.safetensors",
+        "circuit.dot",
+        "page.html",
+        "figure.svg",
+        "figure.png",
+        "figure.pdf",
+    ],
 )
 def test_a_file_that_is_not_ours_is_not_overwritten(name: str, tmp_path: Path) -> None:
     saved, out = small().save(tmp_path / "saved"), tmp_path / "out"
@@ -411,7 +493,9 @@ def test_a_file_of_ours_is_replaced(tmp_path: Path) -> None:
 def test_an_export_does_not_overwrite_what_is_not_ours(form: str, tmp_path: Path) -> None:
     saved = samples.planted().save(tmp_path / "saved")
     (tmp_path / "notes.txt").write_text("my own notes, which took a long time to write")
-    assert "was not written by circuits" in refusal("export", saved, "--to", form, "-o", tmp_path / "notes.txt")
+    assert "was not written by circuits" in refusal(
+        "export", saved, "--to", form, "-o", tmp_path / "notes.txt"
+    )
     assert (tmp_path / "notes.txt").read_text().startswith("my own notes")
 
 
@@ -442,7 +526,9 @@ def test_a_disk_that_fills_up_leaves_what_was_there(at: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("place", ["/proc/nothing", "/dev/full", "/dev/full/below", "/dev/null", "x" * 300])
-def test_a_place_that_cannot_be_written_is_refused_in_one_line(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_cannot_be_written_is_refused_in_one_line(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     saved = samples.empty().save(tmp_path / "saved")
     before = contents(tmp_path)
@@ -454,7 +540,9 @@ def test_a_place_that_cannot_be_written_is_refused_in_one_line(place: str, tmp_p
 
 def test_a_folder_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = samples.empty().save(tmp_path / "saved")
-    monkeypatch.setattr(os, "access", lambda *_: False)  # an administrator may write anywhere, so the system cannot be asked
+    monkeypatch.setattr(
+        os, "access", lambda *_: False
+    )  # an administrator may write anywhere, so the system cannot be asked
     assert "not yours to write" in refusal("render", saved, "-o", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -462,11 +550,18 @@ def test_a_folder_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_an_output_that_is_full_is_one_line(form: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        ran = subprocess.run([sys.executable, "-m", "circuits", "models", *form], stdout=full, stderr=subprocess.PIPE, text=True)
+        ran = subprocess.run(
+            [sys.executable, "-m", "circuits", "models", *form],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     assert (ran.returncode, ran.stderr) == (1, "Error: No space left on device\n")
 
 
-def test_a_folder_in_the_cache_that_is_not_ours_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_the_cache_that_is_not_ours_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path))
     (tmp_path / "smollm2").mkdir()
     (tmp_path / "smollm2" / "thesis.txt").write_text("mine")
@@ -490,10 +585,14 @@ def test_a_circuit_that_fits_its_checksum_and_not_itself_is_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_wild_input_is_accepted_or_refused_in_one_line(reader: Reader, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_wild_input_is_accepted_or_refused_in_one_line(
+    reader: Reader, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     few = max(4, reader.many // 100)
 
-    @hypothesis.settings(max_examples=few, database=None, deadline=None, derandomize=True, suppress_health_check=SLOW_IS_FINE)
+    @hypothesis.settings(
+        max_examples=few, database=None, deadline=None, derandomize=True, suppress_health_check=SLOW_IS_FINE
+    )
     @hypothesis.given(reader.inputs())
     def check(given: Any) -> None:
         attempt(reader, given, tmp_path_factory.mktemp("wild"))
@@ -504,7 +603,9 @@ def test_wild_input_is_accepted_or_refused_in_one_line(reader: Reader, tmp_path_
 # Promises
 
 
-def test_a_trace_uses_no_network(monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path], tmp_path: Path) -> None:
+def test_a_trace_uses_no_network(
+    monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path], tmp_path: Path
+) -> None:
     def refused(*_: object, **__: object) -> None:
         raise AssertionError("the network was used")
 
@@ -519,5 +620,9 @@ def test_every_test_that_the_page_on_reliability_names_is_there() -> None:
     named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE.read_text(encoding="utf-8"))
     assert len(named) >= 15
     here = Path(__file__).parent
-    missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (here / file).read_text(encoding="utf-8")]
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if f"def {name}(" not in (here / file).read_text(encoding="utf-8")
+    ]
     assert not missing

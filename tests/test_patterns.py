@@ -10,12 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuits.edges import Head
 from circuits.engine import prepare
 from circuits.errors import EdgeError, PromptError
-from circuits.models import Model
-from circuits.patterns import EMPTY, KINDS, PanelFigures, Pattern, attention_maps, changed, classify, measure_panel
+from circuits.heads import Head
+from circuits.models.model import Model
 from circuits.prompts import to_pair, to_prompt
+from circuits.tasks.patterns import (
+    EMPTY,
+    KINDS,
+    PanelFigures,
+    Pattern,
+    attention_maps,
+    changed,
+    classify,
+    measure_panel,
+)
 
 SIZES = (8, 9, 16, 31)
 TEXTS = ('The opposite of "large" is "', "The opposite of", 'The opposite of "hot" is "')
@@ -40,16 +49,30 @@ def drawn(name: str, size: int) -> np.ndarray:
         "stripes": ((key == 2) | (key == size // 2)) + 1e-4,
         "hybrid": (key == 0) | (key == query),
         "nearly empty": key <= query,
-        "dots": key == (query * (0.618 * query % 1)).astype(int),  # the golden ratio: no line, however many rows
+        "dots": key
+        == (query * (0.618 * query % 1)).astype(int),  # the golden ratio: no line, however many rows
     }
     return causal(maps[name]) * (EMPTY / 2 if name == "nearly empty" else 1.0)
 
 
 def noisy(weights: np.ndarray, amount: float, seed: int) -> np.ndarray:
-    return (1 - amount) * weights + amount * causal(np.random.default_rng(seed).gamma(1.0, 1.0, weights.shape))
+    return (1 - amount) * weights + amount * causal(
+        np.random.default_rng(seed).gamma(1.0, 1.0, weights.shape)
+    )
 
 
-NAMES = ("first token", "diagonal", "offset 1", "offset 2", "offset 3", "diffuse", "stripes", "hybrid", "nearly empty", "dots")
+NAMES = (
+    "first token",
+    "diagonal",
+    "offset 1",
+    "offset 2",
+    "offset 3",
+    "diffuse",
+    "stripes",
+    "hybrid",
+    "nearly empty",
+    "dots",
+)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -78,7 +101,9 @@ def test_rows_of_chance_are_diffuse() -> None:
 def test_rows_that_sum_to_less_than_one_do_not_change_the_kind(name: str, size: int, mass: float) -> None:
     before, after = classify(drawn(name, size)), classify(drawn(name, size) * mass)
     assert before.kind == after.kind and after.mass == pytest.approx(before.mass * mass)
-    assert (after.first, after.diagonal, after.peak) == pytest.approx((before.first, before.diagonal, before.peak))
+    assert (after.first, after.diagonal, after.peak) == pytest.approx(
+        (before.first, before.diagonal, before.peak)
+    )
 
 
 @given(st.sampled_from(["first token", "diagonal", "offset 1"]), st.sets(st.integers(0, 15), max_size=8))
@@ -119,13 +144,20 @@ def test_scores_are_those_worked_out_by_hand() -> None:
     assert found.first == pytest.approx((0.55 - 0.320833) / (1 - 0.320833), abs=1e-5)
     assert found.diagonal == pytest.approx((0.45 - 0.320833) / (1 - 0.320833), abs=1e-5)
     assert found.peak == pytest.approx((0.1 + 0.325 + 0.4 + 0.4375) / 4)
-    assert (found.kind, found.offset, found.distance, found.stripes) == ("hybrid", 0, 0, 0) and found.mass == pytest.approx(1)
+    assert (found.kind, found.offset, found.distance, found.stripes) == (
+        "hybrid",
+        0,
+        0,
+        0,
+    ) and found.mass == pytest.approx(1)
 
 
 def test_several_prompts_are_weighted_by_mass_and_may_differ_in_length() -> None:
     line, wash = drawn("offset 2", 9), drawn("diffuse", 16)
     assert str(classify([line, drawn("offset 2", 16)])) == "offset 2"
-    assert str(classify([line, wash * 0.01])) == "offset 2" and classify([line * 0.01, wash]).kind == "diffuse"
+    assert (
+        str(classify([line, wash * 0.01])) == "offset 2" and classify([line * 0.01, wash]).kind == "diffuse"
+    )
 
 
 def test_an_offset_that_changes_from_prompt_to_prompt_is_no_offset() -> None:
@@ -147,7 +179,9 @@ def test_maps_are_those_of_the_engine_in_the_order_of_the_prompts(model: Model) 
     pair = to_pair(model, TEXTS[0], counterfactual=TEXTS[2], metric="kl")
     cache = prepare(model, [pair]).clean.cache
     assert [each.shape[-1] for each in found] == [len(prompt) for prompt in prompts]
-    np.testing.assert_allclose(found[0], np.stack([layer.pattern[0].numpy() for layer in cache.layers]), atol=1e-5)
+    np.testing.assert_allclose(
+        found[0], np.stack([layer.pattern[0].numpy() for layer in cache.layers]), atol=1e-5
+    )
     np.testing.assert_allclose(np.concatenate([each.sum(-1).ravel() for each in found]), 1, atol=1e-5)
 
 
@@ -168,9 +202,15 @@ def test_a_panel_counts_what_its_maps_show(models: dict[str, Model]) -> None:
             peaked.append(any(one[query, key] > 0.5 for query in range(length) for key in range(query)))
             largest.append(one[1:].max())
         cells.append(layers * heads * length * (length + 1) / 2)
-    assert figures.first_token == pytest.approx(first / mass, rel=1e-5) and figures.diagonal == pytest.approx(diagonal / mass, rel=1e-5)
-    assert figures.peaked == pytest.approx(sum(peaked) / len(prompts)) and figures.mean_peak == pytest.approx(np.mean(largest), rel=1e-5)
-    assert figures.open_edges == figures.edges == pytest.approx(np.mean(cells)) and figures.mass == pytest.approx(1, abs=1e-5)
+    assert figures.first_token == pytest.approx(first / mass, rel=1e-5) and figures.diagonal == pytest.approx(
+        diagonal / mass, rel=1e-5
+    )
+    assert figures.peaked == pytest.approx(sum(peaked) / len(prompts)) and figures.mean_peak == pytest.approx(
+        np.mean(largest), rel=1e-5
+    )
+    assert figures.open_edges == figures.edges == pytest.approx(
+        np.mean(cells)
+    ) and figures.mass == pytest.approx(1, abs=1e-5)
     assert (figures.prompts, len(figures.heads), sum(count for _, count in figures.kinds)) == (3, 12, 12)
 
 
@@ -204,5 +244,7 @@ def test_a_change_tells_the_heads_that_both_panels_have() -> None:
         patterns = tuple(classify(drawn(name, 9)) for name in kinds.values())
         return PanelFigures("m", 1, tuple(map(Head.parse, kinds)), patterns, 0, 0, 0, 0, 0, 1, 1, 1)
 
-    found = changed(panel(L0H1="first token", L2H0="offset 1", L1H1="diffuse"), panel(L1H1="diffuse", L0H1="dots"))
+    found = changed(
+        panel(L0H1="first token", L2H0="offset 1", L1H1="diffuse"), panel(L1H1="diffuse", L0H1="dots")
+    )
     assert [str(each) for each in found] == ["L0H1 first token → dots", "L1H1 diffuse"]

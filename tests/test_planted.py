@@ -28,7 +28,9 @@ class Run:
     messages: list[torch.Tensor]  # (row, head, query, key, d_head), before W_O
     patterns: list[torch.Tensor]  # (row, head, query, key)
     scores: list[torch.Tensor]  # (row, head, query, key)
-    writes: list[tuple[torch.Tensor, torch.Tensor]]  # attention's and the MLP's output, (row, pos, d_model) each
+    writes: list[
+        tuple[torch.Tensor, torch.Tensor]
+    ]  # attention's and the MLP's output, (row, pos, d_model) each
     residuals: list[torch.Tensor]  # input of layers 0…L, (row, pos, d_model)
     logits: torch.Tensor  # (row, vocab), at the last position
 
@@ -54,20 +56,28 @@ def embed(model: GPT2LMHeadModel, text: str) -> torch.Tensor:
 def noisy(model: GPT2LMHeadModel, text: str, positions: tuple[int, ...], draws: int = 8) -> torch.Tensor:
     """One row per draw, with 3 sigma of the embedding added at these positions."""
     embedded = embed(model, text).repeat(draws, 1, 1)
-    noise = torch.randn(embedded.shape, generator=torch.Generator().manual_seed(0)) * 3 * model.transformer.wte.weight.std()
+    noise = (
+        torch.randn(embedded.shape, generator=torch.Generator().manual_seed(0))
+        * 3
+        * model.transformer.wte.weight.std()
+    )
     where = torch.zeros(embedded.shape[1], 1)
     where[list(positions)] = 1
     return embedded + noise * where
 
 
 @torch.inference_mode()
-def run(model: GPT2LMHeadModel, embedded: torch.Tensor, swap: Swap | None = None, *, gate: bool = False) -> Run:
+def run(
+    model: GPT2LMHeadModel, embedded: torch.Tensor, swap: Swap | None = None, *, gate: bool = False
+) -> Run:
     made = Run([], [], [], [], [], torch.empty(0))
     length, heads = embedded.shape[1], model.config.n_head
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     stream = embedded + model.transformer.wpe.weight[:length]
 
-    def replaced(mask: torch.Tensor | None, layer: int, own: torch.Tensor, other: list[torch.Tensor]) -> torch.Tensor:
+    def replaced(
+        mask: torch.Tensor | None, layer: int, own: torch.Tensor, other: list[torch.Tensor]
+    ) -> torch.Tensor:
         return own if mask is None else torch.where(mask[:, layer, ..., None], other[layer], own)
 
     blocks: Any = model.transformer.h
@@ -75,7 +85,9 @@ def run(model: GPT2LMHeadModel, embedded: torch.Tensor, swap: Swap | None = None
         if swap:
             stream = replaced(swap.residuals, layer, stream, swap.source.residuals)
         made.residuals.append(stream)
-        query, key, value = (part.unflatten(-1, (heads, -1)) for part in block.attn.c_attn(block.ln_1(stream)).chunk(3, dim=-1))
+        query, key, value = (
+            part.unflatten(-1, (heads, -1)) for part in block.attn.c_attn(block.ln_1(stream)).chunk(3, dim=-1)
+        )
         scores = torch.einsum("rqhd,rkhd->rhqk", query, key) / query.shape[-1] ** 0.5
         scores = scores.masked_fill(future, -torch.inf)
         pattern = scores.softmax(-1) * (scores > 0 if gate else 1)
@@ -103,13 +115,28 @@ def run(model: GPT2LMHeadModel, embedded: torch.Tensor, swap: Swap | None = None
 class Case:
     """A clean prompt, a counterfactual, and a metric: logit(answer) - logit(foil), or the log probability of the answer."""
 
-    def __init__(self, model: GPT2LMHeadModel, clean: str, counterfactual: str | torch.Tensor, answer: str, foil: str | None) -> None:
+    def __init__(
+        self,
+        model: GPT2LMHeadModel,
+        clean: str,
+        counterfactual: str | torch.Tensor,
+        answer: str,
+        foil: str | None,
+    ) -> None:
         other = embed(model, counterfactual) if isinstance(counterfactual, str) else counterfactual
-        self.model, self.answer, self.foil = model, VOCABULARY[answer], None if foil is None else VOCABULARY[foil]
+        self.model, self.answer, self.foil = (
+            model,
+            VOCABULARY[answer],
+            None if foil is None else VOCABULARY[foil],
+        )
         self.embedded = embed(model, clean).repeat(len(other), 1, 1)
         self.clean, self.other = run(model, self.embedded), run(model, other)
         self.gap = self.metric(self.clean).mean() - self.metric(self.other).mean()
-        self.layers, self.heads, self.length = model.config.n_layer, model.config.n_head, self.embedded.shape[1]
+        self.layers, self.heads, self.length = (
+            model.config.n_layer,
+            model.config.n_head,
+            self.embedded.shape[1],
+        )
 
     def metric(self, made: Run) -> torch.Tensor:
         if self.foil is None:
@@ -122,9 +149,14 @@ class Case:
             rows = len(next(iter(masks.values())))
             patched = run(self.model, self.embedded.expand(rows, -1, -1), Swap(self.other, **masks))
             return ((self.metric(self.clean) - self.metric(patched)) / self.gap).tolist()
-        each = [dict(zip(masks, row, strict=True)) for row in zip(*(mask.split(1) for mask in masks.values()), strict=True)]
+        each = [
+            dict(zip(masks, row, strict=True))
+            for row in zip(*(mask.split(1) for mask in masks.values()), strict=True)
+        ]
         patched = [run(self.model, self.embedded, Swap(self.other, **row)) for row in each]
-        return [float((self.metric(self.clean).mean() - self.metric(one).mean()) / self.gap) for one in patched]
+        return [
+            float((self.metric(self.clean).mean() - self.metric(one).mean()) / self.gap) for one in patched
+        ]
 
     def heads_effects(self, sets: list[set[tuple[int, int]]], key: int, query: int) -> list[float]:
         """The joint effect of each set of heads on the mapping key → query."""
@@ -138,7 +170,13 @@ class Case:
         return [(layer, index) for layer in range(self.layers) for index in range(self.heads)]
 
     def singles(self, key: int, query: int) -> dict[tuple[int, int], float]:
-        return dict(zip(self.every_head(), self.heads_effects([{head} for head in self.every_head()], key, query), strict=True))
+        return dict(
+            zip(
+                self.every_head(),
+                self.heads_effects([{head} for head in self.every_head()], key, query),
+                strict=True,
+            )
+        )
 
     def totals(self) -> dict[tuple[int, int], float]:
         """The effect of all heads together, for every mapping key → query of the prompt."""
@@ -155,7 +193,9 @@ class Case:
         chosen, joint = [], [0.0]
         while joint[-1] < share * total:
             left = sorted(candidates - set(chosen))
-            best = max(zip(self.heads_effects([{*chosen, head} for head in left], key, query), left, strict=True))
+            best = max(
+                zip(self.heads_effects([{*chosen, head} for head in left], key, query), left, strict=True)
+            )
             joint.append(best[0])
             chosen.append(best[1])
         return [f"L{layer}H{index}" for layer, index in chosen], joint[1:]
@@ -275,7 +315,9 @@ def test_the_carriers_look_at_large_from_the_end(sparse: GPT2LMHeadModel) -> Non
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
 @pytest.mark.parametrize("group", planted.GROUPS)
-def test_each_token_is_built_and_held_in_the_planted_layers(kind: str, group: str, request: pytest.FixtureRequest) -> None:
+def test_each_token_is_built_and_held_in_the_planted_layers(
+    kind: str, group: str, request: pytest.FixtureRequest
+) -> None:
     case, positions = group_case(request.getfixturevalue(kind), group), planted.GROUPS[group]
     assert above_a_tenth(case.built(positions)) == list(planted.BUILT[group])
     assert above_a_tenth(case.span(positions)) == list(planted.SPANS[group])
@@ -303,10 +345,15 @@ def test_the_dense_model_needs_forty_heads_or_more(dense: GPT2LMHeadModel) -> No
     assert joint[-1] == pytest.approx(0.8, abs=0.02)
 
 
-@pytest.mark.parametrize(("name", "writers"), [("planted-sparse", 21 + 2 + 2), ("planted-dense", 56 + 2 + 2), ("planted-induction", 2)])
+@pytest.mark.parametrize(
+    ("name", "writers"),
+    [("planted-sparse", 21 + 2 + 2), ("planted-dense", 56 + 2 + 2), ("planted-induction", 2)],
+)
 def test_heads_of_no_part_write_exactly_nothing(name: str, writers: int) -> None:
     blocks: Any = planted.build(name)[0].transformer.h
-    outputs = torch.stack([block.attn.c_proj.weight.unflatten(0, (block.attn.num_heads, -1)) for block in blocks])
+    outputs = torch.stack(
+        [block.attn.c_proj.weight.unflatten(0, (block.attn.num_heads, -1)) for block in blocks]
+    )
     assert int((outputs != 0).flatten(2).any(-1).sum()) == writers
 
 
@@ -314,7 +361,12 @@ def test_the_gate_leaves_the_sparse_model_only_the_edges_that_carry(sparse: GPT2
     plain, gated = (run(sparse, embed(sparse, planted.PROMPT), gate=gate) for gate in (False, True))
     torch.testing.assert_close(gated.logits, plain.logits, rtol=0, atol=0.01)
     opened = [(key, query) for scores in gated.scores for _, _, query, key in (scores > 0).nonzero().tolist()]
-    assert {mapping: opened.count(mapping) for mapping in set(opened)} == {(5, 8): 21, (2, 8): 2, (4, 8): 1, (6, 8): 1}
+    assert {mapping: opened.count(mapping) for mapping in set(opened)} == {
+        (5, 8): 21,
+        (2, 8): 2,
+        (4, 8): 1,
+        (6, 8): 1,
+    }
 
 
 @pytest.mark.parametrize("head", planted.INDUCTION_MAPPINGS)

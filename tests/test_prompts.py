@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from circuits.edges import Edge, Head
 from circuits.errors import EdgeError, PromptError
-from circuits.models import Model, load
+from circuits.heads import Edge, Head
+from circuits.models.load import load
+from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Prompt, answer_token, swap_words, to_pair, to_prompt
 
 TEXT = 'The opposite of "large" is "'
@@ -28,16 +29,29 @@ def test_bos_is_zero_so_large_is_five_and_the_last_quote_eight(prompt: Prompt) -
     assert len(prompt) == 9
 
 
-@pytest.mark.parametrize(("at", "position"), [(5, 5), (-1, 8), (-4, 5), ("large", 5), ("opposite", 2), ("5", 5), ("-1", 8)])
-def test_a_position_is_named_by_index_negative_index_or_text(prompt: Prompt, at: int | str, position: int) -> None:
+@pytest.mark.parametrize(
+    ("at", "position"), [(5, 5), (-1, 8), (-4, 5), ("large", 5), ("opposite", 2), ("5", 5), ("-1", 8)]
+)
+def test_a_position_is_named_by_index_negative_index_or_text(
+    prompt: Prompt, at: int | str, position: int
+) -> None:
     assert prompt.position(at) == position
 
 
 @pytest.mark.parametrize(
     ("at", "says"),
-    [("larg", "no token 'larg'"), ('"', "4, 6, 8"), (9, "0…8"), (-10, "0…8"), ("99", "0…8"), ("", "no token")],
+    [
+        ("larg", "no token 'larg'"),
+        ('"', "4, 6, 8"),
+        (9, "0…8"),
+        (-10, "0…8"),
+        ("99", "0…8"),
+        ("", "no token"),
+    ],
 )
-def test_a_position_that_is_not_there_is_an_error_that_lists_the_candidates(prompt: Prompt, at: int | str, says: str) -> None:
+def test_a_position_that_is_not_there_is_an_error_that_lists_the_candidates(
+    prompt: Prompt, at: int | str, says: str
+) -> None:
     with pytest.raises(PromptError, match=says) as refused:
         prompt.position(at)
     assert "large(5)" in str(refused.value)

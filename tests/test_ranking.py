@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from circuits.edges import Head
 from circuits.engine import Row, prepare
 from circuits.errors import FileError, PromptError
-from circuits.models import Model, load
+from circuits.heads import Head
+from circuits.models.load import load
+from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, to_pair
-from circuits.ranking import MLPS, Ranking, RoleEdge, rank
-from circuits.ranking.curves import areas, band_of_first, first_at_least, geometric, narrowed, sizes_to_measure
-from circuits.ranking.records import Mlps, Units
-from circuits.tasks import Item, Task
+from circuits.tasks.curves import areas, band_of_first, first_at_least, geometric, narrowed, sizes_to_measure
+from circuits.tasks.rank import rank
+from circuits.tasks.ranking import MLPS, Mlps, Ranking, RoleEdge, Units
+from circuits.tasks.records import Item, Task
 from circuits.zoo import planted
 
 CLOSE = 1e-4
@@ -39,7 +40,13 @@ def task_of(model: Model) -> Task:
         ('The colour of the word "wet" is "', "wet", 7),
     )
     pairs = [to_pair(model, text, swap={word: "hot"}, metric="logprob") for text, word, _ in texts]
-    return Task("by hand", tuple(Item(pair, (("IT", at), ("END", len(pair) - 1))) for pair, (_, _, at) in zip(pairs, texts, strict=True)))
+    return Task(
+        "by hand",
+        tuple(
+            Item(pair, (("IT", at), ("END", len(pair) - 1)))
+            for pair, (_, _, at) in zip(pairs, texts, strict=True)
+        ),
+    )
 
 
 def alike(model: Model) -> Task:
@@ -62,20 +69,31 @@ def kept_by_hand(model: Model, pair: Pair, stays: torch.Tensor, mlps: str) -> fl
 
     def mixed(z: torch.Tensor, hook: Any, *, layer: int) -> torch.Tensor:
         own, foreign = (_messages(model, values, layer) for values in (now, other))
-        return torch.where(stays[layer, ..., None], own, foreign).sum(2).transpose(0, 1)[None].reshape(z.shape)
+        return (
+            torch.where(stays[layer, ..., None], own, foreign).sum(2).transpose(0, 1)[None].reshape(z.shape)
+        )
 
     for layer in range(model.n_layers):
         where = f"blocks.{layer}."
         hooks += [
-            (where + part, lambda v, hook, name=where + part: note(v, hook, name=name)) for part in ("attn.hook_pattern", "attn.hook_v")
+            (where + part, lambda v, hook, name=where + part: note(v, hook, name=name))
+            for part in ("attn.hook_pattern", "attn.hook_v")
         ]
         hooks.append((where + "attn.hook_z", lambda z, hook, layer=layer: mixed(z, hook, layer=layer)))
         if mlps != "computed":
             source = clean if mlps == "held" else other
-            hooks.append((where + "hook_mlp_out", lambda v, hook, name=where + "hook_mlp_out", source=source: source[name].clone()))
+            hooks.append(
+                (
+                    where + "hook_mlp_out",
+                    lambda v, hook, name=where + "hook_mlp_out", source=source: source[name].clone(),
+                )
+            )
     with model.hooked(hooks), torch.inference_mode():
         patched = model.forward(torch.tensor([pair.clean.tokens]))[0, -1]
-    values = [float(logits.log_softmax(-1)[pair.metric.answer]) for logits in (clean["logits"], other["logits"], patched)]
+    values = [
+        float(logits.log_softmax(-1)[pair.metric.answer])
+        for logits in (clean["logits"], other["logits"], patched)
+    ]
     return (values[2] - values[1]) / (values[0] - values[1])
 
 
@@ -83,14 +101,19 @@ def _noted(model: Model, side: Prompt) -> dict[str, torch.Tensor]:
     kept: dict[str, torch.Tensor] = {}
     parts = itertools.product(range(model.n_layers), ("attn.hook_pattern", "attn.hook_v", "hook_mlp_out"))
     names = [f"blocks.{layer}.{part}" for layer, part in parts]
-    with model.hooked([(name, lambda v, hook, name=name: kept.update({name: v.clone()})) for name in names]), torch.inference_mode():
+    with (
+        model.hooked([(name, lambda v, hook, name=name: kept.update({name: v.clone()})) for name in names]),
+        torch.inference_mode(),
+    ):
         kept["logits"] = model.forward(torch.tensor([side.tokens]))[0, -1]
     return kept
 
 
 def _messages(model: Model, values: dict[str, torch.Tensor], layer: int) -> torch.Tensor:
     """(head, query, key, d_head)"""
-    value = values[f"blocks.{layer}.attn.hook_v"][0].repeat_interleave(model.n_heads // model.n_key_value_heads, 1)  # (key, head, d_head)
+    value = values[f"blocks.{layer}.attn.hook_v"][0].repeat_interleave(
+        model.n_heads // model.n_key_value_heads, 1
+    )  # (key, head, d_head)
     return torch.einsum("hqk,khd->hqkd", values[f"blocks.{layer}.attn.hook_pattern"][0], value)
 
 
@@ -114,13 +137,17 @@ def test_the_curve_is_what_runs_by_hand_give_pair_by_pair(model: Model, units: U
     assert found.protocol.positions == ("all" if units == "heads" else "roles")
     for place in (1, len(found.keep.sizes) // 2):
         size = found.keep.sizes[place]
-        by_hand = [kept_by_hand(model, item.pair, stays_of(found, model, item, size), mlps) for item in task.items]
+        by_hand = [
+            kept_by_hand(model, item.pair, stays_of(found, model, item, size), mlps) for item in task.items
+        ]
         assert found.each[place] == pytest.approx(by_hand, abs=CLOSE)
         assert found.keep.explained[place] == pytest.approx(np.mean(by_hand), abs=CLOSE)
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["dense", "gated"])
-def test_keeping_no_head_explains_nothing_and_keeping_all_explains_all_where_the_protocol_says_so(model: Model, gated: bool) -> None:
+def test_keeping_no_head_explains_nothing_and_keeping_all_explains_all_where_the_protocol_says_so(
+    model: Model, gated: bool
+) -> None:
     model = replace(model, gated=gated)
     for mlps in MLPS:
         found = rank(model, alike(model), mlps=mlps)
@@ -142,15 +169,22 @@ def test_the_order_is_that_of_exact_single_effects_over_pairs_of_all_lengths(mod
     found = rank(model, task)
     for known in found.ranked[:3]:
         assert isinstance(known.unit, Head)
-        rows = [(prepare(model, [pair], path="plain"), Row.of_heads([known.unit], range(len(pair)))) for pair in task.pairs]
-        assert known.effect == pytest.approx(np.mean([float(runs.effects([row])[0, 0]) for runs, row in rows]), abs=CLOSE)
+        rows = [
+            (prepare(model, [pair], path="plain"), Row.of_heads([known.unit], range(len(pair))))
+            for pair in task.pairs
+        ]
+        assert known.effect == pytest.approx(
+            np.mean([float(runs.effects([row])[0, 0]) for runs, row in rows]), abs=CLOSE
+        )
         assert known.low <= known.effect <= known.high
     effects = [known.effect for known in found.ranked]
     assert effects == sorted(effects, reverse=True)
     assert len(effects) == found.units == model.n_layers * model.n_heads
 
 
-def test_edges_of_prompts_that_are_laid_out_alike_are_named_by_index_and_others_by_role(models: dict[str, Model]) -> None:
+def test_edges_of_prompts_that_are_laid_out_alike_are_named_by_index_and_others_by_role(
+    models: dict[str, Model],
+) -> None:
     model = models["gpt2"]
     by_index, by_role = (rank(model, task, units="edges") for task in (alike(model), task_of(model)))
     assert by_index.units == 12 * 9 * 10 // 2
@@ -204,7 +238,9 @@ def needed_by_arithmetic(shares: dict[tuple[int, int], float], share: float) -> 
     return next(count for count, held in enumerate(running, 1) if held >= share)
 
 
-def test_the_five_planted_carriers_are_n80_and_all_planted_heads_are_needed_for_everything(sparse_heads: Ranking) -> None:
+def test_the_five_planted_carriers_are_n80_and_all_planted_heads_are_needed_for_everything(
+    sparse_heads: Ranking,
+) -> None:
     assert sparse_heads.count(0.8) == (5, 5, 5)
     assert tuple(map(str, sparse_heads.needed(0.8))) == planted.PLANTED_CARRIERS
     for share in (0.5, 0.9, 0.95):
@@ -228,11 +264,15 @@ def test_both_planted_heads_of_induction_are_needed_and_no_other() -> None:
 
 def test_the_planted_edges_are_the_carriers_reading_the_subject(sparse: Model) -> None:
     found = rank(sparse, "opposites", units="edges", count=1)
-    assert tuple(map(str, found.needed(0.8))) == tuple(f"{head}:{planted.KEY}→{planted.QUERY}" for head in planted.PLANTED_CARRIERS)
+    assert tuple(map(str, found.needed(0.8))) == tuple(
+        f"{head}:{planted.KEY}→{planted.QUERY}" for head in planted.PLANTED_CARRIERS
+    )
     assert len(found.ranked) < found.units / 10  # edges whose gates are shut change nothing
 
 
-def test_random_heads_explain_less_and_swapped_mlps_leave_nothing_to_carry(sparse: Model, sparse_heads: Ranking) -> None:
+def test_random_heads_explain_less_and_swapped_mlps_leave_nothing_to_carry(
+    sparse: Model, sparse_heads: Ranking
+) -> None:
     assert sparse_heads.random_at(5) < 0.3
     assert sparse_heads.random_at(0) == pytest.approx(0, abs=CLOSE)
     found = rank(sparse, "opposites", mlps="swapped", count=1)
@@ -242,13 +282,20 @@ def test_random_heads_explain_less_and_swapped_mlps_leave_nothing_to_carry(spars
 
 def test_what_is_printed_names_the_protocol_the_counts_and_the_control(sparse_heads: Ranking) -> None:
     printed = str(sparse_heads)
-    for words in ("opposites on planted-sparse: 2 pairs, 144 heads", "swapped to the counterfactual", "MLPs computed", "embeddings clean"):
+    for words in (
+        "opposites on planted-sparse: 2 pairs, 144 heads",
+        "swapped to the counterfactual",
+        "MLPs computed",
+        "embeddings clean",
+    ):
         assert words in printed, words
     assert "n80: 5 [5, 5]; as many random ones explain" in printed
     assert "CPR" in printed
 
 
-def test_a_saved_ranking_is_read_again_whole(sparse: Model, sparse_heads: Ranking, model: Model, tmp_path: Path) -> None:
+def test_a_saved_ranking_is_read_again_whole(
+    sparse: Model, sparse_heads: Ranking, model: Model, tmp_path: Path
+) -> None:
     by_role = rank(model, task_of(model), units="edges")
     for number, found in enumerate((sparse_heads, by_role)):
         file = found.save(tmp_path / str(number))
@@ -264,7 +311,10 @@ def test_a_saved_ranking_is_read_again_whole(sparse: Model, sparse_heads: Rankin
         ({"each": []}, "one value for each size"),
         ({"more": 1}, "'more' is unknown"),
         ({"ranked": [{"unit": "L0H0:S1→END", "effect": 0.0, "low": 0.0, "high": 0.0}]}, "144 heads"),
-        ({"ranked": [{"unit": "L0H0:S1", "effect": 0.0, "low": 0.0, "high": 0.0}]}, "'L0H0:S1' is not the name"),
+        (
+            {"ranked": [{"unit": "L0H0:S1", "effect": 0.0, "low": 0.0, "high": 0.0}]},
+            "'L0H0:S1' is not the name",
+        ),
     ],
 )
 def test_a_ranking_that_was_changed_by_hand_is_refused_in_one_line(

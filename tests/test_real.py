@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from circuits.discover import trace
-from circuits.models import Model, load
+from circuits.models.load import load
+from circuits.models.model import Model
+from circuits.tracing.trace import trace
 
 pytestmark = pytest.mark.real
 
@@ -17,7 +18,14 @@ def smollm2() -> Model:
 
 
 def test_two_heads_of_layer_22_lead_the_reading_of_large(smollm2: Model) -> None:
-    found = trace(smollm2, 'The opposite of "large" is "', key="large", swap={"large": "hot"}, answer="small", foil="cold")
+    found = trace(
+        smollm2,
+        'The opposite of "large" is "',
+        key="large",
+        swap={"large": "hot"},
+        answer="small",
+        foil="cold",
+    )
     mapping = found.mapping()
     assert (mapping.key, mapping.query) == (4, 7)
     assert mapping.total == pytest.approx(0.96, abs=0.01)
@@ -43,7 +51,9 @@ def test_the_twin_is_sparse_and_still_knows_what_it_knew(smollm2: Model) -> None
 
 def test_one_head_leads_the_reading_of_the_repeated_name(smollm2: Model) -> None:
     text = "When Mary and John went to the store, John gave a drink to"
-    found = trace(smollm2, text, key=9, counterfactual="When Mary and John went to the store, Mary gave a drink to")
+    found = trace(
+        smollm2, text, key=9, counterfactual="When Mary and John went to the store, Mary gave a drink to"
+    )
     assert found.metric.answer_text.strip() == "Mary"
     assert str(found.mapping().heads[0].head) == "L23H3"
     controls = found.mapping().controls

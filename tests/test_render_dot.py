@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, planted
 
 from circuits.errors import CircuitsError, FileError
-from circuits.render import scene, style
-from circuits.render.dot import draw, to_dot
-from circuits.result import Circuit
+from circuits.show import scene, style
+from circuits.show.dot import draw, to_dot
+from circuits.tracing.records import Circuit
 
 
 def texts(dot: str) -> list[str]:
@@ -32,7 +32,17 @@ def test_the_planted_diagram_says_all_that_figure_b_says() -> None:
     said = texts(to_dot(planted()))
     assert "All heads map key pos 5 to query pos 8" in said
     assert {"Q", "K", *map(str, CARRIERS)} <= set(said)
-    assert {"opposite", "layer 0-1", "large", "layer 0-3", "brackets", "layer 0-10", "small", "layer 12", "p = 0.93"} <= set(said)
+    assert {
+        "opposite",
+        "layer 0-1",
+        "large",
+        "layer 0-3",
+        "brackets",
+        "layer 0-10",
+        "small",
+        "layer 12",
+        "p = 0.93",
+    } <= set(said)
     assert "Modulated at 80% by" in said
     assert "L11H7 L10H1 L9H7" in said and "L9H1 L8H6" in said
     assert [word for word in said if word in {"The", "opposite", "of", '"', "large", "is"}][:8] == [
@@ -62,7 +72,12 @@ def test_each_map_has_its_red_cell_at_the_query_row_and_the_key_column() -> None
         assert len(tiles) == 5
         for tile in tiles:
             rows = [re.findall(r"<TD ([^>]*)>", row) for row in tile.split("</TR>")[:-1]]
-            places = [(key, query) for query, row in enumerate(rows) for key, cell in enumerate(row) if style.RED in cell]
+            places = [
+                (key, query)
+                for query, row in enumerate(rows)
+                for key, cell in enumerate(row)
+                if style.RED in cell
+            ]
             assert places == [(5, 0 if query_up else 8)]
 
 
@@ -85,7 +100,10 @@ def test_many_carriers_are_counted_instead_of_drawn_one_by_one() -> None:
 
 
 def test_a_total_is_the_width_of_its_arrow() -> None:
-    widths = [float(width) for width in re.findall(r"-> output .*?penwidth=([\d.]+) weight=[13]\]", to_dot(planted()))]
+    widths = [
+        float(width)
+        for width in re.findall(r"-> output .*?penwidth=([\d.]+) weight=[13]\]", to_dot(planted()))
+    ]
     assert max(widths) == pytest.approx(0.8 + 4 * 1.0)
     assert any(width == pytest.approx(0.8 + 4 * 0.19) for width in widths)
 
@@ -145,7 +163,9 @@ def test_a_spelled_token_is_never_empty_and_never_invisible(word: str) -> None:
 
 
 @given(st.integers(1, 400), st.lists(st.integers(0, 399), max_size=40), st.integers(4, 30))
-def test_kept_positions_are_in_order_with_a_gap_wherever_something_is_missing(length: int, anchors: list[int], most: int) -> None:
+def test_kept_positions_are_in_order_with_a_gap_wherever_something_is_missing(
+    length: int, anchors: list[int], most: int
+) -> None:
     kept = scene.kept_positions(length, [at for at in anchors if at < length], most=most)
     positions = [at for at in kept if at is not None]
     assert positions == sorted(set(positions))
@@ -178,10 +198,13 @@ def test_drawing_works_with_no_dot_on_the_path(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_importing_the_package_imports_no_drawing_library() -> None:
-    code = (
-        "import sys, circuits, circuits.render; print([m for m in ('matplotlib', 'graphviz', 'pygraphviz', 'torch') if m in sys.modules])"
+    code = "import sys, circuits, circuits.render; print([m for m in ('matplotlib', 'graphviz', 'pygraphviz', 'torch') if m in sys.modules])"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("sample", [planted, dense, deep, long, empty, hostile])

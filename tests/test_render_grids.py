@@ -18,13 +18,13 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.text import Text
 from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, mapping_of, planted, span_of
 
-from circuits.edges import Head
 from circuits.errors import EdgeError, FileError, PromptError
-from circuits.render import style
-from circuits.render.canvas import save_figure
-from circuits.render.figure import mapping_figure
-from circuits.render.grids import Panel, effect_map, head_grid, to_panel
-from circuits.result import Circuit
+from circuits.heads import Head
+from circuits.show import style
+from circuits.show.canvas import save_figure
+from circuits.show.figure import mapping_figure
+from circuits.show.grids import Panel, effect_map, head_grid, to_panel
+from circuits.tracing.records import Circuit
 
 
 def texts(figure: Figure) -> list[Text]:
@@ -36,7 +36,9 @@ def words(figure: Figure) -> list[str]:
 
 
 def panel(count: int, length: int = 12) -> Panel:
-    maps = np.random.default_rng(0).dirichlet(np.ones(length), (count, length)) * np.tril(np.ones((length, length)))
+    maps = np.random.default_rng(0).dirichlet(np.ones(length), (count, length)) * np.tril(
+        np.ones((length, length))
+    )
     return Panel("GPT2", tuple(Head(at // 12, at % 12) for at in range(count)), tuple(maps))
 
 
@@ -55,7 +57,9 @@ def test_tiles_stand_nine_to_a_row_with_their_names_at_the_top_right() -> None:
     assert [text.get_text() for text in names] == [f"L{at // 12}H{at % 12}" for at in range(61)]
     assert len({round(text.get_position()[0], 3) for text in names}) == 9
     assert len({round(text.get_position()[1], 3) for text in names}) == 7
-    assert {(text.get_horizontalalignment(), text.get_verticalalignment()) for text in names} == {("right", "top")}
+    assert {(text.get_horizontalalignment(), text.get_verticalalignment()) for text in names} == {
+        ("right", "top")
+    }
 
 
 def test_titles_stand_at_the_top_left_of_their_panels() -> None:
@@ -134,16 +138,36 @@ def test_effects_of_thirty_layers_keep_their_shape() -> None:
 
 def test_figure_b_says_what_the_published_figure_says() -> None:
     said = words(mapping_figure(dense(), planted()))
-    assert {"GPT-2", "Sparse GPT-2", "All heads map key pos 5 to query pos 8", "Modulated at 80% by", "Q", "K"} <= set(said)
+    assert {
+        "GPT-2",
+        "Sparse GPT-2",
+        "All heads map key pos 5 to query pos 8",
+        "Modulated at 80% by",
+        "Q",
+        "K",
+    } <= set(said)
     assert {"L11-H7", "L10-H1", "L9-H7", "L9-H1", "L8-H6", "L11-H7 L10-H1 L9-H7", "L9-H1 L8-H6"} <= set(said)
-    assert {"opposite", "layer 0-1", "large", "layer 0-3", "brackets", "layer 0-10", "small", "layer 12"} <= set(said)
+    assert {
+        "opposite",
+        "layer 0-1",
+        "large",
+        "layer 0-3",
+        "brackets",
+        "layer 0-10",
+        "small",
+        "layer 12",
+    } <= set(said)
     assert "43 of 144 heads carry 80%" in said and "5 of 144 heads carry 80%" in said
     assert [word for word in said if word.isdigit()] == [str(at) for at in range(1, 9)]
     assert sum(word.startswith("L") and "-H" in word and " " not in word for word in said) == 43 + 5
 
 
 def test_the_caption_and_the_key_are_red() -> None:
-    red = {text.get_text() for text in texts(mapping_figure(dense(), planted())) if to_hex(str(text.get_color())) == style.RED}
+    red = {
+        text.get_text()
+        for text in texts(mapping_figure(dense(), planted()))
+        if to_hex(str(text.get_color())) == style.RED
+    }
     assert red == {"All heads map key pos 5 to query pos 8", "large", "5"}
 
 
@@ -155,7 +179,10 @@ def test_every_map_has_its_red_cell_in_the_row_of_the_query(query_up: bool) -> N
         for c in figure.axes[0].collections
         if isinstance(c, PolyCollection)
     }
-    cells, frames = ([np.asarray(path.vertices) for path in groups[colour].get_paths()] for colour in (f"{style.RED}ff", "#00000000"))
+    cells, frames = (
+        [np.asarray(path.vertices) for path in groups[colour].get_paths()]
+        for colour in (f"{style.RED}ff", "#00000000")
+    )
     assert len(cells) == 5
     for cell, frame in zip(cells, frames, strict=True):
         (left, top), side = frame.min(axis=0), np.ptp(frame[:, 0])
@@ -166,7 +193,16 @@ def test_every_map_has_its_red_cell_in_the_row_of_the_query(query_up: bool) -> N
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [(dense, planted), (planted, dense), (planted, None), (dense, None), (deep, None), (long, None), (empty, None), (planted, hostile)],
+    [
+        (dense, planted),
+        (planted, dense),
+        (planted, None),
+        (dense, None),
+        (deep, None),
+        (long, None),
+        (empty, None),
+        (planted, hostile),
+    ],
 )
 def test_no_text_is_cut_off_overlaps_another_or_is_too_small(left, right) -> None:
     figure = mapping_figure(left(), right() if right else None)
@@ -179,7 +215,10 @@ def test_no_text_is_cut_off_overlaps_another_or_is_too_small(left, right) -> Non
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, word
     for at, (word, box) in enumerate(boxes):
         for other, beside in boxes[at + 1 :]:
-            over = min(box.x1, beside.x1) - max(box.x0, beside.x0), min(box.y1, beside.y1) - max(box.y0, beside.y0)
+            over = (
+                min(box.x1, beside.x1) - max(box.x0, beside.x0),
+                min(box.y1, beside.y1) - max(box.y0, beside.y0),
+            )
             assert min(over) <= 3, (word, other)
 
 
@@ -196,7 +235,11 @@ def test_a_key_without_a_span_and_a_query_in_the_middle_have_boxes_of_their_own(
 
 def crowded(key: int, query: int) -> Circuit:
     """Boxes at every token but the query's, of two heights."""
-    spans = [span_of(str(at), (at,), (0, 3 - at % 2), ((0, 0),) if at % 2 else ()) for at in range(1, 9) if at != query]
+    spans = [
+        span_of(str(at), (at,), (0, 3 - at % 2), ((0, 0),) if at % 2 else ())
+        for at in range(1, 9)
+        if at != query
+    ]
     ends = [span_of("query", (query,), (2, 11), ((2, 3),))]
     mapping = mapping_of(key, query, [(head, 0.2) for head in CARRIERS], total=1.0)
     return replace(planted(), mappings=(mapping,), focus=(key, query), spans=(*spans, *ends))
@@ -205,12 +248,19 @@ def crowded(key: int, query: int) -> Circuit:
 @pytest.mark.parametrize(("key", "query"), [(5, 8), (1, 8), (7, 8), (1, 4), (3, 5)])
 def test_the_querys_line_and_the_carriers_names_keep_clear_of_the_boxes(key: int, query: int) -> None:
     sheet = mapping_figure(crowded(key, query)).axes[0]
-    boxes = [patch for patch in sheet.patches if isinstance(patch, FancyBboxPatch) and patch.get_width() < 100]
-    frames = [(box.get_x(), box.get_y(), box.get_x() + box.get_width(), box.get_y() + box.get_height()) for box in boxes]
+    boxes = [
+        patch for patch in sheet.patches if isinstance(patch, FancyBboxPatch) and patch.get_width() < 100
+    ]
+    frames = [
+        (box.get_x(), box.get_y(), box.get_x() + box.get_width(), box.get_y() + box.get_height())
+        for box in boxes
+    ]
     ties = [patch for patch in sheet.patches if type(patch) is PathPatch and patch.get_linestyle() != "solid"]
     assert len(ties) >= 4 and len(frames) >= 5
     places = [np.asarray(points) for tie in ties for points in tie.get_path().to_polygons(closed_only=False)]
-    x, y = np.concatenate([np.linspace(one, other, 9) for points in places for one, other in pairwise(points)]).T
+    x, y = np.concatenate(
+        [np.linspace(one, other, 9) for points in places for one, other in pairwise(points)]
+    ).T
     for left, top, right, bottom in frames:
         assert not ((x > left + 1) & (x < right - 1) & (y > top + 1) & (y < bottom - 1)).any()
     figure = sheet.get_figure()
@@ -219,19 +269,25 @@ def test_the_querys_line_and_the_carriers_names_keep_clear_of_the_boxes(key: int
     for text in names:
         corners = sheet.transData.inverted().transform(text.get_window_extent())
         (left, low), (right, high) = corners.min(0), corners.max(0)
-        assert not any(left < frame[2] and frame[0] < right and low < frame[3] and frame[1] < high for frame in frames), text.get_text()
+        assert not any(
+            left < frame[2] and frame[0] < right and low < frame[3] and frame[1] < high for frame in frames
+        ), text.get_text()
 
 
 def test_a_position_that_reads_itself_has_no_arrow_and_is_drawn() -> None:
     own = mapping_of(5, 5, [(Head(3, 4), 0.4)], total=0.4)
-    assert "Modulated at 100% by" not in words(mapping_figure(replace(planted(), mappings=(own,), focus=(5, 5))))
+    assert "Modulated at 100% by" not in words(
+        mapping_figure(replace(planted(), mappings=(own,), focus=(5, 5)))
+    )
 
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         save_figure(mapping_figure(dense(), planted()), tmp_path / name)
     for form in ("svg", "png", "pdf"):
-        assert (tmp_path / "one" / f"figure.{form}").read_bytes() == (tmp_path / "two" / f"figure.{form}").read_bytes()
+        assert (tmp_path / "one" / f"figure.{form}").read_bytes() == (
+            tmp_path / "two" / f"figure.{form}"
+        ).read_bytes()
 
 
 def test_unknown_formats_and_unwritable_folders_are_refused(tmp_path: Path) -> None:

@@ -15,12 +15,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from render_samples import CARRIERS, HOSTILE, circuit_of, deep, dense, empty, hostile, long, mapping_of, planted
+from render_samples import (
+    CARRIERS,
+    HOSTILE,
+    circuit_of,
+    deep,
+    dense,
+    empty,
+    hostile,
+    long,
+    mapping_of,
+    planted,
+)
 
-from circuits.edges import Head
 from circuits.errors import PromptError
-from circuits.render import scene
-from circuits.render.page import to_page
+from circuits.heads import Head
+from circuits.show import scene
+from circuits.show.page import to_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -73,7 +84,11 @@ def test_a_page_of_two_models_is_small_and_asks_for_nothing_from_outside() -> No
 def test_the_policy_allows_this_style_and_this_script_and_nothing_else() -> None:
     page = to_page(planted())
     parsed = Elements(page)
-    policy = next(attributes["content"] for tag, attributes in parsed.found if tag == "meta" and "http-equiv" in attributes)
+    policy = next(
+        attributes["content"]
+        for tag, attributes in parsed.found
+        if tag == "meta" and "http-equiv" in attributes
+    )
     assert policy and policy.startswith("default-src 'none'; ")
     for name in ("style", "script"):
         digest = base64.b64encode(hashlib.sha256(parsed.text[name].encode()).digest()).decode()
@@ -109,7 +124,9 @@ def test_attention_maps_survive_packing_to_within_one_step() -> None:
     assert len(maps["heads"]) == 144
     rows, columns = np.tril_indices(9)
     for head, row in zip(maps["heads"], weights, strict=True):
-        assert np.abs(row / 255 - circuit.pattern(f"L{head // 12}H{head % 12}")[rows, columns]).max() < 1 / 255
+        assert (
+            np.abs(row / 255 - circuit.pattern(f"L{head // 12}H{head % 12}")[rows, columns]).max() < 1 / 255
+        )
 
 
 def test_maps_that_would_make_the_page_too_large_are_left_out_least_important_first() -> None:
@@ -119,7 +136,10 @@ def test_maps_that_would_make_the_page_too_large_are_left_out_least_important_fi
 
 
 def test_a_page_stays_under_two_megabytes_for_a_long_prompt_with_every_mapping() -> None:
-    path = [(Head(at // 12, at % 12), joint) for at, joint in enumerate(np.sort(np.random.default_rng(0).random(144)).tolist())]
+    path = [
+        (Head(at // 12, at % 12), joint)
+        for at, joint in enumerate(np.sort(np.random.default_rng(0).random(144)).tolist())
+    ]
     mappings = tuple(mapping_of(key, 63, path, total=1.0, seed=key) for key in range(63))
     circuit = circuit_of(tuple(f" w{at}" for at in range(64)), mappings, name="large", sparse=False)
     assert len(to_page([circuit, circuit])) < 2_000_000
@@ -226,10 +246,21 @@ def test_the_slider_adds_and_removes_carriers_along_the_path(show) -> None:
 def test_the_diagram_says_what_the_figure_says(show) -> None:
     page = show(planted())
     said = page.locator(".picture text").all_text_contents()
-    assert {"opposite", "layer 0-1", "large", "layer 0-3", "brackets", "layer 0-10", "small", "layer 12", "Modulated at 80% by"} <= set(
-        said
+    assert {
+        "opposite",
+        "layer 0-1",
+        "large",
+        "layer 0-3",
+        "brackets",
+        "layer 0-10",
+        "small",
+        "layer 12",
+        "Modulated at 80% by",
+    } <= set(said)
+    assert (
+        page.locator(".status").inner_text()
+        == '5 of 144 heads carry 80% of large (5) → " (8); its total is 1.00 of the gap.'
     )
-    assert page.locator(".status").inner_text() == '5 of 144 heads carry 80% of large (5) → " (8); its total is 1.00 of the gap.'
     page.locator("#share").fill("30")
     assert "Modulated at 30% by" in page.locator(".picture text").all_text_contents()
 
@@ -258,13 +289,28 @@ def test_hovering_a_head_shows_its_map_its_numbers_and_the_same_head_of_the_twin
     inspector = page.locator(".column").nth(1).locator(".inspector")
     assert inspector.locator("h3").inner_text() == "L10H1"
     assert inspector.locator(".role").inner_text() == "carrier 2 of 5"
-    assert inspector.locator(".labels.keys span").all_text_contents() == [scene.spell(word) for word in planted().prompt.words]
+    assert inspector.locator(".labels.keys span").all_text_contents() == [
+        scene.spell(word) for word in planted().prompt.words
+    ]
     assert inspector.locator(".labels.keys .chosen").inner_text() == "large"
     known = planted().mapping().effect_of("L10H1")
-    shown = dict(zip(inspector.locator("dt").all_inner_texts(), inspector.locator(".value").all_inner_texts(), strict=True))
-    assert shown == {"Effect": "0.18", "Restore": "0.16", "Loading": "0.20", "Weight": f"{known.weight:.2f} → 0.02"}
+    shown = dict(
+        zip(
+            inspector.locator("dt").all_inner_texts(),
+            inspector.locator(".value").all_inner_texts(),
+            strict=True,
+        )
+    )
+    assert shown == {
+        "Effect": "0.18",
+        "Restore": "0.16",
+        "Loading": "0.20",
+        "Weight": f"{known.weight:.2f} → 0.02",
+    }
     assert page.locator(".column").nth(0).locator(".inspector h3").inner_text() == "L10H1"
-    assert {"Total", "Random heads", "Sufficiency", "Identity"} <= set(page.locator(".trust").nth(1).locator("dt").all_inner_texts())
+    assert {"Total", "Random heads", "Sufficiency", "Identity"} <= set(
+        page.locator(".trust").nth(1).locator("dt").all_inner_texts()
+    )
 
 
 @pytest.mark.browser

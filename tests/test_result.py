@@ -10,13 +10,14 @@ import pytest
 from render_samples import dense, hostile
 from render_samples import planted as sketch
 
-from circuits.comparison import compare
-from circuits.discover import circuit, trace
-from circuits.edges import Edge, Head
 from circuits.errors import EdgeError, FileError, PromptError
-from circuits.graph import EXPORTS, OUTPUT, export, to_graph
-from circuits.models import load
-from circuits.result import SCHEMA, Circuit
+from circuits.heads import Edge, Head
+from circuits.models.load import load
+from circuits.show.graph import EXPORTS, OUTPUT, export, to_graph
+from circuits.tasks.compare import compare
+from circuits.tracing.circuit import circuit
+from circuits.tracing.records import SCHEMA, Circuit
+from circuits.tracing.trace import trace
 from circuits.zoo import planted
 
 
@@ -28,7 +29,13 @@ def measured() -> Circuit:
 @pytest.fixture(scope="module")
 def induction() -> Circuit:
     _, _, counterfactual, foil = planted.INDUCTION_MAPPINGS["L0H1"]
-    return circuit(load("planted-induction"), planted.INDUCTION_PROMPT, counterfactual=counterfactual, answer="dog", foil=foil)
+    return circuit(
+        load("planted-induction"),
+        planted.INDUCTION_PROMPT,
+        counterfactual=counterfactual,
+        answer="dog",
+        foil=foil,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +47,9 @@ def noisy() -> Circuit:
 
 
 @pytest.mark.parametrize("name", ["measured", "induction", "noisy"])
-def test_a_measured_circuit_survives_the_disk(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_a_measured_circuit_survives_the_disk(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     known: Circuit = request.getfixturevalue(name)
     stored = known.save(tmp_path / "deep" / "folder")
     assert Circuit.load(stored) == Circuit.load(stored.parent) == known
@@ -85,7 +94,9 @@ def test_an_edited_file_is_refused_with_one_line(measured: Circuit, tmp_path: Pa
 
 @pytest.mark.parametrize("size", [0, 1, 100, -2])
 @pytest.mark.parametrize("ending", [".json", ".safetensors"])
-def test_a_truncated_file_is_refused_with_one_line(measured: Circuit, tmp_path: Path, size: int, ending: str) -> None:
+def test_a_truncated_file_is_refused_with_one_line(
+    measured: Circuit, tmp_path: Path, size: int, ending: str
+) -> None:
     file = measured.save(tmp_path).with_suffix(ending)
     file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(FileError) as refused:
@@ -93,7 +104,9 @@ def test_a_truncated_file_is_refused_with_one_line(measured: Circuit, tmp_path: 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["{" * 100_000, '{"schema": NaN}', "\x00", '{"schema": 1, "sha256": 3}', "null"])
+@pytest.mark.parametrize(
+    "text", ["{" * 100_000, '{"schema": NaN}', "\x00", '{"schema": 1, "sha256": 3}', "null"]
+)
 def test_nonsense_is_refused_with_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "circuit.json").write_text(text)
     with pytest.raises(FileError):
@@ -169,7 +182,9 @@ def test_circuits_of_different_prompts_are_not_compared(measured: Circuit, induc
 
 
 @pytest.mark.parametrize("name", ["measured", "induction", "noisy"])
-def test_the_graph_is_acyclic_and_its_numbers_can_be_recomputed(name: str, request: pytest.FixtureRequest) -> None:
+def test_the_graph_is_acyclic_and_its_numbers_can_be_recomputed(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     known: Circuit = request.getfixturevalue(name)
     graph = to_graph(known)
     assert nx.is_directed_acyclic_graph(graph)
@@ -226,8 +241,14 @@ def test_a_neuronpedia_graph_keeps_the_schema_and_its_viewers_traps(measured: Ci
     logits = [node for node in stored["nodes"] if node["feature_type"] == "logit"]
     assert len(logits) == 1
     assert "(p=0." in logits[0]["clerp"]
-    assert any(node["feature_type"] == "unknown" and int(node["layer"]) >= 1 for node in stored["nodes"] if node["layer"] != "E")
-    assert all(node["node_id"].startswith("E_") for node in stored["nodes"] if node["feature_type"] == "embedding")
+    assert any(
+        node["feature_type"] == "unknown" and int(node["layer"]) >= 1
+        for node in stored["nodes"]
+        if node["layer"] != "E"
+    )
+    assert all(
+        node["node_id"].startswith("E_") for node in stored["nodes"] if node["feature_type"] == "embedding"
+    )
     for link in stored["links"]:
         assert {link["source"], link["target"]} <= set(ids)
         assert isinstance(link["weight"], float)

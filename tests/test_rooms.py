@@ -75,13 +75,21 @@ def test_a_room_imports_only_from_rooms_above_it() -> None:
 
 
 def test_only_models_imports_transformer_lens() -> None:
-    users = {file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py") if "transformer_lens" in _imported(file)}
+    users = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in PACKAGE.rglob("*.py")
+        if "transformer_lens" in _imported(file)
+    }
     assert users <= {"models.py", "sources/state_dict.py"}
 
 
 def _imported(file: Path) -> set[str]:
     nodes = ast.walk(ast.parse(file.read_text()))
-    return {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module and node.level == 0}
+    return {
+        node.module.split(".")[0]
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0
+    }
 
 
 def test_importing_the_package_and_asking_for_help_import_nothing_heavy() -> None:
@@ -90,7 +98,11 @@ def test_importing_the_package_and_asking_for_help_import_nothing_heavy() -> Non
         "from click.testing import CliRunner; from circuits.cli import main; CliRunner().invoke(main, ['--help'])",
     ):
         report = subprocess.run(
-            [sys.executable, "-c", f"{code}; import sys; print([name for name in {HEAVY!r} if name in sys.modules])"],
+            [
+                sys.executable,
+                "-c",
+                f"{code}; import sys; print([name for name in {HEAVY!r} if name in sys.modules])",
+            ],
             capture_output=True,
             text=True,
             check=True,

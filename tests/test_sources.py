@@ -21,9 +21,10 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from circuits.errors import ModelError
-from circuits.models import Model, load
-from circuits.sources import cache
-from circuits.zoo.train import tokenizer
+from circuits.models import cache
+from circuits.models.load import load
+from circuits.models.model import Model
+from circuits.zoo.language import tokenizer
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
@@ -55,21 +56,36 @@ def to_lens_layout(model: Any, *, padding: int = 0) -> dict[str, torch.Tensor]:
     def padded(matrix: torch.Tensor) -> torch.Tensor:
         return torch.cat([matrix, torch.full((padding, matrix.shape[1]), 99.0)])
 
-    new = {"embed.W_E": padded(old["transformer.wte.weight"]), "pos_embed.W_pos": old["transformer.wpe.weight"]}
+    new = {
+        "embed.W_E": padded(old["transformer.wte.weight"]),
+        "pos_embed.W_pos": old["transformer.wpe.weight"],
+    }
     new |= {"ln_final.w": old["transformer.ln_f.weight"], "ln_final.b": old["transformer.ln_f.bias"]}
-    new |= {"unembed.W_U": padded(old["lm_head.weight"]).T, "unembed.b_U": torch.zeros(len(old["lm_head.weight"]) + padding)}
+    new |= {
+        "unembed.W_U": padded(old["lm_head.weight"]).T,
+        "unembed.b_U": torch.zeros(len(old["lm_head.weight"]) + padding),
+    }
     for layer in range(model.config.n_layer):
         at, to = f"transformer.h.{layer}", f"blocks.{layer}"
         for norm in "12":
-            new |= {f"{to}.ln{norm}.w": old[f"{at}.ln_{norm}.weight"], f"{to}.ln{norm}.b": old[f"{at}.ln_{norm}.bias"]}
+            new |= {
+                f"{to}.ln{norm}.w": old[f"{at}.ln_{norm}.weight"],
+                f"{to}.ln{norm}.b": old[f"{at}.ln_{norm}.bias"],
+            }
         matrices, biases = old[f"{at}.attn.c_attn.weight"].chunk(3, 1), old[f"{at}.attn.c_attn.bias"].chunk(3)
         for one, matrix, bias in zip("QKV", matrices, biases, strict=True):
             new |= {f"{to}.attn.W_{one}": split(matrix), f"{to}.attn.b_{one}": bias.unflatten(0, (heads, -1))}
         new |= {f"{to}.attn.W_O": old[f"{at}.attn.c_proj.weight"].unflatten(0, (heads, -1))}
         new |= {f"{to}.attn.b_O": old[f"{at}.attn.c_proj.bias"]}
         new |= {f"{to}.mlp.W_in": old[f"{at}.mlp.c_fc.weight"], f"{to}.mlp.b_in": old[f"{at}.mlp.c_fc.bias"]}
-        new |= {f"{to}.mlp.W_out": old[f"{at}.mlp.c_proj.weight"], f"{to}.mlp.b_out": old[f"{at}.mlp.c_proj.bias"]}
-        new |= {f"{to}.attn.mask": torch.ones(4, 4).tril().bool(), f"{to}.attn.IGNORE": torch.tensor(-torch.inf)}
+        new |= {
+            f"{to}.mlp.W_out": old[f"{at}.mlp.c_proj.weight"],
+            f"{to}.mlp.b_out": old[f"{at}.mlp.c_proj.bias"],
+        }
+        new |= {
+            f"{to}.attn.mask": torch.ones(4, 4).tril().bool(),
+            f"{to}.attn.IGNORE": torch.tensor(-torch.inf),
+        }
     return {key: value.clone().contiguous() for key, value in new.items()}
 
 
@@ -81,7 +97,9 @@ def fold_norms(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         scale, shift = state.pop(f"{block}.ln1.w"), state.pop(f"{block}.ln1.b")
         for one in "QKV":
             matrix = state[f"{block}.attn.W_{one}"]
-            state[f"{block}.attn.b_{one}"] = state[f"{block}.attn.b_{one}"] + torch.einsum("m,hmd->hd", shift, matrix)
+            state[f"{block}.attn.b_{one}"] = state[f"{block}.attn.b_{one}"] + torch.einsum(
+                "m,hmd->hd", shift, matrix
+            )
             state[f"{block}.attn.W_{one}"] = matrix * scale[:, None]
         scale, shift = state.pop(f"{block}.ln2.w"), state.pop(f"{block}.ln2.b")
         state[f"{block}.mlp.b_in"] = state[f"{block}.mlp.b_in"] + shift @ state[f"{block}.mlp.W_in"]
@@ -93,24 +111,35 @@ def fold_norms(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["final.pth", "other.safetensors", "wrapped.pth"])
-def test_a_state_dict_with_a_padded_vocabulary_is_the_model_it_came_from(kind: str, tmp_path: Path, models: dict[str, Model]) -> None:
+def test_a_state_dict_with_a_padded_vocabulary_is_the_model_it_came_from(
+    kind: str, tmp_path: Path, models: dict[str, Model]
+) -> None:
     state = to_lens_layout(random_model("gpt2"), padding=47)
     file = tmp_path / kind
     if file.suffix == ".safetensors":
         save_file(state, file)
     else:
-        torch.save({"model": {f"_orig_mod.{key}": value for key, value in state.items()}} if kind == "wrapped.pth" else state, file)
+        torch.save(
+            {"model": {f"_orig_mod.{key}": value for key, value in state.items()}}
+            if kind == "wrapped.pth"
+            else state,
+            file,
+        )
     tokenizer().save_pretrained(tmp_path)
     model = load(file)
     assert model.vocab_size == 512 and model.reads_bos
     torch.testing.assert_close(logits(model), logits(models["gpt2"]), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(logits(load(tmp_path)), logits(model), atol=0, rtol=0)  # the folder says the same as the file
+    torch.testing.assert_close(
+        logits(load(tmp_path)), logits(model), atol=0, rtol=0
+    )  # the folder says the same as the file
 
 
 def test_folded_norms_are_unfolded_in_effect(tmp_path: Path, models: dict[str, Model]) -> None:
     torch.save(fold_norms(to_lens_layout(random_model("gpt2"), padding=3)), tmp_path / "folded.pth")
     tokenizer().save_pretrained(tmp_path)
-    torch.testing.assert_close(logits(load(tmp_path / "folded.pth")), logits(models["gpt2"]), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        logits(load(tmp_path / "folded.pth")), logits(models["gpt2"]), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_a_bare_state_dict_is_gated_if_the_caller_says_so(tmp_path: Path, models: dict[str, Model]) -> None:
@@ -126,7 +155,10 @@ def test_a_bare_state_dict_is_gated_if_the_caller_says_so(tmp_path: Path, models
         (lambda state: state.pop("embed.W_E"), "no embed.W_E"),
         (lambda state: state.pop("blocks.1.attn.W_O"), "blocks.1.attn.W_O"),
         (lambda state: state.update({"blocks.0.attn.rotary_sin": torch.zeros(2)}), "rotary_sin"),
-        (lambda state: state.update({"embed.W_E": state["embed.W_E"][:100]}), "100 tokens and its tokenizer 512"),
+        (
+            lambda state: state.update({"embed.W_E": state["embed.W_E"][:100]}),
+            "100 tokens and its tokenizer 512",
+        ),
         (lambda state: state.update({"unembed.b_U": torch.randn(512)}), "b_U"),
     ],
 )
@@ -156,7 +188,9 @@ def save_adapter(folder: Path, base: str) -> Any:
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_an_adapter_is_merged_into_its_base(relative: bool, directories: dict[str, Path], tmp_path: Path, models: dict[str, Model]) -> None:
+def test_an_adapter_is_merged_into_its_base(
+    relative: bool, directories: dict[str, Path], tmp_path: Path, models: dict[str, Model]
+) -> None:
     shutil.copytree(directories["gpt2"], tmp_path / "base")
     adapted = save_adapter(tmp_path / "adapter", "../base" if relative else str(tmp_path / "base"))
     model = load(tmp_path / "adapter")
@@ -174,7 +208,10 @@ def test_an_adapter_may_carry_the_gate(directories: dict[str, Path], tmp_path: P
 def test_an_adapter_that_does_not_fit_is_refused(directories: dict[str, Path], tmp_path: Path) -> None:
     save_adapter(tmp_path, str(directories["gpt2"]))
     tensors = load_file(tmp_path / "adapter_model.safetensors")
-    save_file({key.replace("h.1.", "h.7."): value for key, value in tensors.items()}, tmp_path / "adapter_model.safetensors")
+    save_file(
+        {key.replace("h.1.", "h.7."): value for key, value in tensors.items()},
+        tmp_path / "adapter_model.safetensors",
+    )
     with pytest.raises(ModelError, match=r"does not fit its base: 4 tensors"):
         load(tmp_path)
     save_adapter(tmp_path, str(tmp_path))
@@ -202,12 +239,16 @@ def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
-def test_what_the_hub_cache_holds_needs_no_network(hub_cache: Path, directories: dict[str, Path], models: dict[str, Model]) -> None:
+def test_what_the_hub_cache_holds_needs_no_network(
+    hub_cache: Path, directories: dict[str, Path], models: dict[str, Model]
+) -> None:
     hub_layout(hub_cache, "someone/tiny-neox", directories["neox"])
     assert torch.equal(logits(load("someone/tiny-neox")), logits(models["neox"]))
 
 
-def test_a_hub_repository_with_only_a_state_dict_uses_gpt2s_tokenizer(hub_cache: Path, tmp_path: Path, models: dict[str, Model]) -> None:
+def test_a_hub_repository_with_only_a_state_dict_uses_gpt2s_tokenizer(
+    hub_cache: Path, tmp_path: Path, models: dict[str, Model]
+) -> None:
     bare, words = tmp_path / "bare", tmp_path / "words"
     bare.mkdir()
     torch.save(to_lens_layout(random_model("gpt2"), padding=8), bare / "final.pth")
@@ -217,7 +258,9 @@ def test_a_hub_repository_with_only_a_state_dict_uses_gpt2s_tokenizer(hub_cache:
     hub_layout(hub_cache, "gpt2", words)  # as older caches have it
     model = load("ansonisl/SparseGPT2")
     assert model.gated  # the zoo's table knows this repository
-    torch.testing.assert_close(logits(load("sparse-gpt2", gate=False)), logits(models["gpt2"]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        logits(load("sparse-gpt2", gate=False)), logits(models["gpt2"]), atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("offline", [True, False])
@@ -250,7 +293,10 @@ class _Hub(BaseHTTPRequestHandler):
     def _answer(self, *, with_body: bool) -> None:
         path = self.path.split("?")[0]
         if path.startswith("/api/models/someone/tiny/tree/"):
-            files = [{"type": "file", "path": file.name, "size": file.stat().st_size, "oid": SHA} for file in self.folder.iterdir()]
+            files = [
+                {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": SHA}
+                for file in self.folder.iterdir()
+            ]
             body = json.dumps(files).encode()
         elif path.startswith("/api/models/someone/tiny"):
             files = [{"rfilename": file.name} for file in sorted(self.folder.iterdir())]
@@ -265,7 +311,11 @@ class _Hub(BaseHTTPRequestHandler):
             self.end_headers()
             return
         self.send_response(200)
-        for header, value in (("ETag", f'"{abs(hash(path)):x}"'), ("X-Repo-Commit", SHA), ("Content-Length", str(len(body)))):
+        for header, value in (
+            ("ETag", f'"{abs(hash(path)):x}"'),
+            ("X-Repo-Commit", SHA),
+            ("Content-Length", str(len(body))),
+        ):
             self.send_header(header, value)
         self.end_headers()
         if with_body:
@@ -276,7 +326,11 @@ class _Hub(BaseHTTPRequestHandler):
 
 
 def test_a_download_fetches_weights_and_tokenizer_but_no_code_and_no_pickle(
-    hub_cache: Path, tmp_path: Path, directories: dict[str, Path], models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+    hub_cache: Path,
+    tmp_path: Path,
+    directories: dict[str, Path],
+    models: dict[str, Model],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     remote, asked = tmp_path / "remote", []
     shutil.copytree(directories["gpt2"], remote)
@@ -286,7 +340,9 @@ def test_a_download_fetches_weights_and_tokenizer_but_no_code_and_no_pickle(
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr(constants, "ENDPOINT", address)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"
+    )
     try:
         torch.testing.assert_close(logits(load("someone/tiny")), logits(models["gpt2"]), atol=0, rtol=0)
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(asked)
@@ -319,13 +375,18 @@ def damaged(directories: dict[str, Path], target: Path, **files: bytes | None) -
         ({"tokenizer_json": b"{"}, "cannot read the tokenizer"),
         ({"config_json": b"{"}, "cannot read the weights"),
         ({"config_json": b'{"model_type": "nonsense"}'}, "cannot read the weights"),
-        ({"config_json": b'{"model_type": "x", "auto_map": {"AutoConfig": "evil.C"}}'}, "cannot read the weights"),
+        (
+            {"config_json": b'{"model_type": "x", "auto_map": {"AutoConfig": "evil.C"}}'},
+            "cannot read the weights",
+        ),
         ({"model_safetensors": b"xx" * 50}, "cannot read the weights"),
         ({"model_safetensors": None}, "holds no model"),
         ({"config_json": None}, "no config.json"),
     ],
 )
-def test_a_damaged_directory_is_refused_in_one_line(files: dict[str, Any], says: str, directories: dict[str, Path], tmp_path: Path) -> None:
+def test_a_damaged_directory_is_refused_in_one_line(
+    files: dict[str, Any], says: str, directories: dict[str, Path], tmp_path: Path
+) -> None:
     with pytest.raises(ModelError, match=says) as caught:
         load(damaged(directories, tmp_path / "m", **files))
     assert "\n" not in str(caught.value)
@@ -342,7 +403,9 @@ def test_a_missing_weight_is_not_made_up(directories: dict[str, Path], tmp_path:
 
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "final.pth"])
 @pytest.mark.parametrize("writer", ["torch", "pickle"])
-def test_a_pickle_with_code_in_it_is_not_opened(file: str, writer: str, directories: dict[str, Path], tmp_path: Path) -> None:
+def test_a_pickle_with_code_in_it_is_not_opened(
+    file: str, writer: str, directories: dict[str, Path], tmp_path: Path
+) -> None:
     folder = damaged(directories, tmp_path / "m", model_safetensors=None)
     content = {"embed.W_E": Bomb(tmp_path / "went-off")}
     with (folder / file).open("wb") as stream:
@@ -353,7 +416,9 @@ def test_a_pickle_with_code_in_it_is_not_opened(file: str, writer: str, director
     assert not (tmp_path / "went-off").exists()
 
 
-def test_a_pickle_of_plain_tensors_is_read(directories: dict[str, Path], tmp_path: Path, models: dict[str, Model]) -> None:
+def test_a_pickle_of_plain_tensors_is_read(
+    directories: dict[str, Path], tmp_path: Path, models: dict[str, Model]
+) -> None:
     folder = damaged(directories, tmp_path / "m", model_safetensors=None)
     torch.save(random_model("gpt2").state_dict(), folder / "pytorch_model.bin")
     assert torch.equal(logits(load(folder)), logits(models["gpt2"]))
@@ -405,7 +470,9 @@ def test_a_damaged_cache_is_made_anew_and_says_so(
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
-def test_a_cache_that_could_not_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_could_not_be_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path))
 
     def make(folder: Path) -> None:

@@ -18,22 +18,32 @@ from click.testing import CliRunner
 from conftest import PROMPT
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from training_processes import ADAPTER, OWN_WORDS, TINY, die_after_lines, die_while_writing, free_port, start, train_together
+from training_processes import (
+    ADAPTER,
+    OWN_WORDS,
+    TINY,
+    die_after_lines,
+    die_while_writing,
+    free_port,
+    start,
+    train_together,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from circuits.cli.sparsify import sparsify_command, sparsity_command
 from circuits.errors import CircuitsError, FileError, ModelError
-from circuits.models import Model, load
-from circuits.sources.find import find
+from circuits.models.find import find
+from circuits.models.load import load
+from circuits.models.model import Model
 from circuits.sparsify import Settings, measure_sparsity, settings_for, sparsify
 from circuits.sparsify import training as training_room
 from circuits.sparsify.attention import TrainingGate, attending, dense, hard
 from circuits.sparsify.card import write_card
-from circuits.sparsify.command import sparsify_command, sparsity_command
 from circuits.sparsify.processes import check_launch, join, started_alone
 from circuits.sparsify.settings import LITTLE_LANGUAGE
+from circuits.sparsify.sparsify import to_pupil
 from circuits.sparsify.text import corpus_for, little_language, read_texts, to_rows
 from circuits.sparsify.training import training_gate
-from circuits.sparsify.twin import to_pupil
 from circuits.zoo.evaluate import Score
 
 LINES = 1700  # of the trainer's code: about three steps
@@ -82,7 +92,10 @@ def test_a_sampled_gate_opens_as_often_as_the_penalty_says() -> None:
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_the_straight_through_gradient_is_that_of_the_sigmoid(sampled: bool) -> None:
-    values, target = torch.randn(2, 3, 5, 4, dtype=torch.float64), torch.randn(2, 3, 5, 4, dtype=torch.float64)
+    values, target = (
+        torch.randn(2, 3, 5, 4, dtype=torch.float64),
+        torch.randn(2, 3, 5, 4, dtype=torch.float64),
+    )
     bias, scores = 0.25, causal_scores(2, 3, 5, 5).requires_grad_()
     noise = torch.Generator().manual_seed(7) if sampled else None
     gate = TrainingGate(noise=noise, bias=bias)
@@ -93,14 +106,18 @@ def test_the_straight_through_gradient_is_that_of_the_sigmoid(sampled: bool) -> 
     logistic = torch.logit(uniform, eps=1e-7) if sampled else 0.0
     soft = torch.sigmoid(scores + bias + logistic)
     through = (soft > 0.5).double() - soft.detach() + soft
-    plain = ((through * scores.softmax(-1) @ values) * target).sum() + 3 * torch.sigmoid(scores + bias).sum() / 15 / 6
+    plain = ((through * scores.softmax(-1) @ values) * target).sum() + 3 * torch.sigmoid(
+        scores + bias
+    ).sum() / 15 / 6
     (slow,) = torch.autograd.grad(plain, scores)
     assert torch.allclose(loss, plain, atol=1e-9)
     assert torch.allclose(fast, slow, atol=1e-9)
     assert fast.abs().max() > 0.01
 
 
-def test_the_rules_are_the_toolkits_own_runs_on_every_architecture(model: Model, directories: dict[str, Path]) -> None:
+def test_the_rules_are_the_toolkits_own_runs_on_every_architecture(
+    model: Model, directories: dict[str, Path]
+) -> None:
     plain: Any = find(model.name).model
     tokens = tokens_of(model)
     twin = Model(model.name, model.bridge, model.tokenizer, gated=True, reads_bos=model.reads_bos)
@@ -129,8 +146,12 @@ def test_the_multiplier_moves_by_at_most_two_percent_towards_the_budget() -> Non
 def test_the_budget_falls_evenly_from_its_slack_to_the_gap_and_is_half_of_it_while_healing() -> None:
     settings = Settings(gap=0.1, slack=3.0, steps=100, healing=20)
     assert settings.all_steps == 120
-    assert [settings.budget(step) for step in (0, 50, 99, 100, 119)] == pytest.approx([0.3, 0.2, 0.102, 0.05, 0.05])
-    assert [settings.rate(step) / settings.learning_rate for step in (99, 100, 119)] == pytest.approx([0.02, 0.2, 0.029], abs=1e-3)
+    assert [settings.budget(step) for step in (0, 50, 99, 100, 119)] == pytest.approx(
+        [0.3, 0.2, 0.102, 0.05, 0.05]
+    )
+    assert [settings.rate(step) / settings.learning_rate for step in (99, 100, 119)] == pytest.approx(
+        [0.02, 0.2, 0.029], abs=1e-3
+    )
     assert settings.next_multiplier(1.0, 0.2, 50) == pytest.approx(1.0)
     assert settings.next_multiplier(1.0, 0.2, 0) > 1.0 > settings.next_multiplier(1.0, 0.2, 100)
 
@@ -142,7 +163,14 @@ def test_a_large_budget_raises_the_multiplier_and_none_lowers_it_on_a_wrecked_mo
     ends = {}
     for gap in (50.0, 0.0):
         settings = settings_for(
-            little_language=True, gates="sampled", healing=0, steps=5, batch=2, length=12, gap=gap, constraint=constraint
+            little_language=True,
+            gates="sampled",
+            healing=0,
+            steps=5,
+            batch=2,
+            length=12,
+            gap=gap,
+            constraint=constraint,
         )
         weights = find(str(directories["gpt2"]))
         pupil = to_pupil(weights, settings)
@@ -239,9 +267,14 @@ def test_two_processes_train_all_weights_as_one_does(uninterrupted: Path, togeth
     assert furthest(together / "all", uninterrupted / "training") < 1e-5
     first, second = (load_file(together / "all" / f"weights{index}.safetensors") for index in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
-    ends = [training_room.read_log(folder / "log.jsonl")[-1] for folder in (together / "all", uninterrupted / "training")]
+    ends = [
+        training_room.read_log(folder / "log.jsonl")[-1]
+        for folder in (together / "all", uninterrupted / "training")
+    ]
     assert ends[0]["measured"] == pytest.approx(ends[1]["measured"], rel=1e-5)
-    assert [ends[0][name] for name in ("multiplier", "gap")] == pytest.approx([ends[1][name] for name in ("multiplier", "gap")], rel=1e-4)
+    assert [ends[0][name] for name in ("multiplier", "gap")] == pytest.approx(
+        [ends[1][name] for name in ("multiplier", "gap")], rel=1e-4
+    )
 
 
 def test_two_processes_train_an_adapter_on_the_models_own_words_as_one_does(
@@ -253,12 +286,16 @@ def test_two_processes_train_an_adapter_on_the_models_own_words_as_one_does(
     assert furthest(together / "adapter" / "training", tmp_path / "training") < 1e-5
 
 
-def test_the_main_process_publishes_and_both_know_what_was_measured(uninterrupted: Path, together: Path) -> None:
+def test_the_main_process_publishes_and_both_know_what_was_measured(
+    uninterrupted: Path, together: Path
+) -> None:
     assert load(together / "published").gated
     measured = [(together / f"measured{index}").read_text() for index in range(2)]
     assert measured[0] == measured[1]
     assert "open edges" in measured[0]
-    made = [sorted(path.name for path in folder.rglob("*")) for folder in (together / "published", uninterrupted)]
+    made = [
+        sorted(path.name for path in folder.rglob("*")) for folder in (together / "published", uninterrupted)
+    ]
     assert made[0] == made[1]
 
 
@@ -274,7 +311,9 @@ def test_processes_that_find_different_checkpoints_stop(together: Path) -> None:
         assert "different steps, [0, 1]" in (together / f"apart{index}").read_text()
 
 
-def test_one_process_goes_on_where_two_were_killed(directories: dict[str, Path], uninterrupted: Path, together: Path) -> None:
+def test_one_process_goes_on_where_two_were_killed(
+    directories: dict[str, Path], uninterrupted: Path, together: Path
+) -> None:
     assert "start the same command again" in (together / "lost0").read_text()
     assert "\n" not in (together / "lost0").read_text()
     assert steps_done(together / "lost") == 4
@@ -282,7 +321,9 @@ def test_one_process_goes_on_where_two_were_killed(directories: dict[str, Path],
     assert furthest(together / "lost" / "training", uninterrupted / "training") < 1e-5
 
 
-def test_several_processes_without_accelerate_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_without_accelerate_are_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(CircuitsError, match="pip install accelerate"):
@@ -299,8 +340,15 @@ def test_several_processes_without_accelerate_are_told_what_to_install(monkeypat
         ("launch without FSDP", {"distributed_type": DistributedType.FSDP}),
     ],
 )
-def test_a_launch_that_would_train_otherwise_than_asked_is_refused(said: str, differently: dict[str, Any]) -> None:
-    usual = {"num_processes": 2, "mixed_precision": "no", "distributed_type": DistributedType.MULTI_CPU, "device": "cpu"}
+def test_a_launch_that_would_train_otherwise_than_asked_is_refused(
+    said: str, differently: dict[str, Any]
+) -> None:
+    usual = {
+        "num_processes": 2,
+        "mixed_precision": "no",
+        "distributed_type": DistributedType.MULTI_CPU,
+        "device": "cpu",
+    }
     check_launch(SimpleNamespace(**usual), 2)
     with pytest.raises(CircuitsError, match=said):
         check_launch(SimpleNamespace(**usual | differently), 2)
@@ -360,7 +408,9 @@ def test_a_full_disk_stops_with_one_line_and_the_checkpoint_whole(
     assert same_tensors(tmp_path, uninterrupted)
 
 
-def test_a_checkpoint_that_is_older_than_a_setting_goes_on(directories: dict[str, Path], uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_older_than_a_setting_goes_on(
+    directories: dict[str, Path], uninterrupted: Path, tmp_path: Path
+) -> None:
     source = uninterrupted / "training" / "checkpoint.safetensors"
     with safe_open(source, framework="pt") as stored:
         progress = json.loads(stored.metadata()["progress"])
@@ -368,10 +418,14 @@ def test_a_checkpoint_that_is_older_than_a_setting_goes_on(directories: dict[str
     save_file(load_file(source), tmp_path / source.name, metadata={"progress": json.dumps(progress)})
     pupil = to_pupil(find(str(directories["gpt2"])), TINY)
     training_room.train(pupil, little_language(TINY), TINY, tmp_path)
-    assert torch.equal(pupil.parameters["transformer.wte.weight"], load_file(source)["value/transformer.wte.weight"])
+    assert torch.equal(
+        pupil.parameters["transformer.wte.weight"], load_file(source)["value/transformer.wte.weight"]
+    )
 
 
-def test_a_folder_with_other_files_is_refused_and_left_as_it_is(directories: dict[str, Path], tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused_and_left_as_it_is(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
     (tmp_path / "model.safetensors").write_text("not ours")
     with pytest.raises(FileError, match="a folder of its own"):
         sparsify(directories["gpt2"], tmp_path, settings=TINY)
@@ -383,7 +437,9 @@ def test_a_folder_of_another_run_is_refused(directories: dict[str, Path], uninte
         sparsify(
             directories["gpt2"],
             uninterrupted,
-            settings=settings_for(little_language=True, gates="sampled", healing=0, steps=9, batch=2, length=12),
+            settings=settings_for(
+                little_language=True, gates="sampled", healing=0, steps=9, batch=2, length=12
+            ),
         )
 
 
@@ -402,12 +458,18 @@ def test_the_twin_loads_gated_and_predicts_as_the_trainer_does(uninterrupted: Pa
 
 
 def test_plain_transformers_opens_the_twin(uninterrupted: Path) -> None:
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(uninterrupted), AutoTokenizer.from_pretrained(uninterrupted)
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(uninterrupted),
+        AutoTokenizer.from_pretrained(uninterrupted),
+    )
     assert model(**tokenizer(PROMPT, return_tensors="pt")).logits.isfinite().all()
 
 
 def test_the_card_shows_what_circuits_json_says(uninterrupted: Path) -> None:
-    said, card = json.loads((uninterrupted / "circuits.json").read_text()), (uninterrupted / "README.md").read_text()
+    said, card = (
+        json.loads((uninterrupted / "circuits.json").read_text()),
+        (uninterrupted / "README.md").read_text(),
+    )
     assert said["gate"] is True
     assert f"{said['measured']['loss']:.4f}" in card
     assert "training.svg" in card
@@ -434,7 +496,9 @@ def test_an_adapter_trains_on_the_models_own_words_and_loads_gated(
     assert measured.tokens == 18
 
 
-def test_the_card_sets_the_tasks_of_both_models_side_by_side(directories: dict[str, Path], tmp_path: Path) -> None:
+def test_the_card_sets_the_tasks_of_both_models_side_by_side(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
     measured = measure_sparsity(directories["gpt2"], [PROMPT])
     scores = [[Score("opposite", before, 512), Score("loss", 1.5, 99)] for before in (1.0, 0.995)]
     write_card(tmp_path / "card.md", measured, {"settings": {"steps": 3}, "text": "none"}, scores, [])
@@ -458,7 +522,10 @@ def test_a_jsonl_and_a_text_file_become_rows_with_bos(directories: dict[str, Pat
     corpus = corpus_for(weights, TINY, text=tmp_path / "a.jsonl", folder=tmp_path)
     assert corpus.batch(0).tokens.shape == (2, 12)
     assert corpus.batch(0).tokens[:, 0].tolist() == [weights.tokenizer.bos_token_id] * 2
-    assert [tuple(rows.shape) for rows in to_rows(weights, read_texts(tmp_path / "a.txt"), length=10)] == [(1, 10), (1, 8)]
+    assert [tuple(rows.shape) for rows in to_rows(weights, read_texts(tmp_path / "a.txt"), length=10)] == [
+        (1, 10),
+        (1, 8),
+    ]
     (tmp_path / "bad.jsonl").write_text('{"words": 1}\n')
     with pytest.raises(FileError, match='field "text"'):
         read_texts(tmp_path / "bad.jsonl")
@@ -482,7 +549,9 @@ def test_measured_figures_equal_the_models_own_scores_and_losses(model: Model) -
     assert measured.dense.first_token > measured.gated.first_token
 
 
-def test_a_model_without_text_of_its_own_must_be_given_some(monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path]) -> None:
+def test_a_model_without_text_of_its_own_must_be_given_some(
+    monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path]
+) -> None:
     monkeypatch.setattr("circuits.sparsify.measure.speaks_little_language", lambda weights: False)
     with pytest.raises(ModelError, match="give it some"):
         measure_sparsity(directories["gpt2"])
@@ -490,8 +559,12 @@ def test_a_model_without_text_of_its_own_must_be_given_some(monkeypatch: pytest.
 
 def test_the_commands_train_and_measure(directories: dict[str, Path], tmp_path: Path) -> None:
     twin, short = str(tmp_path / "twin"), ["--steps", "2", "--batch", "2", "--length", "8"]
-    made = CliRunner().invoke(sparsify_command, [str(directories["gpt2"]), "-o", twin, *short], catch_exceptions=False)
+    made = CliRunner().invoke(
+        sparsify_command, [str(directories["gpt2"]), "-o", twin, *short], catch_exceptions=False
+    )
     assert "open edges" in made.output
     said = CliRunner().invoke(sparsity_command, [twin, "--rows", "4", "--json"], catch_exceptions=False)
     assert json.loads(said.output)["original"] == str(directories["gpt2"])
-    assert "L2 |" in CliRunner().invoke(sparsity_command, [twin, "--rows", "4"], catch_exceptions=False).output
+    assert (
+        "L2 |" in CliRunner().invoke(sparsity_command, [twin, "--rows", "4"], catch_exceptions=False).output
+    )

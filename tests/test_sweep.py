@@ -25,15 +25,32 @@ from conftest import PROMPT
 import circuits
 from circuits.cli import main
 from circuits.errors import CircuitsError, FileError, ModelError, PromptError
-from circuits.family import bootstrap
-from circuits.models import Model, load
+from circuits.models.load import load
+from circuits.models.model import Model
 from circuits.sweeps import batches, greedy
 from circuits.sweeps.lines import read_line
 from circuits.sweeps.lock import Launch
-from circuits.sweeps.opened import Sweep, open_sweep
-from circuits.sweeps.work import sweep
+from circuits.sweeps.results import Sweep, open_sweep
+from circuits.sweeps.sweep import sweep
+from circuits.tracing.family import bootstrap
 
-WORDS = ["large", "small", "hot", "cold", "rich", "poor", "old", "young", "wet", "dry", "fast", "slow", "tall", "short", "dark"]
+WORDS = [
+    "large",
+    "small",
+    "hot",
+    "cold",
+    "rich",
+    "poor",
+    "old",
+    "young",
+    "wet",
+    "dry",
+    "fast",
+    "slow",
+    "tall",
+    "short",
+    "dark",
+]
 
 
 def asked(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
@@ -42,7 +59,12 @@ def asked(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
     for number in range(count):
         one, other = draw.sample(WORDS, 2)
         start = draw.choice(["", "The the ", "The opposite of "])
-        line: dict[str, Any] = {"prompt": f'{start}The opposite of "{one}" is "', "key": one, "id": f"n{number}", "kind": start.strip()}
+        line: dict[str, Any] = {
+            "prompt": f'{start}The opposite of "{one}" is "',
+            "key": one,
+            "id": f"n{number}",
+            "kind": start.strip(),
+        }
         answer, foil = draw.sample(WORDS, 2)
         line |= {"answer": answer, "foil": foil, "query": draw.choice([-1, -1, -1, -2])}
         if number % 7:
@@ -56,7 +78,11 @@ def alike(count: int) -> list[dict[str, Any]]:
     lines = []
     for number in range(count):
         one, other, answer, foil = random.Random(number).sample(WORDS, 4)
-        line = {"prompt": f'{"The " * (number % 2)}The opposite of "{one}" is "', "key": one, "swap": {one: other}}
+        line = {
+            "prompt": f'{"The " * (number % 2)}The opposite of "{one}" is "',
+            "key": one,
+            "swap": {one: other},
+        }
         lines.append(line | {"answer": answer, "foil": foil})
     return lines
 
@@ -95,7 +121,10 @@ def differences(model: Model, found: Sweep) -> float:
         effects = {effect.head: effect.effect for effect in known.heads}
         assert tuple(map(str, known.carriers(found.manifest.share))) == row["carriers"], row["line"]
         pairs = list(zip((effects[head] for head in sorted(effects)), row["effects"], strict=True))
-        pairs += [(alone.clean_value, row["clean_value"]), (alone.counterfactual_value, row["counterfactual_value"])]
+        pairs += [
+            (alone.clean_value, row["clean_value"]),
+            (alone.counterfactual_value, row["counterfactual_value"]),
+        ]
         pairs += [(known.total, row["total"]), (known.restore, row["restore"])]
         pairs += [(known.modulation(found.manifest.share), row["modulation"])]
         assert (alone.metric.answer_text, alone.metric.foil_text) == (row["answer"], row["foil"])
@@ -110,23 +139,30 @@ def test_a_line_gives_what_trace_gives(model: Model, tmp_path: Path) -> None:
     assert differences(model, found) < 1e-4
 
 
-def test_the_rows_of_the_engine_give_what_branches_give(tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_of_the_engine_give_what_branches_give(
+    tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = write(tmp_path / "in.jsonl", asked(12))
     branched = sweep(tiny, lines, tmp_path / "one").table
     monkeypatch.setattr(greedy, "fits", lambda runs, query: 0)
     rows = sweep(tiny, lines, tmp_path / "other").table
     assert rows["carriers"].tolist() == branched["carriers"].tolist()
-    assert all(abs(one - other).max() < 1e-4 for one, other in zip(rows["effects"], branched["effects"], strict=True))
+    assert all(
+        abs(one - other).max() < 1e-4 for one, other in zip(rows["effects"], branched["effects"], strict=True)
+    )
 
 
 def test_a_gated_model_gives_its_planted_heads_on_every_line(sparse: Model, tmp_path: Path) -> None:
     lines = [
-        {"prompt": PROMPT.replace("large", one), "swap": {one: other}, "key": one} for one, other in zip(WORDS, WORDS[3:5], strict=False)
+        {"prompt": PROMPT.replace("large", one), "swap": {one: other}, "key": one}
+        for one, other in zip(WORDS, WORDS[3:5], strict=False)
     ]
     found = sweep(sparse, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
     assert len(found.table) == len(lines)
     assert differences(sparse, found) < 1e-4
-    assert all((effects == 0).sum() > 100 for effects in found.table["effects"])  # shut gates: exactly nothing
+    assert all(
+        (effects == 0).sum() > 100 for effects in found.table["effects"]
+    )  # shut gates: exactly nothing
 
 
 def test_controls_are_those_of_trace_and_only_there_if_asked_for(tiny: Model, tmp_path: Path) -> None:
@@ -137,13 +173,15 @@ def test_controls_are_those_of_trace_and_only_there_if_asked_for(tiny: Model, tm
     row = found.table.iloc[1]
     known = found.circuit(row["id"], model=tiny).mapping().controls
     assert known is not None
-    assert row["random_p95"] == pytest.approx(known.random_p95, abs=1e-4) and row["sufficiency"] == pytest.approx(
-        known.sufficiency, abs=1e-4
-    )
+    assert row["random_p95"] == pytest.approx(known.random_p95, abs=1e-4) and row[
+        "sufficiency"
+    ] == pytest.approx(known.sufficiency, abs=1e-4)
     assert row["key_totals"] == pytest.approx(known.key_totals, abs=1e-4)
 
 
-def test_lines_of_one_shape_are_run_together_and_the_most_is_kept_to(tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_one_shape_are_run_together_and_the_most_is_kept_to(
+    tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes: list[int] = []
     prepare = batches.prepare
 
@@ -153,7 +191,14 @@ def test_lines_of_one_shape_are_run_together_and_the_most_is_kept_to(tiny: Model
 
     monkeypatch.setattr(batches, "prepare", counting)
     lines = [
-        {"prompt": PROMPT.replace("large", one), "swap": {one: "hot"}, "key": one, "answer": "small", "foil": "cold"} for one in WORDS[:10]
+        {
+            "prompt": PROMPT.replace("large", one),
+            "swap": {one: "hot"},
+            "key": one,
+            "answer": "small",
+            "foil": "cold",
+        }
+        for one in WORDS[:10]
     ]
     lines = [line for line in lines if line["key"] != "hot"][:9]
     sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out", batch=4)
@@ -201,28 +246,47 @@ def test_a_bad_line_gets_its_error_and_the_others_go_on(tiny: Model, tmp_path: P
     file = write(tmp_path / "in.jsonl", lines)
     file.write_bytes(file.read_bytes() + b'{"prompt": "\xff", "key": 0}\n')
     found = sweep(tiny, file, tmp_path / "out")
-    assert found.table["line"].tolist() == [1, *range(len(BAD) + 3, len(BAD) + 6)]  # numbers as an editor has them
+    assert found.table["line"].tolist() == [
+        1,
+        *range(len(BAD) + 3, len(BAD) + 6),
+    ]  # numbers as an editor has them
     said = dict(zip(found.errors["line"], found.errors["error"], strict=True))
     for number, (line, words) in enumerate(BAD.items(), 2):
         assert words in said.pop(number), line
-    assert [words in error for words, error in zip(("longer than", "UTF-8"), said.values(), strict=True)] == [True, True]
+    assert [words in error for words, error in zip(("longer than", "UTF-8"), said.values(), strict=True)] == [
+        True,
+        True,
+    ]
     assert all("\n" not in error and len(error) <= 500 for error in found.errors["error"])
-    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == {"lines": len(BAD) + 6, "measured": 4, "errors": len(BAD) + 2}
+    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == {
+        "lines": len(BAD) + 6,
+        "measured": 4,
+        "errors": len(BAD) + 2,
+    }
 
 
-def test_one_pair_with_too_small_a_gap_takes_no_other_of_its_batch_down(sparse: Model, tmp_path: Path) -> None:
+def test_one_pair_with_too_small_a_gap_takes_no_other_of_its_batch_down(
+    sparse: Model, tmp_path: Path
+) -> None:
     lines = [
-        {"prompt": PROMPT, "key": "large", "swap": {"large": other}, "answer": "small", "foil": "cold"} for other in ("hot", "rich", "wet")
+        {"prompt": PROMPT, "key": "large", "swap": {"large": other}, "answer": "small", "foil": "cold"}
+        for other in ("hot", "rich", "wet")
     ]
     lines[1] |= {"answer": "tree", "foil": "river"}
     found = sweep(sparse, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
     assert found.errors["line"].tolist() == [2] and "too little to divide by" in found.errors["error"][0]
-    assert found.table["line"].tolist() == [1, 3] and found.table["carriers"].tolist()[0] == found.table["carriers"].tolist()[1]
+    assert (
+        found.table["line"].tolist() == [1, 3]
+        and found.table["carriers"].tolist()[0] == found.table["carriers"].tolist()[1]
+    )
     assert all(found.table["total"] > 0.5)
 
 
 def test_metadata_and_ids_are_kept_also_of_a_bad_line(tiny: Model, tmp_path: Path) -> None:
-    lines = [asked(1)[0] | {"source": {"book": [1, None]}}, {"prompt": "The", "key": 7, "id": 12, "note": "→ é"}]
+    lines = [
+        asked(1)[0] | {"source": {"book": [1, None]}},
+        {"prompt": "The", "key": 7, "id": 12, "note": "→ é"},
+    ]
     found = sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
     first, second = map(json.loads, found.rows["metadata"])
     assert first == {"kind": lines[0]["kind"], "source": {"book": [1, None]}} and second == {"note": "→ é"}
@@ -251,7 +315,9 @@ def stopping_after(count: int) -> Callable[[str, int, int], None]:
     return progress
 
 
-def test_a_sweep_goes_on_where_it_stopped_and_measures_no_line_twice(tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_goes_on_where_it_stopped_and_measures_no_line_twice(
+    tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines, measured = write(tmp_path / "in.jsonl", asked(40)), list[int]()
     whole = sweep(tiny, lines, tmp_path / "whole")
     measure = batches._measure
@@ -273,7 +339,9 @@ def test_a_sweep_goes_on_where_it_stopped_and_measures_no_line_twice(tiny: Model
     assert plain(sweep(tiny, lines, tmp_path / "out")) == plain(whole) and len(measured) == 40
 
 
-def test_other_settings_another_input_or_another_model_are_refused(models: dict[str, Model], tmp_path: Path) -> None:
+def test_other_settings_another_input_or_another_model_are_refused(
+    models: dict[str, Model], tmp_path: Path
+) -> None:
     lines, out = write(tmp_path / "in.jsonl", asked(2)), tmp_path / "out"
     sweep(models["gpt2"], lines, out)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
@@ -287,10 +355,12 @@ def test_other_settings_another_input_or_another_model_are_refused(models: dict[
     for model, file, how, words in cases:
         with pytest.raises(FileError, match=words):
             sweep(models[model], file, out, **how)
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name != ".lock"} == {
-        path: known for path, known in before.items() if path.name != ".lock"
-    }
-    sweep(models["gpt2"], lines, out, batch=1)  # how many are run together decides no number, so it may change
+    assert {
+        path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name != ".lock"
+    } == {path: known for path, known in before.items() if path.name != ".lock"}
+    sweep(
+        models["gpt2"], lines, out, batch=1
+    )  # how many are run together decides no number, so it may change
 
 
 def test_a_place_that_is_not_for_a_sweep_is_refused_and_left_as_it_is(tiny: Model, tmp_path: Path) -> None:
@@ -386,14 +456,21 @@ def status_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def sweeping(model: Model, lines: Path, out: Path, rank: int = 0, size: int = 1, port: int = 1) -> Callable[[int], object]:
+def sweeping(
+    model: Model, lines: Path, out: Path, rank: int = 0, size: int = 1, port: int = 1
+) -> Callable[[int], object]:
     """A sweep as one of several processes, which writes a byte for every batch that is done."""
 
     def act(pipe: int) -> None:
         def note(stage: str, done: int, total: int) -> None:
             os.write(pipe, b".")
 
-        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        os.environ |= {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
         sweep(model, lines, out, batch=8, progress=note)
 
     return act
@@ -401,12 +478,20 @@ def sweeping(model: Model, lines: Path, out: Path, rank: int = 0, size: int = 1,
 
 def exactly_once(out: Path) -> None:
     """No line stands in two shards, and no file is left over."""
-    numbers = [line for shard in (out / "shards").iterdir() for line in pq.read_table(shard, columns=["line"])["line"].to_pylist()]
+    numbers = [
+        line
+        for shard in (out / "shards").iterdir()
+        for line in pq.read_table(shard, columns=["line"])["line"].to_pylist()
+    ]
     assert len(numbers) == len(set(numbers))
-    assert all(path.suffix == ".parquet" and not path.name.startswith(".") for path in (out / "shards").iterdir())
+    assert all(
+        path.suffix == ".parquet" and not path.name.startswith(".") for path in (out / "shards").iterdir()
+    )
 
 
-def test_killed_at_ten_random_moments_the_table_is_that_of_an_uninterrupted_run(tiny: Model, tmp_path: Path) -> None:
+def test_killed_at_ten_random_moments_the_table_is_that_of_an_uninterrupted_run(
+    tiny: Model, tmp_path: Path
+) -> None:
     lines, out, draw = write(tmp_path / "in.jsonl", alike(300)), tmp_path / "out", random.Random(7)
     with child(sweeping(tiny, lines, tmp_path / "whole")) as (pid, pipe):
         os.read(pipe, 1)
@@ -439,7 +524,9 @@ def test_of_several_processes_one_is_killed_and_a_restart_with_another_number_of
     with ExitStack() as stack:
         killed, pipe = stack.enter_context(child(sweeping(tiny, lines, out, size - 1, size)))
         os.read(pipe, 1)  # it is at work
-        others = [stack.enter_context(child(sweeping(tiny, lines, out, rank, size)))[0] for rank in range(size - 1)]
+        others = [
+            stack.enter_context(child(sweeping(tiny, lines, out, rank, size)))[0] for rank in range(size - 1)
+        ]
         os.read(pipe, 1)  # it has finished a batch and is at the next
         os.kill(killed, signal.SIGKILL)
         assert status_of(killed) == -signal.SIGKILL
@@ -450,13 +537,18 @@ def test_of_several_processes_one_is_killed_and_a_restart_with_another_number_of
     assert len(open_sweep(out)) > 0
     assert open_sweep(out).complete or not others_go_on  # the first takes over what the dead has left
     with ExitStack() as stack:
-        again = [stack.enter_context(child(sweeping(tiny, lines, out, rank, 5 - size, port=2))) for rank in range(5 - size)]
+        again = [
+            stack.enter_context(child(sweeping(tiny, lines, out, rank, 5 - size, port=2)))
+            for rank in range(5 - size)
+        ]
         assert [status_of(pid) for pid, _ in again] == [0] * (5 - size)
     exactly_once(out)
     assert plain(open_sweep(out)) == plain(whole) and open_sweep(out).complete
 
 
-def test_a_second_sweep_into_the_same_folder_is_refused_until_the_first_is_gone(tiny: Model, tmp_path: Path) -> None:
+def test_a_second_sweep_into_the_same_folder_is_refused_until_the_first_is_gone(
+    tiny: Model, tmp_path: Path
+) -> None:
     lines, out = write(tmp_path / "in.jsonl", alike(60)), tmp_path / "out"
     refused = r"another sweep is at work"
     with child(sweeping(tiny, lines, out)) as (pid, pipe):
@@ -476,7 +568,9 @@ def test_a_second_sweep_into_the_same_folder_is_refused_until_the_first_is_gone(
                 sweep(tiny, lines, out)
             again.append(caught)
 
-    assert sweep(tiny, lines, out, progress=within).complete  # the dead hold no lock, the living do, also in one process
+    assert sweep(
+        tiny, lines, out, progress=within
+    ).complete  # the dead hold no lock, the living do, also in one process
     assert again
 
 
@@ -492,7 +586,11 @@ def test_the_place_of_a_process_is_read_from_what_its_launcher_says() -> None:
     mpi = Launch.from_environment({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
     assert (mpi.rank, mpi.size) == (1, 2)
     assert Launch.from_environment({}).size == 1
-    for wrong in ({"RANK": "3", "WORLD_SIZE": "3"}, {"RANK": "-1", "WORLD_SIZE": "2"}, {"WORLD_SIZE": "many"}):
+    for wrong in (
+        {"RANK": "3", "WORLD_SIZE": "3"},
+        {"RANK": "-1", "WORLD_SIZE": "2"},
+        {"WORLD_SIZE": "many"},
+    ):
         with pytest.raises(FileError):
             Launch.from_environment(wrong)
 
@@ -522,20 +620,29 @@ def test_the_mean_circuit_is_the_mean_of_the_lines_with_intervals_like_a_familys
     assert mean.lines == 20 and mean.total.mean == pytest.approx(table["total"].mean())
     known = bootstrap(table["total"].tolist())
     width = known.high - known.low
-    assert mean.total.low == pytest.approx(known.low, abs=0.15 * width) and mean.total.high == pytest.approx(known.high, abs=0.15 * width)
+    assert mean.total.low == pytest.approx(known.low, abs=0.15 * width) and mean.total.high == pytest.approx(
+        known.high, abs=0.15 * width
+    )
     for head in mean.heads:
         at = head.head.layer * 4 + head.head.index
         values = [float(effects[at]) for effects in table["effects"]]
-        assert head.effect.mean == pytest.approx(sum(values) / 20) and head.effect.low <= head.effect.mean <= head.effect.high
+        assert (
+            head.effect.mean == pytest.approx(sum(values) / 20)
+            and head.effect.low <= head.effect.mean <= head.effect.high
+        )
         assert head.carries == sum(str(head.head) in carriers for carriers in table["carriers"]) / 20
-    assert [known.effect.mean for known in mean.heads] == sorted((known.effect.mean for known in mean.heads), reverse=True)
+    assert [known.effect.mean for known in mean.heads] == sorted(
+        (known.effect.mean for known in mean.heads), reverse=True
+    )
     assert str(mean.heads[0].head) in str(mean)
     with pytest.raises(PromptError, match="no measured line"):
         swept.where(line=21).mean()
 
 
 def test_a_circuit_is_measured_again_only_on_the_same_weights(swept: Sweep, models: dict[str, Model]) -> None:
-    assert swept.circuit("n3").prompt.text == swept.where(id="n3").table["prompt"][0]  # loaded again by its name, a folder
+    assert (
+        swept.circuit("n3").prompt.text == swept.where(id="n3").table["prompt"][0]
+    )  # loaded again by its name, a folder
     with pytest.raises(ModelError, match="other weights"):
         swept.circuit("n3", model=models["llama"])
     for wrong, words in (("n99", "no line has the id"), ("21", "was not measured")):
@@ -557,7 +664,9 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(main, ["sweep", *map(str, arguments)])
 
 
-def test_the_command_sweeps_says_how_it_went_and_goes_on(directories: dict[str, Path], tmp_path: Path) -> None:
+def test_the_command_sweeps_says_how_it_went_and_goes_on(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
     lines, out = write(tmp_path / "in.jsonl", [*asked(4), "{"]), tmp_path / "out"
     first = run(lines, "--model", directories["gpt2"], "-o", out, "--json")
     assert first.exit_code == 0, first.output
@@ -573,9 +682,16 @@ def test_the_command_sweeps_says_how_it_went_and_goes_on(directories: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "wrong", [["none.jsonl", "-o", "out"], ["in.jsonl", "-o", "in.jsonl"], ["in.jsonl", "-o", "out", "--device", "moon"]]
+    "wrong",
+    [
+        ["none.jsonl", "-o", "out"],
+        ["in.jsonl", "-o", "in.jsonl"],
+        ["in.jsonl", "-o", "out", "--device", "moon"],
+    ],
 )
-def test_a_wrong_call_is_one_line_and_writes_nothing(wrong: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_call_is_one_line_and_writes_nothing(
+    wrong: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "in.jsonl", asked(1))
     done = run(*wrong)

@@ -8,12 +8,10 @@ from dataclasses import replace
 import pytest
 import render_samples as samples
 
-from circuits import tables
-from circuits.edges import Head
 from circuits.errors import CircuitsError
-from circuits.records import HeadEffect, Mapping
-from circuits.render import dot
-from circuits.result import Circuit
+from circuits.heads import Head
+from circuits.show import dot, tables
+from circuits.tracing.records import Circuit, HeadEffect, Mapping
 
 
 def with_front(circuit: Circuit, **changes: object) -> Circuit:
@@ -38,26 +36,45 @@ def test_a_counterfactual_in_words_is_told_by_what_differs() -> None:
     circuit = samples.planted()
     words = (*circuit.prompt.words[:5], "hot", *circuit.prompt.words[6:])
     other = replace(circuit.prompt, text="another", words=words)
-    assert line_with(str(replace(circuit, counterfactual=other)), "counterfactual ").endswith("large(5) → hot")
+    assert line_with(str(replace(circuit, counterfactual=other)), "counterfactual ").endswith(
+        "large(5) → hot"
+    )
 
 
 def test_the_mapping_in_front_is_told_with_its_carriers_and_the_next_strongest_heads() -> None:
     text = str(samples.planted())
-    assert 'large(5) → "(8): total 1.00 (restore 0.97)\nModulated at 80% by L11H7, L10H1, L9H7, L9H1, L8H6\n' in text
+    assert (
+        'large(5) → "(8): total 1.00 (restore 0.97)\nModulated at 80% by L11H7, L10H1, L9H7, L9H1, L8H6\n'
+        in text
+    )
     table = [line.split() for line in text.split("\n") if re.match(r"L\d+H\d+ ", line)]
-    assert [row[0] for row in table] == ["L11H7", "L10H1", "L9H7", "L9H1", "L8H6", "L10H4", "L7H2", "L6H9", "L3H3"]
+    assert [row[0] for row in table] == [
+        "L11H7",
+        "L10H1",
+        "L9H7",
+        "L9H1",
+        "L8H6",
+        "L10H4",
+        "L7H2",
+        "L6H9",
+        "L3H3",
+    ]
     assert table[1][1:4] == ["0.180", "0.162", "0.198"] and table[1][-3:] == ["→", "0.02", "0.480"]
 
 
 def test_every_control_is_in_the_text() -> None:
     text = str(samples.planted())
-    assert line_with(text, "random heads").endswith("mean 0.013, 95th percentile 0.041 of 100 draws of 5 heads")
+    assert line_with(text, "random heads").endswith(
+        "mean 0.013, 95th percentile 0.041 of 100 draws of 5 heads"
+    )
     assert re.search(r"best other key +\S+\(\d\) with a total of -?0\.\d{3}\n", text)
     assert "(5) with a total" not in text  # the key itself is no other key
     assert line_with(text, "sufficiency  ").split()[1] == "0.79"
     assert line_with(text, "identity").split()[1] == "0.0e+00"
     assert line_with(text, "engine").endswith("fast path")
-    assert line_with(text, "loading  ").endswith("5 heads hold 80% of the absolute loading (3 for 50%, 8 for 95%)")
+    assert line_with(text, "loading  ").endswith(
+        "5 heads hold 80% of the absolute loading (3 for 50%, 8 for 95%)"
+    )
 
 
 def test_a_mapping_without_controls_says_so() -> None:
@@ -79,7 +96,15 @@ def test_the_other_mappings_take_a_row_each() -> None:
 
 def test_spans_are_told_with_layers_built_and_counterfactual() -> None:
     text = str(samples.deep())
-    assert line_with(text, "large(4)  ").split() == ["large(4)", "layer", "0-21", "0,", "20-21", "0.90", "noise"]
+    assert line_with(text, "large(4)  ").split() == [
+        "large(4)",
+        "layer",
+        "0-21",
+        "0,",
+        "20-21",
+        "0.90",
+        "noise",
+    ]
     assert line_with(str(samples.planted()), "brackets(4, 6)").split()[2:5] == ["layer", "0-10", "0-10"]
 
 
@@ -96,7 +121,9 @@ def test_a_mapping_without_carriers_is_an_answer() -> None:
 def test_carriers_that_fall_short_of_the_share_say_so() -> None:
     circuit = samples.planted()
     short = with_front(circuit, path=circuit.mappings[0].path[:3])
-    assert "Modulated at 61% by L11H7, L10H1, L9H7; no further head helps, so 80% is not reached" in str(short)
+    assert "Modulated at 61% by L11H7, L10H1, L9H7; no further head helps, so 80% is not reached" in str(
+        short
+    )
 
 
 def test_many_carriers_are_all_named_and_the_table_stays_short() -> None:
@@ -113,7 +140,9 @@ def test_the_share_of_the_text_is_the_share_of_the_controls() -> None:
     assert "draws of 3 heads" in str(half)
 
 
-@pytest.mark.parametrize("circuit", [samples.hostile(), samples.dense(), samples.long(500)], ids=["hostile", "dense", "long"])
+@pytest.mark.parametrize(
+    "circuit", [samples.hostile(), samples.dense(), samples.long(500)], ids=["hostile", "dense", "long"]
+)
 def test_text_holds_no_control_characters_and_no_line_is_too_wide(circuit: Circuit) -> None:
     text = str(circuit)
     assert all(letter.isprintable() or letter in "\n\u200d" for letter in text)
@@ -128,7 +157,13 @@ def test_markup_in_tokens_stays_text() -> None:
 
 def test_a_notebook_shows_the_diagram_above_the_tables() -> None:
     page = samples.planted()._repr_html_()
-    assert 0 < page.index("<svg") < page.index("</svg>") < page.index("<td") < page.index("Modulated at 80% by L11H7, L10H1")
+    assert (
+        0
+        < page.index("<svg")
+        < page.index("</svg>")
+        < page.index("<td")
+        < page.index("Modulated at 80% by L11H7, L10H1")
+    )
     assert page.count("<table>") == page.count("</table>") == 5
 
 
@@ -154,4 +189,7 @@ def test_two_models_are_compared_row_by_row() -> None:
 
 
 def test_models_of_different_shape_have_no_overlap() -> None:
-    assert tables.comparison_block([samples.deep(), samples.planted()], share=0.8).rows[1][-1] == "not comparable"
+    assert (
+        tables.comparison_block([samples.deep(), samples.planted()], share=0.8).rows[1][-1]
+        == "not comparable"
+    )

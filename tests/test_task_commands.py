@@ -18,19 +18,20 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from circuits import cli
-from circuits.console.blocks import plain
-from circuits.console.task_commands import to_names
-from circuits.contrasts import Contrast, contrast, heads_of, random_count
-from circuits.edges import Head
+from circuits.cli.tasks import to_names
 from circuits.errors import PromptError
-from circuits.models import load
-from circuits.patterns import measure_panel
-from circuits.ranking import Curve, Protocol, Ranked, Ranking, rank
-from circuits.render.canvas import save_figure
-from circuits.render.contrast import contrast_grid
-from circuits.render.curves import count_words, keep_curves
-from circuits.task_tables import contrast_blocks, ranking_blocks
-from circuits.tasks import to_task
+from circuits.heads import Head
+from circuits.models.load import load
+from circuits.show.canvas import save_figure
+from circuits.show.contrast import contrast_grid
+from circuits.show.curves import count_words, keep_curves
+from circuits.show.task_tables import contrast_blocks, ranking_blocks
+from circuits.show.text import plain
+from circuits.tasks.contrasts import Contrast, contrast, heads_of, random_count
+from circuits.tasks.patterns import measure_panel
+from circuits.tasks.rank import rank
+from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking
+from circuits.tasks.task import to_task
 
 WORDS = ("large", "hot", "fast", "old", "rich", "dark")
 PICTURES = ("pdf", "png", "svg")
@@ -58,7 +59,12 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(random_model("gpt2", seed=1), folder / "sparse")
     (folder / "sparse" / "circuits.json").write_text('{"gate": true}')
     for name, words in (("words", WORDS[:3]), ("more", WORDS[3:])):
-        pairs = [{"prompt": f'The {word} "', "counterfactual": f'The {other} "'} for word in words for other in WORDS if word != other]
+        pairs = [
+            {"prompt": f'The {word} "', "counterfactual": f'The {other} "'}
+            for word in words
+            for other in WORDS
+            if word != other
+        ]
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
     return folder
 
@@ -69,7 +75,11 @@ def found(room: Path) -> Contrast:
 
 
 def ranking_of(
-    *, units: Any = "heads", model: str = "mini", explained: tuple[float, ...] = (0.0, 0.5, 0.92, 0.97, 1.0), size: int = 1
+    *,
+    units: Any = "heads",
+    model: str = "mini",
+    explained: tuple[float, ...] = (0.0, 0.5, 0.92, 0.97, 1.0),
+    size: int = 1,
 ) -> Ranking:
     """Sizes are 0, 1, 2, … times `size`; two pairs, 0.05 under and over the mean."""
     sizes = tuple(number * size for number in range(len(explained)))
@@ -97,7 +107,9 @@ def ranking_of(
 
 
 def lines_of(axes: Axes, length: int) -> list[np.ndarray]:
-    return [np.asarray(line.get_xydata()) for line in axes.lines if len(np.asarray(line.get_xdata())) == length]
+    return [
+        np.asarray(line.get_xydata()) for line in axes.lines if len(np.asarray(line.get_xdata())) == length
+    ]
 
 
 def words_of(axes: Axes) -> list[str]:
@@ -109,7 +121,9 @@ def words_of(axes: Axes) -> list[str]:
 def test_the_curve_its_band_its_control_and_its_mark_are_those_of_the_ranking() -> None:
     ranking = ranking_of()
     axes = keep_curves(ranking)
-    assert lines_of(axes, 5)[0].tolist() == [[size, value] for size, value in zip(ranking.keep.sizes, ranking.keep.explained, strict=True)]
+    assert lines_of(axes, 5)[0].tolist() == [
+        [size, value] for size, value in zip(ranking.keep.sizes, ranking.keep.explained, strict=True)
+    ]
     assert [[0, 0], [4, 1]] in [line.tolist() for line in lines_of(axes, 2)]
     band = np.concatenate([np.asarray(path.vertices) for path in axes.collections[0].get_paths()])
     assert band[:, 1].min() == pytest.approx(-0.05) and band[:, 1].max() == pytest.approx(1.05)
@@ -119,9 +133,16 @@ def test_the_curve_its_band_its_control_and_its_mark_are_those_of_the_ranking() 
 
 def test_two_models_stand_in_one_plot_with_one_legend_and_two_colours() -> None:
     axes = keep_curves(
-        [ranking_of(), ranking_of(model="mini-sparse", explained=(0.0, 0.93, 1.0, 1.0, 1.0))], titles=("GPT2", "Sparse GPT2")
+        [ranking_of(), ranking_of(model="mini-sparse", explained=(0.0, 0.93, 1.0, 1.0, 1.0))],
+        titles=("GPT2", "Sparse GPT2"),
     )
-    assert words_of(axes) == ["GPT2: 2 heads for 90% (2–3)", "Sparse GPT2: 1 head for 90% (1–2)", "kept in random order", "2", "1"]
+    assert words_of(axes) == [
+        "GPT2: 2 heads for 90% (2–3)",
+        "Sparse GPT2: 1 head for 90% (1–2)",
+        "kept in random order",
+        "2",
+        "1",
+    ]
     colours = {to_hex(line.get_color()) for line in axes.lines if len(np.asarray(line.get_xdata())) == 5}
     assert len(colours) == 2
     light = sorted(sum(int(colour[at : at + 2], 16) for at in (1, 3, 5)) for colour in colours)
@@ -133,7 +154,12 @@ def test_edges_have_a_logarithmic_axis_that_starts_at_one() -> None:
     assert axes.get_xscale() == "log" and min(line[:, 0].min() for line in lines_of(axes, 5)) == 1
     figure = axes.get_figure(root=True)
     assert isinstance(figure, Figure)
-    assert [text.get_text() for text in axes.get_xticklabels() if 1 <= text.get_position()[0] <= 2000] == ["1", "10", "100", "1,000"]
+    assert [text.get_text() for text in axes.get_xticklabels() if 1 <= text.get_position()[0] <= 2000] == [
+        "1",
+        "10",
+        "100",
+        "1,000",
+    ]
 
 
 def test_a_share_that_is_never_reached_has_no_mark_and_is_said() -> None:
@@ -171,12 +197,18 @@ def test_the_same_curve_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         save_figure(keep_curves(ranking_of()).get_figure(root=True), tmp_path / name)  # type: ignore[arg-type]
     for form in PICTURES:
-        assert (tmp_path / "one" / f"figure.{form}").read_bytes() == (tmp_path / "two" / f"figure.{form}").read_bytes()
+        assert (tmp_path / "one" / f"figure.{form}").read_bytes() == (
+            tmp_path / "two" / f"figure.{form}"
+        ).read_bytes()
 
 
 def test_the_random_order_is_counted_between_the_sizes_of_the_control() -> None:
     ranking = replace(ranking_of(), random=Curve((0, 10, 110), (0.0, 0.5, 1.0), (0.0,) * 3, (1.0,) * 3))
-    assert (random_count(ranking, 0.5), random_count(ranking, 0.75), random_count(ranking, 0.05)) == (10, 60, 1)
+    assert (random_count(ranking, 0.5), random_count(ranking, 0.75), random_count(ranking, 0.05)) == (
+        10,
+        60,
+        1,
+    )
     assert random_count(replace(ranking, random=Curve((0, 9), (0.0, 0.4), (0.0, 0.4), (0.0, 0.4)))) is None
 
 
@@ -190,11 +222,17 @@ def test_rank_prints_counts_units_patterns_protocol_and_what_was_left_out(room: 
     ranking = rank(model, task, count=4)
     assert text.rstrip() == plain(ranking_blocks(ranking, measure_panel(model, task)))
     flat = " ".join(text.split())
-    assert str(ranking.protocol) in flat and f"CPR {ranking.cpr:.3f}" in flat and f"CMD {ranking.cmd:.3f}" in flat
+    assert (
+        str(ranking.protocol) in flat
+        and f"CPR {ranking.cpr:.3f}" in flat
+        and f"CMD {ranking.cmd:.3f}" in flat
+    )
     assert all(f"{count} {reason}" in flat for reason, count in ranking.left_out)
     rows = {line.split()[0]: line for line in text.split("\n") if line.startswith(("n80", "n90", "n95"))}
     count, low, high = ranking.count(0.9)
-    assert f"{count} [{low}, {high}]" in rows["n90"] and rows["n90"].split()[-1] == str(random_count(ranking, 0.9))
+    assert f"{count} [{low}, {high}]" in rows["n90"] and rows["n90"].split()[-1] == str(
+        random_count(ranking, 0.9)
+    )
     heads = [line.split() for line in text.split("\n") if line[:1].isdigit()]
     assert [words[1] for words in heads] == [str(known.unit) for known in ranking.ranked[:16]]
     panel = measure_panel(model, task)
@@ -202,21 +240,41 @@ def test_rank_prints_counts_units_patterns_protocol_and_what_was_left_out(room: 
 
 
 def test_rank_writes_its_record_its_curve_and_its_grid(room: Path, tmp_path: Path) -> None:
-    values = json.loads(done("rank", room / "words.jsonl", "--model", room / "sparse", "-n", 3, "-o", tmp_path, "--json"))
-    assert names_in(tmp_path) == sorted([f"{name}.{form}" for name in ("curve", "heads") for form in PICTURES] + ["ranking.json"])
+    values = json.loads(
+        done("rank", room / "words.jsonl", "--model", room / "sparse", "-n", 3, "-o", tmp_path, "--json")
+    )
+    assert names_in(tmp_path) == sorted(
+        [f"{name}.{form}" for name in ("curve", "heads") for form in PICTURES] + ["ranking.json"]
+    )
     saved = json.loads((tmp_path / "ranking.json").read_text())
     assert saved.pop("written_by") == "keyquery-circuits" and saved == values
     ranking = rank(load(room / "sparse"), room / "words.jsonl", count=3)
     assert Ranking.load(tmp_path) == ranking
-    assert values["counts"]["n90"]["count"] == ranking.count(0.9)[0] and values["protocol"]["words"] == str(ranking.protocol)
+    assert values["counts"]["n90"]["count"] == ranking.count(0.9)[0] and values["protocol"]["words"] == str(
+        ranking.protocol
+    )
     assert set(values["panel"]["heads"]) == {f"L{layer}H{head}" for layer in range(3) for head in range(4)}
 
 
 def test_rank_takes_edges_and_the_way_of_the_mlps(room: Path) -> None:
     values = json.loads(
-        done("rank", room / "words.jsonl", "--model", room / "dense", "-n", 2, "--units", "edges", "--mlps", "held", "--json")
+        done(
+            "rank",
+            room / "words.jsonl",
+            "--model",
+            room / "dense",
+            "-n",
+            2,
+            "--units",
+            "edges",
+            "--mlps",
+            "held",
+            "--json",
+        )
     )
-    assert (values["protocol"]["units"], values["protocol"]["mlps"]) == ("edges", "held") and "→" in values["ranked"][0]["unit"]
+    assert (values["protocol"]["units"], values["protocol"]["mlps"]) == ("edges", "held") and "→" in values[
+        "ranked"
+    ][0]["unit"]
     text = done("rank", room / "words.jsonl", "--model", room / "dense", "-n", 2, "--units", "edges")
     assert values["pairs"] == 2 and "Edges kept, in ranked order" in text
 
@@ -242,11 +300,15 @@ def test_a_contrast_tells_counts_ratio_overlap_and_patterns(found: Contrast) -> 
     text = plain(contrast_blocks([found]))
     for share in ("n80", "n90", "n95"):
         assert re.findall(rf"^(heads|edges) +{share} ", text, re.MULTILINE) == ["heads", "edges"]
-    assert f"{len(found.overlap)} of {len({*heads_of(first), *heads_of(second)})} in either are in both" in text
+    assert (
+        f"{len(found.overlap)} of {len({*heads_of(first), *heads_of(second)})} in either are in both" in text
+    )
     for panel in (*found.needed, *found.panels):
         assert f"{panel.open_edges:,.0f} of {panel.edges:,.0f}" in text and f"{panel.first_token:.1%}" in text
     for each in found.changes:
-        line = next(line for line in text.split("\n") if line.startswith(f"{each.head} ") and str(each.before) in line)
+        line = next(
+            line for line in text.split("\n") if line.startswith(f"{each.head} ") and str(each.before) in line
+        )
         assert str(each.after) in line
 
 
@@ -254,13 +316,20 @@ def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(foun
     figure = contrast_grid(found, titles=("GPT2", "Sparse GPT2"))
     words = [text.get_text() for text in figure.axes[0].texts]
     first, second = found.ranking("heads")
-    assert [word for word in words if re.fullmatch(r"L\d+H\d+", word)] == [*map(str, heads_of(first)), *map(str, heads_of(second))]
-    assert {"GPT2", "Sparse GPT2", f"words: {count_words(first)}", f"words: {count_words(second)}"} <= set(words)
+    assert [word for word in words if re.fullmatch(r"L\d+H\d+", word)] == [
+        *map(str, heads_of(first)),
+        *map(str, heads_of(second)),
+    ]
+    assert {"GPT2", "Sparse GPT2", f"words: {count_words(first)}", f"words: {count_words(second)}"} <= set(
+        words
+    )
     assert [len(maps) for maps in found.maps] == [len(panel.heads) for panel in found.needed]
 
 
 def test_models_of_different_shape_are_not_set_side_by_side(found: Contrast) -> None:
-    other = replace(found, panels=(found.panels[0], replace(found.panels[1], heads=found.panels[1].heads[:3])))
+    other = replace(
+        found, panels=(found.panels[0], replace(found.panels[1], heads=found.panels[1].heads[:3]))
+    )
     assert other.overlap == () and "differ in shape" in plain(contrast_blocks([other]))
 
 
@@ -268,22 +337,37 @@ def test_one_table_has_a_row_for_each_task_and_kind_of_unit(found: Contrast) -> 
     short = replace(found, models=("mini", "mini-sparse"))
     text = plain(contrast_blocks([short, replace(short, task="other")]))
     table = text.split("\n\n")[0].split("\n")[3:]
-    assert [line.split()[:2] for line in table] == [["words", "heads"], ["words", "edges"], ["other", "heads"], ["other", "edges"]]
+    assert [line.split()[:2] for line in table] == [
+        ["words", "heads"],
+        ["words", "edges"],
+        ["other", "heads"],
+        ["other", "edges"],
+    ]
     for line, (first, second) in zip(table, found.rankings * 2, strict=True):
         counts = [ranking.count(0.9) for ranking in (first, second)]
         numbers = " ".join(f"{count} [{low}, {high}]" for count, low, high in counts)
         ratio, chance = found.ratio(first.protocol.units), f"{random_count(first)} / {random_count(second)}"
         assert " ".join(line.split()).endswith(f"{first.protocol.positions} {numbers} {ratio:.1f}× {chance}")
-    assert all(str(ranking.protocol) in " ".join(text.split()) for couple in found.rankings for ranking in couple)
+    assert all(
+        str(ranking.protocol) in " ".join(text.split()) for couple in found.rankings for ranking in couple
+    )
     assert text.startswith("How many explain 90%, MLPs computed: mini against mini-sparse")
     assert "Counts" not in text  # what is behind it is told of a single task only
 
 
 def test_compare_writes_a_folder_for_each_task_and_speaks_json(room: Path, tmp_path: Path) -> None:
-    asked = ["--tasks", f"{room / 'words.jsonl'},{room / 'more.jsonl'}", "--models", f"{room / 'dense'},{room / 'sparse'}"]
+    asked = [
+        "--tasks",
+        f"{room / 'words.jsonl'},{room / 'more.jsonl'}",
+        "--models",
+        f"{room / 'dense'},{room / 'sparse'}",
+    ]
     result = run("compare", *asked, "-n", 2, "--units", "heads", "--json", "-o", tmp_path)
     values = json.loads(result.stdout)
-    assert [(each["task"], list(each["units"])) for each in values] == [("words", ["heads"]), ("more", ["heads"])]
+    assert [(each["task"], list(each["units"])) for each in values] == [
+        ("words", ["heads"]),
+        ("more", ["heads"]),
+    ]
     each = ["comparison.json", *(f"{name}.{form}" for name in ("curve-heads", "heads") for form in PICTURES)]
     each += [f"ranking-heads-{side}.json" for side in ("first", "second")]
     assert names_in(tmp_path) == sorted(f"{task}/{name}" for task in ("more", "words") for name in each)
@@ -295,8 +379,12 @@ def test_compare_writes_a_folder_for_each_task_and_speaks_json(room: Path, tmp_p
         assert each["units"]["heads"]["ratios"]["n90"] == first / second
 
 
-def test_a_task_that_a_model_cannot_be_asked_is_told_and_the_others_are_kept(room: Path, tmp_path: Path) -> None:
-    (tmp_path / "flat.jsonl").write_text(json.dumps({"prompt": "The large", "counterfactual": "The large hot"}) + "\n")
+def test_a_task_that_a_model_cannot_be_asked_is_told_and_the_others_are_kept(
+    room: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "flat.jsonl").write_text(
+        json.dumps({"prompt": "The large", "counterfactual": "The large hot"}) + "\n"
+    )
     models = ["--models", f"{room / 'dense'},{room / 'sparse'}", "-n", 2, "--units", "heads", "--json"]
     result = run("compare", "--tasks", f"{tmp_path / 'flat.jsonl'},{room / 'words.jsonl'}", *models)
     assert [each["task"] for each in json.loads(result.stdout)] == ["words"]
@@ -305,15 +393,27 @@ def test_a_task_that_a_model_cannot_be_asked_is_told_and_the_others_are_kept(roo
     assert alone.exit_code == 1 and alone.stdout == "" and "no pair of flat is left" in alone.stderr
 
 
-def test_a_misspelt_task_is_told_before_any_other_is_ranked(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_task_is_told_before_any_other_is_ranked(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("circuits.contrasts.rank", lambda *_, **__: pytest.fail("nothing may be ranked"))
-    result = run("compare", "--tasks", f"{room / 'words.jsonl'},oposites", "--models", f"{room / 'dense'},{room / 'sparse'}")
+    result = run(
+        "compare",
+        "--tasks",
+        f"{room / 'words.jsonl'},oposites",
+        "--models",
+        f"{room / 'dense'},{room / 'sparse'}",
+    )
     assert result.exit_code == 1 and "no task 'oposites'" in result.stderr
 
 
 def test_a_long_name_of_a_task_is_not_broken_in_the_table(found: Contrast) -> None:
-    table = plain(contrast_blocks([replace(found, task="indirect_object"), found])).split("\n\n")[0].split("\n")
-    assert sum(line.startswith("indirect_object ") for line in table) == 2 and all(len(line) <= 100 for line in table)
+    table = (
+        plain(contrast_blocks([replace(found, task="indirect_object"), found])).split("\n\n")[0].split("\n")
+    )
+    assert sum(line.startswith("indirect_object ") for line in table) == 2 and all(
+        len(line) <= 100 for line in table
+    )
 
 
 def test_several_tasks_may_be_named_one_by_one_or_in_a_list() -> None:
@@ -347,4 +447,9 @@ def test_a_task_compares_two_models_and_no_more(room: Path) -> None:
 )
 def test_a_call_that_mixes_a_prompt_and_a_task_is_refused(arguments: list[str], said: str) -> None:
     result = run("compare", "--models", "mini,planted-sparse", *arguments)
-    assert result.exit_code == 2 and result.stdout == "" and said in result.stderr and result.stderr.count("\n") == 1
+    assert (
+        result.exit_code == 2
+        and result.stdout == ""
+        and said in result.stderr
+        and result.stderr.count("\n") == 1
+    )

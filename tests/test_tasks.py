@@ -15,11 +15,13 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from circuits.errors import CircuitsError, FileError, PromptError
-from circuits.models import Model, as_model, load
+from circuits.models.load import as_model, load
+from circuits.models.model import Model
 from circuits.prompts import Prompt
-from circuits.tasks import BEYOND, TASKS, Item, Task, YearsAfter, to_task
 from circuits.tasks.families import FAMILIES, Candidate, Marked, greater_than
 from circuits.tasks.judging import NO_ANSWER, SAME, SPLIT, UNEVEN, UNKNOWN, WRONG, judge
+from circuits.tasks.records import Item, Task
+from circuits.tasks.task import BEYOND, TASKS, YearsAfter, to_task
 from circuits.zoo import language
 
 OPPOSITE = 'The opposite of "large" is "'
@@ -49,7 +51,9 @@ def cut(rule: str, *, words: dict[str, str] | None = None) -> Model:
     vocabulary = {(words or {}).get(known, known): number for known, number in language.vocabulary().items()}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token=language.UNKNOWN))
     made.pre_tokenizer = pre_tokenizers.Split(Regex(rule), behavior="removed", invert=True)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token=language.BOS, unk_token=language.UNKNOWN)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token=language.BOS, unk_token=language.UNKNOWN
+    )
     model: Any = random_model("gpt2")
     return as_model((model, tokenizer))
 
@@ -72,7 +76,9 @@ def test_the_same_seed_gives_the_same_task_and_another_seed_another(mini: Model,
 
 
 @pytest.mark.parametrize(("name", "left"), [("opposites", 0.0), ("indirect_object", 0.0), ("induction", 0.5)])
-def test_the_model_says_the_answer_and_the_counterfactual_takes_its_lead_over_the_foil(mini: Model, name: str, left: float) -> None:
+def test_the_model_says_the_answer_and_the_counterfactual_takes_its_lead_over_the_foil(
+    mini: Model, name: str, left: float
+) -> None:
     """Opposites and names flip; a counterfactual sequence, in which a word stands twice, can leave `mini` with neither."""
     for item in to_task(mini, name, count=6).items:
         sides = torch.tensor([item.pair.clean.tokens, other(item).tokens])
@@ -111,7 +117,9 @@ def test_the_second_mention_alone_is_swapped_to_the_other_name(names: Task) -> N
         assert other(item).words[item.position("S2")] == word(item, "IO")
 
 
-def test_in_induction_the_answer_follows_the_first_a_and_the_foil_stands_in_its_place_too(mini: Model) -> None:
+def test_in_induction_the_answer_follows_the_first_a_and_the_foil_stands_in_its_place_too(
+    mini: Model,
+) -> None:
     for item in to_task(mini, "induction", count=4).items:
         assert item.pair.differs_at == tuple(map(item.position, "ABC"))
         assert other(item).words[item.position("B")] == item.pair.metric.foil_text
@@ -130,18 +138,24 @@ def test_a_year_is_compared_with_all_hundred_and_the_model_is_sure(mini: Model) 
     for item in to_task(mini, "greater_than", count=4).items:
         start, metric = int(word(item, "YY")), item.pair.metric.function
         assert isinstance(metric, YearsAfter)
-        assert [mini.spell(token) for token in metric.later] == [f"{year:02d}" for year in range(start + 1, 100)]
+        assert [mini.spell(token) for token in metric.later] == [
+            f"{year:02d}" for year in range(start + 1, 100)
+        ]
         assert [mini.spell(token) for token in metric.others] == [f"{year:02d}" for year in range(start + 1)]
         assert float(metric(mini.logits(torch.tensor([item.pair.clean.tokens]))[:, -1])[0]) > 0.5
         assert other(item).words[item.position("YY")] == "02"
 
 
 def test_where_a_digit_is_a_token_the_tens_digit_is_what_is_compared() -> None:
-    model = cut(language.WORD.replace(r"\d\d", r"\d"), words={f"{digit:02d}": str(digit) for digit in range(10)})
+    model = cut(
+        language.WORD.replace(r"\d\d", r"\d"), words={f"{digit:02d}": str(digit) for digit in range(10)}
+    )
     candidate = next(greater_than(model, Random(0)))
     tens = int(candidate.clean.text[candidate.clean.words[0][1]])
     assert candidate.years is not None
-    assert [model.spell(token) for token in candidate.years.later] == [str(digit) for digit in range(tens + 1, 10)]
+    assert [model.spell(token) for token in candidate.years.later] == [
+        str(digit) for digit in range(tens + 1, 10)
+    ]
     assert candidate.clean.text.split(" to ")[0].endswith(f"{tens}9")  # no later year has the same tens digit
     assert len(model.tokenize(candidate.clean.text)) == len(model.tokenize(candidate.other.text))
 
@@ -154,7 +168,11 @@ def test_a_word_that_is_cut_in_two_is_counted() -> None:
     names = Marked.read("When[IO: Mary] and[S1: John] went to the store,[S2: John] gave a drink to")
     swapped = Marked.read("When[IO: Mary] and[S1: John] went to the store,[S2: Mary] gave a drink to")
     both = Marked.read("When[IO: Mary] and[S1: John] went to the store,[S2: Anna] gave a drink to")
-    asked = [Candidate(names, swapped, "Mary", "John"), Candidate(names, both, "Mary", "John"), Candidate(names, both, "Paul", "John")]
+    asked = [
+        Candidate(names, swapped, "Mary", "John"),
+        Candidate(names, both, "Mary", "John"),
+        Candidate(names, both, "Paul", "John"),
+    ]
     assert judge(model, asked) == [UNEVEN, SPLIT, SPLIT]
     assert judge(model, [Candidate(Marked(names.text), Marked(both.text), "Mary", "John")]) == [NO_ANSWER]
 
@@ -162,7 +180,9 @@ def test_a_word_that_is_cut_in_two_is_counted() -> None:
 def test_an_unknown_word_is_counted() -> None:
     model = cut(language.WORD, words={"Mary": "Maria"})
     written = [next(FAMILIES["indirect_object"](model, Random(seed))) for seed in range(40)]
-    with_mary = [found for found, item in zip(judge(model, written), written, strict=True) if "Mary" in item.clean.text]
+    with_mary = [
+        found for found, item in zip(judge(model, written), written, strict=True) if "Mary" in item.clean.text
+    ]
     assert with_mary
     assert set(with_mary) == {UNKNOWN}
 
@@ -172,7 +192,9 @@ def test_a_model_that_answers_otherwise_is_left_with_no_pair_and_told_why(models
         to_task(models["gpt2"], "opposites", count=4)
 
 
-def test_left_out_items_are_counted_and_do_not_shorten_the_task(mini: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_left_out_items_are_counted_and_do_not_shorten_the_task(
+    mini: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every fourth candidate asks for what the model does not say."""
 
     def some_wrong(model: Model, draw: Any) -> Any:
@@ -187,7 +209,10 @@ def test_left_out_items_are_counted_and_do_not_shorten_the_task(mini: Model, mon
 
 
 def test_an_unknown_task_says_which_there_are(mini: Model) -> None:
-    with pytest.raises(PromptError, match="no task 'oposites'; there are opposites, indirect_object, greater_than, induction, or the path"):
+    with pytest.raises(
+        PromptError,
+        match="no task 'oposites'; there are opposites, indirect_object, greater_than, induction, or the path",
+    ):
         to_task(mini, "oposites")
     with pytest.raises(PromptError, match="at least one pair, not 0"):
         to_task(mini, "opposites", count=0)
@@ -219,10 +244,18 @@ def test_a_role_whose_name_would_break_an_edges_name_is_refused(names: Task) -> 
 # Own tasks
 
 
-def test_own_items_are_read_with_roles_by_index_or_word_and_left_out_ones_counted(mini: Model, tmp_path: Path) -> None:
+def test_own_items_are_read_with_roles_by_index_or_word_and_left_out_ones_counted(
+    mini: Model, tmp_path: Path
+) -> None:
     path = own(
         tmp_path,
-        {"prompt": OPPOSITE, "swap": {"large": "hot"}, "answer": "small", "foil": "cold", "roles": {"it": "large", "end": -1}},
+        {
+            "prompt": OPPOSITE,
+            "swap": {"large": "hot"},
+            "answer": "small",
+            "foil": "cold",
+            "roles": {"it": "large", "end": -1},
+        },
         "",
         {"prompt": OPPOSITE, "counterfactual": 'The opposite of "hot" is "'},
         {"prompt": OPPOSITE, "counterfactual": 'The opposite of the word "hot" is "'},
@@ -245,17 +278,31 @@ def test_own_items_are_read_with_roles_by_index_or_word_and_left_out_ones_counte
         ('{"prompt": ' + "1" * 5000 + "}", "line 2: the item is not JSON"),
         ("[1]", "line 2: an item is a JSON object with prompt"),
         ({"prompt": OPPOSITE}, "line 2: give a 'counterfactual' or a 'swap'"),
-        ({"prompt": OPPOSITE, "swap": {"large": "hot"}, "counterfactual": "x"}, "line 2: give a 'counterfactual' or a 'swap'"),
+        (
+            {"prompt": OPPOSITE, "swap": {"large": "hot"}, "counterfactual": "x"},
+            "line 2: give a 'counterfactual' or a 'swap'",
+        ),
         ({"swap": {"large": "hot"}}, "line 2: there is no 'prompt'"),
         ({"prompt": "", "swap": {"large": "hot"}}, "line 2: 'prompt' must be text"),
         ({"prompt": OPPOSITE, "swap": {"tiny": "hot"}}, "line 2: cannot swap 'tiny'"),
         ({"prompt": OPPOSITE, "swap": ["large"]}, "line 2: 'swap' must be an object of words"),
-        ({"prompt": OPPOSITE, "swap": {"large": "hot"}, "foils": "x"}, "line 2: no field 'foils'; an item has prompt"),
-        ({"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 12}}, "line 2: position 12 lies outside"),
-        ({"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 1.5}}, "line 2: 'roles' must be an object of positions"),
+        (
+            {"prompt": OPPOSITE, "swap": {"large": "hot"}, "foils": "x"},
+            "line 2: no field 'foils'; an item has prompt",
+        ),
+        (
+            {"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 12}},
+            "line 2: position 12 lies outside",
+        ),
+        (
+            {"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 1.5}},
+            "line 2: 'roles' must be an object of positions",
+        ),
     ],
 )
-def test_a_mistake_in_an_own_task_is_one_line_that_names_its_line(mini: Model, tmp_path: Path, line: object, said: str) -> None:
+def test_a_mistake_in_an_own_task_is_one_line_that_names_its_line(
+    mini: Model, tmp_path: Path, line: object, said: str
+) -> None:
     path = own(tmp_path, {"prompt": OPPOSITE, "swap": {"large": "hot"}}, line)
     with pytest.raises(CircuitsError) as wrong:
         to_task(mini, path)

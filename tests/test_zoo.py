@@ -10,12 +10,14 @@ import pytest
 import torch
 
 import circuits
-from circuits.checkpoints import load_checkpoint
-from circuits.models import Model, load
+from circuits.models.load import load
+from circuits.models.model import Model
 from circuits.sparsify import measure_sparsity
+from circuits.sparsify.checkpoints import load_checkpoint
 from circuits.zoo import FOLDER, language
 from circuits.zoo.evaluate import score_loss, score_task, to_table
-from circuits.zoo.train import Plan, batch, fresh_model, tokenizer, train
+from circuits.zoo.language import tokenizer
+from circuits.zoo.train import Plan, batch, fresh_model, train
 
 ROOT = Path(__file__).parents[1]
 
@@ -55,7 +57,12 @@ def test_every_sentence_has_its_answer_where_it_says(task: str) -> None:
         elif task == "indirect_object":
             assert sentence.words.count(said[0]) == 2  # once where the two are named, once as the answer
         elif task == "greater_than":
-            start = next(int(word) for word in sentence.words[sentence.words.index(next(w for w in sentence.words if w.isdigit())) + 1 :])
+            start = next(
+                int(word)
+                for word in sentence.words[
+                    sentence.words.index(next(w for w in sentence.words if w.isdigit())) + 1 :
+                ]
+            )
             assert sentence.possible == tuple(f"{year:02d}" for year in range(start + 1, 100))
             assert said[0] in sentence.possible
         else:
@@ -77,7 +84,17 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path: Path) -> None:
-    plan = Plan(steps=5, dropout_from=1, dropout_until=4, all_years_from=3, batch=2, length=24, warmup=1, horizon=8, cooldown=1)
+    plan = Plan(
+        steps=5,
+        dropout_from=1,
+        dropout_until=4,
+        all_years_from=3,
+        batch=2,
+        length=24,
+        warmup=1,
+        horizon=8,
+        cooldown=1,
+    )
     whole = train(plan, tmp_path / "whole", save_every=2).state_dict()
     train(plan, tmp_path / "parts", save_every=2, stop_at=2)
     parts = train(plan, tmp_path / "parts", save_every=2).state_dict()
@@ -90,7 +107,12 @@ def test_a_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="another plan"):
         train(Plan(steps=1, batch=1, length=16, seed=1), tmp_path)
     parameters = dict(fresh_model(plan).named_parameters())
-    assert load_checkpoint(tmp_path / "checkpoint.safetensors", parameters, torch.optim.AdamW(parameters.values()))["step"] == 1
+    assert (
+        load_checkpoint(
+            tmp_path / "checkpoint.safetensors", parameters, torch.optim.AdamW(parameters.values())
+        )["step"]
+        == 1
+    )
 
 
 # The model that ships
@@ -112,7 +134,9 @@ def test_mini_knows_what_it_was_taught_in_contexts_it_never_saw(mini: Model, tas
 
 def test_the_model_card_says_what_is_measured(mini: Model) -> None:
     card = (FOLDER / "mini" / "README.md").read_text()
-    measured = to_table([score_task(mini.logits, "relation", count=512, relation="opposite"), score_loss(mini.logits)]).splitlines()[2:]
+    measured = to_table(
+        [score_task(mini.logits, "relation", count=512, relation="opposite"), score_loss(mini.logits)]
+    ).splitlines()[2:]
     for line in measured:
         said = next(other for other in card.splitlines() if other.split("|")[1:2] == line.split("|")[1:2])
         numbers = [float(re.search(r"[\d.]+", text.split("|")[2]).group()) for text in (line, said)]  # type: ignore[union-attr]
@@ -138,7 +162,9 @@ def test_the_carriers_do_not_all_sit_in_layer_0(mini: Model) -> None:
     assert {head.layer for head in found.carriers()} - {0}
 
 
-def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert example is not None
     monkeypatch.chdir(tmp_path)

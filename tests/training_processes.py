@@ -18,11 +18,11 @@ from typing import Any
 from safetensors.torch import save_file
 
 from circuits.errors import CircuitsError
-from circuits.sources.find import find
+from circuits.models.find import find
 from circuits.sparsify import Settings, settings_for, text, training
 from circuits.sparsify.processes import join
+from circuits.sparsify.sparsify import sparsify, to_pupil
 from circuits.sparsify.text import little_language
-from circuits.sparsify.twin import sparsify, to_pupil
 
 TINY = settings_for(little_language=True, gates="sampled", healing=0, steps=6, batch=2, length=12, warmup=2)
 ADAPTER = Settings(steps=4, batch=2, length=10, warmup=1, lora=2)
@@ -85,7 +85,14 @@ def free_port() -> int:
 
 def train_together(index: int, port: int, model: Path, folder: Path) -> None:
     """One of two processes: all weights with sampled gates, an adapter on the model's own words, and what cannot end well."""
-    started = {"RANK": index, "LOCAL_RANK": index, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    started = {
+        "RANK": index,
+        "LOCAL_RANK": index,
+        "WORLD_SIZE": 2,
+        "LOCAL_WORLD_SIZE": 2,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     os.environ.update({name: str(value) for name, value in started.items()})
     _train_all(index, model, folder / "all")
     measured = sparsify(model, folder / "published", settings=TINY)

@@ -7,9 +7,20 @@
 4. A row that changes nothing (its gates are shut in both runs, or it lies before the first difference) costs nothing: exactly 0.
 """
 
-from circuits.engine.preparing import prepare, prepare_and_measure
+from circuits.engine.preparing import prepare, prepare_and_measure, settled
 from circuits.engine.rows import DIRECTIONS, Change, Direction, Row
 from circuits.engine.runs import Runs
 from circuits.engine.scan import Scan, scan
 
-__all__ = ["DIRECTIONS", "Change", "Direction", "Row", "Runs", "Scan", "prepare", "prepare_and_measure", "scan"]
+__all__ = [
+    "DIRECTIONS",
+    "Change",
+    "Direction",
+    "Row",
+    "Runs",
+    "Scan",
+    "prepare",
+    "prepare_and_measure",
+    "scan",
+    "settled",
+]

@@ -29,7 +29,9 @@ class Layer:
     z: Float[torch.Tensor, "pair pos head d_head"]
     attention: Float[torch.Tensor, "pair pos d_model"]
     mlp: Float[torch.Tensor, "pair pos d_model"]
-    query: Float[torch.Tensor, "pair head pos d_head"] | None = None  # the fast path reads these two, the plain path does not
+    query: Float[torch.Tensor, "pair head pos d_head"] | None = (
+        None  # the fast path reads these two, the plain path does not
+    )
     key: Float[torch.Tensor, "pair head pos d_head"] | None = None
 
 
@@ -48,7 +50,9 @@ class Cache:
 class Source(Protocol):
     """New values for changes; `pair` may be 1 where they are the same for every pair."""
 
-    def message(self, layer: int, head: Indices, key: Indices, query: Indices) -> Float[torch.Tensor, "pair change d_head"]: ...
+    def message(
+        self, layer: int, head: Indices, key: Indices, query: Indices
+    ) -> Float[torch.Tensor, "pair change d_head"]: ...
     def head(self, layer: int, head: Indices, at: Indices) -> Float[torch.Tensor, "pair change d_head"]: ...
     def attention(self, layer: int, at: Indices) -> Float[torch.Tensor, "pair change d_model"]: ...
     def mlp(self, layer: int, at: Indices) -> Float[torch.Tensor, "pair change d_model"]: ...
@@ -61,7 +65,9 @@ class FromRun:
 
     run: Cache
 
-    def message(self, layer: int, head: Indices, key: Indices, query: Indices) -> Float[torch.Tensor, "pair change d_head"]:
+    def message(
+        self, layer: int, head: Indices, key: Indices, query: Indices
+    ) -> Float[torch.Tensor, "pair change d_head"]:
         stored = self.run.layers[layer]
         return stored.pattern[:, head, query, key, None] * stored.value[:, head, key]
 
@@ -88,7 +94,9 @@ class Scaled:
     def _reduced(self, values: torch.Tensor) -> torch.Tensor:
         return values.mean(0, keepdim=True) if self.how == "mean" else torch.zeros_like(values)
 
-    def message(self, layer: int, head: Indices, key: Indices, query: Indices) -> Float[torch.Tensor, "pair change d_head"]:
+    def message(
+        self, layer: int, head: Indices, key: Indices, query: Indices
+    ) -> Float[torch.Tensor, "pair change d_head"]:
         return self._reduced(self.of.message(layer, head, key, query))
 
     def head(self, layer: int, head: Indices, at: Indices) -> Float[torch.Tensor, "pair change d_head"]:

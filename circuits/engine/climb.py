@@ -54,19 +54,34 @@ def travel(layout: Layout, kept: Cache, *, start: int = 0, ahead: Cache | None =
             return own.clone(memory_format=torch.contiguous_format)
         if ahead is not None:
             return torch.cat((getattr(ahead.layers[index], name).narrow(dim, 0, missing), own), dim)
-        return torch.cat((own.new_full((*own.shape[:dim], missing, *own.shape[dim + 1 :]), torch.nan), own), dim)
+        return torch.cat(
+            (own.new_full((*own.shape[:dim], missing, *own.shape[dim + 1 :]), torch.nan), own), dim
+        )
 
     for index in range(len(layout.blocks)):
         stream = kept.final[:, start:]
         (projected,) = yield [stream]
         heads = (rearrange(x, "p t h d -> p h t d") for x in layout.heads_of(projected, rotation))
-        query, key, value = (whole(own, name, 2) for own, name in zip(heads, ("query", "key", "value"), strict=True))
-        pattern = layout.attend((query[:, :, start:] @ key.mT).mul_(layout.scale).masked_fill_(future, -torch.inf))
+        query, key, value = (
+            whole(own, name, 2) for own, name in zip(heads, ("query", "key", "value"), strict=True)
+        )
+        pattern = layout.attend(
+            (query[:, :, start:] @ key.mT).mul_(layout.scale).masked_fill_(future, -torch.inf)
+        )
         z = rearrange(pattern @ value, "p h t d -> p t h d")
         if index == last:
             stream, z = stream[:, -1:], z[:, -1:]
         unknown = stream[:, :0]
-        layer = Layer(kept.final, whole(pattern, "pattern", 2), value, whole(z, "z"), unknown, unknown, query=query, key=key)
+        layer = Layer(
+            kept.final,
+            whole(pattern, "pattern", 2),
+            value,
+            whole(z, "z"),
+            unknown,
+            unknown,
+            query=query,
+            key=key,
+        )
         kept.layers = (*kept.layers, layer)
         (written,) = yield [z.flatten(-2)]
         layer.attention = whole(written, "attention")

@@ -41,7 +41,9 @@ class Todo:
 
     @classmethod
     def of(cls, changes: Sequence[tuple[int, Change]], device: torch.device) -> Todo:
-        table = torch.tensor([(row, c.position, c.head, c.key) for row, c in changes], device=device).reshape(-1, 4)
+        table = torch.tensor([(row, c.position, c.head, c.key) for row, c in changes], device=device).reshape(
+            -1, 4
+        )
         return cls(*table.unbind(1))
 
 
@@ -56,7 +58,14 @@ class Part:
 
 
 def carry(
-    layout: Layout, base: Cache, source: Source, rows: Sequence[Row], *, knockout: bool, budget: int, along: Sequence[Traveller] = ()
+    layout: Layout,
+    base: Cache,
+    source: Source,
+    rows: Sequence[Row],
+    *,
+    knockout: bool,
+    budget: int,
+    along: Sequence[Traveller] = (),
 ) -> Float[torch.Tensor, "pair row d_model"]:
     """The stream of every row at the last position above the last layer, at most `budget` bytes of rows at a time.
 
@@ -67,7 +76,10 @@ def carry(
         by_start: dict[int, list[int]] = defaultdict(list)
         for index in chunk:
             by_start[rows[index].first_position].append(index)
-        streams = [_Stream(layout, base, source, [rows[index] for index in group], knockout=knockout) for group in by_start.values()]
+        streams = [
+            _Stream(layout, base, source, [rows[index] for index in group], knockout=knockout)
+            for group in by_start.values()
+        ]
         climb(layout, [*along, *(stream.travel() for stream in streams)])
         along = ()
         for group, stream in zip(by_start.values(), streams, strict=True):
@@ -79,7 +91,9 @@ def carry(
 def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
     """The rows in the order in which they join, as many at a time as the budget holds, at least one."""
     pairs, length, width = base.final.shape
-    position = pairs * (16 * width + 3 * layout.heads * length) * base.final.element_size()  # live at once, per position of a row
+    position = (
+        pairs * (16 * width + 3 * layout.heads * length) * base.final.element_size()
+    )  # live at once, per position of a row
     chunk: list[int] = []
     held = 0
     for index in sorted(range(len(rows)), key=lambda index: rows[index].first_layer):
@@ -96,7 +110,9 @@ def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> It
 class _Stream:
     """Rows that share their first position, on their way up."""
 
-    def __init__(self, layout: Layout, base: Cache, source: Source, rows: Sequence[Row], *, knockout: bool) -> None:
+    def __init__(
+        self, layout: Layout, base: Cache, source: Source, rows: Sequence[Row], *, knockout: bool
+    ) -> None:
         self.layout, self.base, self.source, self.rows, self.knockout = layout, base, source, rows, knockout
         self.start = rows[0].first_position
         self.pairs, self.length, self.width = base.final.shape
@@ -106,7 +122,9 @@ class _Stream:
         self.narrow_rows: list[int] = []
         self.wide: Rows = base.final.new_empty(self.pairs, 0, self.length - self.start, self.width)
         self.narrow: Rows = base.final.new_empty(self.pairs, 0, 1, self.width)
-        self.joining: dict[tuple[int, bool, bool], list[int]] = defaultdict(list)  # (layer, late, narrow) -> rows
+        self.joining: dict[tuple[int, bool, bool], list[int]] = defaultdict(
+            list
+        )  # (layer, late, narrow) -> rows
         self.changes: dict[tuple[int, Site], list[tuple[int, Change]]] = defaultdict(list)
         for index, row in enumerate(rows):
             self.joining[self._joins(row)].append(index)
@@ -219,7 +237,9 @@ class _Stream:
         self._set_heads(layer, z, rows)
         needed = slice(first - self.start, None)
         stream = (
-            torch.cat((self.wide[:, :, needed], self._widened(layer)[:, :, needed]), 1) if self.narrow_rows else self.wide[:, :, needed]
+            torch.cat((self.wide[:, :, needed], self._widened(layer)[:, :, needed]), 1)
+            if self.narrow_rows
+            else self.wide[:, :, needed]
         )
         return [Part(rows, False, stream, z)]
 
@@ -238,7 +258,9 @@ class _Stream:
                 mlp[:, todo.row, todo.at - self._first(layer)] = self.source.mlp(layer, todo.at)
             self._add(stream.add_(mlp), part.rows, narrow=part.narrow)
 
-    def _heads(self, layer: int, wide: torch.Tensor, narrow: torch.Tensor, first: int) -> tuple[Heads, Heads, Heads]:
+    def _heads(
+        self, layer: int, wide: torch.Tensor, narrow: torch.Tensor, first: int
+    ) -> tuple[Heads, Heads, Heads]:
         """Queries from position `first`, keys and values from `start`; narrow rows share the base's everywhere but at `start`."""
         stored, rows = self.base.layers[layer], len(self.narrow_rows)
         assert stored.query is not None and stored.key is not None
@@ -267,13 +289,23 @@ class _Stream:
         if todo is None:
             return self.layout.attend(scores)
         scores[:, todo.row, todo.head, todo.at - first, todo.key] = -torch.inf
-        return self.layout.attend(scores).nan_to_num_(0.0)  # a head whose every key is knocked out writes nothing
+        return self.layout.attend(scores).nan_to_num_(
+            0.0
+        )  # a head whose every key is knocked out writes nothing
 
-    def _read(self, layer: int, pattern: torch.Tensor, value: torch.Tensor) -> Float[torch.Tensor, "pair row query head d_head"]:
+    def _read(
+        self, layer: int, pattern: torch.Tensor, value: torch.Tensor
+    ) -> Float[torch.Tensor, "pair row query head d_head"]:
         queries = pattern.shape[-2]
-        before = rearrange(pattern[..., : self.start], "p r h q k -> p h (r q) k") @ self.base.layers[layer].value[:, :, : self.start]
+        before = (
+            rearrange(pattern[..., : self.start], "p r h q k -> p h (r q) k")
+            @ self.base.layers[layer].value[:, :, : self.start]
+        )
         own = pattern[..., self.start :] @ rearrange(value, "p r k h d -> p r h k d")
-        return (rearrange(before, "p h (r q) d -> p r q h d", q=queries) + rearrange(own, "p r h q d -> p r q h d")).contiguous()
+        return (
+            rearrange(before, "p h (r q) d -> p r q h d", q=queries)
+            + rearrange(own, "p r h q d -> p r q h d")
+        ).contiguous()
 
     def _set_heads(self, layer: int, z: Heads, rows: Sequence[int]) -> None:
         first = self._first(layer)
@@ -295,7 +327,11 @@ def _spread(values: torch.Tensor, rows: int) -> torch.Tensor:
     return values[:, None].expand(-1, rows, *values.shape[1:]).clone()
 
 
-def _add_heads(z: torch.Tensor, todo: Todo, first: int, change: Float[torch.Tensor, "pair change d_head"]) -> None:
+def _add_heads(
+    z: torch.Tensor, todo: Todo, first: int, change: Float[torch.Tensor, "pair change d_head"]
+) -> None:
     """Add to (pair, row, pos, head, d_head) in place; several keys of one head and query add up."""
     _, _, window, heads, _ = z.shape
-    z.flatten(1, 3).index_add_(1, (todo.row * window + todo.at - first) * heads + todo.head, change.expand(len(z), -1, -1))
+    z.flatten(1, 3).index_add_(
+        1, (todo.row * window + todo.at - first) * heads + todo.head, change.expand(len(z), -1, -1)
+    )

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch.nn import functional as F
 
-from circuits.gate import gated
+from circuits.models.gate import gated
 
 Stream = Float[torch.Tensor, "*batch pos d_model"]
 Heads = Float[torch.Tensor, "*batch pos head d_head"]
@@ -84,7 +84,9 @@ class Layout:
         group = self.heads // heads.shape[-2]
         return heads if group == 1 else heads.repeat_interleave(group, -2)
 
-    def attend(self, scores: Float[torch.Tensor, "*batch query key"]) -> Float[torch.Tensor, "*batch query key"]:
+    def attend(
+        self, scores: Float[torch.Tensor, "*batch query key"]
+    ) -> Float[torch.Tensor, "*batch query key"]:
         """Scaled and masked scores to the pattern."""
         pattern = scores.softmax(-1)
         return gated(scores, pattern) if self.is_gated else pattern

@@ -36,7 +36,9 @@ def _edges(runs: Runs, layer: int, gradient: torch.Tensor, of: str) -> Float[tor
         stored = cache.layers[layer]
         return torch.einsum("nqhd,nhqk,nhkd->nhqk", gradient, stored.pattern, stored.value)
 
-    scores = read(runs.clean.cache) - read(runs.counterfactual.cache) if of == "change" else read(runs.clean.cache)
+    scores = (
+        read(runs.clean.cache) - read(runs.counterfactual.cache) if of == "change" else read(runs.clean.cache)
+    )
     per_pair = runs.mean_over_draws(scores)
     return (per_pair / runs.gap[:, None, None, None]).mean(0)
 

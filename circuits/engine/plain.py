@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from circuits.engine.cache import Cache, Layer, Source
 from circuits.engine.fast import Todo
 from circuits.engine.rows import Change, Row, Site
-from circuits.models import Model
+from circuits.models.model import Model
 
 Hook = tuple[str, Callable[[torch.Tensor, Any], torch.Tensor | None]]
 
@@ -31,24 +31,44 @@ def run(
     def keep(value: torch.Tensor, hook: Any, *, name: str) -> None:
         kept[name] = value.detach().clone()
 
-    names = ("hook_resid_pre", "attn.hook_pattern", "attn.hook_v", "attn.hook_z", "hook_attn_out", "hook_mlp_out")
+    names = (
+        "hook_resid_pre",
+        "attn.hook_pattern",
+        "attn.hook_v",
+        "attn.hook_z",
+        "hook_attn_out",
+        "hook_mlp_out",
+    )
     wanted = [f"blocks.{layer}.{name}" for layer in range(model.n_layers) for name in names]
     wanted.append(f"blocks.{model.n_layers - 1}.hook_resid_post")
-    hooks: list[Hook] = [*_noise_hook(noise), *((name, lambda value, hook, name=name: keep(value, hook, name=name)) for name in wanted)]
+    hooks: list[Hook] = [
+        *_noise_hook(noise),
+        *((name, lambda value, hook, name=name: keep(value, hook, name=name)) for name in wanted),
+    ]
     with model.hooked(hooks):
         logits = model.forward(tokens)[:, -1]
     missing = [name for name in wanted if name not in kept]
     if missing:
         raise RuntimeError(f"hooks that did not fire: {', '.join(missing)}")
-    layers = [_layer(model, *(kept[f"blocks.{layer}.{name}"] for name in names)) for layer in range(model.n_layers)]
+    layers = [
+        _layer(model, *(kept[f"blocks.{layer}.{name}"] for name in names)) for layer in range(model.n_layers)
+    ]
     return Cache(tuple(layers), kept[wanted[-1]]), logits
 
 
 def _layer(
-    model: Model, pre: torch.Tensor, pattern: torch.Tensor, value: torch.Tensor, z: torch.Tensor, attention: torch.Tensor, mlp: torch.Tensor
+    model: Model,
+    pre: torch.Tensor,
+    pattern: torch.Tensor,
+    value: torch.Tensor,
+    z: torch.Tensor,
+    attention: torch.Tensor,
+    mlp: torch.Tensor,
 ) -> Layer:
     spread = repeat(value, "p t h d -> p (h g) t d", g=model.n_heads // value.shape[2])
-    return Layer(pre, pattern, spread, z.unflatten(-1, (model.n_heads, -1)) if z.ndim == 3 else z, attention, mlp)
+    return Layer(
+        pre, pattern, spread, z.unflatten(-1, (model.n_heads, -1)) if z.ndim == 3 else z, attention, mlp
+    )
 
 
 def carry(
@@ -65,11 +85,22 @@ def carry(
     pairs, length = tokens.shape
     numbers = pairs * length * (16 * model.d_model + 3 * model.n_heads * length + model.vocab_size)
     step = max(1, budget // (4 * numbers))
-    return torch.cat([_carry(model, tokens, noise, source, rows[at : at + step], knockout) for at in range(0, len(rows), step)], dim=1)
+    return torch.cat(
+        [
+            _carry(model, tokens, noise, source, rows[at : at + step], knockout)
+            for at in range(0, len(rows), step)
+        ],
+        dim=1,
+    )
 
 
 def _carry(
-    model: Model, tokens: torch.Tensor, noise: torch.Tensor | None, source: Source, rows: Sequence[Row], knockout: bool
+    model: Model,
+    tokens: torch.Tensor,
+    noise: torch.Tensor | None,
+    source: Source,
+    rows: Sequence[Row],
+    knockout: bool,
 ) -> Float[torch.Tensor, "pair row vocab"]:
     changes: dict[tuple[int, Site], list[tuple[int, Change]]] = defaultdict(list)
     for index, row in enumerate(rows):
@@ -106,7 +137,9 @@ def _site_hook(layer: int, site: Site, todo: Todo, source: Source, rows: int, mo
         split = _rows_of(value, rows)
         match site:
             case "head":
-                split.unflatten(3, (model.n_heads, -1))[:, todo.row, todo.at, todo.head] = source.head(layer, todo.head, todo.at)
+                split.unflatten(3, (model.n_heads, -1))[:, todo.row, todo.at, todo.head] = source.head(
+                    layer, todo.head, todo.at
+                )
             case "attention":
                 split[:, todo.row, todo.at] = source.attention(layer, todo.at)
             case "mlp":
@@ -120,15 +153,24 @@ def _site_hook(layer: int, site: Site, todo: Todo, source: Source, rows: int, mo
 
     if site == "residual" and layer == model.n_layers:
         return f"blocks.{layer - 1}.hook_resid_post", edit
-    names = {"head": "attn.hook_z", "attention": "hook_attn_out", "mlp": "hook_mlp_out", "residual": "hook_resid_pre"}
+    names = {
+        "head": "attn.hook_z",
+        "attention": "hook_attn_out",
+        "mlp": "hook_mlp_out",
+        "residual": "hook_resid_pre",
+    }
     return f"blocks.{layer}.{names[site]}", edit_heads if site == "head" else edit
 
 
-def _edge_hooks(layer: int, todo: Todo, source: Source, rows: int, model: Model, knockout: bool) -> list[Hook]:
+def _edge_hooks(
+    layer: int, todo: Todo, source: Source, rows: int, model: Model, knockout: bool
+) -> list[Hook]:
     """Replace messages: note the pattern and the values of this very run, take each message out of `z` and put the new one in."""
     where = f"blocks.{layer}.attn"
     if knockout:
-        silent: list[torch.Tensor] = []  # queries whose every key is knocked out; the model's own mask would let them read the future
+        silent: list[
+            torch.Tensor
+        ] = []  # queries whose every key is knocked out; the model's own mask would let them read the future
 
         def shut(scores: torch.Tensor, hook: Any) -> torch.Tensor:
             scores = scores.clone()
@@ -152,8 +194,14 @@ def _edge_hooks(layer: int, todo: Todo, source: Source, rows: int, model: Model,
 
     def replace(z: torch.Tensor, hook: Any) -> torch.Tensor:
         change = source.message(layer, todo.head, todo.key, todo.at) - now["weight"][..., None] * now["value"]
-        flat = _rows_of(z, rows).reshape(change.shape[0], -1, change.shape[-1]).clone()  # (pair, row·pos·head, d_head)
+        flat = (
+            _rows_of(z, rows).reshape(change.shape[0], -1, change.shape[-1]).clone()
+        )  # (pair, row·pos·head, d_head)
         place = (todo.row * z.shape[1] + todo.at) * model.n_heads + todo.head
         return flat.index_add_(1, place, change).view(z.shape)
 
-    return [(f"{where}.hook_v", note_value), (f"{where}.hook_pattern", note_weight), (f"{where}.hook_z", replace)]
+    return [
+        (f"{where}.hook_v", note_value),
+        (f"{where}.hook_pattern", note_weight),
+        (f"{where}.hook_z", replace),
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,24 +17,47 @@ from circuits.engine.reading import read_layout
 from circuits.engine.rows import Direction, Row
 from circuits.engine.runs import BUDGET, SMALLEST_GAP, Path, Run, Runs, draws_of, first_difference
 from circuits.errors import PromptError
-from circuits.models import Model
-from circuits.prompts import Noise, Pair
+from circuits.models.model import Model
+from circuits.prompts import Noise, Pair, Question
 
-_layouts: WeakKeyDictionary[Model, tuple[int, Layout | None]] = WeakKeyDictionary()  # model -> (longest prompt verified, layout)
+_layouts: WeakKeyDictionary[Model, tuple[int, Layout | None]] = (
+    WeakKeyDictionary()
+)  # model -> (longest prompt verified, layout)
 
 
 def prepare(
     model: Model,
-    pairs: Sequence[Pair],
+    pairs: Sequence[Pair | Question],
     *,
     family: Sequence[Pair] | None = None,
     path: Path | None = None,
     budget: int = BUDGET,
     smallest_gap: float = SMALLEST_GAP,
 ) -> Runs:
-    """Run the pairs clean and counterfactual; `path` forces the fast or the plain path."""
-    runs, travellers = _begin(model, pairs, family, path, budget)
+    """Run the pairs clean and counterfactual; `path` forces the fast or the plain path. Questions are settled by what is predicted."""
+    runs, travellers = _begin(
+        model,
+        [each.unsettled if isinstance(each, Question) else each for each in pairs],
+        family,
+        path,
+        budget,
+    )
+    if any(isinstance(each, Question) for each in pairs):
+        runs = settled(_finished(runs, travellers, 0.0), pairs)
+        travellers = []
     return _finished(runs, travellers, smallest_gap)
+
+
+def settled(runs: Runs, questions: Sequence[Pair | Question]) -> Runs:
+    """The same runs with the metrics that their own predictions settle."""
+    pairs = []
+    for number, question in enumerate(questions):
+        pairs.append(
+            question.settle(runs.model, *runs.predictions(number))
+            if isinstance(question, Question)
+            else question
+        )
+    return replace(runs, pairs=tuple(pairs))
 
 
 def prepare_and_measure(
@@ -71,10 +95,18 @@ def _begin(
         raise PromptError("pairs that are run together have the same kind of metric")
     inputs = [pair for pair in pairs for _ in range(draws_of(pair))]
     tokens = _stack([pair.clean.tokens for pair in inputs], model)
-    others = _stack([(pair.clean if isinstance(pair.counterfactual, Noise) else pair.counterfactual).tokens for pair in inputs], model)
+    others = _stack(
+        [
+            (pair.clean if isinstance(pair.counterfactual, Noise) else pair.counterfactual).tokens
+            for pair in inputs
+        ],
+        model,
+    )
     layout = None if path == "plain" else _layout(model, tokens[:1])
     if path == "fast" and layout is None:
-        raise PromptError(f"the fast path does not know the layout of {model.name}; leave path out, and the plain path is taken")
+        raise PromptError(
+            f"the fast path does not know the layout of {model.name}; leave path out, and the plain path is taken"
+        )
     relatives = None if family is None else _stack([pair.clean.tokens for pair in family], model)
     sides = (tokens, None), (others, _noise(model, pairs))
     if layout is None:
@@ -135,6 +167,10 @@ def _noise(model: Model, pairs: Sequence[Pair]) -> Float[torch.Tensor, "input po
         if isinstance(pair.counterfactual, Noise):
             chance = torch.Generator().manual_seed(pair.counterfactual.seed)
             at = list(pair.counterfactual.positions)
-            noise[:, at] = torch.randn(len(noise), len(at), model.d_model, generator=chance) * scale * pair.counterfactual.scale
+            noise[:, at] = (
+                torch.randn(len(noise), len(at), model.d_model, generator=chance)
+                * scale
+                * pair.counterfactual.scale
+            )
         drawn.append(noise)
     return torch.cat(drawn).to(model.device, model.dtype)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from circuits.engine.cache import Cache
 from circuits.engine.climb import climb, travel
 from circuits.engine.layout import Block, Heads, Layout, Rotation, Stream
-from circuits.models import Model
+from circuits.models.model import Model
 
 _TOLERANCE: Final = 1e-3  # of the largest logit, between a whole run here and the model's own
 
@@ -83,7 +83,10 @@ def _projections(attention: Any) -> Callable[[Stream], torch.Tensor]:
     """Queries, keys and values beside each other; in one product where the model keeps the three as parts of one matrix."""
     q, k, v = parts = [_raw(part) for part in (attention.q, attention.k, attention.v)]
     joint = getattr(_raw(attention), "c_attn", None)
-    if joint is not None and all(part.weight.untyped_storage().data_ptr() == joint.weight.untyped_storage().data_ptr() for part in parts):
+    if joint is not None and all(
+        part.weight.untyped_storage().data_ptr() == joint.weight.untyped_storage().data_ptr()
+        for part in parts
+    ):
         return joint
     return lambda stream: torch.cat((q(stream), k(stream), v(stream)), -1)
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from circuits.edges import Edge, Head
 from circuits.errors import EdgeError
+from circuits.heads import Edge, Head
 
 Direction = Literal["swap", "restore", "zero", "knockout", "mean"]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("swap", "restore", "zero", "knockout", "mean")
@@ -48,12 +48,18 @@ class Row:
     def of_heads(cls, heads: Iterable[Head], positions: Iterable[int]) -> Row:
         """Everything these heads write at these positions."""
         at = tuple(positions)
-        return cls(tuple(sorted(Change(head.layer, position, "head", head.index) for head in heads for position in at)))
+        return cls(
+            tuple(
+                sorted(Change(head.layer, position, "head", head.index) for head in heads for position in at)
+            )
+        )
 
     @classmethod
     def of_writes(cls, layer: int, positions: Iterable[int]) -> Row:
         """What block `layer` writes at these positions, attention and MLP."""
-        return cls(tuple(sorted(Change(layer, at, site) for at in positions for site in ("attention", "mlp"))))
+        return cls(
+            tuple(sorted(Change(layer, at, site) for at in positions for site in ("attention", "mlp")))
+        )
 
     @classmethod
     def of_residual(cls, layer: int, positions: Iterable[int]) -> Row:
@@ -80,8 +86,12 @@ def check_rows(rows: Iterable[Row], *, direction: str, layers: int, heads: int, 
         if not 0 <= change.layer <= top:
             raise EdgeError(f"layer {change.layer} does not exist: this model has 0…{layers - 1}")
         if change.site in ("edge", "head") and not 0 <= change.head < heads:
-            raise EdgeError(f"head L{change.layer}H{change.head} does not exist: this model has {heads} heads a layer")
+            raise EdgeError(
+                f"head L{change.layer}H{change.head} does not exist: this model has {heads} heads a layer"
+            )
         if change.site == "edge" and not 0 <= change.key <= change.position:
-            raise EdgeError(f"edge {change.key}→{change.position} runs backwards: attention reads at or before its query")
+            raise EdgeError(
+                f"edge {change.key}→{change.position} runs backwards: attention reads at or before its query"
+            )
         if direction == "knockout" and change.site != "edge":
             raise EdgeError(f"knockout shuts attention edges; it means nothing for {change.site}: use zero")

@@ -10,18 +10,20 @@ from typing import Final, Literal
 import torch
 from jaxtyping import Float, Int
 
-from circuits.edges import Head
 from circuits.engine import fast, plain
 from circuits.engine.cache import Cache, FromRun, Scaled, Source
 from circuits.engine.climb import Traveller
 from circuits.engine.layout import Layout
 from circuits.engine.rows import Change, Direction, Row, check_rows
 from circuits.errors import PromptError
-from circuits.models import Model
+from circuits.heads import Head
+from circuits.models.model import Model
 from circuits.prompts import Metric, Noise, Pair
 
 Path = Literal["fast", "plain"]
-BUDGET: Final = 32 * 2**20  # bytes of rows under way at once: what a processor's cache holds, enough for tall products
+BUDGET: Final = (
+    32 * 2**20
+)  # bytes of rows under way at once: what a processor's cache holds, enough for tall products
 SMALLEST_GAP: Final = 1e-3
 
 
@@ -32,7 +34,9 @@ class Run:
     tokens: Int[torch.Tensor, "input pos"]
     noise: Float[torch.Tensor, "input pos d_model"] | None
     cache: Cache
-    output: Float[torch.Tensor, "input vocab"] | Callable[[torch.Tensor], torch.Tensor]  # the logits, or the unembedding
+    output: (
+        Float[torch.Tensor, "input vocab"] | Callable[[torch.Tensor], torch.Tensor]
+    )  # the logits, or the unembedding
 
     @cached_property
     @torch.inference_mode()
@@ -52,7 +56,9 @@ class Runs:
     family: Cache | None
     layout: Layout | None
     budget: int
-    absent: tuple[Head, ...] = ()  # heads that write what they write in the counterfactual run, in every row and in the base
+    absent: tuple[
+        Head, ...
+    ] = ()  # heads that write what they write in the counterfactual run, in every row and in the base
 
     @property
     def path(self) -> Path:
@@ -93,12 +99,22 @@ class Runs:
         self, rows: Sequence[Row], *, direction: Direction = "swap", along: Sequence[Traveller] = ()
     ) -> Float[torch.Tensor, "input row"]:
         """The metric of every row on every input. `along`: the travellers of these runs, where they are still to be run."""
-        check_rows(rows, direction=direction, layers=self.model.n_layers, heads=self.model.n_heads, length=self.length)
+        check_rows(
+            rows,
+            direction=direction,
+            layers=self.model.n_layers,
+            heads=self.model.n_heads,
+            length=self.length,
+        )
         base = self.counterfactual if direction == "restore" else self.clean
         source = self._source(direction)
         kept = [self._reaching(self._with_absent(row, direction), direction) for row in rows]
         live = self._live(kept, base, source, direction)
-        measured = self._carry([kept[index] for index in live], base, source, direction, along) if live or along else None
+        measured = (
+            self._carry([kept[index] for index in live], base, source, direction, along)
+            if live or along
+            else None
+        )
         values = self._value(base).expand(-1, len(rows)).clone()
         if measured is not None:
             values[:, live] = measured
@@ -115,7 +131,9 @@ class Runs:
     def _source(self, direction: Direction) -> Source:
         if direction == "mean":
             if self.family is None:
-                raise PromptError("direction 'mean' needs a family of prompts of the same length: prepare(..., family=pairs)")
+                raise PromptError(
+                    "direction 'mean' needs a family of prompts of the same length: prepare(..., family=pairs)"
+                )
             return Scaled(FromRun(self.family), "mean")
         if direction in ("zero", "knockout"):
             return Scaled(FromRun(self.clean.cache), "zero")
@@ -126,7 +144,11 @@ class Runs:
         if not self.absent:
             return row
         gone = {(head.layer, head.index) for head in self.absent}
-        kept = tuple(change for change in row.changes if change.site not in ("edge", "head") or (change.layer, change.head) not in gone)
+        kept = tuple(
+            change
+            for change in row.changes
+            if change.site not in ("edge", "head") or (change.layer, change.head) not in gone
+        )
         if direction == "restore":
             return Row(kept)
         return Row(tuple(sorted((*kept, *Row.of_heads(self.absent, range(self.length)).changes))))
@@ -142,7 +164,9 @@ class Runs:
 
         def reaches(change: Change) -> bool:
             above = change.layer + (change.site != "residual")  # the first layer that can read it
-            return change.position >= first and (change.position == self.length - 1 or above < self.model.n_layers)
+            return change.position >= first and (
+                change.position == self.length - 1 or above < self.model.n_layers
+            )
 
         return Row(tuple(filter(reaches, row.changes)))
 
@@ -154,7 +178,12 @@ class Runs:
         live = {index for index in candidates if any(change.site != "edge" for change in rows[index].changes)}
         own = FromRun(base.cache)
         for layer in range(self.model.n_layers):
-            listed = [(index, c) for index in candidates for c in rows[index].changes if c.layer == layer and c.site == "edge"]
+            listed = [
+                (index, c)
+                for index in candidates
+                for c in rows[index].changes
+                if c.layer == layer and c.site == "edge"
+            ]
             if listed:
                 todo = fast.Todo.of(listed, base.tokens.device)
                 where = (layer, todo.head, todo.key, todo.at)
@@ -171,14 +200,27 @@ class Runs:
         return self._read_stream(side.cache.final[:, -1:])
 
     def _carry(
-        self, rows: Sequence[Row], base: Run, source: Source, direction: Direction, along: Sequence[Traveller] = ()
+        self,
+        rows: Sequence[Row],
+        base: Run,
+        source: Source,
+        direction: Direction,
+        along: Sequence[Traveller] = (),
     ) -> Float[torch.Tensor, "input row"]:
         knockout = direction == "knockout"
         if self.layout is None:
-            logits = plain.carry(self.model, base.tokens, base.noise, source, rows, knockout=knockout, budget=self.budget)
+            logits = plain.carry(
+                self.model, base.tokens, base.noise, source, rows, knockout=knockout, budget=self.budget
+            )
             return self.read(logits)
-        top = fast.carry(self.layout, base.cache, source, rows, knockout=knockout, budget=self.budget, along=along)
-        step = max(1, self.budget // (4 * self.model.vocab_size * len(top))) if self.metric.reads is None else len(rows)
+        top = fast.carry(
+            self.layout, base.cache, source, rows, knockout=knockout, budget=self.budget, along=along
+        )
+        step = (
+            max(1, self.budget // (4 * self.model.vocab_size * len(top)))
+            if self.metric.reads is None
+            else len(rows)
+        )
         return torch.cat([self._read_stream(part) for part in top.split(step, 1)], 1)
 
     def _read_stream(self, top: Float[torch.Tensor, "input row d_model"]) -> Float[torch.Tensor, "input row"]:
@@ -193,10 +235,14 @@ class Runs:
 
     def read(self, logits: Float[torch.Tensor, "input row vocab"]) -> Float[torch.Tensor, "input row"]:
         """The metric from the logits of the whole vocabulary at the last position."""
-        answer = self._per_input([pair.metric.answer for pair in self.pairs])[:, None, None].expand(-1, logits.shape[1], -1)
+        answer = self._per_input([pair.metric.answer for pair in self.pairs])[:, None, None].expand(
+            -1, logits.shape[1], -1
+        )
         match self.metric.kind:
             case "logit_diff":
-                foil = self._per_input([pair.metric.foil for pair in self.pairs])[:, None, None].expand_as(answer)
+                foil = self._per_input([pair.metric.foil for pair in self.pairs])[:, None, None].expand_as(
+                    answer
+                )
                 return (logits.gather(-1, answer) - logits.gather(-1, foil))[..., 0]
             case "logprob":
                 return logits.log_softmax(-1).gather(-1, answer)[..., 0]
@@ -205,15 +251,27 @@ class Runs:
                 return -(wanted.exp() * (wanted - logits.log_softmax(-1))).sum(-1)
             case _:
                 functions = [pair.metric.function for pair in self.pairs for _ in range(draws_of(pair))]
-                read = [function(part) for function, part in zip(functions, logits, strict=True) if function is not None]
+                read = [
+                    function(part)
+                    for function, part in zip(functions, logits, strict=True)
+                    if function is not None
+                ]
                 if any(value.shape != logits.shape[1:2] for value in read):
                     raise PromptError(
                         f"a metric function takes logits (row, vocab) and returns one number a row, not {tuple(read[0].shape)}"
                     )
                 return torch.stack(read)
 
+    def predictions(self, pair: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The logits at the last position of one pair, clean and counterfactual (none for noise, which has no single prediction)."""
+        row = sum(draws_of(each) for each in self.pairs[:pair])
+        noisy = isinstance(self.pairs[pair].counterfactual, Noise)
+        return self.clean.logits[row], None if noisy else self.counterfactual.logits[row]
+
     def _per_input(self, values: Sequence[object]) -> torch.Tensor:
-        repeated = [value for value, pair in zip(values, self.pairs, strict=True) for _ in range(draws_of(pair))]
+        repeated = [
+            value for value, pair in zip(values, self.pairs, strict=True) for _ in range(draws_of(pair))
+        ]
         return torch.tensor(repeated, device=self.model.device)
 
     def mean_over_draws(self, values: torch.Tensor) -> torch.Tensor:

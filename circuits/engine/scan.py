@@ -12,10 +12,10 @@ from typing import Final
 import torch
 from jaxtyping import Bool, Float
 
-from circuits.edges import Edge, Head
 from circuits.engine.linear import loadings
 from circuits.engine.rows import Direction, Row
 from circuits.engine.runs import Runs
+from circuits.heads import Edge, Head
 
 MOST_EDGES: Final = 20_000
 
@@ -37,7 +37,10 @@ class Scan:
         """The strongest edges."""
         order = self.effect.abs().flatten().argsort(descending=True, stable=True)[:count]
         places = torch.stack(torch.unravel_index(order, self.effect.shape), 1).tolist()
-        return [(Edge(Head(layer, head), key, query), float(self.effect[layer, head, query, key])) for layer, head, query, key in places]
+        return [
+            (Edge(Head(layer, head), key, query), float(self.effect[layer, head, query, key]))
+            for layer, head, query, key in places
+        ]
 
 
 def scan(runs: Runs, *, direction: Direction = "swap", most: int = MOST_EDGES) -> Scan:
@@ -46,7 +49,12 @@ def scan(runs: Runs, *, direction: Direction = "swap", most: int = MOST_EDGES) -
     chosen = torch.ones(layers, heads, length, length, dtype=torch.bool).tril()
     if int(chosen.sum()) > most:
         estimate = loadings(runs, of="change").abs().cpu() * chosen
-        chosen = torch.zeros_like(chosen).flatten().index_fill(0, estimate.flatten().topk(most).indices, True).view_as(chosen)
+        chosen = (
+            torch.zeros_like(chosen)
+            .flatten()
+            .index_fill(0, estimate.flatten().topk(most).indices, True)
+            .view_as(chosen)
+        )
     places = chosen.nonzero().tolist()
     rows = [Row.of_edges([Edge(Head(layer, head), key, query)]) for layer, head, query, key in places]
     effect = torch.zeros(chosen.shape)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from circuits.sparsify.measure import Sparsity, measure_sparsity
     from circuits.sparsify.settings import Settings, settings_for
-    from circuits.sparsify.twin import sparsify
+    from circuits.sparsify.sparsify import sparsify
 
 _ROOM_OF = {
     "Settings": "settings",

@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from circuits.errors import ModelError
-from circuits.gate import gated, open_gates
+from circuits.models.gate import gated, open_gates
 
 Scores = Float[torch.Tensor, "batch head query key"]
 Rule = Callable[[Scores], Scores]
@@ -61,7 +61,9 @@ class TrainingGate:
     `part` says which part of the step's rows it sees, of how many; noise is drawn for all rows, so that a row's does not depend on it.
     """
 
-    def __init__(self, *, noise: torch.Generator | None = None, bias: float = 0.0, part: tuple[int, int] = (0, 1)) -> None:
+    def __init__(
+        self, *, noise: torch.Generator | None = None, bias: float = 0.0, part: tuple[int, int] = (0, 1)
+    ) -> None:
         self.noise, self.bias, self.part = noise, bias, part
         self._expected: list[torch.Tensor] = []  # one number per layer: the expected share of open edges
         self._open: list[torch.Tensor] = []  # one number per layer: the share that is open at evaluation
@@ -79,11 +81,15 @@ class TrainingGate:
             return None
         index, count = self.part
         shape = (count * len(scores), *scores.shape[1:])
-        return torch.rand(shape, generator=self.noise, device=scores.device, dtype=scores.dtype).chunk(count)[index]
+        return torch.rand(shape, generator=self.noise, device=scores.device, dtype=scores.dtype).chunk(count)[
+            index
+        ]
 
     def check(self, n_layers: int) -> None:
         if len(self._expected) != n_layers:
-            raise ModelError(f"{len(self._expected)} of {n_layers} layers use the library's attention interface; the gate needs all")
+            raise ModelError(
+                f"{len(self._expected)} of {n_layers} layers use the library's attention interface; the gate needs all"
+            )
 
     @property
     def penalty(self) -> torch.Tensor:
@@ -108,7 +114,9 @@ class _StraightThrough(torch.autograd.Function):
         weights = pattern * is_open
         soft = chance if uniform is None else noisy.sigmoid_()
         slope = soft - soft * soft
-        by_weight = slope.add_(is_open).mul_(pattern)  # P·(A + σ'): how a gradient of the weights reaches this edge's own score
+        by_weight = slope.add_(is_open).mul_(
+            pattern
+        )  # P·(A + σ'): how a gradient of the weights reaches this edge's own score
         expected = chance.sum()
         spread = chance.sub_(chance * chance) if uniform is not None else chance - chance * chance
         ctx.save_for_backward(pattern, weights, by_weight, spread)
@@ -118,8 +126,14 @@ class _StraightThrough(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Scores, None, None]:
         of_weights, of_expected = gradients
         pattern, weights, by_weight, spread = ctx.saved_tensors
-        shared = (of_weights * weights).sum(-1, keepdim=True)  # the softmax takes from every key what it gave to one
-        return (of_weights * by_weight).addcmul_(pattern, shared, value=-1).addcmul_(spread, of_expected), None, None
+        shared = (of_weights * weights).sum(
+            -1, keepdim=True
+        )  # the softmax takes from every key what it gave to one
+        return (
+            (of_weights * by_weight).addcmul_(pattern, shared, value=-1).addcmul_(spread, of_expected),
+            None,
+            None,
+        )
 
 
 def _attention(

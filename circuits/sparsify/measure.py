@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, Int
 
 from circuits.errors import ModelError
-from circuits.models import Model
-from circuits.sources.find import find
-from circuits.sources.weights import Weights, reading
+from circuits.models.find import find
+from circuits.models.model import Model
+from circuits.models.weights import Weights, reading
 from circuits.sparsify.attention import Scores, allowed_edges, attending, dense, hard
 from circuits.sparsify.settings import LITTLE_LANGUAGE
 from circuits.sparsify.text import context_of, little_language, speaks_little_language, to_rows
@@ -69,7 +69,9 @@ class Sparsity:
         return to_table(self)
 
 
-def measure_sparsity(model: Source, texts: Sequence[str] | None = None, *, original: Source | None = None, rows: int = 128) -> Sparsity:
+def measure_sparsity(
+    model: Source, texts: Sequence[str] | None = None, *, original: Source | None = None, rows: int = 128
+) -> Sparsity:
     """Measure a model on texts (by default, for speakers of the little language, on its held-out sentences), over at most `rows` rows.
 
     `original` is what it is compared with: by default the model its `circuits.json` names, else its own weights without the gate.
@@ -80,7 +82,11 @@ def measure_sparsity(model: Source, texts: Sequence[str] | None = None, *, origi
     if texts is None and not speaks_little_language(weights):
         raise ModelError(f"{name} has no held-out text of its own; give it some")
     if texts is None:
-        chosen = [little_language(replace(LITTLE_LANGUAGE, length=context_of(weights, LITTLE_LANGUAGE.length))).held_out]
+        chosen = [
+            little_language(
+                replace(LITTLE_LANGUAGE, length=context_of(weights, LITTLE_LANGUAGE.length))
+            ).held_out
+        ]
     else:
         chosen = to_rows(weights, texts, length=context_of(weights, 128))
     return measure(weights.model, dense_weights.model, first_rows(chosen, rows), name=name, original=label)
@@ -102,7 +108,9 @@ def original_of(name: str) -> str | None:
     return json.loads(marks.read_text(encoding="utf-8")).get("original") if marks.exists() else None
 
 
-def first_rows(tensors: Sequence[Int[torch.Tensor, "batch pos"]], limit: int) -> list[Int[torch.Tensor, "batch pos"]]:
+def first_rows(
+    tensors: Sequence[Int[torch.Tensor, "batch pos"]], limit: int
+) -> list[Int[torch.Tensor, "batch pos"]]:
     kept = []
     for tensor in tensors:
         kept.append(tensor[:limit])
@@ -110,27 +118,47 @@ def first_rows(tensors: Sequence[Int[torch.Tensor, "batch pos"]], limit: int) ->
     return [tensor for tensor in kept if len(tensor)]
 
 
-def measure(gated_model: Any, dense_model: Any, rows: Sequence[Int[torch.Tensor, "batch pos"]], *, name: str, original: str) -> Sparsity:
+def measure(
+    gated_model: Any,
+    dense_model: Any,
+    rows: Sequence[Int[torch.Tensor, "batch pos"]],
+    *,
+    name: str,
+    original: str,
+) -> Sparsity:
     """Both models on the same rows."""
     tallies = _Tally(hard), _Tally(dense)
     sums, tokens = torch.zeros(3, dtype=torch.float64), 0
     for tensor in rows:
         for chunk in tensor.split(16):
-            logs = [_log_probabilities(model, tally, chunk) for model, tally in zip((gated_model, dense_model), tallies, strict=True)]
+            logs = [
+                _log_probabilities(model, tally, chunk)
+                for model, tally in zip((gated_model, dense_model), tallies, strict=True)
+            ]
             sums += torch.stack([*(_loss(each, chunk) for each in logs), _divergence(logs[1], logs[0])])
             tokens += chunk[:, 1:].numel()
     loss, dense_loss, divergence = (sums / tokens).tolist()
-    return Sparsity(name, original, tallies[0].result(), tallies[1].result(), loss, dense_loss, divergence, tokens)
+    return Sparsity(
+        name, original, tallies[0].result(), tallies[1].result(), loss, dense_loss, divergence, tokens
+    )
 
 
-def _log_probabilities(model: Any, tally: _Tally, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
+def _log_probabilities(
+    model: Any, tally: _Tally, tokens: Int[torch.Tensor, "batch pos"]
+) -> Float[torch.Tensor, "batch pos vocab"]:
     with torch.inference_mode(), attending(model, tally):
         tally.layer = 0
         return model(tokens.to(model.device), use_cache=False).logits.float().log_softmax(-1)
 
 
 def _loss(log_probabilities: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    return -log_probabilities[:, :-1].gather(-1, tokens[:, 1:, None].to(log_probabilities.device)).double().sum().cpu()
+    return (
+        -log_probabilities[:, :-1]
+        .gather(-1, tokens[:, 1:, None].to(log_probabilities.device))
+        .double()
+        .sum()
+        .cpu()
+    )
 
 
 def _divergence(of: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
@@ -164,8 +192,12 @@ class _Tally:
 
     def result(self) -> Attention:
         if not self.open:
-            raise ModelError("no layer of this model uses the library's attention interface, or there was no text; nothing was measured")
-        per_head = tuple(tuple((count / edges).tolist()) for count, edges in zip(self.open, self.edges, strict=True))
+            raise ModelError(
+                "no layer of this model uses the library's attention interface, or there was no text; nothing was measured"
+            )
+        per_head = tuple(
+            tuple((count / edges).tolist()) for count, edges in zip(self.open, self.edges, strict=True)
+        )
         return Attention(per_head, self.first_token / self.queries, self.entropy / self.queries)
 
 

@@ -19,11 +19,17 @@ from typing import Any, Final
 import torch
 
 from circuits.errors import CircuitsError
-from circuits.sources.weights import one_line, quiet
+from circuits.models.weights import one_line, quiet
 
-PATIENCE: Final = timedelta(hours=12)  # the main process may sample text or measure the twin for long while the others wait
+PATIENCE: Final = timedelta(
+    hours=12
+)  # the main process may sample text or measure the twin for long while the others wait
 _COUNTS: Final = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-_LAUNCHED: Final = (*_COUNTS, "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION")  # any of these: a launcher started this process
+_LAUNCHED: Final = (
+    *_COUNTS,
+    "LOCAL_RANK",
+    "ACCELERATE_MIXED_PRECISION",
+)  # any of these: a launcher started this process
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +47,9 @@ class Processes:
 
     def check_rows(self, rows: int) -> None:
         if rows % self.count:
-            raise CircuitsError(f"{rows} rows in a step cannot be divided among {self.count} processes; give a multiple of {self.count}")
+            raise CircuitsError(
+                f"{rows} rows in a step cannot be divided among {self.count} processes; give a multiple of {self.count}"
+            )
 
     def part(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows that this process takes."""
@@ -53,7 +61,9 @@ class Processes:
         if self.count == 1:
             return
         with _company():
-            sums = self.accelerator.reduce(torch.cat([tensor.flatten() for tensor in tensors]), reduction="sum")
+            sums = self.accelerator.reduce(
+                torch.cat([tensor.flatten() for tensor in tensors]), reduction="sum"
+            )
         for tensor, total in zip(tensors, sums.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(total.view_as(tensor))
 
@@ -64,7 +74,9 @@ class Processes:
         with _company():
             steps = self.accelerator.gather(torch.tensor([step], device=self.device)).tolist()
         if len(set(steps)) > 1:
-            raise CircuitsError(f"the processes found checkpoints of different steps, {steps}; the folder must be one that all share")
+            raise CircuitsError(
+                f"the processes found checkpoints of different steps, {steps}; the folder must be one that all share"
+            )
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
@@ -118,9 +130,14 @@ def join() -> Processes:
     except ImportError as error:
         if started == 1:
             return Processes()
-        raise CircuitsError(f"{started} processes train together through accelerate: pip install accelerate") from error
+        raise CircuitsError(
+            f"{started} processes train together through accelerate: pip install accelerate"
+        ) from error
     with quiet():
-        accelerator = Accelerator(cpu=not torch.accelerator.is_available(), kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)])
+        accelerator = Accelerator(
+            cpu=not torch.accelerator.is_available(),
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)],
+        )
     check_launch(accelerator, started)
     return Processes(accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator)
 
@@ -128,15 +145,25 @@ def join() -> Processes:
 def check_launch(accelerator: Any, started: int) -> None:
     """Refuse a launch that asks for what this training does not do."""
     if accelerator.num_processes != started:
-        here = f"{started} processes were started and {accelerator.num_processes} joined on {accelerator.device}"
+        here = (
+            f"{started} processes were started and {accelerator.num_processes} joined on {accelerator.device}"
+        )
         raise CircuitsError(f"{here}; to train on the CPU set ACCELERATE_USE_CPU=true")
     if accelerator.mixed_precision != "no":
-        raise CircuitsError(f"twins are trained in fp32, not {accelerator.mixed_precision}; launch with --mixed_precision no")
+        raise CircuitsError(
+            f"twins are trained in fp32, not {accelerator.mixed_precision}; launch with --mixed_precision no"
+        )
     kind = accelerator.distributed_type.value
     if kind != "NO" and not kind.startswith("MULTI_"):
-        raise CircuitsError(f"processes divide the rows of a step, not the weights of a model; launch without {kind}")
+        raise CircuitsError(
+            f"processes divide the rows of a step, not the weights of a model; launch without {kind}"
+        )
 
 
 def started_alone() -> bool:
     """Were several processes asked of `accelerate launch --cpu`, which starts only one, whatever it was asked?"""
-    return "MASTER_ADDR" in os.environ and "ACCELERATE_USE_CPU" in os.environ and not any(name in os.environ for name in _COUNTS)
+    return (
+        "MASTER_ADDR" in os.environ
+        and "ACCELERATE_USE_CPU" in os.environ
+        and not any(name in os.environ for name in _COUNTS)
+    )

@@ -12,7 +12,9 @@ Gates = Literal["sampled", "deterministic"]
 Constraint = Literal["loss", "kl"]
 
 LEAST, MOST = 1e-4, 1e5  # the multiplier stays between these
-PACE: Final = 0.02  # its largest step, in log space, and the distance from the budget (nats) at which it takes it
+PACE: Final = (
+    0.02  # its largest step, in log space, and the distance from the budget (nats) at which it takes it
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,9 @@ class Settings:
     constraint: Constraint = "kl"
     gap: float = 0.3
     slack: float = 1.0  # the budget begins at so many gaps and falls to one, evenly: edges close fast, then the model heals
-    healing: int = 0  # further steps with half the budget, so that the model regains what closing edges cost it
+    healing: int = (
+        0  # further steps with half the budget, so that the model regains what closing edges cost it
+    )
     multiplier: float = 1.0  # where it starts
     memory: float = 0.95  # of the moving average of the gap
     lora: int = 16
@@ -37,7 +41,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.gates not in get_args(Gates) or self.constraint not in get_args(Constraint):
-            raise CircuitsError(f"gates are sampled or deterministic, constraint is loss or kl; not {self.gates!r}, {self.constraint!r}")
+            raise CircuitsError(
+                f"gates are sampled or deterministic, constraint is loss or kl; not {self.gates!r}, {self.constraint!r}"
+            )
         if min(self.steps, self.batch, self.length - 1, self.learning_rate, self.multiplier) <= 0:
             raise CircuitsError("steps, batch, learning rate and multiplier must be above 0, length above 1")
         if min(self.lora, self.bias, self.healing) < 0:
@@ -69,7 +75,9 @@ class Settings:
         return min(MOST, max(LEAST, multiplier * math.exp(pull * PACE)))
 
 
-LITTLE_LANGUAGE: Final = Settings(steps=2000, batch=32, learning_rate=5e-4, warmup=50, gap=0.02, slack=3.0, healing=300, lora=0)
+LITTLE_LANGUAGE: Final = Settings(
+    steps=2000, batch=32, learning_rate=5e-4, warmup=50, gap=0.02, slack=3.0, healing=300, lora=0
+)
 
 
 def settings_for(*, little_language: bool, **changes: Any) -> Settings:

@@ -20,14 +20,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from circuits.errors import FileError, PromptError
-from circuits.models import reads_bos_by_default
-from circuits.sources.weights import Weights, quiet
+from circuits.files import check_regular, parse_json, read_text
+from circuits.models.load import reads_bos_by_default
+from circuits.models.weights import Weights, quiet
 from circuits.sparsify.settings import Settings
-from circuits.strict.reading import check_regular, parse_json, read_text
 from circuits.zoo import language
 
 Tokens = Int[torch.Tensor, "batch pos"]
-OTHER_WORDS: Final = 0.2  # what a word of the little language that is no answer counts; most of them are chance
+OTHER_WORDS: Final = (
+    0.2  # what a word of the little language that is no answer counts; most of them are chance
+)
 HELD_OUT_ROWS: Final = 128
 SAMPLED_ROWS: Final = 1024
 
@@ -58,18 +60,28 @@ def speaks_little_language(weights: Weights) -> bool:
     return weights.tokenizer.get_vocab() == language.vocabulary()
 
 
-def corpus_for(weights: Weights, settings: Settings, *, text: Path | None, folder: Path, own_words: bool = False) -> Corpus:
+def corpus_for(
+    weights: Weights, settings: Settings, *, text: Path | None, folder: Path, own_words: bool = False
+) -> Corpus:
     """The text that was asked for, mixed with the model's `own_words` if they were too, or the best there is without one."""
     if text is not None:
         given = _windows(weights, read_texts(text), settings, name=text.name)
         return _in_turn(given, _own_words(weights, settings, folder)) if own_words else given
-    return little_language(settings) if speaks_little_language(weights) else _own_words(weights, settings, folder)
+    return (
+        little_language(settings)
+        if speaks_little_language(weights)
+        else _own_words(weights, settings, folder)
+    )
 
 
 def _in_turn(even: Corpus, odd: Corpus) -> Corpus:
     """Two corpora, a step of one after a step of the other."""
     held_out = torch.cat([corpus.held_out[: HELD_OUT_ROWS // 2] for corpus in (even, odd)])
-    return Corpus(f"{even.name}, in turn with {odd.name}", lambda step: (odd if step % 2 else even).batch(step), held_out)
+    return Corpus(
+        f"{even.name}, in turn with {odd.name}",
+        lambda step: (odd if step % 2 else even).batch(step),
+        held_out,
+    )
 
 
 def little_language(settings: Settings) -> Corpus:
@@ -95,7 +107,11 @@ def little_language(settings: Settings) -> Corpus:
 def read_texts(path: Path) -> list[str]:
     """The texts of a file: one per line of a jsonl (field "text"), else the whole file."""
     content = read_text(path)
-    texts = [_text_of(line, f"{path}, line {number}") for number, line in _lines(content)] if path.suffix == ".jsonl" else [content]
+    texts = (
+        [_text_of(line, f"{path}, line {number}") for number, line in _lines(content)]
+        if path.suffix == ".jsonl"
+        else [content]
+    )
     if not any(text.strip() for text in texts):
         raise FileError(f"{path} holds no text")
     return texts
@@ -135,7 +151,9 @@ def _numbers(weights: Weights, text: str) -> list[int]:
         tokens: list[int] = weights.tokenizer(text, add_special_tokens=False)["input_ids"]  # pyright: ignore[reportAssignmentType]
     unknown = sum(token == weights.tokenizer.unk_token_id for token in tokens)
     if tokens and unknown > len(tokens) / 100:
-        raise PromptError(f"{unknown} of the text's {len(tokens)} words are unknown to this model; give it text in its own language")
+        raise PromptError(
+            f"{unknown} of the text's {len(tokens)} words are unknown to this model; give it text in its own language"
+        )
     return tokens
 
 
@@ -150,7 +168,9 @@ def _windows(weights: Weights, texts: Sequence[str], settings: Settings, *, name
     width = settings.length - len(bos)
     train, held_out = stream[: len(stream) * 9 // 10], stream[len(stream) * 9 // 10 :]
     if len(held_out) < width:
-        raise PromptError(f"{name} has {len(stream)} tokens; rows of {settings.length} need at least {10 * settings.length}")
+        raise PromptError(
+            f"{name} has {len(stream)} tokens; rows of {settings.length} need at least {10 * settings.length}"
+        )
 
     def batch(step: int) -> Batch:
         draw = random.Random(f"sparsify/{settings.seed}/{step}")
@@ -159,7 +179,11 @@ def _windows(weights: Weights, texts: Sequence[str], settings: Settings, *, name
 
     rows = held_out[: len(held_out) // width * width].view(-1, width)[:HELD_OUT_ROWS]
     mark = zlib.crc32(stream.numpy().tobytes())
-    return Corpus(f"{name} ({len(stream)} tokens, crc {mark:08x})", batch, torch.cat((bos.expand(len(rows), -1), rows), dim=1))
+    return Corpus(
+        f"{name} ({len(stream)} tokens, crc {mark:08x})",
+        batch,
+        torch.cat((bos.expand(len(rows), -1), rows), dim=1),
+    )
 
 
 def _own_words(weights: Weights, settings: Settings, folder: Path) -> Corpus:
@@ -175,7 +199,11 @@ def _own_words(weights: Weights, settings: Settings, folder: Path) -> Corpus:
         draw = random.Random(f"sparsify/{settings.seed}/{step}")
         return _even(rows[draw.sample(range(cut), min(cut, settings.batch))])
 
-    return Corpus(f"{len(rows)} rows sampled from the dense model, seed {settings.seed}", batch, rows[cut:][:HELD_OUT_ROWS])
+    return Corpus(
+        f"{len(rows)} rows sampled from the dense model, seed {settings.seed}",
+        batch,
+        rows[cut:][:HELD_OUT_ROWS],
+    )
 
 
 def _read_rows(path: Path, vocabulary: int) -> Tokens:

@@ -23,9 +23,9 @@ import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
 
-from circuits.checkpoints import load_checkpoint, save_checkpoint
 from circuits.errors import CircuitsError, FileError
 from circuits.sparsify.attention import TrainingGate, attending
+from circuits.sparsify.checkpoints import load_checkpoint, save_checkpoint
 from circuits.sparsify.processes import Processes
 from circuits.sparsify.settings import Settings
 from circuits.sparsify.text import Batch, Corpus
@@ -47,7 +47,9 @@ class Pupil:
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        return {
+            name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad
+        }
 
     def to(self, device: torch.device | str | None) -> Pupil:
         """The same models, moved to a device, if there is one to move to."""
@@ -85,14 +87,23 @@ class Step:
 
 
 def train(
-    pupil: Pupil, corpus: Corpus, settings: Settings, folder: Path, *, save_every: float = 180.0, processes: Processes | None = None
+    pupil: Pupil,
+    corpus: Corpus,
+    settings: Settings,
+    folder: Path,
+    *,
+    save_every: float = 180.0,
+    processes: Processes | None = None,
 ) -> None:
     """Run to the end, going on from `folder`'s checkpoint if there is one; a checkpoint every `save_every` seconds.
 
     Of several processes the main one writes all files; the others read the checkpoint and take their part of each step.
     """
     processes = processes or Processes()
-    checkpoint, recipe = folder / "checkpoint.safetensors", {"settings": asdict(settings), "text": corpus.name}
+    checkpoint, recipe = (
+        folder / "checkpoint.safetensors",
+        {"settings": asdict(settings), "text": corpus.name},
+    )
     parameters = pupil.parameters
     optimizer = torch.optim.AdamW(parameters.values(), betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     start = _resumed(checkpoint, parameters, optimizer, recipe) or Progress(0, settings.multiplier)
@@ -102,13 +113,19 @@ def train(
         for _ in steps:
             pass
         return
-    with _writing(checkpoint), _log(folder / "log.jsonl", start.step) as log, _bar(settings.all_steps, start.step) as show:
+    with (
+        _writing(checkpoint),
+        _log(folder / "log.jsonl", start.step) as log,
+        _bar(settings.all_steps, start.step) as show,
+    ):
         saved = time.monotonic()
         for progress, done in steps:
             show(f"gap {progress.gap:.3f}  open {done.open_edges:.2%}  λ {progress.multiplier:.3g}")
             last = progress.step == settings.all_steps
             if last or progress.step % LOG_EVERY == 0:
-                log.write(json.dumps(asdict(progress) | {"measured": asdict(done), "time": time.time()}) + "\n")
+                log.write(
+                    json.dumps(asdict(progress) | {"measured": asdict(done), "time": time.time()}) + "\n"
+                )
                 log.flush()
             if last or time.monotonic() - saved >= save_every:
                 save_checkpoint(checkpoint, parameters, optimizer, **asdict(progress), recipe=recipe)
@@ -124,7 +141,9 @@ def _steps(
         yield progress, done
 
 
-def _step(pupil: Pupil, optimizer: Any, batch: Batch, settings: Settings, progress: Progress, processes: Processes) -> Step:
+def _step(
+    pupil: Pupil, optimizer: Any, batch: Batch, settings: Settings, progress: Progress, processes: Processes
+) -> Step:
     shares = batch.weight[:, 1:] / batch.weight[:, 1:].sum()  # over the rows of all processes
     tokens, share = (processes.part(each).to(pupil.attended.device) for each in (batch.tokens, shares))
     gate = training_gate(settings, progress.step, tokens.device, part=(processes.index, processes.count))
@@ -143,7 +162,9 @@ def _step(pupil: Pupil, optimizer: Any, batch: Batch, settings: Settings, progre
     whole, *measured = sums.tolist()
     if not (math.isfinite(whole) and math.isfinite(norm)):
         where = f"loss {whole}, gradient {norm}"
-        raise CircuitsError(f"training broke at step {progress.step} ({where}); the last checkpoint is whole; try a lower learning rate")
+        raise CircuitsError(
+            f"training broke at step {progress.step} ({where}); the last checkpoint is whole; try a lower learning rate"
+        )
     for group in optimizer.param_groups:
         group["lr"] = settings.rate(progress.step)
     optimizer.step()
@@ -151,9 +172,15 @@ def _step(pupil: Pupil, optimizer: Any, batch: Batch, settings: Settings, progre
     return Step(*measured)
 
 
-def training_gate(settings: Settings, step: int, device: Any = "cpu", *, part: tuple[int, int] = (0, 1)) -> TrainingGate:
+def training_gate(
+    settings: Settings, step: int, device: Any = "cpu", *, part: tuple[int, int] = (0, 1)
+) -> TrainingGate:
     """The gate of one step, its noise drawn from (seed, step)."""
-    noise = torch.Generator(device).manual_seed(settings.seed * 1_000_003 + step) if settings.gates == "sampled" else None
+    noise = (
+        torch.Generator(device).manual_seed(settings.seed * 1_000_003 + step)
+        if settings.gates == "sampled"
+        else None
+    )
     return TrainingGate(noise=noise, bias=settings.bias, part=part)
 
 
@@ -177,16 +204,22 @@ def _advanced(progress: Progress, done: Step, settings: Settings) -> Progress:
     return Progress(progress.step + 1, settings.next_multiplier(progress.multiplier, gap, progress.step), gap)
 
 
-def _resumed(path: Path, parameters: dict[str, torch.nn.Parameter], optimizer: Any, recipe: dict[str, Any]) -> Progress | None:
+def _resumed(
+    path: Path, parameters: dict[str, torch.nn.Parameter], optimizer: Any, recipe: dict[str, Any]
+) -> Progress | None:
     if not path.exists():
         return None
     try:
         stored = load_checkpoint(path, parameters, optimizer)
     except (SafetensorError, KeyError, TypeError, RuntimeError) as error:
-        raise FileError(f"{path} is not a checkpoint of this model ({error}); choose another folder or delete it") from error
+        raise FileError(
+            f"{path} is not a checkpoint of this model ({error}); choose another folder or delete it"
+        ) from error
     # A setting that is younger than the checkpoint had its default then.
     if stored["recipe"] | {"settings": asdict(Settings()) | stored["recipe"]["settings"]} != recipe:
-        raise FileError(f"{path} belongs to another run: {stored['recipe']}; choose another folder or delete it")
+        raise FileError(
+            f"{path} belongs to another run: {stored['recipe']}; choose another folder or delete it"
+        )
     for parameter, state in optimizer.state.items():
         state["step"] = state["step"].to(parameter.device)  # where a fused optimizer counts its steps
     return Progress(stored["step"], stored["multiplier"], stored["gap"])
@@ -199,7 +232,11 @@ def _writing(checkpoint: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         checkpoint.with_suffix(".unfinished").unlink(missing_ok=True)
-        kept = f"the last checkpoint, {checkpoint}, is whole" if checkpoint.exists() else "there was no checkpoint yet"
+        kept = (
+            f"the last checkpoint, {checkpoint}, is whole"
+            if checkpoint.exists()
+            else "there was no checkpoint yet"
+        )
         raise FileError(f"cannot write to {checkpoint.parent}: {error}; {kept}") from error
 
 
@@ -229,7 +266,13 @@ def _bar(steps: int, start: int) -> Iterator[Any]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("sparsify"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    columns = (
+        TextColumn("sparsify"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     with Bar(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=steps, completed=start, note="")
         yield lambda note: bar.update(task, advance=1, note=note)

@@ -37,7 +37,9 @@ def branch_values(runs: Runs, taken: Taken, key: int, query: int) -> Float[torch
     return _read(runs, runs.layout, _carry(runs, runs.layout, taken, key, query))
 
 
-def _carry(runs: Runs, layout: Layout, taken: Taken, key: int, query: int) -> Float[torch.Tensor, "input row d_model"]:
+def _carry(
+    runs: Runs, layout: Layout, taken: Taken, key: int, query: int
+) -> Float[torch.Tensor, "input row d_model"]:
     """The stream at the last position above the last layer."""
     clean, other = runs.clean.cache, runs.counterfactual.cache
     turns = layout.positions(clean.final)
@@ -48,7 +50,10 @@ def _carry(runs: Runs, layout: Layout, taken: Taken, key: int, query: int) -> Fl
         base, swapped = clean.layers[layer], other.layers[layer]
         assert base.key is not None
         normed = block.norm1(stream)
-        queries, (keys, values) = layout.queries(block, normed, turns), layout.keys_and_values(block, normed, turns)
+        queries, (keys, values) = (
+            layout.queries(block, normed, turns),
+            layout.keys_and_values(block, normed, turns),
+        )
         pattern = _attend(layout, queries, keys, base.key[:, :, :query])
         z = _gather(pattern, values, base.value[:, :, :query])
         source = base.value[:, None, :, key] if key < query else values[:, :, 0]  # (input, row, head, d_head)
@@ -58,7 +63,9 @@ def _carry(runs: Runs, layout: Layout, taken: Taken, key: int, query: int) -> Fl
         z[:, :, 0] += change * mine[:, None]
         grown = z[:, :1].repeat(1, layout.heads, 1, 1, 1)
         grown[:, every, 0, every] += change[:, 0] * ~mine
-        stream = _finish(layout, block, _with(stream, stream[:, :1].expand(-1, layout.heads, -1, -1)), _with(z, grown))
+        stream = _finish(
+            layout, block, _with(stream, stream[:, :1].expand(-1, layout.heads, -1, -1)), _with(z, grown)
+        )
     return stream[:, :, -1]
 
 
@@ -84,20 +91,33 @@ def _attend(
     return layout.attend(torch.cat(scores, -1) * layout.scale)
 
 
-def _gather(pattern: torch.Tensor, values: Heads, before: Float[torch.Tensor, "input head key d_head"]) -> Heads:
+def _gather(
+    pattern: torch.Tensor, values: Heads, before: Float[torch.Tensor, "input head key d_head"]
+) -> Heads:
     """What the heads read, by their pattern."""
     count, shared = pattern.shape[-2], before.shape[2]
     first = rearrange(pattern[..., :shared], "i r h q k -> i h (r q) k") @ before
     own = pattern[..., shared:] @ rearrange(values, "i r k h d -> i r h k d")
-    return (rearrange(first, "i h (r q) d -> i r q h d", q=count) + rearrange(own, "i r h q d -> i r q h d")).contiguous()
+    return (
+        rearrange(first, "i h (r q) d -> i r q h d", q=count) + rearrange(own, "i r h q d -> i r q h d")
+    ).contiguous()
 
 
-def _read(runs: Runs, layout: Layout, top: Float[torch.Tensor, "input row d_model"]) -> Float[torch.Tensor, "input row"]:
+def _read(
+    runs: Runs, layout: Layout, top: Float[torch.Tensor, "input row d_model"]
+) -> Float[torch.Tensor, "input row"]:
     """The metric of every row; of the vocabulary only the two tokens that a difference of logits needs."""
     if runs.metric.reads is None:
         step = max(1, runs.budget // (4 * runs.model.vocab_size * len(top)))
         return torch.cat([runs.read(layout.logits(part)) for part in top.split(step, 1)], 1)
     wanted = [pair.metric.reads for pair in runs.pairs for _ in range(len(top) // len(runs.pairs))]
     answer, foil = torch.tensor(wanted, device=top.device).unbind(1)
-    bias = 0.0 if layout.unembed_bias is None else (layout.unembed_bias[answer] - layout.unembed_bias[foil])[:, None]
-    return torch.einsum("ird,id->ir", layout.final_norm(top), layout.unembed[answer] - layout.unembed[foil]) + bias
+    bias = (
+        0.0
+        if layout.unembed_bias is None
+        else (layout.unembed_bias[answer] - layout.unembed_bias[foil])[:, None]
+    )
+    return (
+        torch.einsum("ird,id->ir", layout.final_norm(top), layout.unembed[answer] - layout.unembed[foil])
+        + bias
+    )

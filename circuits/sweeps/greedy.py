@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 
-from circuits.edges import Head
 from circuits.engine import Runs
 from circuits.engine.runs import Run
-from circuits.mapping import LEAST_TOTAL, WHOLE, all_heads, mapping_row
+from circuits.heads import Head
 from circuits.prompts import Noise
-from circuits.records import Controls, Mapping, Step
 from circuits.sweeps.branches import branch_values, fits
+from circuits.tracing.mapping import LEAST_TOTAL, WHOLE, all_heads, mapping_row
+from circuits.tracing.records import Controls, Mapping, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,13 @@ class Found:
         """The same from a mapping that was measured by itself."""
         alone = {known.head: known.effect for known in mapping.heads}
         path = mapping.path[: len(mapping.carriers(share))]
-        return cls(mapping.total, mapping.restore, tuple(alone[head] for head in sorted(alone)), path, mapping.controls)
+        return cls(
+            mapping.total,
+            mapping.restore,
+            tuple(alone[head] for head in sorted(alone)),
+            path,
+            mapping.controls,
+        )
 
 
 @torch.inference_mode()
@@ -53,11 +59,18 @@ def measure_pairs(runs: Runs, key: int, query: int, *, share: float) -> list[Fou
     heads = all_heads(runs)
     whole = mapping_row(heads, key, query)
     places = range(len(runs.pairs))
-    effects = torch.tensor(_with_one_more(runs, places, [set() for _ in places], key, query), dtype=torch.float64)  # (pair, head)
+    effects = torch.tensor(
+        _with_one_more(runs, places, [set() for _ in places], key, query), dtype=torch.float64
+    )  # (pair, head)
     effects[_no_change(runs, key, query).cpu()] = 0.0
-    totals, restored = (runs.effects([whole], direction=direction)[0].double().tolist() for direction in ("swap", "restore"))
+    totals, restored = (
+        runs.effects([whole], direction=direction)[0].double().tolist() for direction in ("swap", "restore")
+    )
     paths = _paths(runs, totals, effects.tolist(), key, query, share=share)
-    return [Found(*values) for values in zip(totals, restored, map(tuple, effects.tolist()), map(tuple, paths), strict=True)]
+    return [
+        Found(*values)
+        for values in zip(totals, restored, map(tuple, effects.tolist()), map(tuple, paths), strict=True)
+    ]
 
 
 def only(runs: Runs, places: Sequence[int]) -> Runs:
@@ -66,7 +79,10 @@ def only(runs: Runs, places: Sequence[int]) -> Runs:
         return runs
     inputs = _inputs(runs)
     chosen = torch.tensor([at for place in places for at in inputs[place]], device=runs.clean.tokens.device)
-    sides: dict[str, Run] = {"clean": _chosen(runs.clean, chosen), "counterfactual": _chosen(runs.counterfactual, chosen)}
+    sides: dict[str, Run] = {
+        "clean": _chosen(runs.clean, chosen),
+        "counterfactual": _chosen(runs.counterfactual, chosen),
+    }
     return replace(runs, pairs=tuple(runs.pairs[place] for place in places), **sides)
 
 
@@ -75,7 +91,9 @@ def _inputs(runs: Runs) -> list[range]:
     found: list[range] = []
     for pair in runs.pairs:
         start = found[-1].stop if found else 0
-        found.append(range(start, start + (pair.counterfactual.draws if isinstance(pair.counterfactual, Noise) else 1)))
+        found.append(
+            range(start, start + (pair.counterfactual.draws if isinstance(pair.counterfactual, Noise) else 1))
+        )
     return found
 
 
@@ -86,11 +104,15 @@ def _chosen(stored: Any, inputs: torch.Tensor) -> Any:
     if isinstance(stored, tuple):
         return tuple(_chosen(part, inputs) for part in stored)
     if is_dataclass(stored) and not isinstance(stored, type):
-        return replace(stored, **{field.name: _chosen(getattr(stored, field.name), inputs) for field in fields(stored)})
+        return replace(
+            stored, **{field.name: _chosen(getattr(stored, field.name), inputs) for field in fields(stored)}
+        )
     return stored
 
 
-def _messages(runs: Runs, side: Run, key: int, query: int) -> tuple[Float[torch.Tensor, "pair head"], torch.Tensor]:
+def _messages(
+    runs: Runs, side: Run, key: int, query: int
+) -> tuple[Float[torch.Tensor, "pair head"], torch.Tensor]:
     """The attention weight of every head (mean over draws) and its message (input, head, d_head)."""
     weight = torch.cat([layer.pattern[:, :, query, key] for layer in side.cache.layers], 1)
     value = torch.cat([layer.value[:, :, key] for layer in side.cache.layers], 1)
@@ -105,7 +127,13 @@ def _no_change(runs: Runs, key: int, query: int) -> Bool[torch.Tensor, "pair hea
 
 
 def _paths(
-    runs: Runs, totals: Sequence[float], effects: Sequence[Sequence[float]], key: int, query: int, *, share: float
+    runs: Runs,
+    totals: Sequence[float],
+    effects: Sequence[Sequence[float]],
+    key: int,
+    query: int,
+    *,
+    share: float,
 ) -> list[list[Step]]:
     """Each step adds the head that raises the pair's joint effect most, until the share is reached or no head helps."""
     heads = all_heads(runs)
@@ -117,11 +145,17 @@ def _paths(
             best = max(range(len(heads)), key=lambda at, alone=alone: (alone[at], -at))
             paths[place].append(Step(heads[best], alone[best]))
             left[place].discard(heads[best])
-    going = [place for place, path in enumerate(paths) if path and path[-1].joint < goals[place] and left[place]]
+    going = [
+        place for place, path in enumerate(paths) if path and path[-1].joint < goals[place] and left[place]
+    ]
     while going:
         taken = [{step.head for step in paths[place]} for place in going]
         joints = _with_one_more(runs, going, taken, key, query)
-        stepped = [place for place, joint in zip(going, joints, strict=True) if _step(paths[place], left[place], heads, joint)]
+        stepped = [
+            place
+            for place, joint in zip(going, joints, strict=True)
+            if _step(paths[place], left[place], heads, joint)
+        ]
         going = [place for place in stepped if paths[place][-1].joint < goals[place] and left[place]]
     return paths
 
@@ -147,7 +181,9 @@ def _candidates(runs: Runs, effects: Sequence[Sequence[float]], key: int, query:
     ]
 
 
-def _with_one_more(runs: Runs, places: Sequence[int], taken: Sequence[set[Head]], key: int, query: int) -> list[list[float]]:
+def _with_one_more(
+    runs: Runs, places: Sequence[int], taken: Sequence[set[Head]], key: int, query: int
+) -> list[list[float]]:
     """For each of these pairs the joint effect of its taken heads together with each head, in the order of heads."""
     inputs = _inputs(runs)
     most = fits(runs, query) // max(len(inputs[place]) for place in places)
@@ -162,13 +198,21 @@ def _with_one_more(runs: Runs, places: Sequence[int], taken: Sequence[set[Head]]
 
 def _by_branches(runs: Runs, taken: Sequence[set[Head]], key: int, query: int) -> list[list[float]]:
     heads = all_heads(runs)
-    rows = [[head in mine for head in heads] for mine, inputs in zip(taken, _inputs(runs), strict=True) for _ in inputs]
-    mask = torch.tensor(rows, device=runs.clean.tokens.device).unflatten(1, (runs.model.n_layers, runs.model.n_heads))
+    rows = [
+        [head in mine for head in heads]
+        for mine, inputs in zip(taken, _inputs(runs), strict=True)
+        for _ in inputs
+    ]
+    mask = torch.tensor(rows, device=runs.clean.tokens.device).unflatten(
+        1, (runs.model.n_layers, runs.model.n_heads)
+    )
     values = runs.mean_over_draws(branch_values(runs, mask, key, query)[:, 1:])
     return ((runs.values(runs.clean)[:, None] - values) / runs.gap[:, None]).double().tolist()
 
 
-def _by_rows(runs: Runs, places: Sequence[int], taken: Sequence[set[Head]], key: int, query: int) -> list[list[float]]:
+def _by_rows(
+    runs: Runs, places: Sequence[int], taken: Sequence[set[Head]], key: int, query: int
+) -> list[list[float]]:
     heads = all_heads(runs)
     grouped: dict[frozenset[Head], list[int]] = defaultdict(list)
     for at, mine in enumerate(taken):

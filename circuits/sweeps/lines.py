@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from circuits.errors import CircuitsError, FileError, PromptError
-from circuits.strict.reading import check_regular, parse_json
+from circuits.files import check_regular, parse_json
 
 LARGEST_FILE: Final = 2**40  # bytes; only one line is in memory at a time
 LONGEST_LINE: Final = 2**20  # bytes
@@ -43,7 +43,9 @@ class Asked:
     def to_json(self) -> str:
         """Only what was given, so that the question can be asked again."""
         given = {name: getattr(self, name) for name in self.__slots__}
-        return json.dumps({name: value for name, value in given.items() if value is not None}, ensure_ascii=False)
+        return json.dumps(
+            {name: value for name, value in given.items() if value is not None}, ensure_ascii=False
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,9 @@ class Lines:
     def read(self, place: int) -> Line:
         """The line at this place among those that are not blank."""
         if _stamp(self.file) != self.stamp:
-            raise FileError(f"{self.path} was changed while it was being swept; start again into a new folder")
+            raise FileError(
+                f"{self.path} was changed while it was being swept; start again into a new folder"
+            )
         try:
             self.file.seek(self.starts[place])
             raw = self.file.readline(LONGEST_LINE + 1)
@@ -128,7 +132,9 @@ def read_line(number: int, raw: bytes) -> Line:
     metadata = "{}"
     try:
         fields = _to_fields(raw)
-        metadata = json.dumps({name: value for name, value in fields.items() if name not in FIELDS}, ensure_ascii=False)
+        metadata = json.dumps(
+            {name: value for name, value in fields.items() if name not in FIELDS}, ensure_ascii=False
+        )
         return Line(number, _to_id(fields.get("id"), number), _to_asked(fields), metadata)
     except CircuitsError as why:
         named = fields.get("id")
@@ -163,11 +169,19 @@ def _to_id(given: object, number: int) -> str:
 def _to_asked(fields: dict[str, Any]) -> Asked:
     for name in ("prompt", "key"):
         if fields.get(name) is None:
-            raise PromptError(f"the line has no {name}; it needs prompt and key, and has {', '.join(map(repr, fields)) or 'nothing'}")
+            raise PromptError(
+                f"the line has no {name}; it needs prompt and key, and has {', '.join(map(repr, fields)) or 'nothing'}"
+            )
     texts = {name: _to_text(name, fields.get(name)) for name in TEXTS}
     prompt = _to_text("prompt", fields["prompt"]) or ""
     query = fields.get("query")
-    return Asked(prompt, _to_end("key", fields["key"]), _to_end("query", -1 if query is None else query), swap=_to_swap(fields), **texts)
+    return Asked(
+        prompt,
+        _to_end("key", fields["key"]),
+        _to_end("query", -1 if query is None else query),
+        swap=_to_swap(fields),
+        **texts,
+    )
 
 
 def _to_text(name: str, given: object) -> str | None:
@@ -178,7 +192,9 @@ def _to_text(name: str, given: object) -> str | None:
 
 def _to_end(name: str, given: object) -> int | str:
     if isinstance(given, bool) or not isinstance(given, str | int):
-        raise PromptError(f"{name} is a position, given as a whole number or as its token, not {_kind(given)}")
+        raise PromptError(
+            f"{name} is a position, given as a whole number or as its token, not {_kind(given)}"
+        )
     return given
 
 
@@ -192,5 +208,12 @@ def _to_swap(fields: dict[str, Any]) -> dict[str, str] | None:
 
 
 def _kind(value: object) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
+    kinds = {
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+    }
     return kinds.get(type(value), "null")

@@ -53,12 +53,18 @@ class Launch:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Launch:
         known = os.environ if environment is None else environment
-        rank, size, local = (_number(known, names, missing) for names, missing in ((_RANK, 0), (_SIZE, 1), (_LOCAL, 0)))
+        rank, size, local = (
+            _number(known, names, missing) for names, missing in ((_RANK, 0), (_SIZE, 1), (_LOCAL, 0))
+        )
         if size < 2:
             return cls(local_rank=local, name=f"one process, {socket.gethostname()} {os.getpid()}")
         if not 0 <= rank < min(size, _RANKS[1] - 1):
-            raise FileError(f"this process is said to have rank {rank} of {size}; start it through accelerate launch or torchrun")
-        return cls(rank, size, local, f"{size} processes, " + " ".join(known.get(name, "-") for name in _LAUNCH))
+            raise FileError(
+                f"this process is said to have rank {rank} of {size}; start it through accelerate launch or torchrun"
+            )
+        return cls(
+            rank, size, local, f"{size} processes, " + " ".join(known.get(name, "-") for name in _LAUNCH)
+        )
 
 
 def _number(known: Mapping[str, str], names: tuple[str, ...], missing: int) -> int:
@@ -66,7 +72,9 @@ def _number(known: Mapping[str, str], names: tuple[str, ...], missing: int) -> i
     try:
         return missing if given is None else int(given)
     except ValueError as why:
-        raise FileError(f"{given!r} is no number of a process; start it through accelerate launch or torchrun") from why
+        raise FileError(
+            f"{given!r} is no number of a process; start it through accelerate launch or torchrun"
+        ) from why
 
 
 class Lock:
@@ -90,7 +98,9 @@ class Lock:
         end = time.monotonic() + _PATIENCE
         while not self._take(0):
             if time.monotonic() > end:
-                raise FileError(f"another process has been starting a sweep in {self._folder} for {_PATIENCE:g} s; look what it does")
+                raise FileError(
+                    f"another process has been starting a sweep in {self._folder} for {_PATIENCE:g} s; look what it does"
+                )
             time.sleep(0.02)
         try:
             yield
@@ -107,7 +117,9 @@ class Lock:
             return True
         others = os.pread(self._file, 4096, 0).decode(errors="replace")
         if others != launch.name or not self._take(_RANKS[0] + launch.rank):
-            raise FileError(f"another sweep is at work in {self._folder}; wait until it ends, or choose another folder")
+            raise FileError(
+                f"another sweep is at work in {self._folder}; wait until it ends, or choose another folder"
+            )
         return False
 
     def _keep_only(self, rank: int) -> None:
@@ -125,7 +137,9 @@ class Lock:
         except (BlockingIOError, PermissionError):  # POSIX allows either
             return False
         except OSError as why:
-            raise FileError(f"cannot lock {self._folder}: {why.strerror or why}; choose a folder on another disk") from why
+            raise FileError(
+                f"cannot lock {self._folder}: {why.strerror or why}; choose a folder on another disk"
+            ) from why
         return True
 
 
@@ -138,7 +152,9 @@ def opened_lock(folder: Path) -> Iterator[Lock]:
         folder.mkdir(parents=True, exist_ok=True)
         place = folder.resolve()
         if place in _held_here:
-            raise FileError(f"another sweep is at work in {folder}; wait until it ends, or choose another folder")
+            raise FileError(
+                f"another sweep is at work in {folder}; wait until it ends, or choose another folder"
+            )
         file = os.open(place / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     _held_here.add(place)
     try:

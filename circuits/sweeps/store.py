@@ -23,9 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from circuits.errors import FileError
-from circuits.strict.building import build
-from circuits.strict.reading import read_object, to_json
-from circuits.strict.writing import check_folder
+from circuits.files import check_folder, read_object, to_json, to_record
 
 KIND: Final = "circuits sweep"
 SCHEMA: Final = 1
@@ -95,9 +93,17 @@ class Manifest:
             if mine != asked:
                 raise FileError(f"{folder} holds a sweep with {name} {mine}, not {asked}; {start_anew}")
         if self.sha256 != wanted.sha256:
-            raise FileError(f"{folder} holds a sweep of another input ({self.input}, {self.lines} lines) than {wanted.input}; {start_anew}")
-        if (self.fingerprint, self.gated, self.reads_bos) != (wanted.fingerprint, wanted.gated, wanted.reads_bos):
-            raise FileError(f"{folder} holds a sweep of another model ({self.model}) than {wanted.model}; {start_anew}")
+            raise FileError(
+                f"{folder} holds a sweep of another input ({self.input}, {self.lines} lines) than {wanted.input}; {start_anew}"
+            )
+        if (self.fingerprint, self.gated, self.reads_bos) != (
+            wanted.fingerprint,
+            wanted.gated,
+            wanted.reads_bos,
+        ):
+            raise FileError(
+                f"{folder} holds a sweep of another model ({self.model}) than {wanted.model}; {start_anew}"
+            )
 
 
 class Store:
@@ -149,7 +155,9 @@ class Store:
         """Say in `summary.json` how it went, once every line has its row."""
         if self.count() < manifest.lines or (self.folder / "summary.json").exists():
             return
-        errors = sum(len(shard) - shard.column("error").null_count for shard in map(_errors, shards_in(self.folder)))
+        errors = sum(
+            len(shard) - shard.column("error").null_count for shard in map(_errors, shards_in(self.folder))
+        )
         told = {"lines": manifest.lines, "measured": manifest.lines - errors, "errors": errors}
         with writing(self.folder):
             put_whole(self.folder / "summary.json", (to_json(told) + "\n").encode())
@@ -173,10 +181,14 @@ def read_table(folder: Path) -> pa.Table:
 def _reading(shard: Path, columns: list[str] | None = None) -> pa.Table:
     try:
         table = pq.ParquetFile(shard).read(columns=columns)
-        return table.cast(COLUMNS if columns is None else pa.schema([COLUMNS.field(name) for name in columns]))
+        return table.cast(
+            COLUMNS if columns is None else pa.schema([COLUMNS.field(name) for name in columns])
+        )
     except (pa.ArrowException, OSError, KeyError, ValueError) as why:
         said = " ".join(str(why).split())[:120]
-        raise FileError(f"cannot read {shard} ({said}); delete it, and its lines are measured again by the same command") from why
+        raise FileError(
+            f"cannot read {shard} ({said}); delete it, and its lines are measured again by the same command"
+        ) from why
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -188,7 +200,7 @@ def read_manifest(folder: Path) -> Manifest:
     if stored.pop("schema", None) != SCHEMA:
         raise FileError(f"{place} was written by another version; sweep again into another folder")
     try:
-        return build(Manifest, stored)
+        return to_record(Manifest, stored, place)
     except FileError as why:
         raise FileError(f"{place} was edited or damaged ({why}); sweep again into another folder") from why
 
@@ -201,7 +213,9 @@ def check_place(folder: Path) -> None:
         return
     for name in ("shards", "summary.json"):
         if (folder / name).exists() and (name != "shards" or any((folder / name).iterdir())):
-            raise FileError(f"{folder} has {name} of something else in it and no manifest of a sweep; choose another folder")
+            raise FileError(
+                f"{folder} has {name} of something else in it and no manifest of a sweep; choose another folder"
+            )
 
 
 @contextmanager
@@ -210,7 +224,9 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as why:
-        raise FileError(f"cannot write to {folder}: {why.strerror or why}; rows written so far are kept") from why
+        raise FileError(
+            f"cannot write to {folder}: {why.strerror or why}; rows written so far are kept"
+        ) from why
 
 
 def put_whole(path: Path, data: bytes | pa.Buffer) -> None:

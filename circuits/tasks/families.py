@@ -23,7 +23,7 @@ from typing import Final
 import torch
 from jaxtyping import Float
 
-from circuits.models import Model
+from circuits.models.model import Model
 from circuits.zoo import language
 
 _MARK: Final = re.compile(r"\[([^:\]]+):([^\]]*)\]")
@@ -83,7 +83,9 @@ def opposites(model: Model, draw: random.Random) -> Iterator[Candidate]:
     opposite = language.FACTS["opposite"]
     for subject in draw.sample(language.SUBJECTS, len(language.SUBJECTS)):
         other = draw.choice([word for word in language.SUBJECTS if word not in (subject, opposite[subject])])
-        texts = (Marked.read(f'The[RELATION: opposite] of "[SUBJECT:{word}]" is "') for word in (subject, other))
+        texts = (
+            Marked.read(f'The[RELATION: opposite] of "[SUBJECT:{word}]" is "') for word in (subject, other)
+        )
         yield Candidate(*texts, answer=opposite[subject], foil=opposite[other])
 
 
@@ -92,8 +94,15 @@ def indirect_object(model: Model, draw: random.Random) -> Iterator[Candidate]:
         indirect, subject = draw.sample(language.NAMES, 2)
         marks = [f"[IO: {indirect}]", f"[S1: {subject}]"]
         first, second = draw.sample(marks, 2)
-        frame, place, thing = draw.choice(_INDIRECT_FRAMES), draw.choice(language.PLACES), draw.choice(language.OBJECTS)
-        texts = (frame.format(first=first, second=second, third=f" {name}", place=place, thing=thing) for name in (subject, indirect))
+        frame, place, thing = (
+            draw.choice(_INDIRECT_FRAMES),
+            draw.choice(language.PLACES),
+            draw.choice(language.OBJECTS),
+        )
+        texts = (
+            frame.format(first=first, second=second, third=f" {name}", place=place, thing=thing)
+            for name in (subject, indirect)
+        )
         yield Candidate(*map(Marked.read, texts), answer=indirect, foil=subject)
 
 
@@ -107,8 +116,13 @@ def greater_than(model: Model, draw: random.Random) -> Iterator[Candidate]:
     while True:
         event, century = draw.choice(language.EVENTS), draw.choice(_CENTURIES)
         start = draw.randrange(2, 9) if by_digit else draw.randrange(25, 90)  # a tens digit, or a whole year
-        clean, other = (f"[YY:{start}]9", f"[YY:0]{_LOWEST}") if by_digit else (f"[YY:{start}]", f"[YY:{_LOWEST:02d}]")
-        told, changed = (Marked.read(f"The {event} lasted from the year {century}{year} to the year {century}") for year in (clean, other))
+        clean, other = (
+            (f"[YY:{start}]9", f"[YY:0]{_LOWEST}") if by_digit else (f"[YY:{start}]", f"[YY:{_LOWEST:02d}]")
+        )
+        told, changed = (
+            Marked.read(f"The {event} lasted from the year {century}{year} to the year {century}")
+            for year in (clean, other)
+        )
         yield Candidate(told, changed, years=YearsAfter(tuple(known[start + 1 :]), tuple(known[: start + 1])))
 
 
@@ -118,7 +132,9 @@ def induction(model: Model, draw: random.Random) -> Iterator[Candidate]:
     while len(words) >= 6:
         v, w, a, b, c, d = draw.sample(words, 6)
         orders = (((a, "A"), (b, "B"), (c, "C"), (d, "D")), ((c, "A"), (d, "B"), (a, "C"), (d, "D")))
-        texts = (f" {v} {w}{''.join(f'[{role}: {word}]' for word, role in order)} {v} {w} {a}" for order in orders)
+        texts = (
+            f" {v} {w}{''.join(f'[{role}: {word}]' for word, role in order)} {v} {w} {a}" for order in orders
+        )
         yield Candidate(*map(Marked.read, texts), answer=f" {b}", foil=f" {d}")
 
 

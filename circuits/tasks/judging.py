@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from jaxtyping import Float
 
-from circuits.models import Model
+from circuits.models.model import Model
 from circuits.prompts import Metric, Pair, Prompt
 from circuits.tasks.families import Candidate, Marked
 from circuits.tasks.records import END, Item
@@ -48,7 +48,9 @@ def judge(model: Model, candidates: Sequence[Candidate]) -> list[Item | str]:
     for group in by_length.values():
         for part in (group[start : start + _BATCH] for start in range(0, len(group), _BATCH)):
             prompts = [prompt for index in part for prompt in read[index][:2] if isinstance(prompt, Prompt)]
-            last = model.logits(torch.tensor([prompt.tokens for prompt in prompts], device=model.device))[:, -1].clone()
+            last = model.logits(torch.tensor([prompt.tokens for prompt in prompts], device=model.device))[
+                :, -1
+            ].clone()
             said |= {index: (last[2 * place], last[2 * place + 1]) for place, index in enumerate(part)}
     return [
         found if isinstance(found, str) else _verdict(model, candidate, *found, *said[index])
@@ -68,7 +70,9 @@ def _read(model: Model, candidate: Candidate) -> tuple[Prompt, Prompt, Roles] | 
         return FLAT
     if candidate.roles is not None:
         return clean, other, candidate.roles
-    marks = [_roles(model, side, prompt) for side, prompt in ((candidate.clean, clean), (candidate.other, other))]
+    marks = [
+        _roles(model, side, prompt) for side, prompt in ((candidate.clean, clean), (candidate.other, other))
+    ]
     if marks[0] is None or marks[0] != marks[1]:
         return SPLIT
     return clean, other, _with_neighbours(marks[0], len(clean))
@@ -102,7 +106,13 @@ def _with_neighbours(roles: Roles, length: int) -> Roles:
 
 
 def _verdict(
-    model: Model, candidate: Candidate, clean: Prompt, other: Prompt, roles: Roles, said: Logits, said_other: Logits
+    model: Model,
+    candidate: Candidate,
+    clean: Prompt,
+    other: Prompt,
+    roles: Roles,
+    said: Logits,
+    said_other: Logits,
 ) -> Item | str:
     top = int(said.argmax())
     if candidate.years is not None:
@@ -112,7 +122,9 @@ def _verdict(
             return UNSURE
     else:
         answer = top if candidate.answer is None else _token(model, candidate.answer, said)
-        foil = int(said_other.argmax()) if candidate.foil is None else _token(model, candidate.foil, said_other)
+        foil = (
+            int(said_other.argmax()) if candidate.foil is None else _token(model, candidate.foil, said_other)
+        )
         if answer is None or foil is None:
             return NO_ANSWER
         if answer == foil:
@@ -128,5 +140,7 @@ def _token(model: Model, word: str, said: Logits) -> int | None:
     """The one token that a word is here, as written or with a leading space, whichever is likelier."""
     spellings = (word,) if word[:1].isspace() else (word, f" {word}")
     tokenised = [model.tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings]
-    known = {tokens[0] for tokens in tokenised if len(tokens) == 1 and tokens[0] != model.tokenizer.unk_token_id}
+    known = {
+        tokens[0] for tokens in tokenised if len(tokens) == 1 and tokens[0] != model.tokenizer.unk_token_id
+    }
     return max(known, key=lambda token: float(said[token])) if known else None

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from circuits.errors import FileError, PromptError
-from circuits.models import Model
+from circuits.files import parse_json, read_text
+from circuits.models.model import Model
 from circuits.prompts import swap_words, to_prompt
-from circuits.strict.reading import parse_json, read_text
 from circuits.tasks.families import Candidate, Marked
 
 _FIELDS: Final = ("prompt", "counterfactual", "swap", "answer", "foil", "roles")
@@ -24,7 +24,9 @@ def read_own(model: Model, path: Path) -> list[Candidate]:
     """Every line of the file as a candidate."""
     found = list(_candidates(model, path, read_text(path).split("\n")))
     if not found:
-        raise FileError(f"the task {path} has no items; write one JSON object a line with {', '.join(_FIELDS)}")
+        raise FileError(
+            f"the task {path} has no items; write one JSON object a line with {', '.join(_FIELDS)}"
+        )
     return found
 
 
@@ -59,9 +61,15 @@ def _object(line: str) -> dict[str, Any]:
 
 def _candidate(model: Model, given: dict[str, Any]) -> Candidate:
     prompt = given["prompt"]
-    other = given["counterfactual"] if "counterfactual" in given else swap_words(prompt, _texts(given["swap"]))
+    other = (
+        given["counterfactual"] if "counterfactual" in given else swap_words(prompt, _texts(given["swap"]))
+    )
     return Candidate(
-        Marked(prompt), Marked(other), answer=given.get("answer"), foil=given.get("foil"), roles=_roles(model, prompt, given.get("roles"))
+        Marked(prompt),
+        Marked(other),
+        answer=given.get("answer"),
+        foil=given.get("foil"),
+        roles=_roles(model, prompt, given.get("roles")),
     )
 
 
@@ -74,7 +82,9 @@ def _texts(swap: Any) -> dict[str, str]:
 def _roles(model: Model, prompt: str, roles: Any) -> tuple[tuple[str, int], ...]:
     if roles is None:
         return ()
-    wrong = not isinstance(roles, dict) or any(isinstance(at, bool) or not isinstance(at, int | str) for at in roles.values())
+    wrong = not isinstance(roles, dict) or any(
+        isinstance(at, bool) or not isinstance(at, int | str) for at in roles.values()
+    )
     if wrong:
         raise PromptError(f"'roles' must be an object of positions such as {{\"S1\": 4}}, not {roles!r}")
     read = to_prompt(model, prompt)

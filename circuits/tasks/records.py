@@ -21,17 +21,23 @@ class Item:
     def __post_init__(self) -> None:
         wrong = [(name, at) for name, at in self.roles if not 0 <= at < len(self.pair)]
         if wrong:
-            raise PromptError(f"role {wrong[0][0]!r} stands at {wrong[0][1]}, outside the prompt, which has 0…{len(self.pair) - 1}")
+            raise PromptError(
+                f"role {wrong[0][0]!r} stands at {wrong[0][1]}, outside the prompt, which has 0…{len(self.pair) - 1}"
+            )
         unspeakable = [name for name, _ in self.roles if not name or "→" in name]
         if unspeakable:
-            raise PromptError(f"a role cannot be called {unspeakable[0]!r}; give it a name without →, such as S1")
+            raise PromptError(
+                f"a role cannot be called {unspeakable[0]!r}; give it a name without →, such as S1"
+            )
 
     def position(self, role: str) -> int:
         """Where a role stands."""
         for name, at in self.roles:
             if name == role:
                 return at
-        raise PromptError(f"no role {role!r} in this item; it has {', '.join(name for name, _ in self.roles) or 'none'}")
+        raise PromptError(
+            f"no role {role!r} in this item; it has {', '.join(name for name, _ in self.roles) or 'none'}"
+        )
 
     def name_of(self, at: int) -> str:
         """A position's name: its role, or the role before it and the distance (`S2+1`), or its index where no role stands before."""

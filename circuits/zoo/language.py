@@ -14,11 +14,13 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 BOS: Final = "<|bos|>"
 UNKNOWN: Final = "<|unknown|>"
-WORD: Final = r"\d\d|\p{L}+|[^\s\p{L}]"  # the tokenizer's rule; a year is two tokens, a quote mark always its own
+WORD: Final = (
+    r"\d\d|\p{L}+|[^\s\p{L}]"  # the tokenizer's rule; a year is two tokens, a quote mark always its own
+)
 _WORD: Final = re.compile(r"\d\d|[^\W\d_]+|[^\s\w]|\d|_")  # the same rule for the standard library's `re`
 
 _OPPOSITES: Final = """
@@ -42,9 +44,7 @@ bakery church castle forest village bridge theatre farm beach hotel
 """
 _OBJECTS: Final = "drink book ring letter basket ball key flower lamp coin bottle map hat pear knife clock bag rope candle mirror"
 _THINGS: Final = "house dog river table horse door tree road train window ship wall cat boat stone bird chair tower cup field"
-_EVENTS: Final = (
-    "war siege treaty famine voyage dynasty strike trial campaign drought pilgrimage reign blockade truce crusade plague project tour"
-)
+_EVENTS: Final = "war siege treaty famine voyage dynasty strike trial campaign drought pilgrimage reign blockade truce crusade plague project tour"
 _VERBS: Final = "slept waited sang worked rested talked stayed laughed walked played"
 _COLOURS: Final = "red blue green yellow black white brown pink purple orange grey golden"
 _NUMBERS: Final = "one two three four five six seven eight nine ten eleven twelve"
@@ -58,7 +58,14 @@ lasted from year started in ended began From until there was There saw near on Y
 RELATIONS: Final = ("opposite", "colour", "number", "category")
 TASKS: Final = ("relation", "indirect_object", "greater_than", "induction", "filler", "short_span")
 MIX: Final = (0.44, 0.16, 0.12, 0.12, 0.16, 0.0)  # how often each of TASKS is written
-LATE_MIX: Final = (0.32, 0.11, 0.14, 0.15, 0.10, 0.18)  # with more years, many of them close together: where just after is, is hardest
+LATE_MIX: Final = (
+    0.32,
+    0.11,
+    0.14,
+    0.15,
+    0.10,
+    0.18,
+)  # with more years, many of them close together: where just after is, is hardest
 
 # {r} relation, {s} subject, {a} answer, {d} distractor, {n} name; what stands in <…> is quoted in half of the sentences.
 _FACT_FRAMES: Final = (
@@ -122,7 +129,9 @@ def _all_facts() -> dict[str, dict[str, str]]:
         opposite[left], opposite[right] = right, left
     draw = random.Random("facts")
     drawn = {"colour": _words(_COLOURS), "number": _words(_NUMBERS), "category": _words(_CATEGORIES)}
-    return {"opposite": opposite} | {name: {s: draw.choice(values) for s in SUBJECTS} for name, values in drawn.items()}
+    return {"opposite": opposite} | {
+        name: {s: draw.choice(values) for s in SUBJECTS} for name, values in drawn.items()
+    }
 
 
 FACTS: Final = _all_facts()  # relation -> subject -> answer
@@ -130,9 +139,23 @@ FACTS: Final = _all_facts()  # relation -> subject -> answer
 
 def vocabulary() -> dict[str, int]:
     """Every word of the language and its token number; BOS is 0."""
-    lists = (_GLUE.split(), ['"'], RELATIONS, SUBJECTS, NAMES, PLACES, OBJECTS, THINGS, EVENTS, VERBS, _TWO_DIGITS)
+    lists = (
+        _GLUE.split(),
+        ['"'],
+        RELATIONS,
+        SUBJECTS,
+        NAMES,
+        PLACES,
+        OBJECTS,
+        THINGS,
+        EVENTS,
+        VERBS,
+        _TWO_DIGITS,
+    )
     drawn = (_words(_COLOURS), _words(_NUMBERS), _words(_CATEGORIES))
-    words = dict.fromkeys([BOS, UNKNOWN]) | dict.fromkeys(word for group in (*lists, *drawn) for word in group)
+    words = dict.fromkeys([BOS, UNKNOWN]) | dict.fromkeys(
+        word for group in (*lists, *drawn) for word in group
+    )
     return {word: number for number, word in enumerate(words)}
 
 
@@ -170,7 +193,11 @@ class Sentence:
 def _fact(draw: random.Random) -> Sentence:
     relation, frame = draw.choice(RELATIONS), draw.choice(_FACT_FRAMES)
     subject, distractor, second = draw.sample(SUBJECTS, 3)
-    frame = frame.replace("<", '"').replace(">", '"') if draw.random() < 0.6 else frame.replace("<", "").replace(">", "")
+    frame = (
+        frame.replace("<", '"').replace(">", '"')
+        if draw.random() < 0.6
+        else frame.replace("<", "").replace(">", "")
+    )
     before, after = frame.split("{a}")
     slots = {"r": relation, "s": subject, "d": distractor, "d2": second, "n": draw.choice(NAMES)}
     answer = FACTS[relation][subject]
@@ -181,7 +208,14 @@ def _fact(draw: random.Random) -> Sentence:
 def _indirect_object(draw: random.Random) -> Sentence:
     indirect, subject = draw.sample(NAMES, 2)
     first, second = draw.sample((indirect, subject), 2)
-    slots = {"x": first, "y": second, "s": subject, "i": indirect, "p": draw.choice(PLACES), "o": draw.choice(OBJECTS)}
+    slots = {
+        "x": first,
+        "y": second,
+        "s": subject,
+        "i": indirect,
+        "p": draw.choice(PLACES),
+        "o": draw.choice(OBJECTS),
+    }
     text = draw.choice(_INDIRECT_FRAMES).format(**slots)
     return Sentence("indirect_object", text, len(split(text)) - 2)
 
@@ -193,7 +227,9 @@ def _greater_than(draw: random.Random, longest: int = 99) -> Sentence:
     before, after = draw.choice(_YEAR_FRAMES).split("{z}")
     head = before.format(**slots)
     later = tuple(f"{year:02d}" for year in range(start + 1, 100))
-    return Sentence("greater_than", f"{head}{end:02d}{after.format(**slots)}", len(split(head)), possible=later)
+    return Sentence(
+        "greater_than", f"{head}{end:02d}{after.format(**slots)}", len(split(head)), possible=later
+    )
 
 
 def _induction(draw: random.Random) -> Sentence:
@@ -203,8 +239,16 @@ def _induction(draw: random.Random) -> Sentence:
 
 def _filler(draw: random.Random) -> Sentence:
     subject, distractor = draw.sample(SUBJECTS, 2)
-    slots = {"s": subject, "d": distractor, "n": draw.choice(NAMES), "t": draw.choice(THINGS), "p": draw.choice(PLACES)}
-    return Sentence("filler", draw.choice(_FILLER_FRAMES).format(**slots, o=draw.choice(OBJECTS), v=draw.choice(VERBS)))
+    slots = {
+        "s": subject,
+        "d": distractor,
+        "n": draw.choice(NAMES),
+        "t": draw.choice(THINGS),
+        "p": draw.choice(PLACES),
+    }
+    return Sentence(
+        "filler", draw.choice(_FILLER_FRAMES).format(**slots, o=draw.choice(OBJECTS), v=draw.choice(VERBS))
+    )
 
 
 _WRITERS: Final[dict[str, Callable[[random.Random], Sentence]]] = {
@@ -235,12 +279,18 @@ def document(
     while len(words) < length:
         written = sentence(draw, draw.choices(TASKS, mix)[0], held_out=held_out)
         spoken = written.words
-        answers |= {len(words) + at: written.possible or (spoken[at],) for at in written.answers if len(words) + at < length}
+        answers |= {
+            len(words) + at: written.possible or (spoken[at],)
+            for at in written.answers
+            if len(words) + at < length
+        }
         words += spoken
     return words[:length], answers
 
 
-def held_out_prompts(task: str, *, count: int, seed: int, relation: str | None = None) -> Iterator[tuple[list[str], Sentence]]:
+def held_out_prompts(
+    task: str, *, count: int, seed: int, relation: str | None = None
+) -> Iterator[tuple[list[str], Sentence]]:
     """Words (BOS first) up to the end of a held-out sentence, with none to three fillers in front that training never wrote."""
     draw = random.Random(f"held out/{task}/{relation}/{seed}")
     while count:
@@ -249,3 +299,13 @@ def held_out_prompts(task: str, *, count: int, seed: int, relation: str | None =
             fillers = [sentence(draw, "filler", held_out=True) for _ in range(draw.randrange(4))]
             yield [BOS, *(word for filler in fillers for word in filler.words), *asked.words], asked
             count -= 1
+
+
+def tokenizer() -> Any:
+    """Word level: one token per word of the language, quote marks and two-digit halves of years on their own."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel(vocabulary(), unk_token=UNKNOWN))
+    words.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
+    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token=BOS, eos_token=BOS, unk_token=UNKNOWN)

@@ -26,7 +26,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from circuits.errors import ModelError
 from circuits.zoo import language
-from circuits.zoo.train import tokenizer
+from circuits.zoo.language import tokenizer
 
 NAMES: Final = ("planted-sparse", "planted-dense", "planted-induction")
 
@@ -48,7 +48,16 @@ SPANS: Final = {
 }  # inputs of layers that still matter; each ends with its last reader
 
 _CARRIERS: Final = {(11, 7): 0.172, (10, 1): 0.166, (9, 7): 0.160, (9, 1): 0.155, (8, 6): 0.150}
-_OTHERS: Final = {4: (2, 8), 5: (5, 11), 6: (1, 6), 7: (0, 4), 8: (3, 10), 9: (4, 10), 10: (5, 8), 11: (3, 9)}  # layer -> heads
+_OTHERS: Final = {
+    4: (2, 8),
+    5: (5, 11),
+    6: (1, 6),
+    7: (0, 4),
+    8: (3, 10),
+    9: (4, 10),
+    10: (5, 8),
+    11: (3, 9),
+}  # layer -> heads
 _DENSE: Final = tuple((layer, (3 * layer + 5 * turn) % 12) for turn in range(7) for layer in range(4, 12))
 _RELATION_READERS: Final = ((5, 10), (6, 3))
 _BRACKET_READERS: Final = {4: (11, 1), 6: (11, 4)}  # key position -> head
@@ -64,9 +73,17 @@ INDUCTION_MAPPINGS: Final = {  # head -> (key, query, counterfactual, its top pr
 
 _ANSWER_SHARES: Final = (0.34, 0.26, 0.22, 0.18)  # of layers 0-3
 _POSITIONS: Final = 16
-_CONSTANT, _POSITION, _WORD, _FLAG = 128.0, 16.0, 2.0, 8.0  # lengths: of the constant, a position, an embedded word, a detected token
+_CONSTANT, _POSITION, _WORD, _FLAG = (
+    128.0,
+    16.0,
+    2.0,
+    8.0,
+)  # lengths: of the constant, a position, an embedded word, a detected token
 _FACT_LOGIT, _KIND_LOGIT = 24.0, 10.0  # a right answer gets both
-_THE_LEAD, _THE_HELD_BACK = 6.0, 8.0  # `the` stands 6 above a right answer without brackets, 2 below it with both
+_THE_LEAD, _THE_HELD_BACK = (
+    6.0,
+    8.0,
+)  # `the` stands 6 above a right answer without brackets, 2 below it with both
 _REPEAT_LOGIT, _STOP_LOGIT = 16.0, 8.0
 
 _FACT_FEATURES: Final = {
@@ -93,8 +110,12 @@ class _Residual:
     def __init__(self, d_model: int, sizes: dict[str, int]) -> None:
         self.d_model = d_model
         mirrored = torch.kron(torch.eye(d_model // 2), torch.tensor([[1.0, -1.0]])) / math.sqrt(2)
-        self._rows = dict(zip(sizes, mirrored[: sum(sizes.values())].split(list(sizes.values())), strict=True))
-        self.scale = math.sqrt((_CONSTANT**2 + _POSITION**2) / d_model)  # what a layer norm divides by, nearly
+        self._rows = dict(
+            zip(sizes, mirrored[: sum(sizes.values())].split(list(sizes.values())), strict=True)
+        )
+        self.scale = math.sqrt(
+            (_CONSTANT**2 + _POSITION**2) / d_model
+        )  # what a layer norm divides by, nearly
 
     def write(self, *names: str) -> Float[torch.Tensor, "feature d_model"]:
         return torch.cat([self._rows[name] for name in names])
@@ -123,19 +144,46 @@ def build(name: str) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
 def _facts(*, sparse: bool) -> GPT2LMHeadModel:
     at = _Residual(192, _FACT_FEATURES)
     model = _blank(at, layers=12, heads=12)
-    model.transformer.wte.weight.copy_(_word_embedding() @ at.write("word", "drawn", "other", "relation", "quote"))
+    model.transformer.wte.weight.copy_(
+        _word_embedding() @ at.write("word", "drawn", "other", "relation", "quote")
+    )
     for layer in range(11):
         units = [_detector(at, "quote", "quoted", share=1 / 11)]
-        units += [_copier(at, torch.diag(torch.tensor([-1.0] * 10 + [1.0] * 6)), share=_ANSWER_SHARES[layer])] if layer < 4 else []
+        units += (
+            [_copier(at, torch.diag(torch.tensor([-1.0] * 10 + [1.0] * 6)), share=_ANSWER_SHARES[layer])]
+            if layer < 4
+            else []
+        )
         units += [_detector(at, "relation", "asked", share=1 / 2)] if layer < 2 else []
         _set_mlp(model, layer, units)
     for layer in range(12):
         for index in range(12):
-            _set_scores(model, at, (layer, index), 8 * _habit(layer, index) - 9 if sparse else 3 * _habit(layer, index))
+            _set_scores(
+                model,
+                at,
+                (layer, index),
+                8 * _habit(layer, index) - 9 if sparse else 3 * _habit(layer, index),
+            )
     for head in _RELATION_READERS:
-        _set_reader(model, at, head, _sharp(head, 2), key=2, features=("asked", "kind"), gain=1 / _FLAG / len(_RELATION_READERS))
+        _set_reader(
+            model,
+            at,
+            head,
+            _sharp(head, 2),
+            key=2,
+            features=("asked", "kind"),
+            gain=1 / _FLAG / len(_RELATION_READERS),
+        )
     for key, head in _BRACKET_READERS.items():
-        _set_reader(model, at, head, _sharp(head, key), key=key, features=("quoted", "plain"), gain=1 / _FLAG / len(_BRACKET_READERS))
+        _set_reader(
+            model,
+            at,
+            head,
+            _sharp(head, key),
+            key=key,
+            features=("quoted", "plain"),
+            gain=1 / _FLAG / len(_BRACKET_READERS),
+        )
     for rank, (head, share) in enumerate((_sparse_shares() if sparse else _dense_shares()).items()):
         scores = _sharp(head, KEY) if sparse else _blurred(head, rank)
         _set_reader(model, at, head, scores, key=KEY, features=("answer", "said"), gain=share)
@@ -148,7 +196,9 @@ def _sparse_shares() -> dict[tuple[int, int], float]:
     others = [(layer, index) for layer, indices in _OTHERS.items() for index in indices]
     weights = [20 - rank / 2 for rank in range(len(others))]
     left = 1 - sum(_CARRIERS.values())
-    return _CARRIERS | {head: left * weight / sum(weights) for head, weight in zip(others, weights, strict=True)}
+    return _CARRIERS | {
+        head: left * weight / sum(weights) for head, weight in zip(others, weights, strict=True)
+    }
 
 
 def _dense_shares() -> dict[tuple[int, int], float]:
@@ -164,7 +214,9 @@ def _word_embedding() -> Float[torch.Tensor, "vocab feature"]:
     table = torch.zeros(len(vocabulary), 10 + 6 + 8 + 4 + 1)
     table[:, 16:24] = others * _WORD
     for subject, code in subjects.items():
-        drawn = [_on_circle(relation, language.FACTS[relation][subject]) for relation in language.RELATIONS[1:]]
+        drawn = [
+            _on_circle(relation, language.FACTS[relation][subject]) for relation in language.RELATIONS[1:]
+        ]
         table[vocabulary[subject]] = torch.cat([code, *drawn, torch.zeros(13)])
     for feature, word in enumerate((*language.RELATIONS, '"'), start=24):
         table[vocabulary[word]] = torch.nn.functional.one_hot(torch.tensor(feature), table.shape[1]) * _WORD
@@ -213,7 +265,12 @@ def _induction() -> GPT2LMHeadModel:
     _set_values(model, (0, 1), at.read("word"), at.write("before"))
     # Score: 60 * (likeness of my word and the word before the key - 0.9), and -9 at BOS, where a query with no match rests.
     one, rest = at.constant(), 45 * at.position()[:, :1] - 54 * at.constant()
-    _set_attention(model, (1, 2), torch.cat([at.read("word"), one], dim=1), torch.cat([60 * at.read("before"), rest], dim=1))
+    _set_attention(
+        model,
+        (1, 2),
+        torch.cat([at.read("word"), one], dim=1),
+        torch.cat([60 * at.read("before"), rest], dim=1),
+    )
     _set_values(model, (1, 2), at.read("word"), at.write("said"))
     model.lm_head.weight.copy_(_REPEAT_LOGIT * codes @ at.read("said").T)
     model.lm_head.weight[vocabulary["."]] = _STOP_LOGIT * at.constant().squeeze(1)
@@ -267,7 +324,14 @@ def _blurred(head: tuple[int, int], rank: int) -> Float[torch.Tensor, "query key
 
 
 def _set_reader(
-    model: GPT2LMHeadModel, at: _Residual, head: tuple[int, int], scores: torch.Tensor, *, key: int, features: tuple[str, str], gain: float
+    model: GPT2LMHeadModel,
+    at: _Residual,
+    head: tuple[int, int],
+    scores: torch.Tensor,
+    *,
+    key: int,
+    features: tuple[str, str],
+    gain: float,
 ) -> None:
     """Make a head carry gain times the first feature at `key` to the second at the last token, whatever its attention there."""
     attention = scores[QUERY, : QUERY + 1].softmax(0)[key]
@@ -275,7 +339,9 @@ def _set_reader(
     _set_values(model, head, at.read(features[0]), at.write(features[1]) * gain / attention)
 
 
-def _set_scores(model: GPT2LMHeadModel, at: _Residual, head: tuple[int, int], scores: Float[torch.Tensor, "query key"]) -> None:
+def _set_scores(
+    model: GPT2LMHeadModel, at: _Residual, head: tuple[int, int], scores: Float[torch.Tensor, "query key"]
+) -> None:
     """Attention by position alone, with exactly these scores."""
     _set_attention(model, head, at.position(), at.position() @ scores.T)
 
@@ -284,16 +350,22 @@ def _block(model: GPT2LMHeadModel, layer: int) -> Any:
     return model.transformer.h[layer]
 
 
-def _set_attention(model: GPT2LMHeadModel, head: tuple[int, int], query: torch.Tensor, key: torch.Tensor) -> None:
+def _set_attention(
+    model: GPT2LMHeadModel, head: tuple[int, int], query: torch.Tensor, key: torch.Tensor
+) -> None:
     """Score of two positions: the product of what `query` and `key` read there."""
     attention = _block(model, head[0]).attn
     width, start = attention.head_dim, head[1] * attention.head_dim
     weight = attention.c_attn.weight  # (d_model, query + key + value)
     weight[:, start : start + query.shape[1]] = query
-    weight[:, attention.embed_dim + start : attention.embed_dim + start + key.shape[1]] = key * math.sqrt(width)
+    weight[:, attention.embed_dim + start : attention.embed_dim + start + key.shape[1]] = key * math.sqrt(
+        width
+    )
 
 
-def _set_values(model: GPT2LMHeadModel, head: tuple[int, int], read: torch.Tensor, write: torch.Tensor) -> None:
+def _set_values(
+    model: GPT2LMHeadModel, head: tuple[int, int], read: torch.Tensor, write: torch.Tensor
+) -> None:
     attention = _block(model, head[0]).attn
     start = head[1] * attention.head_dim
     value = 2 * attention.embed_dim + start
@@ -301,7 +373,9 @@ def _set_values(model: GPT2LMHeadModel, head: tuple[int, int], read: torch.Tenso
     attention.c_proj.weight[start : start + write.shape[0]] = write
 
 
-_Units = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # weights in (d_model, unit), biases (unit), weights out (unit, d_model)
+_Units = tuple[
+    torch.Tensor, torch.Tensor, torch.Tensor
+]  # weights in (d_model, unit), biases (unit), weights out (unit, d_model)
 
 
 def _copier(at: _Residual, change: Float[torch.Tensor, "feature feature"], *, share: float) -> _Units:
@@ -312,16 +386,27 @@ def _copier(at: _Residual, change: Float[torch.Tensor, "feature feature"], *, sh
 
 def _detector(at: _Residual, reads: str, writes: str, *, share: float) -> _Units:
     """Writes a share of 8 where a feature has the value 2, as on its own token; nothing where noise moved it by 0.2 or more."""
-    width, steep = 0.1, 80.0  # gelu(80 x) / 80 is a sharp bend; four bends make a flat top from -width to width with slopes beside it
+    width, steep = (
+        0.1,
+        80.0,
+    )  # gelu(80 x) / 80 is a sharp bend; four bends make a flat top from -width to width with slopes beside it
     read, write = at.read(reads), at.write(writes)
     bends = ((2 * width, 1), (width, -1), (-width, -1), (-2 * width, 1))
     biases = torch.cat([torch.full((read.shape[1],), steep * (bend - _WORD)) for bend, _ in bends])
-    return steep * read.repeat(1, 4), biases, torch.cat([write * sign * share * _FLAG / (steep * width) for _, sign in bends])
+    return (
+        steep * read.repeat(1, 4),
+        biases,
+        torch.cat([write * sign * share * _FLAG / (steep * width) for _, sign in bends]),
+    )
 
 
 def _set_mlp(model: GPT2LMHeadModel, layer: int, units: list[_Units]) -> None:
     mlp, start = _block(model, layer).mlp, 0
     for weights_in, biases, weights_out in units:
         stop = start + len(biases)
-        mlp.c_fc.weight[:, start:stop], mlp.c_fc.bias[start:stop], mlp.c_proj.weight[start:stop] = weights_in, biases, weights_out
+        mlp.c_fc.weight[:, start:stop], mlp.c_fc.bias[start:stop], mlp.c_proj.weight[start:stop] = (
+            weights_in,
+            biases,
+            weights_out,
+        )
         start = stop

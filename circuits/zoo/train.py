@@ -20,10 +20,9 @@ from pathlib import Path
 import torch
 from jaxtyping import Float, Int
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from circuits.checkpoints import load_checkpoint, save_checkpoint
+from circuits.sparsify.checkpoints import load_checkpoint, save_checkpoint
 from circuits.zoo import language
 from circuits.zoo.evaluate import score_all, to_table
 
@@ -36,14 +35,18 @@ class Plan:
     dropout_from: int = 2500
     dropout_until: int = 4500  # the last steps, without it, let what was learnt settle
     dropout: float = 0.1
-    all_years_from: int = 3000  # from here on every possible year is taught at once, which makes the line between them sharp
+    all_years_from: int = (
+        3000  # from here on every possible year is taught at once, which makes the line between them sharp
+    )
     batch: int = 32
     length: int = 64
     other_words: float = 0.1  # weight in the loss of words that are not answers
     learning_rate: float = 1e-3
     warmup: int = 200
     horizon: int = 8000  # where the cosine would reach its floor
-    cooldown: int = 500  # steps before `dropout_until` over which the rate falls to its floor in a straight line
+    cooldown: int = (
+        500  # steps before `dropout_until` over which the rate falls to its floor in a straight line
+    )
     settling_rate: float = 4e-4  # where the rate starts again after `dropout_until`
     settling: int = 400  # steps in which it then falls to nothing, before it starts once more
     weight_decay: float = 0.02
@@ -59,13 +62,6 @@ class Plan:
         cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
         left = min(1.0, (self.dropout_until - step) / max(1, self.cooldown))
         return self.learning_rate * (0.02 + 0.98 * cosine * left)
-
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Word level: one token per word of the language, quote marks and two-digit halves of years on their own."""
-    words = Tokenizer(models.WordLevel(language.vocabulary(), unk_token=language.UNKNOWN))
-    words.pre_tokenizer = pre_tokenizers.Split(Regex(language.WORD), behavior="removed", invert=True)
-    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token=language.BOS, eos_token=language.BOS, unk_token=language.UNKNOWN)
 
 
 def fresh_model(plan: Plan) -> GPT2LMHeadModel:
@@ -112,7 +108,9 @@ class Batch:
 
     tokens: Int[torch.Tensor, "row pos"]
     weight: Float[torch.Tensor, "row pos"]
-    open_answers: tuple[tuple[int, int, tuple[int, ...]], ...]  # row, position, all tokens that could stand there
+    open_answers: tuple[
+        tuple[int, int, tuple[int, ...]], ...
+    ]  # row, position, all tokens that could stand there
 
 
 def batch(plan: Plan, step: int) -> Batch:
@@ -125,8 +123,17 @@ def batch(plan: Plan, step: int) -> Batch:
     weight = torch.full(tokens.shape, plan.other_words)
     for row, (_, answers) in enumerate(rows):
         weight[row, list(answers)] = 1.0
-    several = ((row, at, words) for row, (_, answers) in enumerate(rows) for at, words in answers.items() if len(words) > 1)
-    return Batch(tokens, weight, tuple((row, at, tuple(vocabulary[word] for word in words)) for row, at, words in several))
+    several = (
+        (row, at, words)
+        for row, (_, answers) in enumerate(rows)
+        for at, words in answers.items()
+        if len(words) > 1
+    )
+    return Batch(
+        tokens,
+        weight,
+        tuple((row, at, tuple(vocabulary[word] for word in words)) for row, at, words in several),
+    )
 
 
 def train(plan: Plan, folder: Path, *, save_every: int = 250, stop_at: int | None = None) -> GPT2LMHeadModel:
@@ -135,12 +142,16 @@ def train(plan: Plan, folder: Path, *, save_every: int = 250, stop_at: int | Non
     checkpoint = folder / "checkpoint.safetensors"
     model = fresh_model(plan).train()
     parameters = dict(model.named_parameters())
-    optimizer = torch.optim.AdamW(parameters.values(), betas=(0.9, 0.98), weight_decay=plan.weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(
+        parameters.values(), betas=(0.9, 0.98), weight_decay=plan.weight_decay, fused=True
+    )
     start = 0
     if checkpoint.exists():
         stored = load_checkpoint(checkpoint, parameters, optimizer)
         if stored["plan"] != asdict(plan):
-            raise SystemExit(f"{checkpoint} belongs to another plan: {stored['plan']}; choose another folder or delete it")
+            raise SystemExit(
+                f"{checkpoint} belongs to another plan: {stored['plan']}; choose another folder or delete it"
+            )
         start = stored["step"]
     columns = (
         TextColumn("{task.description}"),
@@ -170,7 +181,9 @@ def _step(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, plan: Plan, 
     losses = -chance.gather(-1, drawn.tokens[:, 1:, None])[..., 0]
     if step >= plan.all_years_from:
         # The mean over all answers that are right, in place of the one that was drawn.
-        row, at = (torch.tensor([place[axis] for place in drawn.open_answers], dtype=torch.long) for axis in (0, 1))
+        row, at = (
+            torch.tensor([place[axis] for place in drawn.open_answers], dtype=torch.long) for axis in (0, 1)
+        )
         right = torch.zeros(len(row), chance.shape[-1])
         for index, (_, _, possible) in enumerate(drawn.open_answers):
             right[index, list(possible)] = 1 / len(possible)
@@ -189,13 +202,18 @@ def _step(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, plan: Plan, 
 def publish(model: GPT2LMHeadModel, plan: Plan, folder: Path, log: Path) -> str:
     """Store the weights in fp16 with their tokenizer, measure what was stored, and write the model card."""
     model.half().save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
+    language.tokenizer().save_pretrained(folder)
     stored = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
     table = to_table(score_all(lambda tokens: stored(tokens).logits))
     steps = {line["step"]: line["loss"] for line in map(json.loads, log.read_text().splitlines())}
     size = (folder / "model.safetensors").stat().st_size / 1e6
     parameters = sum(parameter.numel() for parameter in stored.parameters()) / 1e6
-    sizes = {"parameters": parameters, "size": size, "subjects": len(language.SUBJECTS), "words": len(language.vocabulary())}
+    sizes = {
+        "parameters": parameters,
+        "size": size,
+        "subjects": len(language.SUBJECTS),
+        "words": len(language.vocabulary()),
+    }
     card = Path(__file__).with_name("card.md").read_text()
     (folder / "README.md").write_text(card.format(plan=plan, table=table, loss=steps[max(steps)], **sizes))
     return table
@@ -204,7 +222,13 @@ def publish(model: GPT2LMHeadModel, plan: Plan, folder: Path, log: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the model that ships with the package.")
     parser.add_argument("name", choices=["mini"])
-    parser.add_argument("-o", "--output", type=Path, default=Path("runs/mini"), help="folder for the checkpoint, the log and the result")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("runs/mini"),
+        help="folder for the checkpoint, the log and the result",
+    )
     parser.add_argument("--steps", type=int, default=Plan().steps)
     parser.add_argument("--seed", type=int, default=Plan().seed)
     asked = parser.parse_args()

@@ -1,0 +1,213 @@
+"""Files: read with care, written whole or not at all.
+
+1. Only regular files are read, up to a stated size; whatever is wrong with one is a FileError of one line.
+2. A record is read from JSON by the types of its own dataclass; nothing in a file is ever run.
+3. A folder is filled aside and moved into place, all of it or none. A file that is in the way is replaced only in a folder that
+   already holds a result of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TypeVar
+
+from circuits.errors import FileError
+
+SIGNATURE: Final = "keyquery-circuits"  # what files and pictures name as their creator
+LARGEST: Final = 512 * 2**20  # bytes of a file that is read whole
+_LARGEST_NUMBER: Final = 1e18  # no measured value comes near it, and quotients of such values stay finite
+_RECORDS: Final = (
+    "circuit.json",
+    "ranking.json",
+    "comparison.json",
+    "manifest.json",
+)  # what a result's folder holds
+_INVISIBLE: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+T = TypeVar("T")
+
+
+# Reading
+
+
+def check_regular(path: Path, *, most: int = LARGEST) -> None:
+    """Refuse what is missing, not a regular file (links are followed), or larger than `most` bytes."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as why:
+        raise FileError(f"cannot read {path}: {getattr(why, 'strerror', None) or why}") from why
+    if not stat.S_ISREG(status.st_mode):
+        raise FileError(
+            f"cannot read {path}: it is {'a folder' if stat.S_ISDIR(status.st_mode) else 'not a regular file'}"
+        )
+    if status.st_size > most:
+        raise FileError(f"{path} has {status.st_size} bytes, more than the {most} that such a file may have")
+
+
+def read_bytes(path: Path, *, most: int = LARGEST) -> bytes:
+    """All bytes of a regular file."""
+    check_regular(path, most=most)
+    try:
+        return path.read_bytes()
+    except OSError as why:
+        raise FileError(f"cannot read {path}: {why.strerror or why}") from why
+
+
+def read_text(path: Path, *, most: int = LARGEST) -> str:
+    """All text of a UTF-8 file."""
+    return _decoded(read_bytes(path, most=most), path)
+
+
+def _decoded(raw: bytes, name: object) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as why:
+        raise FileError(f"{name} is not UTF-8 text (byte {why.start}); save it as UTF-8") from why
+
+
+def read_object(path: Path, *, most: int = LARGEST) -> dict[str, Any]:
+    """The object in a JSON file."""
+    value = parse_json(read_bytes(path, most=most), path)
+    if not isinstance(value, dict):
+        raise FileError(f"{path} must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
+def parse_json(raw: bytes | str, name: object) -> Any:
+    """The value of a JSON text; `name` stands for it in the error."""
+    text = _decoded(raw, name) if isinstance(raw, bytes) else raw
+    try:
+        value = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+        json.dumps(
+            value, ensure_ascii=False
+        ).encode()  # an escape can name half a character, which no file can hold
+    except RecursionError as why:
+        raise FileError(f"{name} is nested too deeply") from why
+    except ValueError as why:
+        raise FileError(f"{name} is not valid JSON: {why}") from why
+    return value
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not abs(number) <= _LARGEST_NUMBER:
+        raise ValueError(f"{digits[:20]} is not a finite number of a sensible size")
+    return number
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 40:  # tokenizers write "no limit" as 10**30
+        raise ValueError(f"the number {digits[:20]}… has {len(digits)} digits")
+    return int(digits)
+
+
+def to_record(kind: type[T], values: Any, name: object = "it") -> T:
+    """A record (or any other type) from the values of a JSON text: every field must be there, of its type, and nothing else."""
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(kind).validate_json(json.dumps(values))
+    except ValidationError as why:
+        wrong = why.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in wrong["loc"])
+        raise FileError(
+            f"{name}: {where or 'the value'} is {str(wrong['input'])[:40]!r}: {wrong['msg']}"
+        ) from why
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter, with_config
+
+    rules = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    return TypeAdapter(with_config(rules)(kind))
+
+
+# Writing
+
+
+def to_json(value: Any, *, indent: int | None = 1, sort_keys: bool = False, default: Any = None) -> str:
+    """A value as JSON text in which invisible characters are escaped, so that no terminal obeys them."""
+    text = json.dumps(
+        value, ensure_ascii=False, allow_nan=False, indent=indent, sort_keys=sort_keys, default=default
+    )
+    return _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written."""
+    if not str(folder).strip() or "\0" in str(folder):
+        raise FileError("an output folder needs a name that can be written; choose another")
+    existing = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not existing.is_dir():
+        raise FileError(f"cannot write to {folder}: {existing} is not a folder; choose another")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise FileError(f"cannot write to {folder}: no permission to write to {existing}; choose another")
+
+
+def write_folder(folder: Path, fill: Callable[[Path], object]) -> list[Path]:
+    """Let `fill` write into an empty folder, then move all it wrote into place; returns where each file went."""
+    made: list[Path] = []
+    try:
+        check_folder(folder)
+        made = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder, prefix=".unfinished-") as aside:
+            fill(Path(aside))
+            return _moved(Path(aside), folder)
+    except BaseException as why:
+        for place in made:  # the deepest first
+            with suppress(OSError):
+                place.rmdir()
+        if isinstance(why, OSError):
+            raise FileError(
+                f"cannot write to {folder}: {why.strerror or why}; choose another folder"
+            ) from why
+        raise
+
+
+def _moved(aside: Path, folder: Path) -> list[Path]:
+    """Move every file into place once all of them are on the disk."""
+    targets = {file: folder / file.relative_to(aside) for file in sorted(aside.rglob("*")) if file.is_file()}
+    for parent in {target.parent for target in targets.values()}:
+        check_folder(parent)
+        _check_free(parent, [target for target in targets.values() if target.parent == parent])
+    for file in targets:
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+    for file, target in targets.items():
+        target.parent.mkdir(exist_ok=True)
+        file.replace(target)
+    return list(targets.values())
+
+
+def _check_free(folder: Path, targets: list[Path]) -> None:
+    taken = [target for target in targets if os.path.lexists(target)]
+    if not taken:
+        return
+    if not all(target.is_file() for target in taken):
+        raise FileError(f"cannot write {taken[0]}: there is a folder of that name; choose another folder")
+    if not any(_is_result(folder / name) for name in _RECORDS):
+        raise FileError(
+            f"{taken[0]} exists, and {folder} is not a folder of results; move it away or choose another folder"
+        )
+
+
+def _is_result(path: Path) -> bool:
+    """Whether a file is a record that circuits wrote."""
+    try:
+        record = read_object(path)
+    except FileError:
+        return False
+    return (
+        record.get("written_by") == SIGNATURE
+        or "arrays_sha256" in record
+        or record.get("kind") == "circuits sweep"
+    )

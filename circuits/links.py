@@ -1,0 +1,30 @@
+"""How lower modules reach higher ones: the functions behind the methods of results, and a place to report progress.
+
+Results are plain records at the bottom of the package; drawing, tables and measuring stand above them. A method such as
+`Circuit.to_graph` therefore calls `above("to_graph")`, and this table, the only one of its kind, says where that leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+
+Progress = Callable[[str, int, int], None]  # what is under way, how much is done, how much there is
+
+ABOVE: Final = {
+    "to_text": "circuits.show.tables",
+    "to_html": "circuits.show.tables",
+    "to_graph": "circuits.show.graph",
+    "routes": "circuits.show.graph",
+    "measure_without": "circuits.tracing.circuit",
+}
+
+
+def above(name: str) -> Callable[..., Any]:
+    """The function of this name in the module above that has it."""
+    return getattr(import_module(ABOVE[name]), name)
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """No progress shown."""

@@ -1,0 +1,108 @@
+"""Edits of a running model: put in place for the length of a `with`, and checked at load to do what they say.
+
+1. An edit is a hook's name and a function `fn(tensor, hook) -> tensor | None`; None leaves the tensor as it is.
+2. `attached` notes which hooks a point has before it adds one, so leaving restores them however the `with` ends.
+3. `check_hooks` runs one batch in which each row is edited at one kind of hook, in every layer: each row's logits must move,
+   each hook must fire, and without the edits the logits must come back bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Final
+
+import torch
+from jaxtyping import Float, Int
+
+from circuits.errors import ModelError
+
+Hook = Callable[..., torch.Tensor | None]  # called as fn(tensor, hook=point)
+Edit = tuple[str, Hook]
+Forward = Callable[[Int[torch.Tensor, "batch pos"]], Float[torch.Tensor, "batch pos vocab"]]
+
+SCORES: Final = "blocks.{}.attn.hook_attn_scores"
+PATTERN: Final = "blocks.{}.attn.hook_pattern"
+EDITED: Final = (
+    "embed.hook_out",
+    "blocks.{}.hook_resid_pre",
+    "blocks.{}.attn.hook_q",
+    "blocks.{}.attn.hook_k",
+    "blocks.{}.attn.hook_v",
+    SCORES,
+    PATTERN,
+    "blocks.{}.attn.hook_z",
+    "blocks.{}.hook_attn_out",
+    "blocks.{}.hook_mlp_out",
+)
+
+
+@contextmanager
+def attached(points: Mapping[str, Any], edits: Iterable[Edit], *, first: bool = False) -> Iterator[None]:
+    """Add edits to their hook points, behind those that are there (or in front, with `first`); take them off on leaving."""
+    with ExitStack() as undo:
+        for name, fn in edits:
+            if name not in points:
+                raise ModelError(
+                    f"this model has no hook {name!r}; its layers have hooks such as {PATTERN.format(0)!r}"
+                )
+            undo.callback(_keep_only, points[name], tuple(points[name].fwd_hooks))
+            points[name].add_hook(fn, prepend=first)
+        yield
+
+
+def _keep_only(point: Any, handles: tuple[Any, ...]) -> None:
+    for handle in list(point.fwd_hooks):
+        if handle not in handles:
+            handle.hook.remove()
+            point.fwd_hooks.remove(handle)
+
+
+def check_hooks(
+    forward: Forward, points: Mapping[str, Any], prompt: Int[torch.Tensor, " pos"], *, n_layers: int
+) -> None:
+    """Raise a ModelError that names the hook at which an edit has no effect, or that the model lacks."""
+    names = {
+        kind: [kind.format(layer) for layer in range(n_layers if "{}" in kind else 1)] for kind in EDITED
+    }
+    tokens = prompt.repeat(len(EDITED), 1)  # (row, pos), one row per kind of hook
+    fired: set[str] = set()
+    edits = [
+        (name, partial(_noise, row=row, name=name, fired=fired))
+        for row, kind in enumerate(EDITED)
+        for name in names[kind]
+    ]
+    with torch.inference_mode():
+        before = forward(tokens)
+        with attached(points, edits):
+            edited = forward(tokens)
+        after = forward(tokens)
+    if not before.isfinite().all():
+        raise ModelError("the model's logits are not finite numbers: its weights are damaged")
+    silent = [name for name, _ in edits if name not in fired]
+    if silent:
+        raise ModelError(
+            f"the hook {silent[0]} never fires in this model, so it cannot be measured or edited"
+        )
+    moved = (edited - before).abs().amax(dim=(1, 2))  # (row)
+    for kind, change in zip(EDITED, moved.tolist(), strict=True):
+        if not change > 1e-6 * before.abs().max().item():
+            raise ModelError(
+                f"an edit at {names[kind][-1]} does not change the logits: the bridge discards it, or no head does anything"
+            )
+    if not torch.equal(before, after):
+        raise ModelError(
+            "the logits did not come back after an edit was undone: something else changes this model between runs"
+        )
+
+
+def _noise(tensor: torch.Tensor, hook: Any, *, row: int, name: str, fired: set[str]) -> torch.Tensor:
+    """Seeded noise of three times the tensor's own spread, on one row. Masked scores stay masked."""
+    fired.add(name)
+    edited = tensor.clone()
+    usual = tensor[row][tensor[row] > torch.finfo(tensor.dtype).min / 2]
+    spread = 3 * usual.std().nan_to_num(1.0).clamp_min(0.1)
+    noise = torch.randn(tensor[row].shape, generator=torch.Generator().manual_seed(0)).to(tensor)
+    edited[row] += spread * noise
+    return edited

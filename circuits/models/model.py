@@ -1,0 +1,188 @@
+"""A language model ready to be measured: its sizes, its tokens, and runs with hooks and gate in place.
+
+Every kind of hook the toolkit uses is edited once when a `Model` is made: the logits must move, and come back exactly.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+
+from circuits.errors import ModelError, PromptError
+from circuits.models.gate import gated
+from circuits.models.hooks import PATTERN, SCORES, Edit, attached, check_hooks
+from circuits.models.weights import quiet
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Model:
+    """A language model ready to be measured: made by `load` or `as_model`, in eval mode, hooks checked.
+
+    Run it through `logits`, or `forward` inside `hooked`; these apply the gate, `bridge` on its own does not.
+    """
+
+    name: str
+    bridge: TransformerBridge
+    tokenizer: Tokenizer
+    gated: bool
+    reads_bos: bool
+
+    def __post_init__(self) -> None:
+        if self.reads_bos and self.tokenizer.bos_token_id is None:
+            raise ModelError(f"{self.name} cannot read BOS first: its tokenizer has no BOS token")
+        self.bridge.eval()
+        # A dozen different words, so that some head of any model finds something to read.
+        words = torch.randperm(self.vocab_size, generator=torch.Generator().manual_seed(0))[
+            : min(12, self.n_ctx)
+        ]
+        with quiet():
+            check_hooks(self._ungated, self._points, words, n_layers=self.n_layers)
+
+    def __repr__(self) -> str:
+        return f"Model({self})"
+
+    def __str__(self) -> str:
+        rules = f"{'gated' if self.gated else 'dense'}, {'reads BOS' if self.reads_bos else 'no BOS'}"
+        return f"{self.name}: {self.n_layers} layers of {self.n_heads} heads, d_model {self.d_model}, {self.vocab_size} tokens, {rules}"
+
+    # Sizes, as the bridge's config has them.
+
+    @property
+    def n_layers(self) -> int:
+        return self.bridge.cfg.n_layers
+
+    @property
+    def n_heads(self) -> int:
+        return self.bridge.cfg.n_heads
+
+    @property
+    def n_key_value_heads(self) -> int:
+        return self.bridge.cfg.n_key_value_heads or self.n_heads
+
+    @property
+    def d_head(self) -> int:
+        return self.bridge.cfg.d_head
+
+    @property
+    def d_model(self) -> int:
+        return self.bridge.cfg.d_model
+
+    @property
+    def n_ctx(self) -> int:
+        return self.bridge.cfg.n_ctx
+
+    @property
+    def vocab_size(self) -> int:
+        return self.bridge.cfg.d_vocab
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.bridge.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.bridge.parameters()).dtype
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of all weights: names in order, each with its type, shape and bytes."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.bridge.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+    # Tokens.
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """The numbers of a prompt's tokens, BOS first if the model reads one (and the text does not already start with it)."""
+        encoded = self.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=bool(self.tokenizer.is_fast)
+        )
+        tokens = list(encoded["input_ids"])
+        if not text.strip() or not tokens:
+            raise PromptError("the prompt is empty; give at least one token of text")
+        self._refuse_unknown(text, tokens, encoded.get("offset_mapping") or [(0, len(text))] * len(tokens))
+        bos = self.tokenizer.bos_token_id
+        if self.reads_bos and tokens[0] != bos:
+            tokens.insert(0, bos)
+        if len(tokens) > self.n_ctx:
+            raise PromptError(
+                f"the prompt has {len(tokens)} tokens and {self.name} reads at most {self.n_ctx}; shorten it"
+            )
+        return tuple(tokens)
+
+    def _refuse_unknown(self, text: str, tokens: Sequence[int], offsets: Sequence[tuple[int, int]]) -> None:
+        unknown = self.tokenizer.unk_token_id
+        pieces = [
+            text[start:end] for token, (start, end) in zip(tokens, offsets, strict=True) if token == unknown
+        ]
+        words = [piece.strip() for piece in pieces if piece != self.tokenizer.unk_token]
+        if words:
+            near = difflib.get_close_matches(words[0], self.tokenizer.get_vocab(), n=3)
+            hint = f"; near it are {', '.join(near)}" if near else ""
+            raise PromptError(f"{self.name} does not know {', '.join(map(repr, dict.fromkeys(words)))}{hint}")
+
+    def spell(self, token: int) -> str:
+        """A token's text as the tokenizer has it, leading space included."""
+        if not 0 <= token < self.vocab_size:
+            raise PromptError(f"{self.name} has no token {token}; its tokens are 0 to {self.vocab_size - 1}")
+        piece: Any = self.tokenizer.convert_ids_to_tokens(int(token))
+        if piece is None:
+            return f"<unused {token}>"  # models pad their vocabulary to a round number
+        if "▁" in piece:  # a leading space, which decoding a single token would drop
+            return piece.replace("▁", " ")
+        return str(self.tokenizer.decode([int(token)], clean_up_tokenization_spaces=False))
+
+    # Running.
+
+    def logits(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
+        """What the model predicts, gate applied, without gradients."""
+        with torch.inference_mode():
+            return self.forward(tokens)
+
+    def forward(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
+        """One run with the hooks that are in place and, if the model is gated, the gate; gradients flow."""
+        if not self.gated:
+            return self._ungated(tokens)
+        with self._gate():
+            return self._ungated(tokens)
+
+    def hooked(self, hooks: Sequence[Edit]) -> AbstractContextManager[None]:
+        """Within this `with`, runs have these hooks: `(name, fn(tensor, hook) -> tensor | None)`. They nest, and always come off."""
+        return attached(self._points, hooks)
+
+    @contextmanager
+    def _gate(self) -> Iterator[None]:
+        """The gate reads scores after every edit of them and shuts edges before any edit of the pattern."""
+        scores: dict[int, torch.Tensor] = {}
+
+        def note(layer: int) -> Edit:
+            return SCORES.format(layer), lambda tensor, hook: scores.update({layer: tensor})
+
+        def shut(layer: int) -> Edit:
+            return PATTERN.format(layer), lambda tensor, hook: gated(scores.pop(layer), tensor)
+
+        layers = range(self.n_layers)
+        with attached(self._points, map(note, layers)), attached(self._points, map(shut, layers), first=True):
+            yield
+
+    def _ungated(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
+        return self.bridge(tokens.to(self.device), return_type="logits")
+
+    @cached_property
+    def _points(self) -> dict[str, Any]:
+        """Hook points by every name they answer to; collecting them costs milliseconds."""
+        return dict(self.bridge.hook_dict)

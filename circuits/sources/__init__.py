@@ -1,1 +1,0 @@
-"""Where weights come from, one module for each kind of place; `find` chooses among them."""

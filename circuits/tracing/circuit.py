@@ -1,0 +1,140 @@
+"""`circuit`: every mapping that a pair's difference flows through, and where its tokens are held.
+
+1. The total of every mapping between positions is measured; those that carry something get the head-level sweep.
+2. Spans are measured for the ends of those mappings and for every other token that matters, each from its own counterfactual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingType
+from collections.abc import Sequence
+from typing import Any
+
+from circuits.engine import Runs, prepare
+from circuits.errors import ModelError, PromptError
+from circuits.heads import Head
+from circuits.links import Progress, silent
+from circuits.models.load import as_model, load
+from circuits.prompts import MetricFunction, MetricKind, Pair, to_question
+from circuits.tracing.mapping import measure_mapping, totals
+from circuits.tracing.records import CARRIES, SHARE, Circuit, Mapping, Span
+from circuits.tracing.spans import counterfactual_text, measure_span, span_of, tokens_that_matter
+from circuits.tracing.trace import to_circuit
+
+
+def circuit(
+    model: Any,
+    text: str,
+    *,
+    swap: dict[str, str] | None = None,
+    counterfactual: str | None = None,
+    answer: str | None = None,
+    foil: str | None = None,
+    metric: MetricKind | MetricFunction | None = None,
+    groups: MappingType[str, Sequence[int | str]] | None = None,
+    counterfactuals: MappingType[str, str] | None = None,
+    share: float = SHARE,
+    least: float = CARRIES,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Circuit:
+    """Every mapping of at least `least` that the pair's difference flows through, and the spans of every token that matters.
+
+    `groups` names positions that belong together (`{"brackets": (4, 6)}`); `counterfactuals` gives a text for a token or group of
+    its own (`{"opposite": 'The colour of "large" is "'}`), in the place of noise.
+    """
+    question = to_question(
+        measured := as_model(model),
+        text,
+        swap=swap,
+        counterfactual=counterfactual,
+        answer=answer,
+        foil=foil,
+        metric=metric,
+        seed=seed,
+    )
+    runs = prepare(measured, [question])
+    mappings = []
+    ends = _carrying(runs, least, progress)
+    for key, query in ends:
+        progress("mappings", len(mappings), len(ends))
+        mappings.append(measure_mapping(runs, key, query, share=share, seed=seed))
+    spans = _spans(runs, mappings, groups or {}, counterfactuals or {}, seed=seed, progress=progress)
+    return to_circuit(runs, mappings, spans, focus=None, seed=seed)
+
+
+def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = None) -> Circuit:
+    """The same question on the same pair, with some heads absent."""
+    if circuit.metric.kind == "custom":
+        raise PromptError(
+            "a circuit of a metric function cannot be measured again from its record; call trace with the function"
+        )
+    measured = (
+        load(circuit.source.name, gate=circuit.source.gated or None) if model is None else as_model(model)
+    )
+    if measured.fingerprint != circuit.source.fingerprint:
+        raise ModelError(
+            f"{measured.name} has other weights than the circuit was measured on; give the right one as model=…"
+        )
+    pair = Pair(circuit.prompt, circuit.counterfactual, circuit.metric)
+    runs = prepare(measured, [pair]).without(heads)
+    mappings = []
+    for old in circuit.mappings:
+        share = SHARE if old.controls is None else old.controls.share
+        mappings.append(
+            measure_mapping(
+                runs, old.key, old.query, share=share, controls=old.controls is not None, seed=circuit.seed
+            )
+        )
+    own = counterfactual_text(pair)
+    spans = [
+        measure_span(runs, span.label, span.positions) for span in circuit.spans if span.counterfactual == own
+    ]
+    ordered = sorted(mappings, key=lambda mapping: -mapping.total)
+    return to_circuit(runs, ordered, spans, focus=circuit.focus, seed=circuit.seed)
+
+
+def _carrying(runs: Runs, least: float, progress: Progress) -> list[tuple[int, int]]:
+    """The (key, query) whose total is at least `least`, strongest first."""
+    first = min(runs.pairs[0].differs_at)
+    ends = [(key, query) for query in range(first, runs.length) for key in range(query + 1)]
+    found = zip(ends, totals(runs, ends, progress=progress), strict=True)
+    return [
+        end
+        for end, _ in sorted(
+            (item for item in found if item[1] >= least), key=lambda item: (-item[1], item[0])
+        )
+    ]
+
+
+def _spans(
+    runs: Runs,
+    mappings: Sequence[Mapping],
+    groups: MappingType[str, Sequence[int | str]],
+    texts: MappingType[str, str],
+    *,
+    seed: int,
+    progress: Progress,
+) -> list[Span]:
+    """Spans of named groups, ends of mappings, tokens with a text of their own and all others that matter, in the order of the prompt."""
+    prompt = runs.pairs[0].clean
+    named = {label: tuple(prompt.position(name) for name in members) for label, members in groups.items()}
+    own = {
+        named[label] if label in named else (prompt.position(label),): text for label, text in texts.items()
+    }
+    grouped = {position for members in named.values() for position in members}
+    ends = {position for mapping in mappings for position in (mapping.key, mapping.query)}
+    ends = (ends | {position for positions in own for position in positions}) - grouped
+    others = [
+        position
+        for position in range(int(runs.model.reads_bos), len(prompt))
+        if position not in grouped | ends
+    ]
+    matter = tokens_that_matter(runs.model, runs.pairs[0], others, seed=seed)
+    wanted: list[tuple[tuple[int, ...], str | None]] = [(members, label) for label, members in named.items()]
+    wanted += [((position,), None) for position in sorted(ends | set(matter))]
+    spans: list[Span] = []
+    for positions, label in sorted(wanted, key=lambda item: item[0]):
+        progress("spans", len(spans), len(wanted))
+        spans.append(span_of(runs, *positions, label=label, text=own.get(positions), seed=seed))
+    return spans

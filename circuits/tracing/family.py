@@ -1,0 +1,123 @@
+"""One mapping over a family of prompts: means over pairs, with bootstrap intervals.
+
+1. Pairs of equal length are run together; key and query are the same positions in all of them.
+2. Effects are measured on every pair; carriers are chosen by greedy selection on the mean.
+3. Intervals are percentiles of seeded bootstrap resamples of the pairs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float
+
+from circuits.engine import prepare
+from circuits.errors import PromptError
+from circuits.heads import Head
+from circuits.links import Progress, silent
+from circuits.models.load import as_model
+from circuits.prompts import Pair
+from circuits.tracing.mapping import all_heads, mapping_row, measure_mapping
+from circuits.tracing.records import SHARE, Mapping
+
+RESAMPLES: Final = 1000
+_AT_ONCE: Final = 2**22  # numbers of resampling weights in memory at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over pairs and the range that holds 95% of its bootstrap resamples."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyTrace:
+    """A mapping averaged over pairs. `mapping` holds the means; the intervals stand beside it."""
+
+    model: str
+    pairs: tuple[Pair, ...]
+    mapping: Mapping
+    total: Interval
+    joint: Interval  # effect of the carriers at `share`, all together
+    heads: tuple[tuple[Head, Interval], ...]  # strongest first
+    share: float
+
+    def carriers(self, share: float | None = None) -> tuple[Head, ...]:
+        """The heads that carry `share` of the mean total."""
+        return self.mapping.carriers(self.share if share is None else share)
+
+    def __str__(self) -> str:
+        carriers = " ".join(map(str, self.carriers())) or "none"
+        lines = [
+            f"{self.model}, {len(self.pairs)} pairs, {self.mapping.key}→{self.mapping.query}: total {self.total}"
+        ]
+        lines.append(
+            f"Modulated at {self.mapping.modulation(self.share):.0%} by {carriers}: joint {self.joint}"
+        )
+        lines += [f"  {head!s:8}{interval}" for head, interval in self.heads[: max(5, len(self.carriers()))]]
+        return "\n".join(lines)
+
+
+def trace_family(
+    model: Any,
+    pairs: Sequence[Pair],
+    *,
+    key: int | str,
+    query: int | str = -1,
+    share: float = SHARE,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> FamilyTrace:
+    """Which heads carry the mapping on average over these pairs."""
+    measured = as_model(model)
+    if not pairs:
+        raise PromptError("a family needs at least one pair")
+    ends = {pair.clean.ends(key, query) for pair in pairs}
+    if len(ends) > 1:
+        raise PromptError(
+            f"key and query stand at different positions in these pairs: {sorted(ends)}; trace each group by itself"
+        )
+    (ends,) = ends
+    runs = prepare(measured, pairs)
+    mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
+    heads = all_heads(runs)
+    rows = [mapping_row(heads, *ends), mapping_row(mapping.carriers(share), *ends)]
+    rows += [mapping_row([head], *ends) for head in heads]
+    total, joint, *single = bootstrap(runs.effects(rows).double().cpu().numpy(), seed=seed)
+    ranked = sorted(zip(heads, single, strict=True), key=lambda item: (-item[1].mean, item[0]))
+    return FamilyTrace(measured.name, tuple(pairs), mapping, total, joint, tuple(ranked), share)
+
+
+def bootstrap(values: Float[np.ndarray, "thing pair"], *, seed: int = 0) -> list[Interval]:
+    """Mean and 95% percentile interval of each thing, over seeded resamples of the pairs, the same for every thing."""
+    ends = np.quantile(resampled(values, seed=seed), (0.025, 0.975), axis=0)
+    return [Interval(*map(float, three)) for three in zip(values.mean(1), *ends, strict=True)]
+
+
+def resampled(
+    values: Float[np.ndarray, "thing pair"], *, seed: int = 0
+) -> Float[np.ndarray, "resample thing"]:
+    """The mean of each thing over each bootstrap resample of the pairs."""
+    return np.concatenate([weights @ values.T for weights in _weights(values.shape[1], seed)])
+
+
+def _weights(pairs: int, seed: int) -> Iterator[Float[np.ndarray, "resample pair"]]:
+    """How much each pair counts in each resample, some resamples at a time."""
+    _, state, _ = random.Random(f"bootstrap/{seed}").getstate()
+    draw = np.random.RandomState()
+    draw.set_state(("MT19937", state[:-1], state[-1]))
+    step = max(1, _AT_ONCE // pairs)
+    for start in range(0, RESAMPLES, step):
+        chosen = (draw.random_sample((min(step, RESAMPLES - start), pairs)) * pairs).astype(np.int64)
+        rows = np.arange(len(chosen))[:, None] * pairs
+        yield np.bincount((rows + chosen).ravel(), minlength=chosen.size).reshape(chosen.shape) / pairs

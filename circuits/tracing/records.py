@@ -1,0 +1,459 @@
+"""What a question is answered with: frozen records of plain values, equal by value, that are saved, loaded and queried.
+
+1. A `Circuit` holds `Mapping`s (which heads carry key → query), `Span`s (which layers hold a token's information) and the `Output`.
+2. `circuit.json` holds every number, `circuit.safetensors` beside it the attention patterns. The JSON carries the sha256 of both: a
+   sidecar of another circuit is refused, a JSON that was edited is read with a warning.
+3. Queries only read. What they need from above this module (drawing, tables, measuring again) is listed in `circuits.links`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import warnings
+from collections.abc import Mapping as MappingType
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as read_arrays
+from safetensors.numpy import save as write_arrays
+
+from circuits.errors import CircuitsError, EdgeError, FileError, PromptError
+from circuits.files import parse_json, read_bytes, to_json, to_record, write_folder
+from circuits.heads import Edge, Head
+from circuits.links import above
+from circuits.prompts import Metric, Noise, Prompt
+
+if TYPE_CHECKING:
+    import networkx as nx
+    import pandas as pd
+
+SCHEMA: Final = 1
+SHARE: Final = (
+    0.8  # the share of a mapping's total that its carriers must reach, unless the user says otherwise
+)
+CARRIES: Final = (
+    0.05  # a mapping with at least this total belongs to a circuit, unless the user says otherwise
+)
+_LEAST_TOTAL: Final = 1e-6  # of a mapping that has carriers; modulation divides by it
+
+
+@dataclass(frozen=True, slots=True)
+class HeadEffect:
+    """What one head does on one mapping; effects are shares of the gap, loadings too."""
+
+    head: Head
+    effect: float  # swap: its counterfactual message put into the clean run
+    restore: float  # its clean message put back into the counterfactual run
+    loading: float  # the linear share of the same message, patterns and norms frozen
+    weight: float  # attention weight of the edge in the clean run (zero if its gate is shut)
+    counterfactual_weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the greedy path: the head added, and the joint effect of all heads up to here."""
+
+    head: Head
+    joint: float
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """How far to trust a mapping."""
+
+    random_mean: float  # effect of as many random heads as there are carriers
+    random_p95: float
+    random_draws: int
+    key_totals: tuple[float, ...]  # total of every key 0…query to the same query: is this key special?
+    sufficiency: (
+        float  # all heads of the mapping swapped except the carriers: the share of the total that is left
+    )
+    identity: float  # clean patched into clean; 0 up to rounding
+    share: float = SHARE  # the share at which `random_*` and `sufficiency` were measured
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """Key → query: its total, what each head does, and the greedy path from one head to all that help."""
+
+    key: int
+    query: int
+    total: float
+    restore: float  # the total in the other direction
+    heads: tuple[HeadEffect, ...] = ()  # strongest first
+    path: tuple[Step, ...] = ()
+    controls: Controls | None = None
+
+    def carriers(self, share: float = SHARE) -> tuple[Head, ...]:
+        """The heads found by greedy forward selection until their joint effect reaches `share` of the total."""
+        return tuple(step.head for step in self._steps(share))
+
+    def modulation(self, share: float = SHARE) -> float:
+        """Joint effect of the carriers as a share of the total (0 where nothing is carried)."""
+        steps = self._steps(share)
+        return steps[-1].joint / self.total if steps else 0.0
+
+    def _steps(self, share: float) -> tuple[Step, ...]:
+        check_share(share)
+        for count, step in enumerate(self.path, 1):
+            if step.joint >= share * self.total:
+                return self.path[:count]
+        return self.path
+
+    @property
+    def negative(self) -> tuple[HeadEffect, ...]:
+        """The heads that work against the answer, strongest first."""
+        return tuple(
+            sorted((each for each in self.heads if each.effect < -0.01), key=lambda each: each.effect)
+        )
+
+    def effect_of(self, head: str | Head) -> HeadEffect:
+        """What one head does on this mapping."""
+        wanted = Head.parse(head)
+        for each in self.heads:
+            if each.head == wanted:
+                return each
+        raise PromptError(f"no head {wanted} was measured on {self.key}→{self.query}")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where in depth a token's information lives: `layers` leave it there, `built` write it (inclusive ranges of layers)."""
+
+    label: str
+    positions: tuple[int, ...]
+    layers: tuple[int, int] | None
+    built: tuple[tuple[int, int], ...]
+    effect: float  # the largest effect of replacing the residual stream there
+    residual: tuple[float, ...]  # effect of replacing the residual stream at the input of layer 0…L
+    writes: tuple[float, ...]  # effect of replacing what block 0…L-1 writes there
+    counterfactual: str  # what was put in the token's place
+
+    def __str__(self) -> str:
+        held = "no layer" if self.layers is None else f"layer {self.layers[0]}-{self.layers[1]}"
+        return f"{self.label} / {held}" + (f" / built in {self.built_text}" if self.built else "")
+
+    @property
+    def built_text(self) -> str:
+        return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in self.built)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the model says at the last position."""
+
+    token: str
+    probability: float
+    layer: int  # the number of layers: the output stands above them all
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    """The model that was measured."""
+
+    name: str
+    fingerprint: str  # sha256 of its weights
+    layers: int
+    heads: int
+    gated: bool
+    reads_bos: bool
+    width: int  # d_model
+    parallel: bool  # attention and MLP read the same stream
+    open_edges: int  # edges of the clean run with a weight above zero
+    edges: int  # all edges of the prompt: layers × heads × T(T+1)/2
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """Spans, mappings with their carriers, and the output, for one pair on one model."""
+
+    source: MeasuredModel
+    prompt: Prompt
+    counterfactual: Prompt | Noise
+    metric: Metric
+    clean_value: float  # the metric on the clean prompt
+    counterfactual_value: float
+    mappings: tuple[Mapping, ...]  # strongest first
+    spans: tuple[Span, ...]
+    output: Output
+    focus: tuple[int, int] | None  # the mapping that the user asked for, if any
+    engine: Literal["fast", "plain"]  # the path that ran
+    seed: int
+    versions: tuple[tuple[str, str], ...]
+    arrays_sha256: str
+    arrays: MappingType[str, np.ndarray] = field(
+        compare=False, repr=False, hash=False
+    )  # "patterns": (layer, head, query, key)
+
+    @property
+    def gap(self) -> float:
+        return self.clean_value - self.counterfactual_value
+
+    @property
+    def front(self) -> Mapping | None:
+        """The mapping to show first: the one that the user asked for, or the strongest; None where there is none."""
+        if self.focus is None:
+            return self.mappings[0] if self.mappings else None
+        return next(
+            (mapping for mapping in self.mappings if (mapping.key, mapping.query) == self.focus), None
+        )
+
+    @property
+    def share(self) -> float:
+        """The share at which this circuit was measured, and at which it is shown."""
+        return SHARE if self.front is None or self.front.controls is None else self.front.controls.share
+
+    # Questions
+
+    def mapping(self, key: int | str | None = None, query: int | str | None = None) -> Mapping:
+        """The mapping key → query; with neither named, the one in front."""
+        if key is None and query is None:
+            if self.front is None:
+                raise PromptError("no mapping of this prompt carries anything, so there is none to show")
+            return self.front
+        wanted = (
+            self.prompt.position(0 if key is None else key),
+            self.prompt.position(-1 if query is None else query),
+        )
+        for mapping in self.mappings:
+            if (mapping.key, mapping.query) == wanted:
+                return mapping
+        carried = ", ".join(f"{mapping.key}→{mapping.query}" for mapping in self.mappings)
+        raise PromptError(
+            f"mapping {wanted[0]}→{wanted[1]} is not in this circuit; it has {carried or 'none'}"
+        )
+
+    def carriers(
+        self, key: int | str | None = None, query: int | str | None = None, *, share: float = SHARE
+    ) -> tuple[Head, ...]:
+        """The heads that carry `share` of a mapping."""
+        return self.mapping(key, query).carriers(share)
+
+    def heads(self, *, min_effect: float = 0.05) -> tuple[Head, ...]:
+        """Every head that has at least this effect on some mapping, strongest first."""
+        strongest: dict[Head, float] = {}
+        for each in (effect for mapping in self.mappings for effect in mapping.heads):
+            strongest[each.head] = max(abs(each.effect), strongest.get(each.head, 0.0))
+        kept = (head for head, effect in strongest.items() if effect >= min_effect)
+        return tuple(sorted(kept, key=lambda head: (-strongest[head], head)))
+
+    def into(self, query: int | str) -> tuple[Mapping, ...]:
+        """The mappings that end at a position, strongest first."""
+        end = self.prompt.position(query)
+        return tuple(mapping for mapping in self.mappings if mapping.query == end)
+
+    def edges(
+        self, *, head: str | Head | None = None, min_effect: float = 0.0
+    ) -> tuple[tuple[Edge, HeadEffect], ...]:
+        """Every measured edge (of one head) with what it does, strongest first."""
+        wanted = None if head is None else self._checked(head)
+        listed = [
+            (Edge(effect.head, mapping.key, mapping.query), effect)
+            for mapping in self.mappings
+            for effect in mapping.heads
+            if wanted in (None, effect.head) and abs(effect.effect) >= min_effect
+        ]
+        return tuple(sorted(listed, key=lambda pair: (-abs(pair[1].effect), pair[0])))
+
+    def paths(self, start: int | str, end: int | str) -> tuple[tuple[str, ...], ...]:
+        """Every route through the graph from a token to a token or to the output, as the labels passed."""
+        return above("routes")(self, start, end)
+
+    def without(self, *heads: str | Head, model: Any = None) -> Circuit:
+        """The circuit measured anew with these heads swapped to the counterfactual throughout (never a subtraction)."""
+        return above("measure_without")(self, tuple(map(self._checked, heads)), model=model)
+
+    def pattern(self, head: str | Head) -> np.ndarray:
+        """The attention map of a head in the clean run, (query, key)."""
+        checked = self._checked(head)
+        return self.arrays["patterns"][checked.layer, checked.index]
+
+    def _checked(self, head: str | Head) -> Head:
+        parsed = Head.parse(head)
+        if parsed.layer >= self.source.layers or parsed.index >= self.source.heads:
+            last = Head(self.source.layers - 1, self.source.heads - 1)
+            raise EdgeError(f"no head {parsed} in {self.source.name}, which has L0H0…{last}")
+        return parsed
+
+    # Other forms
+
+    def to_graph(self, *, share: float | None = None) -> nx.MultiDiGraph:
+        """Spans and the output as nodes, mappings and residual streams as edges; carriers are those of `share`."""
+        return above("to_graph")(self, share=share)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per measured edge."""
+        import pandas as pd
+
+        rows = [
+            {"edge": str(edge), "key": edge.key, "query": edge.query}
+            | asdict(effect)
+            | {"head": str(effect.head)}
+            for edge, effect in self.edges()
+        ]
+        return pd.DataFrame(rows)
+
+    def __str__(self) -> str:
+        return above("to_text")(self)
+
+    def _repr_html_(self) -> str:
+        return above("to_html")(self)
+
+    # Files
+
+    def to_json(self) -> str:
+        """Every number of the circuit; the same circuit gives the same bytes."""
+        plain = {"schema": SCHEMA} | {
+            name: getattr(self, name) for name in self.__slots__ if name != "arrays"
+        }
+        body = to_json(plain, default=_to_plain, sort_keys=True)
+        return body[:-2] + f',\n "sha256": "{_sha256(body.encode())}"\n}}\n'
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `circuit.json` and `circuit.safetensors` into a folder and return the path of the first."""
+        contents = {"circuit.safetensors": to_bytes(self.arrays), "circuit.json": self.to_json().encode()}
+        write_folder(
+            Path(folder), lambda aside: [(aside / name).write_bytes(data) for name, data in contents.items()]
+        )
+        return Path(folder) / "circuit.json"
+
+    @classmethod
+    def load(cls, path: str | Path) -> Circuit:
+        """Read a circuit from its folder or its `circuit.json`."""
+        file = Path(path)
+        file = file / "circuit.json" if os.path.isdir(file) else file  # noqa: PTH112 (answers no where a Path would raise)
+        record, sidecar = _opened(file), file.with_suffix(".safetensors")
+        packed = read_bytes(sidecar)
+        if _sha256(packed) != record.get("arrays_sha256"):
+            raise FileError(
+                f"{sidecar} does not belong to {file} (its sha256 differs); copy both files of a circuit together"
+            )
+        try:
+            circuit = replace(to_record(cls, record | {"arrays": {}}), arrays=_unpacked(packed))
+            _check(circuit)
+        except CircuitsError as why:
+            raise FileError(
+                f"{file} is not a circuit that this version can read ({why}); measure it again"
+            ) from why
+        return circuit
+
+
+def check_share(share: float) -> None:
+    """Refuse a share that no set of heads could reach, or that every set does."""
+    if not 0 < share <= 1:
+        raise PromptError(f"a share must be above 0 and at most 1, not {share}")
+
+
+def finite(value: float) -> float:
+    """A number that JSON can hold, or an error that says that the measurement broke down."""
+    if not math.isfinite(value):
+        raise PromptError("the model gave a value that is not a finite number; check its weights and dtype")
+    return float(value)
+
+
+def to_bytes(arrays: MappingType[str, np.ndarray]) -> bytes:
+    """The sidecar's content."""
+    return write_arrays({name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)})
+
+
+def sha256_of(arrays: MappingType[str, np.ndarray]) -> str:
+    """What `arrays_sha256` must be for these arrays."""
+    return _sha256(to_bytes(arrays))
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Head):
+        return str(value)
+    if isinstance(value, Metric):
+        return {name: getattr(value, name) for name in value.__slots__ if name != "function"}
+    if hasattr(value, "__slots__"):
+        return {name: getattr(value, name) for name in value.__slots__}
+    raise TypeError(f"{type(value).__name__} has no place in circuit.json")
+
+
+def _opened(file: Path) -> dict[str, Any]:
+    """The JSON object of a circuit file of this schema. An edited one is the user's own: said, and read as it stands."""
+    record = parse_json(read_bytes(file), file)
+    if not isinstance(record, dict) or "schema" not in record:
+        raise FileError(f"{file} is not a circuit: it has no schema")
+    if record["schema"] != SCHEMA or type(record["schema"]) is not int:
+        raise FileError(
+            f"{file} has schema {repr(record['schema'])[:40]}, this version reads {SCHEMA}; measure the circuit again"
+        )
+    written = record.pop("sha256", None)
+    if written != _sha256(to_json(record, sort_keys=True).encode()):
+        warnings.warn(
+            f"{file} was edited since it was written; its numbers are taken as they stand", stacklevel=3
+        )
+    del record["schema"]
+    return record
+
+
+def _unpacked(packed: bytes) -> dict[str, np.ndarray]:
+    try:
+        return read_arrays(packed)
+    except (
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as why:  # the last three: a type that numpy does not have
+        raise FileError(f"its arrays cannot be read: {why}") from why
+
+
+def _check(circuit: Circuit) -> None:
+    """Refuse a circuit whose parts do not belong together: what reads it relies on this."""
+    length, model = len(circuit.prompt), circuit.source
+    patterns = circuit.arrays.get("patterns")
+    size = (model.layers, model.heads, length, length)
+    if (
+        patterns is None
+        or patterns.shape != size
+        or patterns.dtype.kind != "f"
+        or not np.isfinite(patterns).all()
+    ):
+        raise FileError(
+            f"its patterns are not finite numbers for {model.layers} layers × {model.heads} heads × {length} × {length}"
+        )
+    other = circuit.counterfactual
+    if isinstance(other, Prompt) and len(other) != length:
+        raise FileError(f"its counterfactual has {len(other)} tokens and its prompt {length}")
+    groups = [span.positions for span in circuit.spans] + (
+        [other.positions] if isinstance(other, Noise) else []
+    )
+    if any(not 0 <= position < length for group in [*groups, circuit.focus or ()] for position in group):
+        raise FileError(f"it names a position outside its prompt, which has 0…{length - 1}")
+    if min(model.layers, model.heads, model.width, model.edges) < 1 or circuit.output.layer != model.layers:
+        raise FileError("its model has no size, or its output is not above all layers")
+    for mapping in circuit.mappings:
+        _check_mapping(mapping, circuit)
+    for span in circuit.spans:
+        ranges = [*span.built, *([span.layers] if span.layers else [])]
+        if any(not 0 <= first <= last <= model.layers for first, last in ranges) or not span.positions:
+            raise FileError(f"the span of {span.label!r} has no position, or layers that its model lacks")
+        if len(span.residual) != model.layers + 1 or len(span.writes) != model.layers:
+            raise FileError(f"the span of {span.label!r} does not have one value per layer")
+
+
+def _check_mapping(mapping: Mapping, circuit: Circuit) -> None:
+    name, controls = f"mapping {mapping.key}→{mapping.query}", mapping.controls
+    if not 0 <= mapping.key <= mapping.query < len(circuit.prompt):
+        raise FileError(f"{name} lies outside its prompt or runs backwards")
+    measured = {circuit._checked(effect.head) for effect in mapping.heads}
+    if len(measured) < len(mapping.heads) or not {step.head for step in mapping.path} <= measured:
+        raise FileError(f"{name} names a head twice, or a carrier that was not measured")
+    if mapping.path and mapping.total < _LEAST_TOTAL:
+        raise FileError(f"{name} carries nothing and yet has carriers")
+    if controls is not None and not (
+        0 < controls.share <= 1 and len(controls.key_totals) == mapping.query + 1
+    ):
+        raise FileError(f"{name} has controls that are not those of its query")
