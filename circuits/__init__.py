@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from circuits.engine import Row, prepare, scan
+    from circuits.engine import Row, prepare
+    from circuits.engine.loadings import scan
     from circuits.errors import CircuitsError
     from circuits.heads import Edge, Head
     from circuits.models.load import as_model, load
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from circuits.tracing.trace import trace
 
 _HOMES = {
-    "engine": ("Row", "prepare", "scan"),
+    "engine": ("Row", "prepare"),
+    "engine.loadings": ("scan",),
     "errors": ("CircuitsError",),
     "heads": ("Edge", "Head"),
     "models.load": ("as_model", "load"),

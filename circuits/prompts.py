@@ -120,6 +120,27 @@ class Metric:
         """The tokens whose logits it needs, or None for the whole vocabulary."""
         return (self.answer, self.foil) if self.kind == "logit_diff" and self.foil is not None else None
 
+    def read(
+        self, logits: Float[torch.Tensor, "row vocab"], clean: Predictions | None = None
+    ) -> Float[torch.Tensor, " row"]:
+        """Its value for each row of logits at the last position; `kl` compares with those of the clean run."""
+        match self.kind:
+            case "logit_diff":
+                return logits[:, self.answer] - logits[:, self.foil]
+            case "logprob":
+                return logits.log_softmax(-1)[:, self.answer]
+            case "kl":
+                assert clean is not None
+                expected = clean.log_softmax(-1)
+                return -(expected.exp() * (expected - logits.log_softmax(-1))).sum(-1)
+        assert self.function is not None
+        values = self.function(logits)
+        if values.shape != logits.shape[:1]:
+            raise PromptError(
+                f"a metric function takes logits (row, vocab) and returns one number a row, not {tuple(values.shape)}"
+            )
+        return values
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare, prepare_and_measure, scan
-from circuits.engine.cache import Layer
+from circuits.engine.rows import Layer
 from circuits.engine.layout import Block
-from circuits.engine.linear import loadings
+from circuits.engine.loadings import loadings
 from circuits.engine.rows import Change
 from circuits.errors import EdgeError, PromptError
 from circuits.heads import Edge, Head

@@ -3,24 +3,11 @@
 1. `prepare` runs a batch of pairs of equal length once clean and once counterfactual, and keeps both runs.
 2. `Runs.effects` takes rows (sets of changes) and a direction, and measures all of them together: by the fast path where the
    model's layout is known, else by the plain path. `Runs.path` says which.
-3. `prepare_and_measure` does both in one pass over the model.
+3. `select` adds heads one after the other, greedily; `scan` measures every edge; `loadings` is the linear reading of all edges.
 4. A row that changes nothing (its gates are shut in both runs, or it lies before the first difference) costs nothing: exactly 0.
 """
 
-from circuits.engine.preparing import prepare, prepare_and_measure, settled
 from circuits.engine.rows import DIRECTIONS, Change, Direction, Row
-from circuits.engine.runs import Runs
-from circuits.engine.scan import Scan, scan
+from circuits.engine.runs import Runs, prepare
 
-__all__ = [
-    "DIRECTIONS",
-    "Change",
-    "Direction",
-    "Row",
-    "Runs",
-    "Scan",
-    "prepare",
-    "prepare_and_measure",
-    "scan",
-    "settled",
-]
+__all__ = ["DIRECTIONS", "Change", "Direction", "Row", "Runs", "prepare"]

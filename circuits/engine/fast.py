@@ -1,103 +1,206 @@
-"""The fast path: carry only what changes, all rows together.
+"""The fast path: carry only what changes, and take everything that is under way up the model together.
 
 A change at layer l and position p can only reach positions ≥ p, above l. So rows that share their first position `start` form a
-stream (pair, row, position ≥ start, d_model); everything before `start` is read from the base run and shared.
+stream (input, row, position ≥ start, d_model); everything before `start` is read from the base run and shared.
 
-1. A row whose first change is a write (an edge, a head, a block's output) joins after the attention of that layer, as the base
-   run's stream plus the change. One whose first change comes before (the residual stream, a knocked-out score) joins at its input.
-2. A row that differs from the base at `start` alone is *narrow*: the MLP of its layer and the projections of the next run for that
-   one position. One attention later it is wide.
-3. The answer is read at the last position, so in the last layer only that query is computed.
-4. Rows climb (`climb`) with the runs that they change, or behind them; streams of several starts climb together.
+1. `climb` takes streams through the blocks in step. In every block each stream hands over what it wants projected, written and put
+   through the MLP; `climb` stacks what all of them hand over, so that each matrix is read once and multiplies one tall stack.
+2. `WholeRun` is a run of the model that leaves each layer in a cache as it passes. A counterfactual run shares the positions before
+   the first difference with the clean run ahead of it.
+3. `RowStream` carries rows. One whose first change is a write (an edge, a head, a block's output) joins after the attention of that
+   layer, as the base run's stream plus the change. One whose first change comes before (the residual stream, a knocked-out score)
+   joins at its input. A row that differs from the base at `start` alone is *narrow*: the MLP of its layer and the projections of the
+   next run for that one position. One attention later it is wide.
+4. The metric is read at the last position, so above the attention of the last block only that position is computed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 
-from circuits.engine.cache import Cache, FromRun, Source
-from circuits.engine.climb import Traveller, climb, turns
-from circuits.engine.layout import Layout
-from circuits.engine.rows import Change, Row, Site
+from circuits.engine.layout import Heads, Layout
+from circuits.engine.rows import Cache, Change, ChangeTable, Layer, NewValues, Row, Site
 
-Rows = Float[torch.Tensor, "pair row pos d_model"]
-Heads = Float[torch.Tensor, "pair row pos head d_head"]
+Tensors = list[torch.Tensor]
+Rows = Float[torch.Tensor, "input row pos d_model"]
+RowHeads = Float[torch.Tensor, "input row pos head d_head"]
+
+
+class Stream(Protocol):
+    """Something that climbs: in each block it is asked four times, and answered with one product for each of its tensors."""
+
+    def enter(self, layer: int) -> Tensors: ...  # streams at the block's input -> queries, keys and values
+    def attend(
+        self, layer: int, projected: Tensors
+    ) -> Tensors: ...  # heads' outputs, beside each other -> what they write
+    def write(
+        self, layer: int, written: Tensors
+    ) -> Tensors: ...  # streams that the MLP reads -> what it adds
+    def leave(self, layer: int, added: Tensors) -> None: ...
+
+
+def climb(layout: Layout, streams: Sequence[Stream]) -> None:
+    """Take the streams to the top, each block in the order in which they are given: one may read what those before it left."""
+    for layer, block in enumerate(layout.blocks):
+        projected = _together(block.project, [stream.enter(layer) for stream in streams])
+        read = [stream.attend(layer, own) for stream, own in zip(streams, projected, strict=True)]
+        written = _together(block.write, read)
+        middle = [stream.write(layer, own) for stream, own in zip(streams, written, strict=True)]
+        for stream, added in zip(streams, _together(block.mlp_output, middle), strict=True):
+            stream.leave(layer, added)
+
+
+def _together(product: Callable[[torch.Tensor], torch.Tensor], wanted: Sequence[Tensors]) -> list[Tensors]:
+    """One product for all: (…, width) each."""
+    flat = [tensor.flatten(0, -2) for own in wanted for tensor in own]
+    filled = [part for part in flat if len(part)] or flat[:1]
+    if not filled:
+        return [[] for _ in wanted]
+    parts = iter(
+        product(filled[0] if len(filled) == 1 else torch.cat(filled)).split([len(part) for part in flat])
+    )
+    return [[next(parts).unflatten(0, tensor.shape[:-1]) for tensor in own] for own in wanted]
 
 
 @dataclass(frozen=True, slots=True)
-class Todo:
-    """Changes of one site in one layer as index tensors: which row, which position, which head, which key."""
+class Taken:
+    """Messages of key → query that are swapped in a whole run and in every row on top of it: of other heads for each input."""
 
-    row: Int[torch.Tensor, " change"]
-    at: Int[torch.Tensor, " change"]
-    head: Int[torch.Tensor, " change"]
-    key: Int[torch.Tensor, " change"]
+    heads: Bool[torch.Tensor, "input layer head"]
+    key: int
+    query: int
+    new: Cache
 
-    @classmethod
-    def of(cls, changes: Sequence[tuple[int, Change]], device: torch.device) -> Todo:
-        table = torch.tensor([(row, c.position, c.head, c.key) for row, c in changes], device=device).reshape(
-            -1, 4
+    def change(self, layer: int, weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """What to add to (input, …, head, d_head), given the weight (…, head) and the value (…, head, d_head) of the edge now."""
+        stored = self.new.layers[layer]
+        message = (
+            stored.pattern[:, :, self.query, self.key, None] * stored.value[:, :, self.key]
+        )  # (input, head, d_head)
+        chosen = self.heads[:, layer, :, None]
+        if weight.ndim == 3:  # (input, row, head)
+            message, chosen = message[:, None], chosen[:, None]
+        return (message - weight[..., None] * value) * chosen
+
+
+class WholeRun:
+    """A run from `cache.final`, at first the embedded tokens. Before `start` it is the same as the run ahead of it."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        cache: Cache,
+        *,
+        start: int = 0,
+        ahead: Cache | None = None,
+        taken: Taken | None = None,
+    ) -> None:
+        self.layout, self.cache, self.start, self.ahead, self.taken = layout, cache, start, ahead, taken
+        self.length, self.last = cache.final.shape[1], len(layout.blocks) - 1
+        self.rotation = layout.rotation_from(cache.final, start)
+        self.future = torch.ones(self.length, self.length, dtype=torch.bool, device=cache.final.device).triu(
+            1
+        )[start:]
+
+    def enter(self, layer: int) -> Tensors:
+        return [self.cache.final[:, self.start :]]
+
+    def attend(self, layer: int, projected: Tensors) -> Tensors:
+        heads = (rearrange(x, "i t h d -> i h t d") for x in self.layout.split(projected[0], self.rotation))
+        query, key, value = (
+            self._whole(own, name, 2) for own, name in zip(heads, ("query", "key", "value"), strict=True)
         )
-        return cls(*table.unbind(1))
+        scores = (
+            (query[:, :, self.start :] @ key.mT).mul_(self.layout.scale).masked_fill_(self.future, -torch.inf)
+        )
+        pattern = self.layout.attend(scores)
+        z = rearrange(pattern @ value, "i h t d -> i t h d")
+        if self.taken is not None:
+            row, column = self.taken.query - self.start, self.taken.key
+            z[:, row] += self.taken.change(layer, pattern[:, :, row, column], value[:, :, column])
+        z = z[:, -1:] if layer == self.last else z
+        nothing = self.cache.final[:, :0]
+        whole = self._whole(pattern, "pattern", 2), value, self._whole(z, "z")
+        self.cache.layers = (
+            *self.cache.layers,
+            Layer(self.cache.final, *whole, nothing, nothing, query=query, key=key),
+        )
+        return [z.flatten(-2)]
 
+    def write(self, layer: int, written: Tensors) -> Tensors:
+        self.cache.layers[layer].attention = self._whole(written[0], "attention")
+        stream = self.cache.final[:, -written[0].shape[1] :]
+        return [stream if self.layout.parallel else stream + written[0]]
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows in the middle of a block, after its attention. The stream may be one for all of them."""
+    def leave(self, layer: int, added: Tensors) -> None:
+        stored = self.cache.layers[layer]
+        stored.mlp = self._whole(added[0], "mlp")
+        self.cache.final = stored.pre + stored.attention + stored.mlp
 
-    rows: list[int]
-    narrow: bool
-    stream: Rows
-    z: Heads
+    def _whole(self, own: torch.Tensor, name: str, dim: int = 1) -> torch.Tensor:
+        """All positions: in front of its own those of the run ahead, or NaN for what is left behind. A copy: stacks are let go."""
+        missing, layer = self.length - own.shape[dim], len(self.cache.layers) - (name in ("attention", "mlp"))
+        if missing == 0:
+            return own.clone(memory_format=torch.contiguous_format)
+        if self.ahead is not None:
+            return torch.cat((getattr(self.ahead.layers[layer], name).narrow(dim, 0, missing), own), dim)
+        return torch.cat(
+            (own.new_full((*own.shape[:dim], missing, *own.shape[dim + 1 :]), torch.nan), own), dim
+        )
 
 
 def carry(
     layout: Layout,
     base: Cache,
-    source: Source,
+    new: NewValues,
     rows: Sequence[Row],
     *,
-    knockout: bool,
+    knockout: bool = False,
     budget: int,
-    along: Sequence[Traveller] = (),
-) -> Float[torch.Tensor, "pair row d_model"]:
+    behind: WholeRun | None = None,
+) -> Float[torch.Tensor, "input row d_model"]:
     """The stream of every row at the last position above the last layer, at most `budget` bytes of rows at a time.
 
-    Where base and source are still to be run, `along` holds their travellers: they climb with the first rows.
+    Where the base is still to be run, `behind` is its run: the first rows climb behind it, and what it has taken holds in all rows.
     """
     top = base.final.new_empty(len(base.final), len(rows), base.final.shape[-1])
+    taken, leading = (None, []) if behind is None else (behind.taken, [behind])
     for chunk in _chunks(layout, base, rows, budget):
         by_start: dict[int, list[int]] = defaultdict(list)
         for index in chunk:
             by_start[rows[index].first_position].append(index)
-        streams = [
-            _Stream(layout, base, source, [rows[index] for index in group], knockout=knockout)
-            for group in by_start.values()
-        ]
-        climb(layout, [*along, *(stream.travel() for stream in streams)])
-        along = ()
-        for group, stream in zip(by_start.values(), streams, strict=True):
-            top[:, group] = stream.top()
-    climb(layout, along)
+        streams = {
+            start: RowStream(
+                layout, base, new, [rows[index] for index in group], knockout=knockout, taken=taken
+            )
+            for start, group in by_start.items()
+        }
+        climb(layout, [*leading, *streams.values()])
+        leading = []
+        for start, group in by_start.items():
+            top[:, group] = streams[start].top()
+    if leading:
+        climb(layout, leading)
     return top
 
 
 def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
     """The rows in the order in which they join, as many at a time as the budget holds, at least one."""
-    pairs, length, width = base.final.shape
-    position = (
-        pairs * (16 * width + 3 * layout.heads * length) * base.final.element_size()
-    )  # live at once, per position of a row
+    inputs, length, width = base.final.shape
+    live = (
+        inputs * (16 * width + 3 * layout.heads * length) * base.final.element_size()
+    )  # at once, per position of a row
     chunk: list[int] = []
     held = 0
     for index in sorted(range(len(rows)), key=lambda index: rows[index].first_layer):
-        needed = position * (length - rows[index].first_position)
+        needed = live * (length - rows[index].first_position)
         if chunk and held + needed > budget:
             yield chunk
             chunk, held = [], 0
@@ -107,21 +210,47 @@ def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> It
         yield chunk
 
 
-class _Stream:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows in the middle of a block, after its attention. The stream may be one for all of them."""
+
+    rows: list[int]
+    narrow: bool
+    stream: Rows
+    z: RowHeads
+
+
+class RowStream:
     """Rows that share their first position, on their way up."""
 
     def __init__(
-        self, layout: Layout, base: Cache, source: Source, rows: Sequence[Row], *, knockout: bool
+        self,
+        layout: Layout,
+        base: Cache,
+        new: NewValues,
+        rows: Sequence[Row],
+        *,
+        knockout: bool,
+        taken: Taken | None = None,
     ) -> None:
-        self.layout, self.base, self.source, self.rows, self.knockout = layout, base, source, rows, knockout
+        self.layout, self.base, self.new, self.rows, self.knockout, self.taken = (
+            layout,
+            base,
+            new,
+            rows,
+            knockout,
+            taken,
+        )
         self.start = rows[0].first_position
-        self.pairs, self.length, self.width = base.final.shape
+        self.inputs, self.length, self.width = base.final.shape
         self.top_layer = len(layout.blocks)
-        self.rotation = turns(layout.positions(base.final), slice(self.start, None))
-        self.wide_rows: list[int] = []  # which row stands at each place of `wide`
+        self.rotation = layout.rotation_from(base.final, self.start)
+        self.wide_rows: list[int] = []  # which rows `wide` holds, in its order
         self.narrow_rows: list[int] = []
-        self.wide: Rows = base.final.new_empty(self.pairs, 0, self.length - self.start, self.width)
-        self.narrow: Rows = base.final.new_empty(self.pairs, 0, 1, self.width)
+        self.wide: Rows = base.final.new_empty(self.inputs, 0, self.length - self.start, self.width)
+        self.narrow: Rows = base.final.new_empty(self.inputs, 0, 1, self.width)
+        self.parts: list[Part] = []  # the rows in the middle of a block
+        self.middle: list[Rows] = []
         self.joining: dict[tuple[int, bool, bool], list[int]] = defaultdict(
             list
         )  # (layer, late, narrow) -> rows
@@ -139,21 +268,38 @@ class _Stream:
         narrow = self.start < self.length - 1 and all(change.position == self.start for change in first)
         return lowest, late, narrow and lowest < self.top_layer - late
 
-    def travel(self) -> Traveller:
-        """Every row from where it joins to the top."""
-        for layer in range(self.top_layer):
-            self._join_early(layer)
-            projected = yield [self.wide, self.narrow]
-            parts = [*self._attend(layer, *projected), *self._join_late(layer)]
-            written = yield [part.z.flatten(-2) for part in parts]
-            middle = [self._middle(layer, part, own) for part, own in zip(parts, written, strict=True)]
-            added = yield [part.stream for part in parts] if self.layout.parallel else middle
-            self._leave(layer, parts, middle, added)
-        self._join_early(self.top_layer)
-        yield []
+    # The four steps of a block
 
-    def top(self) -> Float[torch.Tensor, "pair row d_model"]:
-        top = self.wide.new_empty(self.pairs, len(self.rows), self.width)
+    def enter(self, layer: int) -> Tensors:
+        self._join_early(layer)
+        return [self.wide, self.narrow]
+
+    def attend(self, layer: int, projected: Tensors) -> Tensors:
+        self.parts = [*self._attended(layer, *projected), *self._join_late(layer)]
+        return [part.z.flatten(-2) for part in self.parts]
+
+    def write(self, layer: int, written: Tensors) -> Tensors:
+        for part, own in zip(self.parts, written, strict=True):
+            if table := self._table(layer, "attention", part.rows):
+                own[:, table.row, table.position - self._first(layer)] = self.new.attention(
+                    layer, table.position
+                )
+        self.middle = [part.stream + own for part, own in zip(self.parts, written, strict=True)]
+        return [part.stream for part in self.parts] if self.layout.parallel else self.middle
+
+    def leave(self, layer: int, added: Tensors) -> None:
+        self.wide_rows, self.narrow, self.narrow_rows = [], self.narrow[:, :0], []
+        for part, stream, mlp in zip(self.parts, self.middle, added, strict=True):
+            if table := self._table(layer, "mlp", part.rows):
+                mlp = mlp.expand_as(stream).clone()
+                mlp[:, table.row, table.position - self._first(layer)] = self.new.mlp(layer, table.position)
+            self._add(stream.add_(mlp), part.rows, narrow=part.narrow)
+        self.parts, self.middle = [], []
+
+    def top(self) -> Float[torch.Tensor, "input row d_model"]:
+        """The last position of every row above the last block."""
+        self._join_early(self.top_layer)
+        top = self.wide.new_empty(self.inputs, len(self.rows), self.width)
         top[:, self.wide_rows] = self.wide[:, :, -1]
         return top
 
@@ -161,49 +307,57 @@ class _Stream:
         """The first position that is still needed in the output of a layer: above the last block only the last is read."""
         return self.length - 1 if layer >= self.top_layer - 1 else self.start
 
-    def _todo(self, layer: int, site: Site, rows: Sequence[int], first: int) -> Todo | None:
-        """The changes of these rows (numbered by their places in the list) from position `first` on."""
+    def _table(
+        self, layer: int, site: Site, rows: Sequence[int], first: int | None = None
+    ) -> ChangeTable | None:
+        """The changes of these rows (numbered by their order here) from position `first` on."""
         if not (listed := self.changes.get((layer, site))):
             return None
-        place = {row: at for at, row in enumerate(rows)}
-        chosen = [(place[row], change) for row, change in listed if row in place and change.position >= first]
-        return Todo.of(chosen, self.wide.device) if chosen else None
+        number, first = (
+            {row: number for number, row in enumerate(rows)},
+            self._first(layer) if first is None else first,
+        )
+        chosen = [
+            (number[row], change) for row, change in listed if row in number and change.position >= first
+        ]
+        return ChangeTable.of(chosen, self.wide.device) if chosen else None
 
     # Joining
 
     def _join_early(self, layer: int) -> None:
         """Rows whose residual stream (or scores) change at the input of this layer, and rows under way that change again."""
-        if self._todo(layer, "residual", self.wide_rows + self.narrow_rows, 0) is not None:
+        if self._table(layer, "residual", self.wide_rows + self.narrow_rows, 0) is not None:
             if self.narrow_rows:
                 self._add(self._widened(layer), self.narrow_rows, narrow=False)
                 self.narrow, self.narrow_rows = self.narrow[:, :0], []
             self._set_residual(layer, self.wide, self.wide_rows, self.length - self.wide.shape[2])
         for narrow in (False, True):
-            rows = self.joining.pop((layer, False, narrow), [])
-            if rows:
+            if rows := self.joining.pop((layer, False, narrow), []):
                 first = self.length - 1 if layer == self.top_layer else self.start
-                last = self.start + 1 if narrow else None
-                joined = _spread(self.base.pre(layer)[:, first:last], len(rows))
+                joined = _copies(
+                    self.base.pre(layer)[:, first : self.start + 1 if narrow else None], len(rows)
+                )
                 self._set_residual(layer, joined, rows, first)
                 self._add(joined, rows, narrow=narrow)
 
     def _set_residual(self, layer: int, stream: Rows, rows: Sequence[int], first: int) -> None:
-        if todo := self._todo(layer, "residual", rows, first):
-            stream[:, todo.row, todo.at - first] = self.source.residual(layer, todo.at)
+        if table := self._table(layer, "residual", rows, first):
+            stream[:, table.row, table.position - first] = self.new.residual(layer, table.position)
 
     def _join_late(self, layer: int) -> list[Part]:
         """Rows whose first change is a write of this layer: the base run's stream plus the change."""
-        stored, run, parts = self.base.layers[layer], FromRun(self.base), []
+        stored, first, parts = self.base.layers[layer], self._first(layer), []
         for narrow in (False, True):
             rows = self.joining.pop((layer, True, narrow), [])
             if not rows:
                 continue
-            first = self._first(layer)
             window = slice(first, self.start + 1 if narrow else None)
-            z = _spread(stored.z[:, window], len(rows))
-            if todo := self._todo(layer, "edge", rows, first):
-                where = (layer, todo.head, todo.key, todo.at)
-                _add_heads(z, todo, first, self.source.message(*where) - run.message(*where))
+            z = _copies(stored.z[:, window], len(rows))
+            if table := self._table(layer, "edge", rows):
+                edges = (layer, table.head, table.key, table.position)
+                _add_to_heads(
+                    z, table, first, self.new.message(*edges) - NewValues(self.base).message(*edges)
+                )
             self._set_heads(layer, z, rows)
             parts.append(Part(rows, narrow, stored.pre[:, None, window], z))
         return parts
@@ -217,13 +371,13 @@ class _Stream:
 
     def _widened(self, layer: int) -> Rows:
         """The narrow rows with the base run's stream at the positions where they do not differ."""
-        wide = _spread(self.base.pre(layer)[:, self.start :], len(self.narrow_rows))
+        wide = _copies(self.base.pre(layer)[:, self.start :], len(self.narrow_rows))
         wide[:, :, :1] = self.narrow
         return wide
 
-    # One block
+    # Attention
 
-    def _attend(self, layer: int, wide: torch.Tensor, narrow: torch.Tensor) -> list[Part]:
+    def _attended(self, layer: int, wide: torch.Tensor, narrow: torch.Tensor) -> list[Part]:
         """Take every row under way through the attention of one block; afterwards all of them are wide."""
         rows, first = self.wide_rows + self.narrow_rows, self._first(layer)
         if not rows:
@@ -231,107 +385,99 @@ class _Stream:
         query, key, value = self._heads(layer, wide, narrow, first)
         pattern = self._pattern(layer, query, key, rows, first)
         z = self._read(layer, pattern, value)
-        if not self.knockout and (todo := self._todo(layer, "edge", rows, first)):
-            now = self._message_now(layer, pattern, value, todo, first)
-            _add_heads(z, todo, first, self.source.message(layer, todo.head, todo.key, todo.at) - now)
+        if not self.knockout and (table := self._table(layer, "edge", rows)):
+            now = self._message_now(layer, pattern, value, table, first)
+            _add_to_heads(
+                z, table, first, self.new.message(layer, table.head, table.key, table.position) - now
+            )
+        if self.taken is not None and self.taken.query >= first:
+            self._swap_taken(layer, z, pattern, value, first)
         self._set_heads(layer, z, rows)
         needed = slice(first - self.start, None)
-        stream = (
-            torch.cat((self.wide[:, :, needed], self._widened(layer)[:, :, needed]), 1)
-            if self.narrow_rows
-            else self.wide[:, :, needed]
-        )
+        stream = self.wide[:, :, needed]
+        if self.narrow_rows:
+            stream = torch.cat((stream, self._widened(layer)[:, :, needed]), 1)
         return [Part(rows, False, stream, z)]
-
-    def _middle(self, layer: int, part: Part, written: Rows) -> Rows:
-        """The stream after the attention."""
-        if todo := self._todo(layer, "attention", part.rows, self._first(layer)):
-            written[:, todo.row, todo.at - self._first(layer)] = self.source.attention(layer, todo.at)
-        return part.stream + written
-
-    def _leave(self, layer: int, parts: Sequence[Part], middle: list[Rows], added: list[Rows]) -> None:
-        """The output of the block."""
-        self.wide_rows, self.narrow, self.narrow_rows = [], self.narrow[:, :0], []
-        for part, stream, mlp in zip(parts, middle, added, strict=True):
-            if todo := self._todo(layer, "mlp", part.rows, self._first(layer)):
-                mlp = mlp.expand_as(stream).clone()
-                mlp[:, todo.row, todo.at - self._first(layer)] = self.source.mlp(layer, todo.at)
-            self._add(stream.add_(mlp), part.rows, narrow=part.narrow)
 
     def _heads(
         self, layer: int, wide: torch.Tensor, narrow: torch.Tensor, first: int
-    ) -> tuple[Heads, Heads, Heads]:
+    ) -> tuple[RowHeads, RowHeads, RowHeads]:
         """Queries from position `first`, keys and values from `start`; narrow rows share the base's everywhere but at `start`."""
-        stored, rows = self.base.layers[layer], len(self.narrow_rows)
+        stored, count = self.base.layers[layer], len(self.narrow_rows)
         assert stored.query is not None and stored.key is not None
-        found = list(self.layout.heads_of(wide, self.rotation))
-        if rows:
-            own = self.layout.heads_of(narrow, turns(self.rotation, slice(0, 1)))
-            for at, shared in enumerate((stored.query, stored.key, stored.value)):
-                rest = _spread(rearrange(shared[:, :, self.start + 1 :], "p h t d -> p t h d"), rows)
-                found[at] = torch.cat((found[at], torch.cat((own[at], rest), 2)), 1)
-        query, key, value = found
+        heads: list[Heads] = list(self.layout.split(wide, self.rotation))
+        if count:
+            own = self.layout.split(narrow, None if self.rotation is None else self.rotation[:, :1])
+            for kind, shared in enumerate((stored.query, stored.key, stored.value)):
+                rest = _copies(rearrange(shared[:, :, self.start + 1 :], "i h t d -> i t h d"), count)
+                heads[kind] = torch.cat((heads[kind], torch.cat((own[kind], rest), 2)), 1)
+        query, key, value = heads
         return query[:, :, first - self.start :], key, value
 
     def _pattern(
-        self, layer: int, query: Heads, key: Heads, rows: Sequence[int], first: int
-    ) -> Float[torch.Tensor, "pair row head query key"]:
+        self, layer: int, query: RowHeads, key: RowHeads, rows: Sequence[int], first: int
+    ) -> Float[torch.Tensor, "input row head query key"]:
         """The pattern over all keys: those before `start` are the base run's, the others the row's own."""
         stored = self.base.layers[layer].key
         assert stored is not None
-        before = rearrange(query, "p r q h d -> p h (r q) d") @ stored[:, :, : self.start].mT
-        own = rearrange(query, "p r q h d -> p r h q d") @ rearrange(key, "p r k h d -> p r h d k")
+        before = rearrange(query, "i r q h d -> i h (r q) d") @ stored[:, :, : self.start].mT
+        own = rearrange(query, "i r q h d -> i r h q d") @ rearrange(key, "i r k h d -> i r h d k")
         queries, keys = own.shape[-2:]
         future = torch.ones(queries, keys, dtype=torch.bool, device=own.device).triu(keys - queries + 1)
-        before = rearrange(before, "p h (r q) k -> p r h q k", q=queries)
+        before = rearrange(before, "i h (r q) k -> i r h q k", q=queries)
         scores = torch.cat((before, own.masked_fill_(future, -torch.inf)), -1).mul_(self.layout.scale)
-        todo = self._todo(layer, "edge", rows, first) if self.knockout else None
-        if todo is None:
+        table = self._table(layer, "edge", rows) if self.knockout else None
+        if table is None:
             return self.layout.attend(scores)
-        scores[:, todo.row, todo.head, todo.at - first, todo.key] = -torch.inf
+        scores[:, table.row, table.head, table.position - first, table.key] = -torch.inf
         return self.layout.attend(scores).nan_to_num_(
             0.0
         )  # a head whose every key is knocked out writes nothing
 
-    def _read(
-        self, layer: int, pattern: torch.Tensor, value: torch.Tensor
-    ) -> Float[torch.Tensor, "pair row query head d_head"]:
-        queries = pattern.shape[-2]
-        before = (
-            rearrange(pattern[..., : self.start], "p r h q k -> p h (r q) k")
-            @ self.base.layers[layer].value[:, :, : self.start]
+    def _read(self, layer: int, pattern: torch.Tensor, value: torch.Tensor) -> RowHeads:
+        """What the heads read, by their pattern."""
+        queries, shared = pattern.shape[-2], self.base.layers[layer].value[:, :, : self.start]
+        before = rearrange(pattern[..., : self.start], "i r h q k -> i h (r q) k") @ shared
+        own = pattern[..., self.start :] @ rearrange(value, "i r k h d -> i r h k d")
+        both = rearrange(before, "i h (r q) d -> i r q h d", q=queries) + rearrange(
+            own, "i r h q d -> i r q h d"
         )
-        own = pattern[..., self.start :] @ rearrange(value, "p r k h d -> p r h k d")
-        return (
-            rearrange(before, "p h (r q) d -> p r q h d", q=queries)
-            + rearrange(own, "p r h q d -> p r q h d")
-        ).contiguous()
+        return both.contiguous()
 
-    def _set_heads(self, layer: int, z: Heads, rows: Sequence[int]) -> None:
-        first = self._first(layer)
-        if todo := self._todo(layer, "head", rows, first):
-            z[:, todo.row, todo.at - first, todo.head] = self.source.head(layer, todo.head, todo.at)
+    def _set_heads(self, layer: int, z: RowHeads, rows: Sequence[int]) -> None:
+        if table := self._table(layer, "head", rows):
+            new = self.new.head(layer, table.head, table.position)
+            z[:, table.row, table.position - self._first(layer), table.head] = new
 
     def _message_now(
-        self, layer: int, pattern: torch.Tensor, value: torch.Tensor, todo: Todo, first: int
-    ) -> Float[torch.Tensor, "pair change d_head"]:
+        self, layer: int, pattern: torch.Tensor, value: torch.Tensor, table: ChangeTable, first: int
+    ) -> Float[torch.Tensor, "input change d_head"]:
         """The message that each edge carries in its own row at this moment."""
-        weight = pattern[:, todo.row, todo.head, todo.at - first, todo.key]
-        shared = self.base.layers[layer].value[:, todo.head, todo.key]
-        own = value[:, todo.row, (todo.key - self.start).clamp(min=0), todo.head]
-        return weight[..., None] * torch.where((todo.key >= self.start)[:, None], own, shared)
+        weight = pattern[:, table.row, table.head, table.position - first, table.key]
+        shared = self.base.layers[layer].value[:, table.head, table.key]
+        own = value[:, table.row, (table.key - self.start).clamp(min=0), table.head]
+        return weight[..., None] * torch.where((table.key >= self.start)[:, None], own, shared)
+
+    def _swap_taken(
+        self, layer: int, z: RowHeads, pattern: torch.Tensor, value: torch.Tensor, first: int
+    ) -> None:
+        """In every row, the messages that are swapped throughout."""
+        assert self.taken is not None
+        row, column = self.taken.query - first, self.taken.key
+        shared = self.base.layers[layer].value[:, None, :, column]  # (input, 1, head, d_head)
+        read = value[:, :, column - self.start] if column >= self.start else shared
+        z[:, :, row] += self.taken.change(layer, pattern[:, :, :, row, column], read)
 
 
-def _spread(values: torch.Tensor, rows: int) -> torch.Tensor:
-    """(pair, …) to (pair, row, …), each row its own copy."""
+def _copies(values: torch.Tensor, rows: int) -> torch.Tensor:
+    """(input, …) to (input, row, …), each row its own copy."""
     return values[:, None].expand(-1, rows, *values.shape[1:]).clone()
 
 
-def _add_heads(
-    z: torch.Tensor, todo: Todo, first: int, change: Float[torch.Tensor, "pair change d_head"]
+def _add_to_heads(
+    z: RowHeads, table: ChangeTable, first: int, change: Float[torch.Tensor, "input change d_head"]
 ) -> None:
-    """Add to (pair, row, pos, head, d_head) in place; several keys of one head and query add up."""
+    """Add to (input, row, pos, head, d_head) in place; several keys of one head and query add up."""
     _, _, window, heads, _ = z.shape
-    z.flatten(1, 3).index_add_(
-        1, (todo.row * window + todo.at - first) * heads + todo.head, change.expand(len(z), -1, -1)
-    )
+    flat = (table.row * window + table.position - first) * heads + table.head
+    z.flatten(1, 3).index_add_(1, flat, change.expand(len(z), -1, -1))

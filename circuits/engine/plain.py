@@ -14,9 +14,7 @@ import torch
 from einops import rearrange, repeat
 from jaxtyping import Float, Int
 
-from circuits.engine.cache import Cache, Layer, Source
-from circuits.engine.fast import Todo
-from circuits.engine.rows import Change, Row, Site
+from circuits.engine.rows import Cache, Change, ChangeTable, Layer, NewValues, Row, Site
 from circuits.models.model import Model
 
 Hook = tuple[str, Callable[[torch.Tensor, Any], torch.Tensor | None]]
@@ -75,7 +73,7 @@ def carry(
     model: Model,
     tokens: Int[torch.Tensor, "pair pos"],
     noise: Float[torch.Tensor, "pair pos d_model"] | None,
-    source: Source,
+    new: NewValues,
     rows: Sequence[Row],
     *,
     knockout: bool,
@@ -87,7 +85,7 @@ def carry(
     step = max(1, budget // (4 * numbers))
     return torch.cat(
         [
-            _carry(model, tokens, noise, source, rows[at : at + step], knockout)
+            _carry(model, tokens, noise, new, rows[at : at + step], knockout)
             for at in range(0, len(rows), step)
         ],
         dim=1,
@@ -98,7 +96,7 @@ def _carry(
     model: Model,
     tokens: torch.Tensor,
     noise: torch.Tensor | None,
-    source: Source,
+    new: NewValues,
     rows: Sequence[Row],
     knockout: bool,
 ) -> Float[torch.Tensor, "pair row vocab"]:
@@ -109,11 +107,11 @@ def _carry(
     count = len(rows)
     hooks = _noise_hook(None if noise is None else repeat(noise, "p t d -> (p r) t d", r=count))
     for (layer, site), listed in changes.items():
-        todo = Todo.of(listed, tokens.device)
+        table = ChangeTable.of(listed, tokens.device)
         hooks += (
-            _edge_hooks(layer, todo, source, count, model, knockout)
+            _edge_hooks(layer, table, new, count, model, knockout)
             if site == "edge"
-            else [_site_hook(layer, site, todo, source, count, model)]
+            else [_site_hook(layer, site, table, new, count, model)]
         )
     with model.hooked(hooks):
         logits = model.forward(repeat(tokens, "p t -> (p r) t", r=count))[:, -1]
@@ -129,7 +127,7 @@ def _rows_of(value: torch.Tensor, rows: int) -> torch.Tensor:
     return value.unflatten(0, (-1, rows))
 
 
-def _site_hook(layer: int, site: Site, todo: Todo, source: Source, rows: int, model: Model) -> Hook:
+def _site_hook(layer: int, site: Site, table: ChangeTable, new: NewValues, rows: int, model: Model) -> Hook:
     """Set a head's output, a block's write or the residual stream."""
 
     def edit(value: torch.Tensor, hook: Any) -> torch.Tensor:
@@ -137,15 +135,15 @@ def _site_hook(layer: int, site: Site, todo: Todo, source: Source, rows: int, mo
         split = _rows_of(value, rows)
         match site:
             case "head":
-                split.unflatten(3, (model.n_heads, -1))[:, todo.row, todo.at, todo.head] = source.head(
-                    layer, todo.head, todo.at
+                split.unflatten(3, (model.n_heads, -1))[:, table.row, table.position, table.head] = new.head(
+                    layer, table.head, table.position
                 )
             case "attention":
-                split[:, todo.row, todo.at] = source.attention(layer, todo.at)
+                split[:, table.row, table.position] = new.attention(layer, table.position)
             case "mlp":
-                split[:, todo.row, todo.at] = source.mlp(layer, todo.at)
+                split[:, table.row, table.position] = new.mlp(layer, table.position)
             case _:
-                split[:, todo.row, todo.at] = source.residual(layer, todo.at)
+                split[:, table.row, table.position] = new.residual(layer, table.position)
         return value
 
     def edit_heads(value: torch.Tensor, hook: Any) -> torch.Tensor:
@@ -163,7 +161,7 @@ def _site_hook(layer: int, site: Site, todo: Todo, source: Source, rows: int, mo
 
 
 def _edge_hooks(
-    layer: int, todo: Todo, source: Source, rows: int, model: Model, knockout: bool
+    layer: int, table: ChangeTable, new: NewValues, rows: int, model: Model, knockout: bool
 ) -> list[Hook]:
     """Replace messages: note the pattern and the values of this very run, take each message out of `z` and put the new one in."""
     where = f"blocks.{layer}.attn"
@@ -174,7 +172,7 @@ def _edge_hooks(
 
         def shut(scores: torch.Tensor, hook: Any) -> torch.Tensor:
             scores = scores.clone()
-            _rows_of(scores, rows)[:, todo.row, todo.head, todo.at, todo.key] = -torch.inf
+            _rows_of(scores, rows)[:, table.row, table.head, table.position, table.key] = -torch.inf
             future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
             silent.append((scores.isneginf() | future).all(-1, keepdim=True))
             return scores
@@ -187,17 +185,20 @@ def _edge_hooks(
     group = model.n_heads // model.n_key_value_heads
 
     def note_value(value: torch.Tensor, hook: Any) -> None:
-        now["value"] = _rows_of(value, rows)[:, todo.row, todo.key, todo.head // group]
+        now["value"] = _rows_of(value, rows)[:, table.row, table.key, table.head // group]
 
     def note_weight(pattern: torch.Tensor, hook: Any) -> None:
-        now["weight"] = _rows_of(pattern, rows)[:, todo.row, todo.head, todo.at, todo.key]
+        now["weight"] = _rows_of(pattern, rows)[:, table.row, table.head, table.position, table.key]
 
     def replace(z: torch.Tensor, hook: Any) -> torch.Tensor:
-        change = source.message(layer, todo.head, todo.key, todo.at) - now["weight"][..., None] * now["value"]
+        change = (
+            new.message(layer, table.head, table.key, table.position)
+            - now["weight"][..., None] * now["value"]
+        )
         flat = (
             _rows_of(z, rows).reshape(change.shape[0], -1, change.shape[-1]).clone()
         )  # (pair, row·pos·head, d_head)
-        place = (todo.row * z.shape[1] + todo.at) * model.n_heads + todo.head
+        place = (table.row * z.shape[1] + table.position) * model.n_heads + table.head
         return flat.index_add_(1, place, change).view(z.shape)
 
     return [

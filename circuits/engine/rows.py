@@ -1,4 +1,4 @@
-"""Rows: which changes one run of the model gets, and how its messages change.
+"""Rows: which changes one run of the model gets, and where the new values come from.
 
 A row is a set of changes, each at a layer, a position and a site:
 
@@ -6,13 +6,19 @@ A row is a set of changes, each at a layer, a position and a site:
 - `head`   everything a head writes at a position (its `z`)
 - `attention`, `mlp`   what a block's attention or MLP writes at a position
 - `residual`   the residual stream at the input of a layer
+
+`Cache` holds one run of a batch of inputs; it grows while the run climbs, and what is there may be read at once. `NewValues` answers
+"what should stand there instead": another run's values, nothing at all, or the mean over a family of runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
+
+import torch
+from jaxtyping import Float, Int
 
 from circuits.errors import EdgeError
 from circuits.heads import Edge, Head
@@ -20,6 +26,7 @@ from circuits.heads import Edge, Head
 Direction = Literal["swap", "restore", "zero", "knockout", "mean"]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("swap", "restore", "zero", "knockout", "mean")
 Site = Literal["edge", "head", "attention", "mlp", "residual"]
+Indices = Int[torch.Tensor, " change"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,24 +54,21 @@ class Row:
     @classmethod
     def of_heads(cls, heads: Iterable[Head], positions: Iterable[int]) -> Row:
         """Everything these heads write at these positions."""
-        at = tuple(positions)
+        written = tuple(positions)
         return cls(
-            tuple(
-                sorted(Change(head.layer, position, "head", head.index) for head in heads for position in at)
-            )
+            tuple(sorted(Change(h.layer, position, "head", h.index) for h in heads for position in written))
         )
 
     @classmethod
     def of_writes(cls, layer: int, positions: Iterable[int]) -> Row:
         """What block `layer` writes at these positions, attention and MLP."""
-        return cls(
-            tuple(sorted(Change(layer, at, site) for at in positions for site in ("attention", "mlp")))
-        )
+        sites: tuple[Site, Site] = ("attention", "mlp")
+        return cls(tuple(sorted(Change(layer, position, site) for position in positions for site in sites)))
 
     @classmethod
     def of_residual(cls, layer: int, positions: Iterable[int]) -> Row:
         """The residual stream at the input of `layer` (for `layer` = number of layers: above the last block)."""
-        return cls(tuple(Change(layer, at, "residual") for at in sorted(positions)))
+        return cls(tuple(Change(layer, position, "residual") for position in sorted(positions)))
 
     @property
     def first_layer(self) -> int:
@@ -95,3 +99,86 @@ def check_rows(rows: Iterable[Row], *, direction: str, layers: int, heads: int, 
             )
         if direction == "knockout" and change.site != "edge":
             raise EdgeError(f"knockout shuts attention edges; it means nothing for {change.site}: use zero")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTable:
+    """Changes of one site in one layer as index tensors: which row, which position, which head, which key."""
+
+    row: Indices
+    position: Indices
+    head: Indices
+    key: Indices
+
+    @classmethod
+    def of(cls, changes: Sequence[tuple[int, Change]], device: torch.device) -> ChangeTable:
+        table = torch.tensor([(row, c.position, c.head, c.key) for row, c in changes], device=device)
+        return cls(*table.reshape(-1, 4).unbind(1))
+
+
+# What a run leaves behind
+
+
+@dataclass(slots=True)
+class Layer:
+    """One block of one run. Keys and values are spread over all heads, rotated where the model rotates.
+
+    Of the last block the fast path computes `z`, `attention` and `mlp` at the last position only; elsewhere, where nothing can
+    read them, they are NaN.
+    """
+
+    pre: Float[torch.Tensor, "input pos d_model"]
+    pattern: Float[torch.Tensor, "input head query key"]
+    value: Float[torch.Tensor, "input head pos d_head"]
+    z: Float[torch.Tensor, "input pos head d_head"]
+    attention: Float[torch.Tensor, "input pos d_model"]
+    mlp: Float[torch.Tensor, "input pos d_model"]
+    query: Float[torch.Tensor, "input head pos d_head"] | None = (
+        None  # the fast path reads these two, the plain one does not
+    )
+    key: Float[torch.Tensor, "input head pos d_head"] | None = None
+
+
+@dataclass(slots=True)
+class Cache:
+    """One run: its blocks and what came out of the last (of the last block of all: at the last position, NaN elsewhere)."""
+
+    layers: tuple[Layer, ...]
+    final: Float[torch.Tensor, "input pos d_model"]
+
+    def pre(self, layer: int) -> Float[torch.Tensor, "input pos d_model"]:
+        """The residual stream at the input of a layer, or above the last so far."""
+        return self.layers[layer].pre if layer < len(self.layers) else self.final
+
+
+@dataclass(frozen=True, slots=True)
+class NewValues:
+    """The values of a run, as they are, averaged over its inputs (`mean`) or reduced to nothing (`zero`)."""
+
+    run: Cache
+    reduced: Literal["mean", "zero"] | None = None
+
+    def _reduced(self, values: torch.Tensor) -> torch.Tensor:
+        if self.reduced is None:
+            return values
+        return values.mean(0, keepdim=True) if self.reduced == "mean" else torch.zeros_like(values)
+
+    def message(
+        self, layer: int, head: Indices, key: Indices, query: Indices
+    ) -> Float[torch.Tensor, "input change d_head"]:
+        stored = self.run.layers[layer]
+        return self._reduced(stored.pattern[:, head, query, key, None] * stored.value[:, head, key])
+
+    def head(
+        self, layer: int, head: Indices, position: Indices
+    ) -> Float[torch.Tensor, "input change d_head"]:
+        return self._reduced(self.run.layers[layer].z[:, position, head])
+
+    def attention(self, layer: int, position: Indices) -> Float[torch.Tensor, "input change d_model"]:
+        return self._reduced(self.run.layers[layer].attention[:, position])
+
+    def mlp(self, layer: int, position: Indices) -> Float[torch.Tensor, "input change d_model"]:
+        return self._reduced(self.run.layers[layer].mlp[:, position])
+
+    def residual(self, layer: int, position: Indices) -> Float[torch.Tensor, "input change d_model"]:
+        return self._reduced(self.run.pre(layer)[:, position])

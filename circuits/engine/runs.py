@@ -1,30 +1,35 @@
-"""A batch of pairs, run once clean and once counterfactual, ready to be asked what any change would do."""
+"""`prepare`: a batch of pairs, run once clean and once counterfactual, ready to be asked what any change would do."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from circuits.engine import fast, plain
-from circuits.engine.cache import Cache, FromRun, Scaled, Source
-from circuits.engine.climb import Traveller
-from circuits.engine.layout import Layout
-from circuits.engine.rows import Change, Direction, Row, check_rows
+from circuits.engine.fast import WholeRun, carry, climb
+from circuits.engine.layout import Layout, read_layout
+from circuits.engine.rows import Cache, Change, ChangeTable, Direction, NewValues, Row, check_rows
 from circuits.errors import PromptError
 from circuits.heads import Head
 from circuits.models.model import Model
-from circuits.prompts import Metric, Noise, Pair
+from circuits.prompts import Metric, Noise, Pair, Question
 
 Path = Literal["fast", "plain"]
 BUDGET: Final = (
     32 * 2**20
 )  # bytes of rows under way at once: what a processor's cache holds, enough for tall products
 SMALLEST_GAP: Final = 1e-3
+_TOLERANCE: Final = 1e-3  # of the largest logit, between a whole run on the fast path and the model's own
+_layouts: WeakKeyDictionary[Model, tuple[int, Layout | None]] = (
+    WeakKeyDictionary()
+)  # -> (longest prompt verified, layout)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Run:
     @cached_property
     @torch.inference_mode()
     def logits(self) -> Float[torch.Tensor, "input vocab"]:
-        """At the last position, computed when asked for: most metrics read two of them, and the unembedding is large."""
+        """At the last position, computed when needed: most metrics read two of them, and the unembedding is large."""
         return self.output if isinstance(self.output, torch.Tensor) else self.output(self.cache.final[:, -1])
 
 
@@ -73,6 +78,13 @@ class Runs:
     def metric(self) -> Metric:
         return self.pairs[0].metric
 
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """Every head of the model, layer by layer."""
+        return tuple(
+            Head(layer, head) for layer in range(self.model.n_layers) for head in range(self.model.n_heads)
+        )
+
     @cached_property
     def _first_difference(self) -> int:
         return first_difference(self.pairs)
@@ -86,80 +98,85 @@ class Runs:
     def gap(self) -> Float[torch.Tensor, " pair"]:
         return self.values(self.clean) - self.values(self.counterfactual)
 
+    def predictions(self, pair: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The logits at the last position of one pair, clean and counterfactual (none for noise, which has no single one)."""
+        row = self._inputs[pair].start
+        noisy = isinstance(self.pairs[pair].counterfactual, Noise)
+        return self.clean.logits[row], None if noisy else self.counterfactual.logits[row]
+
     def effects(
-        self, rows: Sequence[Row], *, direction: Direction = "swap", along: Sequence[Traveller] = ()
+        self, rows: Sequence[Row], *, direction: Direction = "swap"
     ) -> Float[torch.Tensor, "row pair"]:
         """The effect of every row on every pair, as a share of the pair's gap."""
-        values = self.mean_over_draws(self.measure([Row(()), *rows], direction=direction, along=along))
+        values = self.mean_over_draws(self.measure([Row(()), *rows], direction=direction))
         change = values[:, :1] - values[:, 1:]
         return (change / (-self.gap if direction == "restore" else self.gap)[:, None]).T
 
     @torch.inference_mode()
     def measure(
-        self, rows: Sequence[Row], *, direction: Direction = "swap", along: Sequence[Traveller] = ()
+        self, rows: Sequence[Row], *, direction: Direction = "swap"
     ) -> Float[torch.Tensor, "input row"]:
-        """The metric of every row on every input. `along`: the travellers of these runs, where they are still to be run."""
-        check_rows(
-            rows,
-            direction=direction,
-            layers=self.model.n_layers,
-            heads=self.model.n_heads,
-            length=self.length,
-        )
+        """The metric of every row on every input."""
+        sizes = {"layers": self.model.n_layers, "heads": self.model.n_heads, "length": self.length}
+        check_rows(rows, direction=direction, **sizes)
         base = self.counterfactual if direction == "restore" else self.clean
-        source = self._source(direction)
+        new = self._new_values(direction)
         kept = [self._reaching(self._with_absent(row, direction), direction) for row in rows]
-        live = self._live(kept, base, source, direction)
-        measured = (
-            self._carry([kept[index] for index in live], base, source, direction, along)
-            if live or along
-            else None
-        )
         values = self._value(base).expand(-1, len(rows)).clone()
-        if measured is not None:
-            values[:, live] = measured
+        changed = self._changed(kept, base, new, direction)
+        if live := changed.any(0).nonzero().flatten().tolist():
+            carried = self._carry([kept[index] for index in live], base, new, direction)
+            values[:, live] = torch.where(changed[:, live], carried, values[:, live])
         return values
 
     @torch.inference_mode()
     def identity(self, row: Row) -> float:
         """The largest effect of patching the clean run's own values into it: 0 up to rounding, or the engine is wrong."""
-        patched = self._carry([row], self.clean, FromRun(self.clean.cache), "swap")[:, 0]
+        patched = self._carry([row], self.clean, NewValues(self.clean.cache), "swap")[:, 0]
         return float(((self.values(self.clean) - self.mean_over_draws(patched)) / self.gap).abs().max())
-
-    # How a direction reads
-
-    def _source(self, direction: Direction) -> Source:
-        if direction == "mean":
-            if self.family is None:
-                raise PromptError(
-                    "direction 'mean' needs a family of prompts of the same length: prepare(..., family=pairs)"
-                )
-            return Scaled(FromRun(self.family), "mean")
-        if direction in ("zero", "knockout"):
-            return Scaled(FromRun(self.clean.cache), "zero")
-        return FromRun((self.clean if direction == "restore" else self.counterfactual).cache)
-
-    def _with_absent(self, row: Row, direction: Direction) -> Row:
-        """The row in a model where some heads are absent: swapped throughout, or never restored."""
-        if not self.absent:
-            return row
-        gone = {(head.layer, head.index) for head in self.absent}
-        kept = tuple(
-            change
-            for change in row.changes
-            if change.site not in ("edge", "head") or (change.layer, change.head) not in gone
-        )
-        if direction == "restore":
-            return Row(kept)
-        return Row(tuple(sorted((*kept, *Row.of_heads(self.absent, range(self.length)).changes))))
 
     def without(self, heads: Sequence[Head]) -> Runs:
         """The same runs in a model where these heads are absent. Only `swap` and `restore` make sense there."""
         return replace(self, absent=tuple(sorted({*self.absent, *heads})))
 
+    def only(self, pairs: Sequence[int]) -> Runs:
+        """The runs of some of the pairs."""
+        if list(pairs) == list(range(len(self.pairs))):
+            return self
+        inputs = torch.tensor(
+            [row for pair in pairs for row in self._inputs[pair]], device=self.clean.tokens.device
+        )
+        clean, other = _chosen(self.clean, inputs), _chosen(self.counterfactual, inputs)
+        return replace(
+            self, pairs=tuple(self.pairs[pair] for pair in pairs), clean=clean, counterfactual=other
+        )
+
+    # How a direction reads
+
+    def _new_values(self, direction: Direction) -> NewValues:
+        if direction == "mean":
+            if self.family is None:
+                raise PromptError(
+                    "direction 'mean' needs a family of prompts of one length: prepare(..., family=pairs)"
+                )
+            return NewValues(self.family, "mean")
+        if direction in ("zero", "knockout"):
+            return NewValues(self.clean.cache, "zero")
+        return NewValues((self.clean if direction == "restore" else self.counterfactual).cache)
+
+    def _with_absent(self, row: Row, direction: Direction) -> Row:
+        """The row in a model where some heads are absent: swapped throughout, or never restored."""
+        if not self.absent:
+            return row
+        absent = {(head.layer, head.index) for head in self.absent}
+        kept = [c for c in row.changes if c.site not in ("edge", "head") or (c.layer, c.head) not in absent]
+        if direction == "restore":
+            return Row(tuple(kept))
+        return Row(tuple(sorted((*kept, *Row.of_heads(self.absent, range(self.length)).changes))))
+
     def _reaching(self, row: Row, direction: Direction) -> Row:
-        """The row without changes that cannot matter: those before the first difference, where both runs are the same, and writes
-        that the last position, where the metric is read, cannot read any more."""
+        """The row without changes that cannot matter: those before the first difference, where both runs are the same, and
+        writes that the last position, where the metric is read, cannot read any more."""
         first = self._first_difference if direction in ("swap", "restore") else 0
 
         def reaches(change: Change) -> bool:
@@ -170,26 +187,25 @@ class Runs:
 
         return Row(tuple(filter(reaches, row.changes)))
 
-    def _live(self, rows: Sequence[Row], base: Run, source: Source, direction: Direction) -> list[int]:
-        """The rows that change anything. With gates, a row of edges whose old and new messages are equal does not."""
-        candidates = [index for index, row in enumerate(rows) if row.changes]
-        if not self.model.gated or direction == "knockout":
-            return candidates
-        live = {index for index in candidates if any(change.site != "edge" for change in rows[index].changes)}
-        own = FromRun(base.cache)
-        for layer in range(self.model.n_layers):
-            listed = [
-                (index, c)
-                for index in candidates
-                for c in rows[index].changes
-                if c.layer == layer and c.site == "edge"
-            ]
-            if listed:
-                todo = fast.Todo.of(listed, base.tokens.device)
-                where = (layer, todo.head, todo.key, todo.at)
-                differs = (source.message(*where) != own.message(*where)).any(-1).any(0)
-                live.update(todo.row[differs].tolist())
-        return sorted(live)
+    def _changed(
+        self, rows: Sequence[Row], base: Run, new: NewValues, direction: Direction
+    ) -> Bool[torch.Tensor, "input row"]:
+        """Which rows change which inputs. A row of edges whose old and new messages are equal (a shut gate) changes nothing."""
+        inputs, device = len(base.tokens), base.tokens.device
+        changed = torch.zeros(inputs, len(rows), dtype=torch.bool, device=device)
+        by_layer: dict[int, list[tuple[int, Change]]] = defaultdict(list)
+        for index, row in enumerate(rows):
+            if direction == "knockout" or any(change.site != "edge" for change in row.changes):
+                changed[:, index] = bool(row.changes)
+                continue
+            for change in row.changes:
+                by_layer[change.layer].append((index, change))
+        for layer, listed in by_layer.items():
+            table = ChangeTable.of(listed, device)
+            edges = (layer, table.head, table.key, table.position)
+            differs = (new.message(*edges) != NewValues(base.cache).message(*edges)).any(-1).expand(inputs, -1)
+            changed.index_put_((torch.arange(inputs, device=device)[:, None], table.row[None]), differs, accumulate=True)
+        return changed
 
     # Carrying and reading
 
@@ -197,87 +213,58 @@ class Runs:
         """The metric of an unpatched side, draw by draw."""
         if self.layout is None or self.metric.reads is None:
             return self.read(side.logits[:, None])
-        return self._read_stream(side.cache.final[:, -1:])
+        return self.read_stream(side.cache.final[:, -1:])
 
     def _carry(
-        self,
-        rows: Sequence[Row],
-        base: Run,
-        source: Source,
-        direction: Direction,
-        along: Sequence[Traveller] = (),
+        self, rows: Sequence[Row], base: Run, new: NewValues, direction: Direction
     ) -> Float[torch.Tensor, "input row"]:
         knockout = direction == "knockout"
         if self.layout is None:
-            logits = plain.carry(
-                self.model, base.tokens, base.noise, source, rows, knockout=knockout, budget=self.budget
-            )
-            return self.read(logits)
-        top = fast.carry(
-            self.layout, base.cache, source, rows, knockout=knockout, budget=self.budget, along=along
-        )
-        step = (
-            max(1, self.budget // (4 * self.model.vocab_size * len(top)))
-            if self.metric.reads is None
-            else len(rows)
-        )
-        return torch.cat([self._read_stream(part) for part in top.split(step, 1)], 1)
+            from circuits.engine import plain
 
-    def _read_stream(self, top: Float[torch.Tensor, "input row d_model"]) -> Float[torch.Tensor, "input row"]:
+            how = {"knockout": knockout, "budget": self.budget}
+            return self.read(plain.carry(self.model, base.tokens, base.noise, new, rows, **how))
+        return self.read_stream(
+            carry(self.layout, base.cache, new, rows, knockout=knockout, budget=self.budget)
+        )
+
+    def read_stream(self, top: Float[torch.Tensor, "input row d_model"]) -> Float[torch.Tensor, "input row"]:
+        """The metric from the stream above the last block; of the vocabulary only what the metric needs."""
         assert self.layout is not None
         if self.metric.reads is None:
-            return self.read(self.layout.logits(top))
-        wanted = self._per_input([pair.metric.reads for pair in self.pairs])  # (input, 2): answer and foil
-        logits = torch.einsum("nrd,nvd->nrv", self.layout.final_norm(top), self.layout.unembed[wanted])
+            step = max(1, self.budget // (4 * self.model.vocab_size * len(top)))
+            return torch.cat([self.read(self.layout.logits(part)) for part in top.split(step, 1)], 1)
+        wanted = torch.tensor(
+            self.per_input([pair.metric.reads for pair in self.pairs]), device=top.device
+        )  # (input, 2)
+        logits = torch.einsum("ird,ivd->irv", self.layout.final_norm(top), self.layout.unembed[wanted])
         bias = self.layout.unembed_bias
         logits = logits if bias is None else logits + bias[wanted][:, None]
         return logits[..., 0] - logits[..., 1]
 
     def read(self, logits: Float[torch.Tensor, "input row vocab"]) -> Float[torch.Tensor, "input row"]:
         """The metric from the logits of the whole vocabulary at the last position."""
-        answer = self._per_input([pair.metric.answer for pair in self.pairs])[:, None, None].expand(
-            -1, logits.shape[1], -1
+        metrics = self.per_input([pair.metric for pair in self.pairs])
+        clean = self.clean.logits if self.metric.kind == "kl" else [None] * len(metrics)
+        return torch.stack(
+            [each.read(part, own) for each, part, own in zip(metrics, logits, clean, strict=True)]
         )
-        match self.metric.kind:
-            case "logit_diff":
-                foil = self._per_input([pair.metric.foil for pair in self.pairs])[:, None, None].expand_as(
-                    answer
-                )
-                return (logits.gather(-1, answer) - logits.gather(-1, foil))[..., 0]
-            case "logprob":
-                return logits.log_softmax(-1).gather(-1, answer)[..., 0]
-            case "kl":
-                wanted = self.clean.logits[:, None].log_softmax(-1)
-                return -(wanted.exp() * (wanted - logits.log_softmax(-1))).sum(-1)
-            case _:
-                functions = [pair.metric.function for pair in self.pairs for _ in range(draws_of(pair))]
-                read = [
-                    function(part)
-                    for function, part in zip(functions, logits, strict=True)
-                    if function is not None
-                ]
-                if any(value.shape != logits.shape[1:2] for value in read):
-                    raise PromptError(
-                        f"a metric function takes logits (row, vocab) and returns one number a row, not {tuple(read[0].shape)}"
-                    )
-                return torch.stack(read)
 
-    def predictions(self, pair: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The logits at the last position of one pair, clean and counterfactual (none for noise, which has no single prediction)."""
-        row = sum(draws_of(each) for each in self.pairs[:pair])
-        noisy = isinstance(self.pairs[pair].counterfactual, Noise)
-        return self.clean.logits[row], None if noisy else self.counterfactual.logits[row]
+    @cached_property
+    def _inputs(self) -> tuple[range, ...]:
+        """Which inputs belong to each pair: one, or one a draw of noise."""
+        ends = [0]
+        for pair in self.pairs:
+            ends.append(ends[-1] + draws_of(pair))
+        return tuple(map(range, ends, ends[1:]))
 
-    def _per_input(self, values: Sequence[object]) -> torch.Tensor:
-        repeated = [
-            value for value, pair in zip(values, self.pairs, strict=True) for _ in range(draws_of(pair))
-        ]
-        return torch.tensor(repeated, device=self.model.device)
+    def per_input(self, values: Sequence[T]) -> list[T]:
+        """One value a pair to one value an input."""
+        return [value for value, inputs in zip(values, self._inputs, strict=True) for _ in inputs]
 
     def mean_over_draws(self, values: torch.Tensor) -> torch.Tensor:
         """(input, …) to (pair, …): a pair with noise is the mean of its draws."""
-        parts = values.split([draws_of(pair) for pair in self.pairs])
-        return torch.stack([part.mean(0) for part in parts])
+        return torch.stack([part.mean(0) for part in values.split([len(inputs) for inputs in self._inputs])])
 
 
 def draws_of(pair: Pair) -> int:
@@ -287,4 +274,141 @@ def draws_of(pair: Pair) -> int:
 
 def first_difference(pairs: Sequence[Pair]) -> int:
     """The first position at which any pair's inputs differ."""
-    return min(at for pair in pairs for at in pair.differs_at)
+    return min(position for pair in pairs for position in pair.differs_at)
+
+
+def _chosen(stored: Any, inputs: torch.Tensor) -> Any:
+    """A record of tensors whose first axis is the input, with these inputs alone."""
+    if isinstance(stored, torch.Tensor):
+        return stored[inputs]
+    if isinstance(stored, tuple):
+        return tuple(_chosen(part, inputs) for part in stored)
+    if is_dataclass(stored) and not isinstance(stored, type):
+        return replace(
+            stored, **{field.name: _chosen(getattr(stored, field.name), inputs) for field in fields(stored)}
+        )
+    return stored
+
+
+# Preparing
+
+
+def prepare(
+    model: Model,
+    pairs: Sequence[Pair | Question],
+    *,
+    family: Sequence[Pair] | None = None,
+    path: Path | None = None,
+    budget: int = BUDGET,
+    smallest_gap: float = SMALLEST_GAP,
+) -> Runs:
+    """Run the pairs clean and counterfactual; `path` forces the fast or the plain path.
+
+    A question is settled by what the model predicts in these runs: answer and foil, where the user named none.
+    """
+    runs = _run(
+        model,
+        [each.unsettled if isinstance(each, Question) else each for each in pairs],
+        family,
+        path,
+        budget,
+    )
+    settled = [
+        each.settle(model, *runs.predictions(number)) if isinstance(each, Question) else each
+        for number, each in enumerate(pairs)
+    ]
+    if len({pair.metric.kind for pair in settled}) > 1:
+        raise PromptError("pairs that are run together have the same kind of metric")
+    runs = replace(runs, pairs=tuple(settled))
+    for pair, gap in zip(runs.pairs, runs.gap.tolist(), strict=True):
+        if not abs(gap) >= smallest_gap:
+            raise PromptError(
+                f"the counterfactual changes {pair.metric} by only {gap:.2g}, too little to divide by; "
+                "swap a word that matters more, or name another answer and foil"
+            )
+    return runs
+
+
+@torch.inference_mode()
+def _run(
+    model: Model, pairs: Sequence[Pair], family: Sequence[Pair] | None, path: Path | None, budget: int
+) -> Runs:
+    if not pairs:
+        raise PromptError("there is no pair to run")
+    lengths = {len(pair) for pair in (*pairs, *(family or ()))}
+    if len(lengths) > 1:
+        raise PromptError(
+            f"pairs that are run together have the same number of tokens; these have {sorted(lengths)}: run each length by itself"
+        )
+    inputs = [pair for pair in pairs for _ in range(draws_of(pair))]
+    tokens = _stack([pair.clean.tokens for pair in inputs], model)
+    others = [
+        pair.clean if isinstance(pair.counterfactual, Noise) else pair.counterfactual for pair in inputs
+    ]
+    sides = (tokens, None), (_stack([other.tokens for other in others], model), _noise(model, pairs))
+    relatives = None if family is None else _stack([pair.clean.tokens for pair in family], model)
+    layout = None if path == "plain" else _layout(model, tokens[:1])
+    if path == "fast" and layout is None:
+        raise PromptError(
+            f"the fast path does not know the layout of {model.name}; leave path out to take the plain path"
+        )
+    if layout is None:
+        from circuits.engine import plain
+
+        clean, other = (Run(fed, noise, *plain.run(model, fed, noise)) for fed, noise in sides)
+        means = None if relatives is None else plain.run(model, relatives, None)[0]
+        return Runs(model, tuple(pairs), clean, other, means, layout, budget)
+    clean, other = (Run(fed, noise, _embedded(layout, fed, noise), layout.logits) for fed, noise in sides)
+    means = None if relatives is None else _embedded(layout, relatives, None)
+    climbing = [WholeRun(layout, clean.cache)]
+    climbing.append(WholeRun(layout, other.cache, start=first_difference(pairs), ahead=clean.cache))
+    climbing += [] if means is None else [WholeRun(layout, means)]
+    climb(layout, climbing)
+    return Runs(model, tuple(pairs), clean, other, means, layout, budget)
+
+
+def _embedded(layout: Layout, tokens: torch.Tensor, noise: torch.Tensor | None) -> Cache:
+    """A run that has not begun."""
+    embedded = layout.embed(tokens)
+    return Cache((), embedded if noise is None else embedded + noise)
+
+
+def _stack(rows: Sequence[Sequence[int]], model: Model) -> Int[torch.Tensor, "input pos"]:
+    return torch.tensor(rows, device=model.device)
+
+
+def _layout(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | None:
+    """The model's layout, verified on a prompt at least this long; None where its runs are not the model's own."""
+    longest, layout = _layouts.get(model, (0, None))
+    if probe.shape[1] > longest and (longest == 0 or layout is not None):
+        layout = _verified(model, probe)
+        _layouts[model] = (probe.shape[1], layout)
+    return layout
+
+
+def _verified(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | None:
+    try:
+        layout = read_layout(model)
+        run = _embedded(layout, probe, None)
+        climb(layout, [WholeRun(layout, run)])
+        ours, own = layout.logits(run.final[:, -1]), model.logits(probe)[:, -1]
+    except (AttributeError, TypeError, RuntimeError):  # a part that is missing, or of another shape
+        return None
+    return layout if torch.allclose(ours, own, rtol=0, atol=_TOLERANCE * float(own.abs().max())) else None
+
+
+def _noise(model: Model, pairs: Sequence[Pair]) -> Float[torch.Tensor, "input pos d_model"] | None:
+    """Seeded noise on the embeddings, in standard deviations of the embedding matrix; nothing where a pair has a text."""
+    if not any(isinstance(pair.counterfactual, Noise) for pair in pairs):
+        return None
+    scale = float(model.bridge.W_E.std())
+    drawn = []
+    for pair in pairs:
+        noise = torch.zeros(draws_of(pair), len(pair), model.d_model)
+        if isinstance(pair.counterfactual, Noise):
+            generator = torch.Generator().manual_seed(pair.counterfactual.seed)
+            positions = list(pair.counterfactual.positions)
+            random = torch.randn(len(noise), len(positions), model.d_model, generator=generator)
+            noise[:, positions] = random * scale * pair.counterfactual.scale
+        drawn.append(noise)
+    return torch.cat(drawn).to(model.device, model.dtype)

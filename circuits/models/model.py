@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Float, Int
 
 from circuits.errors import ModelError, PromptError
-from circuits.models.gate import gated
-from circuits.models.hooks import PATTERN, SCORES, Edit, attached, check_hooks
+from circuits.models.hooks import PATTERN, SCORES, Edit, attached, check_hooks, gated
 from circuits.models.weights import quiet
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float
 
 from circuits.engine import Row, prepare
-from circuits.engine.linear import loadings
+from circuits.engine.loadings import loadings
 from circuits.errors import PromptError
 from circuits.links import Progress, silent
 from circuits.models.load import as_model

@@ -16,12 +16,13 @@ import numpy as np
 from jaxtyping import Float
 
 from circuits.engine import prepare
+from circuits.engine.select import mapping_row
 from circuits.errors import PromptError
 from circuits.heads import Head
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.prompts import Pair
-from circuits.tracing.mapping import all_heads, mapping_row, measure_mapping
+from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import SHARE, Mapping
 
 RESAMPLES: Final = 1000
@@ -90,7 +91,7 @@ def trace_family(
     (ends,) = ends
     runs = prepare(measured, pairs)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
-    heads = all_heads(runs)
+    heads = runs.heads
     rows = [mapping_row(heads, *ends), mapping_row(mapping.carriers(share), *ends)]
     rows += [mapping_row([head], *ends) for head in heads]
     total, joint, *single = bootstrap(runs.effects(rows).double().cpu().numpy(), seed=seed)
