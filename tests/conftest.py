@@ -6,7 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
+from jaxtyping import install_import_hook
+
+CHECKED = ["circuits.engine", "circuits.models.hooks", "circuits.sparsify.attention", "circuits.tracing.family"]
+install_import_hook(CHECKED, "beartype.beartype")  # shapes and types of tensors are checked at every call
+
+import pytest  # noqa: E402
 import torch
 from transformers import (
     GPT2Config,

@@ -13,11 +13,11 @@ from conftest import random_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare, prepare_and_measure, scan
-from circuits.engine.rows import Layer
+from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
 from circuits.engine.layout import Block
-from circuits.engine.loadings import loadings
-from circuits.engine.rows import Change
+from circuits.engine.loadings import loadings, scan
+from circuits.engine.rows import Change, Layer
+from circuits.engine.select import WHOLE, mapping_row, select
 from circuits.errors import EdgeError, PromptError
 from circuits.heads import Edge, Head
 from circuits.models.load import as_model
@@ -312,39 +312,53 @@ def test_a_rows_effect_does_not_depend_on_its_company(model: Model) -> None:
     torch.testing.assert_close(together, in_small_chunks, rtol=0, atol=5e-5)
 
 
+def test_runs_hold_nothing_but_what_is_read(model: Model) -> None:
+    """Both runs climb in one stack; what is kept of it must not keep the stack alive."""
+    runs = prepare(model, pairs_of(model))
+    for layer in (*runs.clean.cache.layers, *runs.counterfactual.cache.layers):
+        for name in ("pre", "pattern", "value", "z", "attention", "mlp", "query", "key"):
+            kept = getattr(layer, name)
+            assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size(), name
+
+
 @pytest.mark.parametrize("gate", [False, True], ids=["dense", "gated"])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_rows_that_climb_with_the_runs_measure_the_same_as_behind_them(
-    model: Model, gate: bool, direction: Direction
+@pytest.mark.parametrize("query", [MIDDLE, LAST])
+@pytest.mark.parametrize("path", ["fast", "plain"])
+def test_a_greedy_path_is_that_of_trying_every_head_at_every_step(
+    model: Model, gate: bool, query: int, path: Any
 ) -> None:
-    model = gated(model) if gate else model
-    pairs = pairs_of(model)
-    rows = [
-        *single_rows(model, LAST),
-        *joint_rows(model, len(pairs[0])),
-        *(site_rows(len(pairs[0])) if direction != "knockout" else []),
-    ]
-    behind = prepare(model, pairs, family=pairs)
-    expected = behind.effects(rows, direction=direction)
-    for budget in (behind.budget, 1):
-        runs, effects = prepare_and_measure(
-            model, pairs, rows, direction=direction, family=pairs, budget=budget
+    runs = prepare(gated(model) if gate else model, pairs_of(model), path=path)
+    rows = [mapping_row([head], KEY, query) for head in runs.heads]
+    effects = runs.effects([*rows, mapping_row(runs.heads, KEY, query)])
+    measured = {"effects": effects[:-1], "totals": effects[-1]}
+    for together in (True, False):
+        paths = select(runs, KEY, query, **measured, together=together)
+        groups = [runs] if together else [runs.only([0]), runs.only([1])]
+        for group, found in zip(groups, paths, strict=True):
+            expected = greedy_by_hand(group, query)
+            assert [head for head, _ in found] == [head for head, _ in expected]
+            assert [joint for _, joint in found] == pytest.approx([joint for _, joint in expected], abs=CLOSE)
+
+
+def greedy_by_hand(runs: Runs, query: int) -> list[tuple[Head, float]]:
+    """Every remaining head is tried with those taken so far, in one run each."""
+
+    def joint(heads: list[Head]) -> float:
+        return float(runs.effects([mapping_row(heads, KEY, query)]).double().mean())
+
+    path: list[tuple[Head, float]] = []
+    total = joint(list(runs.heads))
+    while total >= 0.01 and (not path or path[-1][1] < WHOLE * total):
+        taken = [head for head, _ in path]
+        best = max(
+            (joint([*taken, head]), -head.layer, -head.index, head)
+            for head in runs.heads
+            if head not in taken
         )
-        torch.testing.assert_close(effects, expected, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(runs.effects(rows, direction=direction), expected, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(runs.gap, behind.gap, rtol=0, atol=1e-5)
-
-
-def test_runs_that_took_rows_along_are_the_same_runs_and_hold_nothing_of_the_rows(model: Model) -> None:
-    pairs = pairs_of(model)
-    alone, (runs, _) = prepare(model, pairs), prepare_and_measure(model, pairs, single_rows(model, MIDDLE))
-    for mine, own in ((runs.clean, alone.clean), (runs.counterfactual, alone.counterfactual)):
-        torch.testing.assert_close(mine.logits, own.logits, rtol=0, atol=1e-4)
-        for layer, expected in zip(mine.cache.layers, own.cache.layers, strict=True):
-            for name in ("pre", "pattern", "value", "z", "attention", "mlp", "query", "key"):
-                kept = getattr(layer, name)
-                torch.testing.assert_close(kept, getattr(expected, name), rtol=0, atol=1e-4, equal_nan=True)
-                assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size(), name
+        if path and best[0] <= path[-1][1] + 1e-6:
+            break
+        path.append((best[3], best[0]))
+    return path
 
 
 def test_both_runs_are_the_models_own(model: Model) -> None:
@@ -441,7 +455,7 @@ def test_loadings_are_the_messages_times_the_gradient_of_the_frozen_model(model:
     for head in range(model.n_heads):
         z = torch.zeros(model.n_heads, model.d_head)
         z[head] = layer.pattern[0, head, LAST, KEY] * layer.value[0, head, KEY]
-        written = (block.write(z[None]) - block.write(torch.zeros_like(z)[None]))[0]
+        written = (block.write(z.flatten()[None]) - block.write(torch.zeros_like(z).flatten()[None]))[0]
         reached = written if layout.parallel else written + _mlp_change(block, layer, written)
         predicted = float((scale(reached) @ direction).detach() / runs.gap[0])
         assert float(measured[head]) == pytest.approx(predicted, rel=1e-3, abs=1e-5)
@@ -507,8 +521,6 @@ def test_a_gap_too_small_to_divide_by_is_refused(models: dict[str, Model]) -> No
     )
     with pytest.raises(PromptError, match="too little to divide by"):
         prepare(model, [pair])
-    with pytest.raises(PromptError, match="too little to divide by"):
-        prepare_and_measure(model, [pair], single_rows(model, LAST))
 
 
 def test_pairs_of_different_length_are_not_run_together(models: dict[str, Model]) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
@@ -31,8 +31,10 @@ from circuits.engine.rows import Cache, Change, ChangeTable, Layer, NewValues, R
 Tensors = list[torch.Tensor]
 Rows = Float[torch.Tensor, "input row pos d_model"]
 RowHeads = Float[torch.Tensor, "input row pos head d_head"]
+RowQueries = Float[torch.Tensor, "input row query head d_head"]
 
 
+@runtime_checkable
 class Stream(Protocol):
     """Something that climbs: in each block it is asked four times, and answered with one product for each of its tensors."""
 
@@ -126,12 +128,9 @@ class WholeRun:
             row, column = self.taken.query - self.start, self.taken.key
             z[:, row] += self.taken.change(layer, pattern[:, :, row, column], value[:, :, column])
         z = z[:, -1:] if layer == self.last else z
-        nothing = self.cache.final[:, :0]
-        whole = self._whole(pattern, "pattern", 2), value, self._whole(z, "z")
-        self.cache.layers = (
-            *self.cache.layers,
-            Layer(self.cache.final, *whole, nothing, nothing, query=query, key=key),
-        )
+        final = self.cache.final  # stands for what attention and MLP will write, until they have
+        read = self._whole(pattern, "pattern", 2), value, self._whole(z, "z")
+        self.cache.layers = (*self.cache.layers, Layer(final, *read, final, final, query=query, key=key))
         return [z.flatten(-2)]
 
     def write(self, layer: int, written: Tensors) -> Tensors:
@@ -216,7 +215,7 @@ class Part:
 
     rows: list[int]
     narrow: bool
-    stream: Rows
+    stream: Float[torch.Tensor, "input one_or_row pos d_model"]
     z: RowHeads
 
 
@@ -401,7 +400,7 @@ class RowStream:
 
     def _heads(
         self, layer: int, wide: torch.Tensor, narrow: torch.Tensor, first: int
-    ) -> tuple[RowHeads, RowHeads, RowHeads]:
+    ) -> tuple[RowQueries, RowHeads, RowHeads]:
         """Queries from position `first`, keys and values from `start`; narrow rows share the base's everywhere but at `start`."""
         stored, count = self.base.layers[layer], len(self.narrow_rows)
         assert stored.query is not None and stored.key is not None
@@ -415,7 +414,7 @@ class RowStream:
         return query[:, :, first - self.start :], key, value
 
     def _pattern(
-        self, layer: int, query: RowHeads, key: RowHeads, rows: Sequence[int], first: int
+        self, layer: int, query: RowQueries, key: RowHeads, rows: Sequence[int], first: int
     ) -> Float[torch.Tensor, "input row head query key"]:
         """The pattern over all keys: those before `start` are the base run's, the others the row's own."""
         stored = self.base.layers[layer].key

@@ -22,7 +22,8 @@ from circuits.models.model import Model
 
 Stream = Float[torch.Tensor, "*batch pos d_model"]
 Heads = Float[torch.Tensor, "*batch pos head d_head"]
-Rotation = Float[torch.Tensor, "2 pos d_rotary"]  # cosines and sines
+Groups = Float[torch.Tensor, "*batch pos group d_head"]  # keys or values, of which several heads may share one
+Rotation = Float[torch.Tensor, "2 rotated d_rotary"]  # cosines and sines of some positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,10 @@ class Layout:
             q, k = _rotated(q, rotation), _rotated(k, rotation)
         return q, self.spread(k), self.spread(v)
 
-    def spread(self, heads: Heads) -> Heads:
+    def spread(self, groups: Groups) -> Heads:
         """Grouped keys or values, one for every head that reads them."""
-        group = self.heads // heads.shape[-2]
-        return heads if group == 1 else heads.repeat_interleave(group, -2)
+        size = self.heads // groups.shape[-2]
+        return groups if size == 1 else groups.repeat_interleave(size, -2)
 
     def attend(
         self, scores: Float[torch.Tensor, "*batch query key"]

@@ -12,7 +12,8 @@ from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import bootstrap, trace_family
-from circuits.tracing.mapping import all_heads, mapping_row, measure_mapping
+from circuits.engine.select import mapping_row
+from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import Circuit
 from circuits.tracing.spans import held, ranges
 from circuits.tracing.trace import trace
@@ -116,7 +117,7 @@ def test_the_greedy_path_is_what_trying_every_head_at_every_step_gives(sparse: M
     for step in found.path[:3]:
         tried = {
             h: float(runs.effects([mapping_row([*taken, h], LARGE, LAST)])[0, 0])
-            for h in all_heads(runs)
+            for h in runs.heads
             if h not in taken
         }
         assert tried[step.head] == pytest.approx(max(tried.values()), abs=1e-5)
