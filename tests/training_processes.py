@@ -19,15 +19,15 @@ from safetensors.torch import save_file
 
 from circuits.errors import CircuitsError
 from circuits.models.find import find
-from circuits.sparsify import Settings, settings_for, text, training
+from circuits.sparsify import Settings, settings_for, training
 from circuits.sparsify.processes import join
-from circuits.sparsify.sparsify import sparsify, to_pupil
 from circuits.sparsify.text import little_language
+from circuits.sparsify.twin import sparsify, to_student
+from circuits.zoo import checkpoints
 
 TINY = settings_for(little_language=True, gates="sampled", healing=0, steps=6, batch=2, length=12, warmup=2)
 ADAPTER = Settings(steps=4, batch=2, length=10, warmup=1, lora=2)
-OWN_WORDS = 20
-TRAINER = str(Path(training.__file__).parent)
+TRAINER = (str(Path(training.__file__).parent), checkpoints.__file__)
 
 
 def start(work: Any, *given: Any) -> BaseProcess:
@@ -83,7 +83,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def train_together(index: int, port: int, model: Path, folder: Path) -> None:
+def train_together(index: int, port: int, model: Path, foreign: Path, folder: Path) -> None:
     """One of two processes: all weights with sampled gates, an adapter on the model's own words, and what cannot end well."""
     started = {
         "RANK": index,
@@ -107,19 +107,17 @@ def train_together(index: int, port: int, model: Path, folder: Path) -> None:
         join().check_same(index)
     except CircuitsError as error:
         (folder / f"apart{index}").write_text(str(error))
-    text.SAMPLED_ROWS, text.speaks_little_language = OWN_WORDS, lambda weights: False
-    sparsify(model, folder / "adapter", settings=ADAPTER)
-    text.speaks_little_language = lambda weights: True
+    sparsify(foreign, folder / "adapter", settings=ADAPTER)
     if index == 1:
-        _die_at_batch(4)
+        _die_at_step(4)
     _say_error(folder / f"lost{index}", model, folder / "lost", TINY)
 
 
 def _train_all(index: int, model: Path, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
-    pupil = to_pupil(find(str(model)), TINY)
-    training.train(pupil, little_language(TINY), TINY, folder, processes=join())
-    values = {name: parameter.detach().contiguous() for name, parameter in pupil.parameters.items()}
+    student = to_student(find(str(model)), TINY)
+    training.train(training.Run(student, little_language(TINY), TINY, join()), folder)
+    values = {name: parameter.detach().contiguous() for name, parameter in student.parameters.items()}
     save_file(values, folder / f"weights{index}.safetensors")
 
 
@@ -130,14 +128,15 @@ def _say_error(file: Path, model: Path, folder: Path, settings: Settings) -> Non
         file.write_text(str(error))
 
 
-def _die_at_batch(batch: int) -> None:
-    step, left = training._step, batch
+def _die_at_step(step: int) -> None:
+    """Die when the trainer begins this step, counted from here."""
+    left = step
 
-    def until(*given: Any) -> Any:
+    def trace(frame: FrameType, event: str, value: Any) -> None:
         nonlocal left
-        left -= 1
-        if left < 0:
-            die()
-        return step(*given)
+        if frame.f_code is training._step.__code__:
+            left -= 1
+            if left < 0:
+                die()
 
-    training._step = until
+    sys.settrace(trace)
