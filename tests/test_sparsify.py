@@ -1,4 +1,4 @@
-"""Sparse twins: the gate and its gradient are as written, the multiplier follows the budget, a killed run ends as if never killed."""
+"""Sparse twins: the gate is as written, the multiplier follows the budget, killed runs end as others do."""
 
 from __future__ import annotations
 
@@ -182,16 +182,7 @@ def test_a_large_budget_raises_the_multiplier_and_none_lowers_it_on_a_wrecked_mo
 ) -> None:
     ends = {}
     for gap in (50.0, 0.0):
-        settings = settings_for(
-            little_language=True,
-            gates="sampled",
-            healing=0,
-            steps=5,
-            batch=2,
-            length=12,
-            gap=gap,
-            constraint=constraint,
-        )
+        settings = replace(TINY, steps=5, gap=gap, constraint=constraint)
         weights = find(str(directories["gpt2"]))
         student = to_student(weights, settings)
         for parameter in student.parameters.values():
@@ -204,18 +195,7 @@ def test_a_large_budget_raises_the_multiplier_and_none_lowers_it_on_a_wrecked_mo
 
 
 def test_training_closes_gates(directories: dict[str, Path], tmp_path: Path) -> None:
-    settings = settings_for(
-        little_language=True,
-        gates="sampled",
-        healing=0,
-        steps=40,
-        batch=2,
-        length=12,
-        warmup=2,
-        gap=50.0,
-        multiplier=100.0,
-        learning_rate=1e-2,
-    )
+    settings = replace(TINY, steps=40, gap=50.0, multiplier=100.0, learning_rate=1e-2)
     measured = sparsify(directories["gpt2"], tmp_path, settings=settings)
     assert measured.open_edges < 0.6 * measured.dense.open_edges
 
@@ -457,13 +437,7 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(
 
 def test_a_folder_of_another_run_is_refused(directories: dict[str, Path], uninterrupted: Path) -> None:
     with pytest.raises(FileError, match="another run"):
-        sparsify(
-            directories["gpt2"],
-            uninterrupted,
-            settings=settings_for(
-                little_language=True, gates="sampled", healing=0, steps=9, batch=2, length=12
-            ),
-        )
+        sparsify(directories["gpt2"], uninterrupted, settings=replace(TINY, steps=9))
 
 
 # The result

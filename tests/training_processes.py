@@ -1,6 +1,6 @@
-"""What the tests of training do in processes of their own: be killed, and train together. A fresh process imports this.
+"""What the tests of training do in processes of their own: be killed, and train together.
 
-Processes are forked from a server that has imported the libraries once and has computed nothing.
+Processes are forked from a server that imports the libraries once and computes nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
@@ -43,7 +44,7 @@ def die() -> None:
 
 
 def die_after_lines(lines: int, model: Path, folder: Path) -> None:
-    """Train, with a checkpoint after each step, until the trainer has run so many lines of its code from the first step on."""
+    """Train, with a checkpoint after each step, and die after so many lines of the trainer's steps."""
     left, begun = lines, False
 
     def trace(frame: FrameType, event: str, value: Any) -> Any:
@@ -61,7 +62,7 @@ def die_after_lines(lines: int, model: Path, folder: Path) -> None:
 
 
 def die_while_writing(writes: int, share: float, model: Path, folder: Path) -> None:
-    """Train, with a checkpoint after each step, until a share of one more checkpoint's bytes is on the disk."""
+    """Train, with a checkpoint after each step, and die when part of one more checkpoint is on the disk."""
     left, sync = writes, os.fsync
 
     def fsync(file: int) -> None:
@@ -84,7 +85,7 @@ def free_port() -> int:
 
 
 def train_together(index: int, port: int, model: Path, foreign: Path, folder: Path) -> None:
-    """One of two processes: all weights with sampled gates, an adapter on the model's own words, and what cannot end well."""
+    """One of two processes: all weights with sampled gates, an adapter on the model's words, failures."""
     started = {
         "RANK": index,
         "LOCAL_RANK": index,
@@ -97,12 +98,7 @@ def train_together(index: int, port: int, model: Path, foreign: Path, folder: Pa
     _train_all(index, model, folder / "all")
     measured = sparsify(model, folder / "published", settings=TINY)
     (folder / f"measured{index}").write_text(str(measured))
-    _say_error(
-        folder / f"odd{index}",
-        model,
-        folder / "odd",
-        settings_for(little_language=True, gates="sampled", healing=0, steps=2, batch=3, length=12),
-    )
+    _say_error(folder / f"odd{index}", model, folder / "odd", replace(TINY, steps=2, batch=3))
     try:
         join().check_same(index)
     except CircuitsError as error:

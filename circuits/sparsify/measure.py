@@ -1,9 +1,10 @@
-"""How sparse a model is and what that costs, beside its dense original on the same held-out rows; its card.
+"""How sparse a model is and what that costs, beside its dense original on the same held-out rows.
 
 1. Both models run on the same rows; the gated one with its gate, the dense one without.
 2. Open edges are counted where `s > 0`; in a model never sparsified, they are what a gate would leave open.
 3. First-token mass and entropy are of the weights that multiply the values; the entropy is that of a query's
    weights scaled to sum to one.
+4. A twin's card shows these figures with its settings, and a figure shows how its training went.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from circuits import zoo
 from circuits.errors import ModelError
 from circuits.files import read_object
 from circuits.models.find import find
+from circuits.models.gate import open_gates
 from circuits.models.model import Model
 from circuits.models.weights import MARKS, Weights, reading
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
@@ -61,7 +63,7 @@ class Sparsity:
     loss: float
     dense_loss: float
     divergence: float
-    tokens: int  # measured
+    tokens: int  # how many were measured
 
     @property
     def open_edges(self) -> float:
@@ -85,7 +87,7 @@ class Sparsity:
 def measure_sparsity(
     model: AnyModel, texts: Sequence[str] | None = None, *, original: AnyModel | None = None, rows: int = 128
 ) -> Sparsity:
-    """Measure a model on at most `rows` rows of texts; one of the little language has held-out sentences.
+    """Measure a model on at most `rows` rows of texts; a model of the little language needs no texts.
 
     `original` is the dense model to compare with: by default the one that the model's `circuits.json` names,
     else its own weights without the gate.
@@ -130,13 +132,14 @@ def measure(
     gated_model: Any, dense_model: Any, rows: Sequence[Tokens], *, name: str, original: str
 ) -> Sparsity:
     """Both models on the same rows."""
-    tallies = _Tally(hard), _Tally(dense)
+    tallies = (_Tally(hard), _Tally(dense))
     sums, tokens = torch.zeros(3, dtype=torch.float64), 0
     for chunk in (chunk for tensor in rows for chunk in tensor.split(16)):
         sums += _losses(tallies[0].run(gated_model, chunk), tallies[1].run(dense_model, chunk), chunk)
         tokens += chunk[:, 1:].numel()
-    figures = (sums / tokens).tolist()
-    return Sparsity(name, original, tallies[0].stats(), tallies[1].stats(), *figures, tokens)
+    loss, dense_loss, divergence = (sums / tokens).tolist()
+    gated_stats, dense_stats = (tally.stats() for tally in tallies)
+    return Sparsity(name, original, gated_stats, dense_stats, loss, dense_loss, divergence, tokens)
 
 
 def _losses(own: torch.Tensor, dense: torch.Tensor, tokens: Tokens) -> Float[torch.Tensor, "3"]:
@@ -152,38 +155,34 @@ class _Tally:
 
     def __init__(self, rule: Rule) -> None:
         self.rule, self.layer = rule, 0
-        self.open: list[torch.Tensor] = []  # per layer, (head,)
-        self.edges: list[int] = []
-        self.first_token, self.entropy, self.queries = 0.0, 0.0, 0
+        self.open: dict[int, torch.Tensor] = {}  # per layer, (head,)
+        self.edges = self.queries = 0  # of one head; of all heads and layers
+        self.first_token = self.entropy = 0.0
 
     def run(self, model: Any, tokens: Tokens) -> Float[torch.Tensor, "batch pos vocab"]:
         """The model's log-probabilities under this rule."""
         self.layer = 0
+        self.edges += len(tokens) * allowed_edges(tokens.shape[1])
         with torch.inference_mode():
             return logits_under(self, model, tokens.to(model.device)).float().log_softmax(-1)
 
     def __call__(self, scores: Scores) -> Scores:
         weights = self.rule(scores)
-        batch, heads, length, _ = scores.shape
-        if self.layer == len(self.open):
-            self.open.append(torch.zeros(heads, dtype=torch.float64))
-            self.edges.append(0)
-        self.open[self.layer] += (scores > 0).sum((0, 2, 3)).cpu()
-        self.edges[self.layer] += batch * allowed_edges(length)
+        counts = open_gates(scores).sum((0, 2, 3)).double().cpu()
+        self.open[self.layer] = self.open.get(self.layer, 0.0) + counts
         self.layer += 1
         later = weights[:, :, 1:]
         shares = later / later.sum(-1, keepdim=True).clamp_min(1e-30)
         self.first_token += later[..., 0].double().sum().item()
         self.entropy += torch.special.entr(shares).double().sum().item()
-        self.queries += batch * heads * (length - 1)
+        self.queries += later[..., 0].numel()
         return weights
 
     def stats(self) -> AttentionStats:
         if not self.open:
             reason = "no layer of this model uses the library's attention interface, or there was no text"
             raise ModelError(f"nothing was measured: {reason}")
-        shares = (count / edges for count, edges in zip(self.open, self.edges, strict=True))
-        per_head = tuple(tuple(share.tolist()) for share in shares)
+        per_head = tuple(tuple((counts / self.edges).tolist()) for counts in self.open.values())
         return AttentionStats(per_head, self.first_token / self.queries, self.entropy / self.queries)
 
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -55,9 +55,8 @@ class Processes:
         """Replace each tensor by its sum over all processes, in one message."""
         if self.count == 1:
             return
-        with _together():
-            flat = torch.cat([tensor.flatten() for tensor in tensors])
-            sums = self.accelerator.reduce(flat, reduction="sum")
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        sums = _together(self.accelerator.reduce, flat, "sum")
         for tensor, total in zip(tensors, sums.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(total.view_as(tensor))
 
@@ -65,8 +64,7 @@ class Processes:
         """Refuse to resume from checkpoints of different steps."""
         if self.count == 1:
             return
-        with _together():
-            steps = self.accelerator.gather(torch.tensor([step], device=self.device)).tolist()
+        steps = _together(self.accelerator.gather, torch.tensor([step], device=self.device)).tolist()
         if len(set(steps)) > 1:
             wrong = f"the processes have checkpoints of different steps, {steps}"
             raise CircuitsError(f"{wrong}; give a folder that all of them share")
@@ -88,8 +86,7 @@ class Processes:
             return value
         from accelerate.utils import broadcast_object_list
 
-        with _together():
-            return broadcast_object_list([value], from_process=0)[0]
+        return _together(broadcast_object_list, [value])[0]
 
     def leave(self) -> None:
         """End the joint work in order, when nothing is left to do."""
@@ -98,15 +95,13 @@ class Processes:
 
     def _wait(self) -> None:
         if self.count > 1:
-            with _together():
-                self.accelerator.wait_for_everyone()
+            _together(self.accelerator.wait_for_everyone)
 
 
-@contextmanager
-def _together() -> Iterator[None]:
-    """Report the death of another process in one line."""
+def _together(call: Callable[..., Any], *given: Any) -> Any:
+    """Call what all processes take part in; report the death of another one in one line."""
     try:
-        yield
+        return call(*given)
     except RuntimeError as error:
         remedy = "start the same command again, it resumes from the last checkpoint"
         raise CircuitsError(f"lost another process of this training; {remedy} ({one_line(error)})") from error

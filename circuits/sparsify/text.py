@@ -77,15 +77,9 @@ def _draw(settings: Settings, step: int) -> random.Random:
 
 def _in_turn(even: Corpus, odd: Corpus) -> Corpus:
     """Two corpora, one for the even steps, one for the odd."""
-
-    def batch(step: int) -> WeightedRows:
-        return (odd if step % 2 else even).batch(step)
-
+    name = f"{even.name}, in turn with {odd.name}"
     held_out = torch.cat([corpus.held_out[: HELD_OUT_ROWS // 2] for corpus in (even, odd)])
-    return Corpus(f"{even.name}, in turn with {odd.name}", batch, held_out)
-
-
-# Sentences of the little language
+    return Corpus(name, lambda step: (odd if step % 2 else even).batch(step), held_out)
 
 
 def little_language(settings: Settings) -> Corpus:
@@ -107,9 +101,6 @@ def _documents(count: int, length: int, draw: random.Random, **choices: Any) -> 
     for row, (_, answers) in enumerate(documents):
         weight[row, list(answers)] = 1.0
     return WeightedRows(tokens, weight)
-
-
-# Text from a file
 
 
 def read_texts(path: Path) -> list[str]:
@@ -162,7 +153,7 @@ def _tokenize(weights: Weights, text: str) -> list[int]:
 
 
 def _windows(weights: Weights, texts: Sequence[str], settings: Settings, *, name: str) -> Corpus:
-    end = weights.tokenizer.eos_token_id
+    end: Any = weights.tokenizer.eos_token_id
     separator = [] if end is None else [end]
     stream = torch.tensor([token for text in texts for token in (*_tokenize(weights, text), *separator)])
     bos = torch.tensor(_bos(weights), dtype=stream.dtype)
@@ -186,9 +177,6 @@ def _windows(weights: Weights, texts: Sequence[str], settings: Settings, *, name
 def _unweighted(tokens: Tokens) -> WeightedRows:
     """Rows in which every token counts the same."""
     return WeightedRows(tokens, torch.ones(tokens.shape))
-
-
-# Text that the dense model writes
 
 
 def _own_words(weights: Weights, settings: Settings, folder: Path) -> Corpus:

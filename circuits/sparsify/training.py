@@ -180,9 +180,8 @@ def training_gate(
     settings: Settings, step: int, device: Any = "cpu", *, part: tuple[int, int] = (0, 1)
 ) -> TrainingGate:
     """The gate of one step, its noise drawn from (seed, step)."""
-    noise = None
-    if settings.gates == "sampled":
-        noise = torch.Generator(device).manual_seed(settings.seed * 1_000_003 + step)
+    seed = settings.seed * 1_000_003 + step
+    noise = torch.Generator(device).manual_seed(seed) if settings.gates == "sampled" else None
     return TrainingGate(noise=noise, bias=settings.bias, part=part)
 
 

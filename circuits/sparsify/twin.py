@@ -68,7 +68,7 @@ def sparsify(
         train(run, state, save_every=save_every)
         return processes.from_main(_publish(run, weights, folder, name) if processes.is_main else None)
     except (OSError, SafetensorError) as error:
-        remedy = f"mend that and start again, it resumes from the last checkpoint in {state}"
+        remedy = f"when that is mended, start again: it resumes from the last checkpoint in {state}"
         raise FileError(f"cannot write to {folder}: {error}; {remedy}") from error
 
 
@@ -83,9 +83,8 @@ def to_student(weights: Weights, settings: Settings) -> Student:
     if settings.lora:
         student = Student(_with_adapter(original, settings), None)
     else:
-        student = Student(
-            copy.deepcopy(original).float().requires_grad_(True), original.requires_grad_(False)
-        )
+        trained = copy.deepcopy(original).float().requires_grad_(True)
+        student = Student(trained, original.requires_grad_(False))
     original.config._attn_implementation = "sdpa"  # the dense runs need no patterns
     return student
 
@@ -136,6 +135,5 @@ def _scores(weights: Weights, original: Any, twin: Any) -> list[list[Score]]:
     length = LITTLE_LANGUAGE.length
     if not speaks_little_language(weights) or context_of(weights, length) < length:
         return []
-    return [
-        score_all(partial(logits_under, rule, model)) for rule, model in ((dense, original), (hard, twin))
-    ]
+    runs = (partial(logits_under, dense, original), partial(logits_under, hard, twin))
+    return [score_all(logits) for logits in runs]
