@@ -1,12 +1,15 @@
-"""Sparse twins: the gate and its gradient are as written, the multiplier follows the budget, a killed run ends as if never killed."""
+"""Sparse twins: the gate is as written, the multiplier follows the budget, killed runs end as others do."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +23,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from training_processes import (
     ADAPTER,
-    OWN_WORDS,
     TINY,
     die_after_lines,
     die_while_writing,
@@ -36,14 +38,13 @@ from circuits.models.find import find
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.sparsify import Settings, measure_sparsity, settings_for, sparsify
-from circuits.sparsify import training as training_room
 from circuits.sparsify.attention import TrainingGate, attending, dense, hard
-from circuits.sparsify.card import write_card
+from circuits.sparsify.measure import write_card
 from circuits.sparsify.processes import check_launch, join, started_alone
 from circuits.sparsify.settings import LITTLE_LANGUAGE
-from circuits.sparsify.sparsify import to_pupil
 from circuits.sparsify.text import corpus_for, little_language, read_texts, to_rows
-from circuits.sparsify.training import training_gate
+from circuits.sparsify.training import Run, read_log, train, training_gate
+from circuits.sparsify.twin import to_student
 from circuits.zoo.evaluate import Score
 
 LINES = 1700  # of the trainer's code: about three steps
@@ -156,51 +157,60 @@ def test_the_budget_falls_evenly_from_its_slack_to_the_gap_and_is_half_of_it_whi
     assert settings.next_multiplier(1.0, 0.2, 0) > 1.0 > settings.next_multiplier(1.0, 0.2, 100)
 
 
+def test_healing_shortens_with_the_steps_unless_it_is_given() -> None:
+    def healing(**changes: Any) -> int:
+        return settings_for(little_language=True, **changes).healing
+
+    assert healing() == healing(steps=None) == healing(steps=2000) == healing(steps=4000) == 300
+    assert [healing(steps=steps) for steps in (1000, 8, 1)] == [150, 1, 0]
+    assert healing(steps=8, healing=300) == 300 and healing(healing=7) == 7
+    assert settings_for(little_language=False, steps=8).all_steps == 8
+
+
+def test_the_help_shows_the_defaults_of_both_presets() -> None:
+    shown = " ".join(CliRunner().invoke(sparsify_command, ["--help"]).output.split())
+    assert "[default: 2000 for mini, 600 for a language model]" in shown
+    assert "[default: 300 for mini, 0 for a language model]" in shown
+    assert "[default: 0.0005 for mini, 0.002 for a language model]" in shown
+    assert "Tokens in a row. [default: 64]" in shown
+    assert shown.count("[default: ") == 12
+
+
 @pytest.mark.parametrize("constraint", ["loss", "kl"])
 def test_a_large_budget_raises_the_multiplier_and_none_lowers_it_on_a_wrecked_model(
     directories: dict[str, Path], tmp_path: Path, constraint: Any
 ) -> None:
     ends = {}
     for gap in (50.0, 0.0):
-        settings = settings_for(
-            little_language=True,
-            gates="sampled",
-            healing=0,
-            steps=5,
-            batch=2,
-            length=12,
-            gap=gap,
-            constraint=constraint,
-        )
+        settings = replace(TINY, steps=5, gap=gap, constraint=constraint)
         weights = find(str(directories["gpt2"]))
-        pupil = to_pupil(weights, settings)
-        for parameter in pupil.parameters.values():
+        student = to_student(weights, settings)
+        for parameter in student.parameters.values():
             parameter.data += 0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
         (folder := tmp_path / f"{gap}").mkdir()
-        training_room.train(pupil, little_language(settings), settings, folder)
-        ends[gap] = training_room.read_log(folder / "log.jsonl")[-1]["multiplier"]
+        train(Run(student, little_language(settings), settings), folder)
+        ends[gap] = read_log(folder / "log.jsonl")[-1]["multiplier"]
     assert ends[50.0] == pytest.approx(math.exp(0.1))
     assert ends[0.0] == pytest.approx(math.exp(-0.1))
 
 
 def test_training_closes_gates(directories: dict[str, Path], tmp_path: Path) -> None:
-    settings = settings_for(
-        little_language=True,
-        gates="sampled",
-        healing=0,
-        steps=40,
-        batch=2,
-        length=12,
-        warmup=2,
-        gap=50.0,
-        multiplier=100.0,
-        learning_rate=1e-2,
-    )
+    settings = replace(TINY, steps=40, gap=50.0, multiplier=100.0, learning_rate=1e-2)
     measured = sparsify(directories["gpt2"], tmp_path, settings=settings)
     assert measured.open_edges < 0.6 * measured.dense.open_edges
 
 
-# Stopping and going on
+# Stopping and resuming
+
+
+@pytest.fixture(scope="module")
+def foreign(directories: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same models with one word spelled otherwise, so that theirs is not the little language."""
+    copies = tmp_path_factory.mktemp("foreign")
+    for name, folder in directories.items():
+        vocabulary = shutil.copytree(folder, copies / name) / "tokenizer.json"
+        vocabulary.write_text(vocabulary.read_text().replace('"small"', '"petit"'))
+    return {name: copies / name for name in directories}
 
 
 @pytest.fixture(scope="module")
@@ -240,16 +250,19 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(
         done.append(steps_done(tmp_path))
     sparsify(model, tmp_path, settings=TINY)
     assert same_tensors(tmp_path, uninterrupted)
-    assert [line["step"] for line in training_room.read_log(tmp_path / "training" / "log.jsonl")] == [5, 6]
+    assert [line["step"] for line in read_log(tmp_path / "training" / "log.jsonl")] == [5, 6]
     assert not list((tmp_path / "training").glob("*.unfinished"))
     assert done == sorted(done) and 0 < done[1] < TINY.steps, done
 
 
 @pytest.fixture(scope="module")
-def together(directories: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def together(
+    directories: dict[str, Path], foreign: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """What two processes made; the second of them is killed in the end."""
-    folder, port = tmp_path_factory.mktemp("together"), free_port()
-    processes = [start(train_together, index, port, directories["gpt2"], folder) for index in range(2)]
+    folder, models = tmp_path_factory.mktemp("together"), (directories["gpt2"], foreign["gpt2"])
+    port = free_port()
+    processes = [start(train_together, index, port, *models, folder) for index in range(2)]
     for process in processes:
         process.join(300)
     assert [process.exitcode for process in processes] == [0, -signal.SIGKILL]
@@ -267,10 +280,7 @@ def test_two_processes_train_all_weights_as_one_does(uninterrupted: Path, togeth
     assert furthest(together / "all", uninterrupted / "training") < 1e-5
     first, second = (load_file(together / "all" / f"weights{index}.safetensors") for index in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
-    ends = [
-        training_room.read_log(folder / "log.jsonl")[-1]
-        for folder in (together / "all", uninterrupted / "training")
-    ]
+    ends = [read_log(folder / "log.jsonl")[-1] for folder in (together / "all", uninterrupted / "training")]
     assert ends[0]["measured"] == pytest.approx(ends[1]["measured"], rel=1e-5)
     assert [ends[0][name] for name in ("multiplier", "gap")] == pytest.approx(
         [ends[1][name] for name in ("multiplier", "gap")], rel=1e-4
@@ -278,11 +288,9 @@ def test_two_processes_train_all_weights_as_one_does(uninterrupted: Path, togeth
 
 
 def test_two_processes_train_an_adapter_on_the_models_own_words_as_one_does(
-    directories: dict[str, Path], together: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foreign: dict[str, Path], together: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("circuits.sparsify.text.SAMPLED_ROWS", OWN_WORDS)
-    monkeypatch.setattr("circuits.sparsify.text.speaks_little_language", lambda weights: False)
-    sparsify(directories["gpt2"], tmp_path, settings=ADAPTER)
+    sparsify(foreign["gpt2"], tmp_path, settings=ADAPTER)
     assert furthest(together / "adapter" / "training", tmp_path / "training") < 1e-5
 
 
@@ -371,20 +379,14 @@ def test_each_part_of_the_rows_gets_the_noise_that_it_has_among_all() -> None:
     assert not torch.equal(training_gate(TINY, 3)(scores[2:]), whole[2:])
 
 
-def test_a_divergence_that_is_no_number_stops_with_one_line_and_the_checkpoint_whole(
-    directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_loss_that_is_no_number_stops_with_one_line_and_the_checkpoint_whole(
+    directories: dict[str, Path], tmp_path: Path
 ) -> None:
-    compare, calls = training_room.compare, []
-
-    def broken(*runs: Any) -> Any:
-        calls.append(1)
-        *losses, divergence = compare(*runs)
-        return (*losses, divergence * (float("nan") if len(calls) == 4 else 1.0))
-
-    monkeypatch.setattr(training_room, "compare", broken)
-    with pytest.raises(CircuitsError, match="broke at step 3") as error:
-        sparsify(directories["gpt2"], tmp_path, settings=TINY, save_every=0.0)
+    settings = replace(TINY, learning_rate=1e30)
+    with pytest.raises(CircuitsError, match="broke at step 1") as error:
+        sparsify(directories["gpt2"], tmp_path, settings=settings, save_every=0.0)
     assert "\n" not in str(error.value)
+    assert steps_done(tmp_path) == 1
     stored = load_file(tmp_path / "training" / "checkpoint.safetensors")
     assert all(tensor.isfinite().all() for tensor in stored.values())
 
@@ -392,18 +394,20 @@ def test_a_divergence_that_is_no_number_stops_with_one_line_and_the_checkpoint_w
 def test_a_full_disk_stops_with_one_line_and_the_checkpoint_whole(
     directories: dict[str, Path], uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = training_room.save_checkpoint
+    unfinished, writes = tmp_path / "training" / "checkpoint.unfinished", []
 
-    def no_room(path: Path, *rest: Any, **progress: Any) -> None:
-        if progress["step"] == 4:
-            path.with_suffix(".unfinished").write_bytes(b"half")
+    def fsync(file: int) -> None:
+        writes.append(file)
+        if len(writes) == 4:
+            os.truncate(unfinished, 4)
             raise OSError(28, "No space left on device")
-        write(path, *rest, **progress)
 
-    with monkeypatch.context() as patched, pytest.raises(FileError, match="No space left"):
-        patched.setattr(training_room, "save_checkpoint", no_room)
+    with monkeypatch.context() as patched, pytest.raises(FileError, match="No space left") as error:
+        patched.setattr(os, "fsync", fsync)
         sparsify(directories["gpt2"], tmp_path, settings=TINY, save_every=0.0)
-    assert not list((tmp_path / "training").glob("*.unfinished"))
+    assert "\n" not in str(error.value)
+    assert not unfinished.exists()
+    assert steps_done(tmp_path) == 3
     sparsify(directories["gpt2"], tmp_path, settings=TINY)
     assert same_tensors(tmp_path, uninterrupted)
 
@@ -416,11 +420,10 @@ def test_a_checkpoint_that_is_older_than_a_setting_goes_on(
         progress = json.loads(stored.metadata()["progress"])
     del progress["recipe"]["settings"]["healing"]
     save_file(load_file(source), tmp_path / source.name, metadata={"progress": json.dumps(progress)})
-    pupil = to_pupil(find(str(directories["gpt2"])), TINY)
-    training_room.train(pupil, little_language(TINY), TINY, tmp_path)
-    assert torch.equal(
-        pupil.parameters["transformer.wte.weight"], load_file(source)["value/transformer.wte.weight"]
-    )
+    student = to_student(find(str(directories["gpt2"])), TINY)
+    train(Run(student, little_language(TINY), TINY), tmp_path)
+    name = "transformer.wte.weight"
+    assert torch.equal(student.parameters[name], load_file(source)[f"value/{name}"])
 
 
 def test_a_folder_with_other_files_is_refused_and_left_as_it_is(
@@ -434,13 +437,7 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(
 
 def test_a_folder_of_another_run_is_refused(directories: dict[str, Path], uninterrupted: Path) -> None:
     with pytest.raises(FileError, match="another run"):
-        sparsify(
-            directories["gpt2"],
-            uninterrupted,
-            settings=settings_for(
-                little_language=True, gates="sampled", healing=0, steps=9, batch=2, length=12
-            ),
-        )
+        sparsify(directories["gpt2"], uninterrupted, settings=replace(TINY, steps=9))
 
 
 # The result
@@ -478,13 +475,11 @@ def test_the_card_shows_what_circuits_json_says(uninterrupted: Path) -> None:
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "neox"])
 def test_an_adapter_trains_on_the_models_own_words_and_loads_gated(
-    directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
+    foreign: dict[str, Path], tmp_path: Path, architecture: str
 ) -> None:
     pytest.importorskip("peft")
-    monkeypatch.setattr("circuits.sparsify.text.SAMPLED_ROWS", 20)
-    monkeypatch.setattr("circuits.sparsify.text.speaks_little_language", lambda weights: False)
     settings = Settings(steps=3, batch=2, length=10, warmup=1, lora=2)
-    name = str(directories[architecture])
+    name = str(foreign[architecture])
     measured = sparsify(name, tmp_path, settings=settings)
     model = load(tmp_path)
     assert model.gated
@@ -492,8 +487,8 @@ def test_an_adapter_trains_on_the_models_own_words_and_loads_gated(
     assert not (tmp_path / "model.safetensors").exists()
     assert "sampled from the dense model" in (tmp_path / "README.md").read_text()
     again = corpus_for(find(name), settings, text=None, folder=tmp_path / "training")
-    assert again.held_out.shape == (2, 10)
-    assert measured.tokens == 18
+    assert again.held_out.shape == (103, 10)
+    assert measured.tokens == 103 * 9
 
 
 def test_the_card_sets_the_tasks_of_both_models_side_by_side(
@@ -549,12 +544,9 @@ def test_measured_figures_equal_the_models_own_scores_and_losses(model: Model) -
     assert measured.dense.first_token > measured.gated.first_token
 
 
-def test_a_model_without_text_of_its_own_must_be_given_some(
-    monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path]
-) -> None:
-    monkeypatch.setattr("circuits.sparsify.measure.speaks_little_language", lambda weights: False)
+def test_a_model_without_text_of_its_own_must_be_given_some(foreign: dict[str, Path]) -> None:
     with pytest.raises(ModelError, match="give it some"):
-        measure_sparsity(directories["gpt2"])
+        measure_sparsity(foreign["gpt2"])
 
 
 def test_the_commands_train_and_measure(directories: dict[str, Path], tmp_path: Path) -> None:
@@ -563,6 +555,7 @@ def test_the_commands_train_and_measure(directories: dict[str, Path], tmp_path: 
         sparsify_command, [str(directories["gpt2"]), "-o", twin, *short], catch_exceptions=False
     )
     assert "open edges" in made.output
+    assert [line["step"] for line in read_log(tmp_path / "twin" / "training" / "log.jsonl")] == [2]
     said = CliRunner().invoke(sparsity_command, [twin, "--rows", "4", "--json"], catch_exceptions=False)
     assert json.loads(said.output)["original"] == str(directories["gpt2"])
     assert (

@@ -1,6 +1,6 @@
-"""What the tests of training do in processes of their own: be killed, and train together. A fresh process imports this.
+"""What the tests of training do in processes of their own: be killed, and train together.
 
-Processes are forked from a server that has imported the libraries once and has computed nothing.
+Processes are forked from a server that imports the libraries once and computes nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
@@ -19,15 +20,15 @@ from safetensors.torch import save_file
 
 from circuits.errors import CircuitsError
 from circuits.models.find import find
-from circuits.sparsify import Settings, settings_for, text, training
+from circuits.sparsify import Settings, settings_for, training
 from circuits.sparsify.processes import join
-from circuits.sparsify.sparsify import sparsify, to_pupil
 from circuits.sparsify.text import little_language
+from circuits.sparsify.twin import sparsify, to_student
+from circuits.zoo import checkpoints
 
 TINY = settings_for(little_language=True, gates="sampled", healing=0, steps=6, batch=2, length=12, warmup=2)
 ADAPTER = Settings(steps=4, batch=2, length=10, warmup=1, lora=2)
-OWN_WORDS = 20
-TRAINER = str(Path(training.__file__).parent)
+TRAINER = (str(Path(training.__file__).parent), checkpoints.__file__)
 
 
 def start(work: Any, *given: Any) -> BaseProcess:
@@ -43,7 +44,7 @@ def die() -> None:
 
 
 def die_after_lines(lines: int, model: Path, folder: Path) -> None:
-    """Train, with a checkpoint after each step, until the trainer has run so many lines of its code from the first step on."""
+    """Train, with a checkpoint after each step, and die after so many lines of the trainer's steps."""
     left, begun = lines, False
 
     def trace(frame: FrameType, event: str, value: Any) -> Any:
@@ -61,7 +62,7 @@ def die_after_lines(lines: int, model: Path, folder: Path) -> None:
 
 
 def die_while_writing(writes: int, share: float, model: Path, folder: Path) -> None:
-    """Train, with a checkpoint after each step, until a share of one more checkpoint's bytes is on the disk."""
+    """Train, with a checkpoint after each step, and die when part of one more checkpoint is on the disk."""
     left, sync = writes, os.fsync
 
     def fsync(file: int) -> None:
@@ -83,8 +84,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def train_together(index: int, port: int, model: Path, folder: Path) -> None:
-    """One of two processes: all weights with sampled gates, an adapter on the model's own words, and what cannot end well."""
+def train_together(index: int, port: int, model: Path, foreign: Path, folder: Path) -> None:
+    """One of two processes: all weights with sampled gates, an adapter on the model's words, failures."""
     started = {
         "RANK": index,
         "LOCAL_RANK": index,
@@ -97,29 +98,22 @@ def train_together(index: int, port: int, model: Path, folder: Path) -> None:
     _train_all(index, model, folder / "all")
     measured = sparsify(model, folder / "published", settings=TINY)
     (folder / f"measured{index}").write_text(str(measured))
-    _say_error(
-        folder / f"odd{index}",
-        model,
-        folder / "odd",
-        settings_for(little_language=True, gates="sampled", healing=0, steps=2, batch=3, length=12),
-    )
+    _say_error(folder / f"odd{index}", model, folder / "odd", replace(TINY, steps=2, batch=3))
     try:
         join().check_same(index)
     except CircuitsError as error:
         (folder / f"apart{index}").write_text(str(error))
-    text.SAMPLED_ROWS, text.speaks_little_language = OWN_WORDS, lambda weights: False
-    sparsify(model, folder / "adapter", settings=ADAPTER)
-    text.speaks_little_language = lambda weights: True
+    sparsify(foreign, folder / "adapter", settings=ADAPTER)
     if index == 1:
-        _die_at_batch(4)
+        _die_at_step(4)
     _say_error(folder / f"lost{index}", model, folder / "lost", TINY)
 
 
 def _train_all(index: int, model: Path, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
-    pupil = to_pupil(find(str(model)), TINY)
-    training.train(pupil, little_language(TINY), TINY, folder, processes=join())
-    values = {name: parameter.detach().contiguous() for name, parameter in pupil.parameters.items()}
+    student = to_student(find(str(model)), TINY)
+    training.train(training.Run(student, little_language(TINY), TINY, join()), folder)
+    values = {name: parameter.detach().contiguous() for name, parameter in student.parameters.items()}
     save_file(values, folder / f"weights{index}.safetensors")
 
 
@@ -130,14 +124,15 @@ def _say_error(file: Path, model: Path, folder: Path, settings: Settings) -> Non
         file.write_text(str(error))
 
 
-def _die_at_batch(batch: int) -> None:
-    step, left = training._step, batch
+def _die_at_step(step: int) -> None:
+    """Die when the trainer begins this step, counted from here."""
+    left = step
 
-    def until(*given: Any) -> Any:
+    def trace(frame: FrameType, event: str, value: Any) -> None:
         nonlocal left
-        left -= 1
-        if left < 0:
-            die()
-        return step(*given)
+        if frame.f_code is training._step.__code__:
+            left -= 1
+            if left < 0:
+                die()
 
-    training._step = until
+    sys.settrace(trace)

@@ -1,9 +1,10 @@
 """Attention under any rule, in any Hugging Face model, through the library's own attention interface.
 
-1. Scores are `s = q·k/√d_head` with masked keys at the lowest number, as the model's eager attention has them.
-2. A rule turns scores into the weights that multiply the values: `dense` (softmax), `hard` (the gate), or a `TrainingGate`.
-3. The training gate lets gradients pass: `A = 1[s + b + noise > 0]` counts as `σ(s + b + noise)` in the backward pass, with logistic
-   noise (sampled, as published) or none (deterministic). Its penalty is `Σσ(s + b)` over allowed edges, per row and head, over T(T+1)/2.
+1. Scores are `s = q·k/√d_head` with masked keys at the lowest number, as in the model's eager attention.
+2. A rule turns scores into weights of the values: `dense` (softmax), `hard` (the gate), or a `TrainingGate`.
+3. The training gate lets gradients pass: `A = 1[s + b + noise > 0]` counts as `σ(s + b + noise)` in the
+   backward pass, with logistic noise (sampled, as published) or none (deterministic). Its penalty is
+   `Σσ(s + b)` over allowed edges, per row and head, divided by T(T+1)/2.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
@@ -50,15 +51,22 @@ def attending(model: Any, rule: Rule) -> Iterator[None]:
         _RULE.reset(token)
 
 
+def logits_under(rule: Rule, model: Any, tokens: Int[torch.Tensor, "batch pos"]) -> torch.Tensor:
+    """A model's logits with its attention under a rule."""
+    with attending(model, rule):
+        return model(tokens, use_cache=False).logits
+
+
 def allowed_edges(length: int) -> int:
     """Edges of one head on one row: every key up to and including the query's own position."""
     return length * (length + 1) // 2
 
 
 class TrainingGate:
-    """The gate during one training step; afterwards it knows the step's penalty and share of open edges.
+    """The gate during one training step; afterwards it has the step's penalty and share of open edges.
 
-    `part` says which part of the step's rows it sees, of how many; noise is drawn for all rows, so that a row's does not depend on it.
+    `part` is (index, count): this process sees part `index` of `count` of the step's rows. Noise is drawn for
+    all rows, so that a row's noise does not depend on the number of processes.
     """
 
     def __init__(
@@ -70,7 +78,8 @@ class TrainingGate:
 
     def __call__(self, scores: Scores) -> Scores:
         batch, heads, length, _ = scores.shape
-        weights, expected = _StraightThrough.apply(scores, self.bias, self._uniform(scores))  # pyright: ignore[reportGeneralTypeIssues]
+        through: Any = _StraightThrough.apply(scores, self.bias, self._uniform(scores))
+        weights, expected = through
         edges = batch * heads * allowed_edges(length)
         self._expected.append(expected / edges)
         self._open.append(open_gates(scores.detach()).sum() / edges)
@@ -81,15 +90,14 @@ class TrainingGate:
             return None
         index, count = self.part
         shape = (count * len(scores), *scores.shape[1:])
-        return torch.rand(shape, generator=self.noise, device=scores.device, dtype=scores.dtype).chunk(count)[
-            index
-        ]
+        uniform = torch.rand(shape, generator=self.noise, device=scores.device, dtype=scores.dtype)
+        return uniform.chunk(count)[index]
 
     def check(self, n_layers: int) -> None:
-        if len(self._expected) != n_layers:
-            raise ModelError(
-                f"{len(self._expected)} of {n_layers} layers use the library's attention interface; the gate needs all"
-            )
+        """Refuse a model in which some layer did not pass through the gate."""
+        if (gated_layers := len(self._expected)) != n_layers:
+            counts = f"{gated_layers} of {n_layers} layers"
+            raise ModelError(f"{counts} use the library's attention interface; the gate needs all of them")
 
     @property
     def penalty(self) -> torch.Tensor:
@@ -102,7 +110,10 @@ class TrainingGate:
 
 
 class _StraightThrough(torch.autograd.Function):
-    """`weights = A·P` and `expected = Σσ(s + b)`, with dA/ds = σ'(s + b + noise); written out because it is most of a step's time."""
+    """`weights = A·P` and `expected = Σσ(s + b)`, with dA/ds = σ'(s + b + noise).
+
+    Written out by hand because it takes most of a step's time.
+    """
 
     @staticmethod
     def forward(ctx: Any, scores: Scores, bias: float, uniform: Scores | None) -> tuple[Scores, torch.Tensor]:
@@ -114,9 +125,8 @@ class _StraightThrough(torch.autograd.Function):
         weights = pattern * is_open
         soft = chance if uniform is None else noisy.sigmoid_()
         slope = soft - soft * soft
-        by_weight = slope.add_(is_open).mul_(
-            pattern
-        )  # P·(A + σ'): how a gradient of the weights reaches this edge's own score
+        # P·(A + σ'): how a gradient of the weights reaches this edge's own score
+        by_weight = slope.add_(is_open).mul_(pattern)
         expected = chance.sum()
         spread = chance.sub_(chance * chance) if uniform is not None else chance - chance * chance
         ctx.save_for_backward(pattern, weights, by_weight, spread)
@@ -126,20 +136,16 @@ class _StraightThrough(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Scores, None, None]:
         of_weights, of_expected = gradients
         pattern, weights, by_weight, spread = ctx.saved_tensors
-        shared = (of_weights * weights).sum(
-            -1, keepdim=True
-        )  # the softmax takes from every key what it gave to one
-        return (
-            (of_weights * by_weight).addcmul_(pattern, shared, value=-1).addcmul_(spread, of_expected),
-            None,
-            None,
-        )
+        # The softmax takes from every key what it gave to one.
+        shared = (of_weights * weights).sum(-1, keepdim=True)
+        of_scores = (of_weights * by_weight).addcmul_(pattern, shared, value=-1)
+        return of_scores.addcmul_(spread, of_expected), None, None
 
 
 def _attention(
     module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, **_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The library's signature: (batch, head, pos, d_head) in, (batch, pos, head, d_head) and the weights out."""
+    """The library's signature: (batch, head, pos, d_head) in, (batch, pos, head, d_head) and weights out."""
     if key.shape[1] != query.shape[1]:  # grouped keys
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)

@@ -1,38 +1,46 @@
 """How sparse a model is and what that costs, beside its dense original on the same held-out rows.
 
 1. Both models run on the same rows; the gated one with its gate, the dense one without.
-2. Open edges are counted where `s > 0`; a model that was never sparsified shows what its gate would leave open.
-3. First-token mass and entropy are of the weights that multiply the values; the entropy is that of a row's weights scaled to sum to one.
+2. Open edges are counted where `s > 0`; in a model never sparsified, they are what a gate would leave open.
+3. First-token mass and entropy are of the weights that multiply the values; the entropy is that of a query's
+   weights scaled to sum to one.
+4. A twin's card shows these figures with its settings, and a figure shows how its training went.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
+from circuits import zoo
 from circuits.errors import ModelError
+from circuits.files import read_object
 from circuits.models.find import find
+from circuits.models.gate import open_gates
 from circuits.models.model import Model
-from circuits.models.weights import Weights, reading
-from circuits.sparsify.attention import Scores, allowed_edges, attending, dense, hard
-from circuits.sparsify.settings import LITTLE_LANGUAGE
-from circuits.sparsify.text import context_of, little_language, speaks_little_language, to_rows
+from circuits.models.weights import MARKS, Weights, reading
+from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
+from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings
+from circuits.sparsify.text import Tokens, context_of, little_language, speaks_little_language, to_rows
+from circuits.zoo.evaluate import Score
 
-Source = str | Path | Model
+AnyModel = str | Path | Model
+Log = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
-    """Means over rows and queries: open edges per layer and head, mass on the first token (from later queries), entropy in nats."""
+class AttentionStats:
+    """Means over rows and queries: open edges per layer and head, first-token mass, entropy in nats."""
 
     per_head: tuple[tuple[float, ...], ...]
-    first_token: float
+    first_token: float  # from later queries
     entropy: float
 
     @property
@@ -46,16 +54,16 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Sparsity:
-    """A gated model beside its dense original; losses and the divergence (dense‖gated) in nats per token, over `tokens` tokens."""
+    """A gated model beside its dense original; losses and KL(dense‖gated) in nats per token."""
 
     name: str
     original: str
-    gated: Attention
-    dense: Attention
+    gated: AttentionStats
+    dense: AttentionStats
     loss: float
     dense_loss: float
     divergence: float
-    tokens: int
+    tokens: int  # how many were measured
 
     @property
     def open_edges(self) -> float:
@@ -66,34 +74,39 @@ class Sparsity:
         return self.loss - self.dense_loss
 
     def __str__(self) -> str:
-        return to_table(self)
+        """The figures as a Markdown table."""
+        return f"""| over {self.tokens} held-out tokens | {self.original} | {self.name} |
+|---|---:|---:|
+| open edges (s > 0) | {self.dense.open_edges:.3%} | {self.open_edges:.3%} |
+| loss, nats | {self.dense_loss:.4f} | {self.loss:.4f} |
+| divergence from dense, nats | 0 | {self.divergence:.4f} |
+| attention on the first token | {self.dense.first_token:.2%} | {self.gated.first_token:.2%} |
+| entropy of attention, nats | {self.dense.entropy:.3f} | {self.gated.entropy:.3f} |"""
 
 
 def measure_sparsity(
-    model: Source, texts: Sequence[str] | None = None, *, original: Source | None = None, rows: int = 128
+    model: AnyModel, texts: Sequence[str] | None = None, *, original: AnyModel | None = None, rows: int = 128
 ) -> Sparsity:
-    """Measure a model on texts (by default, for speakers of the little language, on its held-out sentences), over at most `rows` rows.
+    """Measure a model on at most `rows` rows of texts; a model of the little language needs no texts.
 
-    `original` is what it is compared with: by default the model its `circuits.json` names, else its own weights without the gate.
+    `original` is the dense model to compare with: by default the one that the model's `circuits.json` names,
+    else its own weights without the gate.
     """
     name, weights = weights_of(model)
-    source = original or original_of(name)
-    label, dense_weights = weights_of(source) if source else (f"{name} without its gate", weights)
-    if texts is None and not speaks_little_language(weights):
-        raise ModelError(f"{name} has no held-out text of its own; give it some")
-    if texts is None:
-        chosen = [
-            little_language(
-                replace(LITTLE_LANGUAGE, length=context_of(weights, LITTLE_LANGUAGE.length))
-            ).held_out
-        ]
-    else:
+    reference = original or original_of(name)
+    label, dense_weights = weights_of(reference) if reference else (f"{name} without its gate", weights)
+    if texts is not None:
         chosen = to_rows(weights, texts, length=context_of(weights, 128))
+    elif speaks_little_language(weights):
+        length = context_of(weights, LITTLE_LANGUAGE.length)
+        chosen = [little_language(replace(LITTLE_LANGUAGE, length=length)).held_out]
+    else:
+        raise ModelError(f"{name} has no held-out text of its own; give it some")
     return measure(weights.model, dense_weights.model, first_rows(chosen, rows), name=name, original=label)
 
 
-def weights_of(model: Source) -> tuple[str, Weights]:
-    """A model's name and its plain Hugging Face weights; a `Model` is found again by its name, without the bridge's hooks."""
+def weights_of(model: AnyModel) -> tuple[str, Weights]:
+    """A model's name and its plain Hugging Face weights; a `Model` is read again by name, without hooks."""
     name = model.name if isinstance(model, Model) else str(model)
     with reading(name):
         return name, find(name)
@@ -101,16 +114,13 @@ def weights_of(model: Source) -> tuple[str, Weights]:
 
 def original_of(name: str) -> str | None:
     """The dense model that a twin's `circuits.json` names."""
-    from circuits import zoo
-
     entry = zoo.lookup(name)
-    marks = (Path(name) if entry is None else entry.folder) / "circuits.json"
-    return json.loads(marks.read_text(encoding="utf-8")).get("original") if marks.exists() else None
+    marks = (Path(name) if entry is None else entry.folder) / MARKS
+    return read_object(marks).get("original") if marks.exists() else None
 
 
-def first_rows(
-    tensors: Sequence[Int[torch.Tensor, "batch pos"]], limit: int
-) -> list[Int[torch.Tensor, "batch pos"]]:
+def first_rows(tensors: Sequence[Tokens], limit: int) -> list[Tokens]:
+    """The first `limit` rows of several tensors."""
     kept = []
     for tensor in tensors:
         kept.append(tensor[:limit])
@@ -119,99 +129,132 @@ def first_rows(
 
 
 def measure(
-    gated_model: Any,
-    dense_model: Any,
-    rows: Sequence[Int[torch.Tensor, "batch pos"]],
-    *,
-    name: str,
-    original: str,
+    gated_model: Any, dense_model: Any, rows: Sequence[Tokens], *, name: str, original: str
 ) -> Sparsity:
     """Both models on the same rows."""
-    tallies = _Tally(hard), _Tally(dense)
+    tallies = (_Tally(hard), _Tally(dense))
     sums, tokens = torch.zeros(3, dtype=torch.float64), 0
-    for tensor in rows:
-        for chunk in tensor.split(16):
-            logs = [
-                _log_probabilities(model, tally, chunk)
-                for model, tally in zip((gated_model, dense_model), tallies, strict=True)
-            ]
-            sums += torch.stack([*(_loss(each, chunk) for each in logs), _divergence(logs[1], logs[0])])
-            tokens += chunk[:, 1:].numel()
+    for chunk in (chunk for tensor in rows for chunk in tensor.split(16)):
+        sums += _losses(tallies[0].run(gated_model, chunk), tallies[1].run(dense_model, chunk), chunk)
+        tokens += chunk[:, 1:].numel()
     loss, dense_loss, divergence = (sums / tokens).tolist()
-    return Sparsity(
-        name, original, tallies[0].result(), tallies[1].result(), loss, dense_loss, divergence, tokens
-    )
+    gated_stats, dense_stats = (tally.stats() for tally in tallies)
+    return Sparsity(name, original, gated_stats, dense_stats, loss, dense_loss, divergence, tokens)
 
 
-def _log_probabilities(
-    model: Any, tally: _Tally, tokens: Int[torch.Tensor, "batch pos"]
-) -> Float[torch.Tensor, "batch pos vocab"]:
-    with torch.inference_mode(), attending(model, tally):
-        tally.layer = 0
-        return model(tokens.to(model.device), use_cache=False).logits.float().log_softmax(-1)
-
-
-def _loss(log_probabilities: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    return (
-        -log_probabilities[:, :-1]
-        .gather(-1, tokens[:, 1:, None].to(log_probabilities.device))
-        .double()
-        .sum()
-        .cpu()
-    )
-
-
-def _divergence(of: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
-    return (of.exp() * (of - to))[:, :-1].double().sum().cpu()
+def _losses(own: torch.Tensor, dense: torch.Tensor, tokens: Tokens) -> Float[torch.Tensor, "3"]:
+    """From log-probabilities: loss, dense loss and KL(dense‖gated), each summed over all targets."""
+    targets = tokens[:, 1:, None].to(own.device)
+    own, dense = own[:, :-1], dense[:, :-1]
+    terms = (-own.gather(-1, targets), -dense.gather(-1, targets), dense.exp() * (dense - own))
+    return torch.stack([term.double().sum().cpu() for term in terms])
 
 
 class _Tally:
     """A rule of attention that counts what it lets through."""
 
-    def __init__(self, rule: Any) -> None:
+    def __init__(self, rule: Rule) -> None:
         self.rule, self.layer = rule, 0
-        self.open: list[torch.Tensor] = []  # per layer, (head,)
-        self.edges: list[int] = []
-        self.first_token, self.entropy, self.queries = 0.0, 0.0, 0
+        self.open: dict[int, torch.Tensor] = {}  # per layer, (head,)
+        self.edges = self.queries = 0  # of one head; of all heads and layers
+        self.first_token = self.entropy = 0.0
+
+    def run(self, model: Any, tokens: Tokens) -> Float[torch.Tensor, "batch pos vocab"]:
+        """The model's log-probabilities under this rule."""
+        self.layer = 0
+        self.edges += len(tokens) * allowed_edges(tokens.shape[1])
+        with torch.inference_mode():
+            return logits_under(self, model, tokens.to(model.device)).float().log_softmax(-1)
 
     def __call__(self, scores: Scores) -> Scores:
         weights = self.rule(scores)
-        batch, heads, length, _ = scores.shape
-        if self.layer == len(self.open):
-            self.open.append(torch.zeros(heads, dtype=torch.float64))
-            self.edges.append(0)
-        self.open[self.layer] += (scores > 0).sum((0, 2, 3)).cpu()
-        self.edges[self.layer] += batch * allowed_edges(length)
+        counts = open_gates(scores).sum((0, 2, 3)).double().cpu()
+        self.open[self.layer] = self.open.get(self.layer, 0.0) + counts
         self.layer += 1
         later = weights[:, :, 1:]
         shares = later / later.sum(-1, keepdim=True).clamp_min(1e-30)
         self.first_token += later[..., 0].double().sum().item()
         self.entropy += torch.special.entr(shares).double().sum().item()
-        self.queries += batch * heads * (length - 1)
+        self.queries += later[..., 0].numel()
         return weights
 
-    def result(self) -> Attention:
+    def stats(self) -> AttentionStats:
         if not self.open:
-            raise ModelError(
-                "no layer of this model uses the library's attention interface, or there was no text; nothing was measured"
-            )
-        per_head = tuple(
-            tuple((count / edges).tolist()) for count, edges in zip(self.open, self.edges, strict=True)
-        )
-        return Attention(per_head, self.first_token / self.queries, self.entropy / self.queries)
+            reason = "no layer of this model uses the library's attention interface, or there was no text"
+            raise ModelError(f"nothing was measured: {reason}")
+        per_head = tuple(tuple((counts / self.edges).tolist()) for counts in self.open.values())
+        return AttentionStats(per_head, self.first_token / self.queries, self.entropy / self.queries)
 
 
-def to_table(measured: Sparsity) -> str:
-    """The figures as a Markdown table."""
-    gated, plain = measured.gated, measured.dense
-    return "\n".join(
-        (
-            f"| over {measured.tokens} held-out tokens | {measured.original} | {measured.name} |",
-            "|---|---:|---:|",
-            f"| open edges (s > 0) | {plain.open_edges:.3%} | {gated.open_edges:.3%} |",
-            f"| loss, nats | {measured.dense_loss:.4f} | {measured.loss:.4f} |",
-            f"| divergence from dense, nats | 0 | {measured.divergence:.4f} |",
-            f"| attention on the first token | {plain.first_token:.2%} | {gated.first_token:.2%} |",
-            f"| entropy of attention, nats | {plain.entropy:.3f} | {gated.entropy:.3f} |",
-        )
-    )
+def layers_table(measured: Sparsity) -> str:
+    """Open edges of each layer and head as a Markdown table."""
+    stats = measured.gated
+    heads = [f"H{head}" for head in range(len(stats.per_head[0]))]
+    lines = [f"| layer | all | {' | '.join(heads)} |", "|---|---:|" + "---:|" * len(heads)]
+    for layer, (mean, shares) in enumerate(zip(stats.per_layer, stats.per_head, strict=True)):
+        lines.append(f"| L{layer} | {mean:.2%} | {' | '.join(f'{share:.2%}' for share in shares)} |")
+    return "\n".join(lines)
+
+
+def write_card(
+    path: Path, measured: Sparsity, marks: dict[str, Any], scores: Sequence[Sequence[Score]], log: Log
+) -> None:
+    """Write the model card. `scores` are those of the original and of the twin, where there are any."""
+    parts = {
+        "measured": measured,
+        "tasks": f"## Tasks, held-out prompts\n\n{_scores_table(measured, *scores)}\n\n" if scores else "",
+        "duration": _duration(log),
+        "text": marks["text"],
+        "settings": "\n".join(f"| {name} | {value} |" for name, value in marks["settings"].items()),
+        "layers": layers_table(measured),
+    }
+    template = Path(__file__).with_name("card.md").read_text(encoding="utf-8")
+    path.write_text(template.format(**parts), encoding="utf-8")
+
+
+def _duration(log: Log) -> str:
+    """How long training took, by the median step, so that pauses do not count."""
+    steps = log[-1]["step"] if log else 0
+    ends = [(line["step"], line["time"]) for line in log]
+    paces = [
+        (end - start) / (step - before) for (before, start), (step, end) in pairwise(ends) if step > before
+    ]
+    pace = median_high(paces) if paces else None
+    return f"{steps} steps" + ("" if pace is None else f" of {pace:.2g} s, {steps * pace / 60:.0f} minutes")
+
+
+def _scores_table(measured: Sparsity, original: Sequence[Score], twin: Sequence[Score]) -> str:
+    lines = [f"| task | {measured.original} | {measured.name} | over |", "|---|---:|---:|---:|"]
+    for before, after in zip(original, twin, strict=True):
+        form = "{:.4f} nats" if before.name == "loss" else "{:.2%}"
+        values = f"{form.format(before.value)} | {form.format(after.value)}"
+        lines.append(f"| {before.name} | {values} | {before.count} |")
+    return "\n".join(lines)
+
+
+def draw_training(log: Log, settings: Settings, path: Path) -> None:
+    """Three curves one above the other, with the budget as a line; the same log gives the same bytes."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
+
+    steps, gaps = [line["step"] for line in log], [line["gap"] for line in log]
+    shares = [100 * max(line["measured"]["open_edges"], 1e-6) for line in log]
+    margins = {"left": 0.14, "right": 0.97, "top": 0.97, "bottom": 0.09}
+    with rc_context({"svg.hashsalt": "circuits", "font.size": 9}):
+        figure = Figure(figsize=(6, 5.5))
+        above, middle, below = figure.subplots(3, 1, sharex=True, gridspec_kw=margins)
+        above.semilogy(steps, shares, color="#1f4e9c")
+        above.set_ylabel("open edges, %")
+        middle.semilogy(steps, [line["multiplier"] for line in log], color="#555555")
+        middle.set_ylabel("multiplier λ")
+        for axes in (above, middle):
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        below.plot(steps, gaps, color="#b03030")
+        below.plot(steps, [settings.budget(step) for step in steps], "k:", linewidth=1)
+        below.set_ylim(min(0.0, *gaps), 4 * settings.budget(0) or None)
+        below.set_ylabel("divergence, nats" if settings.constraint == "kl" else "loss gap, nats")
+        below.set_xlabel("step")
+        FigureCanvasSVG(figure).print_svg(str(path), metadata={"Date": None})

@@ -1,4 +1,4 @@
-"""Everything that decides the weights of a twin, and the two sets of choices that were found to work."""
+"""Everything that decides the weights of a twin, and two presets: for `mini` and for language models."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ Gates = Literal["sampled", "deterministic"]
 Constraint = Literal["loss", "kl"]
 
 LEAST, MOST = 1e-4, 1e5  # the multiplier stays between these
-PACE: Final = (
-    0.02  # its largest step, in log space, and the distance from the budget (nats) at which it takes it
-)
+PACE: Final = 0.02  # its largest step, in log space, taken when the gap is this far (nats) from the budget
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The defaults are for language models. `gap` is the budget of the constraint in nats; `lora` is a rank, 0 trains all weights."""
+    """What decides a twin's weights; the defaults are the preset for language models."""
 
     steps: int = 600
     batch: int = 4
@@ -29,27 +27,25 @@ class Settings:
     gates: Gates = "deterministic"
     bias: float = 0.0
     constraint: Constraint = "kl"
-    gap: float = 0.3
-    slack: float = 1.0  # the budget begins at so many gaps and falls to one, evenly: edges close fast, then the model heals
-    healing: int = (
-        0  # further steps with half the budget, so that the model regains what closing edges cost it
-    )
-    multiplier: float = 1.0  # where it starts
-    memory: float = 0.95  # of the moving average of the gap
-    lora: int = 16
+    gap: float = 0.3  # the budget of the constraint, in nats
+    slack: float = 1.0  # the budget starts at `slack` gaps and tightens evenly to one: edges close fast
+    healing: int = 0  # further steps with half the budget, to regain what closing edges cost
+    multiplier: float = 1.0  # its first value
+    memory: float = 0.95  # decay of the moving average of the gap
+    lora: int = 16  # the rank of the adapter; 0 trains all weights
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.gates not in get_args(Gates) or self.constraint not in get_args(Constraint):
-            raise CircuitsError(
-                f"gates are sampled or deterministic, constraint is loss or kl; not {self.gates!r}, {self.constraint!r}"
-            )
+        if self.gates not in get_args(Gates):
+            raise CircuitsError(f"gates must be sampled or deterministic, not {self.gates!r}")
+        if self.constraint not in get_args(Constraint):
+            raise CircuitsError(f"constraint must be loss or kl, not {self.constraint!r}")
         if min(self.steps, self.batch, self.length - 1, self.learning_rate, self.multiplier) <= 0:
             raise CircuitsError("steps, batch, learning rate and multiplier must be above 0, length above 1")
         if min(self.lora, self.bias, self.healing) < 0:
             raise CircuitsError("bias, lora and healing must not be below 0")
         if self.slack < 1:
-            raise CircuitsError(f"slack is at least 1 (no slack), not {self.slack:g}")
+            raise CircuitsError(f"slack must be at least 1 (no slack), not {self.slack:g}")
 
     @property
     def all_steps(self) -> int:
@@ -65,6 +61,7 @@ class Settings:
         return self.learning_rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
 
     def budget(self, step: int) -> float:
+        """The largest gap allowed at a step, in nats."""
         if step >= self.steps:
             return self.gap / 2
         return self.gap * (1 + (self.slack - 1) * max(0.0, 1 - step / self.steps))
@@ -81,6 +78,18 @@ LITTLE_LANGUAGE: Final = Settings(
 
 
 def settings_for(*, little_language: bool, **changes: Any) -> Settings:
-    """The settings of `mini`, or those of a language model, with what the user asked for."""
-    base = LITTLE_LANGUAGE if little_language else Settings()
-    return replace(base, **{name: value for name, value in changes.items() if value is not None})
+    """The preset of `mini` or of a language model, with the user's changes; None leaves a setting as it is.
+
+    With fewer steps than the preset's, healing shortens in proportion, unless the user gives it.
+    """
+    preset = LITTLE_LANGUAGE if little_language else Settings()
+    given = {name: value for name, value in changes.items() if value is not None}
+    share = min(1.0, given.get("steps", preset.steps) / preset.steps)
+    return replace(preset, **{"healing": round(preset.healing * share)} | given)
+
+
+def default_in_words(name: str) -> str:
+    """A setting's default: `64`, or `2000 for mini, 600 for a language model` where the presets differ."""
+    values = (getattr(preset, name) for preset in (LITTLE_LANGUAGE, Settings()))
+    mini, other = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    return mini if mini == other else f"{mini} for mini, {other} for a language model"

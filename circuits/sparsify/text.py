@@ -1,8 +1,9 @@
-"""What a twin is trained and measured on: rows of tokens, each step's drawn from (seed, step) alone, and rows held out.
+"""What a twin is trained and measured on: each step's rows, drawn from (seed, step) alone, and held-out rows.
 
-1. Speakers of the little language get its seeded sentences; what is held out there is held out here.
-2. A text file or a jsonl (field "text") is one stream of tokens; rows are windows of it, the last tenth is held out.
-3. With no text the dense model writes its own, once, seeded, and it is kept beside the checkpoint; the last tenth is held out.
+1. Models of the little language get its seeded sentences; what is held out there is held out here.
+2. A text file or a jsonl (field "text") is one stream of tokens; rows are windows of it.
+3. Without a text, the dense model writes rows itself, once, seeded; they are kept beside the checkpoint.
+Of 2 and 3 the last tenth is held out. A source is a function that returns a `Corpus`; `corpus_for` chooses.
 """
 
 from __future__ import annotations
@@ -27,16 +28,14 @@ from circuits.sparsify.settings import Settings
 from circuits.zoo import language
 
 Tokens = Int[torch.Tensor, "batch pos"]
-OTHER_WORDS: Final = (
-    0.2  # what a word of the little language that is no answer counts; most of them are chance
-)
+OTHER_WORDS: Final = 0.2  # the weight of words of the little language that are no answers; most are chance
 HELD_OUT_ROWS: Final = 128
 SAMPLED_ROWS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """Rows of one step, and how much each word counts as a target."""
+class WeightedRows:
+    """The rows of one step, and how much each token counts as a target."""
 
     tokens: Tokens
     weight: Float[torch.Tensor, "batch pos"]
@@ -44,10 +43,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """`name` says what it is, in words; `batch(step)` gives a step's rows."""
+    """`name` says in words what the text is; `batch(step)` gives a step's rows."""
 
     name: str
-    batch: Callable[[int], Batch]
+    batch: Callable[[int], WeightedRows]
     held_out: Tokens
 
 
@@ -63,127 +62,121 @@ def speaks_little_language(weights: Weights) -> bool:
 def corpus_for(
     weights: Weights, settings: Settings, *, text: Path | None, folder: Path, own_words: bool = False
 ) -> Corpus:
-    """The text that was asked for, mixed with the model's `own_words` if they were too, or the best there is without one."""
-    if text is not None:
-        given = _windows(weights, read_texts(text), settings, name=text.name)
-        return _in_turn(given, _own_words(weights, settings, folder)) if own_words else given
-    return (
-        little_language(settings)
-        if speaks_little_language(weights)
-        else _own_words(weights, settings, folder)
-    )
+    """The text of a file, with `own_words` in turn with the model's own; without one, the best there is."""
+    if text is None and speaks_little_language(weights):
+        return little_language(settings)
+    if text is None:
+        return _own_words(weights, settings, folder)
+    windows = _windows(weights, read_texts(text), settings, name=text.name)
+    return _in_turn(windows, _own_words(weights, settings, folder)) if own_words else windows
+
+
+def _draw(settings: Settings, step: int) -> random.Random:
+    return random.Random(f"sparsify/{settings.seed}/{step}")
 
 
 def _in_turn(even: Corpus, odd: Corpus) -> Corpus:
-    """Two corpora, a step of one after a step of the other."""
+    """Two corpora, one for the even steps, one for the odd."""
+    name = f"{even.name}, in turn with {odd.name}"
     held_out = torch.cat([corpus.held_out[: HELD_OUT_ROWS // 2] for corpus in (even, odd)])
-    return Corpus(
-        f"{even.name}, in turn with {odd.name}",
-        lambda step: (odd if step % 2 else even).batch(step),
-        held_out,
-    )
+    return Corpus(name, lambda step: (odd if step % 2 else even).batch(step), held_out)
 
 
 def little_language(settings: Settings) -> Corpus:
-    """Documents of the little language, half of them with the mix of sentences that training ends with; answers count most."""
+    """Documents of the little language, in odd steps with the late mix of sentences; answers count most."""
 
-    def rows(count: int, draw: random.Random, **chosen: Any) -> Batch:
-        words = language.vocabulary()
-        documents = [language.document(draw, settings.length, **chosen) for _ in range(count)]
-        tokens = torch.tensor([[words[word] for word in spoken] for spoken, _ in documents])
-        weight = torch.full(tokens.shape, OTHER_WORDS)
-        for row, (_, answers) in enumerate(documents):
-            weight[row, list(answers)] = 1.0
-        return Batch(tokens, weight)
-
-    def batch(step: int) -> Batch:
+    def batch(step: int) -> WeightedRows:
         mix = language.LATE_MIX if step % 2 else language.MIX
-        return rows(settings.batch, random.Random(f"sparsify/{settings.seed}/{step}"), mix=mix)
+        return _documents(settings.batch, settings.length, _draw(settings, step), mix=mix)
 
-    held_out = rows(HELD_OUT_ROWS, random.Random("sparsify/held out"), held_out=True).tokens
-    return Corpus("seeded sentences of the little language", batch, held_out)
+    held_out = _documents(HELD_OUT_ROWS, settings.length, random.Random("sparsify/held out"), held_out=True)
+    return Corpus("seeded sentences of the little language", batch, held_out.tokens)
+
+
+def _documents(count: int, length: int, draw: random.Random, **choices: Any) -> WeightedRows:
+    vocabulary = language.vocabulary()
+    documents = [language.document(draw, length, **choices) for _ in range(count)]
+    tokens = torch.tensor([[vocabulary[word] for word in words] for words, _ in documents])
+    weight = torch.full(tokens.shape, OTHER_WORDS)
+    for row, (_, answers) in enumerate(documents):
+        weight[row, list(answers)] = 1.0
+    return WeightedRows(tokens, weight)
 
 
 def read_texts(path: Path) -> list[str]:
     """The texts of a file: one per line of a jsonl (field "text"), else the whole file."""
     content = read_text(path)
-    texts = (
-        [_text_of(line, f"{path}, line {number}") for number, line in _lines(content)]
-        if path.suffix == ".jsonl"
-        else [content]
-    )
+    texts = [content]
+    if path.suffix == ".jsonl":
+        lines = [(number, line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
+        texts = [_text_of(line, f"{path}, line {number}") for number, line in lines]
     if not any(text.strip() for text in texts):
         raise FileError(f"{path} holds no text")
     return texts
 
 
-def _lines(content: str) -> list[tuple[int, str]]:
-    return [(number, line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
-
-
 def _text_of(line: str, where: str) -> str:
     stored = parse_json(line, where)
     if not isinstance(stored, dict) or not isinstance(stored.get("text"), str):
-        raise FileError(f'{where} must be a JSON object with a field "text" that holds text')
+        raise FileError(f'{where} must be a JSON object whose field "text" holds text')
     return stored["text"]
 
 
 def to_rows(weights: Weights, texts: Sequence[str], *, length: int) -> list[Tokens]:
-    """Texts cut into rows of at most `length` tokens, BOS first where the model reads it; equal lengths share a tensor."""
-    bos = _start(weights)
-    step = length - len(bos)
+    """Texts in rows of at most `length` tokens, with BOS where the model reads it; one tensor per length."""
+    bos = _bos(weights)
+    width = length - len(bos)
     by_length: dict[int, list[list[int]]] = {}
     for text in texts:
-        tokens = _numbers(weights, text)
-        for start in range(0, len(tokens), step):
-            row = bos + tokens[start : start + step]
+        tokens = _tokenize(weights, text)
+        for start in range(0, len(tokens), width):
+            row = bos + tokens[start : start + width]
             by_length.setdefault(len(row), []).append(row)
-    return [torch.tensor(rows) for width, rows in sorted(by_length.items(), reverse=True) if width > 1]
+    return [torch.tensor(rows) for length, rows in sorted(by_length.items(), reverse=True) if length > 1]
 
 
-def _start(weights: Weights) -> list[int]:
+def _bos(weights: Weights) -> list[int]:
+    """What every row begins with: BOS, or nothing."""
     bos: Any = weights.tokenizer.bos_token_id
     return [bos] if reads_bos_by_default(weights) else []
 
 
-def _numbers(weights: Weights, text: str) -> list[int]:
+def _tokenize(weights: Weights, text: str) -> list[int]:
     with quiet():
-        tokens: list[int] = weights.tokenizer(text, add_special_tokens=False)["input_ids"]  # pyright: ignore[reportAssignmentType]
+        encoding: Any = weights.tokenizer(text, add_special_tokens=False)
+    tokens: list[int] = encoding["input_ids"]
     unknown = sum(token == weights.tokenizer.unk_token_id for token in tokens)
     if tokens and unknown > len(tokens) / 100:
-        raise PromptError(
-            f"{unknown} of the text's {len(tokens)} words are unknown to this model; give it text in its own language"
-        )
+        wrong = f"{unknown} of the text's {len(tokens)} words are unknown to this model"
+        raise PromptError(f"{wrong}; give it text in its own language")
     return tokens
 
 
-def _even(tokens: Tokens) -> Batch:
-    return Batch(tokens, torch.ones(tokens.shape))
-
-
 def _windows(weights: Weights, texts: Sequence[str], settings: Settings, *, name: str) -> Corpus:
-    between = [] if weights.tokenizer.eos_token_id is None else [weights.tokenizer.eos_token_id]
-    stream = torch.tensor([token for text in texts for token in (*_numbers(weights, text), *between)])
-    bos = torch.tensor(_start(weights), dtype=stream.dtype)
+    end: Any = weights.tokenizer.eos_token_id
+    separator = [] if end is None else [end]
+    stream = torch.tensor([token for text in texts for token in (*_tokenize(weights, text), *separator)])
+    bos = torch.tensor(_bos(weights), dtype=stream.dtype)
     width = settings.length - len(bos)
-    train, held_out = stream[: len(stream) * 9 // 10], stream[len(stream) * 9 // 10 :]
+    cut = len(stream) * 9 // 10
+    train, held_out = stream[:cut], stream[cut:]
     if len(held_out) < width:
-        raise PromptError(
-            f"{name} has {len(stream)} tokens; rows of {settings.length} need at least {10 * settings.length}"
-        )
+        needed = f"rows of {settings.length} need at least {10 * settings.length}"
+        raise PromptError(f"{name} has {len(stream)} tokens; {needed}")
 
-    def batch(step: int) -> Batch:
-        draw = random.Random(f"sparsify/{settings.seed}/{step}")
+    def batch(step: int) -> WeightedRows:
+        draw = _draw(settings, step)
         starts = [draw.randrange(len(train) - width + 1) for _ in range(settings.batch)]
-        return _even(torch.stack([torch.cat((bos, train[start : start + width])) for start in starts]))
+        return _unweighted(torch.stack([torch.cat((bos, train[start : start + width])) for start in starts]))
 
     rows = held_out[: len(held_out) // width * width].view(-1, width)[:HELD_OUT_ROWS]
-    mark = zlib.crc32(stream.numpy().tobytes())
-    return Corpus(
-        f"{name} ({len(stream)} tokens, crc {mark:08x})",
-        batch,
-        torch.cat((bos.expand(len(rows), -1), rows), dim=1),
-    )
+    label = f"{name} ({len(stream)} tokens, crc {zlib.crc32(stream.numpy().tobytes()):08x})"
+    return Corpus(label, batch, torch.cat((bos.expand(len(rows), -1), rows), dim=1))
+
+
+def _unweighted(tokens: Tokens) -> WeightedRows:
+    """Rows in which every token counts the same."""
+    return WeightedRows(tokens, torch.ones(tokens.shape))
 
 
 def _own_words(weights: Weights, settings: Settings, folder: Path) -> Corpus:
@@ -195,15 +188,11 @@ def _own_words(weights: Weights, settings: Settings, folder: Path) -> Corpus:
     rows = _read_rows(path, len(weights.tokenizer))
     cut = len(rows) * 9 // 10
 
-    def batch(step: int) -> Batch:
-        draw = random.Random(f"sparsify/{settings.seed}/{step}")
-        return _even(rows[draw.sample(range(cut), min(cut, settings.batch))])
+    def batch(step: int) -> WeightedRows:
+        return _unweighted(rows[_draw(settings, step).sample(range(cut), min(cut, settings.batch))])
 
-    return Corpus(
-        f"{len(rows)} rows sampled from the dense model, seed {settings.seed}",
-        batch,
-        rows[cut:][:HELD_OUT_ROWS],
-    )
+    label = f"{len(rows)} rows sampled from the dense model, seed {settings.seed}"
+    return Corpus(label, batch, rows[cut:][:HELD_OUT_ROWS])
 
 
 def _read_rows(path: Path, vocabulary: int) -> Tokens:
@@ -218,23 +207,23 @@ def _read_rows(path: Path, vocabulary: int) -> Tokens:
     return rows
 
 
-def sample_rows(weights: Weights, *, count: int, length: int, seed: int, at_once: int = 64) -> Tokens:
-    """Rows that the dense model writes from BOS, or, where it reads none, from a first token drawn evenly."""
-    model: Any = weights.model
-    bos, rows = _start(weights), []
+def sample_rows(weights: Weights, *, count: int, length: int, seed: int, batch: int = 64) -> Tokens:
+    """Rows that the dense model writes after BOS or, where it reads none, after a random first token."""
+    bos, rows = _bos(weights), []
     with torch.random.fork_rng(), torch.inference_mode(), quiet():
         torch.manual_seed(seed)
-        for start in range(0, count, at_once):
-            size = min(at_once, count - start)
+        for start in range(0, count, batch):
+            size = min(batch, count - start)
             first = torch.tensor([bos] * size) if bos else torch.randint(len(weights.tokenizer), (size, 1))
-            rows.append(_continued(model, first, length))
+            rows.append(_generate(weights.model, first, length))
     return torch.cat(rows)
 
 
-def _continued(model: Any, tokens: Tokens, length: int) -> Tokens:
+def _generate(model: Any, tokens: Tokens, length: int) -> Tokens:
     cache = None
     while tokens.shape[1] < length:
         output = model(tokens if cache is None else tokens[:, -1:], past_key_values=cache, use_cache=True)
         cache = output.past_key_values
-        tokens = torch.cat((tokens, torch.multinomial(output.logits[:, -1].float().softmax(-1), 1)), dim=1)
+        chances = output.logits[:, -1].float().softmax(-1)
+        tokens = torch.cat((tokens, torch.multinomial(chances, 1)), dim=1)
     return tokens

@@ -1,10 +1,11 @@
-"""Post-training under a constraint: least open edges, subject to a gap to the dense model measured on the same batch.
+"""Post-training under a constraint: as few open edges as the gap to the dense teacher, on equal rows, allows.
 
-1. Each step runs the dense model and the gated one on the same rows and minimises `CE + KL(dense‖gated) + λ·penalty`; where the
-   constraint is the divergence, without CE, so that nothing can be gained by learning the text.
-2. λ rises while the moving average of the gap is within the budget and falls while it is not, at most 2% a step.
-3. Rows and noise are drawn from (seed, step), and a checkpoint holds all the rest, so a run that was killed goes on exactly.
-4. Several processes divide a step's rows and add up their gradients and losses: the step is the one that one process would take.
+1. Each step runs the dense teacher and the gated student on the same rows and minimises
+   `CE + KL(teacher‖student) + λ·penalty`. Where the constraint is the divergence, CE is left out, so that
+   nothing can be gained by learning the text.
+2. λ rises while the moving average of the gap is within the budget and falls while it is not, by at most 2%.
+3. Rows and noise depend on (seed, step) alone, a checkpoint holds the rest, so a killed run resumes exactly.
+4. Several processes divide a step's rows and add up gradients and losses: they take the step of one process.
 """
 
 from __future__ import annotations
@@ -13,62 +14,71 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from jaxtyping import Float, Int
-from safetensors import SafetensorError
+from jaxtyping import Float
 
 from circuits.errors import CircuitsError, FileError
 from circuits.sparsify.attention import TrainingGate, attending
-from circuits.sparsify.checkpoints import load_checkpoint, save_checkpoint
 from circuits.sparsify.processes import Processes
 from circuits.sparsify.settings import Settings
-from circuits.sparsify.text import Batch, Corpus
+from circuits.sparsify.text import Corpus, Tokens
+from circuits.zoo.checkpoints import load_checkpoint, save_checkpoint
 
+Logits = Float[torch.Tensor, "batch pos vocab"]
 LOG_EVERY: Final = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pupil:
-    """The model in training and its dense original: a frozen copy, or, with LoRA, the same model with the adapter off."""
+class Student:
+    """The gated model in training and its dense teacher: a frozen copy, or (None) itself without adapter."""
 
     model: Any
-    original: Any | None
+    teacher: Any | None
 
     @property
-    def attended(self) -> Any:
+    def base(self) -> Any:
         """The Hugging Face model whose attention is gated."""
-        return self.model if self.original is not None else self.model.get_base_model()
+        return self.model if self.teacher is not None else self.model.get_base_model()
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        return {
-            name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad
-        }
+        """Those in training, by name."""
+        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
-    def to(self, device: torch.device | str | None) -> Pupil:
-        """The same models, moved to a device, if there is one to move to."""
-        for each in (self.model, self.original):
-            if each is not None and device is not None:
-                each.to(device)
+    def to(self, device: torch.device | str | None) -> Student:
+        """The same models, moved to a device, if there is one."""
+        for model in (self.model, self.teacher):
+            if model is not None and device is not None:
+                model.to(device)
         return self
 
-    def dense_logits(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
+    def teacher_logits(self, tokens: Tokens) -> Logits:
         with torch.no_grad():
-            if self.original is not None:
-                return self.original(tokens, use_cache=False).logits
+            if self.teacher is not None:
+                return self.teacher(tokens, use_cache=False).logits
             with self.model.disable_adapter():
                 return self.model(tokens, use_cache=False).logits
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One training: who learns, from what, how, and in which of several processes."""
+
+    student: Student
+    corpus: Corpus
+    settings: Settings
+    processes: Processes = field(default_factory=Processes)
+
+
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run stands after `step` steps; `gap` is the moving average that the multiplier follows, None before the first step."""
+class TrainingState:
+    """After `step` steps; the multiplier follows `gap`, a moving average, None before the first step."""
 
     step: int
     multiplier: float
@@ -76,7 +86,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepLog:
     """What one step measured, in nats; `open_edges` as they would be at evaluation."""
 
     loss: float
@@ -86,111 +96,99 @@ class Step:
     open_edges: float
 
 
-def train(
-    pupil: Pupil,
-    corpus: Corpus,
-    settings: Settings,
-    folder: Path,
-    *,
-    save_every: float = 180.0,
-    processes: Processes | None = None,
-) -> None:
-    """Run to the end, going on from `folder`'s checkpoint if there is one; a checkpoint every `save_every` seconds.
+def train(run: Run, folder: Path, *, save_every: float = 180.0) -> None:
+    """Train to the end, from `folder`'s checkpoint if it has one; a checkpoint every `save_every` seconds.
 
-    Of several processes the main one writes all files; the others read the checkpoint and take their part of each step.
+    Of several processes the main one writes all files; the others read the checkpoint and do their part.
     """
-    processes = processes or Processes()
-    checkpoint, recipe = (
-        folder / "checkpoint.safetensors",
-        {"settings": asdict(settings), "text": corpus.name},
-    )
-    parameters = pupil.parameters
+    settings, parameters = run.settings, run.student.parameters
+    checkpoint, log_file = folder / "checkpoint.safetensors", folder / "log.jsonl"
+    recipe = {"settings": asdict(settings), "text": run.corpus.name}
     optimizer = torch.optim.AdamW(parameters.values(), betas=(0.9, 0.98), weight_decay=0.0, fused=True)
-    start = _resumed(checkpoint, parameters, optimizer, recipe) or Progress(0, settings.multiplier)
-    processes.check_same(start.step)
-    steps = _steps(pupil, optimizer, corpus, settings, start, processes)
-    if not processes.is_main:
+    start = TrainingState(0, settings.multiplier)
+    if checkpoint.exists():
+        start = _resume(checkpoint, load_checkpoint(checkpoint, parameters, optimizer), recipe)
+    run.processes.check_same(start.step)
+    steps = _steps(run, optimizer, start)
+    if not run.processes.is_main:
         for _ in steps:
             pass
         return
-    with (
-        _writing(checkpoint),
-        _log(folder / "log.jsonl", start.step) as log,
-        _bar(settings.all_steps, start.step) as show,
-    ):
+    _cut_log(log_file, start.step)
+    with log_file.open("a") as log, _bar(settings.all_steps, start.step) as show:
         saved = time.monotonic()
-        for progress, done in steps:
-            show(f"gap {progress.gap:.3f}  open {done.open_edges:.2%}  λ {progress.multiplier:.3g}")
-            last = progress.step == settings.all_steps
-            if last or progress.step % LOG_EVERY == 0:
-                log.write(
-                    json.dumps(asdict(progress) | {"measured": asdict(done), "time": time.time()}) + "\n"
-                )
+        for state, done in steps:
+            show(f"gap {state.gap:.3f}  open {done.open_edges:.2%}  λ {state.multiplier:.3g}")
+            last = state.step == settings.all_steps
+            if last or state.step % LOG_EVERY == 0:
+                log.write(json.dumps(asdict(state) | {"measured": asdict(done), "time": time.time()}) + "\n")
                 log.flush()
             if last or time.monotonic() - saved >= save_every:
-                save_checkpoint(checkpoint, parameters, optimizer, **asdict(progress), recipe=recipe)
+                save_checkpoint(checkpoint, parameters, optimizer, **asdict(state), recipe=recipe)
                 saved = time.monotonic()
 
 
-def _steps(
-    pupil: Pupil, optimizer: Any, corpus: Corpus, settings: Settings, progress: Progress, processes: Processes
-) -> Iterator[tuple[Progress, Step]]:
-    while progress.step < settings.all_steps:
-        done = _step(pupil, optimizer, corpus.batch(progress.step), settings, progress, processes)
-        progress = _advanced(progress, done, settings)
-        yield progress, done
+def _resume(path: Path, stored: dict[str, Any], recipe: dict[str, Any]) -> TrainingState:
+    saved = stored.get("recipe", {})
+    # A setting that is younger than the checkpoint had its default then.
+    if saved | {"settings": asdict(Settings()) | saved.get("settings", {})} != recipe:
+        raise FileError(f"{path} belongs to another run: {saved}; choose another folder or delete it")
+    return TrainingState(stored["step"], stored["multiplier"], stored["gap"])
 
 
-def _step(
-    pupil: Pupil, optimizer: Any, batch: Batch, settings: Settings, progress: Progress, processes: Processes
-) -> Step:
-    shares = batch.weight[:, 1:] / batch.weight[:, 1:].sum()  # over the rows of all processes
-    tokens, share = (processes.part(each).to(pupil.attended.device) for each in (batch.tokens, shares))
-    gate = training_gate(settings, progress.step, tokens.device, part=(processes.index, processes.count))
-    with attending(pupil.attended, gate):
-        logits = pupil.model(tokens, use_cache=False).logits
-    gate.check(pupil.attended.config.num_hidden_layers)
-    loss, dense_loss, divergence = compare(logits, pupil.dense_logits(tokens), tokens, share)
+def _steps(run: Run, optimizer: Any, state: TrainingState) -> Iterator[tuple[TrainingState, StepLog]]:
+    settings = run.settings
+    while state.step < settings.all_steps:
+        done = _step(run, optimizer, state)
+        now = done.divergence if settings.constraint == "kl" else done.loss - done.dense_loss
+        gap = now if state.gap is None else settings.memory * state.gap + (1 - settings.memory) * now
+        state = TrainingState(
+            state.step + 1, settings.next_multiplier(state.multiplier, gap, state.step), gap
+        )
+        yield state, done
+
+
+def _step(run: Run, optimizer: Any, state: TrainingState) -> StepLog:
+    student, processes, rows = run.student, run.processes, run.corpus.batch(state.step)
+    shares = rows.weight[:, 1:] / rows.weight[:, 1:].sum()  # over the rows of all processes
+    tokens, share = (processes.part(each).to(student.base.device) for each in (rows.tokens, shares))
+    gate = training_gate(run.settings, state.step, tokens.device, part=(processes.index, processes.count))
+    with attending(student.base, gate):
+        logits = student.model(tokens, use_cache=False).logits
+    gate.check(student.base.config.num_hidden_layers)
+    loss, dense_loss, divergence = losses(logits, student.teacher_logits(tokens), tokens, share)
     penalty = gate.penalty / processes.count
-    aim = divergence if settings.constraint == "kl" else loss + divergence
-    total = aim + progress.multiplier * penalty
+    aim = divergence if run.settings.constraint == "kl" else loss + divergence
+    total = aim + state.multiplier * penalty
     total.backward()
     open_edges = penalty.new_tensor(gate.open_edges / processes.count)
     sums = torch.stack([total, loss, dense_loss, divergence, penalty, open_edges]).detach()
-    processes.add_up([*(each.grad for each in pupil.parameters.values() if each.grad is not None), sums])
-    norm = torch.nn.utils.clip_grad_norm_(pupil.parameters.values(), 1.0).item()
+    processes.add_up([*(each.grad for each in student.parameters.values() if each.grad is not None), sums])
+    norm = torch.nn.utils.clip_grad_norm_(student.parameters.values(), 1.0).item()
     whole, *measured = sums.tolist()
     if not (math.isfinite(whole) and math.isfinite(norm)):
-        where = f"loss {whole}, gradient {norm}"
-        raise CircuitsError(
-            f"training broke at step {progress.step} ({where}); the last checkpoint is whole; try a lower learning rate"
-        )
+        broken = f"training broke at step {state.step} (loss {whole}, gradient {norm})"
+        raise CircuitsError(f"{broken}; the last checkpoint is whole; try a lower learning rate")
     for group in optimizer.param_groups:
-        group["lr"] = settings.rate(progress.step)
+        group["lr"] = run.settings.rate(state.step)
     optimizer.step()
     optimizer.zero_grad()
-    return Step(*measured)
+    return StepLog(*measured)
 
 
 def training_gate(
     settings: Settings, step: int, device: Any = "cpu", *, part: tuple[int, int] = (0, 1)
 ) -> TrainingGate:
     """The gate of one step, its noise drawn from (seed, step)."""
-    noise = (
-        torch.Generator(device).manual_seed(settings.seed * 1_000_003 + step)
-        if settings.gates == "sampled"
-        else None
-    )
+    seed = settings.seed * 1_000_003 + step
+    noise = torch.Generator(device).manual_seed(seed) if settings.gates == "sampled" else None
     return TrainingGate(noise=noise, bias=settings.bias, part=part)
 
 
-def compare(
-    logits: Float[torch.Tensor, "batch pos vocab"],
-    dense_logits: Float[torch.Tensor, "batch pos vocab"],
-    tokens: Int[torch.Tensor, "batch pos"],
-    share: Float[torch.Tensor, "batch pos-1"],
+def losses(
+    logits: Logits, dense_logits: Logits, tokens: Tokens, share: Float[torch.Tensor, "batch pos-1"]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gated model's loss, the dense model's loss, and the divergence dense‖gated, in nats: sums over targets, each by its share."""
+    """The student's loss, the teacher's, and KL(teacher‖student), in nats: sums over targets, by share."""
     targets = tokens[:, 1:, None]
     own, dense = (each[:, :-1].log_softmax(-1) for each in (logits, dense_logits))
     divergence = torch.nn.functional.kl_div(own, dense, log_target=True, reduction="none").sum(-1)
@@ -198,59 +196,8 @@ def compare(
     return (loss * share).sum(), (dense_loss * share).sum(), (divergence * share).sum()
 
 
-def _advanced(progress: Progress, done: Step, settings: Settings) -> Progress:
-    now = done.divergence if settings.constraint == "kl" else done.loss - done.dense_loss
-    gap = now if progress.gap is None else settings.memory * progress.gap + (1 - settings.memory) * now
-    return Progress(progress.step + 1, settings.next_multiplier(progress.multiplier, gap, progress.step), gap)
-
-
-def _resumed(
-    path: Path, parameters: dict[str, torch.nn.Parameter], optimizer: Any, recipe: dict[str, Any]
-) -> Progress | None:
-    if not path.exists():
-        return None
-    try:
-        stored = load_checkpoint(path, parameters, optimizer)
-    except (SafetensorError, KeyError, TypeError, RuntimeError) as error:
-        raise FileError(
-            f"{path} is not a checkpoint of this model ({error}); choose another folder or delete it"
-        ) from error
-    # A setting that is younger than the checkpoint had its default then.
-    if stored["recipe"] | {"settings": asdict(Settings()) | stored["recipe"]["settings"]} != recipe:
-        raise FileError(
-            f"{path} belongs to another run: {stored['recipe']}; choose another folder or delete it"
-        )
-    for parameter, state in optimizer.state.items():
-        state["step"] = state["step"].to(parameter.device)  # where a fused optimizer counts its steps
-    return Progress(stored["step"], stored["multiplier"], stored["gap"])
-
-
-@contextmanager
-def _writing(checkpoint: Path) -> Iterator[None]:
-    """A full disk is one line; the half-written file goes, the last good checkpoint stays."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        checkpoint.with_suffix(".unfinished").unlink(missing_ok=True)
-        kept = (
-            f"the last checkpoint, {checkpoint}, is whole"
-            if checkpoint.exists()
-            else "there was no checkpoint yet"
-        )
-        raise FileError(f"cannot write to {checkpoint.parent}: {error}; {kept}") from error
-
-
-@contextmanager
-def _log(path: Path, step: int) -> Iterator[Any]:
-    """The log, without lines that a killed run wrote after its last checkpoint."""
-    kept = [line for line in read_log(path) if line["step"] <= step]
-    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
-    with path.open("a") as log:
-        yield log
-
-
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The log's lines; one that was cut off is left out."""
+    """The log's lines, without one that was cut off."""
     lines = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -260,19 +207,17 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-@contextmanager
-def _bar(steps: int, start: int) -> Iterator[Any]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+def _cut_log(path: Path, step: int) -> None:
+    """Drop the lines that a killed run wrote after its last checkpoint."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in read_log(path) if line["step"] <= step))
 
-    columns = (
-        TextColumn("sparsify"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Bar(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+
+@contextmanager
+def _bar(steps: int, start: int) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("sparsify", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), "{task.fields[note]}")
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=steps, completed=start, note="")
         yield lambda note: bar.update(task, advance=1, note=note)
