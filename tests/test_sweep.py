@@ -29,9 +29,9 @@ from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.sweeps import batches, greedy
 from circuits.sweeps.lines import read_line
-from circuits.sweeps.lock import Launch
+from circuits.sweeps.sweep import Launch, sweep
 from circuits.sweeps.results import Sweep, open_sweep
-from circuits.sweeps.sweep import sweep
+
 from circuits.tracing.family import bootstrap
 
 WORDS = [
