@@ -12,6 +12,7 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -84,7 +85,9 @@ def parse_json(raw: bytes | str, name: object) -> Any:
     """The value of a JSON text; `name` stands for it in the error."""
     text = _decoded(raw, name) if isinstance(raw, bytes) else raw
     try:
-        value = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+        value = json.loads(
+            text, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite, parse_int=_whole
+        )
         json.dumps(
             value, ensure_ascii=False
         ).encode()  # an escape can name half a character, which no file can hold
@@ -93,6 +96,14 @@ def parse_json(raw: bytes | str, name: object) -> Any:
     except ValueError as why:
         raise FileError(f"{name} is not valid JSON: {why}") from why
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"it has {name[:40]!r} twice")
+    return values
 
 
 def _finite(digits: str) -> float:
@@ -116,7 +127,9 @@ def to_record(kind: type[T], values: Any, name: object = "it") -> T:
         return _adapter(kind).validate_json(json.dumps(values))
     except ValidationError as why:
         wrong = why.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in wrong["loc"])
+        where = ".".join(str(part)[:40] for part in wrong["loc"])
+        if wrong["type"] == "missing":
+            raise FileError(f"{name}: {where} is missing") from why
         raise FileError(
             f"{name}: {where or 'the value'} is {str(wrong['input'])[:40]!r}: {wrong['msg']}"
         ) from why

@@ -1,4 +1,4 @@
-"""Sweeps: every line gives what `trace` gives, a bad line takes no other down, and nothing that was finished is lost or done twice."""
+"""Sweeps: every line gives what `trace` gives, bad lines do no harm, each line is measured exactly once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import random
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -27,44 +30,25 @@ from circuits.cli import main
 from circuits.errors import CircuitsError, FileError, ModelError, PromptError
 from circuits.models.load import load
 from circuits.models.model import Model
-from circuits.sweeps import batches, greedy
+from circuits.sweeps import greedy
 from circuits.sweeps.lines import read_line
-from circuits.sweeps.lock import Launch
 from circuits.sweeps.results import Sweep, open_sweep
-from circuits.sweeps.sweep import sweep
+from circuits.sweeps.store import shards_in
+from circuits.sweeps.sweep import Launch, sweep
 from circuits.tracing.family import bootstrap
 
-WORDS = [
-    "large",
-    "small",
-    "hot",
-    "cold",
-    "rich",
-    "poor",
-    "old",
-    "young",
-    "wet",
-    "dry",
-    "fast",
-    "slow",
-    "tall",
-    "short",
-    "dark",
-]
+OPPOSITES = {"large": "small", "hot": "cold", "rich": "poor", "old": "young", "wet": "dry", "fast": "slow"}
+WORDS = [word for pair in OPPOSITES.items() for word in pair] + ["tall", "short", "dark"]
 
 
-def asked(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
-    """Questions of three lengths, at three places, some with noise; all of them can be measured on a random model."""
+def questions(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+    """Lines of three lengths with two queries, some with noise; all can be measured on a random model."""
     draw, lines = random.Random(seed), []
     for number in range(count):
         one, other = draw.sample(WORDS, 2)
         start = draw.choice(["", "The the ", "The opposite of "])
-        line: dict[str, Any] = {
-            "prompt": f'{start}The opposite of "{one}" is "',
-            "key": one,
-            "id": f"n{number}",
-            "kind": start.strip(),
-        }
+        line: dict[str, Any] = {"prompt": f'{start}The opposite of "{one}" is "', "key": one}
+        line |= {"id": f"n{number}", "kind": start.strip()}
         answer, foil = draw.sample(WORDS, 2)
         line |= {"answer": answer, "foil": foil, "query": draw.choice([-1, -1, -1, -2])}
         if number % 7:
@@ -74,16 +58,13 @@ def asked(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def alike(count: int) -> list[dict[str, Any]]:
-    """Questions of two lengths that are quickly measured."""
+    """Lines of two lengths that are quickly measured."""
     lines = []
     for number in range(count):
         one, other, answer, foil = random.Random(number).sample(WORDS, 4)
-        line = {
-            "prompt": f'{"The " * (number % 2)}The opposite of "{one}" is "',
-            "key": one,
-            "swap": {one: other},
-        }
-        lines.append(line | {"answer": answer, "foil": foil})
+        prompt = f'{"The " * (number % 2)}The opposite of "{one}" is "'
+        line = {"prompt": prompt, "key": one, "swap": {one: other}, "answer": answer, "foil": foil}
+        lines.append(line)
     return lines
 
 
@@ -93,9 +74,9 @@ def write(path: Path, lines: list[Any]) -> Path:
     return path
 
 
-def plain(found: Sweep) -> list[dict[str, Any]]:
+def plain(swept: Sweep) -> list[dict[str, Any]]:
     """All rows as plain values, to be compared exactly."""
-    return json.loads(found.rows.to_json(orient="records", double_precision=15) or "")
+    return json.loads(swept.rows.to_json(orient="records", double_precision=15) or "")
 
 
 @pytest.fixture(scope="module")
@@ -112,44 +93,40 @@ def tiny(models: dict[str, Model]) -> Model:
 # What is measured
 
 
-def differences(model: Model, found: Sweep) -> float:
+def differences(model: Model, swept: Sweep) -> float:
     """The largest difference of any number to what `trace` gives; carriers must be the same."""
-    worst = 0.0
-    for row in found.table.to_dict("records"):
-        alone = found.circuit(row["id"], model=model)
-        known = alone.mapping()
-        effects = {effect.head: effect.effect for effect in known.heads}
-        assert tuple(map(str, known.carriers(found.manifest.share))) == row["carriers"], row["line"]
+    worst, share = 0.0, swept.manifest.share
+    for row in swept.table.to_dict("records"):
+        circuit = swept.circuit(row["id"], model=model)
+        mapping = circuit.mapping()
+        assert tuple(map(str, mapping.carriers(share))) == row["carriers"], row["line"]
+        assert (circuit.metric.answer_text, circuit.metric.foil_text) == (row["answer"], row["foil"])
+        effects = {effect.head: effect.effect for effect in mapping.heads}
         pairs = list(zip((effects[head] for head in sorted(effects)), row["effects"], strict=True))
-        pairs += [
-            (alone.clean_value, row["clean_value"]),
-            (alone.counterfactual_value, row["counterfactual_value"]),
-        ]
-        pairs += [(known.total, row["total"]), (known.restore, row["restore"])]
-        pairs += [(known.modulation(found.manifest.share), row["modulation"])]
-        assert (alone.metric.answer_text, alone.metric.foil_text) == (row["answer"], row["foil"])
+        pairs += [(getattr(circuit, name), row[name]) for name in ("clean_value", "counterfactual_value")]
+        pairs += [(mapping.total, row["total"]), (mapping.restore, row["restore"])]
+        pairs += [(mapping.modulation(share), row["modulation"])]
         worst = max(worst, *(abs(one - other) for one, other in pairs))
     return worst
 
 
 def test_a_line_gives_what_trace_gives(model: Model, tmp_path: Path) -> None:
-    found = sweep(model, write(tmp_path / "in.jsonl", asked(8)), tmp_path / "out", share=0.9)
-    assert len(found.table) == 8 and found.complete
-    assert max(map(len, found.table["carriers"])) > 1
-    assert differences(model, found) < 1e-4
+    swept = sweep(model, write(tmp_path / "in.jsonl", questions(8)), tmp_path / "out", share=0.9)
+    assert len(swept.table) == 8 and swept.complete
+    assert max(map(len, swept.table["carriers"])) > 1
+    assert differences(model, swept) < 1e-4
 
 
 def test_the_rows_of_the_engine_give_what_branches_give(
     tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = write(tmp_path / "in.jsonl", asked(12))
+    lines = write(tmp_path / "in.jsonl", questions(12))
     branched = sweep(tiny, lines, tmp_path / "one").table
     monkeypatch.setattr(greedy, "fits", lambda runs, query: 0)
     rows = sweep(tiny, lines, tmp_path / "other").table
     assert rows["carriers"].tolist() == branched["carriers"].tolist()
-    assert all(
-        abs(one - other).max() < 1e-4 for one, other in zip(rows["effects"], branched["effects"], strict=True)
-    )
+    both = zip(rows["effects"], branched["effects"], strict=True)
+    assert all(abs(one - other).max() < 1e-4 for one, other in both)
 
 
 def test_a_gated_model_gives_its_planted_heads_on_every_line(sparse: Model, tmp_path: Path) -> None:
@@ -157,74 +134,61 @@ def test_a_gated_model_gives_its_planted_heads_on_every_line(sparse: Model, tmp_
         {"prompt": PROMPT.replace("large", one), "swap": {one: other}, "key": one}
         for one, other in zip(WORDS, WORDS[3:5], strict=False)
     ]
-    found = sweep(sparse, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
-    assert len(found.table) == len(lines)
-    assert differences(sparse, found) < 1e-4
+    swept = sweep(sparse, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
+    assert len(swept.table) == len(lines)
+    assert differences(sparse, swept) < 1e-4
     assert all(
-        (effects == 0).sum() > 100 for effects in found.table["effects"]
+        (effects == 0).sum() > 100 for effects in swept.table["effects"]
     )  # shut gates: exactly nothing
 
 
 def test_controls_are_those_of_trace_and_only_there_if_asked_for(tiny: Model, tmp_path: Path) -> None:
-    lines = write(tmp_path / "in.jsonl", asked(3))
+    lines = write(tmp_path / "in.jsonl", questions(3))
     assert not sweep(tiny, lines, tmp_path / "without").table["random_p95"].notna().to_numpy().any()
-    found = sweep(tiny, lines, tmp_path / "with", controls=True)
-    assert differences(tiny, found) < 1e-4
-    row = found.table.iloc[1]
-    known = found.circuit(row["id"], model=tiny).mapping().controls
-    assert known is not None
-    assert row["random_p95"] == pytest.approx(known.random_p95, abs=1e-4) and row[
-        "sufficiency"
-    ] == pytest.approx(known.sufficiency, abs=1e-4)
-    assert row["key_totals"] == pytest.approx(known.key_totals, abs=1e-4)
+    swept = sweep(tiny, lines, tmp_path / "with", controls=True)
+    assert differences(tiny, swept) < 1e-4
+    row = swept.table.iloc[1]
+    controls = swept.circuit(row["id"], model=tiny).mapping().controls
+    assert controls is not None
+    for name in ("random_mean", "random_p95", "key_totals", "sufficiency", "identity"):
+        assert row[name] == pytest.approx(getattr(controls, name), abs=1e-4), name
 
 
-def test_lines_of_one_shape_are_run_together_and_the_most_is_kept_to(
-    tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_lines_of_one_shape_are_run_together_and_a_batch_is_never_larger_than_asked(
+    tiny: Model, tmp_path: Path
 ) -> None:
-    sizes: list[int] = []
-    prepare = batches.prepare
-
-    def counting(model: Model, pairs: Any, **how: Any) -> Any:
-        sizes.append(len(pairs))
-        return prepare(model, pairs, **how)
-
-    monkeypatch.setattr(batches, "prepare", counting)
+    words = [word for word in WORDS if word not in ("hot", "small", "cold")][:9]
+    shared = {"answer": "small", "foil": "cold"}
     lines = [
-        {
-            "prompt": PROMPT.replace("large", one),
-            "swap": {one: "hot"},
-            "key": one,
-            "answer": "small",
-            "foil": "cold",
-        }
-        for one in WORDS[:10]
+        {"prompt": PROMPT.replace("large", word), "swap": {word: "hot"}, "key": word} | shared
+        for word in words
     ]
-    lines = [line for line in lines if line["key"] != "hot"][:9]
     sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out", batch=4)
-    assert sizes == [4, 4, 1]
+    names = [shard.stem for shard in shards_in(tmp_path / "out")]  # a shard is a batch
+    assert names == ["000000001-4", "000000005-4", "000000009-1"]
 
 
 # Bad lines
 
 BAD = {
-    "{": "not JSON",
+    "{": "not valid JSON",
     "[1]": "JSON object",
     '"text"': "JSON object",
     '{"prompt": NaN, "key": 1}': "NaN",
-    '{"prompt": "The", "key": 1, "weight": 1e999}': "too large",
+    '{"prompt": "The", "key": 1, "weight": 1e999}': "sensible size",
     '{"prompt": "The", "prompt": "of", "key": 1}': "twice",
-    '{"prompt": "\\ud800", "key": 0}': "half a character",
+    '{"prompt": "\\ud800", "key": 0}': "surrogates",
     '{"a": ' + "[" * 3000 + "]" * 3000 + "}": "nested",
-    '{"key": 1}': "no prompt",
-    '{"prompt": "The opposite"}': "no key",
-    '{"prompt": 5, "key": 1}': "prompt is a text",
-    '{"prompt": "The", "key": true}': "key is a position",
-    '{"prompt": "The", "key": 1.5}': "key is a position",
-    '{"prompt": "The", "key": 1, "id": [1]}': "id is a text",
-    '{"prompt": "The", "key": 1, "swap": "The=of"}': "swap is an object",
-    '{"prompt": "The", "key": 1, "swap": {"The": 1}}': "swap is an object",
-    '{"prompt": "The", "key": 1, "answer": 3}': "answer is a text",
+    '{"key": 1}': "prompt is missing",
+    '{"prompt": "The opposite"}': "key is missing",
+    '{"prompt": 5, "key": 1}': "prompt is '5'",
+    '{"prompt": "The", "key": true}': "key.int is 'True'",
+    '{"prompt": "The", "key": 1.5}': "key.int is '1.5'",
+    '{"prompt": "The", "key": 1, "id": [1]}': "id.int is",
+    '{"prompt": "The", "key": 1, "swap": "The=of"}': "swap is 'The=of'",
+    '{"prompt": "The", "key": 1, "swap": {"The": 1}}': "swap.The is '1'",
+    '{"prompt": "The", "key": 1, "swap": {}}': "swap is empty",
+    '{"prompt": "The", "key": 1, "answer": 3}': "answer is '3'",
     '{"prompt": "The", "key": 1, "metric": "best"}': "no metric",
     '{"prompt": "The xyzzy", "key": 1}': "does not know",
     '{"prompt": "", "key": 0}': "empty",
@@ -241,28 +205,31 @@ BAD = {
 
 
 def test_a_bad_line_gets_its_error_and_the_others_go_on(tiny: Model, tmp_path: Path) -> None:
-    good = asked(4)
+    good = questions(4)
     lines = [good[0], *BAD, "", *good[1:], "x" * 2_000_000]
     file = write(tmp_path / "in.jsonl", lines)
     file.write_bytes(file.read_bytes() + b'{"prompt": "\xff", "key": 0}\n')
-    found = sweep(tiny, file, tmp_path / "out")
-    assert found.table["line"].tolist() == [
-        1,
-        *range(len(BAD) + 3, len(BAD) + 6),
-    ]  # numbers as an editor has them
-    said = dict(zip(found.errors["line"], found.errors["error"], strict=True))
+    swept = sweep(tiny, file, tmp_path / "out")
+    assert swept.table["line"].tolist() == [1, *range(len(BAD) + 3, len(BAD) + 6)]  # numbers as in an editor
+    errors = dict(zip(swept.errors["line"], swept.errors["error"], strict=True))
     for number, (line, words) in enumerate(BAD.items(), 2):
-        assert words in said.pop(number), line
-    assert [words in error for words, error in zip(("longer than", "UTF-8"), said.values(), strict=True)] == [
-        True,
-        True,
-    ]
-    assert all("\n" not in error and len(error) <= 500 for error in found.errors["error"])
-    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == {
-        "lines": len(BAD) + 6,
-        "measured": 4,
-        "errors": len(BAD) + 2,
-    }
+        assert words in errors.pop(number), line
+    too_long, not_text = errors.values()
+    assert "longer than" in too_long and "UTF-8" in not_text
+    assert all("\n" not in error and len(error) <= 500 for error in swept.errors["error"])
+    summary = {"lines": len(BAD) + 6, "measured": 4, "errors": len(BAD) + 2}
+    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == summary
+
+
+def test_what_is_null_counts_as_not_given(tiny: Model, tmp_path: Path) -> None:
+    line = questions(1)[0] | {"query": -1}
+    empty = dict.fromkeys(("id", "counterfactual", "metric"))
+    swept = sweep(
+        tiny, write(tmp_path / "in.jsonl", [line, line | empty | {"query": None}]), tmp_path / "out"
+    )
+    first, second = plain(swept)
+    assert first["error"] is None and second["id"] == "2"
+    assert {**first, "line": 2, "id": "2"} == second
 
 
 def test_one_pair_with_too_small_a_gap_takes_no_other_of_its_batch_down(
@@ -273,35 +240,33 @@ def test_one_pair_with_too_small_a_gap_takes_no_other_of_its_batch_down(
         for other in ("hot", "rich", "wet")
     ]
     lines[1] |= {"answer": "tree", "foil": "river"}
-    found = sweep(sparse, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
-    assert found.errors["line"].tolist() == [2] and "too little to divide by" in found.errors["error"][0]
-    assert (
-        found.table["line"].tolist() == [1, 3]
-        and found.table["carriers"].tolist()[0] == found.table["carriers"].tolist()[1]
-    )
-    assert all(found.table["total"] > 0.5)
+    swept = sweep(sparse, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
+    assert swept.errors["line"].tolist() == [2] and "too little to divide by" in swept.errors["error"][0]
+    first, third = swept.table["carriers"]
+    assert swept.table["line"].tolist() == [1, 3] and first == third
+    assert all(swept.table["total"] > 0.5)
 
 
 def test_metadata_and_ids_are_kept_also_of_a_bad_line(tiny: Model, tmp_path: Path) -> None:
     lines = [
-        asked(1)[0] | {"source": {"book": [1, None]}},
+        questions(1)[0] | {"source": {"book": [1, None]}},
         {"prompt": "The", "key": 7, "id": 12, "note": "→ é"},
     ]
-    found = sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
-    first, second = map(json.loads, found.rows["metadata"])
+    swept = sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
+    first, second = map(json.loads, swept.rows["metadata"])
     assert first == {"kind": lines[0]["kind"], "source": {"book": [1, None]}} and second == {"note": "→ é"}
-    assert found.rows["id"].tolist() == ["n0", "12"]
+    assert swept.rows["id"].tolist() == ["n0", "12"]
 
 
 def test_reading_a_line_never_fails_on_any_bytes() -> None:
     draw = random.Random(0)
-    whole = json.dumps(asked(1)[0]).encode()
+    whole = json.dumps(questions(1)[0]).encode()
     for _ in range(2000):
         raw = bytearray(whole)
         for _ in range(draw.randint(1, 4)):
             raw[draw.randrange(len(raw))] = draw.randrange(256)
         read = read_line(1, bytes(raw))
-        assert (read.asked is None) == (read.error is not None)
+        assert (read.question is None) == (read.error is not None)
 
 
 # Going on, and what is refused
@@ -315,56 +280,61 @@ def stopping_after(count: int) -> Callable[[str, int, int], None]:
     return progress
 
 
-def test_a_sweep_goes_on_where_it_stopped_and_measures_no_line_twice(
-    tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines, measured = write(tmp_path / "in.jsonl", asked(40)), list[int]()
+def test_a_sweep_goes_on_where_it_stopped_and_measures_no_line_twice(tiny: Model, tmp_path: Path) -> None:
+    lines, out = write(tmp_path / "in.jsonl", questions(40)), tmp_path / "out"
     whole = sweep(tiny, lines, tmp_path / "whole")
-    measure = batches._measure
+    written: dict[Path, int] = {}  # shards, and when each was written
+    for count in (5, 20, None):
+        stopped = pytest.raises(KeyboardInterrupt) if count else nullcontext()
+        with stopped:
+            sweep(tiny, lines, out, progress=stopping_after(count or 41))
+        assert open_sweep(out).complete == (count is None)
+        assert (count or 40) <= len(open_sweep(out)) <= 40
+        times = {shard: shard.stat().st_mtime_ns for shard in shards_in(out)}
+        assert times.items() >= written.items() and len(times) > len(written)
+        written = times
+    exactly_once(out)
+    assert plain(open_sweep(out)) == plain(whole)
+    assert plain(sweep(tiny, lines, out)) == plain(whole)
+    assert {shard: shard.stat().st_mtime_ns for shard in shards_in(out)} == written
 
-    def counting(model: Model, questions: Any, settings: Any) -> Any:
-        measured.extend(question.line.number for question in questions)
-        return measure(model, questions, settings)
 
-    monkeypatch.setattr(batches, "_measure", counting)
-    for count in (5, 20):
-        with pytest.raises(KeyboardInterrupt):
-            sweep(tiny, lines, tmp_path / "out", progress=stopping_after(count))
-        assert not open_sweep(tmp_path / "out").complete
-    part = open_sweep(tmp_path / "out")
-    assert 20 <= len(part) < 40
-    found = sweep(tiny, lines, tmp_path / "out")
-    assert sorted(measured) == list(range(1, 41))
-    assert plain(found) == plain(whole)
-    assert plain(sweep(tiny, lines, tmp_path / "out")) == plain(whole) and len(measured) == 40
+def test_what_a_dead_process_left_half_written_is_never_read_and_is_removed(
+    tiny: Model, tmp_path: Path
+) -> None:
+    lines, out = write(tmp_path / "in.jsonl", questions(40)), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tiny, lines, out, progress=stopping_after(1))
+    measured = len(open_sweep(out))
+    for name in ("000000000", "000000016", "manifest"):  # of a block that has begun, of one that has not
+        (out / ".locks" / f"{name}.unfinished").write_bytes(b"PAR1 half")
+    assert len(open_sweep(out)) == measured
+    assert plain(sweep(tiny, lines, out)) == plain(sweep(tiny, lines, tmp_path / "whole"))
+    assert not list(out.rglob("*.unfinished"))
 
 
 def test_other_settings_another_input_or_another_model_are_refused(
     models: dict[str, Model], tmp_path: Path
 ) -> None:
-    lines, out = write(tmp_path / "in.jsonl", asked(2)), tmp_path / "out"
+    lines, out = write(tmp_path / "in.jsonl", questions(2)), tmp_path / "out"
     sweep(models["gpt2"], lines, out)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     cases: tuple[tuple[str, Path, dict[str, Any], str], ...] = (
         ("gpt2", lines, {"share": 0.7}, "share 0.8, not 0.7"),
         ("gpt2", lines, {"seed": 1}, "seed 0, not 1"),
         ("gpt2", lines, {"controls": True}, "controls False"),
-        ("gpt2", write(tmp_path / "other.jsonl", asked(2, seed=5)), {}, "another input"),
+        ("gpt2", write(tmp_path / "other.jsonl", questions(2, seed=5)), {}, "another input"),
         ("llama", lines, {}, "another model"),
     )
     for model, file, how, words in cases:
         with pytest.raises(FileError, match=words):
             sweep(models[model], file, out, **how)
-    assert {
-        path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name != ".lock"
-    } == {path: known for path, known in before.items() if path.name != ".lock"}
-    sweep(
-        models["gpt2"], lines, out, batch=1
-    )  # how many are run together decides no number, so it may change
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    sweep(models["gpt2"], lines, out, batch=1)  # the size of a batch decides no number, so it may change
 
 
 def test_a_place_that_is_not_for_a_sweep_is_refused_and_left_as_it_is(tiny: Model, tmp_path: Path) -> None:
-    lines = write(tmp_path / "in.jsonl", asked(1))
+    lines = write(tmp_path / "in.jsonl", questions(1))
     file = write(tmp_path / "file", ["mine"])
     foreign, shards, damaged = tmp_path / "foreign", tmp_path / "shards-of-others", tmp_path / "damaged"
     for place in (foreign, shards / "shards", damaged):
@@ -378,7 +348,7 @@ def test_a_place_that_is_not_for_a_sweep_is_refused_and_left_as_it_is(tiny: Mode
         (file, "not a folder"),
         (file / "below", "not a folder"),
         (foreign, "not the manifest of a sweep"),
-        (shards, "of something else"),
+        (shards, "no manifest of a sweep"),
         (damaged, "edited or damaged"),
         (Path("/proc/sweep"), "cannot write"),
     ):
@@ -393,7 +363,7 @@ def test_a_place_that_is_not_for_a_sweep_is_refused_and_left_as_it_is(tiny: Mode
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tiny: Model, tmp_path: Path) -> None:
-    lines, out = write(tmp_path / "in.jsonl", asked(12)), tmp_path / "out"
+    lines, out = write(tmp_path / "in.jsonl", questions(12)), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         sweep(tiny, lines, out, progress=stopping_after(1))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -408,7 +378,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tiny: Model, tm
 
 
 def test_a_damaged_shard_is_named_and_can_be_measured_again(tiny: Model, tmp_path: Path) -> None:
-    lines, out = write(tmp_path / "in.jsonl", asked(6)), tmp_path / "out"
+    lines, out = write(tmp_path / "in.jsonl", questions(6)), tmp_path / "out"
     whole = plain(sweep(tiny, lines, out))
     shard = sorted((out / "shards").iterdir())[0]
     shard.write_bytes(shard.read_bytes()[:-20])
@@ -424,7 +394,7 @@ def test_a_damaged_shard_is_named_and_can_be_measured_again(tiny: Model, tmp_pat
 
 @contextmanager
 def child(act: Callable[[int], object]) -> Iterator[tuple[int, int]]:
-    """A forked process doing `act(pipe)`, and the reading end of the pipe; killed at the end if it still runs."""
+    """A forked process that does `act(pipe)`, and the pipe's reading end; killed at the end at the latest."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -456,37 +426,27 @@ def status_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def sweeping(
-    model: Model, lines: Path, out: Path, rank: int = 0, size: int = 1, port: int = 1
-) -> Callable[[int], object]:
-    """A sweep as one of several processes, which writes a byte for every batch that is done."""
+def sweeping(model: Model, lines: Path, out: Path, rank: int = 0, size: int = 1) -> Callable[[int], object]:
+    """A sweep as one of several processes, which writes a byte at its start and after every batch."""
 
     def act(pipe: int) -> None:
-        def note(stage: str, done: int, total: int) -> None:
+        def report(stage: str, done: int, total: int) -> None:
             os.write(pipe, b".")
 
-        os.environ |= {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(size),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-        sweep(model, lines, out, batch=8, progress=note)
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+        sweep(model, lines, out, batch=8, progress=report)
 
     return act
 
 
 def exactly_once(out: Path) -> None:
-    """No line stands in two shards, and no file is left over."""
+    """No line stands in two shards, and nothing half-written is left over."""
+    shards = list((out / "shards").iterdir())
     numbers = [
-        line
-        for shard in (out / "shards").iterdir()
-        for line in pq.read_table(shard, columns=["line"])["line"].to_pylist()
+        line for shard in shards for line in pq.read_table(shard, columns=["line"])["line"].to_pylist()
     ]
     assert len(numbers) == len(set(numbers))
-    assert all(
-        path.suffix == ".parquet" and not path.name.startswith(".") for path in (out / "shards").iterdir()
-    )
+    assert shards_in(out) == sorted(shards) and not list(out.rglob("*.unfinished"))
 
 
 def test_killed_at_ten_random_moments_the_table_is_that_of_an_uninterrupted_run(
@@ -524,9 +484,8 @@ def test_of_several_processes_one_is_killed_and_a_restart_with_another_number_of
     with ExitStack() as stack:
         killed, pipe = stack.enter_context(child(sweeping(tiny, lines, out, size - 1, size)))
         os.read(pipe, 1)  # it is at work
-        others = [
-            stack.enter_context(child(sweeping(tiny, lines, out, rank, size)))[0] for rank in range(size - 1)
-        ]
+        acts = [sweeping(tiny, lines, out, rank, size) for rank in range(size - 1)]
+        others = [stack.enter_context(child(act))[0] for act in acts]
         os.read(pipe, 1)  # it has finished a batch and is at the next
         os.kill(killed, signal.SIGKILL)
         assert status_of(killed) == -signal.SIGKILL
@@ -536,63 +495,70 @@ def test_of_several_processes_one_is_killed_and_a_restart_with_another_number_of
             assert status_of(pid) == (0 if others_go_on else -signal.SIGKILL)
     assert len(open_sweep(out)) > 0
     assert open_sweep(out).complete or not others_go_on  # the first takes over what the dead has left
+    number = 5 - size
     with ExitStack() as stack:
         again = [
-            stack.enter_context(child(sweeping(tiny, lines, out, rank, 5 - size, port=2)))
-            for rank in range(5 - size)
+            stack.enter_context(child(sweeping(tiny, lines, out, rank, number))) for rank in range(number)
         ]
-        assert [status_of(pid) for pid, _ in again] == [0] * (5 - size)
+        assert [status_of(pid) for pid, _ in again] == [0] * number
     exactly_once(out)
     assert plain(open_sweep(out)) == plain(whole) and open_sweep(out).complete
 
 
-def test_a_second_sweep_into_the_same_folder_is_refused_until_the_first_is_gone(
-    tiny: Model, tmp_path: Path
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_second_sweep_into_the_same_folder_helps_and_each_line_is_measured_exactly_once(
+    tiny: Model, tmp_path: Path, dies: bool
 ) -> None:
-    lines, out = write(tmp_path / "in.jsonl", alike(60)), tmp_path / "out"
-    refused = r"another sweep is at work"
-    with child(sweeping(tiny, lines, out)) as (pid, pipe):
+    lines, out = write(tmp_path / "in.jsonl", alike(60)), tmp_path / "out"  # four blocks
+    whole = sweep(tiny, lines, tmp_path / "whole", batch=8)
+    with child(sweeping(tiny, lines, out)) as (first, pipe):
         os.read(pipe, 1)
-        os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(FileError, match=refused):
-            sweep(tiny, lines, out)
-        with child(sweeping(tiny, lines, out, 1, 2)) as (other, said):  # another launch, another rank
-            assert status_of(other) == 1 and b"another sweep" in os.read(said, 500)
-        os.kill(pid, signal.SIGKILL)
-        assert status_of(pid) == -signal.SIGKILL
-    again = []
-
-    def within(stage: str, done: int, total: int) -> None:
-        if not again:
-            with pytest.raises(FileError, match=refused) as caught:
-                sweep(tiny, lines, out)
-            again.append(caught)
-
-    assert sweep(
-        tiny, lines, out, progress=within
-    ).complete  # the dead hold no lock, the living do, also in one process
-    assert again
+        os.read(pipe, 1)  # it has finished a batch of its first block
+        os.kill(first, signal.SIGSTOP)
+        with pytest.raises(FileError, match=r"share 0.8, not 0.7"):
+            sweep(tiny, lines, out, share=0.7)
+        with child(sweeping(tiny, lines, out, 1, 2)) as (helper, _):  # of another launch, which need not wait
+            assert status_of(helper) == 0
+        assert 60 - 16 < len(open_sweep(out)) < 60  # all that the first does not hold
+        with child(sweeping(tiny, lines, out)) as (waiting, said):
+            os.read(said, 1)
+            os.kill(first, signal.SIGKILL if dies else signal.SIGCONT)
+            assert status_of(first) == (-signal.SIGKILL if dies else 0)
+            assert status_of(waiting) == 0
+    exactly_once(out)
+    assert plain(open_sweep(out)) == plain(whole) and open_sweep(out).complete
 
 
-def test_the_place_of_a_process_is_read_from_what_its_launcher_says() -> None:
-    torchrun = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "5"}
-    launch = Launch.from_environment(torchrun)
-    assert (launch.rank, launch.size, launch.local_rank) == (2, 3, 1)
-    assert (
-        launch.name
-        == Launch.from_environment(torchrun | {"RANK": "0"}).name
-        != Launch.from_environment(torchrun | {"MASTER_PORT": "6"}).name
+def test_two_threads_of_one_process_help_each_other_too(tiny: Model, tmp_path: Path) -> None:
+    lines, out = write(tmp_path / "in.jsonl", alike(60)), tmp_path / "out"
+    both = threading.Barrier(2)
+
+    def start_together(stage: str, done: int, total: int) -> None:
+        if done == 0:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(10)
+
+    def act() -> Sweep:
+        return sweep(tiny, lines, out, batch=8, progress=start_together)
+
+    with ThreadPoolExecutor(2) as threads:
+        one, other = [thread.result() for thread in [threads.submit(act), threads.submit(act)]]
+    exactly_once(out)
+    assert one.complete and plain(one) == plain(other) == plain(
+        sweep(tiny, lines, tmp_path / "whole", batch=8)
     )
-    mpi = Launch.from_environment({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
-    assert (mpi.rank, mpi.size) == (1, 2)
-    assert Launch.from_environment({}).size == 1
-    for wrong in (
-        {"RANK": "3", "WORLD_SIZE": "3"},
-        {"RANK": "-1", "WORLD_SIZE": "2"},
-        {"WORLD_SIZE": "many"},
-    ):
-        with pytest.raises(FileError):
-            Launch.from_environment(wrong)
+
+
+def test_the_rank_of_a_process_is_read_from_what_its_launcher_says() -> None:
+    torchrun = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "1"}
+    assert Launch.from_environment(torchrun) == Launch(rank=2, size=3, local_rank=1)
+    mpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    assert Launch.from_environment(mpi) == Launch(rank=1, size=2)
+    assert Launch.from_environment({}) == Launch()
+    wrong = [{"RANK": "3", "WORLD_SIZE": "3"}, {"RANK": "-1", "WORLD_SIZE": "2"}, {"WORLD_SIZE": "many"}]
+    for environment in wrong:
+        with pytest.raises(FileError, match="torchrun"):
+            Launch.from_environment(environment)
 
 
 # Reading a sweep
@@ -600,8 +566,8 @@ def test_the_place_of_a_process_is_read_from_what_its_launcher_says() -> None:
 
 @pytest.fixture(scope="module")
 def swept(tiny: Model, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    room = tmp_path_factory.mktemp("swept")
-    return sweep(tiny, write(room / "in.jsonl", [*asked(20), "{"]), room / "out")
+    folder = tmp_path_factory.mktemp("swept")
+    return sweep(tiny, write(folder / "in.jsonl", [*questions(20), "{"]), folder / "out")
 
 
 def test_lines_can_be_kept_by_column_by_metadata_and_by_a_test(swept: Sweep) -> None:
@@ -615,34 +581,27 @@ def test_lines_can_be_kept_by_column_by_metadata_and_by_a_test(swept: Sweep) -> 
         swept.where(colour="red")
 
 
-def test_the_mean_circuit_is_the_mean_of_the_lines_with_intervals_like_a_familys(swept: Sweep) -> None:
+def test_the_mean_circuit_is_the_mean_of_the_lines_with_the_intervals_of_a_family(swept: Sweep) -> None:
     mean, table = swept.mean(), swept.table
-    assert mean.lines == 20 and mean.total.mean == pytest.approx(table["total"].mean())
-    known = bootstrap(table["total"].tolist())
-    width = known.high - known.low
-    assert mean.total.low == pytest.approx(known.low, abs=0.15 * width) and mean.total.high == pytest.approx(
-        known.high, abs=0.15 * width
-    )
+    assert mean.lines == 20
+    (total,) = bootstrap(table["total"].to_numpy()[None])
+    assert astuple(mean.total) == pytest.approx(astuple(total))
     for head in mean.heads:
-        at = head.head.layer * 4 + head.head.index
-        values = [float(effects[at]) for effects in table["effects"]]
-        assert (
-            head.effect.mean == pytest.approx(sum(values) / 20)
-            and head.effect.low <= head.effect.mean <= head.effect.high
-        )
+        index = head.head.layer * 4 + head.head.index
+        values = [float(effects[index]) for effects in table["effects"]]
+        assert head.effect.mean == pytest.approx(sum(values) / 20)
+        assert head.effect.low <= head.effect.mean <= head.effect.high
         assert head.carries == sum(str(head.head) in carriers for carriers in table["carriers"]) / 20
-    assert [known.effect.mean for known in mean.heads] == sorted(
-        (known.effect.mean for known in mean.heads), reverse=True
-    )
+    effects = [head.effect.mean for head in mean.heads]
+    assert effects == sorted(effects, reverse=True)
     assert str(mean.heads[0].head) in str(mean)
     with pytest.raises(PromptError, match="no measured line"):
         swept.where(line=21).mean()
 
 
 def test_a_circuit_is_measured_again_only_on_the_same_weights(swept: Sweep, models: dict[str, Model]) -> None:
-    assert (
-        swept.circuit("n3").prompt.text == swept.where(id="n3").table["prompt"][0]
-    )  # loaded again by its name, a folder
+    again = swept.circuit("n3")  # loaded again by its name, a folder
+    assert again.prompt.text == swept.where(id="n3").table["prompt"][0]
     with pytest.raises(ModelError, match="other weights"):
         swept.circuit("n3", model=models["llama"])
     for wrong, words in (("n99", "no line has the id"), ("21", "was not measured")):
@@ -667,12 +626,12 @@ def run(*arguments: object) -> Any:
 def test_the_command_sweeps_says_how_it_went_and_goes_on(
     directories: dict[str, Path], tmp_path: Path
 ) -> None:
-    lines, out = write(tmp_path / "in.jsonl", [*asked(4), "{"]), tmp_path / "out"
+    lines, out = write(tmp_path / "in.jsonl", [*questions(4), "{"]), tmp_path / "out"
     first = run(lines, "--model", directories["gpt2"], "-o", out, "--json")
     assert first.exit_code == 0, first.output
-    told = json.loads(first.stdout)
-    assert (told["lines"], told["measured"], told["errors"], told["complete"]) == (5, 4, 1, True)
-    assert told["wrong"][0]["line"] == 5
+    report = json.loads(first.stdout)
+    assert (report["lines"], report["measured"], report["errors"], report["complete"]) == (5, 4, 1, True)
+    assert report["wrong"][0]["line"] == 5
     shards = sorted((out / "shards").iterdir())
     again = run(lines, "--model", directories["gpt2"], "-o", out)
     assert again.exit_code == 0 and "4 measured, 1 with errors" in again.stdout and "line 5" in again.stdout
@@ -693,7 +652,7 @@ def test_a_wrong_call_is_one_line_and_writes_nothing(
     wrong: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "in.jsonl", asked(1))
+    write(tmp_path / "in.jsonl", questions(1))
     done = run(*wrong)
     assert done.exit_code == 1 and done.stderr.count("\n") == 1 and done.stderr.startswith("Error: ")
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]

@@ -66,16 +66,15 @@ _MOST_ERRORS: Final = 5  # that are shown
 def sweep_command(prompts: Path, model: str, folder: Path, device: str, as_json: bool, **asked: Any) -> None:
     """Trace every line of a jsonl file, or go on where that stopped."""
     from circuits.sweeps.lines import opened_lines
-    from circuits.sweeps.lock import Launch
     from circuits.sweeps.store import check_place
 
-    launch = Launch.from_environment()
     check_place(folder)
     with opened_lines(prompts):
         pass  # what is wrong with the file is said before a model is loaded
     from circuits.models.load import load
-    from circuits.sweeps.sweep import sweep
+    from circuits.sweeps.sweep import Launch, sweep
 
+    launch = Launch.from_environment()
     with _bar(shown=launch.rank == 0) as note:
         found = sweep(
             load(model, device=_device(device, launch.local_rank)), prompts, folder, progress=note, **asked

@@ -1,9 +1,9 @@
-"""From lines to rows of the table: questions of one shape are run together, and one that fails takes no other down.
+"""From lines to rows of the table: lines of one shape are run together, and a bad one takes no other down.
 
-1. Each question becomes a pair with its key and query. Questions of the same length, key, query and kind of counterfactual are
-   cut into batches, as large as was asked for and as memory allows.
+1. Each question is tokenized and its key and query are found. Lines with the same length, key, query and kind
+   of counterfactual are cut into batches, as large as the user allows and as memory permits.
 2. The runs of a batch show what the model predicts, which settles the answers and foils that were not given.
-3. A pair that cannot be measured gets its error as its row; the others go on without it.
+3. A line that cannot be measured gets its error as its row; the others go on without it.
 """
 
 from __future__ import annotations
@@ -11,40 +11,31 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import torch
 
 from circuits.engine import Runs, prepare
 from circuits.engine.runs import SMALLEST_GAP
-from circuits.errors import CircuitsError, PromptError
+from circuits.errors import CircuitsError
+from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Question, to_prompt, to_question
 from circuits.sweeps.greedy import Found, measure_pairs, only
-from circuits.sweeps.lines import Asked, Line, brief
+from circuits.sweeps.lines import Line, brief
+from circuits.sweeps.store import Manifest, TableRow
 from circuits.tracing.mapping import measure_mapping
 
-if TYPE_CHECKING:
-    from circuits.models.model import Model
-
 MEMORY: Final = 256 * 2**20  # bytes of cached runs in a batch, at most
-Row = dict[str, Any]
+LARGEST: Final = 1e30  # no number of a model that works comes near it
+GIVEN: Final = ("counterfactual", "swap", "answer", "foil", "metric")  # what a line says beside its positions
+CONTROLS: Final = ("random_mean", "random_p95", "key_totals", "sufficiency", "identity")  # columns
 
 
 @dataclass(frozen=True, slots=True)
-class SweepSettings:
-    """What decides the numbers of a sweep."""
-
-    share: float
-    seed: int
-    controls: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LineQuestion:
+class TokenizedLine:
     """A line as the model reads it. The metric of its pair is settled later."""
 
     line: Line
-    asked: Asked
     question: Question
     key: int
     query: int
@@ -55,30 +46,28 @@ class LineQuestion:
 
 
 def measure_lines(
-    model: Model,
-    lines: Sequence[Line],
-    settings: SweepSettings,
-    *,
-    batch: int,
-    finished: Set[int] = frozenset(),
-) -> Iterator[list[Row]]:
-    """The rows of the lines that are not finished, a batch at a time, bad lines first. The finished ones have their place in batches."""
-    shaped: dict[tuple[int, int, int, bool], list[LineQuestion]] = defaultdict(list)
-    bad: list[Row] = []
+    model: Model, lines: Sequence[Line], manifest: Manifest, *, batch: int, finished: Set[int] = frozenset()
+) -> Iterator[list[TableRow]]:
+    """The rows of the lines that are not finished, a batch at a time, bad lines first.
+
+    Finished lines keep their place in the batches, so the other lines of a batch stay the same.
+    """
+    shapes: dict[tuple[int, int, int, bool], list[TokenizedLine]] = defaultdict(list)
+    bad: list[TableRow] = []
     for line in lines:
-        read = _to_question(model, line, settings)
-        if isinstance(read, LineQuestion):
-            shaped[read.shape].append(read)
+        tokenized = _tokenize(model, line, manifest)
+        if isinstance(tokenized, TokenizedLine):
+            shapes[tokenized.shape].append(tokenized)
         elif line.number not in finished:
-            bad.append(read)
+            bad.append(tokenized)
     if bad:
         yield bad
-    for (length, *_, noisy), questions in shaped.items():
+    for (length, *_, noisy), alike in shapes.items():
         step = min(batch, _fitting(model, length, noisy=noisy))
-        for part in (questions[at : at + step] for at in range(0, len(questions), step)):
-            left = [question for question in part if question.line.number not in finished]
+        for start in range(0, len(alike), step):
+            left = [line for line in alike[start : start + step] if line.line.number not in finished]
             if left:
-                yield _measure(model, left, settings)
+                yield _measure(model, left, manifest)
 
 
 def _fitting(model: Model, length: int, *, noisy: bool) -> int:
@@ -88,140 +77,103 @@ def _fitting(model: Model, length: int, *, noisy: bool) -> int:
     return max(1, MEMORY // (2 * draws * one_side))
 
 
-def _to_question(model: Model, line: Line, settings: SweepSettings) -> LineQuestion | Row:
-    if line.asked is None:
-        return bad_row(line, line.error or "not read")
+def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | TableRow:
+    """The line for the model, or its row with an error."""
+    if line.question is None:
+        return to_row(line, line.error or "the line could not be read")
+    prompt, given = line.question.prompt, {name: getattr(line.question, name) for name in GIVEN}
     try:
-        prompt = to_prompt(model, line.asked.prompt)
-        key, query = prompt.position(line.asked.key), prompt.position(line.asked.query)
-        if key > query:
-            raise PromptError(f"key {key} stands after query {query}: a query reads keys at or before itself")
-        return LineQuestion(line, line.asked, _asked_of(model, line.asked, key, settings), key, query)
-    except (
-        CircuitsError,
-        ValueError,
-        TypeError,
-        OverflowError,
-    ) as why:  # the last three: texts that a tokenizer cannot take
-        return bad_row(line, brief(why))
-
-
-def _asked_of(model: Model, asked: Asked, key: int, settings: SweepSettings) -> Question:
-    named: Any = asked.metric
-    return to_question(
-        model,
-        asked.prompt,
-        counterfactual=asked.counterfactual,
-        swap=asked.swap,
-        noise_at=(key,),
-        answer=asked.answer,
-        foil=asked.foil,
-        metric=named,
-        seed=settings.seed,
-    )
+        ends = to_prompt(model, prompt).ends(line.question.key, line.question.query)
+        question = to_question(model, prompt, **given, noise_at=ends[:1], seed=manifest.seed)
+        return TokenizedLine(line, question, *ends)
+    except (CircuitsError, ValueError, TypeError, OverflowError) as why:  # the last three: from a tokenizer
+        return to_row(line, brief(why))
 
 
 @torch.inference_mode()
-def _measure(model: Model, questions: Sequence[LineQuestion], settings: SweepSettings) -> list[Row]:
-    """The rows of questions of one shape."""
+def _measure(model: Model, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
+    """The rows of lines of one shape."""
     try:
-        runs = prepare(model, [question.question.unsettled for question in questions], smallest_gap=0.0)
+        runs = prepare(model, [line.question.unsettled for line in lines], smallest_gap=0.0)
     except CircuitsError as why:
-        if len(questions) == 1:
-            return [bad_row(questions[0].line, brief(why))]
-        return [row for question in questions for row in _measure(model, [question], settings)]
-    rows: list[Row] = []
-    settled: dict[str, list[int]] = defaultdict(list)
+        if len(lines) == 1:
+            return [to_row(lines[0].line, brief(why))]
+        return [row for line in lines for row in _measure(model, [line], manifest)]
+    rows: list[TableRow] = []
     pairs = list(runs.pairs)
-    for place, question in enumerate(questions):
+    kinds: dict[str, list[int]] = defaultdict(list)
+    for index, line in enumerate(lines):
         try:
-            pairs[place] = question.question.settle(model, *runs.predictions(place))
-            settled[pairs[place].metric.kind].append(place)
+            pairs[index] = line.question.settle(model, *runs.predictions(index))
+            kinds[pairs[index].metric.kind].append(index)
         except CircuitsError as why:
-            rows.append(bad_row(question.line, brief(why)))
+            rows.append(to_row(line.line, brief(why)))
     runs = replace(runs, pairs=tuple(pairs))
-    for places in settled.values():
-        rows += _measure_settled(only(runs, places), [questions[place] for place in places], settings)
+    for chosen in kinds.values():
+        rows += _measure_settled(only(runs, chosen), [lines[index] for index in chosen], manifest)
     return rows
 
 
-def _measure_settled(runs: Runs, questions: Sequence[LineQuestion], settings: SweepSettings) -> list[Row]:
-    """The rows of pairs with one kind of metric, those with too small a gap apart."""
-    wide = [place for place, gap in enumerate(runs.gap.tolist()) if abs(gap) >= SMALLEST_GAP]
-    rows: list[Row] = []
-    for place in sorted(set(range(len(questions))) - set(wide)):
+def _measure_settled(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
+    """The rows of pairs with one kind of metric; pairs with too small a gap get their own errors."""
+    rows: list[TableRow] = []
+    wide = [index for index, gap in enumerate(runs.gap.tolist()) if abs(gap) >= SMALLEST_GAP]
+    for index in sorted(set(range(len(lines))) - set(wide)):
         try:
-            rows += _rows(prepare(runs.model, [runs.pairs[place]]), [questions[place]], settings)
+            rows += _to_rows(prepare(runs.model, [runs.pairs[index]]), [lines[index]], manifest)
         except CircuitsError as why:
-            rows.append(bad_row(questions[place].line, brief(why)))
-    return rows + (_rows(only(runs, wide), [questions[place] for place in wide], settings) if wide else [])
+            rows.append(to_row(lines[index].line, brief(why)))
+    if wide:
+        rows += _to_rows(only(runs, wide), [lines[index] for index in wide], manifest)
+    return rows
 
 
-def _rows(runs: Runs, questions: Sequence[LineQuestion], settings: SweepSettings) -> list[Row]:
-    key, query = questions[0].key, questions[0].query
-    if settings.controls:
-        alone = (only(runs, [place]) for place in range(len(questions)))
-        mappings = (
-            measure_mapping(each, key, query, share=settings.share, seed=settings.seed) for each in alone
-        )
-        found = [Found.of(mapping, settings.share) for mapping in mappings]
-    else:
-        found = measure_pairs(runs, key, query, share=settings.share)
+def _to_rows(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
     values = [runs.values(side).tolist() for side in (runs.clean, runs.counterfactual)]
-    return [_row(*told) for told in zip(questions, runs.pairs, found, *values, strict=True)]
+    mappings = _mappings(runs, lines[0].key, lines[0].query, manifest)
+    return [_measured_row(*parts) for parts in zip(lines, runs.pairs, mappings, *values, strict=True)]
 
 
-def _row(question: LineQuestion, pair: Pair, found: Found, clean: float, other: float) -> Row:
-    controls, line, noisy = found.controls, question.line, isinstance(pair.counterfactual, Noise)
-    numbers = (clean, other, found.total, found.restore)
-    if not all(-1e30 < number < 1e30 for number in numbers):
-        return bad_row(
-            line, f"the model gives no finite number here: {', '.join(f'{number:g}' for number in numbers)}"
-        )
-    return {
-        "line": line.number,
-        "id": line.id,
-        "prompt": question.asked.prompt,
-        "counterfactual": str(pair.counterfactual)
-        if isinstance(pair.counterfactual, Noise)
-        else pair.counterfactual.text,
+def _mappings(runs: Runs, key: int, query: int, manifest: Manifest) -> list[Found]:
+    share, seed = manifest.share, manifest.seed
+    if not manifest.controls:
+        return measure_pairs(runs, key, query, share=share)
+    alone = [only(runs, [index]) for index in range(len(runs.pairs))]
+    return [Found.of(measure_mapping(runs, key, query, share=share, seed=seed), share) for runs in alone]
+
+
+def _measured_row(line: TokenizedLine, pair: Pair, mapping: Found, clean: float, other: float) -> TableRow:
+    numbers = (clean, other, mapping.total, mapping.restore)
+    if not all(-LARGEST < number < LARGEST for number in numbers):
+        listed = ", ".join(f"{number:g}" for number in numbers)
+        return to_row(line.line, f"the model gives no finite number here: {listed}")
+    words, counterfactual, controls = pair.clean.words, pair.counterfactual, mapping.controls
+    noisy = isinstance(counterfactual, Noise)
+    row = to_row(line.line) | {
+        "counterfactual": str(counterfactual) if noisy else counterfactual.text,
         "noise": noisy,
-        "key": question.key,
-        "key_token": pair.clean.words[question.key],
-        "query": question.query,
-        "query_token": pair.clean.words[question.query],
-        "tokens": list(pair.clean.words),
+        "key": line.key,
+        "key_token": words[line.key],
+        "query": line.query,
+        "query_token": words[line.query],
+        "tokens": list(words),
         "metric": pair.metric.kind,
         "answer": pair.metric.answer_text,
         "foil": pair.metric.foil_text,
         "clean_value": clean,
         "counterfactual_value": other,
-        "total": found.total,
-        "restore": found.restore,
-        "carriers": [str(step.head) for step in found.path],
-        "joint": [step.joint for step in found.path],
-        "modulation": found.modulation,
-        "effects": list(found.effects),
-        "random_mean": None if controls is None else controls.random_mean,
-        "random_p95": None if controls is None else controls.random_p95,
-        "key_totals": None if controls is None else list(controls.key_totals),
-        "sufficiency": None if controls is None else controls.sufficiency,
-        "identity": None if controls is None else controls.identity,
-        "error": None,
-        "asked": question.asked.to_json(),
-        "metadata": line.metadata,
+        "total": mapping.total,
+        "restore": mapping.restore,
+        "carriers": [str(step.head) for step in mapping.path],
+        "joint": [step.joint for step in mapping.path],
+        "modulation": mapping.modulation,
+        "effects": list(mapping.effects),
     }
+    return row if controls is None else row | {name: getattr(controls, name) for name in CONTROLS}
 
 
-def bad_row(line: Line, error: str) -> Row:
-    """A line that could not be measured, and why."""
-    known = line.prompt if line.asked is None else line.asked.prompt
-    asked = None if line.asked is None else line.asked.to_json()
-    return {
-        "line": line.number,
-        "id": line.id,
-        "prompt": known,
-        "error": error,
-        "asked": asked,
-        "metadata": line.metadata,
-    }
+def to_row(line: Line, error: str | None = None) -> TableRow:
+    """The columns that every line has, measured or not."""
+    row = {"line": line.number, "id": line.id, "prompt": line.prompt, "error": error}
+    asked = None if line.question is None else line.question.to_json()
+    return row | {"asked": asked, "metadata": line.metadata}

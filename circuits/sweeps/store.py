@@ -1,12 +1,15 @@
-"""The folder of a sweep: a manifest that says what is being measured, and Parquet shards that appear whole or not at all.
+"""The folder of a sweep: a manifest that says what is measured, and shards that appear whole or not at all.
 
     DIR/manifest.json          settings, sha256 of the input, the model and its fingerprint
-    DIR/shards/*.parquet       rows; each named after its first line and its number of rows; no line stands in two of them
+    DIR/shards/*.parquet       rows, named after their first line and their number; no line is in two shards
     DIR/summary.json           written when every line has its row
-    DIR/.lock                  who is at work (`lock`)
+    DIR/.locks/                a lock for each block of lines, and one for manifest and summary; beside each
+                               of them the file that its holder is writing
 
-1. A file is written aside, synced, renamed, and its folder synced: after a crash it is there in full or not there.
-2. The manifest is written before the first shard. Whoever comes later must ask for the same, or is refused.
+1. A file is written aside, synced, renamed, and its folder synced: after a crash it is whole or absent.
+2. The manifest is written before the first shard. A sweep that asks for anything else is refused.
+3. Only the process that holds the lock of a block writes rows of its lines. The operating system releases the
+   locks of a process that dies; the next process to take the block removes what it left half-written.
 """
 
 from __future__ import annotations
@@ -14,55 +17,50 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
 
 from circuits.errors import FileError
 from circuits.files import check_folder, read_object, to_json, to_record
 
 KIND: Final = "circuits sweep"
 SCHEMA: Final = 1
-_LARGEST_MANIFEST: Final = 2**20
+_LARGEST_MANIFEST: Final = 2**20  # bytes
+_MANIFEST: Final = "manifest"  # the lock of manifest and summary
+_PATIENCE: Final = 30.0  # seconds that a process waits for it
 _SHARD: Final = re.compile(r"\d{9,18}-\d{1,9}\.parquet", re.ASCII)
-_HEADS: Final = pa.list_(pa.float32())
+_TEXT, _NUMBER, _NUMBERS, _TEXTS = pa.string(), pa.float64(), pa.list_(pa.float32()), pa.list_(pa.string())
 COLUMNS: Final = pa.schema(
     [
         pa.field("line", pa.int64(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-        ("prompt", pa.string()),
-        ("counterfactual", pa.string()),
+        pa.field("id", _TEXT, nullable=False),
+        *((name, _TEXT) for name in ("prompt", "counterfactual")),
         ("noise", pa.bool_()),
         ("key", pa.int32()),
-        ("key_token", pa.string()),
+        ("key_token", _TEXT),
         ("query", pa.int32()),
-        ("query_token", pa.string()),
-        ("tokens", pa.list_(pa.string())),
-        ("metric", pa.string()),
-        ("answer", pa.string()),
-        ("foil", pa.string()),
-        ("clean_value", pa.float64()),
-        ("counterfactual_value", pa.float64()),
-        ("total", pa.float64()),
-        ("restore", pa.float64()),
-        ("carriers", pa.list_(pa.string())),
-        ("joint", pa.list_(pa.float64())),
-        ("modulation", pa.float64()),
-        ("effects", _HEADS),
-        ("random_mean", pa.float64()),
-        ("random_p95", pa.float64()),
-        ("key_totals", _HEADS),
-        ("sufficiency", pa.float64()),
-        ("identity", pa.float64()),
-        ("error", pa.string()),
-        ("asked", pa.string()),
-        ("metadata", pa.string()),
+        ("query_token", _TEXT),
+        ("tokens", _TEXTS),
+        *((name, _TEXT) for name in ("metric", "answer", "foil")),
+        *((name, _NUMBER) for name in ("clean_value", "counterfactual_value", "total", "restore")),
+        ("carriers", _TEXTS),
+        ("joint", pa.list_(_NUMBER)),
+        ("modulation", _NUMBER),
+        ("effects", _NUMBERS),
+        *((name, _NUMBER) for name in ("random_mean", "random_p95")),
+        ("key_totals", _NUMBERS),
+        *((name, _NUMBER) for name in ("sufficiency", "identity")),
+        *((name, _TEXT) for name in ("error", "asked", "metadata")),
     ]
 )
+TableRow = dict[str, Any]  # values by the names of COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,55 +85,46 @@ class Manifest:
 
     def refuse_unless(self, wanted: Manifest, folder: Path) -> None:
         """Refuse to go on with anything other than what the folder holds."""
-        start_anew = "go on as before, or choose another folder"
+        held, advice = f"{folder} holds a sweep", "go on as before, or choose another folder"
         for name in ("share", "seed", "controls"):
-            mine, asked = getattr(self, name), getattr(wanted, name)
-            if mine != asked:
-                raise FileError(f"{folder} holds a sweep with {name} {mine}, not {asked}; {start_anew}")
+            mine, other = getattr(self, name), getattr(wanted, name)
+            if mine != other:
+                raise FileError(f"{held} with {name} {mine}, not {other}; {advice}")
         if self.sha256 != wanted.sha256:
-            raise FileError(
-                f"{folder} holds a sweep of another input ({self.input}, {self.lines} lines) than {wanted.input}; {start_anew}"
-            )
-        if (self.fingerprint, self.gated, self.reads_bos) != (
-            wanted.fingerprint,
-            wanted.gated,
-            wanted.reads_bos,
-        ):
-            raise FileError(
-                f"{folder} holds a sweep of another model ({self.model}) than {wanted.model}; {start_anew}"
-            )
+            mine = f"{self.input}, {self.lines} lines"
+            raise FileError(f"{held} of another input ({mine}) than {wanted.input}; {advice}")
+        identity = attrgetter("fingerprint", "gated", "reads_bos")
+        if identity(self) != identity(wanted):
+            raise FileError(f"{held} of another model ({self.model}) than {wanted.model}; {advice}")
 
 
 class Store:
-    """The folder of one sweep, opened for writing; counts and finished lines are those on disk, whoever wrote them."""
+    """The folder of one sweep, open for writing; finished lines are those on disk, whoever wrote them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.shards = folder, folder / "shards"
+        self.folder, self.shards, self.locks = folder, folder / "shards", folder / ".locks"
         self._finished: set[int] = set()
         self._read: set[str] = set()
 
     def begin(self, wanted: Manifest) -> None:
         """Write the manifest, or check that the one that is here says the same."""
-        with writing(self.folder):
+        with writing(self.folder), self._alone():
+            check_place(self.folder)
+            self.shards.mkdir(exist_ok=True)
             if (self.folder / "manifest.json").exists():
                 read_manifest(self.folder).refuse_unless(wanted, self.folder)
-                self.shards.mkdir(exist_ok=True)
-                return
-            self.shards.mkdir(exist_ok=True)
-            put_whole(self.folder / "manifest.json", wanted.to_json().encode())
+            else:
+                self._write(self.folder / "manifest.json", wanted.to_json().encode(), _MANIFEST)
 
-    def remove_unfinished(self) -> None:
-        """Remove what dead processes left half-written; only for one who is alone here."""
-        with writing(self.folder):
-            for place in (self.folder, self.shards):
-                for left in place.glob(".*.unfinished"):
-                    left.unlink(missing_ok=True)
+    def taken(self, block: int) -> AbstractContextManager[bool]:
+        """Whether this process alone may write rows of a block of lines, until the end of the `with`."""
+        return self._locked(f"{block:09d}")
 
     def finished(self) -> set[int]:
-        """The lines that have their row, by now."""
+        """The lines that have their row by now."""
         for shard in shards_in(self.folder):
             if shard.name not in self._read:
-                self._finished.update(_reading(shard, ["line"]).column("line").to_pylist())
+                self._finished.update(_read_shard(shard, ["line"]).column("line").to_pylist())
                 self._read.add(shard.name)
         return self._finished
 
@@ -143,111 +132,118 @@ class Store:
         """How many lines have their row, by the names of the shards alone."""
         return sum(int(shard.stem.partition("-")[2]) for shard in shards_in(self.folder))
 
-    def put(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add rows as a shard."""
+    def put(self, rows: Sequence[TableRow], block: int) -> None:
+        """Add rows of a block that is taken, as a shard."""
         ordered = sorted(rows, key=lambda row: row["line"])
+        shard = self.shards / f"{ordered[0]['line']:09d}-{len(ordered)}.parquet"
         sink = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(ordered, schema=COLUMNS), sink, compression="zstd")
         with writing(self.folder):
-            put_whole(self.shards / f"{ordered[0]['line']:09d}-{len(ordered)}.parquet", sink.getvalue())
+            self._write(shard, sink.getvalue(), f"{block:09d}")
 
     def end(self, manifest: Manifest) -> None:
-        """Say in `summary.json` how it went, once every line has its row."""
+        """Write the summary, once every line has its row."""
         if self.count() < manifest.lines or (self.folder / "summary.json").exists():
             return
-        errors = sum(
-            len(shard) - shard.column("error").null_count for shard in map(_errors, shards_in(self.folder))
-        )
-        told = {"lines": manifest.lines, "measured": manifest.lines - errors, "errors": errors}
-        with writing(self.folder):
-            put_whole(self.folder / "summary.json", (to_json(told) + "\n").encode())
+        columns = [_read_shard(shard, ["error"]).column("error") for shard in shards_in(self.folder)]
+        errors = sum(len(column) - column.null_count for column in columns)
+        summary = {"lines": manifest.lines, "measured": manifest.lines - errors, "errors": errors}
+        with writing(self.folder), self._alone():
+            self._write(self.folder / "summary.json", (to_json(summary) + "\n").encode(), _MANIFEST)
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Only this process writes the manifest and the summary until the end of the `with`."""
+        self.locks.mkdir(parents=True, exist_ok=True)
+        with self._locked(_MANIFEST, patience=_PATIENCE) as ours:
+            if not ours:
+                held = f"another process has been starting a sweep in {self.folder} for {_PATIENCE:g} s"
+                raise FileError(f"{held}; see what it is doing, or choose another folder")
+            yield
 
-def _errors(shard: Path) -> pa.Table:
-    return _reading(shard, ["error"])
+    @contextmanager
+    def _locked(self, name: str, *, patience: float = 0.0) -> Iterator[bool]:
+        """Whether this process holds the lock of this name, until the end of the `with`."""
+        lock = FileLock(self.locks / f"{name}.lock")
+        try:
+            with suppress(Timeout):
+                lock.acquire(timeout=patience)
+        except (OSError, NotImplementedError) as why:  # the last: a file system without locks
+            raise FileError(f"cannot lock {lock.lock_file} ({why}); choose a folder on another disk") from why
+        try:
+            yield lock.is_locked
+        finally:
+            if lock.is_locked:
+                with suppress(OSError):
+                    self._unfinished(name).unlink(missing_ok=True)
+            lock.release()
+
+    def _unfinished(self, name: str) -> Path:
+        """What the holder of a lock is writing, or what a holder that died left."""
+        return self.locks / f"{name}.unfinished"
+
+    def _write(self, path: Path, data: bytes | pa.Buffer, lock: str) -> None:
+        """Write a file so that it is there in full or not at all, also after a power cut."""
+        with self._unfinished(lock).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self._unfinished(lock).replace(path)
+        if os.name == "posix":  # Windows opens no folders
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """The shards that are complete, by their first line."""
-    return sorted(place for place in (folder / "shards").glob("*.parquet") if _SHARD.fullmatch(place.name))
+    """The shards that are complete, in the order of their first lines."""
+    return sorted(file for file in (folder / "shards").glob("*.parquet") if _SHARD.fullmatch(file.name))
 
 
 def read_table(folder: Path) -> pa.Table:
-    """Every row so far, ordered by line."""
-    parts = [_reading(shard) for shard in shards_in(folder)]
+    """Every row so far, in the order of the lines."""
+    parts = [_read_shard(shard) for shard in shards_in(folder)]
     return pa.concat_tables(parts).sort_by("line") if parts else COLUMNS.empty_table()
 
 
-def _reading(shard: Path, columns: list[str] | None = None) -> pa.Table:
+def _read_shard(shard: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table:
     try:
-        table = pq.ParquetFile(shard).read(columns=columns)
-        return table.cast(
-            COLUMNS if columns is None else pa.schema([COLUMNS.field(name) for name in columns])
-        )
+        table = pq.ParquetFile(shard).read(columns=list(columns))
+        return table.cast(pa.schema([COLUMNS.field(name) for name in columns]))
     except (pa.ArrowException, OSError, KeyError, ValueError) as why:
-        said = " ".join(str(why).split())[:120]
-        raise FileError(
-            f"cannot read {shard} ({said}); delete it, and its lines are measured again by the same command"
-        ) from why
+        advice = "delete it, and the same command measures its lines again"
+        raise FileError(f"cannot read {shard} ({' '.join(str(why).split())[:120]}); {advice}") from why
 
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a sweep, if the folder holds one."""
-    place = folder / "manifest.json"
-    stored = read_object(place, most=_LARGEST_MANIFEST)
+    path = folder / "manifest.json"
+    stored = read_object(path, most=_LARGEST_MANIFEST)
     if stored.pop("kind", None) != KIND:
-        raise FileError(f"{place} is not the manifest of a sweep; choose another folder")
+        raise FileError(f"{path} is not the manifest of a sweep; choose another folder")
     if stored.pop("schema", None) != SCHEMA:
-        raise FileError(f"{place} was written by another version; sweep again into another folder")
-    try:
-        return to_record(Manifest, stored, place)
-    except FileError as why:
-        raise FileError(f"{place} was edited or damaged ({why}); sweep again into another folder") from why
+        raise FileError(f"{path} was written by another version; sweep again into another folder")
+    return to_record(Manifest, stored, f"{path} was edited or damaged, so sweep again into another folder")
 
 
 def check_place(folder: Path) -> None:
-    """Refuse a folder that is a file, or that holds something of another kind under the names that a sweep uses."""
+    """Refuse a folder that is a file, or that holds something else under the names that a sweep uses."""
     check_folder(folder)
     if os.path.lexists(folder / "manifest.json"):
         read_manifest(folder)
         return
-    for name in ("shards", "summary.json"):
-        if (folder / name).exists() and (name != "shards" or any((folder / name).iterdir())):
-            raise FileError(
-                f"{folder} has {name} of something else in it and no manifest of a sweep; choose another folder"
-            )
+    for path in (folder / "summary.json", *(folder / "shards").glob("*")):
+        if os.path.lexists(path):
+            raise FileError(f"{folder} has {path.name} but no manifest of a sweep; choose another folder")
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Whatever the disk refuses, in one line."""
+    """Whatever the disk refuses, as one line."""
     try:
         yield
     except OSError as why:
-        raise FileError(
-            f"cannot write to {folder}: {why.strerror or why}; rows written so far are kept"
-        ) from why
-
-
-def put_whole(path: Path, data: bytes | pa.Buffer) -> None:
-    """Write a file so that it is there in full or not at all, also after a power cut."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+        said = why.strerror or why
+        raise FileError(f"cannot write to {folder}: {said}; rows written so far are kept") from why

@@ -1,36 +1,71 @@
-"""The verb `sweep`: every line of a file measured once, whatever stops it, by one process or many.
+"""The verb `sweep`: every line of a file measured exactly once, whatever stops it, by one process or many.
 
-1. What is asked must be what the folder holds, if it holds anything; otherwise the manifest is written.
-2. Lines are cut into blocks. A process takes a block that nobody else has, measures its lines in batches, and writes each batch
-   before the next begins; batches that have their rows are left out. Then it takes the next block, until none is left.
-3. A process that dies leaves its block free and its shards whole: the same command, with any number of processes, does the rest.
-   Which lines are run together depends on the file alone, so neither interruptions nor the number of processes change a number.
-4. The first process waits for the others, and takes over what one that died has left. Whoever sees that every line has its row
-   writes the summary.
+1. The folder must hold the sweep that is wanted, or none: then the manifest is written.
+2. Lines are cut into blocks. A process takes a block that no other process holds, measures its lines in
+   batches, and writes each batch before the next begins; lines that have their row are left out.
+3. A process that dies leaves its block free and its shards whole: the same command, with any number of
+   processes, does the rest. Which lines are run together depends on the file alone, so neither interruptions
+   nor the number of processes change a number.
+4. Any number of processes may work in one folder, whether they were started together (`accelerate launch`,
+   `torchrun`, MPI) or not. The first process of each launch waits until every line has its row, and takes
+   over the blocks of processes that died. The process that sees the last line done writes the summary.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from circuits.errors import PromptError
+from circuits.errors import FileError, PromptError
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.sweeps import BATCH
-from circuits.sweeps.batches import SweepSettings, measure_lines
+from circuits.sweeps.batches import measure_lines
 from circuits.sweeps.lines import Lines, opened_lines
-from circuits.sweeps.lock import Launch, Lock, opened_lock
 from circuits.sweeps.results import Sweep, open_sweep
-from circuits.sweeps.store import Manifest, Store, check_place
-from circuits.tracing.records import SHARE
+from circuits.sweeps.store import Manifest, Store, TableRow, check_place
+from circuits.tracing.records import SHARE, check_share
 
-BLOCKS: Final = (16, 256)  # lines in a block: at least, at most
+BLOCKS: Final = 16  # that a file is cut into, where their size allows
+SMALLEST_BLOCK: Final = 16  # lines
+LARGEST_BLOCK: Final = 256
 PAUSE: Final = 0.2  # seconds
-PARTS: Final = 16  # blocks that a file is cut into, where their size allows
+_RANK: Final = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+_SIZE: Final = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+_LOCAL: Final = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
+_ADVICE: Final = "start it with accelerate launch or torchrun"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """This process among those that were started together, as the launcher says in the environment."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0  # among the processes on this machine
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Launch:
+        rank, size = _number(environment, _RANK, 0), _number(environment, _SIZE, 1)
+        local_rank = _number(environment, _LOCAL, 0)
+        if size < 2:
+            return cls(local_rank=local_rank)
+        if not 0 <= rank < size:
+            raise FileError(f"this process has rank {rank} of {size}; {_ADVICE}")
+        return cls(rank, size, local_rank)
+
+
+def _number(environment: Mapping[str, str], names: tuple[str, ...], missing: int) -> int:
+    given = next((environment[name] for name in names if environment.get(name)), missing)
+    try:
+        return int(given)
+    except ValueError as why:
+        raise FileError(f"{given!r} is not the number of a process; {_ADVICE}") from why
 
 
 def sweep(
@@ -44,102 +79,73 @@ def sweep(
     batch: int = BATCH,
     progress: Progress = silent,
 ) -> Sweep:
-    """Trace every line of a jsonl file into a folder, or go on with it; `batch` is the most pairs that are run together."""
-    if not 0 < share <= 1:
-        raise PromptError(f"a share lies above 0 and at most at 1, not at {share}")
+    """Trace every line of a jsonl file into a folder, or go on with it; `batch`: most pairs run together."""
+    check_share(share)
     if batch < 1:
-        raise PromptError(f"a batch holds at least 1 pair, not {batch}")
-    place, launch = Path(folder), Launch.from_environment()
-    check_place(place)
+        raise PromptError(f"a batch must hold at least 1 pair, not {batch}")
+    folder, launch = Path(folder), Launch.from_environment()
+    check_place(folder)
     with opened_lines(prompts) as lines:
-        known = as_model(model)
-        settings = SweepSettings(share, seed, controls)
-        manifest = _manifest(known, lines, settings)
-        store = Store(place)
-        with opened_lock(place) as lock:
-            with lock.looking_around():
-                alone = lock.enter(launch)
-                check_place(place)
-                store.begin(manifest)
-                if alone:
-                    store.remove_unfinished()
-            _work(known, lines, settings, store, lock, batch=batch, waits=launch.rank == 0, progress=progress)
-            store.end(manifest)
-    return open_sweep(place)
+        measured = as_model(model)
+        manifest = _to_manifest(measured, lines, share=share, seed=seed, controls=controls)
+        store = Store(folder)
+        store.begin(manifest)
+        _Worker(measured, lines, manifest, store, batch, progress).work(waits=launch.rank == 0)
+        store.end(manifest)
+    return open_sweep(folder)
 
 
-def _manifest(model: Model, lines: Lines, settings: SweepSettings) -> Manifest:
-    return Manifest(
-        share=float(settings.share),
-        seed=settings.seed,
-        controls=settings.controls,
-        input=lines.path.name,
-        sha256=lines.sha256,
-        lines=len(lines),
-        model=model.name,
-        fingerprint=model.fingerprint,
-        gated=model.gated,
-        reads_bos=model.reads_bos,
-        layers=model.n_layers,
-        heads=model.n_heads,
-    )
+def _to_manifest(model: Model, lines: Lines, *, share: float, seed: int, controls: bool) -> Manifest:
+    settings = (float(share), seed, controls)
+    source = (lines.path.name, lines.sha256, len(lines))
+    identity = (model.name, model.fingerprint, model.gated, model.reads_bos)
+    return Manifest(*settings, *source, *identity, model.n_layers, model.n_heads)
 
 
-def _work(
-    model: Model,
-    lines: Lines,
-    settings: SweepSettings,
-    store: Store,
-    lock: Lock,
-    *,
-    batch: int,
-    waits: bool,
-    progress: Progress,
-) -> None:
-    """Measure what nobody else measures."""
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """One process at work on a sweep."""
 
-    def note() -> None:
-        progress("lines", store.count(), len(lines))
+    model: Model
+    lines: Lines
+    manifest: Manifest
+    store: Store
+    batch: int
+    progress: Progress
 
-    note()
-    for block in _taken(lines, store, lock, wait=note if waits else None):
-        listed = [lines.read(place) for place in block]
-        for rows in measure_lines(model, listed, settings, batch=batch, finished=store.finished()):
-            store.put(rows)
-            note()
-
-
-def _taken(lines: Lines, store: Store, lock: Lock, *, wait: Callable[[], None] | None) -> Iterator[range]:
-    """The blocks that have unmeasured lines and that nobody else holds, one at a time, ours until the next is asked for.
-
-    Blocks that others held are looked at again after the last: a process that died meanwhile has let go of its own. With `wait`,
-    which is called now and then, that goes on until all are measured or ours.
-    """
-
-    def unmeasured(block: range) -> bool:
-        finished = store.finished()
-        return any(lines.numbers[place] not in finished for place in block)
-
-    left = list(enumerate(_blocks(len(lines))))
-    while left:
-        held, worked = [], False
-        for number, block in left:
-            if not lock.take_block(number):
-                held.append((number, block))
-                continue
-            if unmeasured(block):
-                yield block
-                worked = True
-            lock.leave_block(number)
-        if held and not worked:
-            if wait is None:
+    def work(self, *, waits: bool) -> None:
+        """Measure every block that no other process holds; with `waits`, until every line has its row."""
+        self._report()
+        blocks = _blocks(len(self.lines))
+        while blocks := self._unfinished(blocks):
+            taken = [block for block in blocks if self._measure(block)]
+            if not taken and not waits:
                 return
-            time.sleep(PAUSE)
-            wait()
-        left = [(number, block) for number, block in held if unmeasured(block)]
+            if not taken:
+                time.sleep(PAUSE)
+                self._report()
+
+    def _unfinished(self, blocks: Sequence[range]) -> list[range]:
+        finished, numbers = self.store.finished(), self.lines.numbers
+        return [block for block in blocks if any(numbers[index] not in finished for index in block)]
+
+    def _measure(self, block: range) -> bool:
+        """Measure what is left of a block; tells whether it was free."""
+        with self.store.taken(block.start) as free:
+            if free and self._unfinished([block]):  # asked again: another process may have just finished it
+                for rows in self._rows(block):
+                    self.store.put(rows, block.start)
+                    self._report()
+            return free
+
+    def _rows(self, block: range) -> Iterator[list[TableRow]]:
+        listed, finished = [self.lines.read(index) for index in block], self.store.finished()
+        return measure_lines(self.model, listed, self.manifest, batch=self.batch, finished=finished)
+
+    def _report(self) -> None:
+        self.progress("lines", self.store.count(), len(self.lines))
 
 
 def _blocks(count: int) -> list[range]:
-    least, most = BLOCKS
-    size = min(most, max(least, count // PARTS))
+    size = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, count // BLOCKS))
     return [range(start, min(count, start + size)) for start in range(0, count, size)]
