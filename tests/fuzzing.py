@@ -37,12 +37,12 @@ from circuits.models.weights import read_marks
 from circuits.prompts import Prompt, swap_words
 from circuits.show import to_dot, to_page
 from circuits.show.graph import EXPORTS, export
-from circuits.zoo.checkpoints import load_checkpoint, save_checkpoint
 from circuits.sparsify.text import read_texts
 from circuits.sweeps.lines import opened_lines
 from circuits.sweeps.store import read_manifest
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
 from circuits.tracing.records import Circuit
+from circuits.zoo.checkpoints import load_checkpoint, save_checkpoint
 from circuits.zoo.language import tokenizer
 
 Inputs = st.SearchStrategy[Any]

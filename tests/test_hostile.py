@@ -37,10 +37,10 @@ from circuits.models.model import Model
 from circuits.models.weights import read_marks
 from circuits.prompts import Prompt, swap_words, to_prompt
 from circuits.show.graph import EXPORTS
-from circuits.zoo.checkpoints import load_checkpoint
 from circuits.sparsify.text import read_texts
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
+from circuits.zoo.checkpoints import load_checkpoint
 from circuits.zoo.language import tokenizer
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"

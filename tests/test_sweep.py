@@ -30,7 +30,6 @@ from circuits.cli import main
 from circuits.errors import CircuitsError, FileError, ModelError, PromptError
 from circuits.models.load import load
 from circuits.models.model import Model
-from circuits.sweeps import greedy
 from circuits.sweeps.lines import read_line
 from circuits.sweeps.results import Sweep, open_sweep
 from circuits.sweeps.store import shards_in
@@ -115,18 +114,6 @@ def test_a_line_gives_what_trace_gives(model: Model, tmp_path: Path) -> None:
     assert len(swept.table) == 8 and swept.complete
     assert max(map(len, swept.table["carriers"])) > 1
     assert differences(model, swept) < 1e-4
-
-
-def test_the_rows_of_the_engine_give_what_branches_give(
-    tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = write(tmp_path / "in.jsonl", questions(12))
-    branched = sweep(tiny, lines, tmp_path / "one").table
-    monkeypatch.setattr(greedy, "fits", lambda runs, query: 0)
-    rows = sweep(tiny, lines, tmp_path / "other").table
-    assert rows["carriers"].tolist() == branched["carriers"].tolist()
-    both = zip(rows["effects"], branched["effects"], strict=True)
-    assert all(abs(one - other).max() < 1e-4 for one, other in both)
 
 
 def test_a_gated_model_gives_its_planted_heads_on_every_line(sparse: Model, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from circuits.engine import prepare
+from circuits.engine.select import mapping_row
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.heads import Head
 from circuits.models.load import load
@@ -12,7 +13,6 @@ from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import bootstrap, trace_family
-from circuits.engine.select import mapping_row
 from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import Circuit
 from circuits.tracing.spans import held, ranges

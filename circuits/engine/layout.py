@@ -22,7 +22,9 @@ from circuits.models.model import Model
 
 Stream = Float[torch.Tensor, "*batch pos d_model"]
 Heads = Float[torch.Tensor, "*batch pos head d_head"]
-Groups = Float[torch.Tensor, "*batch pos group d_head"]  # keys or values, of which several heads may share one
+Groups = Float[
+    torch.Tensor, "*batch pos group d_head"
+]  # keys or values, of which several heads may share one
 Rotation = Float[torch.Tensor, "2 rotated d_rotary"]  # cosines and sines of some positions
 
 

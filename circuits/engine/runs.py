@@ -203,8 +203,12 @@ class Runs:
         for layer, listed in by_layer.items():
             table = ChangeTable.of(listed, device)
             edges = (layer, table.head, table.key, table.position)
-            differs = (new.message(*edges) != NewValues(base.cache).message(*edges)).any(-1).expand(inputs, -1)
-            changed.index_put_((torch.arange(inputs, device=device)[:, None], table.row[None]), differs, accumulate=True)
+            differs = (
+                (new.message(*edges) != NewValues(base.cache).message(*edges)).any(-1).expand(inputs, -1)
+            )
+            changed.index_put_(
+                (torch.arange(inputs, device=device)[:, None], table.row[None]), differs, accumulate=True
+            )
         return changed
 
     # Carrying and reading

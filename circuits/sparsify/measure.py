@@ -23,7 +23,7 @@ from circuits import zoo
 from circuits.errors import ModelError
 from circuits.files import read_object
 from circuits.models.find import find
-from circuits.models.gate import open_gates
+from circuits.models.hooks import open_gates
 from circuits.models.model import Model
 from circuits.models.weights import MARKS, Weights, reading
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under

@@ -17,13 +17,14 @@ import torch
 
 from circuits.engine import Runs, prepare
 from circuits.engine.runs import SMALLEST_GAP
+from circuits.engine.select import mapping_row, select
 from circuits.errors import CircuitsError
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Question, to_prompt, to_question
-from circuits.sweeps.greedy import Found, measure_pairs, only
 from circuits.sweeps.lines import Line, brief
 from circuits.sweeps.store import Manifest, TableRow
 from circuits.tracing.mapping import measure_mapping
+from circuits.tracing.records import Controls, Mapping, Step
 
 MEMORY: Final = 256 * 2**20  # bytes of cached runs in a batch, at most
 LARGEST: Final = 1e30  # no number of a model that works comes near it
@@ -43,6 +44,29 @@ class TokenizedLine:
     @property
     def shape(self) -> tuple[int, int, int, bool]:
         return len(self.question.clean), self.key, self.query, isinstance(self.question.counterfactual, Noise)
+
+
+@dataclass(frozen=True, slots=True)
+class PairMapping:
+    """One pair's mapping up to the share; effects are in the order of heads, L0H0 first."""
+
+    total: float
+    restore: float
+    effects: tuple[float, ...]
+    path: tuple[Step, ...]  # the carriers, in the order in which they were found
+    controls: Controls | None = None
+
+    @property
+    def modulation(self) -> float:
+        return self.path[-1].joint / self.total if self.path else 0.0
+
+    @classmethod
+    def of(cls, mapping: Mapping, share: float) -> PairMapping:
+        """The same from a mapping that was measured by itself."""
+        ordered = sorted(mapping.heads, key=lambda effect: effect.head)
+        path = mapping.path[: len(mapping.carriers(share))]
+        effects = tuple(effect.effect for effect in ordered)
+        return cls(mapping.total, mapping.restore, effects, path, mapping.controls)
 
 
 def measure_lines(
@@ -110,7 +134,7 @@ def _measure(model: Model, lines: Sequence[TokenizedLine], manifest: Manifest) -
             rows.append(to_row(line.line, brief(why)))
     runs = replace(runs, pairs=tuple(pairs))
     for chosen in kinds.values():
-        rows += _measure_settled(only(runs, chosen), [lines[index] for index in chosen], manifest)
+        rows += _measure_settled(runs.only(chosen), [lines[index] for index in chosen], manifest)
     return rows
 
 
@@ -124,7 +148,7 @@ def _measure_settled(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manif
         except CircuitsError as why:
             rows.append(to_row(lines[index].line, brief(why)))
     if wide:
-        rows += _to_rows(only(runs, wide), [lines[index] for index in wide], manifest)
+        rows += _to_rows(runs.only(wide), [lines[index] for index in wide], manifest)
     return rows
 
 
@@ -134,15 +158,26 @@ def _to_rows(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> 
     return [_measured_row(*parts) for parts in zip(lines, runs.pairs, mappings, *values, strict=True)]
 
 
-def _mappings(runs: Runs, key: int, query: int, manifest: Manifest) -> list[Found]:
-    share, seed = manifest.share, manifest.seed
-    if not manifest.controls:
-        return measure_pairs(runs, key, query, share=share)
-    alone = [only(runs, [index]) for index in range(len(runs.pairs))]
-    return [Found.of(measure_mapping(runs, key, query, share=share, seed=seed), share) for runs in alone]
+def _mappings(runs: Runs, key: int, query: int, manifest: Manifest) -> list[PairMapping]:
+    """The mapping of each pair: all pairs together, or with controls one pair after the other."""
+    share = manifest.share
+    if manifest.controls:
+        alone = (runs.only([index]) for index in range(len(runs.pairs)))
+        measured = (measure_mapping(each, key, query, share=share, seed=manifest.seed) for each in alone)
+        return [PairMapping.of(mapping, share) for mapping in measured]
+    whole = mapping_row(runs.heads, key, query)
+    effects = runs.effects([*(mapping_row([head], key, query) for head in runs.heads), whole])
+    restored = runs.effects([whole], direction="restore")[0].double().tolist()
+    paths = select(runs, key, query, effects=effects[:-1], totals=effects[-1], share=share)
+    steps = [tuple(Step(head, joint) for head, joint in path) for path in paths]
+    *singles, totals = effects.double().tolist()
+    columns = zip(totals, restored, zip(*singles, strict=True), steps, strict=True)
+    return [PairMapping(*column) for column in columns]
 
 
-def _measured_row(line: TokenizedLine, pair: Pair, mapping: Found, clean: float, other: float) -> TableRow:
+def _measured_row(
+    line: TokenizedLine, pair: Pair, mapping: PairMapping, clean: float, other: float
+) -> TableRow:
     numbers = (clean, other, mapping.total, mapping.restore)
     if not all(-LARGEST < number < LARGEST for number in numbers):
         listed = ", ".join(f"{number:g}" for number in numbers)
