@@ -1,0 +1,59 @@
+"""The numbers do not move: what `trace`, `circuit` and a sweep answered in version 0.1 is answered still, to 1e-6."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import circuits
+
+FROZEN = Path(__file__).parent / "frozen"
+TEXT, SWAP = 'The opposite of "large" is "', {"large": "hot"}
+MODELS = ("mini", "mini-sparse", "planted-sparse", "planted-dense", pytest.param("smollm2", marks=pytest.mark.real))
+NEW = ("sha256", "arrays_sha256", "versions", "schema")
+
+
+def frozen(name: str) -> Any:
+    return json.loads(gzip.decompress((FROZEN / f"{name}.json.gz").read_bytes()))
+
+
+def by_head(record: dict[str, Any]) -> dict[str, Any]:
+    """The record of a circuit with heads in order, so that heads of equal effect need not stand in the same order."""
+    for mapping in record["mappings"]:
+        mapping["heads"].sort(key=lambda effect: effect["head"])
+    return {name: value for name, value in record.items() if name not in NEW}
+
+
+def assert_same(old: Any, new: Any, where: str = "") -> None:
+    if isinstance(old, dict):
+        assert old.keys() == new.keys(), where
+        for name in old:
+            assert_same(old[name], new[name], f"{where}.{name}")
+    elif isinstance(old, list | tuple):
+        assert len(old) == len(new), where
+        for number, pair in enumerate(zip(old, new, strict=True)):
+            assert_same(*pair, f"{where}[{number}]")
+    else:
+        assert new == (pytest.approx(old, abs=1e-6, rel=0) if isinstance(old, float) else old), where
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_trace_and_a_circuit_are_those_of_the_first_version(name: str) -> None:
+    model = circuits.load(name)
+    words = {"answer": "small", "foil": "cold"} if name == "smollm2" else {}
+    trace = circuits.trace(model, TEXT, key="large", swap=SWAP, **words)
+    circuit = circuits.circuit(model, TEXT, swap=SWAP, **words)
+    for kind, record in (("trace", trace), ("circuit", circuit)):
+        assert_same(by_head(frozen(f"{name}.{kind}")), by_head(json.loads(record.to_json())), kind)
+
+
+def test_a_trace_by_noise_and_a_sweep_are_those_of_the_first_version(tmp_path: Path) -> None:
+    mini = circuits.load("mini")
+    noise = circuits.trace(mini, TEXT, key="large")
+    assert_same(by_head(frozen("mini.noise")), by_head(json.loads(noise.to_json())), "noise")
+    rows = circuits.sweep(mini, FROZEN / "lines.jsonl", tmp_path / "out").rows
+    assert_same(frozen("sweep"), json.loads(rows.to_json(orient="records", double_precision=15)), "sweep")

@@ -1,0 +1,104 @@
+"""The packages stand in one order, the map shows it, and the front door is light."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import draw_map
+import networkx as nx
+import pytest
+
+import circuits
+from circuits import links
+
+PACKAGE = Path(circuits.__file__).parent
+HEAVY = ("torch", "transformer_lens", "transformers", "matplotlib", "pandas")
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    return draw_map.import_graph(PACKAGE)
+
+
+def test_every_module_belongs_to_a_package_that_has_its_place(imports: dict[str, set[str]]) -> None:
+    assert {draw_map.package_of(module) for module in imports} - {"circuits", "__main__"} == set(draw_map.ORDER)
+
+
+def test_a_module_imports_only_from_packages_before_its_own(imports: dict[str, set[str]]) -> None:
+    assert draw_map.upward_imports(imports) == []
+
+
+def test_there_is_no_cycle_between_packages_nor_between_modules(imports: dict[str, set[str]]) -> None:
+    assert nx.is_directed_acyclic_graph(nx.DiGraph(sorted(draw_map.package_imports(imports))))
+    inside = {module: names - set(imports[module] & {"circuits"}) for module, names in imports.items() if module != "circuits"}
+    edges = [(module, name) for module, names in inside.items() for name in names if name != "circuits"]
+    parents = [(module, name) for module, name in edges if not module.startswith(f"{name}.")]  # a package's own __init__
+    assert list(nx.simple_cycles(nx.DiGraph(parents))) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def late():\n    from circuits.show.tables import to_text\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from circuits.sweeps.results import Sweep\n",
+        "def late():\n    import circuits.cli\n",
+        "def late():\n    from circuits import trace\n",
+        "def late():\n    from circuits import sweeps\n",
+    ],
+)
+def test_an_import_upwards_is_found_wherever_it_stands(line: str, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(PACKAGE, tmp_path / "circuits", ignore=shutil.ignore_patterns("*.safetensors", "web")))
+    file = copy / "engine" / "rows.py"
+    file.write_text(file.read_text() + "\n\n" + line)
+    (wrong,) = draw_map.upward_imports(draw_map.import_graph(copy))
+    assert wrong.startswith("circuits.engine.rows imports circuits.")
+
+
+def test_the_map_is_that_of_the_package(imports: dict[str, set[str]]) -> None:
+    """`make map` draws it again."""
+    assert (PACKAGE.parent / "docs" / "architecture.dot").read_text() == draw_map.to_dot(imports).source
+
+
+def test_every_link_leads_upwards_to_a_function() -> None:
+    for name in links.ABOVE:
+        assert links.above(name).__name__ == name
+
+
+def test_only_models_import_transformer_lens() -> None:
+    users = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if "from transformer_lens" in path.read_text()}
+    assert users == {"models"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import circuits",
+        "from click.testing import CliRunner; from circuits.cli import main; CliRunner().invoke(main, ['--help'])",
+        "from click.testing import CliRunner; from circuits.cli import main; CliRunner().invoke(main, ['sweep', '--help'])",
+    ],
+    ids=["package", "help", "help of a command"],
+)
+def test_importing_the_package_and_asking_for_help_import_nothing_heavy(code: str) -> None:
+    report = f"{code}; import sys; print([name for name in {HEAVY!r} if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip().splitlines()[-1] == "[]", ran.stdout
+
+
+def test_a_trace_with_its_files_passes_few_modules(tmp_path: Path) -> None:
+    """A reader follows one call through the package in one sitting."""
+    call = ["trace", 'The opposite of "large" is "', "--key", "large", "-o", str(tmp_path / "out")]
+    report = f"import sys; sys.argv[1:] = {call!r}; from circuits.cli import main; main(standalone_mode=False); "
+    report += "print(sorted(name for name in sys.modules if name.split('.')[0] == 'circuits'))"
+    ran = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True)
+    passed = eval(ran.stdout.strip().splitlines()[-1])
+    assert len(passed) <= 34, passed
+
+
+def test_every_public_name_can_be_had_and_an_unknown_one_says_which_there_are() -> None:
+    for name in circuits.__all__:
+        assert getattr(circuits, name).__name__ == name
+    with pytest.raises(AttributeError, match="trace"):
+        circuits.tracer  # noqa: B018
