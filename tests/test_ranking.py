@@ -18,10 +18,21 @@ from circuits.heads import Head
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, to_pair
-from circuits.tasks.curves import areas, band_of_first, first_at_least, geometric, narrowed, sizes_to_measure
 from circuits.tasks.rank import rank
-from circuits.tasks.ranking import MLPS, Mlps, Ranking, RoleEdge, Units
-from circuits.tasks.records import Item, Task
+from circuits.tasks.ranking import (
+    MLPS,
+    Mlps,
+    Ranking,
+    RoleEdge,
+    Units,
+    areas,
+    band_of_first,
+    first_at_least,
+    geometric,
+    measure_curve,
+    sizes_to_measure,
+)
+from circuits.tasks.task import Item, Task
 from circuits.zoo import planted
 
 CLOSE = 1e-4
@@ -201,7 +212,7 @@ def test_where_measuring_every_edge_costs_too_much_the_order_is_estimated_and_sa
 ) -> None:
     model, task = models["gpt2"], task_of(models["gpt2"])
     exact = rank(model, task, units="edges")
-    monkeypatch.setattr("circuits.ranking.asking.MOST_WORK", 0)
+    monkeypatch.setattr("circuits.tasks.rank.MOST_WORK", 0)
     estimated = rank(model, task, units="edges")
     assert (exact.protocol.order, estimated.protocol.order) == ("exact", "loading")
     assert "first-order estimates" in str(estimated)
@@ -307,9 +318,9 @@ def test_a_saved_ranking_is_read_again_whole(
     [
         ({"pairs": 3}, "each of its 3 pairs"),
         ({"units": 4}, "from no unit to all"),
-        ({"seed": None}, "seed must be a whole number"),
+        ({"seed": None}, "seed is 'None': Input should be a valid integer"),
         ({"each": []}, "one value for each size"),
-        ({"more": 1}, "'more' is unknown"),
+        ({"more": 1}, "more is '1': Unexpected keyword argument"),
         ({"ranked": [{"unit": "L0H0:S1→END", "effect": 0.0, "low": 0.0, "high": 0.0}]}, "144 heads"),
         (
             {"ranked": [{"unit": "L0H0:S1", "effect": 0.0, "low": 0.0, "high": 0.0}]},
@@ -333,7 +344,7 @@ def test_a_call_that_means_nothing_is_refused(sparse: Model, sparse_heads: Ranki
         rank(sparse, "opposites", units=units)
     with pytest.raises(PromptError, match="has no pairs"):
         rank(sparse, Task("none", ()))
-    with pytest.raises(PromptError, match="a share lies above 0"):
+    with pytest.raises(PromptError, match="a share must be above 0"):
         sparse_heads.count(0)
 
 
@@ -358,11 +369,10 @@ def test_narrowing_finds_the_exact_count_of_a_rising_curve(crossing: int) -> Non
     def measure(sizes: list[int]) -> np.ndarray:
         return np.array([[1.0 if size >= crossing else 0.0] * 2 for size in sizes])
 
-    sizes = sizes_to_measure(5000)
-    more, values = narrowed(measure, sizes, measure(sizes), (0.8, 0.9))
-    assert first_at_least(more, values.mean(1).tolist(), 0.9) == crossing
-    assert more == sorted(set(more))
-    assert len(more) < len(sizes) + 60
+    sizes, values = measure_curve(measure, 5000)
+    assert first_at_least(sizes, values.mean(1).tolist(), 0.9) == crossing
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) < len(sizes_to_measure(5000)) + 60
 
 
 def test_a_band_of_counts_is_wide_where_pairs_disagree_and_ends_in_never() -> None:

@@ -18,10 +18,21 @@ from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.models.load import as_model, load
 from circuits.models.model import Model
 from circuits.prompts import Prompt
-from circuits.tasks.families import FAMILIES, Candidate, Marked, greater_than
-from circuits.tasks.judging import NO_ANSWER, SAME, SPLIT, UNEVEN, UNKNOWN, WRONG, judge
-from circuits.tasks.records import Item, Task
-from circuits.tasks.task import BEYOND, TASKS, YearsAfter, to_task
+from circuits.tasks.families import FAMILIES, Candidate, Marked, YearsAfter, greater_than
+from circuits.tasks.task import (
+    BEYOND,
+    NO_ANSWER,
+    SAME,
+    SPLIT,
+    TASKS,
+    UNEVEN,
+    UNKNOWN,
+    WRONG,
+    Item,
+    Task,
+    judge,
+    to_task,
+)
 from circuits.zoo import language
 
 OPPOSITE = 'The opposite of "large" is "'
@@ -157,7 +168,7 @@ def test_where_a_digit_is_a_token_the_tens_digit_is_what_is_compared() -> None:
         str(digit) for digit in range(tens + 1, 10)
     ]
     assert candidate.clean.text.split(" to ")[0].endswith(f"{tens}9")  # no later year has the same tens digit
-    assert len(model.tokenize(candidate.clean.text)) == len(model.tokenize(candidate.other.text))
+    assert len(model.tokenize(candidate.clean.text)) == len(model.tokenize(candidate.counterfactual.text))
 
 
 # What is left out
@@ -201,7 +212,7 @@ def test_left_out_items_are_counted_and_do_not_shorten_the_task(
         for number, candidate in enumerate(FAMILIES["opposites"](model, draw)):
             yield replace(candidate, answer="weightless") if number % 4 == 0 else candidate
 
-    monkeypatch.setattr("circuits.tasks.FAMILIES", FAMILIES | {"opposites": some_wrong})
+    monkeypatch.setattr("circuits.tasks.task.FAMILIES", FAMILIES | {"opposites": some_wrong})
     task = to_task(mini, "opposites", count=6)
     assert len(task) == 6
     assert task.left_out == ((WRONG, 2),)
@@ -274,21 +285,21 @@ def test_own_items_are_read_with_roles_by_index_or_word_and_left_out_ones_counte
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "line 2: the item is not JSON"),
-        ('{"prompt": ' + "1" * 5000 + "}", "line 2: the item is not JSON"),
-        ("[1]", "line 2: an item is a JSON object with prompt"),
-        ({"prompt": OPPOSITE}, "line 2: give a 'counterfactual' or a 'swap'"),
+        ("{", "line 2: the item is not valid JSON"),
+        ('{"prompt": ' + "1" * 5000 + "}", "line 2: the item is not valid JSON"),
+        ("[1]", "line 2: the item: the value is '[1]': Input should be an object; an item is an object with"),
+        ({"prompt": OPPOSITE}, "line 2: give either a 'counterfactual' or a 'swap'"),
         (
             {"prompt": OPPOSITE, "swap": {"large": "hot"}, "counterfactual": "x"},
-            "line 2: give a 'counterfactual' or a 'swap'",
+            "line 2: give either a 'counterfactual' or a 'swap'",
         ),
-        ({"swap": {"large": "hot"}}, "line 2: there is no 'prompt'"),
-        ({"prompt": "", "swap": {"large": "hot"}}, "line 2: 'prompt' must be text"),
+        ({"swap": {"large": "hot"}}, "line 2: the item: prompt is"),
+        ({"prompt": "", "swap": {"large": "hot"}}, "line 2: 'prompt' is empty; give it some text"),
         ({"prompt": OPPOSITE, "swap": {"tiny": "hot"}}, "line 2: cannot swap 'tiny'"),
-        ({"prompt": OPPOSITE, "swap": ["large"]}, "line 2: 'swap' must be an object of words"),
+        ({"prompt": OPPOSITE, "swap": ["large"]}, "line 2: the item: swap is"),
         (
             {"prompt": OPPOSITE, "swap": {"large": "hot"}, "foils": "x"},
-            "line 2: no field 'foils'; an item has prompt",
+            "line 2: the item: foils is 'x': Unexpected keyword argument; an item is an object with prompt",
         ),
         (
             {"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 12}},
@@ -296,7 +307,7 @@ def test_own_items_are_read_with_roles_by_index_or_word_and_left_out_ones_counte
         ),
         (
             {"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 1.5}},
-            "line 2: 'roles' must be an object of positions",
+            "line 2: the item: roles.x.int is '1.5'",
         ),
     ],
 )
