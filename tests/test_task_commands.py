@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from conftest import random_model, save
+from fuzzing import small_circuit
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
@@ -291,6 +292,24 @@ def test_both_models_are_asked_the_pairs_that_both_get_right(found: TaskComparis
     assert all(str(each.before) == str(each.after) for each in same.changes)
     with pytest.raises(PromptError, match="edges were not ranked"):
         same.ranking("edges")
+
+
+def test_compare_refuses_what_does_not_go_together(room: Path) -> None:
+    compare_any: Any = compare
+    model, circuit = load(room / "dense"), small_circuit()
+    for first, second, options in (
+        (model, model, {}),
+        (model, model, {"task": "opposites", "share": 0.5}),
+        (circuit, model, {"task": "opposites"}),
+        (circuit, circuit, {"task": "opposites"}),
+        (circuit, circuit, {"units": ("heads",)}),
+    ):
+        with pytest.raises(
+            PromptError, match="two circuits with no more than a share=…, or two models on a task=…"
+        ):
+            compare_any(first, second, **options)
+    with pytest.raises(PromptError, match="at least one kind of unit: heads or edges"):
+        compare(model, model, task="opposites", units=())
 
 
 def test_a_comparison_tells_counts_ratio_overlap_and_patterns(found: TaskComparison) -> None:

@@ -40,9 +40,7 @@ _INDIRECT_FRAMES: Final = (
     "While{first} and{second} were working at the {place},[S2:{third}] offered a {thing} to",
 )
 _CENTURIES: Final = range(11, 19)
-_FIELDS: Final = (
-    "an item is an object with prompt, counterfactual or swap, and if you like answer, foil, roles"
-)
+_FIELDS: Final = "an item has a prompt, a counterfactual or a swap, and if you like answer, foil, roles"
 
 
 @dataclass(frozen=True, slots=True)

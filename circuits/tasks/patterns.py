@@ -206,17 +206,8 @@ def classify(maps: np.ndarray | Sequence[np.ndarray]) -> Pattern:
     return _patterns([_score(each[None]) for each in several])[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    """Of every head on one prompt. Offsets are from 1 on."""
-
-    lines: np.ndarray  # (head, 3): first token, diagonal, stripes
-    offsets: np.ndarray  # (head, offset)
-    peak: np.ndarray  # (head)
-    mass: np.ndarray  # (head)
-
-
-def _score(maps: np.ndarray) -> _Scores:
+def _score(maps: np.ndarray) -> np.ndarray:
+    """Of one prompt, (score, head): mass, peak, first token, diagonal, stripes, and offsets 1, 2, …"""
     length = maps.shape[-1]
     if length < 2:
         raise PromptError("a map of one position has nothing to choose; give prompts of two tokens or more")
@@ -239,15 +230,11 @@ def _score(maps: np.ndarray) -> _Scores:
     behind = (columns & (rows > 0)[..., None]).sum(1)  # (head, key): queries that could read it and read some
     readers = (read & columns).sum(1)
     stripes = columns & ((readers >= FEWEST) & (readers > behind / 2))[:, None]
-    lines = (np.broadcast_to(key == 0, columns.shape), key == query, stripes)
     offsets = ((key == query - distance) & (key > 0) for distance in range(1, length // 2 + 1))
+    lines = (np.broadcast_to(key == 0, columns.shape), key == query, stripes, *offsets)
     sharp = np.clip((shares.max(-1) - even) / (1 - even), 0, 1)  # (head, query)
-    return _Scores(
-        lines=np.stack([above_even(cells) for cells in lines], 1),
-        offsets=np.stack([above_even(cells) for cells in offsets], 1),
-        peak=_ratio((sharp * rows).sum(-1), rows.sum(-1)),
-        mass=rows.mean(-1),
-    )
+    peak = _ratio((sharp * rows).sum(-1), rows.sum(-1))
+    return np.stack([rows.mean(-1), peak, *map(above_even, lines)])
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray, *, least: float = 0.0) -> np.ndarray:
@@ -255,21 +242,19 @@ def _ratio(part: np.ndarray, whole: np.ndarray, *, least: float = 0.0) -> np.nda
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > least)
 
 
-def _patterns(scores: Sequence[_Scores]) -> tuple[Pattern, ...]:
-    """Means over prompts, then the kind of each head."""
-    mass = np.stack([each.mass for each in scores])  # (prompt, head)
-    weight = _ratio(mass, mass.sum(0))
-    farthest = min(each.offsets.shape[1] for each in scores)
-    lines = np.einsum("ph,phl->hl", weight, np.stack([each.lines for each in scores]))
-    offsets = np.einsum("ph,phd->hd", weight, np.stack([each.offsets[:, :farthest] for each in scores]))
-    peaks = np.einsum("ph,ph->h", weight, np.stack([each.peak for each in scores]))
-    return tuple(map(_pattern, lines, offsets, peaks.tolist(), mass.mean(0).tolist()))
+def _patterns(scores: Sequence[np.ndarray]) -> tuple[Pattern, ...]:
+    """The pattern of each head by its mean scores over prompts, for the offsets that all prompts have."""
+    fewest = min(map(len, scores))
+    every = np.stack([each[:fewest] for each in scores])  # (prompt, score, head)
+    mass = every[:, 0]
+    means = np.einsum("ph,psh->hs", _ratio(mass, mass.sum(0)), every)
+    return tuple(map(_pattern, mass.mean(0).tolist(), means.tolist()))
 
 
-def _pattern(lines: np.ndarray, offsets: np.ndarray, peak: float, mass: float) -> Pattern:
-    first, diagonal, stripes = lines.tolist()
-    offset = float(offsets.max(initial=0.0))
-    distance = int(offsets.argmax()) + 1 if offset > 0 else 0
+def _pattern(mass: float, scores: Sequence[float]) -> Pattern:
+    _, peak, first, diagonal, stripes, *offsets = scores
+    offset = max(offsets)
+    distance = offsets.index(offset) + 1 if offset > 0 else 0
     kind = _kind((first, diagonal, offset, stripes), peak, mass)
     return Pattern(kind, first, diagonal, offset, distance, stripes, peak, mass)
 

@@ -147,7 +147,11 @@ class Ranking:
         None stands where the share is never reached. Only sizes of the curve are counted.
         """
         check_share(share)
-        low, high = band_of_first(self.keep.sizes, self.each, share, seed=self.seed)
+        sizes, never = np.array(self.keep.sizes), np.iinfo(np.int64).max
+        reached = resampled(np.array(self.each), seed=self.seed) >= share - ROUNDING
+        counts = np.sort(np.where(reached.any(1), sizes[reached.argmax(1)], never))
+        ends = counts[[int(0.025 * RESAMPLES), int(0.975 * RESAMPLES) - 1]].tolist()
+        low, high = (None if end == never else end for end in ends)
         return first_at_least(self.keep.sizes, self.keep.explained, share), low, high
 
     def needed(self, share: float = EXPLAINED) -> tuple[Head | RoleEdge, ...]:
@@ -193,9 +197,11 @@ class Ranking:
         lines += [f"left out: {count} {reason}" for reason, count in self.left_out]
         lines.append(f"none kept explain {none}, all kept explain {everything}")
         for share in SHARES:
-            count, low, high = self.count(share)
-            chance = "" if count is None else f"; as many random ones explain {_share(self.random_at(count))}"
-            lines.append(f"n{share * 100:g}: {_count(count)} [{_count(low)}, {_count(high)}]{chance}")
+            counts = self.count(share)
+            count, low, high = ("never" if each is None else each for each in counts)
+            lines.append(f"n{share * 100:g}: {count} [{low}, {high}]")
+            if counts[0] is not None:
+                lines[-1] += f"; as many random ones explain {_share(self.random_at(counts[0]))}"
         lines.append(f"CPR {self.cpr:.3f}, CMD {self.cmd:.3f}")
         lines += [f"  {each}" for each in self.ranked[:10]]
         return "\n".join(map(escaped, lines))  # names may come from a file
@@ -237,16 +243,7 @@ def _share(value: float) -> str:
     return "nothing" if math.isclose(value, 0, abs_tol=5e-4) else f"{value:.1%}"
 
 
-def _count(value: int | None) -> str:
-    return "never" if value is None else str(value)
-
-
 # Curves over numbers kept
-
-
-def sizes_to_measure(total: int) -> list[int]:
-    """0…total where there are few units; else 0…8, then each 1.5 times the one before, and total."""
-    return list(range(total + 1)) if total <= EVERY_SIZE else geometric(total, small=8, step=1.5)
 
 
 def geometric(total: int, *, small: int, step: float) -> list[int]:
@@ -259,7 +256,7 @@ def geometric(total: int, *, small: int, step: float) -> list[int]:
 
 def measure_curve(measure: Callable[[list[int]], Values], total: int) -> tuple[list[int], Values]:
     """The sizes of a curve, with those that make the counts for SHARES exact, and the values at each."""
-    sizes = sizes_to_measure(total)
+    sizes = list(range(total + 1)) if total <= EVERY_SIZE else geometric(total, small=8, step=1.5)
     values = dict(zip(sizes, measure(sizes), strict=True))
     for share in SHARES:
         while True:
@@ -278,17 +275,6 @@ def first_at_least(sizes: Sequence[int], explained: Sequence[float], share: floa
     """The first size whose explained effect reaches the share (up to rounding)."""
     reached = (size for size, value in zip(sizes, explained, strict=True) if value >= share - ROUNDING)
     return next(reached, None)
-
-
-def band_of_first(
-    sizes: Sequence[int], each: Sequence[Sequence[float]], share: float, *, seed: int
-) -> tuple[int | None, int | None]:
-    """The range that holds 95% of the resampled counts; None where the share is never reached."""
-    reached = resampled(np.asarray(each), seed=seed) >= share - ROUNDING
-    counts = np.sort(np.where(reached.any(1), np.asarray(sizes)[reached.argmax(1)], np.iinfo(np.int64).max))
-    ends = (int(counts[int(0.025 * RESAMPLES)]), int(counts[int(0.975 * RESAMPLES) - 1]))
-    low, high = (end if end <= sizes[-1] else None for end in ends)
-    return low, high
 
 
 def areas(sizes: Sequence[int], explained: Sequence[float]) -> tuple[float, float]:
