@@ -27,6 +27,7 @@ from circuits.tasks.ranking import EXPLAINED, UNITS, Mlps, Ranking, Units, heads
 from circuits.tasks.task import PAIRS, Task, to_task
 from circuits.tracing.records import SHARE, Circuit, Mapping
 
+Maps = tuple[np.ndarray, ...]  # (query, key), one for each head
 _NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 
 
@@ -172,9 +173,7 @@ class TaskComparison:
     rankings: tuple[tuple[Ranking, Ranking], ...]  # one couple for each kind of unit
     needed: tuple[PanelFigures, PanelFigures]  # the heads that explain 90%, in ranked order
     panels: tuple[PanelFigures, PanelFigures]  # all heads
-    maps: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]] = field(
-        repr=False, compare=False
-    )  # of `needed`
+    maps: tuple[Maps, Maps] = field(repr=False, compare=False)  # of `needed`, on `prompts`
 
     def ranking(self, units: Units) -> tuple[Ranking, Ranking]:
         """Both rankings of heads or of edges."""
@@ -223,22 +222,19 @@ def _only(task: Task, texts: Sequence[tuple[str, str]]) -> Task:
     """The task with the pairs of these texts, in their order."""
     by_text = dict(zip(_texts(task), task.items, strict=True))
     items = tuple(by_text[each] for each in dict.fromkeys(texts))
-    dropped = [("are not among those of the other model", len(task) - len(items))]
-    return replace(task, items=items, left_out=(*task.left_out, *(each for each in dropped if each[1])))
+    dropped = len(task) - len(items)
+    reasons = (("are not among those of the other model", dropped),) if dropped else ()
+    return replace(task, items=items, left_out=(*task.left_out, *reasons))
 
 
 def _compare_on_task(
-    models: tuple[Model, Model],
-    task: Any,
-    *,
-    units: Sequence[Units] = UNITS,
-    mlps: Mlps = "computed",
-    **options: Any,
+    models: tuple[Model, Model], task: Any, units: Sequence[Units] = UNITS, **options: Any
 ) -> TaskComparison:
     if not units:
         raise PromptError(f"name at least one kind of unit: {' or '.join(UNITS)}")
-    tasks = task if isinstance(task, tuple) else to_same_task(models, task, **options)
-    sides = [_measured(*side, units, mlps=mlps, **options) for side in zip(models, tasks, strict=True)]
+    drawing = {name: value for name, value in options.items() if name != "mlps"}
+    tasks = task if isinstance(task, tuple) else to_same_task(models, task, **drawing)
+    sides = [_measured(*side, units, **options) for side in zip(models, tasks, strict=True)]
     names, prompts, rankings, needed, panels, maps = zip(*sides, strict=True)
     couples, same_pairs = tuple(zip(*rankings, strict=True)), _texts(tasks[0]) == _texts(tasks[1])
     return TaskComparison(tasks[0].name, names, same_pairs, prompts, couples, needed, panels, maps)

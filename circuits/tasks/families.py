@@ -87,8 +87,6 @@ class Candidate:
 
 # The four families
 
-Family = Callable[[Model, random.Random], Iterator[Candidate]]
-
 
 def opposites(model: Model, draw: random.Random) -> Iterator[Candidate]:
     """Every subject once."""
@@ -145,6 +143,7 @@ def single_token(model: Model, text: str) -> int | None:
     return tokens[0] if len(tokens) == 1 and tokens[0] != model.tokenizer.unk_token_id else None
 
 
+Family = Callable[[Model, random.Random], Iterator[Candidate]]
 _FAMILIES: Final = (opposites, indirect_object, greater_than, induction)
 FAMILIES: Final[dict[str, Family]] = {family.__name__: family for family in _FAMILIES}
 

@@ -10,7 +10,8 @@ it is left out.
    the same rows: 0 is no more than even, 1 is all. A query reads a cell that has 0.15 of the way from even to
    all; a line that fewer than three queries read scores 0.
 3. `peak` is the largest share in a row, set against even in the same way; `mass` is the sum of a row. Both
-   are means over queries, `peak` weighted by mass. Over several prompts scores are means weighted by mass.
+   are means over queries, `peak` weighted by mass. Over several prompts scores are means weighted by mass,
+   and the offset is the one that is strongest on average.
 4. The kind, by the first rule that holds: `nearly empty` below a mass of 0.05; the name of a line that scores
    0.5 or more if no other scores 0.25; `hybrid` if any line scores 0.25; `dots` with a peak of 0.5 or more;
    else `diffuse`.

@@ -12,7 +12,7 @@
    - computed: none kept explain exactly 0 (positions exchange information by attention alone, so the last one
      sees only the counterfactual); all kept explain exactly 1.
    - held: all kept explain exactly 1; none kept explain what clean MLPs alone write at the last position.
-   - swapped: none kept explain exactly 0; all kept explain what heads carry from the embeddings: little.
+   - swapped: none kept explain exactly 0; all kept explain what heads carry from embeddings, often little.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from circuits.models.model import Model
 from circuits.prompts import Metric, Pair, Prompt, Question, to_prompt
 from circuits.tasks.families import FAMILIES, Candidate, Marked, Roles, read_own_task, single_token
 
+Logits = Float[torch.Tensor, " vocab"]
 TASKS: Final = tuple(FAMILIES)
 PAIRS: Final = 64  # of a task, unless the user says otherwise
 END: Final = "END"
@@ -215,9 +216,6 @@ def _roles(model: Model, side: Marked, prompt: Prompt) -> Roles | None:
         roles.append((name, len(before)))
     after = [("S1+1", position + 1) for name, position in roles if name == "S1"]
     return tuple(sorted((*roles, *after, (END, len(prompt) - 1)), key=lambda role: role[1]))
-
-
-Logits = Float[torch.Tensor, " vocab"]
 
 
 def _verdict(
