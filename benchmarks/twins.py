@@ -18,8 +18,7 @@ from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.sparsify.measure import Sparsity, first_rows, measure, original_of, weights_of
 from circuits.sparsify.text import read_texts, sample_rows, speaks_little_language, to_rows
-from circuits.tasks.judging import UNSURE, WRONG
-from circuits.tasks.task import TASKS, to_task
+from circuits.tasks.task import TASKS, UNSURE, WRONG, to_task
 from circuits.zoo.evaluate import score_all
 
 CHECKS = (

@@ -10,7 +10,6 @@ from pathlib import Path
 import circuits
 from circuits.show import contrast_grid, keep_curves, save_figure
 from circuits.show.task_tables import contrast_table
-from circuits.tasks.contrasts import contrast
 from circuits.tasks.task import TASKS
 
 HERE = Path(__file__).parent / "dense_against_sparse"
@@ -21,7 +20,7 @@ SHOWN = "greater_than"
 def main(tasks: tuple[str, ...] = TASKS, count: int | None = None) -> None:
     HERE.mkdir(exist_ok=True)
     models = [circuits.load(name) for name in MODELS]
-    found = {task: contrast(models, task, count=count) for task in tasks}
+    found = {task: circuits.compare(*models, task=task, count=count) for task in tasks}
     print(contrast_table(list(found.values())))
     for path in save_figure(contrast_grid(found[SHOWN]), HERE, name="heads", formats=("png", "svg")):
         print(path)

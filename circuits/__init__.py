@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from circuits.prompts import Pair, Prompt, to_pair, to_prompt
     from circuits.sweeps.results import Sweep, open_sweep
     from circuits.sweeps.sweep import sweep
-    from circuits.tasks.compare import Comparison, compare
-    from circuits.tasks.contrasts import Contrast, contrast
+    from circuits.tasks.compare import Comparison, TaskComparison, compare
     from circuits.tasks.patterns import PanelFigures, Pattern, classify, measure_panel
     from circuits.tasks.rank import rank
     from circuits.tasks.ranking import Ranking
-    from circuits.tasks.records import Task
-    from circuits.tasks.task import to_task
+    from circuits.tasks.task import Task, to_task
     from circuits.tracing.circuit import circuit
     from circuits.tracing.family import FamilyTrace, trace_family
     from circuits.tracing.records import Circuit
@@ -44,13 +42,11 @@ _HOMES = {
     "prompts": ("Pair", "Prompt", "to_pair", "to_prompt"),
     "sweeps.results": ("Sweep", "open_sweep"),
     "sweeps.sweep": ("sweep",),
-    "tasks.compare": ("Comparison", "compare"),
-    "tasks.contrasts": ("Contrast", "contrast"),
+    "tasks.compare": ("Comparison", "TaskComparison", "compare"),
     "tasks.patterns": ("PanelFigures", "Pattern", "classify", "measure_panel"),
     "tasks.rank": ("rank",),
     "tasks.ranking": ("Ranking",),
-    "tasks.records": ("Task",),
-    "tasks.task": ("to_task",),
+    "tasks.task": ("Task", "to_task"),
     "tracing.circuit": ("circuit",),
     "tracing.family": ("FamilyTrace", "trace_family"),
     "tracing.records": ("Circuit",),
@@ -63,7 +59,6 @@ __all__ = [
     "Circuit",
     "CircuitsError",
     "Comparison",
-    "Contrast",
     "Edge",
     "FamilyTrace",
     "Head",
@@ -76,11 +71,11 @@ __all__ = [
     "Row",
     "Sweep",
     "Task",
+    "TaskComparison",
     "as_model",
     "circuit",
     "classify",
     "compare",
-    "contrast",
     "load",
     "measure_panel",
     "open_sweep",

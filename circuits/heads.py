@@ -21,7 +21,13 @@ def by_name(cls: Any, source: Any, handler: Any) -> Any:
     """How a schema reads a class from JSON: by its spoken name. Assign it as `__get_pydantic_core_schema__`."""
     from pydantic_core import core_schema
 
-    return core_schema.no_info_after_validator_function(cls.parse, core_schema.str_schema(strict=True))
+    def parse(name: str) -> Any:
+        try:
+            return cls.parse(name)
+        except EdgeError as why:
+            raise ValueError(why) from why  # a schema then tries the next class of a union
+
+    return core_schema.no_info_after_validator_function(parse, core_schema.str_schema(strict=True))
 
 
 @dataclass(frozen=True, slots=True, order=True)

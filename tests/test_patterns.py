@@ -1,4 +1,4 @@
-"""Maps of every kind, drawn by hand, are named as such at any size and through noise; a panel's figures are those counted by hand."""
+"""Maps drawn by hand are named by their kind at any size and through noise; panels are counted by hand."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def test_scores_lie_between_zero_and_one_and_the_kind_is_known(size: int, seed: 
     chance = np.random.default_rng(seed)
     maps = np.tril(chance.gamma(0.3, 1.0, (size, size)) * (chance.random((size, size)) < chance.random()))
     maps /= np.maximum(maps.sum(-1, keepdims=True), 1.0)
-    found = classify(maps)
-    assert found.kind in KINDS
-    scores = (found.first, found.diagonal, found.offset, found.stripes, found.peak, found.mass)
+    pattern = classify(maps)
+    assert pattern.kind in KINDS
+    scores = (pattern.first, pattern.diagonal, pattern.offset, pattern.stripes, pattern.peak, pattern.mass)
     assert min(scores) >= 0 and max(scores) <= 1 + 1e-9
 
 
@@ -136,20 +136,21 @@ def test_an_empty_map_is_nearly_empty_and_one_dot_is_no_line() -> None:
 def test_scores_are_those_worked_out_by_hand() -> None:
     """Every query gives 0.55 to key 0 and 0.45 to itself.
 
-    An even spread gives a key (1/2 + 1/3 + 1/4 + 1/5) / 4 = 0.32083. To read a cell takes 0.15 of the way from even to all: 0.575,
-    0.433, 0.3625 and 0.32 for queries 1 to 4, so three queries read each line. The peaks are 0.55: 0.1, 0.325, 0.4 and 0.4375 of the way.
+    An even spread gives a key (1/2 + 1/3 + 1/4 + 1/5) / 4 = 0.32083. To read a cell takes 0.15 of the way
+    from even to all: 0.575, 0.433, 0.3625 and 0.32 for queries 1 to 4, so three queries read each line. The
+    peaks are 0.55: 0.1, 0.325, 0.4 and 0.4375 of the way.
     """
     query, key = np.indices((5, 5))
-    found = classify(np.where(key == 0, 0.55, 0.0) + np.where(key == query, 0.45, 0.0))
-    assert found.first == pytest.approx((0.55 - 0.320833) / (1 - 0.320833), abs=1e-5)
-    assert found.diagonal == pytest.approx((0.45 - 0.320833) / (1 - 0.320833), abs=1e-5)
-    assert found.peak == pytest.approx((0.1 + 0.325 + 0.4 + 0.4375) / 4)
-    assert (found.kind, found.offset, found.distance, found.stripes) == (
+    pattern = classify(np.where(key == 0, 0.55, 0.0) + np.where(key == query, 0.45, 0.0))
+    assert pattern.first == pytest.approx((0.55 - 0.320833) / (1 - 0.320833), abs=1e-5)
+    assert pattern.diagonal == pytest.approx((0.45 - 0.320833) / (1 - 0.320833), abs=1e-5)
+    assert pattern.peak == pytest.approx((0.1 + 0.325 + 0.4 + 0.4375) / 4)
+    assert (pattern.kind, pattern.offset, pattern.distance, pattern.stripes) == (
         "hybrid",
         0,
         0,
         0,
-    ) and found.mass == pytest.approx(1)
+    ) and pattern.mass == pytest.approx(1)
 
 
 def test_several_prompts_are_weighted_by_mass_and_may_differ_in_length() -> None:
@@ -175,14 +176,14 @@ def test_what_is_no_map_is_refused(wrong: np.ndarray) -> None:
 
 def test_maps_are_those_of_the_engine_in_the_order_of_the_prompts(model: Model) -> None:
     prompts = [to_prompt(model, text) for text in TEXTS]
-    found = attention_maps(model, prompts)
+    maps = attention_maps(model, prompts)
     pair = to_pair(model, TEXTS[0], counterfactual=TEXTS[2], metric="kl")
     cache = prepare(model, [pair]).clean.cache
-    assert [each.shape[-1] for each in found] == [len(prompt) for prompt in prompts]
+    assert [each.shape[-1] for each in maps] == [len(prompt) for prompt in prompts]
     np.testing.assert_allclose(
-        found[0], np.stack([layer.pattern[0].numpy() for layer in cache.layers]), atol=1e-5
+        maps[0], np.stack([layer.pattern[0].numpy() for layer in cache.layers]), atol=1e-5
     )
-    np.testing.assert_allclose(np.concatenate([each.sum(-1).ravel() for each in found]), 1, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate([each.sum(-1).ravel() for each in maps]), 1, atol=1e-5)
 
 
 def test_a_panel_counts_what_its_maps_show(models: dict[str, Model]) -> None:
@@ -220,8 +221,8 @@ def test_a_panel_of_some_heads_has_their_patterns(models: dict[str, Model]) -> N
     whole, part = measure_panel(model, prompts), measure_panel(model, prompts, heads=["L2H1", "L0H3"])
     assert part.heads == (Head(2, 1), Head(0, 3))
     alone = classify([each[0, 3] for each in attention_maps(model, prompts)])
-    for found in (part.pattern("L0H3"), whole.pattern("L0H3")):
-        assert found.kind == alone.kind and astuple(found)[1:] == pytest.approx(astuple(alone)[1:])
+    for pattern in (part.pattern("L0H3"), whole.pattern("L0H3")):
+        assert pattern.kind == alone.kind and astuple(pattern)[1:] == pytest.approx(astuple(alone)[1:])
     with pytest.raises(EdgeError, match=re.escape("no head L1H1 in this panel")):
         part.pattern("L1H1")
     with pytest.raises(EdgeError, match="3 layers of 4 heads"):
@@ -244,7 +245,7 @@ def test_a_change_tells_the_heads_that_both_panels_have() -> None:
         patterns = tuple(classify(drawn(name, 9)) for name in kinds.values())
         return PanelFigures("m", 1, tuple(map(Head.parse, kinds)), patterns, 0, 0, 0, 0, 0, 1, 1, 1)
 
-    found = changed(
+    changes = changed(
         panel(L0H1="first token", L2H0="offset 1", L1H1="diffuse"), panel(L1H1="diffuse", L0H1="dots")
     )
-    assert [str(each) for each in found] == ["L0H1 first token → dots", "L1H1 diffuse"]
+    assert [str(each) for each in changes] == ["L0H1 first token → dots", "L1H1 diffuse"]

@@ -1,9 +1,10 @@
-"""A ranking is exact: its curve is what runs with hooks written out by hand give; planted circuits have the counts that were planted."""
+"""A ranking is exact: its curve is what hooks by hand give; planted circuits have the planted counts."""
 
 from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,20 @@ from circuits.heads import Head
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, to_pair
-from circuits.tasks.curves import areas, band_of_first, first_at_least, geometric, narrowed, sizes_to_measure
 from circuits.tasks.rank import rank
-from circuits.tasks.ranking import MLPS, Mlps, Ranking, RoleEdge, Units
-from circuits.tasks.records import Item, Task
+from circuits.tasks.ranking import (
+    MLPS,
+    Curve,
+    Mlps,
+    Ranking,
+    RoleEdge,
+    Units,
+    areas,
+    first_at_least,
+    geometric,
+    measure_curve,
+)
+from circuits.tasks.task import Item, Task
 from circuits.zoo import planted
 
 CLOSE = 1e-4
@@ -40,13 +51,10 @@ def task_of(model: Model) -> Task:
         ('The colour of the word "wet" is "', "wet", 7),
     )
     pairs = [to_pair(model, text, swap={word: "hot"}, metric="logprob") for text, word, _ in texts]
-    return Task(
-        "by hand",
-        tuple(
-            Item(pair, (("IT", at), ("END", len(pair) - 1)))
-            for pair, (_, _, at) in zip(pairs, texts, strict=True)
-        ),
-    )
+    roles = [
+        (("IT", position), ("END", len(pair) - 1)) for pair, (*_, position) in zip(pairs, texts, strict=True)
+    ]
+    return Task("by hand", tuple(map(Item, pairs, roles)))
 
 
 def alike(model: Model) -> Task:
@@ -58,7 +66,7 @@ def alike(model: Model) -> Task:
 
 
 def kept_by_hand(model: Model, pair: Pair, stays: torch.Tensor, mlps: str) -> float:
-    """The explained effect with the clean run's own messages where `stays` (layer, head, query, key), else the counterfactual's."""
+    """The explained effect with own messages where `stays` (layer, head, query, key), else foreign ones."""
     assert isinstance(pair.counterfactual, Prompt)
     clean, other = (_noted(model, side) for side in (pair.clean, pair.counterfactual))
     now: dict[str, torch.Tensor] = {}
@@ -117,12 +125,13 @@ def _messages(model: Model, values: dict[str, torch.Tensor], layer: int) -> torc
     return torch.einsum("hqk,khd->hqkd", values[f"blocks.{layer}.attn.hook_pattern"][0], value)
 
 
-def stays_of(found: Ranking, model: Model, item: Item, size: int) -> torch.Tensor:
+def stays_of(ranking: Ranking, model: Model, item: Item, size: int) -> torch.Tensor:
     """Which edges of an item are among the first `size` units."""
     length = len(item.pair)
-    names = [item.name_of(at) if found.protocol.positions == "roles" else str(at) for at in range(length)]
+    by_role = ranking.protocol.positions == "roles"
+    names = [item.name_of(position) if by_role else str(position) for position in range(length)]
     stays = torch.zeros(model.n_layers, model.n_heads, length, length, dtype=torch.bool)
-    for unit in (known.unit for known in found.ranked[:size]):
+    for unit in (each.unit for each in ranking.ranked[:size]):
         if isinstance(unit, Head):
             stays[unit.layer, unit.index] = True
         elif unit.key in names and unit.query in names:
@@ -133,15 +142,15 @@ def stays_of(found: Ranking, model: Model, item: Item, size: int) -> torch.Tenso
 @pytest.mark.parametrize(("units", "mlps"), [*(("heads", mlps) for mlps in MLPS), ("edges", "computed")])
 def test_the_curve_is_what_runs_by_hand_give_pair_by_pair(model: Model, units: Units, mlps: Mlps) -> None:
     task = task_of(model)
-    found = rank(model, task, units=units, mlps=mlps)
-    assert found.protocol.positions == ("all" if units == "heads" else "roles")
-    for place in (1, len(found.keep.sizes) // 2):
-        size = found.keep.sizes[place]
+    ranking = rank(model, task, units=units, mlps=mlps)
+    assert ranking.protocol.positions == ("all" if units == "heads" else "roles")
+    for index in (1, len(ranking.keep.sizes) // 2):
+        size = ranking.keep.sizes[index]
         by_hand = [
-            kept_by_hand(model, item.pair, stays_of(found, model, item, size), mlps) for item in task.items
+            kept_by_hand(model, item.pair, stays_of(ranking, model, item, size), mlps) for item in task.items
         ]
-        assert found.each[place] == pytest.approx(by_hand, abs=CLOSE)
-        assert found.keep.explained[place] == pytest.approx(np.mean(by_hand), abs=CLOSE)
+        assert ranking.each[index] == pytest.approx(by_hand, abs=CLOSE)
+        assert ranking.keep.explained[index] == pytest.approx(np.mean(by_hand), abs=CLOSE)
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["dense", "gated"])
@@ -150,36 +159,36 @@ def test_keeping_no_head_explains_nothing_and_keeping_all_explains_all_where_the
 ) -> None:
     model = replace(model, gated=gated)
     for mlps in MLPS:
-        found = rank(model, alike(model), mlps=mlps)
-        none, everything = found.keep.explained[0], found.keep.explained[-1]
+        ranking = rank(model, alike(model), mlps=mlps)
+        none, everything = ranking.keep.explained[0], ranking.keep.explained[-1]
         assert (none == pytest.approx(0, abs=CLOSE)) == (mlps != "held"), mlps
         assert (everything == pytest.approx(1, abs=CLOSE)) == (mlps != "swapped"), mlps
-        assert found.random.explained[0] == pytest.approx(none, abs=CLOSE)
-        assert found.random.explained[-1] == pytest.approx(everything, abs=CLOSE)
+        assert ranking.random.explained[0] == pytest.approx(none, abs=CLOSE)
+        assert ranking.random.explained[-1] == pytest.approx(everything, abs=CLOSE)
 
 
 def test_keeping_no_edge_explains_nothing_and_keeping_all_explains_all(model: Model) -> None:
-    found = rank(replace(model, gated=True), alike(model), units="edges")
-    assert found.keep.explained[0] == pytest.approx(0, abs=CLOSE)
-    assert found.keep.explained[-1] == pytest.approx(1, abs=CLOSE)
+    ranking = rank(replace(model, gated=True), alike(model), units="edges")
+    assert ranking.keep.explained[0] == pytest.approx(0, abs=CLOSE)
+    assert ranking.keep.explained[-1] == pytest.approx(1, abs=CLOSE)
 
 
 def test_the_order_is_that_of_exact_single_effects_over_pairs_of_all_lengths(model: Model) -> None:
     task = task_of(model)
-    found = rank(model, task)
-    for known in found.ranked[:3]:
-        assert isinstance(known.unit, Head)
+    ranking = rank(model, task)
+    for each in ranking.ranked[:3]:
+        assert isinstance(each.unit, Head)
         rows = [
-            (prepare(model, [pair], path="plain"), Row.of_heads([known.unit], range(len(pair))))
+            (prepare(model, [pair], path="plain"), Row.of_heads([each.unit], range(len(pair))))
             for pair in task.pairs
         ]
-        assert known.effect == pytest.approx(
+        assert each.effect == pytest.approx(
             np.mean([float(runs.effects([row])[0, 0]) for runs, row in rows]), abs=CLOSE
         )
-        assert known.low <= known.effect <= known.high
-    effects = [known.effect for known in found.ranked]
+        assert each.low <= each.effect <= each.high
+    effects = [each.effect for each in ranking.ranked]
     assert effects == sorted(effects, reverse=True)
-    assert len(effects) == found.units == model.n_layers * model.n_heads
+    assert len(effects) == ranking.units == model.n_layers * model.n_heads
 
 
 def test_edges_of_prompts_that_are_laid_out_alike_are_named_by_index_and_others_by_role(
@@ -189,9 +198,9 @@ def test_edges_of_prompts_that_are_laid_out_alike_are_named_by_index_and_others_
     by_index, by_role = (rank(model, task, units="edges") for task in (alike(model), task_of(model)))
     assert by_index.units == 12 * 9 * 10 // 2
     assert by_role.units > by_index.units
-    named = {str(known.unit) for known in by_role.ranked}
+    named = {str(each.unit) for each in by_role.ranked}
     assert any(name.endswith(":IT→END") for name in named)
-    assert all(isinstance(known.unit, RoleEdge) and known.unit.query.isdecimal() for known in by_index.ranked)
+    assert all(isinstance(each.unit, RoleEdge) and each.unit.query.isdecimal() for each in by_index.ranked)
     assert "positions by index" in str(by_index)
     assert "positions by role" in str(by_role)
 
@@ -201,22 +210,22 @@ def test_where_measuring_every_edge_costs_too_much_the_order_is_estimated_and_sa
 ) -> None:
     model, task = models["gpt2"], task_of(models["gpt2"])
     exact = rank(model, task, units="edges")
-    monkeypatch.setattr("circuits.ranking.asking.MOST_WORK", 0)
+    monkeypatch.setattr("circuits.tasks.rank.MOST_WORK", 0)
     estimated = rank(model, task, units="edges")
     assert (exact.protocol.order, estimated.protocol.order) == ("exact", "loading")
     assert "first-order estimates" in str(estimated)
     assert estimated.keep.explained[0] == pytest.approx(0, abs=CLOSE)
     assert estimated.keep.explained[-1] == pytest.approx(1, abs=CLOSE)
-    assert {known.unit for known in estimated.ranked[:20]} & {known.unit for known in exact.ranked[:20]}
+    assert {each.unit for each in estimated.ranked[:20]} & {each.unit for each in exact.ranked[:20]}
 
 
 def test_the_same_seed_gives_the_same_ranking_and_another_another_control(models: dict[str, Model]) -> None:
     model, task = models["gpt2"], alike(models["gpt2"])
-    found, again, other = rank(model, task), rank(model, task), rank(model, task, seed=1)
-    assert found == again
-    assert found.random != other.random
-    assert found.keep.explained == other.keep.explained
-    assert [known.unit for known in found.ranked] == [known.unit for known in other.ranked]
+    ranking, again, other = rank(model, task), rank(model, task), rank(model, task, seed=1)
+    assert ranking == again
+    assert ranking.random != other.random
+    assert ranking.keep.explained == other.keep.explained
+    assert [each.unit for each in ranking.ranked] == [each.unit for each in other.ranked]
 
 
 # Known circuits
@@ -249,25 +258,25 @@ def test_the_five_planted_carriers_are_n80_and_all_planted_heads_are_needed_for_
 
 
 def test_the_dense_variant_takes_43_heads_for_80_percent() -> None:
-    found = rank(load("planted-dense"), "opposites", count=2)
-    assert found.count(0.8)[0] == 43
-    assert found.count(0.9)[0] == needed_by_arithmetic(planted._dense_shares(), 0.9)
-    assert {str(unit) for unit in found.needed(0.999)} == set(planted.PLANTED_DENSE)
+    ranking = rank(load("planted-dense"), "opposites", count=2)
+    assert ranking.count(0.8)[0] == 43
+    assert ranking.count(0.9)[0] == needed_by_arithmetic(planted._dense_shares(), 0.9)
+    assert {str(unit) for unit in ranking.needed(0.999)} == set(planted.PLANTED_DENSE)
 
 
 def test_both_planted_heads_of_induction_are_needed_and_no_other() -> None:
-    found = rank(load("planted-induction"), "induction", count=4)
-    assert found.count(0.9) == (2, 2, 2)
-    assert set(map(str, found.needed(0.9))) == set(planted.INDUCTION_MAPPINGS)
-    assert found.keep.explained[1] == pytest.approx(0, abs=0.01)  # either alone is worth nothing
+    ranking = rank(load("planted-induction"), "induction", count=4)
+    assert ranking.count(0.9) == (2, 2, 2)
+    assert set(map(str, ranking.needed(0.9))) == set(planted.INDUCTION_MAPPINGS)
+    assert ranking.keep.explained[1] == pytest.approx(0, abs=0.01)  # either alone is worth nothing
 
 
 def test_the_planted_edges_are_the_carriers_reading_the_subject(sparse: Model) -> None:
-    found = rank(sparse, "opposites", units="edges", count=1)
-    assert tuple(map(str, found.needed(0.8))) == tuple(
+    ranking = rank(sparse, "opposites", units="edges", count=1)
+    assert tuple(map(str, ranking.needed(0.8))) == tuple(
         f"{head}:{planted.KEY}→{planted.QUERY}" for head in planted.PLANTED_CARRIERS
     )
-    assert len(found.ranked) < found.units / 10  # edges whose gates are shut change nothing
+    assert len(ranking.ranked) < ranking.units / 10  # edges whose gates are shut change nothing
 
 
 def test_random_heads_explain_less_and_swapped_mlps_leave_nothing_to_carry(
@@ -275,9 +284,9 @@ def test_random_heads_explain_less_and_swapped_mlps_leave_nothing_to_carry(
 ) -> None:
     assert sparse_heads.random_at(5) < 0.3
     assert sparse_heads.random_at(0) == pytest.approx(0, abs=CLOSE)
-    found = rank(sparse, "opposites", mlps="swapped", count=1)
-    assert found.count(0.9) == (None, None, None)
-    assert "n90: never" in str(found)
+    ranking = rank(sparse, "opposites", mlps="swapped", count=1)
+    assert ranking.count(0.9) == (None, None, None)
+    assert "n90: never" in str(ranking)
 
 
 def test_what_is_printed_names_the_protocol_the_counts_and_the_control(sparse_heads: Ranking) -> None:
@@ -297,9 +306,9 @@ def test_a_saved_ranking_is_read_again_whole(
     sparse: Model, sparse_heads: Ranking, model: Model, tmp_path: Path
 ) -> None:
     by_role = rank(model, task_of(model), units="edges")
-    for number, found in enumerate((sparse_heads, by_role)):
-        file = found.save(tmp_path / str(number))
-        assert Ranking.load(file) == found == Ranking.load(file.parent)
+    for number, ranking in enumerate((sparse_heads, by_role)):
+        file = ranking.save(tmp_path / str(number))
+        assert Ranking.load(file) == ranking == Ranking.load(file.parent)
 
 
 @pytest.mark.parametrize(
@@ -307,9 +316,9 @@ def test_a_saved_ranking_is_read_again_whole(
     [
         ({"pairs": 3}, "each of its 3 pairs"),
         ({"units": 4}, "from no unit to all"),
-        ({"seed": None}, "seed must be a whole number"),
+        ({"seed": None}, "seed is 'None': Input should be a valid integer"),
         ({"each": []}, "one value for each size"),
-        ({"more": 1}, "'more' is unknown"),
+        ({"more": 1}, "more is '1': Unexpected keyword argument"),
         ({"ranked": [{"unit": "L0H0:S1→END", "effect": 0.0, "low": 0.0, "high": 0.0}]}, "144 heads"),
         (
             {"ranked": [{"unit": "L0H0:S1", "effect": 0.0, "low": 0.0, "high": 0.0}]},
@@ -333,7 +342,7 @@ def test_a_call_that_means_nothing_is_refused(sparse: Model, sparse_heads: Ranki
         rank(sparse, "opposites", units=units)
     with pytest.raises(PromptError, match="has no pairs"):
         rank(sparse, Task("none", ()))
-    with pytest.raises(PromptError, match="a share lies above 0"):
+    with pytest.raises(PromptError, match="a share must be above 0"):
         sparse_heads.count(0)
 
 
@@ -345,9 +354,14 @@ def test_areas_of_a_hand_worked_curve() -> None:
     assert areas((0, 2), (0.0, 2.0)) == pytest.approx((1.0, 1.0))
 
 
+def rising(crossing: int) -> Callable[[list[int]], np.ndarray]:
+    """Two pairs of which nothing is explained below a size, and everything from it on."""
+    return lambda sizes: np.array([[float(size >= crossing)] * 2 for size in sizes])
+
+
 def test_few_units_are_measured_at_every_size_and_many_on_a_grid_that_ends_with_all() -> None:
-    assert sizes_to_measure(144) == list(range(145))
-    sizes = sizes_to_measure(20_000)
+    assert measure_curve(rising(100), 144)[0] == list(range(145))
+    sizes, _ = measure_curve(rising(20_001), 20_000)  # never reached: the grid alone
     assert len(sizes) < 40
     assert (sizes[0], sizes[-1]) == (0, 20_000)
     assert geometric(3, small=8, step=2) == [0, 1, 2, 3]
@@ -355,18 +369,17 @@ def test_few_units_are_measured_at_every_size_and_many_on_a_grid_that_ends_with_
 
 @pytest.mark.parametrize("crossing", [1, 9, 10, 777, 4999, 5000])
 def test_narrowing_finds_the_exact_count_of_a_rising_curve(crossing: int) -> None:
-    def measure(sizes: list[int]) -> np.ndarray:
-        return np.array([[1.0 if size >= crossing else 0.0] * 2 for size in sizes])
-
-    sizes = sizes_to_measure(5000)
-    more, values = narrowed(measure, sizes, measure(sizes), (0.8, 0.9))
-    assert first_at_least(more, values.mean(1).tolist(), 0.9) == crossing
-    assert more == sorted(set(more))
-    assert len(more) < len(sizes) + 60
+    sizes, values = measure_curve(rising(crossing), 5000)
+    assert first_at_least(sizes, values.mean(1).tolist(), 0.9) == crossing
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) < len(geometric(5000, small=8, step=1.5)) + 60
 
 
-def test_a_band_of_counts_is_wide_where_pairs_disagree_and_ends_in_never() -> None:
-    agree = [[0.0] * 6, [0.5] * 6, [1.0] * 6]
-    assert band_of_first((0, 1, 2), agree, 0.9, seed=0) == (2, 2)
-    disagree = [[0.0] * 6, [1.0] * 3 + [0.5] * 3, [1.0] * 3 + [0.7] * 3]
-    assert band_of_first((0, 1, 2), disagree, 0.85, seed=0) == (1, None)
+def test_a_band_of_counts_is_wide_where_pairs_disagree_and_ends_in_never(sparse_heads: Ranking) -> None:
+    def counts(share: float, *each: tuple[float, ...]) -> tuple[int | None, ...]:
+        curve = Curve.of((0, 1, 2), np.array(each), seed=0)
+        return replace(sparse_heads, keep=curve, each=each, seed=0).count(share)
+
+    assert counts(0.9, (0.0,) * 6, (0.5,) * 6, (1.0,) * 6) == (2, 2, 2)
+    disagree = ((0.0,) * 6, (1.0, 1.0, 1.0, 0.5, 0.5, 0.5), (1.0, 1.0, 1.0, 0.7, 0.7, 0.7))
+    assert counts(0.85, *disagree) == (2, 1, None)

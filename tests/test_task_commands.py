@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from conftest import random_model, save
+from fuzzing import small_circuit
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
@@ -27,10 +28,10 @@ from circuits.show.contrast import contrast_grid
 from circuits.show.curves import count_words, keep_curves
 from circuits.show.task_tables import contrast_blocks, ranking_blocks
 from circuits.show.text import plain
-from circuits.tasks.contrasts import Contrast, contrast, heads_of, random_count
+from circuits.tasks.compare import TaskComparison, compare
 from circuits.tasks.patterns import measure_panel
 from circuits.tasks.rank import rank
-from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking
+from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, heads_of, random_count
 from circuits.tasks.task import to_task
 
 WORDS = ("large", "hot", "fast", "old", "rich", "dark")
@@ -70,8 +71,8 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(room: Path) -> Contrast:
-    return contrast((load(room / "dense"), load(room / "sparse")), room / "words.jsonl", count=4)
+def found(room: Path) -> TaskComparison:
+    return compare(load(room / "dense"), load(room / "sparse"), task=room / "words.jsonl", count=4)
 
 
 def ranking_of(
@@ -282,17 +283,36 @@ def test_rank_takes_edges_and_the_way_of_the_mlps(room: Path) -> None:
 # Two models
 
 
-def test_both_models_are_asked_the_pairs_that_both_get_right(found: Contrast, room: Path) -> None:
+def test_both_models_are_asked_the_pairs_that_both_get_right(found: TaskComparison, room: Path) -> None:
     assert found.same_pairs and found.prompts[0].text == found.prompts[1].text
     assert len({ranking.pairs for couple in found.rankings for ranking in couple}) == 1
-    same = contrast((load(room / "dense"),) * 2, room / "words.jsonl", count=3, units=("heads",))
+    dense = load(room / "dense")
+    same = compare(dense, dense, task=room / "words.jsonl", count=3, units=("heads",))
     assert same.ratio("heads") == 1 and same.overlap == heads_of(same.ranking("heads")[0])
     assert all(str(each.before) == str(each.after) for each in same.changes)
     with pytest.raises(PromptError, match="edges were not ranked"):
         same.ranking("edges")
 
 
-def test_a_contrast_tells_counts_ratio_overlap_and_patterns(found: Contrast) -> None:
+def test_compare_refuses_what_does_not_go_together(room: Path) -> None:
+    compare_any: Any = compare
+    model, circuit = load(room / "dense"), small_circuit()
+    for first, second, options in (
+        (model, model, {}),
+        (model, model, {"task": "opposites", "share": 0.5}),
+        (circuit, model, {"task": "opposites"}),
+        (circuit, circuit, {"task": "opposites"}),
+        (circuit, circuit, {"units": ("heads",)}),
+    ):
+        with pytest.raises(
+            PromptError, match="two circuits with no more than a share=…, or two models on a task=…"
+        ):
+            compare_any(first, second, **options)
+    with pytest.raises(PromptError, match="at least one kind of unit: heads or edges"):
+        compare(model, model, task="opposites", units=())
+
+
+def test_a_comparison_tells_counts_ratio_overlap_and_patterns(found: TaskComparison) -> None:
     first, second = found.ranking("heads")
     counts = first.count(0.9)[0], second.count(0.9)[0]
     assert counts[0] and counts[1] and found.ratio("heads") == counts[0] / counts[1]
@@ -312,7 +332,7 @@ def test_a_contrast_tells_counts_ratio_overlap_and_patterns(found: Contrast) -> 
         assert str(each.after) in line
 
 
-def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(found: Contrast) -> None:
+def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(found: TaskComparison) -> None:
     figure = contrast_grid(found, titles=("GPT2", "Sparse GPT2"))
     words = [text.get_text() for text in figure.axes[0].texts]
     first, second = found.ranking("heads")
@@ -326,14 +346,14 @@ def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(foun
     assert [len(maps) for maps in found.maps] == [len(panel.heads) for panel in found.needed]
 
 
-def test_models_of_different_shape_are_not_set_side_by_side(found: Contrast) -> None:
+def test_models_of_different_shape_are_not_set_side_by_side(found: TaskComparison) -> None:
     other = replace(
         found, panels=(found.panels[0], replace(found.panels[1], heads=found.panels[1].heads[:3]))
     )
     assert other.overlap == () and "differ in shape" in plain(contrast_blocks([other]))
 
 
-def test_one_table_has_a_row_for_each_task_and_kind_of_unit(found: Contrast) -> None:
+def test_one_table_has_a_row_for_each_task_and_kind_of_unit(found: TaskComparison) -> None:
     short = replace(found, models=("mini", "mini-sparse"))
     text = plain(contrast_blocks([short, replace(short, task="other")]))
     table = text.split("\n\n")[0].split("\n")[3:]
@@ -396,7 +416,7 @@ def test_a_task_that_a_model_cannot_be_asked_is_told_and_the_others_are_kept(
 def test_a_misspelt_task_is_told_before_any_other_is_ranked(
     room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("circuits.contrasts.rank", lambda *_, **__: pytest.fail("nothing may be ranked"))
+    monkeypatch.setattr("circuits.tasks.compare.rank", lambda *_, **__: pytest.fail("nothing may be ranked"))
     result = run(
         "compare",
         "--tasks",
@@ -407,7 +427,7 @@ def test_a_misspelt_task_is_told_before_any_other_is_ranked(
     assert result.exit_code == 1 and "no task 'oposites'" in result.stderr
 
 
-def test_a_long_name_of_a_task_is_not_broken_in_the_table(found: Contrast) -> None:
+def test_a_long_name_of_a_task_is_not_broken_in_the_table(found: TaskComparison) -> None:
     table = (
         plain(contrast_blocks([replace(found, task="indirect_object"), found])).split("\n\n")[0].split("\n")
     )

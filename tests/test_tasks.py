@@ -1,9 +1,8 @@
-"""Tasks are what they say: right words at the named positions, answers that flip, and every item that was left out counted."""
+"""Tasks are what they say: right words at named positions, answers that flip, what is left out counted."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,10 +17,21 @@ from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.models.load import as_model, load
 from circuits.models.model import Model
 from circuits.prompts import Prompt
-from circuits.tasks.families import FAMILIES, Candidate, Marked, greater_than
-from circuits.tasks.judging import NO_ANSWER, SAME, SPLIT, UNEVEN, UNKNOWN, WRONG, judge
-from circuits.tasks.records import Item, Task
-from circuits.tasks.task import BEYOND, TASKS, YearsAfter, to_task
+from circuits.tasks.families import FAMILIES, Candidate, Marked, YearsAfter, greater_than
+from circuits.tasks.task import (
+    BEYOND,
+    NO_ANSWER,
+    SAME,
+    SPLIT,
+    TASKS,
+    UNEVEN,
+    UNKNOWN,
+    WRONG,
+    Item,
+    Task,
+    judge,
+    to_task,
+)
 from circuits.zoo import language
 
 OPPOSITE = 'The opposite of "large" is "'
@@ -48,7 +58,7 @@ def word(item: Item, role: str) -> str:
 
 def cut(rule: str, *, words: dict[str, str] | None = None) -> Model:
     """A small random model whose tokenizer cuts by another rule and calls some tokens by other names."""
-    vocabulary = {(words or {}).get(known, known): number for known, number in language.vocabulary().items()}
+    vocabulary = {(words or {}).get(word, word): number for word, number in language.vocabulary().items()}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token=language.UNKNOWN))
     made.pre_tokenizer = pre_tokenizers.Split(Regex(rule), behavior="removed", invert=True)
     tokenizer = PreTrainedTokenizerFast(
@@ -79,7 +89,7 @@ def test_the_same_seed_gives_the_same_task_and_another_seed_another(mini: Model,
 def test_the_model_says_the_answer_and_the_counterfactual_takes_its_lead_over_the_foil(
     mini: Model, name: str, left: float
 ) -> None:
-    """Opposites and names flip; a counterfactual sequence, in which a word stands twice, can leave `mini` with neither."""
+    """Opposites and names flip; a counterfactual sequence, which has a word twice, can leave neither."""
     for item in to_task(mini, name, count=6).items:
         sides = torch.tensor([item.pair.clean.tokens, other(item).tokens])
         said, metric = mini.logits(sides)[:, -1], item.pair.metric
@@ -91,11 +101,11 @@ def test_the_model_says_the_answer_and_the_counterfactual_takes_its_lead_over_th
 
 def test_opposites_differ_at_the_subject_alone_and_have_the_opposites_as_answer_and_foil(mini: Model) -> None:
     for item in to_task(mini, "opposites", count=8).items:
-        at = item.position("SUBJECT")
-        assert item.pair.differs_at == (at,) == (5,)
+        subject = item.position("SUBJECT")
+        assert item.pair.differs_at == (subject,) == (5,)
         opposite = language.FACTS["opposite"]
         assert item.pair.metric.answer_text == opposite[word(item, "SUBJECT")]
-        assert item.pair.metric.foil_text == opposite[other(item).words[at]]
+        assert item.pair.metric.foil_text == opposite[other(item).words[subject]]
 
 
 def test_roles_point_at_the_right_words_in_abba_and_baba(names: Task) -> None:
@@ -157,7 +167,7 @@ def test_where_a_digit_is_a_token_the_tens_digit_is_what_is_compared() -> None:
         str(digit) for digit in range(tens + 1, 10)
     ]
     assert candidate.clean.text.split(" to ")[0].endswith(f"{tens}9")  # no later year has the same tens digit
-    assert len(model.tokenize(candidate.clean.text)) == len(model.tokenize(candidate.other.text))
+    assert len(model.tokenize(candidate.clean.text)) == len(model.tokenize(candidate.counterfactual.text))
 
 
 # What is left out
@@ -168,12 +178,12 @@ def test_a_word_that_is_cut_in_two_is_counted() -> None:
     names = Marked.read("When[IO: Mary] and[S1: John] went to the store,[S2: John] gave a drink to")
     swapped = Marked.read("When[IO: Mary] and[S1: John] went to the store,[S2: Mary] gave a drink to")
     both = Marked.read("When[IO: Mary] and[S1: John] went to the store,[S2: Anna] gave a drink to")
-    asked = [
+    candidates = [
         Candidate(names, swapped, "Mary", "John"),
         Candidate(names, both, "Mary", "John"),
         Candidate(names, both, "Paul", "John"),
     ]
-    assert judge(model, asked) == [UNEVEN, SPLIT, SPLIT]
+    assert judge(model, candidates) == [UNEVEN, SPLIT, SPLIT]
     assert judge(model, [Candidate(Marked(names.text), Marked(both.text), "Mary", "John")]) == [NO_ANSWER]
 
 
@@ -181,7 +191,9 @@ def test_an_unknown_word_is_counted() -> None:
     model = cut(language.WORD, words={"Mary": "Maria"})
     written = [next(FAMILIES["indirect_object"](model, Random(seed))) for seed in range(40)]
     with_mary = [
-        found for found, item in zip(judge(model, written), written, strict=True) if "Mary" in item.clean.text
+        verdict
+        for verdict, each in zip(judge(model, written), written, strict=True)
+        if "Mary" in each.clean.text
     ]
     assert with_mary
     assert set(with_mary) == {UNKNOWN}
@@ -192,27 +204,20 @@ def test_a_model_that_answers_otherwise_is_left_with_no_pair_and_told_why(models
         to_task(models["gpt2"], "opposites", count=4)
 
 
-def test_left_out_items_are_counted_and_do_not_shorten_the_task(
-    mini: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every fourth candidate asks for what the model does not say."""
-
-    def some_wrong(model: Model, draw: Any) -> Any:
-        for number, candidate in enumerate(FAMILIES["opposites"](model, draw)):
-            yield replace(candidate, answer="weightless") if number % 4 == 0 else candidate
-
-    monkeypatch.setattr("circuits.tasks.FAMILIES", FAMILIES | {"opposites": some_wrong})
-    task = to_task(mini, "opposites", count=6)
+def test_left_out_items_are_counted_and_do_not_shorten_the_task(mini: Model, tmp_path: Path) -> None:
+    """Every fourth line asks for what the model does not say."""
+    opposite = list(language.FACTS["opposite"].items())[:10]
+    lines = [{"prompt": OPPOSITE.replace("large", word), "swap": {word: "weak"}} for word, _ in opposite]
+    for number, (line, (_, answer)) in enumerate(zip(lines, opposite, strict=True)):
+        line["answer"] = "weightless" if number % 4 == 0 else answer
+    task = to_task(mini, own(tmp_path, *lines), count=6)
     assert len(task) == 6
-    assert task.left_out == ((WRONG, 2),)
+    assert dict(task.left_out)[WRONG] == 2
     assert f"2 {WRONG}" in str(task)
 
 
 def test_an_unknown_task_says_which_there_are(mini: Model) -> None:
-    with pytest.raises(
-        PromptError,
-        match="no task 'oposites'; there are opposites, indirect_object, greater_than, induction, or the path",
-    ):
+    with pytest.raises(PromptError, match=f"no task 'oposites'; there are {', '.join(TASKS)}, or the path"):
         to_task(mini, "oposites")
     with pytest.raises(PromptError, match="at least one pair, not 0"):
         to_task(mini, "opposites", count=0)
@@ -223,7 +228,7 @@ def test_an_unknown_task_says_which_there_are(mini: Model) -> None:
 
 def test_every_position_has_a_name_and_no_two_the_same(names: Task) -> None:
     for item in names.items:
-        called = [item.name_of(at) for at in range(len(item.pair))]
+        called = [item.name_of(position) for position in range(len(item.pair))]
         assert len(set(called)) == len(called)
         assert called[0] == "0"
         assert called[item.position("S2") + 1] == "S2+1"
@@ -274,21 +279,21 @@ def test_own_items_are_read_with_roles_by_index_or_word_and_left_out_ones_counte
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "line 2: the item is not JSON"),
-        ('{"prompt": ' + "1" * 5000 + "}", "line 2: the item is not JSON"),
-        ("[1]", "line 2: an item is a JSON object with prompt"),
-        ({"prompt": OPPOSITE}, "line 2: give a 'counterfactual' or a 'swap'"),
+        ("{", "line 2: the item is not valid JSON"),
+        ('{"prompt": ' + "1" * 5000 + "}", "line 2: the item is not valid JSON"),
+        ("[1]", "line 2: the item: the value is '[1]': Input should be an object; an item has a"),
+        ({"prompt": OPPOSITE}, "line 2: give either a 'counterfactual' or a 'swap'"),
         (
             {"prompt": OPPOSITE, "swap": {"large": "hot"}, "counterfactual": "x"},
-            "line 2: give a 'counterfactual' or a 'swap'",
+            "line 2: give either a 'counterfactual' or a 'swap'",
         ),
-        ({"swap": {"large": "hot"}}, "line 2: there is no 'prompt'"),
-        ({"prompt": "", "swap": {"large": "hot"}}, "line 2: 'prompt' must be text"),
+        ({"swap": {"large": "hot"}}, "line 2: the item: prompt is"),
+        ({"prompt": "", "swap": {"large": "hot"}}, "line 2: 'prompt' is empty; give it some text"),
         ({"prompt": OPPOSITE, "swap": {"tiny": "hot"}}, "line 2: cannot swap 'tiny'"),
-        ({"prompt": OPPOSITE, "swap": ["large"]}, "line 2: 'swap' must be an object of words"),
+        ({"prompt": OPPOSITE, "swap": ["large"]}, "line 2: the item: swap is"),
         (
             {"prompt": OPPOSITE, "swap": {"large": "hot"}, "foils": "x"},
-            "line 2: no field 'foils'; an item has prompt",
+            "line 2: the item: foils is 'x': Unexpected keyword argument; an item has a prompt",
         ),
         (
             {"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 12}},
@@ -296,7 +301,7 @@ def test_own_items_are_read_with_roles_by_index_or_word_and_left_out_ones_counte
         ),
         (
             {"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 1.5}},
-            "line 2: 'roles' must be an object of positions",
+            "line 2: the item: roles.x.int is '1.5'",
         ),
     ],
 )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from circuits.models.model import Model
     from circuits.prompts import Prompt
-    from circuits.tasks.contrasts import Contrast
+    from circuits.tasks.compare import TaskComparison
     from circuits.tasks.patterns import PanelFigures
     from circuits.tasks.ranking import Ranking
 
@@ -114,10 +114,9 @@ def rank_command(
     """Rank the heads or edges of a task; say how many it takes."""
     from circuits.models.load import load
     from circuits.show.task_tables import ranking_blocks, ranking_values
-    from circuits.tasks.contrasts import PAIRS
     from circuits.tasks.patterns import measure_panel
     from circuits.tasks.rank import rank
-    from circuits.tasks.task import to_task
+    from circuits.tasks.task import PAIRS, to_task
 
     with progress() as note:
         known = load(model)
@@ -154,7 +153,7 @@ def compare_tasks(
     """
     from circuits.models.load import load
     from circuits.show.task_tables import contrast_blocks, contrast_values
-    from circuits.tasks.contrasts import contrast, to_same_task
+    from circuits.tasks.compare import compare, to_same_task
     from circuits.tasks.ranking import UNITS
 
     if len(models) != 2:
@@ -173,7 +172,7 @@ def compare_tasks(
         if not asked:
             raise missing[0]
         found = [
-            contrast((first, second), task, units=kinds, mlps=mlps, count=count, seed=seed, progress=note)
+            compare(first, second, task=task, units=kinds, mlps=mlps, count=count, seed=seed, progress=note)
             for task in asked
         ]
     for why in missing:
@@ -232,7 +231,8 @@ def _fill_with_ranking(room: Path, found: Ranking, panel: PanelFigures, model: M
     from circuits.show import head_grid, keep_curves, save_figure
     from circuits.show.contrast import ranking_panel
     from circuits.show.task_tables import ranking_values
-    from circuits.tasks.contrasts import heads_of, maps_of
+    from circuits.tasks.patterns import maps_of
+    from circuits.tasks.ranking import heads_of
 
     heads = heads_of(found)
     put(room / "ranking.json", _to_file(ranking_values(found, panel)))
@@ -240,7 +240,7 @@ def _fill_with_ranking(room: Path, found: Ranking, panel: PanelFigures, model: M
     save_figure(head_grid(ranking_panel(found, heads, maps_of(model, prompt, heads))), room, name="heads")
 
 
-def _fill_with_contrasts(room: Path, found: Sequence[Contrast]) -> None:
+def _fill_with_contrasts(room: Path, found: Sequence[TaskComparison]) -> None:
     """The files of one task, or a folder for each of several."""
     for number, each in enumerate(found):
         name = re.sub(r"[^\w.-]+", "-", each.task).strip("-.")[-60:] or "task"
@@ -250,7 +250,7 @@ def _fill_with_contrasts(room: Path, found: Sequence[Contrast]) -> None:
         _fill_with_contrast(inner, each)
 
 
-def _fill_with_contrast(room: Path, found: Contrast) -> None:
+def _fill_with_contrast(room: Path, found: TaskComparison) -> None:
     from circuits.show import contrast_grid, keep_curves, save_figure
     from circuits.show.task_tables import contrast_values, ranking_values
 

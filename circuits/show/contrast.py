@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from circuits.heads import Head
-    from circuits.tasks.contrasts import Contrast
+    from circuits.tasks.compare import TaskComparison
     from circuits.tasks.ranking import Ranking
 
 
 def contrast_grid(
-    found: Contrast, *, titles: Sequence[str] | None = None, per_row: int = 9, figure: Figure | None = None
+    found: TaskComparison,
+    *,
+    titles: Sequence[str] | None = None,
+    per_row: int = 9,
+    figure: Figure | None = None,
 ) -> Figure:
     """Both models' heads for 90%, the first above the second; `titles` are one for each, by default the models' names."""
     names = found.models if titles is None else tuple(titles)

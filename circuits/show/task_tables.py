@@ -1,7 +1,7 @@
-"""Rankings and contrasts as readable text and as plain values for JSON: what is said of a task is decided here, once.
+"""Rankings and comparisons of tasks as readable text and as plain values for JSON: what is said of a task is decided here, once.
 
 1. A ranking: the task, its protocol and what was left out; how many units each share takes, beside random orders; the strongest units.
-2. Contrasts: one table with a row for each task and kind of unit; of a single task also all shares, the heads that both models take,
+2. Comparisons: one table with a row for each task and kind of unit; of a single task also all shares, the heads that both models take,
    and the panel's figures before and after.
 """
 
@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from circuits.heads import Head
 from circuits.show.text import Block, visible
-from circuits.tasks.contrasts import SHARE, Contrast, random_count
+from circuits.tasks.compare import TaskComparison
 from circuits.tasks.patterns import PanelFigures, changed
-from circuits.tasks.ranking import SHARES, Protocol, Ranking
+from circuits.tasks.ranking import EXPLAINED, SHARES, Protocol, Ranking, random_count
 
 _MOST_UNITS: Final = 16  # rows of the table of strongest units
 _MOST_CHANGES: Final = 20
@@ -62,7 +62,7 @@ def _counts(ranking: Ranking) -> Block:
 
 
 def _strongest(ranking: Ranking, panel: PanelFigures) -> Block:
-    count = ranking.count(SHARE)[0]
+    count = ranking.count(EXPLAINED)[0]
     listed = ranking.ranked[:_MOST_UNITS]
     rows = []
     for place, known in enumerate(listed, 1):
@@ -77,19 +77,22 @@ def _strongest(ranking: Ranking, panel: PanelFigures) -> Block:
     return Block(f"Single effects, strongest first{cut}", columns=columns, rows=tuple(rows), marked=marked)
 
 
-# Contrasts
+# Comparisons
 
 
-def contrast_blocks(found: Sequence[Contrast]) -> list[Block]:
+def contrast_blocks(found: Sequence[TaskComparison]) -> list[Block]:
     """One table of all tasks; of a single task also what is behind it."""
     told = [contrast_table(found), _protocols(found)]
     if len(found) == 1:
         told += [_shares(found[0]), _shared(found[0])]
-        told += [_panels(found[0].needed, f"heads for {SHARE:.0%}"), _panels(found[0].panels, "all heads")]
+        told += [
+            _panels(found[0].needed, f"heads for {EXPLAINED:.0%}"),
+            _panels(found[0].panels, "all heads"),
+        ]
     return told
 
 
-def contrast_table(found: Sequence[Contrast]) -> Block:
+def contrast_table(found: Sequence[TaskComparison]) -> Block:
     """A row for each task and kind of unit: how many explain 90% in each model, the ratio, and how many it takes in random order."""
     first, second = (visible(name) for name in found[0].models)
     rows = []
@@ -97,15 +100,15 @@ def contrast_table(found: Sequence[Contrast]) -> Block:
         for couple in each.rankings:
             units = couple[0].protocol.units
             chance = " / ".join(_number(random_count(ranking)) for ranking in couple)
-            told = [_with_band(ranking, SHARE) for ranking in couple]
+            told = [_with_band(ranking, EXPLAINED) for ranking in couple]
             protocol = " / ".join(dict.fromkeys(_short(ranking.protocol) for ranking in couple))
             rows.append((visible(each.task), units, protocol, *told, _ratio(each.ratio(units)), chance))
     columns = (
         "task",
         "units",
         "protocol",
-        f"{_name(SHARE)} {first}",
-        f"{_name(SHARE)} {second}",
+        f"{_name(EXPLAINED)} {first}",
+        f"{_name(EXPLAINED)} {second}",
         "ratio",
         "random order",
     )
@@ -115,13 +118,13 @@ def contrast_table(found: Sequence[Contrast]) -> Block:
         )
     )
     return Block(
-        f"How many explain {SHARE:.0%}, MLPs {mlps}: {first} against {second}",
+        f"How many explain {EXPLAINED:.0%}, MLPs {mlps}: {first} against {second}",
         columns=columns,
         rows=tuple(rows),
     )
 
 
-def _protocols(found: Sequence[Contrast]) -> Block:
+def _protocols(found: Sequence[TaskComparison]) -> Block:
     """Every protocol of the table in words, and the pairs that were asked."""
     protocols = dict.fromkeys(
         ranking.protocol for each in found for couple in each.rankings for ranking in couple
@@ -139,7 +142,7 @@ def _protocols(found: Sequence[Contrast]) -> Block:
     return Block("What was measured", rows=tuple(rows))
 
 
-def _shares(found: Contrast) -> Block:
+def _shares(found: TaskComparison) -> Block:
     rows = []
     for couple in found.rankings:
         units = couple[0].protocol.units
@@ -161,10 +164,10 @@ def _shares(found: Contrast) -> Block:
     )
 
 
-def _shared(found: Contrast) -> Block:
+def _shared(found: TaskComparison) -> Block:
     """The heads that both take, and what became of their maps."""
     counts = [len(panel.heads) for panel in found.needed]
-    title = f"Heads for {SHARE:.0%}: {counts[0]} in {visible(found.models[0])}, {counts[1]} in {visible(found.models[1])}"
+    title = f"Heads for {EXPLAINED:.0%}: {counts[0]} in {visible(found.models[0])}, {counts[1]} in {visible(found.models[1])}"
     if not found.comparable:
         return Block(title, ("the models differ in shape, so their heads cannot be set side by side",))
     either = len({*found.needed[0].heads, *found.needed[1].heads})
@@ -176,7 +179,7 @@ def _shared(found: Contrast) -> Block:
     return Block(title, (line, *more), ("head", *_map_columns(found)), rows)
 
 
-def _map_columns(found: Contrast) -> tuple[str, str]:
+def _map_columns(found: TaskComparison) -> tuple[str, str]:
     return f"map in {visible(found.models[0])}", f"map in {visible(found.models[1])}"
 
 
@@ -241,8 +244,8 @@ def panel_values(panel: PanelFigures) -> dict[str, Any]:
     return record | {"kinds": dict(panel.kinds)}
 
 
-def contrast_values(found: Contrast) -> dict[str, Any]:
-    """A contrast for JSON: counts and ratios for each kind of unit, shared heads with their maps, panels."""
+def contrast_values(found: TaskComparison) -> dict[str, Any]:
+    """A comparison for JSON: counts and ratios for each kind of unit, shared heads with their maps, panels."""
     units = {}
     for couple in found.rankings:
         kind = couple[0].protocol.units

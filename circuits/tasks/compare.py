@@ -1,15 +1,68 @@
-"""Two circuits of the same question, side by side: usually a dense model and its sparse twin."""
+"""`compare`: two circuits of one question, or two models on one task, such as a dense one and its twin.
+
+1. Two circuits: the mapping in front of the first, in both: totals, carriers, open edges, heads that moved.
+2. Two models: both are asked the pairs that both get right; where they share none (their tokens differ), each
+   is asked its own. Heads, edges or both are ranked by the same protocol. Maps and panels are measured on the
+   clean prompts, for the heads that explain 90% and for all heads.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, overload
+
+import numpy as np
 
 from circuits.errors import PromptError
 from circuits.heads import Head
+from circuits.links import Progress, silent
+from circuits.models.load import as_model
+from circuits.models.model import Model
+from circuits.prompts import Prompt
+from circuits.tasks.patterns import Changed, PanelFigures, changed, maps_of, measure_panel
+from circuits.tasks.rank import rank
+from circuits.tasks.ranking import EXPLAINED, UNITS, Mlps, Ranking, Units, heads_of
+from circuits.tasks.task import PAIRS, Task, to_task
 from circuits.tracing.records import SHARE, Circuit, Mapping
 
+Maps = tuple[np.ndarray, ...]  # (query, key), one for each head
 _NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
+
+
+@overload
+def compare(first: Circuit, second: Circuit, *, share: float = SHARE) -> Comparison: ...
+@overload
+def compare(
+    first: Any,
+    second: Any,
+    *,
+    task: str | Path | tuple[Task, Task],
+    units: Sequence[Units] = UNITS,
+    mlps: Mlps = "computed",
+    count: int | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> TaskComparison: ...
+def compare(
+    first: Any, second: Any, *, share: float | None = None, task: Any = None, **options: Any
+) -> Comparison | TaskComparison:
+    """How two models answer the same question.
+
+    Two circuits are compared by the mapping in front of `first`, with the carriers of a `share`. Two models
+    are compared on a `task`: its name, its path, or one Task for each model. The other options are those of
+    `rank`, except that `units` is a sequence, by default heads and edges.
+    """
+    are_circuits = [isinstance(each, Circuit) for each in (first, second)]
+    if all(are_circuits) and task is None and not options:
+        return _compare_circuits(first, second, SHARE if share is None else share)
+    if any(are_circuits) or task is None or share is not None:
+        raise PromptError("compare two circuits with no more than a share=…, or two models on a task=…")
+    return _compare_on_task((as_model(first), as_model(second)), task, **options)
+
+
+# Two circuits
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +72,9 @@ class Moved:
     head: Head
     before: float
     after: float
+
+    def __str__(self) -> str:
+        return f"{self.head} {self.before:+.2f} → {self.after:+.2f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,39 +110,32 @@ class Comparison:
         return len(self.overlap) / len(either) if either else 0.0
 
     def __str__(self) -> str:
-        lines = [f"{'':16}{self.names[0]:>20}{self.names[1]:>20}"]
-
-        def line(name: str, *values: str) -> None:
-            lines.append(f"{name:16}{values[0]:>20}{values[1]:>20}")
-
-        line(f"total {self.key}→{self.query}", *(f"{total:.3f}" for total in self.totals))
-        line(f"heads for {self.share:.0%}", *(str(len(heads)) for heads in self.carriers))
-        line("modulation", *(f"{value:.0%}" for value in self.modulations))
-        line(
-            "open edges",
-            *(f"{count} of {whole}" for count, whole in zip(self.open_edges, self.edges, strict=True)),
-        )
-        lines += [
-            f"{name}: {' '.join(map(str, heads)) or 'none'}"
-            for name, heads in zip(self.names, self.carriers, strict=True)
+        opened = [f"{count} of {edges}" for count, edges in zip(self.open_edges, self.edges, strict=True)]
+        rows = [
+            ("", *self.names),
+            (f"total {self.key}→{self.query}", *(f"{total:.3f}" for total in self.totals)),
+            (f"heads for {self.share:.0%}", *(str(len(heads)) for heads in self.carriers)),
+            ("modulation", *(f"{modulation:.0%}" for modulation in self.modulations)),
+            ("open edges", *opened),
         ]
-        lines.append(
-            f"shared: {' '.join(map(str, self.overlap)) or 'none'} ({self.jaccard:.0%} of all carriers of either)"
-        )
+        lines = [f"{name:16}{first:>20}{second:>20}" for name, first, second in rows]
+        lines += [f"{name}: {_names(heads)}" for name, heads in zip(self.names, self.carriers, strict=True)]
+        lines.append(f"shared: {_names(self.overlap)} ({self.jaccard:.0%} of all carriers of either)")
         if self.moved:
-            lines.append(
-                "moved: " + ", ".join(f"{m.head} {m.before:+.2f} → {m.after:+.2f}" for m in self.moved[:5])
-            )
+            lines.append(f"moved: {', '.join(map(str, self.moved[:5]))}")
         return "\n".join(lines)
 
 
-def compare(first: Circuit, second: Circuit, *, share: float = SHARE) -> Comparison:
-    """How two models carry the same mapping: the one asked for in `first`, or its strongest."""
+def _names(heads: Sequence[Head]) -> str:
+    return " ".join(map(str, heads)) or "none"
+
+
+def _compare_circuits(first: Circuit, second: Circuit, share: float) -> Comparison:
     before = first.mapping()
-    if len(first.prompt) != len(second.prompt):
-        raise PromptError(
-            f"the two circuits have prompts of {len(first.prompt)} and {len(second.prompt)} tokens; compare circuits of the same prompt"
-        )
+    lengths = (len(first.prompt), len(second.prompt))
+    if lengths[0] != lengths[1]:
+        different = f"the two circuits have prompts of {lengths[0]} and {lengths[1]} tokens"
+        raise PromptError(f"{different}; compare circuits of the same prompt")
     after = second.mapping(before.key, before.query)
     return Comparison(
         names=(first.source.name, second.source.name),
@@ -103,8 +152,97 @@ def compare(first: Circuit, second: Circuit, *, share: float = SHARE) -> Compari
 
 
 def _moved(before: Mapping, after: Mapping) -> tuple[Moved, ...]:
-    was, now = ({known.head: known.effect for known in mapping.heads} for mapping in (before, after))
+    was, now = ({each.head: each.effect for each in mapping.heads} for mapping in (before, after))
     if was.keys() != now.keys():
         return ()
-    changed = (Moved(head, was[head], now[head]) for head in was if abs(now[head] - was[head]) >= _NOTICEABLE)
-    return tuple(sorted(changed, key=lambda m: (-abs(m.after - m.before), m.head)))
+    moved = (Moved(head, was[head], now[head]) for head in was if abs(now[head] - was[head]) >= _NOTICEABLE)
+    return tuple(sorted(moved, key=lambda each: (-abs(each.after - each.before), each.head)))
+
+
+# Two models on one task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskComparison:
+    """One task in two models."""
+
+    task: str
+    models: tuple[str, str]
+    same_pairs: bool  # both were asked the same pairs
+    prompts: tuple[Prompt, Prompt]  # the first clean prompt of each, whose maps are shown
+    rankings: tuple[tuple[Ranking, Ranking], ...]  # one couple for each kind of unit
+    needed: tuple[PanelFigures, PanelFigures]  # the heads that explain 90%, in ranked order
+    panels: tuple[PanelFigures, PanelFigures]  # all heads
+    maps: tuple[Maps, Maps] = field(repr=False, compare=False)  # of `needed`, on `prompts`
+
+    def ranking(self, units: Units) -> tuple[Ranking, Ranking]:
+        """Both rankings of heads or of edges."""
+        for couple in self.rankings:
+            if couple[0].protocol.units == units:
+                return couple
+        raise PromptError(f"{units} were not ranked here; ask for them with units=({units!r},)")
+
+    def ratio(self, units: Units, share: float = EXPLAINED) -> float | None:
+        """How many times more the first needs; None where either never reaches the share."""
+        first, second = (ranking.count(share)[0] for ranking in self.ranking(units))
+        return None if first is None or not second else first / second
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a head's name means the same head in both models."""
+        return self.panels[0].heads == self.panels[1].heads
+
+    @property
+    def changes(self) -> tuple[Changed, ...]:
+        """The heads that both models take, with their patterns in each; none if models differ in shape."""
+        return changed(*self.needed) if self.comparable else ()
+
+    @property
+    def overlap(self) -> tuple[Head, ...]:
+        """The heads that both models take, in the order of the first."""
+        return tuple(each.head for each in self.changes)
+
+
+def to_same_task(
+    models: tuple[Model, Model], name: str | Path, *, count: int | None = None, **options: Any
+) -> tuple[Task, Task]:
+    """The task for each model with the pairs that both get right or, where there are none, with its own."""
+    wanted = PAIRS if count is None else count
+    first, second = (to_task(model, name, count=wanted, **options) for model in models)
+    others = set(_texts(second))
+    shared = [texts for texts in _texts(first) if texts in others]
+    return (_only(first, shared), _only(second, shared)) if shared else (first, second)
+
+
+def _texts(task: Task) -> list[tuple[str, str]]:
+    return [(pair.clean.text, str(pair.counterfactual)) for pair in task.pairs]
+
+
+def _only(task: Task, texts: Sequence[tuple[str, str]]) -> Task:
+    """The task with the pairs of these texts, in their order."""
+    by_text = dict(zip(_texts(task), task.items, strict=True))
+    items = tuple(by_text[each] for each in dict.fromkeys(texts))
+    dropped = len(task) - len(items)
+    reasons = (("are not among those of the other model", dropped),) if dropped else ()
+    return replace(task, items=items, left_out=(*task.left_out, *reasons))
+
+
+def _compare_on_task(
+    models: tuple[Model, Model], task: Any, units: Sequence[Units] = UNITS, **options: Any
+) -> TaskComparison:
+    if not units:
+        raise PromptError(f"name at least one kind of unit: {' or '.join(UNITS)}")
+    drawing = {name: value for name, value in options.items() if name != "mlps"}
+    tasks = task if isinstance(task, tuple) else to_same_task(models, task, **drawing)
+    sides = [_measured(*side, units, **options) for side in zip(models, tasks, strict=True)]
+    names, prompts, rankings, needed, panels, maps = zip(*sides, strict=True)
+    couples, same_pairs = tuple(zip(*rankings, strict=True)), _texts(tasks[0]) == _texts(tasks[1])
+    return TaskComparison(tasks[0].name, names, same_pairs, prompts, couples, needed, panels, maps)
+
+
+def _measured(model: Model, task: Task, units: Sequence[Units], **options: Any) -> tuple[Any, ...]:
+    """One side: the model's name, the prompt that is shown, a ranking for each kind of unit, panels, maps."""
+    rankings = [rank(model, task, units=kind, **options) for kind in units]
+    heads, prompt = heads_of(rankings[0]), task.pairs[0].clean
+    panels = (measure_panel(model, task, heads=heads), measure_panel(model, task))
+    return model.name, prompt, rankings, *panels, maps_of(model, prompt, heads)

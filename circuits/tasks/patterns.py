@@ -1,69 +1,58 @@
-"""What kind of attention map a head has, and what a panel of maps shows, in one model and from one model to another.
+"""What kind of attention map a head has, and what a panel of maps shows, in one model and between two.
 
-A map is (query, key), causal, its rows summing to 1, or to less where gates are shut. Query 0 has nothing to choose and is left out.
+A map is (query, key), causal, its rows summing to 1, or to less where gates are shut. Query 0 has no choice:
+it is left out.
 
-1. A line is a set of cells: `first token` (key 0), `diagonal` (the query itself), `offset d` (d before the query, from 1 to half the
-   prompt, never key 0) and `stripes` (later keys that more than half of the queries behind them read, and three at least).
-2. A line's score is its share of the mass of the queries that cross it, set against an even spread of the same rows:
-   0 is no more than even, 1 is all of it. A query reads a cell if it gives it 0.15 of the way from even to all; a line that
-   fewer than three queries read is no line, and scores 0.
-3. `peak` is the largest share in a row, set against even in the same way; `mass` is the sum of a row. Both are means over queries,
-   `peak` weighted by mass.
-4. Over several prompts the scores are means weighted by mass; the offset is the one that is strongest on average.
-5. The kind, by the first rule that holds: `nearly empty` below a mass of 0.05; the name of a line that scores 0.5 or more if no other
-   scores 0.25; `hybrid` if any line scores 0.25; `dots` with a peak of 0.5 or more (sharp, but on no line); else `diffuse`.
+1. A line is a set of cells: `first token` (key 0), `diagonal` (the query itself), `offset d` (d before the
+   query, up to half the prompt, never key 0), `stripes` (later keys that three queries or more, and more than
+   half of those behind them, read).
+2. A line's score is its share of the mass of the queries that cross it, set against an even spread of
+   the same rows: 0 is no more than even, 1 is all. A query reads a cell that has 0.15 of the way from even to
+   all; a line that fewer than three queries read scores 0.
+3. `peak` is the largest share in a row, set against even in the same way; `mass` is the sum of a row. Both
+   are means over queries, `peak` weighted by mass. Over several prompts scores are means weighted by mass,
+   and the offset is the one that is strongest on average.
+4. The kind, by the first rule that holds: `nearly empty` below a mass of 0.05; the name of a line that scores
+   0.5 or more if no other scores 0.25; `hybrid` if any line scores 0.25; `dots` with a peak of 0.5 or more;
+   else `diffuse`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import torch
 
 from circuits.errors import EdgeError, PromptError
 from circuits.heads import Head
-from circuits.models.hooks import PATTERN, Edit
+from circuits.models.hooks import PATTERN
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Prompt
-
-if TYPE_CHECKING:
-    from circuits.tasks.records import Task
+from circuits.tasks.task import Task, of_equal_length
 
 Kind = Literal["first token", "diagonal", "offset", "stripes", "hybrid", "diffuse", "dots", "nearly empty"]
-KINDS: Final[tuple[Kind, ...]] = (
-    "first token",
-    "diagonal",
-    "offset",
-    "stripes",
-    "hybrid",
-    "diffuse",
-    "dots",
-    "nearly empty",
-)
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 EMPTY: Final = 0.05
 DOMINANT: Final = 0.5
 PRESENT: Final = 0.25
 READ: Final = 0.15  # of the way from an even spread to everything
 FEWEST: Final = 3  # queries that make a line
 PEAK: Final = 0.5
-_BATCH: Final = 16  # prompts that run together
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What kind of map it is, and the scores that say so (0…1 each; `distance` is that of the strongest offset, 0 where there is none)."""
+    """What kind of map it is, and the scores that say so, 0…1 each."""
 
     kind: Kind
     first: float
     diagonal: float
     offset: float
-    distance: int
+    distance: int  # of the strongest offset, 0 where there is none
     stripes: float
     peak: float
     mass: float
@@ -74,7 +63,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class PanelFigures:
-    """What a panel of maps shows, averaged over prompts. Shares are of all mass in the panel from queries after the first."""
+    """What a panel of maps shows, averaged over prompts. Shares are of the mass of queries 1 and later."""
 
     model: str
     prompts: int
@@ -93,16 +82,15 @@ class PanelFigures:
         """The pattern of one head of the panel."""
         wanted = Head.parse(head)
         if wanted not in self.heads:
-            raise EdgeError(
-                f"no head {wanted} in this panel of {self.model}; it has {' '.join(map(str, self.heads)) or 'none'}"
-            )
+            heads = " ".join(map(str, self.heads)) or "none"
+            raise EdgeError(f"no head {wanted} in this panel of {self.model}; it has {heads}")
         return self.patterns[self.heads.index(wanted)]
 
     @property
     def kinds(self) -> tuple[tuple[Kind, int], ...]:
         """How many heads are of each kind."""
-        found = [pattern.kind for pattern in self.patterns]
-        return tuple((kind, found.count(kind)) for kind in KINDS if kind in found)
+        kinds = [pattern.kind for pattern in self.patterns]
+        return tuple((kind, kinds.count(kind)) for kind in KINDS if kind in kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +102,8 @@ class Changed:
     after: Pattern
 
     def __str__(self) -> str:
-        return (
-            f"{self.head} {self.before} → {self.after}"
-            if str(self.before) != str(self.after)
-            else f"{self.head} {self.before}"
-        )
+        after = f" → {self.after}" if str(self.before) != str(self.after) else ""
+        return f"{self.head} {self.before}{after}"
 
 
 def changed(before: PanelFigures, after: PanelFigures) -> tuple[Changed, ...]:
@@ -134,18 +119,17 @@ def measure_panel(
     model: Any, task: Task | Sequence[Prompt], *, heads: Sequence[str | Head] | None = None
 ) -> PanelFigures:
     """What the maps of these heads (by default all) show on the clean prompts of a task."""
-    known = as_model(model)
-    prompts = _prompts_of(task)
-    chosen = _all_heads(known) if heads is None else tuple(_checked(known, head) for head in heads)
-    layers, places = [head.layer for head in chosen], [head.index for head in chosen]
-    maps = [
-        each[layers, places] for each in attention_maps(known, prompts)
-    ]  # (head, query, key) for each prompt
+    model = as_model(model)
+    prompts = [pair.clean for pair in task.pairs] if isinstance(task, Task) else task
+    if not prompts:
+        raise PromptError("a panel needs at least one prompt")
+    chosen = _heads(model, heads)
+    maps = [each[*_indices(chosen)] for each in attention_maps(model, prompts)]  # (head, query, key) each
     patterns = _patterns([_score(each) for each in maps])
     totals = np.sum([_tally(each) for each in maps], axis=0) / len(maps)
     mass, first, diagonal, opened, edges, peak, peaked, rows = totals.tolist()
     return PanelFigures(
-        model=known.name,
+        model=model.name,
         prompts=len(prompts),
         heads=chosen,
         patterns=patterns,
@@ -161,67 +145,55 @@ def measure_panel(
 
 
 def attention_maps(model: Model, prompts: Sequence[Prompt]) -> list[np.ndarray]:
-    """The maps (layer, head, query, key) of every prompt, gate applied; prompts of one length run together."""
-    found: dict[int, np.ndarray] = {}
-    for part in _batches(prompts):
-        kept: dict[int, np.ndarray] = {}
-        tokens = torch.tensor([prompts[at].tokens for at in part], device=model.device)
-        with model.hooked([_keeps(layer, kept) for layer in range(model.n_layers)]):
-            model.logits(tokens)
-        for number, at in enumerate(part):
-            found[at] = np.stack([kept[layer][number] for layer in range(model.n_layers)])
-    return [found[at] for at in range(len(prompts))]
+    """The maps (layer, head, query, key) of every prompt, gate applied."""
+    maps: dict[int, np.ndarray] = {}
+    for part in of_equal_length(enumerate(prompts)):
+        tokens = torch.tensor([prompts[index].tokens for index in part], device=model.device)
+        maps |= zip(part, _run(model, tokens), strict=True)
+    return [maps[index] for index in range(len(prompts))]
 
 
-def _batches(prompts: Sequence[Prompt]) -> Iterator[list[int]]:
-    order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
-    for _, same in groupby(order, key=lambda at: len(prompts[at])):
-        group = list(same)
-        yield from (group[start : start + _BATCH] for start in range(0, len(group), _BATCH))
+def maps_of(model: Model, prompt: Prompt, heads: Sequence[Head]) -> tuple[np.ndarray, ...]:
+    """The maps (query, key) of these heads on one prompt."""
+    return tuple(attention_maps(model, [prompt])[0][*_indices(heads)])
 
 
-def _keeps(layer: int, kept: dict[int, np.ndarray]) -> Edit:
-    def keep(tensor: torch.Tensor, hook: Any) -> None:
-        kept[layer] = tensor.float().cpu().numpy()
+def _run(model: Model, tokens: torch.Tensor) -> np.ndarray:
+    """The maps (prompt, layer, head, query, key) of one run."""
+    layers: list[np.ndarray] = []
 
-    return PATTERN.format(layer), keep
+    def keep(pattern: torch.Tensor, hook: Any) -> None:
+        layers.append(pattern.float().cpu().numpy())
 
-
-def _prompts_of(task: Task | Sequence[Prompt]) -> tuple[Prompt, ...]:
-    prompts = tuple(task) if isinstance(task, Sequence) else tuple(pair.clean for pair in task.pairs)
-    if not prompts:
-        raise PromptError("a panel needs at least one prompt")
-    return prompts
+    with model.hooked([(PATTERN.format(layer), keep) for layer in range(model.n_layers)]):
+        model.logits(tokens)
+    return np.stack(layers, 1)
 
 
-def _all_heads(model: Model) -> tuple[Head, ...]:
-    return tuple(Head(layer, index) for layer in range(model.n_layers) for index in range(model.n_heads))
+def _heads(model: Model, names: Sequence[str | Head] | None) -> tuple[Head, ...]:
+    """The named heads, which must exist, or all."""
+    every = tuple(Head(layer, index) for layer in range(model.n_layers) for index in range(model.n_heads))
+    heads = every if names is None else tuple(map(Head.parse, names))
+    for head in heads:
+        if head.layer >= model.n_layers or head.index >= model.n_heads:
+            sizes = f"{model.n_layers} layers of {model.n_heads} heads"
+            raise EdgeError(f"{model.name} has no head {head}; it has {sizes}")
+    return heads
 
 
-def _checked(model: Model, head: str | Head) -> Head:
-    known = Head.parse(head)
-    if known.layer >= model.n_layers or known.index >= model.n_heads:
-        raise EdgeError(
-            f"{model.name} has no head {known}; it has {model.n_layers} layers of {model.n_heads} heads"
-        )
-    return known
+def _indices(heads: Sequence[Head]) -> tuple[list[int], list[int]]:
+    return [head.layer for head in heads], [head.index for head in heads]
 
 
 def _tally(maps: np.ndarray) -> np.ndarray:
-    """Of the maps (head, query, key) of one prompt: mass, that on key 0, that on the diagonal, open edges, edges, peaks, peaked, rows."""
+    """Of one prompt: mass, mass on key 0 and on the diagonal, open edges, edges, peaks, peaked, rows."""
     heads, length = maps.shape[0], maps.shape[-1]
     later = maps[:, 1:].astype(float)
-    own = np.diagonal(later, offset=1, axis1=1, axis2=2)
-    peaked = (np.tril(later, k=0) > PEAK).any((1, 2))  # row 0 of `later` is query 1, so this is key < query
-    largest = later.max((1, 2), initial=0.0)
-    counts = (
-        (maps > 0).sum(),
-        heads * length * (length + 1) / 2,
-        largest.sum(),
-        peaked.sum(),
-        heads * (length - 1),
-    )
-    return np.array([later.sum(), later[..., 0].sum(), own.sum(), *counts], dtype=float)
+    diagonal = np.diagonal(later, offset=1, axis1=1, axis2=2)
+    peaked = (np.tril(later) > PEAK).any((1, 2))  # row 0 of `later` is query 1, so this is key < query
+    mass = [later.sum(), later[..., 0].sum(), diagonal.sum()]
+    edges = [(maps > 0).sum(), heads * length * (length + 1) / 2]
+    return np.array([*mass, *edges, later.max((1, 2), initial=0.0).sum(), peaked.sum(), heads * (length - 1)])
 
 
 # Scores and kinds
@@ -235,87 +207,66 @@ def classify(maps: np.ndarray | Sequence[np.ndarray]) -> Pattern:
     return _patterns([_score(each[None]) for each in several])[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    """Of every head on one prompt. Offsets are from 1 on."""
-
-    lines: np.ndarray  # (head, 3): first token, diagonal, stripes
-    offsets: np.ndarray  # (head, offset)
-    peak: np.ndarray  # (head)
-    mass: np.ndarray  # (head)
-
-
-def _score(maps: np.ndarray) -> _Scores:
+def _score(maps: np.ndarray) -> np.ndarray:
+    """Of one prompt, (score, head): mass, peak, first token, diagonal, stripes, and offsets 1, 2, …"""
     length = maps.shape[-1]
     if length < 2:
         raise PromptError("a map of one position has nothing to choose; give prompts of two tokens or more")
     weights = maps[:, 1:].astype(float)  # (head, query, key), queries 1…
     rows = weights.sum(-1)  # (head, query)
-    shares = np.divide(weights, rows[..., None], out=np.zeros_like(weights), where=rows[..., None] > 0)
+    shares = _ratio(weights, rows[..., None])
     even = 1.0 / np.arange(2, length + 1)
     read = shares >= (even + READ * (1 - even))[:, None]
     query, key = np.arange(1, length)[:, None], np.arange(length)[None]
-    on = partial(_on, weights=weights, rows=rows, read=read, even=even)
+
+    def above_even(cells: np.ndarray) -> np.ndarray:
+        """How far above an even spread the mass on these cells is, from 0 to 1, for each head."""
+        expected = (rows * cells.sum(-1) * even).sum(-1)
+        most = (rows * cells.any(-1)).sum(-1) - expected
+        score = _ratio((weights * cells).sum((-1, -2)) - expected, most, least=1e-12)
+        readers = (read & cells).any(-1).sum(-1)
+        return np.clip(score, 0, 1) * (readers >= FEWEST)
+
     columns = (key > 0) & (key < query)
-    behind = (columns & (rows > 0)[..., None]).sum(
-        1
-    )  # (head, key): queries that could read it and read anything
+    behind = (columns & (rows > 0)[..., None]).sum(1)  # (head, key): queries that could read it and read some
     readers = (read & columns).sum(1)
     stripes = columns & ((readers >= FEWEST) & (readers > behind / 2))[:, None]
-    lines = [on(np.broadcast_to(key == 0, columns.shape)), on(key == query), on(stripes)]
-    offsets = [on((key == query - distance) & (key > 0)) for distance in range(1, length // 2 + 1)]
+    offsets = ((key == query - distance) & (key > 0) for distance in range(1, length // 2 + 1))
+    lines = (np.broadcast_to(key == 0, columns.shape), key == query, stripes, *offsets)
     sharp = np.clip((shares.max(-1) - even) / (1 - even), 0, 1)  # (head, query)
-    peak = np.divide((sharp * rows).sum(-1), rows.sum(-1), out=np.zeros(len(maps)), where=rows.sum(-1) > 0)
-    return _Scores(np.stack(lines, 1), np.stack(offsets, 1), peak, rows.mean(-1))
+    peak = _ratio((sharp * rows).sum(-1), rows.sum(-1))
+    return np.stack([rows.mean(-1), peak, *map(above_even, lines)])
 
 
-def _on(
-    cells: np.ndarray, *, weights: np.ndarray, rows: np.ndarray, read: np.ndarray, even: np.ndarray
-) -> np.ndarray:
-    """How far above an even spread the mass on these cells is, from 0 to 1, for each head."""
-    crossed = cells.any(-1)  # (query) or (head, query)
-    held = (weights * cells).sum((-1, -2))
-    room = (rows * crossed).sum(-1)
-    expected = (rows * cells.sum(-1) * even).sum(-1)
-    score = np.divide(
-        held - expected, room - expected, out=np.zeros_like(held), where=room - expected > 1e-12
-    )
-    readers = (read & cells).any(-1).sum(-1)
-    return np.clip(score, 0, 1) * (readers >= FEWEST)
+def _ratio(part: np.ndarray, whole: np.ndarray, *, least: float = 0.0) -> np.ndarray:
+    """The quotient, and 0 where there is nothing to divide by."""
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > least)
 
 
-def _patterns(scores: Sequence[_Scores]) -> tuple[Pattern, ...]:
-    """Means over prompts, then the kind of each head."""
-    mass = np.stack([each.mass for each in scores])  # (prompt, head)
-    weight = np.divide(mass, mass.sum(0), out=np.zeros_like(mass), where=mass.sum(0) > 0)
-    farthest = min(each.offsets.shape[1] for each in scores)
-    lines = np.einsum("ph,phl->hl", weight, np.stack([each.lines for each in scores]))
-    offsets = np.einsum("ph,phd->hd", weight, np.stack([each.offsets[:, :farthest] for each in scores]))
-    peaks = np.einsum("ph,ph->h", weight, np.stack([each.peak for each in scores]))
-    return tuple(_pattern(*each) for each in zip(lines, offsets, peaks, mass.mean(0), strict=True))
+def _patterns(scores: Sequence[np.ndarray]) -> tuple[Pattern, ...]:
+    """The pattern of each head by its mean scores over prompts, for the offsets that all prompts have."""
+    fewest = min(map(len, scores))
+    every = np.stack([each[:fewest] for each in scores])  # (prompt, score, head)
+    mass = every[:, 0]
+    means = np.einsum("ph,psh->hs", _ratio(mass, mass.sum(0)), every)
+    return tuple(map(_pattern, mass.mean(0).tolist(), means.tolist()))
 
 
-def _pattern(lines: np.ndarray, offsets: np.ndarray, peak: float, mass: float) -> Pattern:
-    first, diagonal, stripes = lines.tolist()
-    offset = float(offsets.max(initial=0.0))
-    distance = int(offsets.argmax()) + 1 if offset > 0 else 0
-    named: dict[Kind, float] = {
-        "first token": first,
-        "diagonal": diagonal,
-        "offset": offset,
-        "stripes": stripes,
-    }
-    return Pattern(
-        _kind(named, peak, mass), first, diagonal, offset, distance, stripes, float(peak), float(mass)
-    )
+def _pattern(mass: float, scores: Sequence[float]) -> Pattern:
+    _, peak, first, diagonal, stripes, *offsets = scores
+    offset = max(offsets)
+    distance = offsets.index(offset) + 1 if offset > 0 else 0
+    kind = _kind((first, diagonal, offset, stripes), peak, mass)
+    return Pattern(kind, first, diagonal, offset, distance, stripes, peak, mass)
 
 
-def _kind(lines: dict[Kind, float], peak: float, mass: float) -> Kind:
-    (leading, most), (_, second) = sorted(lines.items(), key=lambda item: -item[1])[:2]
+def _kind(lines: Sequence[float], peak: float, mass: float) -> Kind:
+    """The kind by the scores of the lines in the order of KINDS."""
+    most, second = sorted(lines, reverse=True)[:2]
     if mass < EMPTY:
         return "nearly empty"
     if most >= DOMINANT and second < PRESENT:
-        return leading
+        return KINDS[lines.index(most)]
     if most >= PRESENT:
         return "hybrid"
     return "dots" if peak >= PEAK else "diffuse"

@@ -1,46 +1,49 @@
 """`rank`: the heads or edges of a task in the order of their single effects, and how many of them explain it.
 
-1. Each unit alone is swapped to the counterfactual in the clean run; its effect is averaged over the pairs. That is the order.
-2. The keep curve: for k = 0, 1, 2, … the first k units are kept and all others swapped, in one run. Explained effect =
-   (M(kept) − M(counterfactual)) / gap, averaged over pairs.
-3. The control keeps units in random orders.
-4. MLPs are `computed` from what reaches them, `held` at the clean run's writes, or `swapped` to the counterfactual's writes, at all
-   positions. Embeddings are always clean. What that means at the two ends, where the last token is the same in both prompts:
+1. Each unit alone is swapped to the counterfactual in the clean run; its mean effect over the pairs gives the
+   order. Where that would cost too much, for edges, first-order estimates stand in.
+2. The keep curve: for k = 0, 1, 2, … the first k units are kept and all others swapped, in one run. Explained
+   effect = (M(kept) − M(counterfactual)) / gap, averaged over pairs. The control keeps random units.
+3. Pairs of one length (for edges, of one layout of roles) run together: a unit means the same in each.
+   Nothing is changed before the first difference, where both runs are the same.
+4. MLPs are `computed` from what reaches them, `held` at the clean run's writes, or `swapped` to the
+   counterfactual's. Embeddings are always clean. Where both prompts end with the same token, this means:
 
-   - computed: none kept explain exactly 0 (positions exchange information by attention alone, so the last one sees the counterfactual
-     only); all kept explain exactly 1.
-   - held: all kept explain exactly 1; none kept explain what the clean MLP writes at the last position say by themselves.
-   - swapped: none kept explain exactly 0; all kept explain what heads carry from the embeddings with no MLP's help, often little.
+   - computed: none kept explain exactly 0 (positions exchange information by attention alone, so the last one
+     sees only the counterfactual); all kept explain exactly 1.
+   - held: all kept explain exactly 1; none kept explain what clean MLPs alone write at the last position.
+   - swapped: none kept explain exactly 0; all kept explain what heads carry from embeddings, often little.
 """
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
-from circuits.engine import Row, prepare
+from circuits.engine import Change, Row, Runs, prepare
 from circuits.engine.loadings import loadings
 from circuits.errors import PromptError
+from circuits.heads import Head
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.tasks.curves import Values, areas, band, geometric, narrowed, sizes_to_measure
-from circuits.tasks.ranking import MLPS, SHARES, UNITS, Curve, Mlps, Protocol, Ranked, Ranking, Units
-from circuits.tasks.records import Item, Task
-from circuits.tasks.task import to_task
-from circuits.tasks.units import Batch, EdgeUnits, HeadUnits, with_held_mlps
+from circuits.tasks import ranking
+from circuits.tasks.ranking import MLPS, UNITS, Curve, Mlps, Protocol, Ranked, Ranking, RoleEdge, Units
+from circuits.tasks.task import PAIRS, Item, Task, to_task
+from circuits.tracing.family import bootstrap
 
-PAIRS: Final = {"heads": 64, "edges": 16}  # how many are measured unless asked otherwise
+PAIRS_OF: Final = {"heads": PAIRS, "edges": 16}  # how many are measured, unless the user says otherwise
 RANDOM_ORDERS: Final = 5
-MOST_WORK: Final = 2.5e12  # multiplications and additions for the single effects of edges, two minutes of one core; beyond, estimates
+MOST_WORK: Final = 2.5e12  # multiply-adds for the single effects of edges: two minutes of one core
 _ROWS: Final = 512  # measured between two reports of progress
 
 
@@ -56,143 +59,39 @@ def rank(
 ) -> Ranking:
     """Which heads (or edges) a task takes, in order, and how many explain 80, 90 and 95% of it.
 
-    `task` is a Task, a name of TASKS, or the path of a jsonl file. `count` pairs are measured: 64 for heads and 16 for edges.
+    `task` is a Task, a name of TASKS, or the path of a jsonl file; `count` pairs are measured, by default
+    64 for heads and 16 for edges.
     """
     if units not in UNITS or mlps not in MLPS:
-        raise PromptError(
-            f"units are {' or '.join(UNITS)} and mlps {', '.join(MLPS)}, not {units!r} and {mlps!r}"
-        )
-    known = as_model(model)
-    wanted = PAIRS[units] if count is None else count
-    asked = (
-        task if isinstance(task, Task) else to_task(known, task, count=wanted, seed=seed, progress=progress)
-    )
-    items = asked.items if count is None and units == "heads" else asked.items[:wanted]
+        allowed = f"units are {' or '.join(UNITS)} and mlps {', '.join(MLPS)}"
+        raise PromptError(f"{allowed}, not {units!r} and {mlps!r}")
+    model = as_model(model)
+    wanted = PAIRS_OF[units] if count is None else count
+    if not isinstance(task, Task):
+        task = to_task(model, task, count=wanted, seed=seed, progress=progress)
+    items = task.items if count is None and units == "heads" else task.items[:wanted]
     if not items:
-        raise PromptError(f"the task {asked.name} has no pairs to rank")
-    measured = _Measured.of(known, items, units, mlps, progress)
-    return _ranking(known, asked, measured, seed)
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """A task's pairs in batches, ready to be asked."""
-
-    batches: tuple[Batch, ...]
-    units: HeadUnits | EdgeUnits
-    protocol: Protocol
-    pairs: int
-    progress: Progress
-
-    @classmethod
-    def of(
-        cls, model: Model, items: Sequence[Item], units: Units, mlps: Mlps, progress: Progress
-    ) -> _Measured:
-        grouped: dict[object, list[int]] = defaultdict(list)
-        for place, item in enumerate(items):
-            grouped[(len(item.pair), item.pair.metric.kind, item.roles if units == "edges" else ())].append(
-                place
-            )
-        batches = []
-        for places in grouped.values():
-            chosen = tuple(items[place] for place in places)
-            runs = prepare(model, [item.pair for item in chosen])
-            batches.append(
-                Batch(with_held_mlps(runs) if mlps == "held" else runs, tuple(places), chosen, mlps)
-            )
-        if units == "heads":
-            return cls(
-                tuple(batches),
-                HeadUnits(model.n_layers, model.n_heads),
-                Protocol(units, mlps),
-                len(items),
-                progress,
-            )
-        by_role = len({(len(item.pair), item.roles) for item in items}) > 1
-        edges = EdgeUnits.of(model.n_layers, model.n_heads, items, by_role=by_role)
-        order: Literal["exact", "loading"] = "exact" if sum(map(_work, batches)) <= MOST_WORK else "loading"
-        protocol = Protocol(units, mlps, "roles" if by_role else "absolute", order)
-        return cls(tuple(batches), edges, protocol, len(items), progress)
-
-    def alone(self) -> Float[np.ndarray, "unit pair"]:
-        """The single effect of every unit on every pair; 0 where it does not stand in the pair's prompt."""
-        effects = np.zeros((len(self.units.names), self.pairs))
-        for number, batch in enumerate(self.batches):
-            if self.protocol.order == "loading":
-                assert isinstance(self.units, EdgeUnits)
-                _estimate(batch, self.units, effects)
-                self.progress("single effects", number + 1, len(self.batches))
-                continue
-            numbers, rows = zip(*self.units.alone(batch), strict=True)
-            base = _measure(batch, [Row(batch.always)])
-            values = np.concatenate(
-                [self._part(batch, rows[at : at + _ROWS], at, len(rows)) for at in range(0, len(rows), _ROWS)]
-            )
-            effects[np.ix_(numbers, batch.places)] = (base - values) / batch.runs.gap.double().cpu().numpy()
-        return effects
-
-    def _part(self, batch: Batch, rows: Sequence[Row], start: int, total: int) -> Values:
-        found = _measure(batch, rows)
-        self.progress("single effects", start + len(rows), total)
-        return found
-
-    def explained(self, order: Sequence[int], sizes: Sequence[int]) -> Values:
-        """The explained effect of keeping the first so many units of an order, on every pair."""
-        found = np.zeros((len(sizes), self.pairs))
-        rank_of = np.empty(len(order), dtype=np.int64)
-        rank_of[list(order)] = np.arange(len(order))
-        for number, batch in enumerate(self.batches):
-            low = batch.runs.values(batch.runs.counterfactual).double().cpu().numpy()
-            values = _measure(batch, [self.units.without(batch, rank_of < size) for size in sizes])
-            found[:, list(batch.places)] = (values - low) / batch.runs.gap.double().cpu().numpy()
-            self.progress("keep curve", number + 1, len(self.batches))
-        return found
-
-
-def _measure(batch: Batch, rows: Sequence[Row]) -> Values:
-    with torch.inference_mode():
-        return batch.runs.mean_over_draws(batch.runs.measure(rows)).T.double().cpu().numpy()
-
-
-def _work(batch: Batch) -> float:
-    """What the single effects of all edges of a batch cost; a row carries half of the late positions through half of the layers."""
-    model, late = batch.runs.model, len(batch.late)
-    rows = model.n_layers * model.n_heads * sum(query + 1 for query in batch.late)
-    whole = 1 if batch.always else 4
-    return rows * len(batch.places) * late * model.n_layers * 24 * model.d_model**2 / whole
-
-
-def _estimate(batch: Batch, units: EdgeUnits, effects: Float[np.ndarray, "unit pair"]) -> None:
-    """First-order estimates in place of measured effects, one backward a pair; whatever the protocol, through MLPs that compute."""
-    numbers = units.units_at(batch)
-    there = numbers >= 0
-    for place, item in zip(batch.places, batch.items, strict=True):
-        found = loadings(prepare(batch.runs.model, [item.pair]), of="change")
-        effects[numbers[there], place] = found.detach().double().cpu().numpy()[there]
-
-
-def _ranking(model: Model, task: Task, measured: _Measured, seed: int) -> Ranking:
-    alone = measured.alone()
-    means, total = alone.mean(1), len(alone)
-    order = np.argsort(-means, kind="stable").tolist()
-    sizes = sizes_to_measure(total)
-    sizes, values = narrowed(
-        lambda more: measured.explained(order, more), sizes, measured.explained(order, sizes), SHARES
-    )
-    keep = _curve(sizes, values, seed)
-    cpr, cmd = areas(keep.sizes, keep.explained)
+        raise PromptError(f"the task {task.name} has no pairs to rank")
+    measurement = _measurement(model, items, Protocol(units, mlps), progress)
+    effects = measurement.single_effects()
+    order = np.argsort(-effects.mean(1), kind="stable").tolist()
+    sizes, values = ranking.measure_curve(lambda sizes: measurement.explained(order, sizes), len(order))
+    listed = [unit for unit in order if units == "heads" or effects[unit].any()]
+    bands = zip(listed, bootstrap(effects[listed], seed=seed), strict=True)
+    keep = Curve.of(sizes, values, seed=seed)
+    cpr, cmd = ranking.areas(keep.sizes, keep.explained)
     return Ranking(
         task=task.name,
         model=model.name,
         fingerprint=model.fingerprint,
         gated=model.gated,
-        protocol=measured.protocol,
-        pairs=measured.pairs,
+        protocol=measurement.protocol,
+        pairs=len(items),
         left_out=task.left_out,
-        units=total,
-        ranked=_ranked(measured, alone, order, seed),
+        units=len(order),
+        ranked=tuple(Ranked(measurement.units[unit], band.mean, band.low, band.high) for unit, band in bands),
         keep=keep,
-        random=_random(measured, total, seed),
+        random=measurement.random_curve(seed),
         cpr=cpr,
         cmd=cmd,
         seed=seed,
@@ -200,28 +99,159 @@ def _ranking(model: Model, task: Task, measured: _Measured, seed: int) -> Rankin
     )
 
 
-def _ranked(
-    measured: _Measured, alone: Float[np.ndarray, "unit pair"], order: Sequence[int], seed: int
-) -> tuple[Ranked, ...]:
-    listed = [unit for unit in order if measured.protocol.units == "heads" or alone[unit].any()]
-    chosen = alone[listed]
-    names = measured.units.names
-    bands = zip(listed, chosen.mean(1).tolist(), *band(chosen, seed=seed), strict=True) if listed else ()
-    return tuple(Ranked(names[unit], mean, low, high) for unit, mean, low, high in bands)
+@dataclass(frozen=True)
+class PairBatch:
+    """Pairs that run together."""
+
+    runs: Runs
+    indices: list[int]  # of the pairs in the task
+    unit_at: Int[np.ndarray, "layer head query key"]  # the number of the unit that an edge belongs to
+    late: range  # the positions from the first difference on
+    always: tuple[Change, ...]  # what is changed whatever is kept: nothing, or the writes of all MLPs
+
+    @classmethod
+    def of(cls, runs: Runs, indices: list[int], unit_at: np.ndarray, mlps: Mlps) -> PairBatch:
+        late = range(min(position for pair in runs.pairs for position in pair.differs_at), runs.length)
+        layers = () if mlps == "computed" else range(runs.model.n_layers)
+        always = tuple(Change(layer, position, "mlp") for layer in layers for position in late)
+        return cls(_with_held_mlps(runs) if mlps == "held" else runs, indices, unit_at, late, always)
+
+    def each_alone(self, units: Units) -> Iterator[tuple[int, Row]]:
+        """The number of each unit that can have an effect here, and the row in which it alone is swapped."""
+        heads = list(np.ndindex(self.unit_at.shape[:2]))
+        if units == "heads":
+            for layer, head in heads:
+                changes = (Change(layer, position, "head", head) for position in self.late)
+                yield int(self.unit_at[layer, head, 0, 0]), Row((*self.always, *changes))
+            return
+        for query, (layer, head) in product(self.late, heads):  # neighbours share their first position
+            for key in range(query + 1):
+                change = Change(layer, query, "edge", head, key)
+                yield int(self.unit_at[layer, head, query, key]), Row((*self.always, change))
+
+    def keeping(self, kept: Bool[np.ndarray, " unit"]) -> Row:
+        """The row in which all units but the kept are swapped.
+
+        Where no key of a head is kept at a query, its whole output there is swapped, and where no head is,
+        all that attention writes there: the same as swapping each message, and cheaper.
+        """
+        first = self.late.start
+        causal = np.tri(self.runs.length, dtype=bool)[first:]  # (query, key)
+        stays = kept[self.unit_at[:, :, first:]] & causal  # (layer, head, query, key)
+        head_stays = np.asarray(stays.any(3))
+        layer_stays = np.asarray(head_stays.any(1))
+        layers = np.argwhere(~layer_stays).tolist()
+        heads = np.argwhere(layer_stays[:, None] & ~head_stays).tolist()
+        edges = np.argwhere(head_stays[..., None] & ~stays & causal).tolist()
+        changes = [Change(layer, first + query, "attention") for layer, query in layers]
+        changes += [Change(layer, first + query, "head", head) for layer, head, query in heads]
+        changes += [Change(layer, first + query, "edge", head, key) for layer, head, query, key in edges]
+        return Row((*self.always, *changes))
+
+    def measure(self, rows: Sequence[Row]) -> Float[np.ndarray, "row pair"]:
+        with torch.inference_mode():
+            return _numbers(self.runs.mean_over_draws(self.runs.measure(rows)).T)
+
+    @property
+    def work(self) -> float:
+        """The cost of every edge alone: a row carries half of the late positions through half the layers."""
+        model = self.runs.model
+        rows = model.n_layers * model.n_heads * sum(query + 1 for query in self.late) * len(self.indices)
+        one_row = len(self.late) * model.n_layers * 24 * model.d_model**2
+        return rows * one_row / (1 if self.always else 4)
 
 
-def _random(measured: _Measured, total: int, seed: int) -> Curve:
-    """The control: the mean over several random orders, at a few sizes."""
-    sizes, orders = (
-        sorted({0, *(size for size in geometric(total, small=1, step=1.6) if size * 64 >= total)}),
-        [],
-    )
-    for number in range(RANDOM_ORDERS):
-        draw = random.Random(f"random order/{seed}/{number}")
-        orders.append(measured.explained(draw.sample(range(total), total), sizes))
-    return _curve(sizes, np.mean(orders, axis=0), seed)
+def _with_held_mlps(runs: Runs) -> Runs:
+    """The same runs, with a counterfactual in which the MLPs write what they write in the clean run."""
+    run, clean = runs.counterfactual, runs.clean.cache.layers
+    layers = tuple(replace(layer, mlp=held.mlp) for layer, held in zip(run.cache.layers, clean, strict=True))
+    return replace(runs, counterfactual=replace(run, cache=replace(run.cache, layers=layers)))
 
 
-def _curve(sizes: Sequence[int], values: Values, seed: int) -> Curve:
-    low, high = band(values, seed=seed)
-    return Curve(tuple(sizes), tuple(values.mean(1).tolist()), tuple(low), tuple(high))
+def _numbers(values: torch.Tensor) -> np.ndarray:
+    return values.detach().double().cpu().numpy()
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    """A task's pairs in batches, and the units that are kept or swapped."""
+
+    units: tuple[Head | RoleEdge, ...]
+    batches: list[PairBatch]
+    pairs: int
+    protocol: Protocol
+    progress: Progress
+
+    def single_effects(self) -> Float[np.ndarray, "unit pair"]:
+        """The effect of every unit alone on every pair; 0 where it does not stand in the pair's prompt."""
+        effects = np.zeros((len(self.units), self.pairs))
+        for number, batch in enumerate(self.batches):
+            if self.protocol.order == "loading":
+                _estimate(batch, effects)
+                self.progress("single effects", number + 1, len(self.batches))
+                continue
+            numbers, rows = zip(*batch.each_alone(self.protocol.units), strict=True)
+            base, values = batch.measure([Row(batch.always)]), []
+            for start in range(0, len(rows), _ROWS):
+                values.append(batch.measure(rows[start : start + _ROWS]))
+                self.progress("single effects", min(start + _ROWS, len(rows)), len(rows))
+            changes = (base - np.concatenate(values)) / _numbers(batch.runs.gap)
+            effects[np.ix_(numbers, batch.indices)] = changes
+        return effects
+
+    def explained(self, order: Sequence[int], sizes: Sequence[int]) -> Float[np.ndarray, "size pair"]:
+        """The explained effect of keeping the first so many units of an order, on every pair."""
+        explained = np.zeros((len(sizes), self.pairs))
+        rank_of = np.argsort(order)
+        for number, batch in enumerate(self.batches):
+            low = _numbers(batch.runs.values(batch.runs.counterfactual))
+            values = batch.measure([batch.keeping(rank_of < size) for size in sizes])
+            explained[:, batch.indices] = (values - low) / _numbers(batch.runs.gap)
+            self.progress("keep curve", number + 1, len(self.batches))
+        return explained
+
+    def random_curve(self, seed: int) -> Curve:
+        """The control: the mean over several random orders, at a few sizes."""
+        total = len(self.units)
+        every = ranking.geometric(total, small=1, step=1.6)
+        sizes = [size for size in every if size == 0 or size * 64 >= total]
+        draws = [random.Random(f"random order/{seed}/{number}") for number in range(RANDOM_ORDERS)]
+        values = [self.explained(draw.sample(range(total), total), sizes) for draw in draws]
+        return Curve.of(sizes, np.mean(values, axis=0), seed=seed)
+
+
+def _estimate(batch: PairBatch, effects: Float[np.ndarray, "unit pair"]) -> None:
+    """First-order estimates in place of measured effects, one backward a pair, through MLPs that compute."""
+    causal = np.tri(batch.runs.length, dtype=bool)
+    for index, pair in zip(batch.indices, batch.runs.pairs, strict=True):
+        loading = _numbers(loadings(prepare(batch.runs.model, [pair]), of="change"))
+        effects[batch.unit_at[..., causal], index] = loading[..., causal]
+
+
+def _measurement(model: Model, items: Sequence[Item], protocol: Protocol, progress: Progress) -> _Measurement:
+    """Put the pairs into batches and number the units: heads, or edges by the names of key and query."""
+    by_edge = protocol.units == "edges"
+    by_role = by_edge and len({(len(item.pair), item.roles) for item in items}) > 1
+    groups: dict[object, list[int]] = defaultdict(list)
+    for index, item in enumerate(items):
+        groups[len(item.pair), item.pair.metric.kind, item.roles if by_edge else ()].append(index)
+    shape = (model.n_layers, model.n_heads)
+    heads = [Head(*index) for index in np.ndindex(shape)]
+    number_of: dict[tuple[str, str], int] = {}  # (key, query), by name, in the order in which they are met
+    batches = []
+    for indices in groups.values():
+        first, length = items[indices[0]], len(items[indices[0]].pair)
+        numbers = np.zeros((length, length), dtype=np.int64)
+        if by_edge:
+            names = [first.name_of(position) if by_role else str(position) for position in range(length)]
+            for query, key in np.argwhere(np.tri(length)):
+                numbers[query, key] = number_of.setdefault((names[key], names[query]), len(number_of))
+        unit_at = numbers * len(heads) + np.arange(len(heads)).reshape(*shape, 1, 1)
+        runs = prepare(model, [items[index].pair for index in indices])
+        batches.append(PairBatch.of(runs, indices, unit_at, protocol.mlps))
+    if not by_edge:
+        return _Measurement(tuple(heads), batches, len(items), protocol, progress)
+    order = "exact" if sum(batch.work for batch in batches) <= MOST_WORK else "loading"
+    protocol = replace(protocol, positions="roles" if by_role else "absolute", order=order)
+    edges = tuple(RoleEdge(head, key, query) for key, query in number_of for head in heads)
+    return _Measurement(edges, batches, len(items), protocol, progress)

@@ -1,43 +1,59 @@
-"""The records of a ranking: which unit has which effect, the keep curve, its control, and the protocol that all of it depends on."""
+"""A ranking: the effects of heads or edges, the keep curve with its control, and the protocol behind it all.
+
+1. Up to 200 units the curve has every size. Beyond, it has small sizes and a geometric grid; where it first
+   reaches a share, sizes are added until the count is exact between the two neighbours on the grid.
+2. Bands are percentiles of seeded bootstrap resamples of the pairs.
+3. CPR is the area under the curve over the share of units kept, CMD the area between the curve and 1, by the
+   trapezoid rule from none to all (the two integrated measures of the MIB benchmark, arXiv 2504.13151).
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from circuits.errors import CircuitsError, EdgeError, FileError, PromptError, escaped
+import numpy as np
+from jaxtyping import Float
+
+from circuits.errors import CircuitsError, EdgeError, FileError, escaped
 from circuits.files import SIGNATURE, read_object, to_json, to_record, write_folder
 from circuits.heads import Head, by_name
-from circuits.tasks.curves import band_of_first, first_at_least
+from circuits.tracing.family import RESAMPLES, bootstrap, resampled
+from circuits.tracing.records import check_share
 
 Units = Literal["heads", "edges"]
 Mlps = Literal["computed", "held", "swapped"]
 UNITS: Final[tuple[Units, ...]] = ("heads", "edges")
 MLPS: Final[tuple[Mlps, ...]] = ("computed", "held", "swapped")
-SHARES: Final = (0.8, 0.9, 0.95)
+EXPLAINED: Final = 0.9  # the share of a task's effect that the units must explain, unless told otherwise
+SHARES: Final = (0.8, EXPLAINED, 0.95)
+EVERY_SIZE: Final = 200  # up to so many units every size is measured
+ROUNDING: Final = 1e-6
+_PROBES: Final = 7  # sizes measured at once inside a bracket
 _BESIDE: Final = ("written_by", "counts", "panel")  # what files hold beside the record, for other readers
 
-_MLPS_IN_WORDS: Final = {
+_WORDS: Final = {
     "computed": "MLPs computed from what reaches them",
     "held": "MLPs held at what they write in the clean run",
     "swapped": "MLPs swapped to what they write in the counterfactual run",
-}
-_POSITIONS_IN_WORDS: Final = {
     "all": "all positions",
     "roles": "positions by role",
     "absolute": "positions by index",
-}
-_ORDER_IN_WORDS: Final = {
     "exact": "ranked by exact single effects under the same protocol",
-    "loading": "ranked by first-order estimates (each message's change times the gradient), since measuring every edge would cost too much",
+    "loading": "ranked by first-order estimates (each message's change times the gradient), "
+    "since measuring every edge would cost too much",
 }
+
+Values = Float[np.ndarray, "size pair"]
 
 
 @dataclass(frozen=True, slots=True)
 class RoleEdge:
-    """One head, one key and one query, each by role (`S1`, `S2+1`) or, where all prompts are laid out alike, by index."""
+    """One head, one key, one query: positions by role (`S1`, `S2+1`), or by index if prompts are alike."""
 
     head: Head
     key: str
@@ -53,7 +69,7 @@ class RoleEdge:
         key, _, query = ends.partition("→")
         if not key or not query:
             raise EdgeError(
-                f"{name!r} is not the name of an edge; write it as L11H7:S1→END (head, key, query)"
+                f"{name!r} is not the name of an edge; write it as L11H7:S1→END: head, key, query"
             )
         return cls(Head.parse(head), key, query)
 
@@ -71,15 +87,14 @@ class Protocol:
     source: Literal["swap"] = "swap"
 
     def __str__(self) -> str:
-        return (
-            f"{self.units}, {_POSITIONS_IN_WORDS[self.positions]}; all that are not kept are swapped to the counterfactual in one run; "
-            f"{_MLPS_IN_WORDS[self.mlps]}; embeddings clean; {_ORDER_IN_WORDS[self.order]}"
-        )
+        swapped = "all that are not kept are swapped to the counterfactual in one run"
+        parts = (swapped, _WORDS[self.mlps], "embeddings clean", _WORDS[self.order])
+        return f"{self.units}, {_WORDS[self.positions]}; {'; '.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A head or an edge, its mean single effect over pairs, and the range of 95% of the bootstrap resamples."""
+    """A head or an edge, its mean single effect over pairs, and the range of 95% of bootstrap resamples."""
 
     unit: Head | RoleEdge
     effect: float
@@ -98,6 +113,12 @@ class Curve:
     explained: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], values: Values, *, seed: int) -> Curve:
+        """The curve of what each pair is explained by at each size."""
+        bands = [(each.mean, each.low, each.high) for each in bootstrap(values, seed=seed)]
+        return cls(tuple(sizes), *zip(*bands, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,109 +141,143 @@ class Ranking:
     seed: int
     each: tuple[tuple[float, ...], ...] = field(repr=False)  # explained effect for each size, for each pair
 
-    def count(self, share: float = 0.9) -> tuple[int | None, int | None, int | None]:
-        """The fewest units, in ranked order, that explain `share`, and the range of 95% of the bootstrap resamples.
+    def count(self, share: float = EXPLAINED) -> tuple[int | None, int | None, int | None]:
+        """The fewest units, in ranked order, that explain `share`, with the range of 95% of the resamples.
 
-        None stands where the share is never reached. Sizes between those of the curve are never counted.
+        None stands where the share is never reached. Only sizes of the curve are counted.
         """
-        if not 0 < share <= 1:
-            raise PromptError(f"a share lies above 0 and at most at 1, not at {share}")
-        low, high = band_of_first(self.keep.sizes, self.each, share, seed=self.seed)
+        check_share(share)
+        sizes, never = np.array(self.keep.sizes), np.iinfo(np.int64).max
+        reached = resampled(np.array(self.each), seed=self.seed) >= share - ROUNDING
+        counts = np.sort(np.where(reached.any(1), sizes[reached.argmax(1)], never))
+        ends = counts[[int(0.025 * RESAMPLES), int(0.975 * RESAMPLES) - 1]].tolist()
+        low, high = (None if end == never else end for end in ends)
         return first_at_least(self.keep.sizes, self.keep.explained, share), low, high
 
-    def needed(self, share: float = 0.9) -> tuple[Head | RoleEdge, ...]:
+    def needed(self, share: float = EXPLAINED) -> tuple[Head | RoleEdge, ...]:
         """The units that explain `share`; all that are listed where it is never reached."""
-        count = self.count(share)[0]
-        return tuple(known.unit for known in self.ranked[:count])
+        return tuple(each.unit for each in self.ranked[: self.count(share)[0]])
 
     def random_at(self, size: int) -> float:
         """The explained effect of as many random units, read off the control between its nearest sizes."""
-        sizes, values = self.random.sizes, self.random.explained
-        after = next((index for index, known in enumerate(sizes) if known >= size), len(sizes) - 1)
-        if sizes[after] == size or after == 0:
-            return values[after]
-        share = (size - sizes[after - 1]) / (sizes[after] - sizes[after - 1])
-        return values[after - 1] + share * (values[after] - values[after - 1])
+        return float(np.interp(size, self.random.sizes, self.random.explained))
 
     # Files
 
     def to_values(self) -> dict[str, Any]:
         """The record as plain values, units by name."""
-        ranked = [
-            {"unit": str(known.unit), "effect": known.effect, "low": known.low, "high": known.high}
-            for known in self.ranked
-        ]
-        return asdict(self) | {"ranked": ranked}
+        return asdict(self) | {"ranked": [asdict(each) | {"unit": str(each.unit)} for each in self.ranked]}
 
     def save(self, folder: str | Path) -> Path:
         """Write `ranking.json` into a folder and return its path."""
         text = to_json({"written_by": SIGNATURE} | self.to_values()) + "\n"
-        write_folder(Path(folder), lambda room: (room / "ranking.json").write_bytes(text.encode()))
+        write_folder(Path(folder), lambda aside: (aside / "ranking.json").write_bytes(text.encode()))
         return Path(folder) / "ranking.json"
 
     @classmethod
     def load(cls, path: str | Path) -> Ranking:
-        """Read a ranking from a file that `save`, `circuits rank -o` or `circuits compare -o` wrote, or from its folder."""
+        """Read the file or folder that `save`, `circuits rank -o` or `circuits compare -o` wrote."""
         file = Path(path)
         file = file / "ranking.json" if file.is_dir() else file
         stored = {name: value for name, value in read_object(file).items() if name not in _BESIDE}
         if isinstance(protocol := stored.get("protocol"), dict):
             protocol.pop("words", None)
         try:
-            known = to_record(cls, stored)
-            _check(known)
+            ranking = to_record(cls, stored)
+            _check(ranking)
         except CircuitsError as why:
-            raise FileError(
-                f"{file} is not a ranking as this version writes it ({why}); rank the task again"
-            ) from why
-        return known
+            reason = f"{file} is not a ranking that this version can read ({why})"
+            raise FileError(f"{reason}; rank the task again") from why
+        return ranking
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.task} on {self.model}: {self.pairs} pairs, {self.units} {self.protocol.units}",
-            f"protocol: {self.protocol}",
-        ]
+        none, everything = _share(self.keep.explained[0]), _share(self.keep.explained[-1])
+        lines = [f"{self.task} on {self.model}: {self.pairs} pairs, {self.units} {self.protocol.units}"]
+        lines.append(f"protocol: {self.protocol}")
         lines += [f"left out: {count} {reason}" for reason, count in self.left_out]
-        lines.append(
-            f"none kept explain {_share(self.keep.explained[0])}, all kept explain {_share(self.keep.explained[-1])}"
-        )
+        lines.append(f"none kept explain {none}, all kept explain {everything}")
         for share in SHARES:
-            count, low, high = self.count(share)
-            chance = "" if count is None else f"; as many random ones explain {_share(self.random_at(count))}"
-            lines.append(f"n{share * 100:g}: {_count(count)} [{_count(low)}, {_count(high)}]{chance}")
+            counts = self.count(share)
+            count, low, high = ("never" if each is None else each for each in counts)
+            lines.append(f"n{share * 100:g}: {count} [{low}, {high}]")
+            if counts[0] is not None:
+                lines[-1] += f"; as many random ones explain {_share(self.random_at(counts[0]))}"
         lines.append(f"CPR {self.cpr:.3f}, CMD {self.cmd:.3f}")
-        lines += [f"  {known}" for known in self.ranked[:10]]
+        lines += [f"  {each}" for each in self.ranked[:10]]
         return "\n".join(map(escaped, lines))  # names may come from a file
 
 
-def _check(known: Ranking) -> None:
+def heads_of(ranking: Ranking, share: float = EXPLAINED) -> tuple[Head, ...]:
+    """The heads that explain a share, in ranked order; of a ranking of edges, the heads of those edges."""
+    units = ranking.needed(share)
+    return tuple(dict.fromkeys(unit if isinstance(unit, Head) else unit.head for unit in units))
+
+
+def random_count(ranking: Ranking, share: float = EXPLAINED) -> int | None:
+    """How many units in random order explain a share, read off the control between its sizes."""
+    sizes, explained = ranking.random.sizes, ranking.random.explained
+    count = first_at_least(sizes, explained, share)
+    if not count:
+        return count
+    after = sizes.index(count)
+    low, high = explained[after - 1], explained[after]
+    return math.ceil(sizes[after - 1] + (count - sizes[after - 1]) * (share - low) / (high - low) - 1e-9)
+
+
+def _check(ranking: Ranking) -> None:
     """Refuse a ranking whose parts do not belong together: what reads it relies on this."""
-    for curve in (known.keep, known.random):
-        if (
-            len({len(curve.sizes), len(curve.explained), len(curve.low), len(curve.high)}) > 1
-            or not curve.sizes
-        ):
-            raise FileError("its curves have not one value for each size")
-        if (
-            curve.sizes[0] != 0
-            or list(curve.sizes) != sorted(set(curve.sizes))
-            or curve.sizes[-1] > known.units
-        ):
-            raise FileError("its curves do not go from no unit to all, each size once")
-    if (
-        len(known.each) != len(known.keep.sizes)
-        or known.pairs < 1
-        or any(len(values) != known.pairs for values in known.each)
-    ):
-        raise FileError(f"it has not one value for each size and each of its {known.pairs} pairs")
-    kind = Head if known.protocol.units == "heads" else RoleEdge
-    if len(known.ranked) > known.units or any(not isinstance(each.unit, kind) for each in known.ranked):
-        raise FileError(f"what it ranks is not at most {known.units} {known.protocol.units}")
+    for curve in (ranking.keep, ranking.random):
+        lengths = {len(values) for values in (curve.sizes, curve.explained, curve.low, curve.high)}
+        sizes = sorted({0, *(size for size in curve.sizes if 0 < size <= ranking.units)})
+        if len(lengths) > 1 or list(curve.sizes) != sizes:
+            raise FileError("its curves do not have one value for each size, from no unit to all, each once")
+    lengths = [len(values) for values in ranking.each]
+    if ranking.pairs < 1 or lengths != [ranking.pairs] * len(ranking.keep.sizes):
+        raise FileError(f"it does not have one value for each size and each of its {ranking.pairs} pairs")
+    kind = Head if ranking.protocol.units == "heads" else RoleEdge
+    if len(ranking.ranked) > ranking.units or any(not isinstance(each.unit, kind) for each in ranking.ranked):
+        raise FileError(f"what it ranks is not at most {ranking.units} {ranking.protocol.units}")
 
 
 def _share(value: float) -> str:
     return "nothing" if math.isclose(value, 0, abs_tol=5e-4) else f"{value:.1%}"
 
 
-def _count(value: int | None) -> str:
-    return "never" if value is None else str(value)
+# Curves over numbers kept
+
+
+def geometric(total: int, *, small: int, step: float) -> list[int]:
+    """0…small, then each `step` times the one before, and total."""
+    sizes = list(range(min(small, total) + 1))
+    while sizes[-1] < total:
+        sizes.append(min(total, math.ceil(sizes[-1] * step)))
+    return sizes
+
+
+def measure_curve(measure: Callable[[list[int]], Values], total: int) -> tuple[list[int], Values]:
+    """The sizes of a curve, with those that make the counts for SHARES exact, and the values at each."""
+    sizes = list(range(total + 1)) if total <= EVERY_SIZE else geometric(total, small=8, step=1.5)
+    values = dict(zip(sizes, measure(sizes), strict=True))
+    for share in SHARES:
+        while True:
+            sizes = sorted(values)
+            count = first_at_least(sizes, [float(values[size].mean()) for size in sizes], share)
+            below = sizes[bisect_left(sizes, count) - 1] if count else 0
+            if not count or count - below <= 1:
+                break
+            probes = {below + (count - below) * part // (_PROBES + 1) for part in range(1, _PROBES + 1)}
+            inside = sorted(probes - {below, count})
+            values |= zip(inside, measure(inside), strict=True)
+    return sizes, np.stack([values[size] for size in sizes])
+
+
+def first_at_least(sizes: Sequence[int], explained: Sequence[float], share: float) -> int | None:
+    """The first size whose explained effect reaches the share (up to rounding)."""
+    reached = (size for size, value in zip(sizes, explained, strict=True) if value >= share - ROUNDING)
+    return next(reached, None)
+
+
+def areas(sizes: Sequence[int], explained: Sequence[float]) -> tuple[float, float]:
+    """CPR and CMD."""
+    kept, values = np.asarray(sizes) / sizes[-1], np.asarray(explained)
+    return float(np.trapezoid(values, kept)), float(np.trapezoid(np.abs(1 - values), kept))

@@ -1,82 +1,253 @@
-"""Tasks: seeded families of pairs for any tokenizer, judged by the model that will be measured.
+"""A task: many seeded pairs of one kind, judged by the model that will be measured.
 
-1. `families` writes candidates: opposites, indirect_object, greater_than, induction; `own` reads them from a jsonl file.
-2. `judging` keeps those that the model's tokenizer cuts evenly and that the model gets right; all others are counted by reason.
+1. `families` writes candidates: those of one of TASKS, or the lines of a jsonl file.
+2. A candidate is left out, and counted by reason, unless
+   - both sides are known words and equally many tokens, each named word one token at the same position;
+   - answer and foil differ and are one token each (as written or with a leading space, the likelier);
+   - the model says the answer on the clean prompt, or, for a metric on years, the metric is above 0.5 there;
+   - the counterfactual lowers the metric by at least 0.1.
 3. The same model, name, count and seed give the same task.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+from jaxtyping import Float
+
 from circuits.errors import NoPairError, PromptError
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
-from circuits.tasks.families import ABOUT, FAMILIES, Candidate, YearsAfter
-from circuits.tasks.judging import judge
-from circuits.tasks.own import read_own
-from circuits.tasks.records import END, Item, Task
+from circuits.models.model import Model
+from circuits.prompts import Metric, Pair, Prompt, Question, to_prompt
+from circuits.tasks.families import FAMILIES, Candidate, Marked, Roles, read_own_task, single_token
 
-__all__ = ["END", "TASKS", "Item", "Task", "YearsAfter", "to_task"]
-
+Logits = Float[torch.Tensor, " vocab"]
 TASKS: Final = tuple(FAMILIES)
+PAIRS: Final = 64  # of a task, unless the user says otherwise
+END: Final = "END"
+LEAST_PROBABILITY: Final = 0.5
+LEAST_GAP: Final = 0.1
+_BATCH: Final = 32  # candidates judged between two reports of progress
+_TOGETHER: Final = 16  # prompts, or pairs of them, that run together
+_TRIES: Final = 16  # candidates for each pair, at most
+_HOPELESS: Final = 192  # so many candidates without a single item end the search
+
+# Why candidates are left out
+UNKNOWN: Final = "hold a word that the model does not know"
+TOO_LONG: Final = "are longer than the model reads"
+UNEVEN: Final = "have a clean and a counterfactual prompt of different numbers of tokens"
+SPLIT: Final = "have a named word that is not one token"
+NO_ANSWER: Final = "have an answer or a foil that is not one token"
+SAME: Final = "have the same answer and foil"
+WRONG: Final = "the model answers otherwise"
+UNSURE: Final = "have a probability difference of 0.5 or less"
+FLAT: Final = "have a counterfactual that hardly lowers the metric"
 BEYOND: Final = "come after as many as were asked for"
-_BATCH: Final = 32
-_TRIES: Final = 16  # candidates for each item asked for, at most
-_HOPELESS: Final = 192  # as many candidates without a single item end the search
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One pair with its named positions, for example ("IO", 2), ("S1", 4), ("S2", 10), ("END", 14)."""
+
+    pair: Pair
+    roles: Roles
+
+    def __post_init__(self) -> None:
+        for name, position in self.roles:
+            if not 0 <= position < len(self.pair):
+                outside = f"role {name!r} stands at {position}, outside the prompt"
+                raise PromptError(f"{outside}, which has 0…{len(self.pair) - 1}")
+            if not name or "→" in name:
+                raise PromptError(f"a role cannot be called {name!r}; give it a name without →, such as S1")
+
+    def position(self, role: str) -> int:
+        """Where a role stands."""
+        positions = dict(reversed(self.roles))  # of a name that is given twice, the first
+        if role not in positions:
+            raise PromptError(f"no role {role!r} in this item; it has {', '.join(positions) or 'none'}")
+        return positions[role]
+
+    def name_of(self, position: int) -> str:
+        """A position's name: its role, or the last role before it and the distance (`S2+1`), or its index."""
+        names = {start: name for name, start in reversed(self.roles)}
+        if position in names:
+            return names[position]
+        offsets = {f"{name}+{distance}" for name, _ in self.roles for distance in range(len(self.pair))}
+        before = [start for start, name in names.items() if start < position and name not in offsets]
+        return f"{names[max(before)]}+{position - max(before)}" if before else str(position)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Many seeded pairs of one kind, for one model."""
+
+    name: str
+    items: tuple[Item, ...]
+    left_out: tuple[tuple[str, int], ...] = ()  # reason -> how many
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        return tuple(item.pair for item in self.items)
+
+    @property
+    def alike(self) -> tuple[Item, ...]:
+        """The largest group of items whose roles stand at the same positions, as `trace` wants a family."""
+        layouts = Counter(item.roles for item in self.items)
+        commonest = max(layouts, key=lambda roles: layouts[roles], default=None)
+        return tuple(item for item in self.items if item.roles == commonest)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __str__(self) -> str:
+        left_out = f"; left out: {_counted(self.left_out)}" if self.left_out else ""
+        return f"{self.name}: {len(self)} pairs{left_out}"
 
 
 def to_task(
-    model: Any, name: str | Path, *, count: int = 64, seed: int = 0, progress: Progress = silent
+    model: Any, name: str | Path, *, count: int = PAIRS, seed: int = 0, progress: Progress = silent
 ) -> Task:
-    """At most `count` pairs of a task that this model gets right: one of TASKS, or the path of a jsonl file of own items."""
-    known = as_model(model)
+    """At most `count` pairs that this model gets right, of one of TASKS or of a jsonl file of your own."""
+    model, path = as_model(model), Path(name)
     if count < 1:
         raise PromptError(f"a task needs at least one pair, not {count}")
     if str(name) in FAMILIES:
-        writer = FAMILIES[str(name)](known, random.Random(f"{name}/{seed}"))
-        candidates, title, about = islice(writer, _TRIES * count), str(name), ABOUT[str(name)]
-    elif Path(name).suffix == ".jsonl":
-        candidates, title, about = (
-            iter(read_own(known, Path(name))),
-            Path(name).stem,
-            "counterfactual: as the file gives it",
-        )
+        title, draw = str(name), random.Random(f"{name}/{seed}")
+        candidates = islice(FAMILIES[title](model, draw), _TRIES * count)
+    elif path.suffix == ".jsonl":
+        title, candidates = path.stem, iter(read_own_task(model, path))
     else:
-        raise PromptError(
-            f"no task {str(name)!r}; there are {', '.join(TASKS)}, or the path of a .jsonl file with own items"
-        )
-    items, left_out = _judged(known, candidates, count, progress)
+        allowed = f"there are {', '.join(TASKS)}, or the path of a .jsonl file of your own"
+        raise PromptError(f"no task {str(name)!r}; {allowed}")
+    items: list[Item] = []
+    left_out: Counter[str] = Counter()
+    while len(items) < count and (batch := list(islice(candidates, min(_BATCH, count - len(items))))):
+        for verdict in judge(model, batch):
+            if isinstance(verdict, Item):
+                items.append(verdict)
+            else:
+                left_out[verdict] += 1
+        progress("pairs", len(items), count)
+        if not items and left_out.total() >= _HOPELESS:
+            break
     if title not in FAMILIES:
         left_out[BEYOND] += sum(1 for _ in candidates)
     reasons = tuple(sorted((+left_out).items(), key=lambda reason: (-reason[1], reason[0])))
     if not items:
-        why = (
-            "; ".join(f"{number} {reason}" for reason, number in reasons)
-            or "its tokenizer cuts the words of this task in no usable way"
-        )
-        raise NoPairError(f"no pair of {title} is left for {known.name}: {why}")
-    return Task(title, tuple(items), reasons, about)
+        why = _counted(reasons) or "its tokenizer cuts the words of this task in no usable way"
+        raise NoPairError(f"no pair of {title} is left for {model.name}: {why}")
+    return Task(title, tuple(items), reasons)
 
 
-def _judged(
-    model: Any, candidates: Iterator[Candidate], count: int, progress: Progress
-) -> tuple[list[Item], Counter[str]]:
-    """The first `count` good items, and the reasons of those that were passed over on the way."""
-    items: list[Item] = []
-    left_out: Counter[str] = Counter()
-    while len(items) < count and (batch := list(islice(candidates, min(_BATCH, count - len(items))))):
-        for found in judge(model, batch):
-            if isinstance(found, Item):
-                items.append(found)
-            else:
-                left_out[found] += 1
-        progress("pairs", len(items), count)
-        if not items and left_out.total() >= _HOPELESS:
-            break
-    return items, left_out
+def _counted(reasons: Sequence[tuple[str, int]]) -> str:
+    return "; ".join(f"{count} {reason}" for reason, count in reasons)
+
+
+# Judging
+
+
+def judge(model: Model, candidates: Sequence[Candidate]) -> list[Item | str]:
+    """Each candidate as an item, or the reason why it is left out, in order."""
+    verdicts = [_read(model, candidate) for candidate in candidates]
+    items = {index: item for index, item in enumerate(verdicts) if isinstance(item, Item)}
+    for indices in of_equal_length((index, item.pair.clean) for index, item in items.items()):
+        sides = [
+            side for index in indices for side in (items[index].pair.clean, items[index].pair.counterfactual)
+        ]
+        tokens = [side.tokens for side in sides if isinstance(side, Prompt)]
+        logits = model.logits(torch.tensor(tokens, device=model.device))[:, -1]
+        for index, both in zip(indices, logits.unflatten(0, (-1, 2)), strict=True):
+            verdicts[index] = _verdict(model, candidates[index], items[index], *both)
+    return verdicts
+
+
+def of_equal_length(prompts: Iterable[tuple[int, Prompt]]) -> Iterator[list[int]]:
+    """The indices of prompts of one length, so many at a time as run together."""
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for index, prompt in prompts:
+        by_length[len(prompt)].append(index)
+    for group in by_length.values():
+        yield from (group[start : start + _TOGETHER] for start in range(0, len(group), _TOGETHER))
+
+
+def _read(model: Model, candidate: Candidate) -> Item | str:
+    """An item whose metric is not settled yet, or why it cannot be read."""
+    clean, counterfactual = (
+        _prompt(model, side.text) for side in (candidate.clean, candidate.counterfactual)
+    )
+    if isinstance(clean, str):
+        return clean
+    if isinstance(counterfactual, str):
+        return counterfactual
+    if len(clean) != len(counterfactual):
+        return UNEVEN
+    if clean.tokens == counterfactual.tokens:
+        return FLAT
+    roles = candidate.roles
+    if roles is None:
+        roles = _roles(model, candidate.clean, clean)
+        if roles is None or roles != _roles(model, candidate.counterfactual, counterfactual):
+            return SPLIT
+    return Item(Question(clean, counterfactual).unsettled, roles)
+
+
+def _prompt(model: Model, text: str) -> Prompt | str:
+    tokens = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    if model.tokenizer.unk_token_id in tokens:
+        return UNKNOWN
+    return TOO_LONG if len(tokens) + model.reads_bos > model.n_ctx else to_prompt(model, text)
+
+
+def _roles(model: Model, side: Marked, prompt: Prompt) -> Roles | None:
+    """Where the marked words, the word after S1 and the last one stand; None if a marked one is no token."""
+    roles = []
+    for name, start, end in side.words:
+        before, within = (model.tokenize(side.text[:stop]) for stop in (start, end))
+        if len(within) != len(before) + 1 or prompt.tokens[: len(within)] != within or within[:-1] != before:
+            return None
+        roles.append((name, len(before)))
+    after = [("S1+1", position + 1) for name, position in roles if name == "S1"]
+    return tuple(sorted((*roles, *after, (END, len(prompt) - 1)), key=lambda role: role[1]))
+
+
+def _verdict(
+    model: Model, candidate: Candidate, item: Item, clean: Logits, counterfactual: Logits
+) -> Item | str:
+    """The item with its metric, if the model gets it right, by its logits at the last position."""
+    top = int(clean.argmax())
+    if candidate.years is not None:
+        before, after = (float(candidate.years(logits[None])[0]) for logits in (clean, counterfactual))
+        metric = Metric("custom", top, model.spell(top), function=candidate.years)
+        if before <= LEAST_PROBABILITY:
+            return UNSURE
+    else:
+        answer = _token(model, candidate.answer, clean)
+        foil = _token(model, candidate.foil, counterfactual)
+        if answer is None or foil is None:
+            return NO_ANSWER
+        if answer == foil:
+            return SAME
+        if answer != top:
+            return WRONG
+        before, after = (float(logits[answer] - logits[foil]) for logits in (clean, counterfactual))
+        metric = Metric("logit_diff", answer, model.spell(answer), foil, model.spell(foil))
+    if before - after < LEAST_GAP:
+        return FLAT
+    return replace(item, pair=replace(item.pair, metric=metric))
+
+
+def _token(model: Model, word: str | None, logits: Logits) -> int | None:
+    """The one token that a word is here, as written or with a leading space; with no word, the likeliest."""
+    if word is None:
+        return int(logits.argmax())
+    spellings = (word,) if word[:1].isspace() else (word, f" {word}")
+    tokens = [token for spelling in spellings if (token := single_token(model, spelling)) is not None]
+    return max(tokens, key=lambda token: float(logits[token]), default=None)
