@@ -12,7 +12,7 @@ import torch
 from conftest import ARCHITECTURES, PROMPT, random_model
 
 from circuits.errors import ModelError
-from circuits.models.gate import gated, open_gates
+from circuits.models.hooks import gated, open_gates
 from circuits.models.load import as_model, load
 from circuits.models.model import Model
 from circuits.zoo.language import tokenizer

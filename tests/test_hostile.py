@@ -30,11 +30,10 @@ from test_sources import Bomb, save_adapter, to_lens_layout
 
 from circuits import cli
 from circuits.errors import CircuitsError, FileError, ModelError, PromptError
-from circuits.models import cache, hub
-from circuits.models.find import find
-from circuits.models.load import load
+from circuits.models import hub
+from circuits.models.folder import read_marks
+from circuits.models.load import find, load
 from circuits.models.model import Model
-from circuits.models.weights import read_marks
 from circuits.prompts import Prompt, swap_words, to_prompt
 from circuits.show.graph import EXPORTS
 from circuits.sparsify.checkpoints import load_checkpoint
@@ -276,7 +275,7 @@ def test_pipes_and_devices_are_not_read(name: str, make: Callable[[Path], None],
         "final.pth": lambda: find(str(folder / name)),
         "checkpoint": lambda: load_checkpoint(folder / name, {}, torch.optim.AdamW([torch.zeros(1)])),
     }
-    with pytest.raises(CircuitsError, match=r"no regular file|no such file|holds no model"):
+    with pytest.raises(CircuitsError, match=r"not a regular file|no such file|holds no model"):
         readers.get(name, lambda: find(str(folder)))()
 
 
@@ -566,7 +565,7 @@ def test_a_folder_in_the_cache_that_is_not_ours_is_left_alone(
     (tmp_path / "smollm2").mkdir()
     (tmp_path / "smollm2" / "thesis.txt").write_text("mine")
     with pytest.raises(ModelError, match="was not made by circuits"):
-        cache.kept("smollm2", lambda folder: None)
+        hub.kept_folder("smollm2", lambda folder: None)
     assert contents(tmp_path) == {"smollm2/thesis.txt": b"mine"}
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch.nn import functional as F
 
-from circuits.models.gate import gated
+from circuits.models.hooks import gated
 
 Stream = Float[torch.Tensor, "*batch pos d_model"]
 Heads = Float[torch.Tensor, "*batch pos head d_head"]

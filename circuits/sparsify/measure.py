@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, Int
 
 from circuits.errors import ModelError
-from circuits.models.find import find
+from circuits.models.folder import Weights, reading
+from circuits.models.load import find
 from circuits.models.model import Model
-from circuits.models.weights import Weights, reading
 from circuits.sparsify.attention import Scores, allowed_edges, attending, dense, hard
 from circuits.sparsify.settings import LITTLE_LANGUAGE
 from circuits.sparsify.text import context_of, little_language, speaks_little_language, to_rows

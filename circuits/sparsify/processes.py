@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 
 from circuits.errors import CircuitsError
-from circuits.models.weights import one_line, quiet
+from circuits.models.folder import one_line, quiet
 
 PATIENCE: Final = timedelta(
     hours=12

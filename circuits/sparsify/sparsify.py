@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError
 
 from circuits.errors import FileError, ModelError
-from circuits.models.find import find
-from circuits.models.weights import MARKS, Marks, Weights, quiet
+from circuits.models.folder import MARKS, Marks, Weights, quiet
+from circuits.models.load import find
 from circuits.sparsify.attention import Rule, attending, dense, hard
 from circuits.sparsify.card import draw_training, write_card
 from circuits.sparsify.measure import Source, Sparsity, measure, weights_of
