@@ -85,7 +85,7 @@ def _download(name: str, known: str, *, weights: bool) -> Path:
         files = [file.rfilename for file in info.siblings or () if "/" not in file.rfilename]
         kinds = [kind for kind in _WEIGHTS if any(fnmatch(file, kind[0]) for file in files)]
         wanted = [*_SETTINGS, *_TOKENIZER, "*.model", *(kinds[0] if weights and kinds else ())]
-        choice = {"allow_patterns": wanted, "ignore_patterns": ["*/*", "*.py"]}
+        choice: dict[str, Any] = {"allow_patterns": wanted, "ignore_patterns": ["*/*", "*.py"]}
         return Path(snapshot_download(name, endpoint=constants.ENDPOINT, **choice))
     except GatedRepoError as why:
         hint = "accept its terms on its page, then run `hf auth login`"

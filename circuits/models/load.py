@@ -130,13 +130,14 @@ def _bridge(name: str, weights: Weights, device: Device) -> TransformerBridge:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import AutoTokenizer
 
-    model, tokenizer = weights.model, weights.tokenizer
+    model: Any = weights.model
+    tokenizer = weights.tokenizer
     with quiet(), TemporaryDirectory() as room:
         if not tokenizer.name_or_path or not folder.has_tokenizer(Path(tokenizer.name_or_path)):
             tokenizer.save_pretrained(room)
             tokenizer = AutoTokenizer.from_pretrained(room)
-        kept: dict[str, Any] = {"hf_model": model.to(device), "device": device, "dtype": model.dtype}
-        return TransformerBridge.boot_transformers(name, tokenizer=tokenizer, **kept)
+        placed = {"hf_model": model.to(device), "device": device, "dtype": model.dtype}
+        return TransformerBridge.boot_transformers(name, tokenizer=tokenizer, **placed)
 
 
 def reads_bos_by_default(weights: Weights) -> bool:

@@ -145,7 +145,7 @@ def _config(tensors: Tensors, folder: Path, vocabulary: int) -> GPT2Config:
         raise ModelError(f"{file} describes a {kind}; only GPT-2 state dicts can be read")
     n_layers = 1 + max(int(key.split(".")[1]) for key in tensors if key.startswith("blocks."))
     n_positions, n_inner = len(tensors["pos_embed.W_pos"]), tensors["blocks.0.mlp.W_in"].shape[1]
-    sizes = {"n_embd": d_model, "n_layer": n_layers, "n_head": n_heads, "n_inner": n_inner}
+    sizes: dict[str, Any] = {"n_embd": d_model, "n_layer": n_layers, "n_head": n_heads, "n_inner": n_inner}
     sizes |= {"vocab_size": vocabulary, "n_positions": n_positions}
     kept = {name: stored[name] for name in _FROM_CONFIG if name in stored}
     return GPT2Config(**sizes, **kept, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None)
