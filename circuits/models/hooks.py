@@ -95,7 +95,7 @@ def check_hooks(
     change = (edited - before).abs().amax(dim=(1, 2))  # (row)
     for kind, row_change in zip(EDITED, change.tolist(), strict=True):
         if not row_change > 1e-6 * before.abs().max().item():
-            why = "either the bridge discards it, or no head does anything"
+            why = "the bridge discards it, or no head does anything"
             raise ModelError(f"an edit at {names[kind][-1]} does not change the logits: {why}")
     if not torch.equal(before, after):
         raise ModelError(

