@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -150,9 +150,7 @@ class Model:
 
     def forward(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
         """One run with the hooks that are in place and, if the model is gated, the gate; gradients flow."""
-        if not self.gated:
-            return self._ungated(tokens)
-        with self._gate():
+        with self._gate() if self.gated else nullcontext():
             return self._ungated(tokens)
 
     def hooked(self, hooks: Sequence[Edit]) -> AbstractContextManager[None]:
