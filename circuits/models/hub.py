@@ -44,13 +44,13 @@ _SUMS: Final = "sha256.json"
 
 def snapshot(name: str, *, weights: bool = True) -> Path:
     """The folder of a hub repository with its model, adapter or state dict, or at least its tokenizer."""
-    known = f"known names are {', '.join(entry.name for entry in zoo.TABLE)}"
+    hint = f"known names are {', '.join(entry.name for entry in zoo.TABLE)}"
     if not _ID.fullmatch(name):
-        raise ModelError(f"no model {name!r}: it is neither a file or folder nor a hub id; {known}")
+        raise ModelError(f"no model {name!r}: it is neither a file or folder nor a hub id; {hint}")
     for cached in (_cached(name), _cached(_FORMER_ID.get(name, name))):
         if cached is not None and (_has_weights(cached) if weights else has_tokenizer(cached)):
             return cached
-    return _download(name, known, weights=weights)
+    return _download(name, hint, weights=weights)
 
 
 def _has_weights(folder: Path) -> bool:
@@ -73,7 +73,7 @@ def _cached(name: str) -> Path | None:
     return repository / "snapshots" / commit
 
 
-def _download(name: str, known: str, *, weights: bool) -> Path:
+def _download(name: str, hint: str, *, weights: bool) -> Path:
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
@@ -87,11 +87,11 @@ def _download(name: str, known: str, *, weights: bool) -> Path:
     except GatedRepoError as why:
         raise ModelError(f"{name} asks for consent: agree on its hub page, then run `hf auth login`") from why
     except RepositoryNotFoundError as why:
-        raise ModelError(f"no model {name!r}: the hub has no such public repository; {known}") from why
+        raise ModelError(f"no model {name!r}: the hub has no such public repository; {hint}") from why
     except Exception as why:  # whichever HTTP library the hub's client uses
-        hint = "go online once, or give the path of a downloaded folder"
+        way_out = "go online once, or give the path of a downloaded folder"
         reason = f"{constants.ENDPOINT} does not give it ({one_line(why)})"
-        raise ModelError(f"no model {name!r} here, and {reason}; {known}; {hint}") from why
+        raise ModelError(f"no model {name!r} here, and {reason}; {hint}; {way_out}") from why
 
 
 def smollm2() -> Path:

@@ -131,10 +131,10 @@ def _bridge(name: str, weights: Weights, device: Device) -> TransformerBridge:
 
     model: Any = weights.model
     tokenizer = weights.tokenizer
-    with quiet(), TemporaryDirectory() as room:
+    with quiet(), TemporaryDirectory() as temporary:
         if not tokenizer.name_or_path or not folder.has_tokenizer(Path(tokenizer.name_or_path)):
-            tokenizer.save_pretrained(room)
-            tokenizer = AutoTokenizer.from_pretrained(room)
+            tokenizer.save_pretrained(temporary)
+            tokenizer = AutoTokenizer.from_pretrained(temporary, trust_remote_code=False)
         placed = {"hf_model": model.to(device), "device": device, "dtype": model.dtype}
         return TransformerBridge.boot_transformers(name, tokenizer=tokenizer, **placed)
 
