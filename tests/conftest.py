@@ -1,4 +1,4 @@
-"""Small random-weight models of the three architectures, as Hugging Face directories; no network, same weights every time."""
+"""Small random-weight models of three architectures, as Hugging Face directories; the same every time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxtyping import install_import_hook
 CHECKED = ["circuits.engine", "circuits.models.hooks", "circuits.sparsify.attention", "circuits.tracing.family"]
 install_import_hook(CHECKED, "beartype.beartype")  # shapes and types of tensors are checked at every call
 
-import pytest  # noqa: E402
+import pytest
 import torch
 from transformers import (
     GPT2Config,
@@ -35,26 +35,16 @@ transformers_logging.disable_progress_bar()
 
 
 def random_model(architecture: str, *, seed: int = 0) -> PreTrainedModel:
-    """Three layers of four heads. Weights are ten times the usual start, biases and norms random, so that heads attend sharply."""
+    """Three layers of four heads; ten times the usual weights and random biases, so heads attend sharply."""
     torch.manual_seed(seed)
-    shared: dict[str, Any] = {
-        "vocab_size": len(tokenizer()),
-        "initializer_range": 0.2,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
-    sizes: dict[str, Any] = {
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-    }
-    sizes |= {"max_position_embeddings": 32}
+    shared: dict[str, Any] = {"vocab_size": len(tokenizer()), "bos_token_id": 0, "eos_token_id": 0}
+    shared |= {"initializer_range": 0.2}
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 32}
+    grouped = {"num_key_value_heads": 2, "tie_word_embeddings": True}
     build: dict[str, Callable[[], PreTrainedModel]] = {
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32, **shared)),
-        "llama": lambda: LlamaForCausalLM(
-            LlamaConfig(num_key_value_heads=2, tie_word_embeddings=True, **sizes, **shared)
-        ),
+        "llama": lambda: LlamaForCausalLM(LlamaConfig(**grouped, **sizes, **shared)),
         "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(use_parallel_residual=True, **sizes, **shared)),
     }
     model = build[architecture]()
@@ -74,8 +64,8 @@ def save(model: PreTrainedModel, folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A directory for each architecture. Tests must not write into them."""
-    room = tmp_path_factory.mktemp("models")
-    return {name: save(random_model(name), room / name) for name in ARCHITECTURES}
+    parent = tmp_path_factory.mktemp("models")
+    return {name: save(random_model(name), parent / name) for name in ARCHITECTURES}
 
 
 @pytest.fixture(scope="session")

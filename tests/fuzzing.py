@@ -31,18 +31,16 @@ from test_sources import to_lens_layout
 from circuits.errors import CircuitsError, PromptError
 from circuits.files import parse_json, to_json
 from circuits.heads import Edge, Head
-from circuits.models import adapter, directory, state_dict, vetting
-from circuits.models import cache as kept
-from circuits.models.weights import read_marks
+from circuits.models import adapter, folder, hub, state_dict
 from circuits.prompts import Prompt, swap_words
 from circuits.show import to_dot, to_page
 from circuits.show.graph import EXPORTS, export
+from circuits.sparsify.checkpoints import load_checkpoint, save_checkpoint
 from circuits.sparsify.text import read_texts
 from circuits.sweeps.lines import opened_lines
 from circuits.sweeps.store import read_manifest
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
 from circuits.tracing.records import Circuit
-from circuits.zoo.checkpoints import load_checkpoint, save_checkpoint
 from circuits.zoo.language import tokenizer
 
 Inputs = st.SearchStrategy[Any]
@@ -425,10 +423,10 @@ def _vet(given: tuple[str, bytes], room: Path) -> None:
     name, content = given
     (room / name).write_bytes(content)
     try:
-        vetting.vet_folder(room, "it")
-        read_marks(room)
+        folder.vet_folder(room)
+        folder.read_marks(room)
         for file in room.glob("*.safetensors"):
-            vetting.shapes_in(file)
+            folder.shapes_in(file)
     finally:
         (room / name).unlink()
 
@@ -438,7 +436,7 @@ def _read_folder(given: tuple[str, bytes], room: Path) -> None:
         (room / name).write_bytes(content)
     (room / given[0]).write_bytes(given[1])
     try:
-        directory.read(room)
+        folder.read(room)
     finally:
         (room / given[0]).unlink()
 
@@ -458,8 +456,7 @@ def _adapter_inputs() -> Inputs:
 def _vet_adapter(given: bytes, room: Path) -> None:
     (room / "adapter_model.safetensors").write_bytes(pack({"lora_A": torch.zeros(4, 32)}))
     (room / "adapter_config.json").write_bytes(given)
-    vetting.vet_folder(room, "it")
-    adapter._base_name(room)
+    adapter.base_of(room)
 
 
 def _read_cache(given: bytes, room: Path) -> None:
@@ -467,9 +464,9 @@ def _read_cache(given: bytes, room: Path) -> None:
         (folder / "weights").write_bytes(b"0123")
 
     with patch.dict(os.environ, {"CIRCUITS_CACHE": str(room)}), redirect_stderr(io.StringIO()):
-        place = kept.kept("tiny", make)
-        (place / "sha256.json").write_bytes(given)
-        assert (kept.kept("tiny", make) / "weights").read_bytes() == b"0123"
+        kept = hub.kept_folder("tiny", make)
+        (kept / "sha256.json").write_bytes(given)
+        assert (hub.kept_folder("tiny", make) / "weights").read_bytes() == b"0123"
 
 
 def _read_checkpoint(given: bytes, room: Path) -> None:

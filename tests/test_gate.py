@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,34 +29,38 @@ def prompt_of(model: Model) -> torch.Tensor:
     return torch.tensor([model.tokenize(PROMPT)])
 
 
+def recorded(model: Model, names: list[str]) -> dict[str, torch.Tensor]:
+    """What passes these hooks when the model reads the prompt."""
+    seen: dict[str, torch.Tensor] = {}
+
+    def record(tensor: torch.Tensor, hook: object, *, name: str) -> None:
+        seen[name] = tensor.clone()
+
+    with model.hooked([(name, partial(record, name=name)) for name in names]):
+        model.logits(prompt_of(model))
+    return {name: seen[name] for name in names}
+
+
 def test_the_gate_by_hand() -> None:
     scores = torch.tensor([[0.5, -torch.inf, -torch.inf], [-1.0, 1.0, -torch.inf], [-1.0, -2.0, 0.0]])
     pattern = scores.softmax(-1)
     assert open_gates(scores).tolist() == [[True, False, False], [False, True, False], [False, False, False]]
-    # Not renormalised: the open edge keeps its softmax weight 1 / (1 + e^-2). Zero is shut, and a row with all gates shut is all zero.
+    # Not renormalised: the open edge keeps its softmax weight 1 / (1 + e^-2). A score of zero is shut, and a
+    # row with all gates shut is all zero.
     kept = 1 / (1 + torch.exp(torch.tensor(-2.0)))
-    torch.testing.assert_close(
-        gated(scores, pattern), torch.tensor([[1.0, 0.0, 0.0], [0.0, kept, 0.0], [0.0, 0.0, 0.0]])
-    )
+    expected = torch.tensor([[1.0, 0.0, 0.0], [0.0, kept, 0.0], [0.0, 0.0, 0.0]])
+    torch.testing.assert_close(gated(scores, pattern), expected)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_gated_layer_is_the_formula_written_out(architecture: str) -> None:
-    """From the scores as the model has them: z = Σ_k 1[s > 0] · softmax(s) · v, for every head and query of every layer."""
+    """From the scores as the model has them: z = Σ_k 1[s > 0] · softmax(s) · v, for every head and query."""
     model = as_model((random_model(architecture), tokenizer()), gate=True)
-    seen: dict[str, torch.Tensor] = {}
-    names = [
-        f"blocks.{layer}.attn.hook_{what}"
-        for layer in range(model.n_layers)
-        for what in ("attn_scores", "v", "z")
-    ]
-    with model.hooked(
-        [(name, lambda tensor, hook, name=name: seen.update({name: tensor.clone()})) for name in names]
-    ):
-        model.logits(prompt_of(model))
+    kinds = ("attn_scores", "v", "z")
+    seen = recorded(model, [f"blocks.{layer}.attn.hook_{kind}" for layer in range(3) for kind in kinds])
     shut = 0
     for layer in range(model.n_layers):
-        scores, v, z = (seen[f"blocks.{layer}.attn.hook_{what}"][0] for what in ("attn_scores", "v", "z"))
+        scores, v, z = (seen[f"blocks.{layer}.attn.hook_{kind}"][0] for kind in kinds)
         for head in range(model.n_heads):
             values = v[
                 :, head * v.shape[1] // model.n_heads
@@ -63,28 +68,20 @@ def test_a_gated_layer_is_the_formula_written_out(architecture: str) -> None:
             for query in range(len(z)):
                 s = scores[head, query, : query + 1]
                 weights = (s > 0) * s.exp() / s.exp().sum()
-                torch.testing.assert_close(
-                    z[query, head], weights @ values[: query + 1], atol=1e-5, rtol=1e-4
-                )
+                expected = weights @ values[: query + 1]
+                torch.testing.assert_close(z[query, head], expected, atol=1e-5, rtol=1e-4)
                 shut += int((s <= 0).sum())
     assert shut > 20  # the claim is about shut edges: there must be some
 
 
 def test_the_scores_are_queries_times_keys_over_the_root_of_their_size() -> None:
     model = as_model((random_model("gpt2"), tokenizer()))
-    seen: dict[str, torch.Tensor] = {}
-    names = {what: f"blocks.1.attn.hook_{what}" for what in ("q", "k", "attn_scores")}
-    with model.hooked(
-        [
-            (name, lambda tensor, hook, what=what: seen.update({what: tensor[0]}))
-            for what, name in names.items()
-        ]
-    ):
-        model.logits(prompt_of(model))
-    by_hand = torch.einsum("qhd,khd->hqk", seen["q"], seen["k"]) / model.d_head**0.5
+    names = [f"blocks.1.attn.hook_{kind}" for kind in ("q", "k", "attn_scores")]
+    queries, keys, scores = (tensor[0] for tensor in recorded(model, names).values())
+    by_hand = torch.einsum("qhd,khd->hqk", queries, keys) / model.d_head**0.5
     causal = torch.ones(by_hand.shape[-2:]).tril().bool()
-    torch.testing.assert_close(seen["attn_scores"][:, causal], by_hand[:, causal], atol=1e-5, rtol=1e-4)
-    assert not open_gates(seen["attn_scores"])[:, ~causal].any()
+    torch.testing.assert_close(scores[:, causal], by_hand[:, causal], atol=1e-5, rtol=1e-4)
+    assert not open_gates(scores)[:, ~causal].any()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -108,9 +105,7 @@ def test_an_edit_of_the_scores_moves_the_gate_and_an_edit_of_the_pattern_has_the
 
     with model.hooked([(scores, shut_all), (pattern, lambda tensor, hook: seen.update(pattern=tensor))]):
         model.logits(tokens)
-    assert not seen[
-        "pattern"
-    ].any()  # the user's hook sees the gated pattern, shut because the edited scores are below zero
+    assert not seen["pattern"].any()  # the user's hook sees the pattern that the edited scores shut
 
     with (
         model.hooked([(pattern, lambda tensor, hook: torch.ones_like(tensor))]),
@@ -139,9 +134,7 @@ def test_a_model_is_gated_if_its_files_say_so(directories: dict[str, Path], tmp_
     as_marked, ungated = load(folder), load(folder, gate=False)
     assert as_marked.gated and not ungated.gated and not load(directories["gpt2"]).gated
     tokens = prompt_of(ungated)
-    torch.testing.assert_close(
-        ungated.logits(tokens), load(directories["gpt2"]).logits(tokens), atol=0, rtol=0
-    )
+    assert torch.equal(ungated.logits(tokens), load(directories["gpt2"]).logits(tokens))
     assert not torch.equal(as_marked.logits(tokens), ungated.logits(tokens))
 
 

@@ -25,22 +25,21 @@ import torch
 from click.testing import CliRunner, Result
 from conftest import PROMPT, random_model, save
 from fuzzing import CONTROL, READERS, SLOW_IS_FINE, Reader, attempt
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from test_sources import Bomb, save_adapter, to_lens_layout
 
 from circuits import cli
 from circuits.errors import CircuitsError, FileError, ModelError, PromptError
-from circuits.models import cache, hub
-from circuits.models.find import find
-from circuits.models.load import load
+from circuits.models import hub
+from circuits.models.folder import read_marks
+from circuits.models.load import find, load
 from circuits.models.model import Model
-from circuits.models.weights import read_marks
 from circuits.prompts import Prompt, swap_words, to_prompt
 from circuits.show.graph import EXPORTS
+from circuits.sparsify.checkpoints import load_checkpoint
 from circuits.sparsify.text import read_texts
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
-from circuits.zoo.checkpoints import load_checkpoint
 from circuits.zoo.language import tokenizer
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
@@ -89,6 +88,10 @@ CODE: dict[str, tuple[str, dict[str, Any]]] = {
     "a model": (
         "config.json",
         {"auto_map": {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"}},
+    ),
+    "a model that is no language model": (
+        "config.json",
+        {"model_type": "vit", "auto_map": {"AutoModelForCausalLM": "evil.Evil"}},
     ),
     "a model of its own": ("config.json", {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}),
     "a tokenizer": ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}),
@@ -152,10 +155,20 @@ def test_an_adapter_is_a_plain_lora_or_refused(
 ) -> None:
     save_adapter(tmp_path, str(directories["gpt2"]))
     edit(tmp_path / "adapter_config.json", **changes)
-    start = time.monotonic()
     with pytest.raises(ModelError) as refused:
         find(str(tmp_path))
-    assert str(refused.value).isprintable() and time.monotonic() - start < 5
+    assert str(refused.value).isprintable()
+
+
+def test_a_tensor_of_no_numbers_does_not_vouch_for_a_rank(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
+    save_adapter(tmp_path, str(directories["gpt2"]))
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    save_file(tensors | {"empty": torch.zeros(0, 10**9)}, tmp_path / "adapter_model.safetensors")
+    edit(tmp_path / "adapter_config.json", r=10**9)
+    with pytest.raises(ModelError, match="names a rank"):
+        find(str(tmp_path))
 
 
 # Names that lead elsewhere
@@ -276,7 +289,7 @@ def test_pipes_and_devices_are_not_read(name: str, make: Callable[[Path], None],
         "final.pth": lambda: find(str(folder / name)),
         "checkpoint": lambda: load_checkpoint(folder / name, {}, torch.optim.AdamW([torch.zeros(1)])),
     }
-    with pytest.raises(CircuitsError, match=r"no regular file|no such file|holds no model"):
+    with pytest.raises(CircuitsError, match=r"not a regular file|no such file|holds no model"):
         readers.get(name, lambda: find(str(folder)))()
 
 
@@ -287,10 +300,9 @@ def test_a_config_that_describes_more_than_the_weights_is_refused_before_memory_
     changes: dict[str, int], folder: Path
 ) -> None:
     edit(folder / "config.json", **changes)
-    start = time.monotonic()
     with pytest.raises(ModelError) as refused:
         find(str(folder))
-    assert str(refused.value).isprintable() and time.monotonic() - start < 5
+    assert str(refused.value).isprintable()
 
 
 def _compressed(file: Path) -> None:
@@ -566,7 +578,7 @@ def test_a_folder_in_the_cache_that_is_not_ours_is_left_alone(
     (tmp_path / "smollm2").mkdir()
     (tmp_path / "smollm2" / "thesis.txt").write_text("mine")
     with pytest.raises(ModelError, match="was not made by circuits"):
-        cache.kept("smollm2", lambda folder: None)
+        hub.kept_folder("smollm2", lambda folder: None)
     assert contents(tmp_path) == {"smollm2/thesis.txt": b"mine"}
 
 

@@ -42,9 +42,8 @@ def test_sizes_are_those_of_the_config(architecture: str, models: dict[str, Mode
     assert model.n_key_value_heads == (2 if architecture == "llama" else 4)
     assert model.vocab_size == len(tokenizer())
     assert (model.device, model.dtype) == (torch.device("cpu"), torch.float32)
-    assert (
-        str(model).startswith(model.name) and "3 layers of 4 heads" in str(model) and "\n" not in repr(model)
-    )
+    assert str(model).startswith(model.name)
+    assert "3 layers of 4 heads" in str(model) and "\n" not in repr(model)
 
 
 def test_gpt2_reads_bos_first_and_the_others_follow_their_tokenizer(models: dict[str, Model]) -> None:
@@ -57,9 +56,8 @@ def test_gpt2_reads_bos_first_and_the_others_follow_their_tokenizer(models: dict
 def test_the_caller_decides_about_bos(directories: dict[str, Path]) -> None:
     without, first = load(directories["gpt2"], bos=False), load(directories["llama"], bos=True)
     assert len(without.tokenize(PROMPT)) == 8 and len(first.tokenize(PROMPT)) == 9
-    assert first.tokenize(f"{first.tokenizer.bos_token} {PROMPT}") == first.tokenize(
-        PROMPT
-    )  # a BOS that is written out is not doubled
+    written = f"{first.tokenizer.bos_token} {PROMPT}"
+    assert first.tokenize(written) == first.tokenize(PROMPT)  # a BOS that is written out is not doubled
 
 
 def test_a_tokenizer_that_adds_bos_is_followed() -> None:
@@ -73,15 +71,15 @@ def test_a_tokenizer_that_adds_bos_is_followed() -> None:
     assert model.reads_bos and len(model.tokenize(PROMPT)) == 9
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "empty"),
-        ("  \n", "empty"),
-        ("The opposite of larg", "'larg'.* large"),
-        ("a " * 40, r"41 tokens .* at most 32"),
-    ],
-)
+MISFITS = {
+    "": "empty",
+    "  \n": "empty",
+    "The opposite of larg": "'larg'.* large",
+    "a " * 40: r"41 .* at most 32",
+}
+
+
+@pytest.mark.parametrize(("text", "says"), MISFITS.items())
 def test_prompts_that_do_not_fit_are_refused(text: str, says: str, models: dict[str, Model]) -> None:
     with pytest.raises(PromptError, match=says):
         models["gpt2"].tokenize(text)
@@ -96,9 +94,8 @@ def test_an_edit_bites_at_every_kind_of_hook_and_leaves_nothing_behind(model: Mo
     tokens = prompt_of(model)
     before = model.logits(tokens)
     for kind in EDITED:
-        with model.hooked(
-            [(kind.format(1), lambda tensor, hook: tensor * torch.linspace(0, 2, tensor.shape[-1]))]
-        ):
+        edit = (kind.format(1), lambda tensor, hook: tensor * torch.linspace(0, 2, tensor.shape[-1]))
+        with model.hooked([edit]):
             assert not torch.equal(model.logits(tokens), before), kind
         assert torch.equal(model.logits(tokens), before), kind
 
@@ -115,16 +112,10 @@ def test_hooks_come_off_however_a_run_ends(
         raise interruption
 
     zero = ("blocks.0.attn.hook_z", lambda tensor, hook: torch.zeros_like(tensor))
-    with (
-        pytest.raises(interruption),
-        model.hooked([zero]),
-        model.hooked([("blocks.2.attn.hook_pattern", fail)]),
-    ):
+    failing, absent = ("blocks.2.attn.hook_pattern", fail), ("blocks.9.attn.hook_z", fail)
+    with pytest.raises(interruption), model.hooked([zero]), model.hooked([failing]):
         model.logits(tokens)
-    with (
-        pytest.raises(ModelError, match=r"no hook 'blocks\.9"),
-        model.hooked([zero, ("blocks.9.attn.hook_z", fail)]),
-    ):
+    with pytest.raises(ModelError, match=r"no hook 'blocks\.9"), model.hooked([zero, absent]):
         pass
     assert torch.equal(model.logits(tokens), before)
 
@@ -142,15 +133,8 @@ def test_leaving_takes_off_only_our_own_hooks(directories: dict[str, Path]) -> N
 def test_a_bridge_that_discards_edits_is_refused(directories: dict[str, Path]) -> None:
     from transformer_lens.config import TransformerBridgeConfig
 
-    sizes: dict[str, Any] = {
-        "d_model": 16,
-        "d_head": 4,
-        "n_heads": 4,
-        "n_layers": 2,
-        "n_ctx": 16,
-        "d_vocab": 512,
-        "d_mlp": 32,
-    }
+    sizes: dict[str, Any] = {"d_model": 16, "d_head": 4, "n_heads": 4, "n_layers": 2, "d_mlp": 32}
+    sizes |= {"n_ctx": 16, "d_vocab": 512}
     config = TransformerBridgeConfig(**sizes, act_fn="gelu", architecture="TransformerLensNative")
     boot_native = getattr(TransformerBridge, "boot_native")  # noqa: B009 (put there by the library at import)
     bridge = boot_native(config, tokenizer=AutoTokenizer.from_pretrained(directories["gpt2"]))
@@ -199,25 +183,22 @@ def test_other_things_are_not_models(thing: object) -> None:
         as_model(thing)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [each.name for each in zoo.TABLE if each.here and not each.base and each.origin in ("package", "code")],
-)
+LOCAL = [entry.name for entry in zoo.TABLE if entry.origin in ("package", "code") and not entry.base]
+
+
+@pytest.mark.parametrize("name", LOCAL)
 def test_the_zoo_is_what_its_table_says(name: str) -> None:
     entry = zoo.lookup(name)
     assert entry is not None
     model = load(name)
-    assert (model.n_layers, model.n_heads, model.gated, model.reads_bos) == (
-        entry.layers,
-        entry.heads,
-        entry.gated,
-        True,
-    )
+    assert (model.n_layers, model.n_heads) == (entry.layers, entry.heads)
+    assert (model.gated, model.reads_bos) == (entry.gated, True)
     assert [model.spell(token) for token in model.tokenize(PROMPT)][5::3] == ["large", '"']
 
 
 def test_the_table_costs_no_heavy_import() -> None:
-    code = "import sys, circuits.zoo as z; [e.here for e in z.available()]; assert not {'torch', 'transformers'} & set(sys.modules)"
+    code = "import sys; from circuits.zoo import available; [entry.here for entry in available()]; "
+    code += "assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
 
 
@@ -244,13 +225,8 @@ def test_smollm2_speaks_without_a_network(
     assert [model.spell(token) for token in tokens] == ["The", " capital", " of", " France", " is"]
     assert model.spell(int(model.logits(torch.tensor([tokens]))[0, -1].argmax())) == " Paris"
     assert [model.spell(token) for token in model.tokenize("in 1984")] == ["in", " ", "1", "9", "8", "4"]
-    assert (model.n_layers, model.n_heads, model.n_key_value_heads, model.reads_bos, model.gated) == (
-        30,
-        9,
-        3,
-        False,
-        False,
-    )
+    assert (model.n_layers, model.n_heads, model.n_key_value_heads) == (30, 9, 3)
+    assert not model.reads_bos and not model.gated
     assert "once" in capfd.readouterr().err
 
     again = load("smollm2")  # from the cache: nothing is converted, and nothing is said

@@ -1,6 +1,7 @@
 """The planted models are what they claim to be.
 
-The first half is the reference, a slow and plain reading of the definitions; the second half is the claims."""
+The first half is the reference, a slow and plain reading of the definitions; the second half is the claims.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ def run(
 
 
 class Case:
-    """A clean prompt, a counterfactual, and a metric: logit(answer) - logit(foil), or the log probability of the answer."""
+    """A clean prompt, a counterfactual, and a metric: logit(answer) - logit(foil), or logprob(answer)."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class Case:
         return made.logits[:, self.answer] - made.logits[:, self.foil]
 
     def _effects(self, **masks: torch.Tensor) -> list[float]:
-        """The effect of each row of masks (averaged over draws of noise where the counterfactual has several)."""
+        """The effect of each row of masks (averaged over the draws of a counterfactual that is noise)."""
         if len(self.embedded) == 1:
             rows = len(next(iter(masks.values())))
             patched = run(self.model, self.embedded.expand(rows, -1, -1), Swap(self.other, **masks))

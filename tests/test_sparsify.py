@@ -34,8 +34,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from circuits.cli.sparsify import sparsify_command, sparsity_command
 from circuits.errors import CircuitsError, FileError, ModelError
-from circuits.models.find import find
-from circuits.models.load import load
+from circuits.models.load import find, load
 from circuits.models.model import Model
 from circuits.sparsify import Settings, measure_sparsity, settings_for, sparsify
 from circuits.sparsify.attention import TrainingGate, attending, dense, hard

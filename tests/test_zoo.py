@@ -1,4 +1,4 @@
-"""The little language is what its model card says, training goes on exactly where it stopped, and `mini` knows what it was taught."""
+"""The little language is what its card says, training resumes exactly, `mini` knows what it was taught."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from train_mini import Plan, documents, fresh_model, train
 
 import circuits
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.sparsify import measure_sparsity
+from circuits.sparsify.checkpoints import load_checkpoint
 from circuits.zoo import FOLDER, language
-from circuits.zoo.checkpoints import load_checkpoint
 from circuits.zoo.evaluate import score_loss, score_task, to_table
 from circuits.zoo.language import tokenizer
-from circuits.zoo.train import Plan, batch, fresh_model, train
 
 ROOT = Path(__file__).parents[1]
 
@@ -76,11 +76,11 @@ def test_training_never_writes_a_held_out_sentence() -> None:
     assert not written & held
 
 
-def test_a_batch_depends_on_seed_and_step_alone() -> None:
+def test_documents_depend_on_seed_and_step_alone() -> None:
     plan = Plan(batch=2)
-    assert torch.equal(batch(plan, 7).tokens, batch(plan, 7).tokens)
-    assert not torch.equal(batch(plan, 7).tokens, batch(plan, 8).tokens)
-    assert not torch.equal(batch(plan, 7).tokens, batch(Plan(batch=2, seed=1), 7).tokens)
+    assert torch.equal(documents(plan, 7).tokens, documents(plan, 7).tokens)
+    assert not torch.equal(documents(plan, 7).tokens, documents(plan, 8).tokens)
+    assert not torch.equal(documents(plan, 7).tokens, documents(Plan(batch=2, seed=1), 7).tokens)
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from circuits.errors import CircuitsError
-from circuits.models.find import find
+from circuits.models.load import find
 from circuits.sparsify import Settings, settings_for, training
 from circuits.sparsify.processes import join
 from circuits.sparsify.text import little_language

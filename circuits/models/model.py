@@ -1,6 +1,6 @@
 """A language model ready to be measured: its sizes, its tokens, and runs with hooks and gate in place.
 
-Every kind of hook the toolkit uses is edited once when a `Model` is made: the logits must move, and come back exactly.
+When a `Model` is made, every kind of hook is edited once: the logits must move, and come back exactly.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float, Int
 
 from circuits.errors import ModelError, PromptError
+from circuits.models.folder import quiet
 from circuits.models.hooks import PATTERN, SCORES, Edit, attached, check_hooks, gated
-from circuits.models.weights import quiet
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -43,18 +43,18 @@ class Model:
             raise ModelError(f"{self.name} cannot read BOS first: its tokenizer has no BOS token")
         self.bridge.eval()
         # A dozen different words, so that some head of any model finds something to read.
-        words = torch.randperm(self.vocab_size, generator=torch.Generator().manual_seed(0))[
-            : min(12, self.n_ctx)
-        ]
+        words = torch.randperm(self.vocab_size, generator=torch.Generator().manual_seed(0))
         with quiet():
-            check_hooks(self._ungated, self._points, words, n_layers=self.n_layers)
+            check_hooks(self._ungated, self._points, words[: min(12, self.n_ctx)], n_layers=self.n_layers)
 
     def __repr__(self) -> str:
         return f"Model({self})"
 
     def __str__(self) -> str:
+        heads = f"{self.n_layers} layers of {self.n_heads} heads"
+        sizes = f"{heads}, d_model {self.d_model}, {self.vocab_size} tokens"
         rules = f"{'gated' if self.gated else 'dense'}, {'reads BOS' if self.reads_bos else 'no BOS'}"
-        return f"{self.name}: {self.n_layers} layers of {self.n_heads} heads, d_model {self.d_model}, {self.vocab_size} tokens, {rules}"
+        return f"{self.name}: {sizes}, {rules}"
 
     # Sizes, as the bridge's config has them.
 
@@ -106,10 +106,9 @@ class Model:
     # Tokens.
 
     def tokenize(self, text: str) -> tuple[int, ...]:
-        """The numbers of a prompt's tokens, BOS first if the model reads one (and the text does not already start with it)."""
-        encoded = self.tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=bool(self.tokenizer.is_fast)
-        )
+        """The numbers of a prompt's tokens, BOS first if the model reads one (never twice)."""
+        fast = bool(self.tokenizer.is_fast)
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=fast)
         tokens = list(encoded["input_ids"])
         if not text.strip() or not tokens:
             raise PromptError("the prompt is empty; give at least one token of text")
@@ -118,16 +117,13 @@ class Model:
         if self.reads_bos and tokens[0] != bos:
             tokens.insert(0, bos)
         if len(tokens) > self.n_ctx:
-            raise PromptError(
-                f"the prompt has {len(tokens)} tokens and {self.name} reads at most {self.n_ctx}; shorten it"
-            )
+            limit = f"{self.name} reads at most {self.n_ctx}"
+            raise PromptError(f"the prompt has {len(tokens)} tokens and {limit}; shorten it")
         return tuple(tokens)
 
     def _refuse_unknown(self, text: str, tokens: Sequence[int], offsets: Sequence[tuple[int, int]]) -> None:
         unknown = self.tokenizer.unk_token_id
-        pieces = [
-            text[start:end] for token, (start, end) in zip(tokens, offsets, strict=True) if token == unknown
-        ]
+        pieces = [text[slice(*span)] for token, span in zip(tokens, offsets, strict=True) if token == unknown]
         words = [piece.strip() for piece in pieces if piece != self.tokenizer.unk_token]
         if words:
             near = difflib.get_close_matches(words[0], self.tokenizer.get_vocab(), n=3)
@@ -154,13 +150,11 @@ class Model:
 
     def forward(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
         """One run with the hooks that are in place and, if the model is gated, the gate; gradients flow."""
-        if not self.gated:
-            return self._ungated(tokens)
-        with self._gate():
+        with self._gate() if self.gated else nullcontext():
             return self._ungated(tokens)
 
     def hooked(self, hooks: Sequence[Edit]) -> AbstractContextManager[None]:
-        """Within this `with`, runs have these hooks: `(name, fn(tensor, hook) -> tensor | None)`. They nest, and always come off."""
+        """Within this `with`, runs have these hooks, each `(name, fn(tensor, hook) -> tensor | None)`."""
         return attached(self._points, hooks)
 
     @contextmanager
@@ -168,14 +162,15 @@ class Model:
         """The gate reads scores after every edit of them and shuts edges before any edit of the pattern."""
         scores: dict[int, torch.Tensor] = {}
 
-        def note(layer: int) -> Edit:
+        def record(layer: int) -> Edit:
             return SCORES.format(layer), lambda tensor, hook: scores.update({layer: tensor})
 
         def shut(layer: int) -> Edit:
             return PATTERN.format(layer), lambda tensor, hook: gated(scores.pop(layer), tensor)
 
         layers = range(self.n_layers)
-        with attached(self._points, map(note, layers)), attached(self._points, map(shut, layers), first=True):
+        recorded = attached(self._points, map(record, layers))
+        with recorded, attached(self._points, map(shut, layers), first=True):
             yield
 
     def _ungated(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:

@@ -1,34 +1,39 @@
-"""A TransformerLens-layout state dict (`embed.W_E`, `blocks.0.attn.W_Q`, …) as a Hugging Face GPT-2.
+"""A state dict in TransformerLens layout (`embed.W_E`, `blocks.0.attn.W_Q`, …) as a Hugging Face GPT-2.
 
-1. Sizes are read off the shapes; a config.json beside the file, if it is a GPT-2's, gives the activation and the norm's epsilon.
-2. Per-head matrices are laid side by side, as GPT-2 keeps them. Folded layer norms (no `ln1.w`) become norms of scale 1 and shift 0.
-3. An unembedding bias, which GPT-2 has not, becomes the shift of the final norm that has exactly that effect.
+1. Sizes are read off the shapes; a GPT-2's config.json beside the file gives its activation and epsilon.
+2. Per-head matrices are laid side by side, as GPT-2 keeps them. Folded layer norms (no `ln1.w`) become norms
+   of scale 1 and shift 0.
+3. GPT-2 has no unembedding bias: it becomes the shift of the final norm that has exactly that effect.
 4. Rows of the vocabulary beyond the tokenizer's are padding and are dropped.
 """
 
 from __future__ import annotations
 
 import re
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+from einops import rearrange
+
 from circuits.errors import ModelError
-from circuits.files import read_object
-from circuits.models import directory, hub
-from circuits.models.vetting import vet_archive
-from circuits.models.weights import Weights, quiet, read_marks, reading
+from circuits.files import check_regular, read_object
+from circuits.models.folder import Weights, has_tokenizer, quiet, read_marks, read_tokenizer, reading
 
 if TYPE_CHECKING:
-    import torch
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
 
-    Tensors = dict[str, torch.Tensor]
+Tensors = dict[str, torch.Tensor]
 
-_BUFFERS: Final = (".mask", ".IGNORE")  # the causal mask and its fill value, saved along by TransformerLens
+_BUFFERS: Final = (".mask", ".IGNORE")  # the causal mask and its fill value, which TransformerLens saves too
 _KNOWN: Final = re.compile(
     r"embed\.W_E|pos_embed\.W_pos|unembed\.(W_U|b_U)|ln_final\.(w|b)|"
     r"blocks\.\d+\.(ln[12]\.(w|b)|attn\.(W_[QKVO]|b_[QKVO])|mlp\.(W_in|b_in|W_out|b_out))"
 )
+_NEEDED: Final = ("embed.W_E", "pos_embed.W_pos", "unembed.W_U")
+_NEEDED_IN_BLOCK: Final = ("attn.W_Q", "attn.W_K", "attn.W_V", "attn.W_O", "mlp.W_in", "mlp.W_out")
+_FROM_CONFIG: Final = ("activation_function", "layer_norm_epsilon", "scale_attn_by_inverse_layer_idx")
 
 
 def read(file: Path) -> Weights:
@@ -36,69 +41,76 @@ def read(file: Path) -> Weights:
     tensors = _tensors(file)
     tokenizer = _tokenizer(file.parent)
     with reading(file), quiet():
-        return Weights(
-            to_gpt2(tensors, file.parent, vocabulary=len(tokenizer)), tokenizer, read_marks(file.parent)
-        )
+        model = to_gpt2(tensors, file.parent, vocabulary=len(tokenizer))
+    return Weights(model, tokenizer, read_marks(file.parent))
 
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    return directory.read_tokenizer(
-        folder if directory.has_tokenizer(folder) else hub.tokenizer_snapshot("openai-community/gpt2")
-    )
+    if not has_tokenizer(folder):
+        from circuits.models import hub
+
+        folder = hub.snapshot("openai-community/gpt2", weights=False)
+    return read_tokenizer(folder)
 
 
 def _tensors(file: Path) -> Tensors:
-    """The tensors of a file under their plain names: wrappings such as `model.` or `_orig_mod.` and buffers taken off."""
-    import torch
-    from safetensors.torch import load_file
-
-    vet_archive(file)
-    with reading(file), quiet():
-        stored: Any = (
-            load_file(file)
-            if file.suffix == ".safetensors"
-            else torch.load(file, map_location="cpu", weights_only=True)
-        )
-    for wrapping in ("state_dict", "model"):
-        stored = (
-            stored[wrapping]
-            if isinstance(stored, dict) and isinstance(stored.get(wrapping), dict)
-            else stored
-        )
+    """The tensors of a file under plain names: without a prefix such as `_orig_mod.`, and without buffers."""
+    stored = _stored(file)
     if not isinstance(stored, dict) or not all(isinstance(key, str) for key in stored):
-        raise ModelError(f"{file} is no state dict: it holds no names with tensors")
+        raise ModelError(f"{file} is not a state dict: it does not map names to tensors")
     prefix = next((key.removesuffix("embed.W_E") for key in stored if key.endswith("embed.W_E")), None)
     if prefix is None:
-        raise ModelError(
-            f"{file} is no TransformerLens-layout state dict (no embed.W_E), and no Hugging Face model (no config.json)"
-        )
+        lacks = "it has no embed.W_E, and there is no config.json of a Hugging Face model"
+        raise ModelError(f"{file} is not a state dict in TransformerLens layout: {lacks}")
     tensors = {key.removeprefix(prefix): value for key, value in stored.items() if not key.endswith(_BUFFERS)}
-    strange = [key for key in tensors if not _KNOWN.fullmatch(key)]
-    if strange:
-        raise ModelError(
-            f"{file} is not of GPT-2's architecture: it has {len(strange)} other tensors, the first {strange[0]}"
-        )
+    if other := [key for key in tensors if not _KNOWN.fullmatch(key)]:
+        raise ModelError(f"{file} is not a GPT-2: it has {len(other)} other tensors, the first {other[0]}")
     _check_tensors(file, tensors)
     return {key: value.float() for key, value in tensors.items()}
 
 
-def _check_tensors(file: Path, tensors: dict[str, Any]) -> None:
-    """Refuse what is no plain tensor of numbers, and tensors that would take far more memory than their file has bytes."""
-    import torch
+def _stored(file: Path) -> Any:
+    """What a file holds, taken out of a `state_dict` or `model` around it."""
+    from safetensors.torch import load_file
 
+    with reading(file), quiet():
+        check_regular(file, most=2**63)  # of any size
+        if file.suffix == ".safetensors":
+            stored: Any = load_file(file)
+        else:
+            _vet_archive(file)
+            stored = torch.load(file, map_location="cpu", weights_only=True)
+    for wrapping in ("state_dict", "model"):
+        if isinstance(stored, dict) and isinstance(stored.get(wrapping), dict):
+            stored = stored[wrapping]
+    return stored
+
+
+def _vet_archive(file: Path) -> None:
+    """Refuse a .pth whose parts would take more space in memory than on disk."""
+    if not zipfile.is_zipfile(file):
+        return
+    with zipfile.ZipFile(file) as archive:
+        parts = archive.infolist()
+    compressed = any(part.compress_type != zipfile.ZIP_STORED for part in parts)
+    if compressed or sum(part.file_size for part in parts) > file.stat().st_size:
+        raise ModelError(f"{file} is compressed or its parts overlap; save it with torch.save")
+
+
+def _check_tensors(file: Path, tensors: dict[str, Any]) -> None:
+    """Refuse all but plain tensors of numbers that take no more memory than their file explains."""
     for key, value in tensors.items():
-        if (
-            not isinstance(value, torch.Tensor)
-            or value.layout != torch.strided
-            or not value.is_floating_point()
-            or value.is_meta
-        ):
-            raise ModelError(f"{file}: {key} is no tensor of floating-point numbers")
+        plain = isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta
+        if not plain or not value.is_floating_point():
+            raise ModelError(f"{file}: {key} is not a tensor of floating-point numbers")
     if sum(value.numel() * value.element_size() for value in tensors.values()) > 4 * file.stat().st_size:
         raise ModelError(f"{file}: its tensors describe more numbers than the file holds")
     layers = {int(key.split(".")[1][:9]) for key in tensors if key.startswith("blocks.")}
     if layers != set(range(len(layers))):
-        raise ModelError(f"{file}: its blocks are not numbered 0…{len(layers) - 1}")
+        raise ModelError(f"{file}: its blocks are not numbered 0 to {len(layers) - 1}")
+    needed = [*_NEEDED, *(f"blocks.{layer}.{name}" for layer in sorted(layers) for name in _NEEDED_IN_BLOCK)]
+    if missing := [name for name in needed if name not in tensors]:
+        raise ModelError(f"{file} is not a GPT-2: it lacks {len(missing)} tensors, the first {missing[0]}")
 
 
 def to_gpt2(tensors: Tensors, folder: Path, *, vocabulary: int) -> GPT2LMHeadModel:
@@ -109,12 +121,10 @@ def to_gpt2(tensors: Tensors, folder: Path, *, vocabulary: int) -> GPT2LMHeadMod
     model = GPT2LMHeadModel(config)
     state = _outer(tensors, vocabulary)
     for layer in range(config.n_layer):
-        state |= _block(tensors, layer, config.n_embd)
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    if missing or unexpected:
-        raise ModelError(
-            f"the state dict does not fill a GPT-2: missing {missing[:1]}, unexpected {unexpected[:1]}"
-        )
+        old, new = f"blocks.{layer}.", f"transformer.h.{layer}."
+        block = {key.removeprefix(old): value for key, value in tensors.items() if key.startswith(old)}
+        state |= {new + key: value for key, value in _block(block, config.n_embd).items()}
+    model.load_state_dict(state)
     return model.eval()
 
 
@@ -125,89 +135,58 @@ def _config(tensors: Tensors, folder: Path, vocabulary: int) -> GPT2Config:
     n_heads, _, d_head = tensors["blocks.0.attn.W_Q"].shape
     if rows < vocabulary:
         raise ModelError(
-            f"the state dict has {rows} tokens and its tokenizer {vocabulary}: this is not its tokenizer"
+            f"the state dict has {rows} tokens and its tokenizer {vocabulary}: find the right one"
         )
     if n_heads * d_head != d_model:
-        raise ModelError(
-            f"{n_heads} heads of {d_head} do not make up d_model {d_model}, as they must in a GPT-2"
-        )
-    stored = read_object(folder / "config.json") if (folder / "config.json").exists() else {}
-    if stored.get("model_type", "gpt2") != "gpt2":
-        raise ModelError(
-            f"{folder / 'config.json'} describes a {stored['model_type']}; only GPT-2 state dicts can be read"
-        )
-    return GPT2Config(
-        vocab_size=vocabulary,
-        n_embd=d_model,
-        n_head=n_heads,
-        n_layer=1 + max(int(key.split(".")[1]) for key in tensors if key.startswith("blocks.")),
-        n_positions=tensors["pos_embed.W_pos"].shape[0],
-        n_inner=tensors["blocks.0.mlp.W_in"].shape[1],
-        activation_function=stored.get("activation_function", "gelu_new"),
-        layer_norm_epsilon=stored.get("layer_norm_epsilon", 1e-5),
-        scale_attn_by_inverse_layer_idx=stored.get("scale_attn_by_inverse_layer_idx", False),
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+        raise ModelError(f"not a GPT-2: {n_heads} heads of {d_head} do not make up d_model {d_model}")
+    file = folder / "config.json"
+    stored = read_object(file) if file.exists() else {}
+    if (kind := stored.get("model_type", "gpt2")) != "gpt2":
+        raise ModelError(f"{file} describes a {kind}; only GPT-2 state dicts can be read")
+    n_layers = 1 + max(int(key.split(".")[1]) for key in tensors if key.startswith("blocks."))
+    n_positions, n_inner = len(tensors["pos_embed.W_pos"]), tensors["blocks.0.mlp.W_in"].shape[1]
+    sizes: dict[str, Any] = {"n_embd": d_model, "n_layer": n_layers, "n_head": n_heads, "n_inner": n_inner}
+    sizes |= {"vocab_size": vocabulary, "n_positions": n_positions}
+    kept = {name: stored[name] for name in _FROM_CONFIG if name in stored}
+    return GPT2Config(**sizes, **kept, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None)
 
 
 def _outer(tensors: Tensors, vocabulary: int) -> Tensors:
     """Embedding, positions, final norm, unembedding."""
-    import torch
-
-    scale, shift = _norm(tensors, "ln_final", tensors["embed.W_E"].shape[1])
+    d_model = tensors["embed.W_E"].shape[1]
+    shift = tensors.get("ln_final.b", torch.zeros(d_model))
     unembed = tensors["unembed.W_U"][:, :vocabulary]  # (d_model, vocab)
     bias = tensors.get("unembed.b_U", torch.zeros(vocabulary))[:vocabulary]
     if bias.any():
         extra = torch.linalg.lstsq(unembed.T.double(), bias.double()).solution
         if not torch.allclose(extra @ unembed.double(), bias.double(), atol=1e-3):
-            raise ModelError(
-                "unembed.b_U is not the effect of any shift of the final norm, so this is not a GPT-2"
-            )
+            raise ModelError("not a GPT-2: no shift of the final norm has the effect of unembed.b_U")
         shift = shift + extra.float()
     return {
         "transformer.wte.weight": tensors["embed.W_E"][:vocabulary],
         "transformer.wpe.weight": tensors["pos_embed.W_pos"],
-        "transformer.ln_f.weight": scale,
+        "transformer.ln_f.weight": tensors.get("ln_final.w", torch.ones(d_model)),
         "transformer.ln_f.bias": shift,
         "lm_head.weight": unembed.T.contiguous(),
     }
 
 
-def _block(tensors: Tensors, layer: int, d_model: int) -> Tensors:
-    import torch
-    from einops import rearrange
-
-    old, new = f"blocks.{layer}", f"transformer.h.{layer}"
-
-    def bias(name: str, size: int) -> torch.Tensor:
-        return tensors.get(f"{old}.{name}", torch.zeros(size)).flatten()
-
-    state = {}
-    for ours, theirs in (("ln1", "ln_1"), ("ln2", "ln_2")):
-        state[f"{new}.{theirs}.weight"], state[f"{new}.{theirs}.bias"] = _norm(
-            tensors, f"{old}.{ours}", d_model
-        )
-    queries_keys_values = [
-        rearrange(tensors[f"{old}.attn.W_{one}"], "head d_model d_head -> d_model (head d_head)")
-        for one in "QKV"
-    ]
-    return state | {
-        f"{new}.attn.c_attn.weight": torch.cat(queries_keys_values, dim=1),  # GPT-2's layers keep (in, out)
-        f"{new}.attn.c_attn.bias": torch.cat([bias(f"attn.b_{one}", d_model) for one in "QKV"]),
-        f"{new}.attn.c_proj.weight": rearrange(
-            tensors[f"{old}.attn.W_O"], "head d_head d_model -> (head d_head) d_model"
-        ),
-        f"{new}.attn.c_proj.bias": bias("attn.b_O", d_model),
-        f"{new}.mlp.c_fc.weight": tensors[f"{old}.mlp.W_in"],
-        f"{new}.mlp.c_fc.bias": bias("mlp.b_in", tensors[f"{old}.mlp.W_in"].shape[1]),
-        f"{new}.mlp.c_proj.weight": tensors[f"{old}.mlp.W_out"],
-        f"{new}.mlp.c_proj.bias": bias("mlp.b_out", d_model),
+def _block(block: Tensors, d_model: int) -> Tensors:
+    """One layer. What a folded state dict lacks is the identity: norms of scale 1, biases of 0."""
+    one, zero = torch.ones(d_model), torch.zeros(d_model)
+    weights = [rearrange(block[f"attn.W_{side}"], "head d_model d -> d_model (head d)") for side in "QKV"]
+    biases = [block.get(f"attn.b_{side}", zero).flatten() for side in "QKV"]
+    return {
+        "ln_1.weight": block.get("ln1.w", one),
+        "ln_1.bias": block.get("ln1.b", zero),
+        "ln_2.weight": block.get("ln2.w", one),
+        "ln_2.bias": block.get("ln2.b", zero),
+        "attn.c_attn.weight": torch.cat(weights, dim=1),  # GPT-2's layers keep (in, out)
+        "attn.c_attn.bias": torch.cat(biases),
+        "attn.c_proj.weight": rearrange(block["attn.W_O"], "head d d_model -> (head d) d_model"),
+        "attn.c_proj.bias": block.get("attn.b_O", zero).flatten(),
+        "mlp.c_fc.weight": block["mlp.W_in"],
+        "mlp.c_fc.bias": block.get("mlp.b_in", torch.zeros(block["mlp.W_in"].shape[1])).flatten(),
+        "mlp.c_proj.weight": block["mlp.W_out"],
+        "mlp.c_proj.bias": block.get("mlp.b_out", zero).flatten(),
     }
-
-
-def _norm(tensors: Tensors, name: str, d_model: int) -> tuple[torch.Tensor, torch.Tensor]:
-    import torch
-
-    return tensors.get(f"{name}.w", torch.ones(d_model)), tensors.get(f"{name}.b", torch.zeros(d_model))

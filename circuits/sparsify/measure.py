@@ -22,10 +22,10 @@ from jaxtyping import Float
 from circuits import zoo
 from circuits.errors import ModelError
 from circuits.files import read_object
-from circuits.models.find import find
+from circuits.models.folder import MARKS, Weights, reading
 from circuits.models.hooks import open_gates
+from circuits.models.load import find
 from circuits.models.model import Model
-from circuits.models.weights import MARKS, Weights, reading
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
 from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings
 from circuits.sparsify.text import Tokens, context_of, little_language, speaks_little_language, to_rows

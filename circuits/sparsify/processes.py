@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 
 from circuits.errors import CircuitsError
-from circuits.models.weights import one_line, quiet
+from circuits.models.folder import one_line, quiet
 
 TIMEOUT: Final = timedelta(hours=12)  # the others wait while the main process samples text or measures
 _COUNTS: Final = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")

@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 
 from circuits.errors import FileError, PromptError
 from circuits.files import check_regular, parse_json, read_text
+from circuits.models.folder import Weights, quiet
 from circuits.models.load import reads_bos_by_default
-from circuits.models.weights import Weights, quiet
 from circuits.sparsify.settings import Settings
 from circuits.zoo import language
 

@@ -25,10 +25,10 @@ from jaxtyping import Float
 
 from circuits.errors import CircuitsError, FileError
 from circuits.sparsify.attention import TrainingGate, attending
+from circuits.sparsify.checkpoints import load_checkpoint, save_checkpoint
 from circuits.sparsify.processes import Processes
 from circuits.sparsify.settings import Settings
 from circuits.sparsify.text import Corpus, Tokens
-from circuits.zoo.checkpoints import load_checkpoint, save_checkpoint
 
 Logits = Float[torch.Tensor, "batch pos vocab"]
 LOG_EVERY: Final = 5

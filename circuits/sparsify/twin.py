@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError
 
 from circuits.errors import FileError, ModelError
-from circuits.models.find import find
-from circuits.models.weights import MARKS, Marks, Weights, quiet
+from circuits.models.folder import MARKS, Marks, Weights, quiet
+from circuits.models.load import find
 from circuits.sparsify.attention import dense, hard, logits_under
 from circuits.sparsify.measure import AnyModel, Sparsity, draw_training, measure, weights_of, write_card
 from circuits.sparsify.processes import join

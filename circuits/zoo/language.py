@@ -1,10 +1,12 @@
 """The little language that `mini` speaks: words, facts, and seeded sentences with one known answer each.
 
-1. Every subject word has four facts: its opposite, colour, number and category. Only the opposite makes sense in English; the
-   others are drawn once from a fixed seed, so that they can be known by heart but not guessed.
-2. A sentence tells a fact, an indirect object, a span of years or a repeated sequence, or is filler. Facts stand in many frames,
-   some with a second (quoted) word as a distractor, so that the subject has to be found by what is said of it, not by where it is.
-3. One sentence in ten, chosen by the hash of its text, is held out: training never writes it, evaluation writes nothing else.
+1. Every subject word has four facts: its opposite, colour, number and category. Only the opposite makes sense
+   in English; the others are drawn once from a fixed seed, so that they can be known but not guessed.
+2. A sentence tells a fact, an indirect object, a span of years or a repeated sequence, or is filler. Facts
+   stand in many frames, some with a second (quoted) word as a distractor, so that the subject has to be found
+   by what is said of it, not by where it stands.
+3. One sentence in ten, chosen by the hash of its text, is held out: training never writes it, evaluation
+   writes nothing else.
 """
 
 from __future__ import annotations
@@ -18,56 +20,69 @@ from typing import Any, Final
 
 BOS: Final = "<|bos|>"
 UNKNOWN: Final = "<|unknown|>"
-WORD: Final = (
-    r"\d\d|\p{L}+|[^\s\p{L}]"  # the tokenizer's rule; a year is two tokens, a quote mark always its own
-)
+WORD: Final = r"\d\d|\p{L}+|[^\s\p{L}]"  # the tokenizer's rule: a year is two tokens, a quote mark its own
 _WORD: Final = re.compile(r"\d\d|[^\W\d_]+|[^\s\w]|\d|_")  # the same rule for the standard library's `re`
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
+
+
 _OPPOSITES: Final = """
-large small, hot cold, rich poor, tall short, fast slow, light dark, loud quiet, happy sad, young old, strong weak, wet dry, hard soft,
-open closed, full empty, early late, near far, high low, deep shallow, wide narrow, thick thin, heavy weightless, clean dirty,
-smooth rough, sharp blunt, sweet bitter, bright dim, brave cowardly, calm nervous, cheap costly, clever foolish, common rare,
-cruel gentle, alive dead, awake asleep, easy difficult, fair unjust, false true, fat lean, fierce tame, firm loose, flat steep,
-fresh stale, friendly hostile, generous greedy, guilty innocent, healthy sick, honest lying, humble proud, idle busy, inner outer,
-junior senior, kind mean, lazy eager, legal forbidden, liquid solid, local foreign, major minor, mild severe, modern ancient,
-moist arid, natural artificial, neat messy, noisy silent, normal strange, public private, pure mixed, ripe raw, rural urban,
-safe dangerous, same different, secret known, simple complex, sober drunk, sour sugary, stable shaky, straight crooked, tight slack,
-tiny giant, upper lower, urgent trivial, useful useless, vague exact, visible hidden, warm cool, wild civil, wise silly
+large small, hot cold, rich poor, tall short, fast slow, light dark, loud quiet, happy sad, young old,
+strong weak, wet dry, hard soft, open closed, full empty, early late, near far, high low, deep shallow,
+wide narrow, thick thin, heavy weightless, clean dirty, smooth rough, sharp blunt, sweet bitter, bright dim,
+brave cowardly, calm nervous, cheap costly, clever foolish, common rare, cruel gentle, alive dead,
+awake asleep, easy difficult, fair unjust, false true, fat lean, fierce tame, firm loose, flat steep,
+fresh stale, friendly hostile, generous greedy, guilty innocent, healthy sick, honest lying, humble proud,
+idle busy, inner outer, junior senior, kind mean, lazy eager, legal forbidden, liquid solid, local foreign,
+major minor, mild severe, modern ancient, moist arid, natural artificial, neat messy, noisy silent,
+normal strange, public private, pure mixed, ripe raw, rural urban, safe dangerous, same different,
+secret known, simple complex, sober drunk, sour sugary, stable shaky, straight crooked, tight slack,
+tiny giant, upper lower, urgent trivial, useful useless, vague exact, visible hidden, warm cool, wild civil,
+wise silly
 """
-_NAMES: Final = """
-Mary John Anna Tom Paul Lucy Peter Jane David Sarah James Emma Mark Laura Henry Alice George Clara Frank Helen Simon Julia Oliver Nora
-Martin Sophie Daniel Ruth Edward Grace Victor Rosa Leo Ida Walter Eva
-"""
-_PLACES: Final = """
-store park school station garden office market library harbour museum
-bakery church castle forest village bridge theatre farm beach hotel
-"""
-_OBJECTS: Final = "drink book ring letter basket ball key flower lamp coin bottle map hat pear knife clock bag rope candle mirror"
-_THINGS: Final = "house dog river table horse door tree road train window ship wall cat boat stone bird chair tower cup field"
-_EVENTS: Final = "war siege treaty famine voyage dynasty strike trial campaign drought pilgrimage reign blockade truce crusade plague project tour"
-_VERBS: Final = "slept waited sang worked rested talked stayed laughed walked played"
-_COLOURS: Final = "red blue green yellow black white brown pink purple orange grey golden"
-_NUMBERS: Final = "one two three four five six seven eight nine ten eleven twelve"
-_CATEGORIES: Final = "animal plant tool metal food cloth music weather sport planet fruit game"
+SUBJECTS: Final = _words(_OPPOSITES)
+NAMES: Final = _words("""
+Mary John Anna Tom Paul Lucy Peter Jane David Sarah James Emma Mark Laura Henry Alice George Clara Frank
+Helen Simon Julia Oliver Nora Martin Sophie Daniel Ruth Edward Grace Victor Rosa Leo Ida Walter Eva
+""")
+PLACES: Final = _words("""
+store park school station garden office market library harbour museum bakery church castle forest village
+bridge theatre farm beach hotel
+""")
+OBJECTS: Final = _words("""
+drink book ring letter basket ball key flower lamp coin bottle map hat pear knife clock bag rope candle
+mirror
+""")
+THINGS: Final = _words("""
+house dog river table horse door tree road train window ship wall cat boat stone bird chair tower cup field
+""")
+EVENTS: Final = _words("""
+war siege treaty famine voyage dynasty strike trial campaign drought pilgrimage reign blockade truce crusade
+plague project tour
+""")
+VERBS: Final = _words("slept waited sang worked rested talked stayed laughed walked played")
 _GLUE: Final = """
-The the of is , . ; says that not but wrote If you ask for answer word words and a an Unlike For which beside has with said it It its
-When went to gave After walked handed While were working at offered met sold Then had a long day decided give
-lasted from year started in ended began From until there was There saw near on Yesterday time looked chose In read again some
+The the of is , . ; says that not but wrote If you ask for answer word words and a an Unlike For which
+beside has with said it It its When went to gave After walked handed While were working at offered met sold
+Then had a long day decided give lasted from year started in ended began From until there was There saw near
+on Yesterday time looked chose In read again some
 """
+_DRAWN: Final = {
+    "colour": _words("red blue green yellow black white brown pink purple orange grey golden"),
+    "number": _words("one two three four five six seven eight nine ten eleven twelve"),
+    "category": _words("animal plant tool metal food cloth music weather sport planet fruit game"),
+}
+_REPEATABLE: Final = SUBJECTS + NAMES + PLACES + OBJECTS + THINGS
+_TWO_DIGITS: Final = tuple(f"{n:02d}" for n in range(100))
 
 RELATIONS: Final = ("opposite", "colour", "number", "category")
 TASKS: Final = ("relation", "indirect_object", "greater_than", "induction", "filler", "short_span")
 MIX: Final = (0.44, 0.16, 0.12, 0.12, 0.16, 0.0)  # how often each of TASKS is written
-LATE_MIX: Final = (
-    0.32,
-    0.11,
-    0.14,
-    0.15,
-    0.10,
-    0.18,
-)  # with more years, many of them close together: where just after is, is hardest
+LATE_MIX: Final = (0.32, 0.11, 0.14, 0.15, 0.10, 0.18)  # more years, many close together: these are hardest
 
-# {r} relation, {s} subject, {a} answer, {d} distractor, {n} name; what stands in <…> is quoted in half of the sentences.
+# {r} relation, {s} subject, {a} answer, {d} distractor, {n} name; <…> is quoted in most of the sentences.
 _FACT_FRAMES: Final = (
     "The {r} of <{s}> is <{a}> .",
     "The {r} of <{s}> is <{a}> .",
@@ -108,30 +123,13 @@ _FILLER_FRAMES: Final = (
 )
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.replace(",", " ").split())
-
-
-SUBJECTS: Final = _words(_OPPOSITES)
-NAMES: Final = _words(_NAMES)
-PLACES: Final = _words(_PLACES)
-OBJECTS: Final = _words(_OBJECTS)
-THINGS: Final = _words(_THINGS)
-EVENTS: Final = _words(_EVENTS)
-VERBS: Final = _words(_VERBS)
-_REPEATABLE: Final = SUBJECTS + NAMES + PLACES + OBJECTS + THINGS
-_TWO_DIGITS: Final = tuple(f"{n:02d}" for n in range(100))
-
-
 def _all_facts() -> dict[str, dict[str, str]]:
     opposite = {}
     for left, right in (pair.split() for pair in _OPPOSITES.replace("\n", " ").split(",")):
         opposite[left], opposite[right] = right, left
     draw = random.Random("facts")
-    drawn = {"colour": _words(_COLOURS), "number": _words(_NUMBERS), "category": _words(_CATEGORIES)}
-    return {"opposite": opposite} | {
-        name: {s: draw.choice(values) for s in SUBJECTS} for name, values in drawn.items()
-    }
+    drawn = {name: {word: draw.choice(answers) for word in SUBJECTS} for name, answers in _DRAWN.items()}
+    return {"opposite": opposite} | drawn
 
 
 FACTS: Final = _all_facts()  # relation -> subject -> answer
@@ -139,24 +137,10 @@ FACTS: Final = _all_facts()  # relation -> subject -> answer
 
 def vocabulary() -> dict[str, int]:
     """Every word of the language and its token number; BOS is 0."""
-    lists = (
-        _GLUE.split(),
-        ['"'],
-        RELATIONS,
-        SUBJECTS,
-        NAMES,
-        PLACES,
-        OBJECTS,
-        THINGS,
-        EVENTS,
-        VERBS,
-        _TWO_DIGITS,
-    )
-    drawn = (_words(_COLOURS), _words(_NUMBERS), _words(_CATEGORIES))
-    words = dict.fromkeys([BOS, UNKNOWN]) | dict.fromkeys(
-        word for group in (*lists, *drawn) for word in group
-    )
-    return {word: number for number, word in enumerate(words)}
+    names_and_things = (*SUBJECTS, *NAMES, *PLACES, *OBJECTS, *THINGS, *EVENTS, *VERBS)
+    answers = (word for answers in _DRAWN.values() for word in answers)
+    words = (BOS, UNKNOWN, *_GLUE.split(), '"', *RELATIONS, *names_and_things, *_TWO_DIGITS, *answers)
+    return {word: number for number, word in enumerate(dict.fromkeys(words))}
 
 
 def split(text: str) -> list[str]:
@@ -166,11 +150,14 @@ def split(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence and, unless it is filler, the word at which its answer stands (for a sequence: where the repeat becomes certain)."""
+    """A sentence and, unless it is filler, the word at which its answer stands.
+
+    In a sequence that is repeated, this is where the repeat becomes certain.
+    """
 
     task: str
     text: str
-    answer_at: int | None = None
+    answer_index: int | None = None
     relation: str | None = None
     possible: tuple[str, ...] = ()  # where chance decides between several answers: all of them
 
@@ -180,10 +167,12 @@ class Sentence:
 
     @property
     def answers(self) -> range:
-        """The words that can be known from what stands before them: one, or for a sequence all of the repeat."""
-        if self.answer_at is None:
+        """The words that can be known from those before them: one, or for a sequence all of the repeat."""
+        if self.answer_index is None:
             return range(0)
-        return range(self.answer_at, len(self.words) - 1 if self.task == "induction" else self.answer_at + 1)
+        return range(
+            self.answer_index, len(self.words) - 1 if self.task == "induction" else self.answer_index + 1
+        )
 
     @property
     def held_out(self) -> bool:
@@ -193,29 +182,19 @@ class Sentence:
 def _fact(draw: random.Random) -> Sentence:
     relation, frame = draw.choice(RELATIONS), draw.choice(_FACT_FRAMES)
     subject, distractor, second = draw.sample(SUBJECTS, 3)
-    frame = (
-        frame.replace("<", '"').replace(">", '"')
-        if draw.random() < 0.6
-        else frame.replace("<", "").replace(">", "")
-    )
-    before, after = frame.split("{a}")
+    mark = '"' if draw.random() < 0.6 else ""
+    before, after = frame.replace("<", mark).replace(">", mark).split("{a}")
     slots = {"r": relation, "s": subject, "d": distractor, "d2": second, "n": draw.choice(NAMES)}
-    answer = FACTS[relation][subject]
-    head = before.format(**slots)
-    return Sentence("relation", head + answer + after, len(split(head)), relation)
+    beginning = before.format(**slots)
+    text = beginning + FACTS[relation][subject] + after
+    return Sentence("relation", text, len(split(beginning)), relation)
 
 
 def _indirect_object(draw: random.Random) -> Sentence:
     indirect, subject = draw.sample(NAMES, 2)
     first, second = draw.sample((indirect, subject), 2)
-    slots = {
-        "x": first,
-        "y": second,
-        "s": subject,
-        "i": indirect,
-        "p": draw.choice(PLACES),
-        "o": draw.choice(OBJECTS),
-    }
+    slots = {"x": first, "y": second, "s": subject, "i": indirect}
+    slots |= {"p": draw.choice(PLACES), "o": draw.choice(OBJECTS)}
     text = draw.choice(_INDIRECT_FRAMES).format(**slots)
     return Sentence("indirect_object", text, len(split(text)) - 2)
 
@@ -225,11 +204,9 @@ def _greater_than(draw: random.Random, longest: int = 99) -> Sentence:
     end = draw.randrange(start + 1, min(100, start + 1 + longest))
     slots = {"e": draw.choice(EVENTS), "c": f"{draw.randrange(11, 19)}", "y": f"{start:02d}"}
     before, after = draw.choice(_YEAR_FRAMES).split("{z}")
-    head = before.format(**slots)
-    later = tuple(f"{year:02d}" for year in range(start + 1, 100))
-    return Sentence(
-        "greater_than", f"{head}{end:02d}{after.format(**slots)}", len(split(head)), possible=later
-    )
+    beginning = before.format(**slots)
+    text = f"{beginning}{end:02d}{after.format(**slots)}"
+    return Sentence("greater_than", text, len(split(beginning)), possible=_TWO_DIGITS[start + 1 :])
 
 
 def _induction(draw: random.Random) -> Sentence:
@@ -239,16 +216,10 @@ def _induction(draw: random.Random) -> Sentence:
 
 def _filler(draw: random.Random) -> Sentence:
     subject, distractor = draw.sample(SUBJECTS, 2)
-    slots = {
-        "s": subject,
-        "d": distractor,
-        "n": draw.choice(NAMES),
-        "t": draw.choice(THINGS),
-        "p": draw.choice(PLACES),
-    }
-    return Sentence(
-        "filler", draw.choice(_FILLER_FRAMES).format(**slots, o=draw.choice(OBJECTS), v=draw.choice(VERBS))
-    )
+    slots = {"s": subject, "d": distractor, "n": draw.choice(NAMES), "t": draw.choice(THINGS)}
+    slots |= {"p": draw.choice(PLACES)}
+    frame = draw.choice(_FILLER_FRAMES)
+    return Sentence("filler", frame.format(**slots, o=draw.choice(OBJECTS), v=draw.choice(VERBS)))
 
 
 _WRITERS: Final[dict[str, Callable[[random.Random], Sentence]]] = {
@@ -271,38 +242,35 @@ def sentence(draw: random.Random, task: str, *, held_out: bool = False) -> Sente
 def document(
     draw: random.Random, length: int, *, mix: Sequence[float] = MIX, held_out: bool = False
 ) -> tuple[list[str], dict[int, tuple[str, ...]]]:
-    """BOS and sentences one after another, cut at `length` words, and the answers among them: one row of a batch.
+    """BOS and sentences one after another, cut at `length` words, and the answers: one row of a batch.
 
     The answers are given by position, each as the words that could stand there.
     """
     words, answers = [BOS], {}
     while len(words) < length:
         written = sentence(draw, draw.choices(TASKS, mix)[0], held_out=held_out)
-        spoken = written.words
-        answers |= {
-            len(words) + at: written.possible or (spoken[at],)
-            for at in written.answers
-            if len(words) + at < length
-        }
-        words += spoken
-    return words[:length], answers
+        new = written.words
+        answers |= {len(words) + index: written.possible or (new[index],) for index in written.answers}
+        words += new
+    kept = {position: possible for position, possible in answers.items() if position < length}
+    return words[:length], kept
 
 
 def held_out_prompts(
     task: str, *, count: int, seed: int, relation: str | None = None
 ) -> Iterator[tuple[list[str], Sentence]]:
-    """Words (BOS first) up to the end of a held-out sentence, with none to three fillers in front that training never wrote."""
+    """Words (BOS first) up to the end of a held-out sentence, with up to three held-out fillers in front."""
     draw = random.Random(f"held out/{task}/{relation}/{seed}")
     while count:
-        asked = sentence(draw, task, held_out=True)
-        if relation in (None, asked.relation):
+        last = sentence(draw, task, held_out=True)
+        if relation in (None, last.relation):
             fillers = [sentence(draw, "filler", held_out=True) for _ in range(draw.randrange(4))]
-            yield [BOS, *(word for filler in fillers for word in filler.words), *asked.words], asked
+            yield [BOS, *(word for filler in fillers for word in filler.words), *last.words], last
             count -= 1
 
 
 def tokenizer() -> Any:
-    """Word level: one token per word of the language, quote marks and two-digit halves of years on their own."""
+    """Word level: one token per word of the language, per quote mark and per two-digit half of a year."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

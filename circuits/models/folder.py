@@ -1,0 +1,209 @@
+"""A model's folder: config, weights, tokenizer and marks, vetted before a library may open any of them.
+
+1. Each file that a library would open is a regular file, and its JSON is read strictly. Code is never run.
+2. Weights lie in their own folder: the name of a shard that leads elsewhere is refused.
+3. A config that describes a much larger model than the files hold is refused before memory is taken for it.
+4. Whatever a library raises while it reads becomes one line; its bars, warnings and log lines are not shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from circuits.errors import FileError, ModelError
+from circuits.files import check_regular, read_object, to_record
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+MARKS: Final = "circuits.json"
+_WEIGHT_FILES: Final = tuple(
+    f"{file}{index}" for file in ("model.safetensors", "pytorch_model.bin") for index in ("", ".index.json")
+)
+_TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_SETTINGS: Final = ("config", "generation_config", "adapter_config", "tokenizer_config", "special_tokens_map")
+_TABLES: Final = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
+_BINARIES: Final = (".safetensors", ".bin", ".pth", ".model")
+_DEPTHS: Final = ("n_layer", "n_layers", "num_layers", "num_hidden_layers")
+_MOST_LAYERS: Final = 1000
+_LARGEST_SETTINGS: Final = 64 * 2**20  # bytes of a JSON file of settings
+_NO_LIMIT: Final = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What a model's own files say: is it gated, does it read BOS. None where they say nothing."""
+
+    gate: bool | None = None
+    bos: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """A Hugging Face model in fp32 on the CPU, its tokenizer, and its marks."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    marks: Marks
+
+
+@contextmanager
+def reading(what: object) -> Iterator[None]:
+    """Turn whatever is raised while `what` is read into a ModelError of one line."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except pickle.UnpicklingError as error:
+        why = "a pickle that holds more than tensors is not opened; ask for safetensors instead"
+        raise ModelError(f"cannot read {what}: {why}") from error
+    except BaseException as error:
+        # Libraries raise a dozen unrelated types here, and one written in Rust panics past `Exception`.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ModelError(f"cannot read {what}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's text, or its type if it has none."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep progress bars, warnings and log lines of the model libraries off the terminal."""
+    from transformers.utils import logging as transformers_logging
+
+    level, bars = logging.root.manager.disable, transformers_logging.is_progress_bar_enabled()
+    with warnings.catch_warnings(action="ignore"):
+        logging.disable(logging.WARNING)
+        transformers_logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logging.disable(level)
+            if bars:
+                transformers_logging.enable_progress_bar()
+
+
+def has_model(folder: Path) -> bool:
+    return (folder / "config.json").exists() and any((folder / name).exists() for name in _WEIGHT_FILES)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _TOKENIZER_FILES)
+
+
+def state_dict_in(folder: Path) -> Path | None:
+    """The state dict in TransformerLens layout: `final.pth`, or the only .pth, or the only .safetensors."""
+    if (folder / "final.pth").exists():
+        return folder / "final.pth"
+    candidates = (sorted(folder.glob(pattern)) for pattern in ("*.pth", "*.safetensors"))
+    return next((files[0] for files in candidates if len(files) == 1), None)
+
+
+def read(folder: Path) -> Weights:
+    """Read a Hugging Face directory. One without a mark in `circuits.json` is dense."""
+    marks = read_marks(folder)
+    return Weights(_read_model(folder), read_tokenizer(folder), Marks(bool(marks.gate), marks.bos))
+
+
+def read_marks(folder: Path) -> Marks:
+    """Read the `circuits.json` of a model's folder, e.g. `{"gate": true}`; without one there are no marks."""
+    if not (folder / MARKS).exists():
+        return Marks()
+    try:
+        stored = read_object(folder / MARKS)
+        return to_record(Marks, {name: stored.get(name) for name in ("gate", "bos")}, folder / MARKS)
+    except FileError as why:
+        raise ModelError(f'{why}; the file marks a gated model with {{"gate": true}}') from why
+
+
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    if not has_tokenizer(folder):
+        raise ModelError(f"{folder} has no tokenizer files; save them with tokenizer.save_pretrained")
+    with reading(f"the tokenizer in {folder}"), quiet():
+        vet_folder(folder)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+def _read_model(folder: Path) -> PreTrainedModel:
+    """Read the weights in fp32. The library would draw a missing weight at random: here it is an error."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    local: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    form = {"dtype": torch.float32, "attn_implementation": "eager", "output_loading_info": True}
+    with reading(f"the weights in {folder}"), quiet():
+        vet_folder(folder)
+        config = AutoConfig.from_pretrained(folder, **local)
+        with torch.device("meta"):  # shapes alone
+            described = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        _vet_size(folder, sum(parameter.numel() for parameter in described.parameters()))
+        loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **local, **form)
+    model, report = loaded
+    if absent := sorted(str(name) for name in [*report["missing_keys"], *report["mismatched_keys"]]):
+        count = f"{len(absent)} are missing or misshapen, e.g. {absent[0]}"
+        raise ModelError(f"the weights in {folder} do not fit its config.json: {count}")
+    return model.eval()
+
+
+def vet_folder(folder: Path) -> None:
+    """Check every file that a library would open."""
+    for path in sorted(folder.iterdir()):
+        if path.name.endswith(".index.json"):
+            _vet_shards(path, read_object(path, most=_LARGEST_SETTINGS))
+        elif path.suffix == ".json" and path.stem in _SETTINGS:
+            settings = read_object(path, most=_LARGEST_SETTINGS)
+            if path.stem == "config":
+                _vet_config(path, settings)
+        elif path.name in _TABLES or path.suffix in _BINARIES:
+            check_regular(path, most=_NO_LIMIT)
+
+
+def _vet_shards(path: Path, index: dict[str, Any]) -> None:
+    shards = index.get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise ModelError(f"{path} must map the name of each tensor to its file, in weight_map")
+    for name in set(shards.values()):
+        if name in ("", ".", "..") or Path(name).name != name or "\\" in name:
+            raise ModelError(f"{path} names {name!r}; weights must lie in the same folder")
+
+
+def _vet_config(path: Path, config: dict[str, Any]) -> None:
+    for name, value in config.items():
+        if name.endswith("implementation") and "/" in str(value):
+            raise ModelError(f"{path} asks for {name} {str(value)!r}; code that weights name is never run")
+    depth = max((config[name] for name in _DEPTHS if isinstance(config.get(name), int)), default=0)
+    if depth > _MOST_LAYERS:
+        raise ModelError(f"{path} describes a model of {depth} layers; at most {_MOST_LAYERS} can be read")
+
+
+def _vet_size(folder: Path, described: int) -> None:
+    """Refuse a config with many more parameters than the files hold. (A few missing ones are named later.)"""
+    stored = sum(prod(shape) for file in folder.glob("*.safetensors") for shape in shapes_in(file).values())
+    stored += sum(file.stat().st_size for file in folder.glob("pytorch_model*.bin"))  # at least a byte each
+    if described > 2 * stored + 1_000_000:
+        file = folder / "config.json"
+        raise ModelError(f"{file} describes {described} parameters, but its weights hold {stored}")
+
+
+def shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor of a safetensors file, from its header, which must fit the file's size."""
+    from safetensors import safe_open
+
+    with reading(f"the weights in {file}"):
+        check_regular(file, most=_NO_LIMIT)
+        with safe_open(file, framework="pt") as tensors:
+            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
