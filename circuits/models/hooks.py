@@ -112,20 +112,3 @@ def _add_noise(tensor: torch.Tensor, hook: Any, *, row: int, name: str, fired: s
     noise = torch.randn(tensor[row].shape, generator=torch.Generator().manual_seed(0)).to(tensor)
     edited[row] += spread * noise
     return edited
-
-
-# The gate
-
-
-def open_gates(scores: Float[torch.Tensor, "*batch query key"]) -> Bool[torch.Tensor, "*batch query key"]:
-    """Which edges are open: those whose scaled attention logit is above zero (a masked key's logit never is)."""
-    return scores > 0
-
-
-def gated(
-    scores: Float[torch.Tensor, "*batch query key"], pattern: Float[torch.Tensor, "*batch query key"]
-) -> Float[torch.Tensor, "*batch query key"]:
-    """The pattern with its shut edges at exactly zero."""
-    return torch.where(
-        open_gates(scores), pattern, torch.zeros((), dtype=pattern.dtype, device=pattern.device)
-    )
