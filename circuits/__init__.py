@@ -1,12 +1,14 @@
-"""Which attention heads carry the mapping from this key position to that query position, and what circuit are they part of?
+"""Which attention heads carry the mapping from this key position to that query position, and what circuit are
+they part of?
 
     import circuits
 
     model = circuits.load("mini")
-    found = circuits.trace(model, 'The opposite of "large" is "', key="large", query=-1, swap={"large": "hot"})
-    print(found)
+    found = circuits.trace(model, 'The opposite of "large" is "', key="large", query=-1, swap={"large":
+    "hot"}) print(found)
 
-Names are looked up when they are first used, so that importing the package imports neither torch nor a model library.
+Names are looked up when they are first used, so that importing the package imports neither torch nor a model
+library.
 """
 
 from importlib import import_module

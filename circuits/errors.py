@@ -1,4 +1,5 @@
-"""Everything that can be the user's to mend, as one small tree; the command line prints any of these as one line and exits 1.
+"""Everything that can be the user's to mend, as one small tree; the command line prints any of these as one
+line and exits 1.
 
 CircuitsError
 ├── ModelError     a model that cannot be found, read, trusted or edited

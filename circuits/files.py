@@ -2,8 +2,8 @@
 
 1. Only regular files are read, up to a stated size; whatever is wrong with one is a FileError of one line.
 2. A record is read from JSON by the types of its own dataclass; nothing in a file is ever run.
-3. A folder is filled aside and moved into place, all of it or none. A file that is in the way is replaced only in a folder that
-   already holds a result of ours.
+3. A folder is filled aside and moved into place, all of it or none. A file that is in the way is replaced
+   only in a folder that already holds a result of ours.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ def check_regular(path: Path, *, most: int = LARGEST) -> None:
     except (OSError, ValueError) as why:
         raise FileError(f"cannot read {path}: {getattr(why, 'strerror', None) or why}") from why
     if not stat.S_ISREG(status.st_mode):
-        raise FileError(
-            f"cannot read {path}: it is {'a folder' if stat.S_ISDIR(status.st_mode) else 'not a regular file'}"
-        )
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise FileError(f"cannot read {path}: it is {kind}")
     if status.st_size > most:
         raise FileError(f"{path} has {status.st_size} bytes, more than the {most} that such a file may have")
 
@@ -120,7 +119,8 @@ def _whole(digits: str) -> int:
 
 
 def to_record(kind: type[T], values: Any, name: object = "it") -> T:
-    """A record (or any other type) from the values of a JSON text: every field must be there, of its type, and nothing else."""
+    """A record (or any other type) from the values of a JSON text: every field must be there, of its type,
+    and nothing else."""
     from pydantic import ValidationError
 
     try:
@@ -166,7 +166,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write_folder(folder: Path, fill: Callable[[Path], object]) -> list[Path]:
-    """Let `fill` write into an empty folder, then move all it wrote into place; returns where each file went."""
+    """Let `fill` write into an empty folder, then move all it wrote into place; return the paths."""
     made: list[Path] = []
     try:
         check_folder(folder)
@@ -208,9 +208,8 @@ def _check_free(folder: Path, targets: list[Path]) -> None:
     if not all(target.is_file() for target in taken):
         raise FileError(f"cannot write {taken[0]}: there is a folder of that name; choose another folder")
     if not any(_is_result(folder / name) for name in _RECORDS):
-        raise FileError(
-            f"{taken[0]} exists, and {folder} is not a folder of results; move it away or choose another folder"
-        )
+        rule = "is not a folder of results; move it away or choose another folder"
+        raise FileError(f"{taken[0]} exists, and {folder} {rule}")
 
 
 def _is_result(path: Path) -> bool:

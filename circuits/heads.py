@@ -1,6 +1,7 @@
 """Heads and edges: their spoken names, how to parse them, their order.
 
-A head is `L11H7`. An edge is one head, one key position, one query position: `L11H7:5→8`, always key to query.
+A head is `L11H7`. An edge is one head, one key position, one query position: `L11H7:5→8`, always key to
+query.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _EDGE: Final = re.compile(r"(?P<head>[^:]+):(?P<key>\d{1,9})(?:→|->)(?P<query>
 
 
 def by_name(cls: Any, source: Any, handler: Any) -> Any:
-    """How a schema reads a class from JSON: by its spoken name. Assign it as `__get_pydantic_core_schema__`."""
+    """How a schema reads a class from JSON: by its spoken name. Set it as `__get_pydantic_core_schema__`."""
     from pydantic_core import core_schema
 
     def parse(name: str) -> Any:
@@ -65,7 +66,7 @@ class Edge:
     def __post_init__(self) -> None:
         if not 0 <= self.key <= self.query:
             raise EdgeError(
-                f"{self} runs backwards: attention reads from a key at or before its query, so 0 ≤ key ≤ query"
+                f"{self} runs backwards: a query reads keys at or before itself, so 0 ≤ key ≤ query"
             )
 
     def __str__(self) -> str:

@@ -1,7 +1,9 @@
-"""How lower modules reach higher ones: the functions behind the methods of results, and a place to report progress.
+"""How lower modules reach higher ones: the functions behind the methods of results, and a place to report
+progress.
 
-Results are plain records at the bottom of the package; drawing, tables and measuring stand above them. A method such as
-`Circuit.to_graph` therefore calls `above("to_graph")`, and this table, the only one of its kind, says where that leads.
+Results are plain records at the bottom of the package; drawing, tables and measuring stand above them. A
+method such as `Circuit.to_graph` therefore calls `above("to_graph")`, and this table, the only one of its
+kind, says where that leads.
 """
 
 from __future__ import annotations

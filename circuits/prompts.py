@@ -1,11 +1,15 @@
-"""Prompts and pairs: tokens with their positions, a clean prompt beside its counterfactual, and the metric that reads the answer.
+"""Prompts and pairs: tokens with their positions, a clean prompt beside its counterfactual, and the metric
+that reads the answer.
 
-1. A position is named by index, by negative index or by token text; text that fits no token or several is an error that lists them.
-2. A counterfactual is given as text, as a swap of words, or left out: then the key token's embedding gets seeded noise.
-3. The metric reads the last position: `logit(answer) − logit(foil)`, the log-probability of the answer, the divergence from the
-   clean prediction, or a function of the user's.
-4. A `Question` is what the user gave. What was not given (answer, foil) is read off the model's predictions; with them the question
-   becomes a `Pair`. The engine has these predictions from the runs that it makes anyway; `to_pair` runs the model for them.
+1. A position is named by index, by negative index or by token text; text that fits no token or several is an
+   error that lists them.
+2. A counterfactual is given as text, as a swap of words, or left out: then the key token's embedding gets
+   seeded noise.
+3. The metric reads the last position: `logit(answer) − logit(foil)`, the log-probability of the answer, the
+   divergence from the clean prediction, or a function of the user's.
+4. A `Question` is what the user gave. What was not given (answer, foil) is read off the model's predictions;
+   with them the question becomes a `Pair`. The engine has these predictions from the runs that it makes
+   anyway; `to_pair` runs the model for them.
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ if TYPE_CHECKING:
     from circuits.models.model import Model
 
 MetricKind = Literal["logit_diff", "logprob", "kl", "custom"]
-MetricFunction = Callable[[Float[torch.Tensor, "row vocab"]], Float[torch.Tensor, " row"]]
-Predictions = Float[torch.Tensor, " vocab"]  # logits at the last position
+MetricFunction = Callable[[Float[torch.Tensor, "row vocab"]], Float[torch.Tensor, " row"]]  # of logits
+Logits = Float[torch.Tensor, "row vocab"]  # at the last position
+Predictions = Float[torch.Tensor, " vocab"]
 METRICS: Final = ("logit_diff", "logprob", "kl")
 NOISE_SCALE: Final = 3.0  # standard deviations of the embedding
 NOISE_DRAWS: Final = 8
@@ -42,9 +47,8 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.words) or not self.tokens:
-            raise PromptError(
-                f"a prompt has one word per token and at least one of them, not {len(self.words)} for {len(self.tokens)}"
-            )
+            counts = f"{len(self.words)} words for {len(self.tokens)} tokens"
+            raise PromptError(f"a prompt has one word per token and at least one of them, not {counts}")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -64,9 +68,8 @@ class Prompt:
         """The positions of a key and of the query that reads it."""
         first, last = self.position(key), self.position(query)
         if first > last:
-            raise PromptError(
-                f"key {first} stands after query {last}: a query reads keys at or before itself, so name the earlier one as key"
-            )
+            rule = "a query reads keys at or before itself, so name the earlier one as key"
+            raise PromptError(f"key {first} stands after query {last}: {rule}")
         return first, last
 
     def _position_of(self, text: str) -> int:
@@ -76,8 +79,9 @@ class Prompt:
         if len(matches) == 1:
             return matches[0]
         if matches:
+            listed = ", ".join(map(str, matches))
             raise PromptError(
-                f"{text!r} stands at several positions ({', '.join(map(str, matches))}); name one by its index: {self}"
+                f"{text!r} stands at several positions ({listed}); name one by its index: {self}"
             )
         if _INDEX.fullmatch(text):
             return self.position(int(text))
@@ -86,7 +90,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """A counterfactual without words: `draws` seeded Gaussian draws added to the embeddings at `positions`."""
+    """A counterfactual without words: `draws` seeded Gaussian draws added to the embeddings there."""
 
     positions: tuple[int, ...]
     scale: float = NOISE_SCALE
@@ -94,7 +98,8 @@ class Noise:
     seed: int = 0
 
     def __str__(self) -> str:
-        return f"noise at {', '.join(map(str, self.positions))} ({self.scale:g} σ, {self.draws} draws, seed {self.seed})"
+        positions = ", ".join(map(str, self.positions))
+        return f"noise at {positions} ({self.scale:g} σ, {self.draws} draws, seed {self.seed})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +114,17 @@ class Metric:
     function: MetricFunction | None = None
 
     def __str__(self) -> str:
-        named = {
-            "logit_diff": f"logit({self.answer_text}) − logit({self.foil_text})",
-            "logprob": f"logprob({self.answer_text})",
-        }
-        return named.get(self.kind, self.kind)
+        if self.kind == "logit_diff":
+            return f"logit({self.answer_text}) − logit({self.foil_text})"
+        return f"logprob({self.answer_text})" if self.kind == "logprob" else self.kind
 
     @property
     def reads(self) -> tuple[int, ...] | None:
         """The tokens whose logits it needs, or None for the whole vocabulary."""
         return (self.answer, self.foil) if self.kind == "logit_diff" and self.foil is not None else None
 
-    def read(
-        self, logits: Float[torch.Tensor, "row vocab"], clean: Predictions | None = None
-    ) -> Float[torch.Tensor, " row"]:
-        """Its value for each row of logits at the last position; `kl` compares with those of the clean run."""
+    def read(self, logits: Logits, clean: Predictions | None = None) -> Float[torch.Tensor, " row"]:
+        """Its value for each row of logits at the last position; `kl` compares with the clean run's."""
         match self.kind:
             case "logit_diff":
                 return logits[:, self.answer] - logits[:, self.foil]
@@ -136,9 +137,8 @@ class Metric:
         assert self.function is not None
         values = self.function(logits)
         if values.shape != logits.shape[:1]:
-            raise PromptError(
-                f"a metric function takes logits (row, vocab) and returns one number a row, not {tuple(values.shape)}"
-            )
+            shape = tuple(values.shape)
+            raise PromptError(f"a metric function takes logits (row, vocab) and returns (row), not {shape}")
         return values
 
 
@@ -155,7 +155,7 @@ class Pair:
             raise PromptError(_unequal(self.clean, self.counterfactual))
         if isinstance(self.counterfactual, Prompt) and self.clean.tokens == self.counterfactual.tokens:
             raise PromptError(
-                "the counterfactual is the same as the prompt, so there is nothing to compare; swap a word of it"
+                "the counterfactual is the same as the prompt: nothing to compare; swap a word of it"
             )
 
     def __len__(self) -> int:
@@ -179,7 +179,8 @@ def to_prompt(model: Model, text: str) -> Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A clean prompt and its counterfactual, and what the user said about the metric. What is None is read off the predictions."""
+    """A clean prompt and its counterfactual, and what the user said about the metric. What is None is read
+    off the predictions."""
 
     clean: Prompt
     counterfactual: Prompt | Noise
@@ -189,13 +190,12 @@ class Question:
 
     def __post_init__(self) -> None:
         if isinstance(self.metric, str) and self.metric not in METRICS:
+            names = ", ".join(METRICS)
             raise PromptError(
-                f"no metric {self.metric!r}; there are {', '.join(METRICS)}, or a function of the logits at the last position"
+                f"no metric {self.metric!r}; there are {names}, or a function of the last logits"
             )
         if self.kind == "logit_diff" and self.foil is None and isinstance(self.counterfactual, Noise):
-            raise PromptError(
-                "noise has no prediction to be the foil; name one with foil=…, or use metric='logprob'"
-            )
+            raise PromptError("noise has no prediction to be the foil; give foil=…, or use metric='logprob'")
         _ = self.unsettled  # prompts that do not fit together are refused before any model runs
 
     @property
@@ -223,42 +223,39 @@ class Question:
             assert counterfactual is not None
             foil = int(counterfactual.argmax())
         if foil == answer:
-            raise PromptError(
-                f"answer and foil are both {text!r}: the counterfactual does not change the prediction; "
-                "name answer and foil, or use metric='logprob'"
-            )
-        return Pair(
-            self.clean, self.counterfactual, Metric("logit_diff", answer, text, foil, model.spell(foil))
-        )
+            same = f"answer and foil are both {text!r}: the counterfactual does not change the prediction"
+            raise PromptError(f"{same}; name answer and foil, or use metric='logprob'")
+        metric = Metric("logit_diff", answer, text, foil, model.spell(foil))
+        return Pair(self.clean, self.counterfactual, metric)
 
 
-def to_question(
-    model: Model,
-    text: str,
-    *,
-    counterfactual: str | None = None,
-    swap: dict[str, str] | None = None,
-    noise_at: tuple[int, ...] | None = None,
-    answer: str | None = None,
-    foil: str | None = None,
-    metric: MetricKind | MetricFunction | None = None,
-    seed: int = 0,
-) -> Question:
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How a user words a question; without counterfactual and swap, noise is put on `noise_at`."""
+
+    counterfactual: str | None = None
+    swap: dict[str, str] | None = None
+    noise_at: tuple[int, ...] | None = None
+    answer: str | None = None
+    foil: str | None = None
+    metric: MetricKind | MetricFunction | None = None
+    seed: int = 0
+
+
+def to_question(model: Model, text: str, wording: Wording) -> Question:
     """What the user gave, as this model reads it. The model is not run."""
-    if counterfactual is not None and swap:
+    other, swap = wording.counterfactual, wording.swap
+    if other is not None and swap:
         raise PromptError("give a counterfactual or a swap, not both")
     clean = to_prompt(model, text)
-    if counterfactual is not None or swap:
-        other: Prompt | Noise = to_prompt(
-            model, swap_words(text, swap or {}) if counterfactual is None else counterfactual
-        )
-    elif noise_at is not None:
-        other = Noise(noise_at, seed=seed)
-    else:
+    other = swap_words(text, swap) if swap else other
+    if other is None and wording.noise_at is None:
         raise PromptError(
-            "no counterfactual: give its text, a swap such as large=hot, or the key whose embedding gets noise"
+            "no counterfactual: give its text, a swap such as large=hot, or a key for the noise"
         )
-    return Question(clean, other, answer, foil, metric)
+    noise = Noise(wording.noise_at or (), seed=wording.seed)
+    read = noise if other is None else to_prompt(model, other)
+    return Question(clean, read, wording.answer, wording.foil, wording.metric)
 
 
 def to_pair(
@@ -274,41 +271,34 @@ def to_pair(
     seed: int = 0,
 ) -> Pair:
     """A pair from what the user gave; what was not given is read off the model's predictions."""
-    given = {
-        "counterfactual": counterfactual,
-        "swap": swap,
-        "noise_at": noise_at,
-        "answer": answer,
-        "foil": foil,
-    }
-    question = to_question(model, text, **given, metric=metric, seed=seed)  # type: ignore[arg-type]
+    wording = Wording(counterfactual, swap, noise_at, answer, foil, metric, seed)
+    question = to_question(model, text, wording)
     sides = [side for side in (question.clean, question.counterfactual) if isinstance(side, Prompt)]
     predicted = model.logits(torch.tensor([side.tokens for side in sides], device=model.device))[:, -1]
     return question.settle(model, predicted[0], predicted[1] if len(sides) > 1 else None)
 
 
 def swap_words(text: str, swap: dict[str, str]) -> str:
-    """The text with each word replaced, all at once (so that `{"John": "Mary", "Mary": "John"}` exchanges them)."""
+    """The text with each word replaced, all at once (so that `{"John": "Mary", "Mary": "John"}` exchanges
+    them)."""
     for old in swap:
         if not old or old not in text:
             raise PromptError(f"cannot swap {old!r}: it does not stand in the prompt {text!r}")
-    longest_first = sorted(swap, key=len, reverse=True)
-    return (
-        re.sub("|".join(map(re.escape, longest_first)), lambda match: swap[match[0]], text) if swap else text
-    )
+    longest_first = "|".join(map(re.escape, sorted(swap, key=len, reverse=True)))
+    return re.sub(longest_first, lambda match: swap[match[0]], text) if swap else text
 
 
 def _refuse_half_characters(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as why:
-        raise PromptError(
-            f"{text[why.start : why.end]!a} is half a character; give text that can be written as UTF-8"
-        ) from why
+        half = text[why.start : why.end]
+        raise PromptError(f"{half!a} is half a character; give text that can be written as UTF-8") from why
 
 
 def answer_token(model: Model, text: str, predictions: Float[torch.Tensor, " vocab"]) -> int:
-    """The token a user means by an answer: as written or with a leading space, whichever is one token and likelier here.
+    """The token a user means by an answer: as written or with a leading space, whichever is one token and
+    likelier here.
 
     An answer that is several tokens either way counts by its first; `Metric.answer_text` shows what was read.
     """
@@ -318,17 +308,15 @@ def answer_token(model: Model, text: str, predictions: Float[torch.Tensor, " voc
     spellings = [text] if text[0].isspace() else [text, f" {text}"]
     tokenised = [model.tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings]
     if all(model.tokenizer.unk_token_id in tokens for tokens in tokenised):
-        raise PromptError(
-            f"{model.name} does not know the word {text!r}, so it cannot be an answer or a foil"
-        )
-    whole = {tokens[0] for tokens in tokenised if len(tokens) == 1} or {
-        tokens[0] for tokens in tokenised[:1] if tokens
-    }
-    candidates = {token for token in whole if token < len(predictions)}
+        raise PromptError(f"{model.name} does not know {text!r}, so it cannot be an answer or a foil")
+    whole = [tokens[0] for tokens in tokenised if len(tokens) == 1]
+    first = whole or [tokens[0] for tokens in tokenised[:1] if tokens]
+    candidates = {token for token in first if token < len(predictions)}
     if not candidates:
         raise PromptError(f"{model.name} has no token for {text!r}, so it cannot be an answer or a foil")
     return max(candidates, key=lambda token: float(predictions[token]))
 
 
 def _unequal(clean: Prompt, other: Prompt) -> str:
-    return f"prompt and counterfactual must have the same number of tokens, but have {len(clean)} and {len(other)}: {clean} against {other}"
+    counts = f"must have the same number of tokens, but have {len(clean)} and {len(other)}"
+    return f"prompt and counterfactual {counts}: {clean} against {other}"

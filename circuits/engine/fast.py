@@ -1,17 +1,21 @@
 """The fast path: carry only what changes, and take everything that is under way up the model together.
 
-A change at layer l and position p can only reach positions ≥ p, above l. So rows that share their first position `start` form a
-stream (input, row, position ≥ start, d_model); everything before `start` is read from the base run and shared.
+A change at layer l and position p can only reach positions ≥ p, above l. So rows that share their first
+position `start` form a stream (input, row, position ≥ start, d_model); everything before `start` is read from
+the base run and shared.
 
-1. `climb` takes streams through the blocks in step. In every block each stream hands over what it wants projected, written and put
-   through the MLP; `climb` stacks what all of them hand over, so that each matrix is read once and multiplies one tall stack.
-2. `WholeRun` is a run of the model that leaves each layer in a cache as it passes. A counterfactual run shares the positions before
-   the first difference with the clean run ahead of it.
-3. `RowStream` carries rows. One whose first change is a write (an edge, a head, a block's output) joins after the attention of that
-   layer, as the base run's stream plus the change. One whose first change comes before (the residual stream, a knocked-out score)
-   joins at its input. A row that differs from the base at `start` alone is *narrow*: the MLP of its layer and the projections of the
-   next run for that one position. One attention later it is wide.
-4. The metric is read at the last position, so above the attention of the last block only that position is computed.
+1. `climb` takes streams through the blocks in step. In every block each stream hands over what it wants
+   projected, written and put through the MLP; `climb` stacks what all of them hand over, so that each matrix
+   is read once and multiplies one tall stack.
+2. `WholeRun` is a run of the model that leaves each layer in a cache as it passes. A counterfactual run
+   shares the positions before the first difference with the clean run ahead of it.
+3. `RowStream` carries rows. One whose first change is a write (an edge, a head, a block's output) joins after
+   the attention of that layer, as the base run's stream plus the change. One whose first change comes before
+   (the residual stream, a knocked-out score) joins at its input. A row that differs from the base at `start`
+   alone is *narrow*: the MLP of its layer and the projections of the next run for that one position. One
+   attention later it is wide.
+4. The metric is read at the last position, so above the attention of the last block only that position is
+   computed.
 """
 
 from __future__ import annotations
@@ -32,24 +36,23 @@ Tensors = list[torch.Tensor]
 Rows = Float[torch.Tensor, "input row pos d_model"]
 RowHeads = Float[torch.Tensor, "input row pos head d_head"]
 RowQueries = Float[torch.Tensor, "input row query head d_head"]
+Joining = tuple[int, bool, bool]  # layer, late, narrow
 
 
 @runtime_checkable
 class Stream(Protocol):
-    """Something that climbs: in each block it is asked four times, and answered with one product for each of its tensors."""
+    """Something that climbs: in each block it is asked four times, and answered with one product for each of
+    its tensors."""
 
-    def enter(self, layer: int) -> Tensors: ...  # streams at the block's input -> queries, keys and values
-    def attend(
-        self, layer: int, projected: Tensors
-    ) -> Tensors: ...  # heads' outputs, beside each other -> what they write
-    def write(
-        self, layer: int, written: Tensors
-    ) -> Tensors: ...  # streams that the MLP reads -> what it adds
+    def enter(self, layer: int) -> Tensors: ...  # streams at the input -> queries, keys and values
+    def attend(self, layer: int, projected: Tensors) -> Tensors: ...  # heads' outputs -> what they write
+    def write(self, layer: int, written: Tensors) -> Tensors: ...  # what the MLP reads -> what it adds
     def leave(self, layer: int, added: Tensors) -> None: ...
 
 
 def climb(layout: Layout, streams: Sequence[Stream]) -> None:
-    """Take the streams to the top, each block in the order in which they are given: one may read what those before it left."""
+    """Take the streams to the top, each block in the order in which they are given: one may read what those
+    before it left."""
     for layer, block in enumerate(layout.blocks):
         projected = _together(block.project, [stream.enter(layer) for stream in streams])
         read = [stream.attend(layer, own) for stream, own in zip(streams, projected, strict=True)]
@@ -65,15 +68,15 @@ def _together(product: Callable[[torch.Tensor], torch.Tensor], wanted: Sequence[
     filled = [part for part in flat if len(part)] or flat[:1]
     if not filled:
         return [[] for _ in wanted]
-    parts = iter(
-        product(filled[0] if len(filled) == 1 else torch.cat(filled)).split([len(part) for part in flat])
-    )
+    stacked = product(filled[0] if len(filled) == 1 else torch.cat(filled))
+    parts = iter(stacked.split([len(part) for part in flat]))
     return [[next(parts).unflatten(0, tensor.shape[:-1]) for tensor in own] for own in wanted]
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Messages of key → query that are swapped in a whole run and in every row on top of it: of other heads for each input."""
+    """Messages of key → query that are swapped in a whole run and in every row on top of it: of other heads
+    for each input."""
 
     heads: Bool[torch.Tensor, "input layer head"]
     key: int
@@ -81,48 +84,41 @@ class Taken:
     new: Cache
 
     def change(self, layer: int, weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """What to add to (input, …, head, d_head), given the weight (…, head) and the value (…, head, d_head) of the edge now."""
+        """What to add to (input, …, head, d_head), given the weight (…, head) and the value (…, head, d_head)
+        of the edge now."""
         stored = self.new.layers[layer]
-        message = (
-            stored.pattern[:, :, self.query, self.key, None] * stored.value[:, :, self.key]
-        )  # (input, head, d_head)
-        chosen = self.heads[:, layer, :, None]
+        weights, chosen = stored.pattern[:, :, self.query, self.key, None], self.heads[:, layer, :, None]
+        message = weights * stored.value[:, :, self.key]  # (input, head, d_head)
         if weight.ndim == 3:  # (input, row, head)
             message, chosen = message[:, None], chosen[:, None]
         return (message - weight[..., None] * value) * chosen
 
 
+@dataclass
 class WholeRun:
-    """A run from `cache.final`, at first the embedded tokens. Before `start` it is the same as the run ahead of it."""
+    """A run from `cache.final`, at first the embedded tokens. Before `start` it is that of the run ahead."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        cache: Cache,
-        *,
-        start: int = 0,
-        ahead: Cache | None = None,
-        taken: Taken | None = None,
-    ) -> None:
-        self.layout, self.cache, self.start, self.ahead, self.taken = layout, cache, start, ahead, taken
-        self.length, self.last = cache.final.shape[1], len(layout.blocks) - 1
-        self.rotation = layout.rotation_from(cache.final, start)
-        self.future = torch.ones(self.length, self.length, dtype=torch.bool, device=cache.final.device).triu(
-            1
-        )[start:]
+    layout: Layout
+    cache: Cache
+    start: int = 0
+    ahead: Cache | None = None
+    taken: Taken | None = None
+
+    def __post_init__(self) -> None:
+        self.length, self.last = self.cache.final.shape[1], len(self.layout.blocks) - 1
+        self.rotation = self.layout.rotation_from(self.cache.final, self.start)
+        square = torch.ones(self.length, self.length, dtype=torch.bool, device=self.cache.final.device)
+        self.future = square.triu(1)[self.start :]
 
     def enter(self, layer: int) -> Tensors:
         return [self.cache.final[:, self.start :]]
 
     def attend(self, layer: int, projected: Tensors) -> Tensors:
         heads = (rearrange(x, "i t h d -> i h t d") for x in self.layout.split(projected[0], self.rotation))
-        query, key, value = (
-            self._whole(own, name, 2) for own, name in zip(heads, ("query", "key", "value"), strict=True)
-        )
-        scores = (
-            (query[:, :, self.start :] @ key.mT).mul_(self.layout.scale).masked_fill_(self.future, -torch.inf)
-        )
-        pattern = self.layout.attend(scores)
+        named = zip(heads, ("query", "key", "value"), strict=True)
+        query, key, value = (self._whole(own, name, 2) for own, name in named)
+        scores = (query[:, :, self.start :] @ key.mT).mul_(self.layout.scale)
+        pattern = self.layout.attend(scores.masked_fill_(self.future, -torch.inf))
         z = rearrange(pattern @ value, "i h t d -> i t h d")
         if self.taken is not None:
             row, column = self.taken.query - self.start, self.taken.key
@@ -144,15 +140,15 @@ class WholeRun:
         self.cache.final = stored.pre + stored.attention + stored.mlp
 
     def _whole(self, own: torch.Tensor, name: str, dim: int = 1) -> torch.Tensor:
-        """All positions: in front of its own those of the run ahead, or NaN for what is left behind. A copy: stacks are let go."""
+        """All positions: in front of its own those of the run ahead, or NaN for what is left behind. A copy:
+        stacks are let go."""
         missing, layer = self.length - own.shape[dim], len(self.cache.layers) - (name in ("attention", "mlp"))
         if missing == 0:
             return own.clone(memory_format=torch.contiguous_format)
         if self.ahead is not None:
             return torch.cat((getattr(self.ahead.layers[layer], name).narrow(dim, 0, missing), own), dim)
-        return torch.cat(
-            (own.new_full((*own.shape[:dim], missing, *own.shape[dim + 1 :]), torch.nan), own), dim
-        )
+        shape = (*own.shape[:dim], missing, *own.shape[dim + 1 :])
+        return torch.cat((own.new_full(shape, torch.nan), own), dim)
 
 
 def carry(
@@ -165,9 +161,11 @@ def carry(
     budget: int,
     behind: WholeRun | None = None,
 ) -> Float[torch.Tensor, "input row d_model"]:
-    """The stream of every row at the last position above the last layer, at most `budget` bytes of rows at a time.
+    """The stream of every row at the last position above the last layer, at most `budget` bytes of rows at a
+    time.
 
-    Where the base is still to be run, `behind` is its run: the first rows climb behind it, and what it has taken holds in all rows.
+    Where the base is still to be run, `behind` is its run: the first rows climb behind it, and what it has
+    taken holds in all rows.
     """
     top = base.final.new_empty(len(base.final), len(rows), base.final.shape[-1])
     taken, leading = (None, []) if behind is None else (behind.taken, [behind])
@@ -175,16 +173,14 @@ def carry(
         by_start: dict[int, list[int]] = defaultdict(list)
         for index in chunk:
             by_start[rows[index].first_position].append(index)
-        streams = {
-            start: RowStream(
-                layout, base, new, [rows[index] for index in group], knockout=knockout, taken=taken
-            )
-            for start, group in by_start.items()
-        }
-        climb(layout, [*leading, *streams.values()])
+        groups = by_start.values()
+        streams = [
+            RowStream(layout, base, new, [rows[i] for i in group], knockout, taken) for group in groups
+        ]
+        climb(layout, [*leading, *streams])
         leading = []
-        for start, group in by_start.items():
-            top[:, group] = streams[start].top()
+        for stream, group in zip(streams, groups, strict=True):
+            top[:, group] = stream.top()
     if leading:
         climb(layout, leading)
     return top
@@ -193,11 +189,9 @@ def carry(
 def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
     """The rows in the order in which they join, as many at a time as the budget holds, at least one."""
     inputs, length, width = base.final.shape
-    live = (
-        inputs * (16 * width + 3 * layout.heads * length) * base.final.element_size()
-    )  # at once, per position of a row
+    numbers = inputs * (16 * width + 3 * layout.heads * length)  # live at once, per position of a row
+    live, held = numbers * base.final.element_size(), 0
     chunk: list[int] = []
-    held = 0
     for index in sorted(range(len(rows)), key=lambda index: rows[index].first_layer):
         needed = live * (length - rows[index].first_position)
         if chunk and held + needed > budget:
@@ -219,48 +213,36 @@ class Part:
     z: RowHeads
 
 
+@dataclass
 class RowStream:
     """Rows that share their first position, on their way up."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        base: Cache,
-        new: NewValues,
-        rows: Sequence[Row],
-        *,
-        knockout: bool,
-        taken: Taken | None = None,
-    ) -> None:
-        self.layout, self.base, self.new, self.rows, self.knockout, self.taken = (
-            layout,
-            base,
-            new,
-            rows,
-            knockout,
-            taken,
-        )
-        self.start = rows[0].first_position
-        self.inputs, self.length, self.width = base.final.shape
-        self.top_layer = len(layout.blocks)
-        self.rotation = layout.rotation_from(base.final, self.start)
+    layout: Layout
+    base: Cache
+    new: NewValues
+    rows: Sequence[Row]
+    knockout: bool
+    taken: Taken | None
+
+    def __post_init__(self) -> None:
+        self.start, self.top_layer = self.rows[0].first_position, len(self.layout.blocks)
+        self.inputs, self.length, self.width = self.base.final.shape
+        self.rotation = self.layout.rotation_from(self.base.final, self.start)
         self.wide_rows: list[int] = []  # which rows `wide` holds, in its order
         self.narrow_rows: list[int] = []
-        self.wide: Rows = base.final.new_empty(self.inputs, 0, self.length - self.start, self.width)
-        self.narrow: Rows = base.final.new_empty(self.inputs, 0, 1, self.width)
+        self.wide: Rows = self.base.final.new_empty(self.inputs, 0, self.length - self.start, self.width)
+        self.narrow: Rows = self.base.final.new_empty(self.inputs, 0, 1, self.width)
         self.parts: list[Part] = []  # the rows in the middle of a block
         self.middle: list[Rows] = []
-        self.joining: dict[tuple[int, bool, bool], list[int]] = defaultdict(
-            list
-        )  # (layer, late, narrow) -> rows
+        self.joining: dict[Joining, list[int]] = defaultdict(list)
         self.changes: dict[tuple[int, Site], list[tuple[int, Change]]] = defaultdict(list)
-        for index, row in enumerate(rows):
+        for index, row in enumerate(self.rows):
             self.joining[self._joins(row)].append(index)
             for change in row.changes:
                 self.changes[change.layer, change.site].append((index, change))
 
-    def _joins(self, row: Row) -> tuple[int, bool, bool]:
-        """At which layer, whether after its attention, and whether it differs from the base at `start` alone."""
+    def _joins(self, row: Row) -> Joining:
+        """At which layer, whether after its attention, and whether it differs at `start` alone."""
         lowest = row.first_layer
         first = [change for change in row.changes if change.layer == lowest]
         late = not self.knockout and all(change.site != "residual" for change in first)
@@ -280,9 +262,8 @@ class RowStream:
     def write(self, layer: int, written: Tensors) -> Tensors:
         for part, own in zip(self.parts, written, strict=True):
             if table := self._table(layer, "attention", part.rows):
-                own[:, table.row, table.position - self._first(layer)] = self.new.attention(
-                    layer, table.position
-                )
+                new = self.new.attention(layer, table.position)
+                own[:, table.row, table.position - self._first(layer)] = new
         self.middle = [part.stream + own for part, own in zip(self.parts, written, strict=True)]
         return [part.stream for part in self.parts] if self.layout.parallel else self.middle
 
@@ -303,28 +284,24 @@ class RowStream:
         return top
 
     def _first(self, layer: int) -> int:
-        """The first position that is still needed in the output of a layer: above the last block only the last is read."""
+        """The first position that is still needed in the output of a layer: above the last block only the
+        last is read."""
         return self.length - 1 if layer >= self.top_layer - 1 else self.start
 
-    def _table(
-        self, layer: int, site: Site, rows: Sequence[int], first: int | None = None
-    ) -> ChangeTable | None:
-        """The changes of these rows (numbered by their order here) from position `first` on."""
+    def _table(self, layer: int, site: Site, rows: Sequence[int], first: int = -1) -> ChangeTable | None:
+        """The changes of these rows, numbered by their order here, from `first` (or what is needed) on."""
         if not (listed := self.changes.get((layer, site))):
             return None
-        number, first = (
-            {row: number for number, row in enumerate(rows)},
-            self._first(layer) if first is None else first,
-        )
-        chosen = [
-            (number[row], change) for row, change in listed if row in number and change.position >= first
-        ]
+        number = {row: number for number, row in enumerate(rows)}
+        first = self._first(layer) if first < 0 else first
+        chosen = [(number[row], c) for row, c in listed if row in number and c.position >= first]
         return ChangeTable.of(chosen, self.wide.device) if chosen else None
 
     # Joining
 
     def _join_early(self, layer: int) -> None:
-        """Rows whose residual stream (or scores) change at the input of this layer, and rows under way that change again."""
+        """Rows whose residual stream (or scores) change at the input of this layer, and rows under way that
+        change again."""
         if self._table(layer, "residual", self.wide_rows + self.narrow_rows, 0) is not None:
             if self.narrow_rows:
                 self._add(self._widened(layer), self.narrow_rows, narrow=False)
@@ -333,9 +310,8 @@ class RowStream:
         for narrow in (False, True):
             if rows := self.joining.pop((layer, False, narrow), []):
                 first = self.length - 1 if layer == self.top_layer else self.start
-                joined = _copies(
-                    self.base.pre(layer)[:, first : self.start + 1 if narrow else None], len(rows)
-                )
+                window = slice(first, self.start + 1 if narrow else None)
+                joined = _copies(self.base.pre(layer)[:, window], len(rows))
                 self._set_residual(layer, joined, rows, first)
                 self._add(joined, rows, narrow=narrow)
 
@@ -353,10 +329,8 @@ class RowStream:
             window = slice(first, self.start + 1 if narrow else None)
             z = _copies(stored.z[:, window], len(rows))
             if table := self._table(layer, "edge", rows):
-                edges = (layer, table.head, table.key, table.position)
-                _add_to_heads(
-                    z, table, first, self.new.message(*edges) - NewValues(self.base).message(*edges)
-                )
+                now = NewValues(self.base).message(layer, table.head, table.key, table.position)
+                self._swap_edges(layer, z, table, now)
             self._set_heads(layer, z, rows)
             parts.append(Part(rows, narrow, stored.pre[:, None, window], z))
         return parts
@@ -386,11 +360,8 @@ class RowStream:
         z = self._read(layer, pattern, value)
         if not self.knockout and (table := self._table(layer, "edge", rows)):
             now = self._message_now(layer, pattern, value, table, first)
-            _add_to_heads(
-                z, table, first, self.new.message(layer, table.head, table.key, table.position) - now
-            )
-        if self.taken is not None and self.taken.query >= first:
-            self._swap_taken(layer, z, pattern, value, first)
+            self._swap_edges(layer, z, table, now)
+        self._swap_taken(layer, z, pattern, value)
         self._set_heads(layer, z, rows)
         needed = slice(first - self.start, None)
         stream = self.wide[:, :, needed]
@@ -401,7 +372,8 @@ class RowStream:
     def _heads(
         self, layer: int, wide: torch.Tensor, narrow: torch.Tensor, first: int
     ) -> tuple[RowQueries, RowHeads, RowHeads]:
-        """Queries from position `first`, keys and values from `start`; narrow rows share the base's everywhere but at `start`."""
+        """Queries from position `first`, keys and values from `start`; narrow rows share the base's
+        everywhere but at `start`."""
         stored, count = self.base.layers[layer], len(self.narrow_rows)
         assert stored.query is not None and stored.key is not None
         heads: list[Heads] = list(self.layout.split(wide, self.rotation))
@@ -429,19 +401,15 @@ class RowStream:
         if table is None:
             return self.layout.attend(scores)
         scores[:, table.row, table.head, table.position - first, table.key] = -torch.inf
-        return self.layout.attend(scores).nan_to_num_(
-            0.0
-        )  # a head whose every key is knocked out writes nothing
+        return self.layout.attend(scores).nan_to_num_(0.0)  # without any key a head writes nothing
 
     def _read(self, layer: int, pattern: torch.Tensor, value: torch.Tensor) -> RowHeads:
         """What the heads read, by their pattern."""
         queries, shared = pattern.shape[-2], self.base.layers[layer].value[:, :, : self.start]
         before = rearrange(pattern[..., : self.start], "i r h q k -> i h (r q) k") @ shared
         own = pattern[..., self.start :] @ rearrange(value, "i r k h d -> i r h k d")
-        both = rearrange(before, "i h (r q) d -> i r q h d", q=queries) + rearrange(
-            own, "i r h q d -> i r q h d"
-        )
-        return both.contiguous()
+        before = rearrange(before, "i h (r q) d -> i r q h d", q=queries)
+        return (before + rearrange(own, "i r h q d -> i r q h d")).contiguous()
 
     def _set_heads(self, layer: int, z: RowHeads, rows: Sequence[int]) -> None:
         if table := self._table(layer, "head", rows):
@@ -457,12 +425,18 @@ class RowStream:
         own = value[:, table.row, (table.key - self.start).clamp(min=0), table.head]
         return weight[..., None] * torch.where((table.key >= self.start)[:, None], own, shared)
 
-    def _swap_taken(
-        self, layer: int, z: RowHeads, pattern: torch.Tensor, value: torch.Tensor, first: int
-    ) -> None:
+    def _swap_edges(self, layer: int, z: RowHeads, table: ChangeTable, now: torch.Tensor) -> None:
+        """Put new messages in the place of what they are now; several keys of one head and query add up."""
+        change = self.new.message(layer, table.head, table.key, table.position) - now
+        _, _, window, heads, _ = z.shape
+        flat = (table.row * window + table.position - self._first(layer)) * heads + table.head
+        z.flatten(1, 3).index_add_(1, flat, change.expand(len(z), -1, -1))
+
+    def _swap_taken(self, layer: int, z: RowHeads, pattern: torch.Tensor, value: torch.Tensor) -> None:
         """In every row, the messages that are swapped throughout."""
-        assert self.taken is not None
-        row, column = self.taken.query - first, self.taken.key
+        if self.taken is None or self.taken.query < self._first(layer):
+            return
+        row, column = self.taken.query - self._first(layer), self.taken.key
         shared = self.base.layers[layer].value[:, None, :, column]  # (input, 1, head, d_head)
         read = value[:, :, column - self.start] if column >= self.start else shared
         z[:, :, row] += self.taken.change(layer, pattern[:, :, :, row, column], read)
@@ -471,12 +445,3 @@ class RowStream:
 def _copies(values: torch.Tensor, rows: int) -> torch.Tensor:
     """(input, …) to (input, row, …), each row its own copy."""
     return values[:, None].expand(-1, rows, *values.shape[1:]).clone()
-
-
-def _add_to_heads(
-    z: RowHeads, table: ChangeTable, first: int, change: Float[torch.Tensor, "input change d_head"]
-) -> None:
-    """Add to (input, row, pos, head, d_head) in place; several keys of one head and query add up."""
-    _, _, window, heads, _ = z.shape
-    flat = (table.row * window + table.position - first) * heads + table.head
-    z.flatten(1, 3).index_add_(1, flat, change.expand(len(z), -1, -1))

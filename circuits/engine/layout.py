@@ -1,9 +1,9 @@
 """The blocks of a model as plain functions, so that part of a run can be computed without the rest.
 
 1. The bridge gives every architecture the same part names: `ln1`, `attn.q/k/v/o`, `ln2`, `mlp.in/gate/out`.
-2. What is assumed beyond that (pre-norm, one residual stream, causal softmax over all earlier keys) covers GPT-2, Llama and
-   GPT-NeoX. An assumption that fails shows in the numbers: `prepare` compares a whole run with the model's own, and takes the plain
-   path where they differ.
+2. What is assumed beyond that (pre-norm, one residual stream, causal softmax over all earlier keys) covers
+   GPT-2, Llama and GPT-NeoX. An assumption that fails shows in the numbers: `prepare` compares a whole run
+   with the model's own, and takes the plain path where they differ.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Layout:
     unembed_bias: Float[torch.Tensor, " vocab"] | None
 
     def split(self, projected: torch.Tensor, rotation: Rotation | None) -> tuple[Heads, Heads, Heads]:
-        """Queries, keys and values of a block's `project`, all per head, so that grouped keys need no further thought."""
+        """Queries, keys and values of a block's `project`, all per head, so that grouped keys need no further
+        thought."""
         heads = projected.unflatten(-1, (-1, self.d_head))
         groups = (heads.shape[-2] - self.heads) // 2
         q, k, v = heads.split((self.heads, groups, groups), -2)
@@ -138,7 +139,8 @@ def _block(block: Any) -> Block:
 
 
 def _projections(attention: Any) -> Callable[[Stream], torch.Tensor]:
-    """Queries, keys and values beside each other; in one product where the model keeps the three as parts of one matrix."""
+    """Queries, keys and values beside each other; in one product where the model keeps the three as parts of
+    one matrix."""
     q, k, v = parts = [_raw(part) for part in (attention.q, attention.k, attention.v)]
     joint = getattr(_raw(attention), "c_attn", None)
     if joint is not None:
@@ -159,7 +161,8 @@ def _mlp(mlp: Any) -> Callable[[Stream], Stream]:
 
 
 def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:
-    """GPT-2's x · (1 + tanh u) / 2 = x · σ(2u), u = √(2/π) (x + 0.044715 x³). On a CPU σ takes a quarter of tanh's time."""
+    """GPT-2's x · (1 + tanh u) / 2 = x · σ(2u), u = √(2/π) (x + 0.044715 x³). On a CPU σ takes a quarter of
+    tanh's time."""
     if x.device.type != "cpu" or torch.is_grad_enabled():
         return F.gelu(x, approximate="tanh")
     twice = 2 * math.sqrt(2 / math.pi)

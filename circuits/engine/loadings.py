@@ -1,9 +1,10 @@
 """Every edge at once: the linear reading of all of them, and the exact effect of all or of the leading ones.
 
-1. A loading is an edge's message times the gradient of the metric, patterns and norm scales frozen: one forward and one backward
-   give all of them. It is what published attribution figures show; it never replaces an effect.
-2. `scan` measures the effect of every edge of a short prompt. In a long one the edges with the largest first-order estimate are
-   measured, and `Scan.measured` says which they are.
+1. A loading is an edge's message times the gradient of the metric, patterns and norm scales frozen: one
+   forward and one backward give all of them. It is what published attribution figures show; it never replaces
+   an effect.
+2. `scan` measures the effect of every edge of a short prompt. In a long one the edges with the largest
+   first-order estimate are measured, and `Scan.measured` says which they are.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Edges = Float[torch.Tensor, "layer head query key"]
 
 
 def loadings(runs: Runs, *, of: Literal["message", "change"] = "message") -> Edges:
-    """Every edge's clean message (or its change, clean minus counterfactual) times ∂metric/∂residual, as a share of the gap.
+    """Every edge's clean message (or its change, clean minus counterfactual) times ∂metric/∂residual, as a
+    share of the gap.
 
     Averaged over pairs. With `of="change"` it is the first-order estimate of the edge's `swap` effect.
     """
@@ -80,7 +82,8 @@ def _frozen_norm(norm: Any, stream: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Effects (mean over pairs) of all edges; those not `measured` are 0 here and small by their first-order estimate."""
+    """Effects (mean over pairs) of all edges; those not `measured` are 0 here and small by their first-order
+    estimate."""
 
     effect: Edges
     measured: Bool[torch.Tensor, "layer head query key"]

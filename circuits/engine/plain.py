@@ -1,14 +1,16 @@
-"""The plain path: the same rows through the model's own forward, one copy of the prompt per row, edited at TransformerLens hooks.
+"""The plain path: the same rows through the model's own forward, one copy of the prompt per row, edited at
+hooks.
 
-Slower than the fast path and just as exact; it is what runs where a block's layout is not known, and what the fast path is tested
-against.
+Slower than the fast path and just as exact; it is what runs where a block's layout is not known, and what the
+fast path is tested against.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 from einops import rearrange, repeat
@@ -18,191 +20,157 @@ from circuits.engine.rows import Cache, Change, ChangeTable, Layer, NewValues, R
 from circuits.models.model import Model
 
 Hook = tuple[str, Callable[[torch.Tensor, Any], torch.Tensor | None]]
+Tokens = Int[torch.Tensor, "input pos"]
+Noises = Float[torch.Tensor, "input pos d_model"] | None
+ATTENTION: Final = ("attn.hook_pattern", "attn.hook_v", "attn.hook_z")
+SITES: Final = {
+    "residual": "hook_resid_pre",
+    "head": "attn.hook_z",
+    "attention": "hook_attn_out",
+    "mlp": "hook_mlp_out",
+}
 
 
-def run(
-    model: Model, tokens: Int[torch.Tensor, "pair pos"], noise: Float[torch.Tensor, "pair pos d_model"] | None
-) -> tuple[Cache, torch.Tensor]:
+def run(model: Model, tokens: Tokens, noise: Noises) -> tuple[Cache, Float[torch.Tensor, "input vocab"]]:
     """A whole run with everything kept, and its logits at the last position."""
     kept: dict[str, torch.Tensor] = {}
 
-    def keep(value: torch.Tensor, hook: Any, *, name: str) -> None:
-        kept[name] = value.detach().clone()
+    def keeping(name: str) -> Hook:
+        def keep(value: torch.Tensor, hook: Any) -> None:
+            kept[name] = value.detach().clone()
 
-    names = (
-        "hook_resid_pre",
-        "attn.hook_pattern",
-        "attn.hook_v",
-        "attn.hook_z",
-        "hook_attn_out",
-        "hook_mlp_out",
-    )
-    wanted = [f"blocks.{layer}.{name}" for layer in range(model.n_layers) for name in names]
+        return name, keep
+
+    names, layers = (*ATTENTION, SITES["residual"], SITES["attention"], SITES["mlp"]), range(model.n_layers)
+    wanted = [f"blocks.{layer}.{name}" for layer in layers for name in names]
     wanted.append(f"blocks.{model.n_layers - 1}.hook_resid_post")
-    hooks: list[Hook] = [
-        *_noise_hook(noise),
-        *((name, lambda value, hook, name=name: keep(value, hook, name=name)) for name in wanted),
-    ]
-    with model.hooked(hooks):
+    with model.hooked([*_noise_hook(noise), *map(keeping, wanted)]):
         logits = model.forward(tokens)[:, -1]
-    missing = [name for name in wanted if name not in kept]
-    if missing:
+    if missing := [name for name in wanted if name not in kept]:
         raise RuntimeError(f"hooks that did not fire: {', '.join(missing)}")
-    layers = [
-        _layer(model, *(kept[f"blocks.{layer}.{name}"] for name in names)) for layer in range(model.n_layers)
-    ]
-    return Cache(tuple(layers), kept[wanted[-1]]), logits
+    blocks = ({name: kept[f"blocks.{layer}.{name}"] for name in names} for layer in layers)
+    return Cache(tuple(_layer(model, block) for block in blocks), kept[wanted[-1]]), logits
 
 
-def _layer(
-    model: Model,
-    pre: torch.Tensor,
-    pattern: torch.Tensor,
-    value: torch.Tensor,
-    z: torch.Tensor,
-    attention: torch.Tensor,
-    mlp: torch.Tensor,
-) -> Layer:
-    spread = repeat(value, "p t h d -> p (h g) t d", g=model.n_heads // value.shape[2])
-    return Layer(
-        pre, pattern, spread, z.unflatten(-1, (model.n_heads, -1)) if z.ndim == 3 else z, attention, mlp
-    )
+def _layer(model: Model, block: dict[str, torch.Tensor]) -> Layer:
+    pattern, value, z = (block[name] for name in ATTENTION)
+    spread = repeat(value, "i t h d -> i (h g) t d", g=model.n_heads // value.shape[2])
+    z = z.unflatten(-1, (model.n_heads, -1)) if z.ndim == 3 else z
+    return Layer(block[SITES["residual"]], pattern, spread, z, block[SITES["attention"]], block[SITES["mlp"]])
 
 
 def carry(
     model: Model,
-    tokens: Int[torch.Tensor, "pair pos"],
-    noise: Float[torch.Tensor, "pair pos d_model"] | None,
+    tokens: Tokens,
+    noise: Noises,
     new: NewValues,
     rows: Sequence[Row],
     *,
     knockout: bool,
     budget: int,
-) -> Float[torch.Tensor, "pair row vocab"]:
+) -> Float[torch.Tensor, "input row vocab"]:
     """The logits of every row at the last position, at most `budget` bytes of rows at a time."""
-    pairs, length = tokens.shape
-    numbers = pairs * length * (16 * model.d_model + 3 * model.n_heads * length + model.vocab_size)
+    inputs, length = tokens.shape
+    numbers = inputs * length * (16 * model.d_model + 3 * model.n_heads * length + model.vocab_size)
     step = max(1, budget // (4 * numbers))
-    return torch.cat(
-        [
-            _carry(model, tokens, noise, new, rows[at : at + step], knockout)
-            for at in range(0, len(rows), step)
-        ],
-        dim=1,
-    )
+    parts = [Patched(model, new, rows[start : start + step], knockout) for start in range(0, len(rows), step)]
+    return torch.cat([part.logits(tokens, noise) for part in parts], dim=1)
 
 
-def _carry(
-    model: Model,
-    tokens: torch.Tensor,
-    noise: torch.Tensor | None,
-    new: NewValues,
-    rows: Sequence[Row],
-    knockout: bool,
-) -> Float[torch.Tensor, "pair row vocab"]:
-    changes: dict[tuple[int, Site], list[tuple[int, Change]]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        for change in row.changes:
-            changes[change.layer, change.site].append((index, change))
-    count = len(rows)
-    hooks = _noise_hook(None if noise is None else repeat(noise, "p t d -> (p r) t d", r=count))
-    for (layer, site), listed in changes.items():
-        table = ChangeTable.of(listed, tokens.device)
-        hooks += (
-            _edge_hooks(layer, table, new, count, model, knockout)
-            if site == "edge"
-            else [_site_hook(layer, site, table, new, count, model)]
-        )
-    with model.hooked(hooks):
-        logits = model.forward(repeat(tokens, "p t -> (p r) t", r=count))[:, -1]
-    return rearrange(logits, "(p r) v -> p r v", r=count)
+@dataclass(frozen=True)
+class Patched:
+    """Rows that go through the model's forward together: inputs times rows."""
 
+    model: Model
+    new: NewValues
+    rows: Sequence[Row]
+    knockout: bool
 
-def _noise_hook(noise: torch.Tensor | None) -> list[Hook]:
-    return [] if noise is None else [("embed.hook_out", lambda embedded, hook: embedded + noise)]
+    def logits(self, tokens: Tokens, noise: Noises) -> Float[torch.Tensor, "input row vocab"]:
+        changes: dict[tuple[int, Site], list[tuple[int, Change]]] = defaultdict(list)
+        for index, row in enumerate(self.rows):
+            for change in row.changes:
+                changes[change.layer, change.site].append((index, change))
+        count = len(self.rows)
+        hooks = _noise_hook(None if noise is None else repeat(noise, "i t d -> (i r) t d", r=count))
+        for (layer, site), listed in changes.items():
+            table = ChangeTable.of(listed, tokens.device)
+            hooks += (
+                self._edge_hooks(layer, table) if site == "edge" else [self._site_hook(layer, site, table)]
+            )
+        with self.model.hooked(hooks):
+            logits = self.model.forward(repeat(tokens, "i t -> (i r) t", r=count))[:, -1]
+        return rearrange(logits, "(i r) v -> i r v", r=count)
 
+    def _by_row(self, value: torch.Tensor) -> torch.Tensor:
+        """(input·row, …) as (input, row, …), sharing memory."""
+        return value.unflatten(0, (-1, len(self.rows)))
 
-def _rows_of(value: torch.Tensor, rows: int) -> torch.Tensor:
-    """(pair·row, …) as (pair, row, …), sharing memory."""
-    return value.unflatten(0, (-1, rows))
+    def _site_hook(self, layer: int, site: Site, table: ChangeTable) -> Hook:
+        """Set a head's output, a block's write or the residual stream."""
 
+        def set_heads(z: torch.Tensor, hook: Any) -> torch.Tensor:
+            edited = z.clone()
+            heads = self._by_row(edited.flatten(2)).unflatten(3, (self.model.n_heads, -1))
+            heads[:, table.row, table.position, table.head] = self.new.head(layer, table.head, table.position)
+            return edited
 
-def _site_hook(layer: int, site: Site, table: ChangeTable, new: NewValues, rows: int, model: Model) -> Hook:
-    """Set a head's output, a block's write or the residual stream."""
+        def set_stream(value: torch.Tensor, hook: Any) -> torch.Tensor:
+            edited = value.clone()
+            read = {"attention": self.new.attention, "mlp": self.new.mlp, "residual": self.new.residual}
+            self._by_row(edited)[:, table.row, table.position] = read[site](layer, table.position)
+            return edited
 
-    def edit(value: torch.Tensor, hook: Any) -> torch.Tensor:
-        value = value.clone()
-        split = _rows_of(value, rows)
-        match site:
-            case "head":
-                split.unflatten(3, (model.n_heads, -1))[:, table.row, table.position, table.head] = new.head(
-                    layer, table.head, table.position
-                )
-            case "attention":
-                split[:, table.row, table.position] = new.attention(layer, table.position)
-            case "mlp":
-                split[:, table.row, table.position] = new.mlp(layer, table.position)
-            case _:
-                split[:, table.row, table.position] = new.residual(layer, table.position)
-        return value
+        if site == "residual" and layer == self.model.n_layers:
+            return f"blocks.{layer - 1}.hook_resid_post", set_stream
+        return f"blocks.{layer}.{SITES[site]}", set_heads if site == "head" else set_stream
 
-    def edit_heads(value: torch.Tensor, hook: Any) -> torch.Tensor:
-        return edit(value.flatten(2), hook).view(value.shape)
+    def _edge_hooks(self, layer: int, table: ChangeTable) -> list[Hook]:
+        """Replace messages: note pattern and values of this very run, take each message out and put the new
+        one in."""
+        if self.knockout:
+            return self._knockout_hooks(layer, table)
+        now: dict[str, torch.Tensor] = {}
+        group = self.model.n_heads // self.model.n_key_value_heads
 
-    if site == "residual" and layer == model.n_layers:
-        return f"blocks.{layer - 1}.hook_resid_post", edit
-    names = {
-        "head": "attn.hook_z",
-        "attention": "hook_attn_out",
-        "mlp": "hook_mlp_out",
-        "residual": "hook_resid_pre",
-    }
-    return f"blocks.{layer}.{names[site]}", edit_heads if site == "head" else edit
+        def note_value(value: torch.Tensor, hook: Any) -> None:
+            now["value"] = self._by_row(value)[:, table.row, table.key, table.head // group]
 
+        def note_weight(pattern: torch.Tensor, hook: Any) -> None:
+            now["weight"] = self._by_row(pattern)[:, table.row, table.head, table.position, table.key]
 
-def _edge_hooks(
-    layer: int, table: ChangeTable, new: NewValues, rows: int, model: Model, knockout: bool
-) -> list[Hook]:
-    """Replace messages: note the pattern and the values of this very run, take each message out of `z` and put the new one in."""
-    where = f"blocks.{layer}.attn"
-    if knockout:
+        def replace(z: torch.Tensor, hook: Any) -> torch.Tensor:
+            message = self.new.message(layer, table.head, table.key, table.position)
+            change = message - now["weight"][..., None] * now["value"]
+            flat = (
+                self._by_row(z).reshape(change.shape[0], -1, change.shape[-1]).clone()
+            )  # (input, row·pos·head, d)
+            index = (table.row * z.shape[1] + table.position) * self.model.n_heads + table.head
+            return flat.index_add_(1, index, change).view(z.shape)
+
+        names = ("attn.hook_v", "attn.hook_pattern", "attn.hook_z")
+        return [
+            (f"blocks.{layer}.{n}", f) for n, f in zip(names, (note_value, note_weight, replace), strict=True)
+        ]
+
+    def _knockout_hooks(self, layer: int, table: ChangeTable) -> list[Hook]:
         silent: list[
             torch.Tensor
-        ] = []  # queries whose every key is knocked out; the model's own mask would let them read the future
+        ] = []  # queries without any key, which the model's own mask would let see the future
 
         def shut(scores: torch.Tensor, hook: Any) -> torch.Tensor:
             scores = scores.clone()
-            _rows_of(scores, rows)[:, table.row, table.head, table.position, table.key] = -torch.inf
+            self._by_row(scores)[:, table.row, table.head, table.position, table.key] = -torch.inf
             future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
             silent.append((scores.isneginf() | future).all(-1, keepdim=True))
             return scores
 
-        return [
-            (f"{where}.hook_attn_scores", shut),
-            (f"{where}.hook_pattern", lambda pattern, hook: pattern.masked_fill(silent.pop(), 0.0)),
-        ]
-    now: dict[str, torch.Tensor] = {}
-    group = model.n_heads // model.n_key_value_heads
+        def silence(pattern: torch.Tensor, hook: Any) -> torch.Tensor:
+            return pattern.masked_fill(silent.pop(), 0.0)
 
-    def note_value(value: torch.Tensor, hook: Any) -> None:
-        now["value"] = _rows_of(value, rows)[:, table.row, table.key, table.head // group]
+        where = f"blocks.{layer}.attn"
+        return [(f"{where}.hook_attn_scores", shut), (f"{where}.hook_pattern", silence)]
 
-    def note_weight(pattern: torch.Tensor, hook: Any) -> None:
-        now["weight"] = _rows_of(pattern, rows)[:, table.row, table.head, table.position, table.key]
 
-    def replace(z: torch.Tensor, hook: Any) -> torch.Tensor:
-        change = (
-            new.message(layer, table.head, table.key, table.position)
-            - now["weight"][..., None] * now["value"]
-        )
-        flat = (
-            _rows_of(z, rows).reshape(change.shape[0], -1, change.shape[-1]).clone()
-        )  # (pair, row·pos·head, d_head)
-        place = (table.row * z.shape[1] + table.position) * model.n_heads + table.head
-        return flat.index_add_(1, place, change).view(z.shape)
-
-    return [
-        (f"{where}.hook_v", note_value),
-        (f"{where}.hook_pattern", note_weight),
-        (f"{where}.hook_z", replace),
-    ]
+def _noise_hook(noise: Noises) -> list[Hook]:
+    return [] if noise is None else [("embed.hook_out", lambda embedded, hook: embedded + noise)]

@@ -7,8 +7,9 @@ A row is a set of changes, each at a layer, a position and a site:
 - `attention`, `mlp`   what a block's attention or MLP writes at a position
 - `residual`   the residual stream at the input of a layer
 
-`Cache` holds one run of a batch of inputs; it grows while the run climbs, and what is there may be read at once. `NewValues` answers
-"what should stand there instead": another run's values, nothing at all, or the mean over a family of runs.
+`Cache` holds one run of a batch of inputs; it grows while the run climbs, and what is there may be read at
+once. `NewValues` answers "what should stand there instead": another run's values, nothing at all, or the mean
+over a family of runs.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Row:
 
     @classmethod
     def of_residual(cls, layer: int, positions: Iterable[int]) -> Row:
-        """The residual stream at the input of `layer` (for `layer` = number of layers: above the last block)."""
+        """The residual stream at the input of `layer` (of the number of layers: above the last block)."""
         return cls(tuple(Change(layer, position, "residual") for position in sorted(positions)))
 
     @property
@@ -123,8 +124,8 @@ class ChangeTable:
 class Layer:
     """One block of one run. Keys and values are spread over all heads, rotated where the model rotates.
 
-    Of the last block the fast path computes `z`, `attention` and `mlp` at the last position only; elsewhere, where nothing can
-    read them, they are NaN.
+    Of the last block the fast path computes `z`, `attention` and `mlp` at the last position only; elsewhere,
+    where nothing can read them, they are NaN.
     """
 
     pre: Float[torch.Tensor, "input pos d_model"]
@@ -141,7 +142,8 @@ class Layer:
 
 @dataclass(slots=True)
 class Cache:
-    """One run: its blocks and what came out of the last (of the last block of all: at the last position, NaN elsewhere)."""
+    """One run: its blocks and what came out of the last (of the last block of all: at the last position, NaN
+    elsewhere)."""
 
     layers: tuple[Layer, ...]
     final: Float[torch.Tensor, "input pos d_model"]

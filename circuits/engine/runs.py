@@ -1,4 +1,5 @@
-"""`prepare`: a batch of pairs, run once clean and once counterfactual, ready to be asked what any change would do."""
+"""`prepare`: a batch of pairs, run once clean and once counterfactual, ready to be asked what any change
+would do."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, Final, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -30,6 +32,9 @@ _layouts: WeakKeyDictionary[Model, tuple[int, Layout | None]] = (
     WeakKeyDictionary()
 )  # -> (longest prompt verified, layout)
 T = TypeVar("T")
+Effects = Float[torch.Tensor, "row pair"]
+Values = Float[torch.Tensor, "input row"]  # of the metric
+Changed = Bool[torch.Tensor, "input row"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Run:
     @cached_property
     @torch.inference_mode()
     def logits(self) -> Float[torch.Tensor, "input vocab"]:
-        """At the last position, computed when needed: most metrics read two of them, and the unembedding is large."""
+        """At the last position, computed when needed: most metrics read two of them, and the unembedding is
+        large."""
         return self.output if isinstance(self.output, torch.Tensor) else self.output(self.cache.final[:, -1])
 
 
@@ -81,9 +87,8 @@ class Runs:
     @property
     def heads(self) -> tuple[Head, ...]:
         """Every head of the model, layer by layer."""
-        return tuple(
-            Head(layer, head) for layer in range(self.model.n_layers) for head in range(self.model.n_heads)
-        )
+        every = product(range(self.model.n_layers), range(self.model.n_heads))
+        return tuple(Head(layer, index) for layer, index in every)
 
     @cached_property
     def _first_difference(self) -> int:
@@ -99,23 +104,20 @@ class Runs:
         return self.values(self.clean) - self.values(self.counterfactual)
 
     def predictions(self, pair: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The logits at the last position of one pair, clean and counterfactual (none for noise, which has no single one)."""
+        """The logits at the last position of one pair, clean and counterfactual (none for noise, which has no
+        single one)."""
         row = self._inputs[pair].start
         noisy = isinstance(self.pairs[pair].counterfactual, Noise)
         return self.clean.logits[row], None if noisy else self.counterfactual.logits[row]
 
-    def effects(
-        self, rows: Sequence[Row], *, direction: Direction = "swap"
-    ) -> Float[torch.Tensor, "row pair"]:
+    def effects(self, rows: Sequence[Row], *, direction: Direction = "swap") -> Effects:
         """The effect of every row on every pair, as a share of the pair's gap."""
         values = self.mean_over_draws(self.measure([Row(()), *rows], direction=direction))
         change = values[:, :1] - values[:, 1:]
         return (change / (-self.gap if direction == "restore" else self.gap)[:, None]).T
 
     @torch.inference_mode()
-    def measure(
-        self, rows: Sequence[Row], *, direction: Direction = "swap"
-    ) -> Float[torch.Tensor, "input row"]:
+    def measure(self, rows: Sequence[Row], *, direction: Direction = "swap") -> Values:
         """The metric of every row on every input."""
         sizes = {"layers": self.model.n_layers, "heads": self.model.n_heads, "length": self.length}
         check_rows(rows, direction=direction, **sizes)
@@ -131,34 +133,30 @@ class Runs:
 
     @torch.inference_mode()
     def identity(self, row: Row) -> float:
-        """The largest effect of patching the clean run's own values into it: 0 up to rounding, or the engine is wrong."""
+        """The largest effect of patching the clean run's own values into it: 0 up to rounding, or the engine
+        is wrong."""
         patched = self._carry([row], self.clean, NewValues(self.clean.cache), "swap")[:, 0]
         return float(((self.values(self.clean) - self.mean_over_draws(patched)) / self.gap).abs().max())
 
     def without(self, heads: Sequence[Head]) -> Runs:
-        """The same runs in a model where these heads are absent. Only `swap` and `restore` make sense there."""
+        """The same runs in a model where these heads are absent. Only `swap` and `restore` make sense."""
         return replace(self, absent=tuple(sorted({*self.absent, *heads})))
 
     def only(self, pairs: Sequence[int]) -> Runs:
         """The runs of some of the pairs."""
         if list(pairs) == list(range(len(self.pairs))):
             return self
-        inputs = torch.tensor(
-            [row for pair in pairs for row in self._inputs[pair]], device=self.clean.tokens.device
-        )
+        inputs = torch.tensor([row for pair in pairs for row in self._inputs[pair]], device=self.model.device)
         clean, other = _chosen(self.clean, inputs), _chosen(self.counterfactual, inputs)
-        return replace(
-            self, pairs=tuple(self.pairs[pair] for pair in pairs), clean=clean, counterfactual=other
-        )
+        chosen = tuple(self.pairs[pair] for pair in pairs)
+        return replace(self, pairs=chosen, clean=clean, counterfactual=other)
 
     # How a direction reads
 
     def _new_values(self, direction: Direction) -> NewValues:
         if direction == "mean":
             if self.family is None:
-                raise PromptError(
-                    "direction 'mean' needs a family of prompts of one length: prepare(..., family=pairs)"
-                )
+                raise PromptError("direction 'mean' needs a family of one length: prepare(..., family=pairs)")
             return NewValues(self.family, "mean")
         if direction in ("zero", "knockout"):
             return NewValues(self.clean.cache, "zero")
@@ -175,22 +173,20 @@ class Runs:
         return Row(tuple(sorted((*kept, *Row.of_heads(self.absent, range(self.length)).changes))))
 
     def _reaching(self, row: Row, direction: Direction) -> Row:
-        """The row without changes that cannot matter: those before the first difference, where both runs are the same, and
-        writes that the last position, where the metric is read, cannot read any more."""
+        """The row without changes that cannot matter: those before the first difference, where both runs are
+        the same, and writes that the last position, where the metric is read, cannot read any more."""
         first = self._first_difference if direction in ("swap", "restore") else 0
 
         def reaches(change: Change) -> bool:
             above = change.layer + (change.site != "residual")  # the first layer that can read it
-            return change.position >= first and (
-                change.position == self.length - 1 or above < self.model.n_layers
-            )
+            read = change.position == self.length - 1 or above < self.model.n_layers
+            return change.position >= first and read
 
         return Row(tuple(filter(reaches, row.changes)))
 
-    def _changed(
-        self, rows: Sequence[Row], base: Run, new: NewValues, direction: Direction
-    ) -> Bool[torch.Tensor, "input row"]:
-        """Which rows change which inputs. A row of edges whose old and new messages are equal (a shut gate) changes nothing."""
+    def _changed(self, rows: Sequence[Row], base: Run, new: NewValues, direction: Direction) -> Changed:
+        """Which rows change which inputs. A row of edges whose old and new messages are equal (a shut gate)
+        changes nothing."""
         inputs, device = len(base.tokens), base.tokens.device
         changed = torch.zeros(inputs, len(rows), dtype=torch.bool, device=device)
         by_layer: dict[int, list[tuple[int, Change]]] = defaultdict(list)
@@ -203,12 +199,9 @@ class Runs:
         for layer, listed in by_layer.items():
             table = ChangeTable.of(listed, device)
             edges = (layer, table.head, table.key, table.position)
-            differs = (
-                (new.message(*edges) != NewValues(base.cache).message(*edges)).any(-1).expand(inputs, -1)
-            )
-            changed.index_put_(
-                (torch.arange(inputs, device=device)[:, None], table.row[None]), differs, accumulate=True
-            )
+            differs = (new.message(*edges) != NewValues(base.cache).message(*edges)).any(-1)
+            every = torch.arange(inputs, device=device)[:, None]
+            changed.index_put_((every, table.row[None]), differs.expand(inputs, -1), accumulate=True)
         return changed
 
     # Carrying and reading
@@ -219,18 +212,13 @@ class Runs:
             return self.read(side.logits[:, None])
         return self.read_stream(side.cache.final[:, -1:])
 
-    def _carry(
-        self, rows: Sequence[Row], base: Run, new: NewValues, direction: Direction
-    ) -> Float[torch.Tensor, "input row"]:
-        knockout = direction == "knockout"
+    def _carry(self, rows: Sequence[Row], base: Run, new: NewValues, direction: Direction) -> Values:
+        how = {"knockout": direction == "knockout", "budget": self.budget}
         if self.layout is None:
             from circuits.engine import plain
 
-            how = {"knockout": knockout, "budget": self.budget}
             return self.read(plain.carry(self.model, base.tokens, base.noise, new, rows, **how))
-        return self.read_stream(
-            carry(self.layout, base.cache, new, rows, knockout=knockout, budget=self.budget)
-        )
+        return self.read_stream(carry(self.layout, base.cache, new, rows, **how))
 
     def read_stream(self, top: Float[torch.Tensor, "input row d_model"]) -> Float[torch.Tensor, "input row"]:
         """The metric from the stream above the last block; of the vocabulary only what the metric needs."""
@@ -250,9 +238,8 @@ class Runs:
         """The metric from the logits of the whole vocabulary at the last position."""
         metrics = self.per_input([pair.metric for pair in self.pairs])
         clean = self.clean.logits if self.metric.kind == "kl" else [None] * len(metrics)
-        return torch.stack(
-            [each.read(part, own) for each, part, own in zip(metrics, logits, clean, strict=True)]
-        )
+        each = zip(metrics, logits, clean, strict=True)
+        return torch.stack([metric.read(part, own) for metric, part, own in each])
 
     @cached_property
     def _inputs(self) -> tuple[range, ...]:
@@ -288,9 +275,8 @@ def _chosen(stored: Any, inputs: torch.Tensor) -> Any:
     if isinstance(stored, tuple):
         return tuple(_chosen(part, inputs) for part in stored)
     if is_dataclass(stored) and not isinstance(stored, type):
-        return replace(
-            stored, **{field.name: _chosen(getattr(stored, field.name), inputs) for field in fields(stored)}
-        )
+        parts = {field.name: _chosen(getattr(stored, field.name), inputs) for field in fields(stored)}
+        return replace(stored, **parts)
     return stored
 
 
@@ -308,28 +294,21 @@ def prepare(
 ) -> Runs:
     """Run the pairs clean and counterfactual; `path` forces the fast or the plain path.
 
-    A question is settled by what the model predicts in these runs: answer and foil, where the user named none.
+    A question is settled by what the model predicts in these runs: answer and foil, where the user named
+    none.
     """
-    runs = _run(
-        model,
-        [each.unsettled if isinstance(each, Question) else each for each in pairs],
-        family,
-        path,
-        budget,
-    )
-    settled = [
-        each.settle(model, *runs.predictions(number)) if isinstance(each, Question) else each
-        for number, each in enumerate(pairs)
-    ]
+    unsettled = [each.unsettled if isinstance(each, Question) else each for each in pairs]
+    runs = _run(model, unsettled, family, path, budget)
+    settled = []
+    for number, each in enumerate(pairs):
+        settled.append(each if isinstance(each, Pair) else each.settle(model, *runs.predictions(number)))
     if len({pair.metric.kind for pair in settled}) > 1:
         raise PromptError("pairs that are run together have the same kind of metric")
     runs = replace(runs, pairs=tuple(settled))
     for pair, gap in zip(runs.pairs, runs.gap.tolist(), strict=True):
         if not abs(gap) >= smallest_gap:
-            raise PromptError(
-                f"the counterfactual changes {pair.metric} by only {gap:.2g}, too little to divide by; "
-                "swap a word that matters more, or name another answer and foil"
-            )
+            small = f"the counterfactual changes {pair.metric} by only {gap:.2g}, too little to divide by"
+            raise PromptError(f"{small}; swap a word that matters more, or name another answer and foil")
     return runs
 
 
@@ -341,21 +320,16 @@ def _run(
         raise PromptError("there is no pair to run")
     lengths = {len(pair) for pair in (*pairs, *(family or ()))}
     if len(lengths) > 1:
-        raise PromptError(
-            f"pairs that are run together have the same number of tokens; these have {sorted(lengths)}: run each length by itself"
-        )
+        counts = f"pairs that are run together have the same number of tokens; these have {sorted(lengths)}"
+        raise PromptError(f"{counts}: run each length by itself")
     inputs = [pair for pair in pairs for _ in range(draws_of(pair))]
     tokens = _stack([pair.clean.tokens for pair in inputs], model)
-    others = [
-        pair.clean if isinstance(pair.counterfactual, Noise) else pair.counterfactual for pair in inputs
-    ]
+    others = [p.clean if isinstance(p.counterfactual, Noise) else p.counterfactual for p in inputs]
     sides = (tokens, None), (_stack([other.tokens for other in others], model), _noise(model, pairs))
     relatives = None if family is None else _stack([pair.clean.tokens for pair in family], model)
     layout = None if path == "plain" else _layout(model, tokens[:1])
     if path == "fast" and layout is None:
-        raise PromptError(
-            f"the fast path does not know the layout of {model.name}; leave path out to take the plain path"
-        )
+        raise PromptError(f"the fast path does not know the layout of {model.name}; take the plain path")
     if layout is None:
         from circuits.engine import plain
 
@@ -382,7 +356,8 @@ def _stack(rows: Sequence[Sequence[int]], model: Model) -> Int[torch.Tensor, "in
 
 
 def _layout(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | None:
-    """The model's layout, verified on a prompt at least this long; None where its runs are not the model's own."""
+    """The model's layout, verified on a prompt at least this long; None where its runs are not the model's
+    own."""
     longest, layout = _layouts.get(model, (0, None))
     if probe.shape[1] > longest and (longest == 0 or layout is not None):
         layout = _verified(model, probe)
@@ -402,7 +377,8 @@ def _verified(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | None:
 
 
 def _noise(model: Model, pairs: Sequence[Pair]) -> Float[torch.Tensor, "input pos d_model"] | None:
-    """Seeded noise on the embeddings, in standard deviations of the embedding matrix; nothing where a pair has a text."""
+    """Seeded noise on the embeddings, in standard deviations of the embedding matrix; nothing where a pair
+    has a text."""
     if not any(isinstance(pair.counterfactual, Noise) for pair in pairs):
         return None
     scale = float(model.bridge.W_E.std())

@@ -1,7 +1,8 @@
 """Greedy forward selection: each step adds the head that raises the joint effect of key → query most.
 
-1. The trunk of an input is its clean run in which the messages of the heads taken so far are the counterfactual's. What one head
-   more would do is a row on top of the trunk; all of them climb behind it, so a step costs one run and half of the rows' layers.
+1. The trunk of an input is its clean run in which the messages of the heads taken so far are the
+   counterfactual's. What one head more would do is a row on top of the trunk; all of them climb behind it, so
+   a step costs one run and half of the rows' layers.
 2. Every pair has a path of its own, or all pairs share one (`together`), chosen by the mean over them.
 3. Of equal heads the lower one is taken. A head that has no message at all never joins.
 """
@@ -83,7 +84,8 @@ def _step(
 
 
 def _reads(runs: Runs, key: int, query: int) -> Bool[torch.Tensor, "pair head"]:
-    """Whether a head has any message: a weight above zero in the clean run, or another one in the counterfactual."""
+    """Whether a head has any message: a weight above zero in the clean run, or another one in the
+    counterfactual."""
 
     def weights(cache: Cache) -> torch.Tensor:
         return runs.mean_over_draws(torch.cat([layer.pattern[:, :, query, key] for layer in cache.layers], 1))
@@ -101,7 +103,8 @@ def _with_one_more(
     groups: Sequence[Sequence[int]],
     going: Sequence[int],
 ) -> Float[torch.Tensor, "head pair"]:
-    """The joint effect of each pair's heads together with each head that is left in any of the groups still going."""
+    """The joint effect of each pair's heads together with each head that is left in any of the groups still
+    going."""
     pairs = [pair for number in going for pair in groups[number]]
     taken = [{head for head, _ in paths[number]} for number in going for _ in groups[number]]
     heads = [

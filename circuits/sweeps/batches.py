@@ -20,7 +20,7 @@ from circuits.engine.runs import SMALLEST_GAP
 from circuits.engine.select import mapping_row, select
 from circuits.errors import CircuitsError
 from circuits.models.model import Model
-from circuits.prompts import Noise, Pair, Question, to_prompt, to_question
+from circuits.prompts import Noise, Pair, Question, Wording, to_prompt, to_question
 from circuits.sweeps.lines import Line, brief
 from circuits.sweeps.store import Manifest, TableRow
 from circuits.tracing.mapping import measure_mapping
@@ -108,7 +108,7 @@ def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | T
     prompt, given = line.question.prompt, {name: getattr(line.question, name) for name in GIVEN}
     try:
         ends = to_prompt(model, prompt).ends(line.question.key, line.question.query)
-        question = to_question(model, prompt, **given, noise_at=ends[:1], seed=manifest.seed)
+        question = to_question(model, prompt, Wording(**given, noise_at=ends[:1], seed=manifest.seed))
         return TokenizedLine(line, question, *ends)
     except (CircuitsError, ValueError, TypeError, OverflowError) as why:  # the last three: from a tokenizer
         return to_row(line, brief(why))

@@ -1,7 +1,9 @@
 """`circuit`: every mapping that a pair's difference flows through, and where its tokens are held.
 
-1. The total of every mapping between positions is measured; those that carry something get the head-level sweep.
-2. Spans are measured for the ends of those mappings and for every other token that matters, each from its own counterfactual.
+1. The total of every mapping between positions is measured; those that carry something get the head-level
+   sweep.
+2. Spans are measured for the ends of those mappings and for every other token that matters, each from its own
+   counterfactual.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from circuits.errors import ModelError, PromptError
 from circuits.heads import Head
 from circuits.links import Progress, silent
 from circuits.models.load import as_model, load
-from circuits.prompts import MetricFunction, MetricKind, Pair, to_question
+from circuits.prompts import MetricFunction, MetricKind, Pair, Wording, to_question
 from circuits.tracing.mapping import measure_mapping, totals
 from circuits.tracing.records import CARRIES, SHARE, Circuit, Mapping, Span
 from circuits.tracing.spans import counterfactual_text, measure_span, span_of, tokens_that_matter
@@ -38,24 +40,15 @@ def circuit(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Circuit:
-    """Every mapping of at least `least` that the pair's difference flows through, and the spans of every token that matters.
+    """Every mapping of at least `least` that the pair's difference flows through, and the spans of every
+    token that matters.
 
-    `groups` names positions that belong together (`{"brackets": (4, 6)}`); `counterfactuals` gives a text for a token or group of
-    its own (`{"opposite": 'The colour of "large" is "'}`), in the place of noise.
+    `groups` names positions that belong together (`{"brackets": (4, 6)}`); `counterfactuals` gives a text for
+    a token or group of its own (`{"opposite": 'The colour of "large" is "'}`), in the place of noise.
     """
-    question = to_question(
-        measured := as_model(model),
-        text,
-        swap=swap,
-        counterfactual=counterfactual,
-        answer=answer,
-        foil=foil,
-        metric=metric,
-        seed=seed,
-    )
-    runs = prepare(measured, [question])
-    mappings = []
-    ends = _carrying(runs, least, progress)
+    measured, wording = as_model(model), Wording(counterfactual, swap, None, answer, foil, metric, seed)
+    runs = prepare(measured, [to_question(measured, text, wording)])
+    mappings, ends = [], _carrying(runs, least, progress)
     for key, query in ends:
         progress("mappings", len(mappings), len(ends))
         mappings.append(measure_mapping(runs, key, query, share=share, seed=seed))
@@ -66,30 +59,22 @@ def circuit(
 def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = None) -> Circuit:
     """The same question on the same pair, with some heads absent."""
     if circuit.metric.kind == "custom":
-        raise PromptError(
-            "a circuit of a metric function cannot be measured again from its record; call trace with the function"
-        )
-    measured = (
-        load(circuit.source.name, gate=circuit.source.gated or None) if model is None else as_model(model)
-    )
+        raise PromptError("a metric function is not in the circuit's record; call trace with it again")
+    source = circuit.source
+    measured = load(source.name, gate=source.gated or None) if model is None else as_model(model)
     if measured.fingerprint != circuit.source.fingerprint:
-        raise ModelError(
-            f"{measured.name} has other weights than the circuit was measured on; give the right one as model=…"
-        )
+        other = f"{measured.name} has other weights than the circuit was measured on"
+        raise ModelError(f"{other}; give the right one as model=…")
     pair = Pair(circuit.prompt, circuit.counterfactual, circuit.metric)
     runs = prepare(measured, [pair]).without(heads)
     mappings = []
     for old in circuit.mappings:
         share = SHARE if old.controls is None else old.controls.share
-        mappings.append(
-            measure_mapping(
-                runs, old.key, old.query, share=share, controls=old.controls is not None, seed=circuit.seed
-            )
-        )
+        how = {"share": share, "controls": old.controls is not None, "seed": circuit.seed}
+        mappings.append(measure_mapping(runs, *old.ends, **how))
     own = counterfactual_text(pair)
-    spans = [
-        measure_span(runs, span.label, span.positions) for span in circuit.spans if span.counterfactual == own
-    ]
+    kept = (span for span in circuit.spans if span.counterfactual == own)
+    spans = [measure_span(runs, span.label, span.positions) for span in kept]
     ordered = sorted(mappings, key=lambda mapping: -mapping.total)
     return to_circuit(runs, ordered, spans, focus=circuit.focus, seed=circuit.seed)
 
@@ -99,12 +84,8 @@ def _carrying(runs: Runs, least: float, progress: Progress) -> list[tuple[int, i
     first = min(runs.pairs[0].differs_at)
     ends = [(key, query) for query in range(first, runs.length) for key in range(query + 1)]
     found = zip(ends, totals(runs, ends, progress=progress), strict=True)
-    return [
-        end
-        for end, _ in sorted(
-            (item for item in found if item[1] >= least), key=lambda item: (-item[1], item[0])
-        )
-    ]
+    carrying = sorted((-total, *end) for end, total in found if total >= least)
+    return [(key, query) for _, key, query in carrying]
 
 
 def _spans(
@@ -116,20 +97,16 @@ def _spans(
     seed: int,
     progress: Progress,
 ) -> list[Span]:
-    """Spans of named groups, ends of mappings, tokens with a text of their own and all others that matter, in the order of the prompt."""
+    """Spans of named groups, ends of mappings, tokens with a text of their own and all others that matter, in
+    the order of the prompt."""
     prompt = runs.pairs[0].clean
     named = {label: tuple(prompt.position(name) for name in members) for label, members in groups.items()}
-    own = {
-        named[label] if label in named else (prompt.position(label),): text for label, text in texts.items()
-    }
+    own = {named.get(label) or (prompt.position(label),): text for label, text in texts.items()}
     grouped = {position for members in named.values() for position in members}
     ends = {position for mapping in mappings for position in (mapping.key, mapping.query)}
     ends = (ends | {position for positions in own for position in positions}) - grouped
-    others = [
-        position
-        for position in range(int(runs.model.reads_bos), len(prompt))
-        if position not in grouped | ends
-    ]
+    every = range(int(runs.model.reads_bos), len(prompt))
+    others = [position for position in every if position not in grouped | ends]
     matter = tokens_that_matter(runs.model, runs.pairs[0], others, seed=seed)
     wanted: list[tuple[tuple[int, ...], str | None]] = [(members, label) for label, members in named.items()]
     wanted += [((position,), None) for position in sorted(ends | set(matter))]

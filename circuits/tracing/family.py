@@ -26,6 +26,7 @@ from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import SHARE, Mapping
 
 RESAMPLES: Final = 1000
+Each = Float[np.ndarray, "thing pair"]  # one number for each thing on each pair
 _AT_ONCE: Final = 2**22  # numbers of resampling weights in memory at a time
 
 
@@ -59,12 +60,9 @@ class FamilyTrace:
 
     def __str__(self) -> str:
         carriers = " ".join(map(str, self.carriers())) or "none"
-        lines = [
-            f"{self.model}, {len(self.pairs)} pairs, {self.mapping.key}→{self.mapping.query}: total {self.total}"
-        ]
-        lines.append(
-            f"Modulated at {self.mapping.modulation(self.share):.0%} by {carriers}: joint {self.joint}"
-        )
+        ends, modulation = f"{self.mapping.key}→{self.mapping.query}", self.mapping.modulation(self.share)
+        lines = [f"{self.model}, {len(self.pairs)} pairs, {ends}: total {self.total}"]
+        lines.append(f"Modulated at {modulation:.0%} by {carriers}: joint {self.joint}")
         lines += [f"  {head!s:8}{interval}" for head, interval in self.heads[: max(5, len(self.carriers()))]]
         return "\n".join(lines)
 
@@ -85,9 +83,8 @@ def trace_family(
         raise PromptError("a family needs at least one pair")
     ends = {pair.clean.ends(key, query) for pair in pairs}
     if len(ends) > 1:
-        raise PromptError(
-            f"key and query stand at different positions in these pairs: {sorted(ends)}; trace each group by itself"
-        )
+        differ = f"key and query stand at different positions in these pairs: {sorted(ends)}"
+        raise PromptError(f"{differ}; trace each group by itself")
     (ends,) = ends
     runs = prepare(measured, pairs)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
@@ -99,15 +96,14 @@ def trace_family(
     return FamilyTrace(measured.name, tuple(pairs), mapping, total, joint, tuple(ranked), share)
 
 
-def bootstrap(values: Float[np.ndarray, "thing pair"], *, seed: int = 0) -> list[Interval]:
-    """Mean and 95% percentile interval of each thing, over seeded resamples of the pairs, the same for every thing."""
+def bootstrap(values: Each, *, seed: int = 0) -> list[Interval]:
+    """Mean and 95% percentile interval of each thing, over seeded resamples of the pairs, the same for every
+    thing."""
     ends = np.quantile(resampled(values, seed=seed), (0.025, 0.975), axis=0)
     return [Interval(*map(float, three)) for three in zip(values.mean(1), *ends, strict=True)]
 
 
-def resampled(
-    values: Float[np.ndarray, "thing pair"], *, seed: int = 0
-) -> Float[np.ndarray, "resample thing"]:
+def resampled(values: Each, *, seed: int = 0) -> Float[np.ndarray, "resample thing"]:
     """The mean of each thing over each bootstrap resample of the pairs."""
     return np.concatenate([weights @ values.T for weights in _weights(values.shape[1], seed)])
 

@@ -1,9 +1,10 @@
-"""Which heads carry key → query: total, single effects, the greedy path of carriers, loadings, and the controls.
+"""Which heads carry key → query: total, single effects, the greedy path of carriers, loadings, and the
+controls.
 
 1. The total is the effect of all L·H edges of the mapping in one run.
 2. Each head alone is measured in both directions, `swap` and `restore`; its loading stands beside it.
-3. Carriers are found by greedy forward selection (`engine.select`) until all of the total is reached or no further head
-   helps. The whole path is kept, so any share can be read off it.
+3. Carriers are found by greedy forward selection (`engine.select`) until all of the total is reached or no
+   further head helps. The whole path is kept, so any share can be read off it.
 4. Controls: as many random heads, every other key, keeping the carriers only, and clean patched into clean.
 """
 

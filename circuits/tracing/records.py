@@ -1,9 +1,12 @@
-"""What a question is answered with: frozen records of plain values, equal by value, that are saved, loaded and queried.
+"""What a question is answered with: frozen records of plain values, equal by value, that are saved, loaded
+and queried.
 
-1. A `Circuit` holds `Mapping`s (which heads carry key → query), `Span`s (which layers hold a token's information) and the `Output`.
-2. `circuit.json` holds every number, `circuit.safetensors` beside it the attention patterns. The JSON carries the sha256 of both: a
-   sidecar of another circuit is refused, a JSON that was edited is read with a warning.
-3. Queries only read. What they need from above this module (drawing, tables, measuring again) is listed in `circuits.links`.
+1. A `Circuit` holds `Mapping`s (which heads carry key → query), `Span`s (which layers hold a token's
+   information) and the `Output`.
+2. `circuit.json` holds every number, `circuit.safetensors` beside it the attention patterns. The JSON carries
+   the sha256 of both: a sidecar of another circuit is refused, a JSON that was edited is read with a warning.
+3. Queries only read. What they need from above this module (drawing, tables, measuring again) is listed in
+   `circuits.links`.
 """
 
 from __future__ import annotations
@@ -33,12 +36,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA: Final = 1
-SHARE: Final = (
-    0.8  # the share of a mapping's total that its carriers must reach, unless the user says otherwise
-)
-CARRIES: Final = (
-    0.05  # a mapping with at least this total belongs to a circuit, unless the user says otherwise
-)
+SHARE: Final = 0.8  # of a mapping's total, which its carriers must reach unless the user says otherwise
+CARRIES: Final = 0.05  # the least total of a mapping in a circuit, unless the user says otherwise
 _LEAST_TOTAL: Final = 1e-6  # of a mapping that has carriers; modulation divides by it
 
 
@@ -70,9 +69,7 @@ class Controls:
     random_p95: float
     random_draws: int
     key_totals: tuple[float, ...]  # total of every key 0…query to the same query: is this key special?
-    sufficiency: (
-        float  # all heads of the mapping swapped except the carriers: the share of the total that is left
-    )
+    sufficiency: float  # all heads but the carriers swapped: the share of the total that is left
     identity: float  # clean patched into clean; 0 up to rounding
     share: float = SHARE  # the share at which `random_*` and `sufficiency` were measured
 
@@ -89,8 +86,12 @@ class Mapping:
     path: tuple[Step, ...] = ()
     controls: Controls | None = None
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        return self.key, self.query
+
     def carriers(self, share: float = SHARE) -> tuple[Head, ...]:
-        """The heads found by greedy forward selection until their joint effect reaches `share` of the total."""
+        """The heads found by greedy forward selection until they reach `share` of the total."""
         return tuple(step.head for step in self._steps(share))
 
     def modulation(self, share: float = SHARE) -> float:
@@ -108,9 +109,8 @@ class Mapping:
     @property
     def negative(self) -> tuple[HeadEffect, ...]:
         """The heads that work against the answer, strongest first."""
-        return tuple(
-            sorted((each for each in self.heads if each.effect < -0.01), key=lambda each: each.effect)
-        )
+        against = (each for each in self.heads if each.effect < -0.01)
+        return tuple(sorted(against, key=lambda each: each.effect))
 
     def effect_of(self, head: str | Head) -> HeadEffect:
         """What one head does on this mapping."""
@@ -123,7 +123,8 @@ class Mapping:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where in depth a token's information lives: `layers` leave it there, `built` write it (inclusive ranges of layers)."""
+    """Where in depth a token's information lives: `layers` leave it there, `built` write it (inclusive ranges
+    of layers)."""
 
     label: str
     positions: tuple[int, ...]
@@ -168,6 +169,11 @@ class MeasuredModel:
     edges: int  # all edges of the prompt: layers × heads × T(T+1)/2
 
 
+Position = int | str | None  # by index or by its token
+Heads = tuple[Head, ...]
+Edges = tuple[tuple[Edge, HeadEffect], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Circuit:
     """Spans, mappings with their carriers, and the output, for one pair on one model."""
@@ -196,12 +202,11 @@ class Circuit:
 
     @property
     def front(self) -> Mapping | None:
-        """The mapping to show first: the one that the user asked for, or the strongest; None where there is none."""
+        """The mapping to show first: the one that the user asked for, or the strongest; None where there is
+        none."""
         if self.focus is None:
             return self.mappings[0] if self.mappings else None
-        return next(
-            (mapping for mapping in self.mappings if (mapping.key, mapping.query) == self.focus), None
-        )
+        return next((mapping for mapping in self.mappings if mapping.ends == self.focus), None)
 
     @property
     def share(self) -> float:
@@ -210,27 +215,21 @@ class Circuit:
 
     # Questions
 
-    def mapping(self, key: int | str | None = None, query: int | str | None = None) -> Mapping:
+    def mapping(self, key: Position = None, query: Position = None) -> Mapping:
         """The mapping key → query; with neither named, the one in front."""
         if key is None and query is None:
             if self.front is None:
                 raise PromptError("no mapping of this prompt carries anything, so there is none to show")
             return self.front
-        wanted = (
-            self.prompt.position(0 if key is None else key),
-            self.prompt.position(-1 if query is None else query),
-        )
+        start, end = 0 if key is None else key, -1 if query is None else query
+        wanted = self.prompt.position(start), self.prompt.position(end)
         for mapping in self.mappings:
-            if (mapping.key, mapping.query) == wanted:
+            if mapping.ends == wanted:
                 return mapping
-        carried = ", ".join(f"{mapping.key}→{mapping.query}" for mapping in self.mappings)
-        raise PromptError(
-            f"mapping {wanted[0]}→{wanted[1]} is not in this circuit; it has {carried or 'none'}"
-        )
+        carried = ", ".join(f"{mapping.key}→{mapping.query}" for mapping in self.mappings) or "none"
+        raise PromptError(f"mapping {wanted[0]}→{wanted[1]} is not in this circuit; it has {carried}")
 
-    def carriers(
-        self, key: int | str | None = None, query: int | str | None = None, *, share: float = SHARE
-    ) -> tuple[Head, ...]:
+    def carriers(self, key: Position = None, query: Position = None, *, share: float = SHARE) -> Heads:
         """The heads that carry `share` of a mapping."""
         return self.mapping(key, query).carriers(share)
 
@@ -247,9 +246,7 @@ class Circuit:
         end = self.prompt.position(query)
         return tuple(mapping for mapping in self.mappings if mapping.query == end)
 
-    def edges(
-        self, *, head: str | Head | None = None, min_effect: float = 0.0
-    ) -> tuple[tuple[Edge, HeadEffect], ...]:
+    def edges(self, *, head: str | Head | None = None, min_effect: float = 0.0) -> Edges:
         """Every measured edge (of one head) with what it does, strongest first."""
         wanted = None if head is None else self._checked(head)
         listed = [
@@ -265,7 +262,8 @@ class Circuit:
         return above("routes")(self, start, end)
 
     def without(self, *heads: str | Head, model: Any = None) -> Circuit:
-        """The circuit measured anew with these heads swapped to the counterfactual throughout (never a subtraction)."""
+        """The circuit measured anew with these heads swapped to the counterfactual throughout (never a
+        subtraction)."""
         return above("measure_without")(self, tuple(map(self._checked, heads)), model=model)
 
     def pattern(self, head: str | Head) -> np.ndarray:
@@ -283,19 +281,18 @@ class Circuit:
     # Other forms
 
     def to_graph(self, *, share: float | None = None) -> nx.MultiDiGraph:
-        """Spans and the output as nodes, mappings and residual streams as edges; carriers are those of `share`."""
+        """Spans and the output as nodes, mappings and residual streams as edges; carriers are those of
+        `share`."""
         return above("to_graph")(self, share=share)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per measured edge."""
         import pandas as pd
 
-        rows = [
-            {"edge": str(edge), "key": edge.key, "query": edge.query}
-            | asdict(effect)
-            | {"head": str(effect.head)}
-            for edge, effect in self.edges()
-        ]
+        rows = []
+        for edge, effect in self.edges():
+            ends = {"edge": str(edge), "key": edge.key, "query": edge.query}
+            rows.append(ends | asdict(effect) | {"head": str(effect.head)})
         return pd.DataFrame(rows)
 
     def __str__(self) -> str:
@@ -330,9 +327,8 @@ class Circuit:
         record, sidecar = _opened(file), file.with_suffix(".safetensors")
         packed = read_bytes(sidecar)
         if _sha256(packed) != record.get("arrays_sha256"):
-            raise FileError(
-                f"{sidecar} does not belong to {file} (its sha256 differs); copy both files of a circuit together"
-            )
+            other = f"{sidecar} does not belong to {file} (its sha256 differs)"
+            raise FileError(f"{other}; copy both files of a circuit together")
         try:
             circuit = replace(to_record(cls, record | {"arrays": {}}), arrays=_unpacked(packed))
             _check(circuit)
@@ -381,14 +377,14 @@ def _to_plain(value: Any) -> Any:
 
 
 def _opened(file: Path) -> dict[str, Any]:
-    """The JSON object of a circuit file of this schema. An edited one is the user's own: said, and read as it stands."""
+    """The JSON object of a circuit file of this schema. An edited one is the user's own: said, and read as it
+    stands."""
     record = parse_json(read_bytes(file), file)
     if not isinstance(record, dict) or "schema" not in record:
         raise FileError(f"{file} is not a circuit: it has no schema")
     if record["schema"] != SCHEMA or type(record["schema"]) is not int:
-        raise FileError(
-            f"{file} has schema {repr(record['schema'])[:40]}, this version reads {SCHEMA}; measure the circuit again"
-        )
+        other = f"{file} has schema {repr(record['schema'])[:40]}, this version reads {SCHEMA}"
+        raise FileError(f"{other}; measure the circuit again")
     written = record.pop("sha256", None)
     if written != _sha256(to_json(record, sort_keys=True).encode()):
         warnings.warn(
@@ -422,7 +418,7 @@ def _check(circuit: Circuit) -> None:
         or not np.isfinite(patterns).all()
     ):
         raise FileError(
-            f"its patterns are not finite numbers for {model.layers} layers × {model.heads} heads × {length} × {length}"
+            f"its patterns are not {' × '.join(map(str, size))} finite numbers (layers, heads, tokens)"
         )
     other = circuit.counterfactual
     if isinstance(other, Prompt) and len(other) != length:

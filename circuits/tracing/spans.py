@@ -1,12 +1,14 @@
 """Where in depth a token's information lives: the layers that hold it, and the layers that build it.
 
-1. At the token (or a group of positions) the residual stream at the input of layer 0…L is replaced by the counterfactual's.
-   A layer holds the token's information if replacing what stands there after it has at least τ of the largest effect; the span
-   is the contiguous range of such layers. So if layer 22 is the last to read a token, its span ends at 21, and at the query that
-   reads it a span begins at 22. What only the embedding holds counts as layer 0.
-2. What each block writes there is replaced likewise, everything above recomputed: the layers with at least τ of the largest
-   effect have built it.
-3. The tokens that matter are found by effect: noise on each token's embedding in turn, and how much the answer suffers.
+1. At the token (or a group of positions) the residual stream at the input of layer 0…L is replaced by the
+   counterfactual's. A layer holds the token's information if replacing what stands there after it has at
+   least τ of the largest effect; the span is the contiguous range of such layers. So if layer 22 is the last
+   to read a token, its span ends at 21, and at the query that reads it a span begins at 22. What only the
+   embedding holds counts as layer 0.
+2. What each block writes there is replaced likewise, everything above recomputed: the layers with at least τ
+   of the largest effect have built it.
+3. The tokens that matter are found by effect: noise on each token's embedding in turn, and how much the
+   answer suffers.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Final
 from circuits.engine import Row, Runs, prepare
 from circuits.errors import PromptError
 from circuits.models.model import Model
-from circuits.prompts import Metric, Noise, Pair, to_question
+from circuits.prompts import Metric, Noise, Pair, Wording, to_question
 from circuits.tracing.records import CARRIES, Span
 
 THRESHOLD: Final = 0.1  # τ
@@ -26,7 +28,8 @@ THRESHOLD: Final = 0.1  # τ
 def span_of(
     runs: Runs, *positions: int, label: str | None = None, text: str | None = None, seed: int = 0
 ) -> Span:
-    """A span from the pair itself where its difference is or passes, else from a counterfactual of the token's own.
+    """A span from the pair itself where its difference is or passes, else from a counterfactual of the
+    token's own.
 
     `text` is that counterfactual; without it the embedding there gets noise.
     """
@@ -35,7 +38,7 @@ def span_of(
     name = (word.strip() or repr(word)) if label is None else label
     if text is not None:
         return measure_span(
-            prepare(model, [to_question(model, pair.clean.text, counterfactual=text)]), name, positions
+            prepare(model, [to_question(model, pair.clean.text, Wording(text))]), name, positions
         )
     passing = measure_span(runs, name, positions)
     if passing.effect >= CARRIES:
@@ -67,7 +70,8 @@ def measure_span(runs: Runs, label: str, positions: Sequence[int]) -> Span:
 
 
 def held(effects: Sequence[float]) -> tuple[int, int] | None:
-    """The layers that hold it, from the effects of replacing the input of layer 0…L: the input of layer l+1 is what l leaves."""
+    """The layers that hold it, from the effects of replacing the input of layer 0…L: the input of layer l+1
+    is what l leaves."""
     largest = max(effects)
     if largest <= 0:
         return None

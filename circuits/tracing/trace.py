@@ -1,6 +1,7 @@
 """`trace`: which heads carry one mapping from a key to a query, with controls.
 
-1. The prompt and its counterfactual are run once; their predictions settle answer and foil where the user named none.
+1. The prompt and its counterfactual are run once; their predictions settle answer and foil where the user
+   named none.
 2. The mapping is measured with all its controls (`mapping`), then the spans of its two ends (`spans`).
 3. A family of pairs is traced as one, with intervals (`family`).
 """
@@ -16,7 +17,7 @@ import torch
 from circuits.engine import Runs, prepare
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
-from circuits.prompts import MetricFunction, MetricKind, Pair, to_prompt, to_question
+from circuits.prompts import MetricFunction, MetricKind, Pair, Wording, to_prompt, to_question
 from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import SHARE, Circuit, Mapping, MeasuredModel, Output, Span, finite, sha256_of
 from circuits.tracing.spans import span_of
@@ -71,7 +72,8 @@ def trace(
 ) -> Circuit | FamilyTrace:
     """Which heads carry the mapping from `key` to `query`, how much of it, and how sure that is.
 
-    `text` is a prompt; or a family of pairs of equal length, and then the answer is their mean with bootstrap intervals.
+    `text` is a prompt; or a family of pairs of equal length, and then the answer is their mean with bootstrap
+    intervals.
     """
     measured = as_model(model)
     if not isinstance(text, str):
@@ -79,18 +81,8 @@ def trace(
 
         return trace_family(measured, text, key=key, query=query, share=share, seed=seed, progress=progress)
     ends = to_prompt(measured, text).ends(key, query)
-    question = to_question(
-        measured,
-        text,
-        swap=swap,
-        counterfactual=counterfactual,
-        noise_at=ends[:1],
-        answer=answer,
-        foil=foil,
-        metric=metric,
-        seed=seed,
-    )
-    runs = prepare(measured, [question])
+    wording = Wording(counterfactual, swap, ends[:1], answer, foil, metric, seed)
+    runs = prepare(measured, [to_question(measured, text, wording)])
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
     spans = [span_of(runs, position, seed=seed) for position in dict.fromkeys(ends)]
     return to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
