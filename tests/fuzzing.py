@@ -36,7 +36,7 @@ from circuits.models import cache as kept
 from circuits.models.weights import read_marks
 from circuits.prompts import Prompt, swap_words
 from circuits.show import to_dot, to_page
-from circuits.show.graph import EXPORTS, export
+from circuits.show.export import EXPORTS, export
 from circuits.sparsify.checkpoints import load_checkpoint, save_checkpoint
 from circuits.sparsify.text import read_texts
 from circuits.sweeps.lines import opened_lines

@@ -23,10 +23,10 @@ from circuits.errors import PromptError
 from circuits.heads import Head
 from circuits.models.load import load
 from circuits.show.canvas import save_figure
-from circuits.show.contrast import contrast_grid
 from circuits.show.curves import count_words, keep_curves
+from circuits.show.grids import contrast_grid
+from circuits.show.tables import plain
 from circuits.show.task_tables import contrast_blocks, ranking_blocks
-from circuits.show.text import plain
 from circuits.tasks.contrasts import Contrast, contrast, heads_of, random_count
 from circuits.tasks.patterns import measure_panel
 from circuits.tasks.rank import rank

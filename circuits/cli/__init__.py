@@ -41,7 +41,8 @@ from circuits.cli.sweep import sweep_command
 from circuits.cli.tasks import TASKS, about_tasks, compare_tasks, rank_command, to_names
 from circuits.cli.terminal import progress, say, say_files, say_json
 from circuits.errors import PromptError
-from circuits.show.files import FORMATS, draw_files, fill_with_one, fill_with_several, put, write_folder
+from circuits.files import write_folder
+from circuits.show.figure import FORMATS, draw_files, fill_with_one, fill_with_several, put
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
@@ -63,7 +64,7 @@ def main() -> None:
 def models(as_json: bool) -> None:
     """List the models known by name and whether each is here now."""
     from circuits import zoo
-    from circuits.show.text import Block
+    from circuits.show.tables import Section
 
     if as_json:
         fields = ("name", "size", "layers", "heads", "gated", "licence", "source", "here", "about")
@@ -75,7 +76,7 @@ def models(as_json: bool) -> None:
             (entry.name, entry.size, shape, gate, entry.licence, entry.source, "yes" if entry.here else "no")
         )
     return say(
-        Block(
+        Section(
             columns=("model", "size", "layers×heads", "gate", "licence", "source", "here"), rows=tuple(rows)
         )
     )
@@ -89,7 +90,7 @@ def tokens(model: str, prompt: str, as_json: bool) -> None:
     """Print the tokens of a prompt with their positions."""
     from circuits.models.load import load
     from circuits.prompts import to_prompt
-    from circuits.show.text import visible
+    from circuits.show.tables import visible
 
     with progress():
         read = to_prompt(load(model), prompt)
@@ -262,14 +263,15 @@ def render(path: Path, formats: tuple[str, ...], share: float, output: Path | No
 @JSON
 def export(path: Path, to: str, output: Path | None, as_json: bool) -> None:
     """Write a saved circuit in the format of another tool."""
-    from circuits.show import graph
+    from circuits.show.export import EXPORTS
+    from circuits.show.export import export as exported
     from circuits.tracing.records import Circuit
 
-    text = graph.export(Circuit.load(path), to)
+    text = exported(Circuit.load(path), to)
     if output is None:
         return say_json({"format": to, "text": text}) if as_json else click.echo(text.encode(), nl=False)
     folder, name = (
-        (output, f"circuit{graph.EXPORTS[to][0]}") if output.is_dir() else (output.parent, output.name)
+        (output, f"circuit{EXPORTS[to][0]}") if output.is_dir() else (output.parent, output.name)
     )
     written = write_folder(folder, lambda room: put(room / name, text))
     return say_json({"files": list(map(str, written))}) if as_json else say_files(written)

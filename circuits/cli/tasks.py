@@ -17,8 +17,8 @@ from click.core import ParameterSource
 from circuits.cli.options import JSON, MODEL, PATH, WORDS, options, to_folder
 from circuits.cli.terminal import progress, say, say_files, say_json
 from circuits.errors import NoPairError, PromptError
-from circuits.files import SIGNATURE, to_json
-from circuits.show.files import put, write_folder
+from circuits.files import SIGNATURE, to_json, write_folder
+from circuits.show.figure import put
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -230,7 +230,7 @@ def to_names(given: Sequence[str]) -> list[str]:
 
 def _fill_with_ranking(room: Path, found: Ranking, panel: PanelFigures, model: Model, prompt: Prompt) -> None:
     from circuits.show import head_grid, keep_curves, save_figure
-    from circuits.show.contrast import ranking_panel
+    from circuits.show.grids import ranking_panel
     from circuits.show.task_tables import ranking_values
     from circuits.tasks.contrasts import heads_of, maps_of
 

@@ -1,7 +1,7 @@
 // What the file holds, and questions to it. Nothing is computed about the model here.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const state = { share: 0.8, picking: "key", pairs: {}, inspected: {} };
+const state = { share: data.share, picking: "key", pairs: {}, inspected: {} };
 
 for (const circuit of data.circuits) {
   const length = circuit.words.length;

@@ -1,0 +1,115 @@
+"""Circuits in the formats of neighbouring tools: networkx's JSON, GraphML, Neuronpedia graphs, EAP-IG circuits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import networkx as nx
+
+from circuits.errors import FileError, escaped
+from circuits.files import to_json
+from circuits.heads import Head
+from circuits.show.scene import to_graph
+from circuits.tracing.records import Circuit
+
+
+def to_node_link(circuit: Circuit) -> str:
+    """networkx's own JSON: read it with `networkx.node_link_graph`."""
+    return _json(nx.node_link_data(to_graph(circuit), edges="links"))
+
+
+def to_graphml(circuit: Circuit) -> str:
+    """GraphML for Gephi, yEd and Cytoscape; lists become text, because it has scalars only."""
+    graph = to_graph(circuit)
+    nodes, edges = (part(data=True) for part in (graph.nodes, graph.edges))
+    for attributes in (graph.graph, *(node for _, node in nodes), *(edge for *_, edge in edges)):
+        for name, value in attributes.items():
+            if isinstance(value, list | dict | tuple):
+                attributes[name] = to_json(value, indent=None)
+            elif isinstance(value, str):
+                attributes[name] = escaped(value)  # XML has no way to say a control character
+    return "\n".join(nx.generate_graphml(graph)) + "\n"
+
+
+def to_eap(circuit: Circuit) -> str:
+    """EAP-IG / MIB circuit JSON: a head `a9.h9` writes to `logits`, with its largest effect as the score."""
+    source, mappings = circuit.source, circuit.mappings
+    strongest: dict[str, float] = {}
+    for effect in (effect for mapping in mappings for effect in mapping.heads):
+        name = _eap_name(effect.head)
+        strongest[name] = max(strongest.get(name, 0.0), effect.effect, key=abs)
+    kept = {_eap_name(head) for mapping in mappings for head in mapping.carriers(circuit.share)}
+    names = [_eap_name(Head(layer, head)) for layer in range(source.layers) for head in range(source.heads)]
+    mlps = [f"m{layer}" for layer in range(source.layers)]
+    nodes = {"input": True} | {name: name in kept for name in names} | dict.fromkeys([*mlps, "logits"], True)
+    edges = {f"{name}->logits": (strongest.get(name, 0.0), name in kept) for name in names}
+    size = {"n_layers": source.layers, "n_heads": source.heads}
+    stored = {
+        "cfg": size | {"parallel_attn_mlp": source.parallel, "d_model": source.width},
+        "nodes": {name: {"in_graph": in_graph} for name, in_graph in nodes.items()},
+        "edges": {name: {"score": score, "in_graph": in_graph} for name, (score, in_graph) in edges.items()},
+    }
+    return _json(stored)
+
+
+def _eap_name(head: Head) -> str:
+    return f"a{head.layer}.h{head.index}"
+
+
+def to_neuronpedia(circuit: Circuit) -> str:
+    """A Neuronpedia graph: embeddings, the carriers with their key→query pairs, and the predicted token."""
+    prompt, layer, last = circuit.prompt, circuit.source.layers + 1, len(circuit.prompt) - 1
+    embedded = [f"E_{token}_{position}" for position, token in enumerate(prompt.tokens)]
+    each = enumerate(zip(embedded, prompt.words, strict=True))
+    nodes = {name: _np_node(name, "E", position, "embedding", word) for position, (name, word) in each}
+    logit, probability = f"{layer}_{circuit.metric.answer}_{last}", circuit.output.probability
+    links = []
+    for mapping in circuit.mappings:
+        for head in mapping.carriers(circuit.share):
+            effect, name = mapping.effect_of(head).effect, f"{head.layer + 1}_{head.index}_{mapping.query}"
+            node = nodes.setdefault(name, _np_head(name, head, mapping.query))
+            pair = [embedded[mapping.query], embedded[mapping.key], effect]
+            node["qk_tracing_results"]["pair_wise_contributors"].append(pair)
+            links.append({"source": embedded[mapping.key], "target": name, "weight": effect})
+            links.append({"source": name, "target": logit, "weight": effect})
+    text = f'Output "{circuit.metric.answer_text}" (p={probability:.3f})'
+    answer = _np_node(logit, str(layer), last, "logit", text)
+    nodes[logit] = answer | {"is_target_logit": True, "token_prob": probability}
+    name = f"{circuit.source.name}-{prompt.text}".lower()
+    slug = "".join(letter if letter.isalnum() else "-" for letter in name)[:60].strip("-") or "circuit"
+    metadata = {"slug": slug, "scan": circuit.source.name}
+    metadata |= {"prompt_tokens": list(prompt.words), "prompt": prompt.text}
+    query = {"linkType": "both", "pinnedIds": [], "clickedId": logit, "supernodes": [], "sg_pos": ""}
+    return _json({"metadata": metadata, "qParams": query, "nodes": list(nodes.values()), "links": links})
+
+
+def _np_node(name: str, layer: str, position: int, kind: str, text: str) -> dict[str, Any]:
+    node = {"node_id": name, "jsNodeId": name, "feature": None, "layer": layer}
+    return node | {"ctx_idx": position, "feature_type": kind, "clerp": text}
+
+
+def _np_head(name: str, head: Head, position: int) -> dict[str, Any]:
+    """Layers count from 1, as the viewer needs a number ≥ 1; `unknown` keeps it from fetching details."""
+    parts = ("pair_wise_contributors", "top_q_marginal_contributors", "top_k_marginal_contributors")
+    results = {"qk_tracing_results": {part: [] for part in parts}}
+    return _np_node(name, str(head.layer + 1), position, "unknown", str(head)) | results
+
+
+def _json(value: Any) -> str:
+    return to_json(value) + "\n"
+
+
+EXPORTS: Final[dict[str, tuple[str, Callable[[Circuit], str]]]] = {  # name -> (file ending, writer)
+    "node-link": (".node-link.json", to_node_link),
+    "graphml": (".graphml", to_graphml),
+    "neuronpedia": (".neuronpedia.json", to_neuronpedia),
+    "eap": (".eap.json", to_eap),
+}
+
+
+def export(circuit: Circuit, to: str) -> str:
+    """The circuit in another tool's format."""
+    if to not in EXPORTS:
+        raise FileError(f"no format {to!r}; there are {', '.join(EXPORTS)}")
+    return EXPORTS[to][1](circuit)
