@@ -2,9 +2,9 @@
 
 1. A sheet is one figure with one axes that fills it; x runs right and y runs down, in points, so that a font
    size and a length compare.
-2. Attention maps are laid out as tiles, drawn as ONE image per group: the query runs up, the key to the right.
-3. Red is the mapping in question (its key, its cell, its carriers), blue is attention and effects for the answer,
-   orange effects against it. They differ in lightness too, for readers who cannot tell the hues apart.
+2. Attention maps are tiles, drawn as ONE image per group: the query runs up, the key to the right.
+3. Red is the mapping in question (its key, its cell, its carriers), blue is attention and effects for the
+   answer, orange effects against it. They differ in lightness too, for readers who see no hue.
 4. `save_figure` writes the same bytes for the same figure.
 """
 
@@ -60,13 +60,10 @@ _CHINESE: Final = ("Noto Sans CJK SC", "Noto Sans CJK JP", "PingFang SC", "Micro
 _FALLBACKS: Final = (*_CHINESE, "Arial Unicode MS", "Noto Sans", "Noto Emoji", "Segoe UI Symbol")
 
 _LETTERS: Final = {"font.size": BODY, "text.color": INK, "text.usetex": False, "text.parse_math": False}
-_AXES: Final = {"axes.edgecolor": LINE, "axes.labelcolor": INK, "axes.linewidth": 0.6}
-_TICKS: Final = {
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-}
+_AXES: Final = {"edgecolor": LINE, "labelcolor": INK, "linewidth": 0.6, "labelpad": 2, "titlepad": 6}
+_TITLES: Final = {"titlesize": BODY, "titleweight": "bold", "titlelocation": "left"}
+_TICKS: Final = {"color": MUTED, "labelsize": SMALL}
+_LEGEND: Final = {"frameon": False, "fontsize": SMALL, "borderpad": 0.2, "labelspacing": 0.25}
 _PAPER: Final = {"figure.facecolor": PAPER, "savefig.facecolor": PAPER, "image.composite_image": False}
 _FILES: Final = {"svg.fonttype": "path", "svg.hashsalt": "circuits", "pdf.fonttype": 42}
 _IMAGE: Final[dict[str, Any]] = {"interpolation": "none", "aspect": "auto", "zorder": 2}
@@ -161,7 +158,9 @@ def looks() -> Iterator[None]:
     """The settings under which everything is drawn and saved; a letter without a glyph causes no warning."""
     import matplotlib
 
-    settings: dict[Any, Any] = _LETTERS | _AXES | _TICKS | _PAPER | _FILES | {"font.family": list(_fonts())}
+    groups = {"axes": _AXES | _TITLES, "xtick": _TICKS, "ytick": _TICKS, "legend": _LEGEND}
+    settings: dict[Any, Any] = _LETTERS | _PAPER | _FILES | {"font.family": list(_fonts())}
+    settings |= {f"{group}.{name}": value for group, part in groups.items() for name, value in part.items()}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
@@ -187,11 +186,6 @@ def new_sheet(width: float, height: float, figure: Figure | None = None) -> Axes
         sheet.set(xlim=(0, width), ylim=(height, 0), autoscale_on=False)
         sheet.set_axis_off()
     return sheet
-
-
-def figure_of(axes: Axes) -> Figure:
-    """The whole figure of a sheet or of axes."""
-    return axes.get_figure(root=True)  # type: ignore[return-value]
 
 
 def save_figure(
@@ -304,7 +298,7 @@ def _palette() -> np.ndarray:
 
 
 def _pixels_of(maps: Sequence[np.ndarray]) -> int:
-    """Pixels along a tile's side: a whole number for each position of the longest map, while the image is small."""
+    """Pixels along a tile's side: a whole number for each position of the longest map that still fits."""
     most = max(8, min(_SHARPEST, int((_MOST_PIXELS / len(maps)) ** 0.5)))
     longest = max(len(weights) for weights in maps)
     return longest * (most // longest) if longest <= most else most

@@ -1,7 +1,6 @@
 """How much of a task the first heads (or edges) in ranked order explain, for one model or two in one plot.
 
-1. A line with its bootstrap band is the explained effect of keeping so many heads; the dashed line keeps as many
-   in random order.
+1. A line with its bootstrap band is the explained effect of keeping so many heads; dashed, as many at random.
 2. The mark stands where the share is reached, with its own interval across it and the number at its foot.
 3. Edges are many, so their axis is logarithmic and starts at 1; heads stand on a plain axis that starts at 0.
 """
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from circuits.errors import PromptError
-from circuits.show.canvas import BLUE, BODY, EFFECT, LINE, MUTED, PAPER, SMALL, looks, shade
+from circuits.show.canvas import BLUE, EFFECT, LINE, MUTED, PAPER, SMALL, looks, shade
 from circuits.show.scene import spell
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def keep_curves(
     titles: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The keep curves of one ranking, or of two of the same task and units; `titles` are by default the models'."""
+    """The keep curves of one ranking, or of two of the same task and units, titled with the models' names."""
     rankings = tuple(rankings) if isinstance(rankings, Sequence) else (rankings,)
     _check(rankings)
     names = tuple(titles) if titles is not None else tuple(ranking.model for ranking in rankings)
@@ -70,18 +69,16 @@ def count_words(ranking: Ranking, share: float = MARKED) -> str:
 def _check(rankings: Sequence[Ranking]) -> None:
     if not 1 <= len(rankings) <= len(_COLOURS):
         raise PromptError(f"one plot holds the curves of one model or two, not of {len(rankings)}")
-    tasks = {ranking.task for ranking in rankings}
-    units = {str(ranking.protocol.units) for ranking in rankings}
-    for name, values in (("tasks", tasks), ("units", units)):
+    kinds = {"tasks": {ranking.task for ranking in rankings}}
+    kinds["units"] = {ranking.protocol.units for ranking in rankings}
+    for name, values in kinds.items():
         if len(values) > 1:
-            listed = ", ".join(sorted(values))
-            raise PromptError(
-                f"one plot cannot hold curves of different {name} ({listed}); draw each in its own"
-            )
+            both = " and ".join(sorted(values))
+            raise PromptError(f"one plot cannot show different {name} ({both}); draw each by itself")
 
 
 def _own_axes(rankings: Sequence[Ranking]) -> Axes:
-    """Axes on a figure of one column, whose caption says task and protocol, because these change the number."""
+    """Axes on a figure of one column; its caption says the protocol, because this changes the number."""
     from matplotlib.figure import Figure
 
     pairs = " and ".join(dict.fromkeys(str(ranking.pairs) for ranking in rankings))
@@ -133,50 +130,47 @@ def _draw_marks(ax: Axes, rankings: Sequence[Ranking], share: float) -> None:
     """A mark where the share is reached, its interval, and the count at its foot, one row above the other."""
     for level in (0, share):
         ax.axhline(level, color=LINE, linewidth=0.6, zorder=1)
+    across = ax.transData + ax.transAxes.inverted()  # from a count to 0…1 across the plot
     counts = [ranking.count(share) for ranking in rankings]
+    places = [None if count is None else across.transform((count, 0))[0] for count, *_ in counts]
     for row, ((count, low, high), colour, mark) in enumerate(zip(counts, _COLOURS, _MARKS, strict=False)):
         if count is None:
             continue
+        look: dict[str, Any] = {"color": colour, "alpha": 0.45, "solid_capstyle": "butt"}
         ends = [count if end is None else end for end in (low, high)]
-        ax.plot(
-            ends, [share, share], color=colour, linewidth=2.2, alpha=0.45, solid_capstyle="butt", zorder=5
-        )
+        ax.plot(ends, [share, share], linewidth=2.2, zorder=5, **look)
         ax.plot([count, count], [0, share], color=colour, linewidth=0.6, zorder=1)
-        look: dict[str, Any] = {"marker": mark, "markersize": 4, "markeredgecolor": PAPER}
-        ax.plot([count], [share], color=colour, markeredgewidth=0.6, zorder=6, **look)
-        others = [other for number, (other, *_) in enumerate(counts) if number != row and other is not None]
-        _write_count(ax, count, colour, row, on_right=_free_on_right(ax, count, others))
+        ax.plot([count], [share], color=colour, markeredgewidth=0.6, zorder=6, **_mark(mark))
+        side = _free_side(places[row], [*places[:row], *places[row + 1 :]])
+        look = {"fontsize": SMALL, "color": colour, "fontweight": "bold", "zorder": 7}
+        look |= {"ha": "left" if side > 0 else "right", "va": "bottom"}
+        look["bbox"] = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.8}
+        offset = (2.5 * side, 2.5 + row * (SMALL + 2))
+        ax.annotate(f"{count:,}", (count, 0), offset, textcoords="offset points", **look)
 
 
-def _write_count(ax: Axes, count: int, colour: str, row: int, *, on_right: bool) -> None:
-    side, ha = (1, "left") if on_right else (-1, "right")
-    look: dict[str, Any] = {"fontsize": SMALL, "color": colour, "fontweight": "bold", "zorder": 7}
-    look["bbox"] = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.8}
-    offset = (2.5 * side, 2.5 + row * (SMALL + 2))
-    ax.annotate(f"{count:,}", (count, 0), offset, textcoords="offset points", ha=ha, va="bottom", **look)
+def _mark(shape: str) -> dict[str, Any]:
+    return {"marker": shape, "markersize": 4, "markeredgecolor": PAPER}
 
 
-def _free_on_right(ax: Axes, count: int, others: Sequence[int]) -> bool:
-    """Whether a number has space on the right of its line: not near the right edge or just before another line."""
-    across = ax.transData + ax.transAxes.inverted()  # from counts to 0…1 across the plot
-    x = across.transform((count, 0))[0]
-    near = any(0 < across.transform((other, 0))[0] - x < 0.12 for other in others)
-    return bool(x <= 0.85 and not (near and x > 0.05))
+def _free_side(place: float, others: Sequence[float | None]) -> int:
+    """On which side of its line a number has space: right (1), or left (-1) near the edge or another line."""
+    crowded = any(other is not None and 0 < other - place < 0.12 for other in others)
+    return -1 if place > 0.85 or (crowded and place > 0.05) else 1
 
 
 def _draw_legend(ax: Axes, rankings: Sequence[Ranking], names: Sequence[str], share: float) -> None:
     from matplotlib.lines import Line2D
 
-    entries = []
+    lines = []
     for ranking, name, colour, mark in zip(rankings, names, _COLOURS, _MARKS, strict=False):
         label = f"{spell(name, longest=24)}: {count_words(ranking, share)}"
-        look: dict[str, Any] = {"marker": mark, "markersize": 4, "markeredgecolor": PAPER}
-        entries.append(Line2D([], [], color=colour, linewidth=1.2, label=label, **look))
+        lines.append(Line2D([], [], color=colour, linewidth=1.2, label=label, **_mark(mark)))
     label = "kept in random order"
-    entries.append(Line2D([], [], color=MUTED, linewidth=0.8, linestyle=_DASHED, label=label))
-    spacing = {"handlelength": 2.2, "labelspacing": 0.25, "borderaxespad": 0.2, "borderpad": 0.2}
-    place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0)}
-    ax.legend(handles=entries, frameon=False, fontsize=SMALL, **place, **spacing)
+    lines.append(Line2D([], [], color=MUTED, linewidth=0.8, linestyle=_DASHED, label=label))
+    ax.legend(
+        handles=lines, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderaxespad=0.2, handlelength=2.2
+    )
 
 
 def _label_axes(ax: Axes, units: str, share: float) -> None:
@@ -190,8 +184,7 @@ def _label_axes(ax: Axes, units: str, share: float) -> None:
     levels = (-0.5, 0, 0.5, share, *whole, 1.5, 2, 2.5)
     ax.yaxis.set_major_locator(FixedLocator([level for level in levels if low <= level <= high]))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    ax.set_ylabel("explained effect", fontsize=BODY, labelpad=2)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
     scale = " (log scale)" if units == "edges" else ""
-    ax.set_xlabel(f"{units} kept, in ranked order{scale}", fontsize=BODY, labelpad=2)
+    ax.set(xlabel=f"{units} kept, in ranked order{scale}", ylabel="explained effect")

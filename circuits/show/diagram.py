@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise, product
 from typing import TYPE_CHECKING, Any, Final
 
 from circuits.show import canvas
@@ -62,24 +62,22 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    words: tuple[str, ...]
-    positions: tuple[int | None, ...]
+    """The words that are shown, their positions (None for a gap), their size, and where they stand."""
+
+    words: list[str]
+    positions: list[int | None]
     size: float
-    centres: tuple[float, ...]
+    centres: list[float]
 
     def x_of(self, position: int) -> float | None:
         return self.centres[self.positions.index(position)] if position in self.positions else None
-
-    def middle_of(self, box: Box, default: float) -> float:
-        centres = [x for x in map(self.x_of, box.positions) if x is not None]
-        return sum(centres) / len(centres) if centres else default
 
 
 def least_height(scene: Scene) -> float:
     """The height that the diagram needs."""
     row, query, output = _boxes(scene)
-    upper = 0.0 if query is None else 50.0
-    return _WORDS + _TIE + max((box.height for box in row), default=0.0) + _RISE + upper + output.height
+    highest, upper = max((box.height for box in row), default=0.0), 0.0 if query is None else 50.0
+    return _WORDS + _TIE + highest + _RISE + upper + output.height
 
 
 def draw_diagram(sheet: Axes, scene: Scene, area: Area) -> None:
@@ -88,68 +86,61 @@ def draw_diagram(sheet: Axes, scene: Scene, area: Area) -> None:
     sentence = _fit(scene, area)
     last = sentence.x_of(len(scene.circuit.prompt) - 1) or area.right
     output = _over(output, last, area.top, area)
+    stream = [(last, area.bottom - _WORDS), (last, output.area.bottom)]
     if query is not None:
         query = _over(query, sentence.x_of(query.positions[-1]) or last, output.area.bottom + 14, area)
+        if output.positions[0] in query.positions:
+            stream = [(query.x, query.y), (output.x, output.area.bottom)]
     row, lane = _placed(row, query, sentence, area, last)
     _write_sentence(sheet, scene, sentence, area)
+    sheet.plot(*zip(*stream, strict=True), color=canvas.LINE, linewidth=1.2, zorder=0.4)
     for box in row:
         _draw_ties(sheet, box, sentence, area)
     if query is not None:
-        _draw_ties(
-            sheet, query, sentence, area, lane=(lane, min((box.y for box in row), default=query.area.bottom))
-        )
-    through_query = query is not None and output.positions[0] in query.positions
-    start = (query.x, query.y) if query and through_query else (last, area.bottom - _WORDS)
-    end = output.x if through_query else last
-    sheet.plot([start[0], end], [start[1], output.area.bottom], color=canvas.LINE, linewidth=1.2, zorder=0.4)
-    for box in row if query is None else (*row, query):
+        _draw_ties(sheet, query, sentence, area, lane=(lane, min(box.y for box in row)))
+    for box in (*row, output, *([query] if query else [])):
         _draw_lines(sheet, box)
-    _draw_lines(sheet, output, strong=True)
     if scene.front is not None and scene.front["arrow"] == 0:
         _draw_arrow(sheet, scene, row, query or output, area)
 
 
-# What there is to place
+# What goes where
 
 
 def _boxes(scene: Scene) -> tuple[list[Box], Box | None, Box]:
     """The boxes of the row, the query's box (None where the output stands for it), and the output's."""
     key, query = scene.ends or (None, None)
-    named = [(name, node) for name, node in scene.boxes if name == key or name != query]
-    kept = sorted(named, key=lambda box: box[1]["rank"])[:_MOST_BOXES]
-    row = [_box(node, canvas.RED if name == key else canvas.MUTED) for name, node in kept]
-    upper = next((_box(node, canvas.MUTED) for name, node in scene.boxes if name == query != key), None)
-    return row, upper, _box(scene.graph.nodes[OUTPUT], canvas.INK)
-
-
-def _box(node: dict[str, Any], colour: str) -> Box:
-    return Box(tuple(node["lines"]), tuple(node["positions"]), node.get("order", 0), colour)
-
-
-# Where it goes
+    upper, row = None, []
+    for name, node in sorted(scene.boxes, key=lambda box: box[1]["rank"]):
+        colour = canvas.RED if name == key else canvas.MUTED
+        box = Box(tuple(node["lines"]), tuple(node["positions"]), node["order"], colour)
+        if name == query != key:
+            upper = box
+        else:
+            row.append(box)
+    out = scene.graph.nodes[OUTPUT]
+    return row[:_MOST_BOXES], upper, Box(tuple(out["lines"]), tuple(out["positions"]), 0, canvas.INK)
 
 
 def _fit(scene: Scene, area: Area) -> Sentence:
     """The sentence at the largest size and length that the area holds; failing that, at the smallest."""
-    for most, longest in _LENGTHS:
-        positions, words = scene.shown(most=most), scene.circuit.prompt.words
-        shown = tuple("…" if at is None else spell(words[at], longest=longest) for at in positions)
-        for size in _SIZES:
-            texts = zip(shown, positions, strict=True)
-            widths = [max(width_of(word, Font(size)), width_of(str(at), canvas.NAME)) for word, at in texts]
-            if sum(widths) + 4.0 * (len(shown) - 1) <= area.width:
-                return Sentence(shown, positions, size, _centres(widths, area))
-    return Sentence(shown, positions, size, _centres(widths, area))
-
-
-def _centres(widths: list[float], area: Area) -> tuple[float, ...]:
-    gap = min(15.0, (area.width - sum(widths)) / max(1, len(widths) - 1))
-    x = area.left + (area.width - sum(widths) - gap * (len(widths) - 1)) / 2
-    centres = []
-    for width in widths:
-        centres.append(x + width / 2)
-        x += width + gap
-    return tuple(centres)
+    all_words, sentence = scene.circuit.prompt.words, None
+    for (most, longest), size in product(_LENGTHS, _SIZES):
+        positions = scene.shown(most=most)
+        words = ["…" if at is None else spell(all_words[at], longest=longest) for at in positions]
+        numbers = ["" if at is None else str(at) for at in positions]
+        texts = zip(words, numbers, strict=True)
+        widths = [max(width_of(word, Font(size)), width_of(number, canvas.NAME)) for word, number in texts]
+        free = area.width - sum(widths)
+        gap = min(15.0, free / max(1, len(widths) - 1))
+        start = area.left + (free - gap * (len(widths) - 1)) / 2
+        ends = accumulate((width + gap for width in widths), initial=start)
+        centres = [left + width / 2 for left, width in zip(ends, widths, strict=False)]
+        sentence = Sentence(words, positions, size, centres)
+        if free >= 4.0 * (len(words) - 1):
+            break
+    assert sentence is not None
+    return sentence
 
 
 def _over(box: Box, x: float, y: float, area: Area) -> Box:
@@ -167,29 +158,29 @@ def _placed(
         row = row[:-1]
     clear = last - 8
     right = area.right if query or _total_width(row) > clear - area.left else clear
+    boxes, wished = sorted([*row, *lane], key=lambda box: box.order), []
+    for box in boxes:
+        centres = [x for x in map(sentence.x_of, box.positions) if x is not None] or [area.middle]
+        wished.append(sum(centres) / len(centres))
     base = area.bottom - _WORDS - _TIE
-    boxes = sorted([*row, *lane], key=lambda box: box.order)
-    wished = [sentence.middle_of(box, area.middle) for box in boxes]
-    centres = _apart(wished, [box.width for box in boxes], area.left, right)
-    placed = [replace(box, x=x, y=base - box.height) for box, x in zip(boxes, centres, strict=True)]
+    each = zip(boxes, _apart(wished, [box.width for box in boxes], area.left, right), strict=True)
+    placed = [replace(box, x=x, y=base - box.height) for box, x in each]
     return [box for box in placed if box.lines], next((box.x for box in placed if not box.lines), right)
 
 
 def _apart(wished: list[float], widths: list[float], left: float, right: float) -> list[float]:
     """Centres near those wished for where no boxes touch: neighbours yield by halves, then the edges hold."""
-    x, count = list(wished), len(wished)
-    for _ in range(60):
-        for number in range(1, count):
-            least = (widths[number - 1] + widths[number]) / 2 + _APART
-            overlap = x[number - 1] + least - x[number]
-            if overlap > 0:
-                x[number - 1], x[number] = x[number - 1] - overlap / 2, x[number] + overlap / 2
+    x, numbers = list(wished), range(len(wished))
+    for _, number in product(range(60), numbers[1:]):
+        least = (widths[number - 1] + widths[number]) / 2 + _APART
+        overlap = max(0.0, x[number - 1] + least - x[number])
+        x[number - 1], x[number] = x[number - 1] - overlap / 2, x[number] + overlap / 2
     edge = left
-    for number in range(count):
+    for number in numbers:
         x[number] = max(x[number], edge + widths[number] / 2)
         edge = x[number] + widths[number] / 2 + _APART
     edge = right
-    for number in reversed(range(count)):
+    for number in reversed(numbers):
         x[number] = min(x[number], edge - widths[number] / 2)
         edge = x[number] - widths[number] / 2 - _APART
     return x
@@ -210,10 +201,9 @@ def _write_sentence(sheet: Axes, scene: Scene, sentence: Sentence, area: Area) -
         write(sheet, x, area.bottom - 3, number, Font(canvas.SMALL, colour), ha="center")
 
 
-def _draw_lines(sheet: Axes, box: Box, *, strong: bool = False) -> None:
-    draw_box(
-        sheet, box.area, box.colour, canvas.PAPER if strong else canvas.WASH, line=1.2 if strong else 0.8
-    )
+def _draw_lines(sheet: Axes, box: Box) -> None:
+    fill, line = (canvas.PAPER, 1.2) if box.colour == canvas.INK else (canvas.WASH, 0.8)
+    draw_box(sheet, box.area, box.colour, fill, line=line)
     title = Font(canvas.BODY, canvas.RED if box.colour == canvas.RED else canvas.INK, bold=True)
     for number, line in enumerate(box.lines):
         font = canvas.NOTE if number else title

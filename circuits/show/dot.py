@@ -11,13 +11,11 @@
 from __future__ import annotations
 
 import html
-import os
 import re
 import shutil
+import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +31,14 @@ if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
 
 FORMATS: Final = ("svg", "png", "pdf")
+_WHEEL: Final = """
+import sys, pygraphviz
+try:
+    picture = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode()).draw(format=sys.argv[1], prog="dot")
+except (pygraphviz.DotError, ValueError, OSError) as why:
+    sys.exit(str(why))
+sys.stdout.buffer.write(picture)
+"""
 _MOST_MAPS: Final = 12
 _MAPS_IN_A_ROW: Final = 6
 _MOST_NAMES: Final = 12
@@ -147,9 +153,8 @@ def _maps(scene: Scene) -> str:
         cells = ["" if start else _cross(), *tiles[start : start + _MAPS_IN_A_ROW]]
         cells += [""] * (span - len(cells))
         lines.append(f"<TR>{''.join(f'<TD>{cell}</TD>' for cell in cells)}</TR>")
-    more = len(scene.carriers) - len(tiles)
-    if more:
-        lines.append(whole_row % _font(f"and {more} more head{'s' if more > 1 else ''}", MUTED, 9))
+    if scene.more(_MOST_MAPS):
+        lines.append(whole_row % _font(scene.more(_MOST_MAPS), MUTED, 9))
     return _table(lines, padding=4)
 
 
@@ -213,43 +218,12 @@ def _font(text: str, colour: str, size: int, *, bold: bool = False) -> str:
 
 
 def _rendered(dot: str, form: str) -> bytes:
-    import graphviz
-
-    if shutil.which("dot"):
-        try:
-            return _undated(graphviz.pipe("dot", form, dot.encode()))
-        except graphviz.CalledProcessError as why:
-            raise CircuitsError(f"Graphviz refused the diagram: {why}") from why
-    import pygraphviz
-
-    with _native_messages() as messages:
-        try:
-            data = pygraphviz.AGraph(string=dot).draw(format=form, prog="dot")
-        except (pygraphviz.DotError, OSError) as why:
-            raise CircuitsError(f"Graphviz refused the diagram: {messages()}") from why
-    assert isinstance(data, bytes)
-    return _undated(data)
-
-
-def _undated(data: bytes) -> bytes:
-    """The same bytes for the same diagram: a PDF's date of creation is set to one that never changes."""
-    return re.sub(rb"/CreationDate \(D:\d{14}", b"/CreationDate (D:20000101000000", data)
-
-
-@contextmanager
-def _native_messages() -> Iterator[Callable[[], str]]:
-    """Keep what the C library writes to the standard error off the terminal, to be read if drawing fails."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as kept:
-        saved = os.dup(2)
-        os.dup2(kept.fileno(), 2)
-
-        def messages() -> str:
-            kept.seek(0)
-            return " ".join(kept.read().decode(errors="replace").split()) or "no reason given"
-
-        try:
-            yield messages
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+    """The picture; Graphviz runs in its own process, so that its messages do not reach the terminal."""
+    own_dot = shutil.which("dot")
+    command = [own_dot, f"-T{form}"] if own_dot else [sys.executable, "-P", "-c", _WHEEL, form]
+    ran = subprocess.run(command, input=dot.encode(), capture_output=True, check=False)
+    if ran.returncode:
+        reason = " ".join(ran.stderr.decode(errors="replace").split()) or "no reason given"
+        raise CircuitsError(f"Graphviz refused the diagram: {reason}")
+    # A PDF's date of creation never changes, so that the same diagram gives the same bytes.
+    return re.sub(rb"/CreationDate \(D:\d{14}", b"/CreationDate (D:20000101000000", ran.stdout)

@@ -1,4 +1,4 @@
-"""Circuits in the formats of neighbouring tools: networkx's JSON, GraphML, Neuronpedia graphs, EAP-IG circuits."""
+"""Circuits in the formats of neighbouring tools: networkx's JSON, GraphML, Neuronpedia, EAP-IG."""
 
 from __future__ import annotations
 

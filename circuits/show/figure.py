@@ -50,22 +50,24 @@ def mapping_figure(
     """
     scenes = [to_scene(circuit, share) for circuit in (left, right) if circuit is not None]
     names = titles or [scene.circuit.source.name for scene in scenes]
+    many, scene = scenes[0], scenes[-1]
     full = canvas.WIDTH * 72
-    split = full * _LEFT_SHARE if len(scenes) == 2 else 0.0
+    split = full * _LEFT_SHARE if many is not scene else 0.0
     start, width = split + (6.5 if split else 0.5), full * (1 - _LEFT_SHARE) - 7
-    height = _height_with_diagram(scenes[-1], width)
-    if split:
-        tiles = _balanced(scenes[0], split - 1, height)
-        height = max(height, _TITLE + 12 + tiles.height(len(scenes[0].carriers[:_MOST_LEFT])))
+    height = _height_with_diagram(scene, width)
+    tiles = _balanced(many, split - 1, height) if split else None
+    if tiles is not None:
+        height = max(height, _TITLE + 12 + tiles.height(len(many.carriers[:_MOST_LEFT])))
     sheet = canvas.new_sheet(start + width + 0.5, height + 1, figure)
     with canvas.looks():
-        if split:
-            _draw_many(sheet, scenes[0], names[0], Area(0.5, 0.5, split - 1, height), tiles)
-        _draw_with_diagram(sheet, scenes[-1], names[-1], Area(start, 0.5, width, height))
-    return canvas.figure_of(sheet)
-
-
-# The left half
+        if tiles is not None:
+            area = Area(0.5, 0.5, split - 1, height)
+            _draw_frame(sheet, many, names[0], area)
+            _draw_maps(sheet, many, tiles, _MOST_LEFT)
+            more = many.more(_MOST_LEFT)
+            write(sheet, area.right - _PAD, area.bottom - 5, more, canvas.NOTE, ha="right")
+        _draw_with_diagram(sheet, scene, names[-1], Area(start, 0.5, width, height))
+    return sheet.get_figure(root=True)  # type: ignore[return-value]
 
 
 def _balanced(scene: Scene, width: float, height: float) -> Tiles:
@@ -82,15 +84,6 @@ def _balanced(scene: Scene, width: float, height: float) -> Tiles:
     return min(choices, key=lambda tiles: (abs(needed[tiles] - height), tiles.across))
 
 
-def _draw_many(sheet: Axes, scene: Scene, title: str, area: Area, tiles: Tiles) -> None:
-    _draw_frame(sheet, scene, title, area)
-    _draw_maps(sheet, scene, tiles, _MOST_LEFT)
-    _write_more(sheet, scene, _MOST_LEFT, area.right - _PAD, area.bottom - 5, "right")
-
-
-# The right half
-
-
 def _tiles_above(scene: Scene, area: Area) -> Tiles:
     """The maps above the diagram, in one row or two."""
     count = len(scene.carriers[:_MOST_RIGHT])
@@ -104,12 +97,12 @@ def _tiles_above(scene: Scene, area: Area) -> Tiles:
 
 def _height_with_diagram(scene: Scene, width: float) -> float:
     tiles = _tiles_above(scene, Area(0, 0, width, 0))
-    more = 9.0 if len(scene.carriers) > _MOST_RIGHT else 0.0
-    maps = tiles.height(len(scene.carriers[:_MOST_RIGHT])) + more
+    maps = tiles.height(len(scene.carriers[:_MOST_RIGHT])) + (9.0 if scene.more(_MOST_RIGHT) else 0.0)
     return tiles.y + maps + 14 + least_height(scene) + _PAD
 
 
 def _draw_with_diagram(sheet: Axes, scene: Scene, title: str, area: Area) -> None:
+    """The right half: title, caption, maps, and below them the diagram."""
     tiles = _tiles_above(scene, area)
     _draw_frame(sheet, scene, title, area)
     caption = canvas.Font(colour=canvas.RED, bold=True)
@@ -117,23 +110,19 @@ def _draw_with_diagram(sheet: Axes, scene: Scene, title: str, area: Area) -> Non
     if scene.carriers:
         canvas.draw_cross(sheet, tiles.x - _CROSS + 2, tiles.y + tiles.side / 2 + 8)
     _draw_maps(sheet, scene, tiles, _MOST_RIGHT)
-    bottom = tiles.y + tiles.height(len(scene.carriers[:_MOST_RIGHT]))
-    if _write_more(sheet, scene, _MOST_RIGHT, area.middle, bottom + 6, "center"):
-        bottom += 9
+    bottom, more = tiles.y + tiles.height(len(scene.carriers[:_MOST_RIGHT])), scene.more(_MOST_RIGHT)
+    write(sheet, area.middle, bottom + 6, more, canvas.NOTE, ha="center")
+    bottom += 9 if more else 0
     free = area.bottom - bottom - 14 - _PAD
     height = min(free, least_height(scene) + 30)
     top = bottom + 14 + (free - height) / 2
     draw_diagram(sheet, scene, Area(area.left + _PAD, top, area.width - 2 * _PAD, height))
 
 
-# Shared by both
-
-
 def _draw_frame(sheet: Axes, scene: Scene, title: str, area: Area) -> None:
     draw_box(sheet, area, canvas.LINE, canvas.PAPER, depth=0)
-    name = spell(title, longest=28)
+    name, count, source = spell(title, longest=28), len(scene.carriers), scene.circuit.source
     write(sheet, area.left + _PAD, area.top + 15, name, canvas.TITLE)
-    count, source = len(scene.carriers), scene.circuit.source
     if scene.front is not None and count:
         verb = "carries" if count == 1 else "carry"
         note = f"{count} of {source.layers * source.heads} heads {verb} {scene.front['modulation']:.0%}"
@@ -147,14 +136,6 @@ def _draw_maps(sheet: Axes, scene: Scene, tiles: Tiles, most: int) -> None:
     for number, head in enumerate(heads):
         x, y = tiles.corner(number)
         write(sheet, x + tiles.side / 2, y + tiles.side + 7.2, head, canvas.NAME, ha="center")
-
-
-def _write_more(sheet: Axes, scene: Scene, most: int, x: float, y: float, ha: str) -> bool:
-    """Say how many heads are not drawn, if any."""
-    more = len(scene.carriers) - most
-    if more > 0:
-        write(sheet, x, y, f"and {more} more head{'s' if more > 1 else ''}", canvas.NOTE, ha=ha)
-    return more > 0
 
 
 # Files

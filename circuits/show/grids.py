@@ -1,9 +1,9 @@
-"""Many heads at a glance: the grid of attention maps in order (figure A), and the map of effects by layer and head.
+"""Many heads at a glance: the grid of attention maps in order (figure A), and the map of effects.
 
 1. `head_grid` draws titled panels of maps, nine to a row, query up and key to the right, on one scale; a name
    stands in the lower right corner of its tile, where no weight can be.
 2. `contrast_grid` draws the heads that a task takes in two models, in ranked order, a panel for each.
-3. `effect_map` draws what every head does on a mapping, on a scale centred at 0, with the carriers framed in red.
+3. `effect_map` draws what every head does on a mapping, layer by head, with the carriers framed in red.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from circuits.errors import EdgeError, PromptError
 from circuits.heads import Head
 from circuits.show import canvas
-from circuits.show.canvas import BODY, LINE, RED, SMALL, Area, Font, Tiles, draw_tiles, looks, width_of, write
+from circuits.show.canvas import LINE, RED, SMALL, Area, Font, Tiles, draw_tiles, looks, width_of, write
 from circuits.show.curves import count_words
 from circuits.show.scene import spell
 
@@ -70,7 +70,7 @@ def ranking_panel(
 def contrast_grid(
     contrast: Contrast, *, titles: Sequence[str] | None = None, per_row: int = 9, figure: Figure | None = None
 ) -> Figure:
-    """Both models' heads for 90%, the first model above the second; `titles` are by default the models' names."""
+    """Both models' heads for 90%, the first above the second; `titles` are by default the models' names."""
     names = contrast.models if titles is None else tuple(titles)
     each = zip(contrast.rankings[0], contrast.needed, contrast.maps, names, strict=True)
     panels = [ranking_panel(ranking, needed.heads, maps, title=name) for ranking, needed, maps, name in each]
@@ -95,7 +95,7 @@ def head_grid(panels: Panel | Sequence[Panel], *, per_row: int = 9, figure: Figu
             top += height + 1 + _PAD
         canvas.draw_cross(sheet, _PAD + 4, top + 12, arm=11.0)
         canvas.draw_scale(sheet, width - _PAD, top + 6)
-    return canvas.figure_of(sheet)
+    return sheet.get_figure(root=True)  # type: ignore[return-value]
 
 
 def _draw_panel(sheet: Axes, panel: Panel, tiles: Tiles, area: Area) -> None:
@@ -135,8 +135,7 @@ def effect_map(
     with looks():
         axes = _own_axes(effects.shape) if ax is None else ax
         _draw_effects(axes, effects, framed)
-        if title:
-            axes.set_title(title, fontsize=BODY, fontweight="bold", loc="left", pad=6)
+        axes.set_title(title or "")
     return axes
 
 
@@ -159,9 +158,11 @@ def _draw_effects(ax: Axes, values: np.ndarray, framed: tuple[Head, ...]) -> Non
     from matplotlib.patches import Rectangle
 
     layers, heads = values.shape
-    largest = float(np.nanmax(np.abs(values), initial=0.0)) if np.isfinite(values).any() else 0.0
-    scale, limit = canvas.colormap(canvas.EFFECT).with_extremes(bad=canvas.WASH), largest or 1.0
-    masked = np.ma.masked_invalid(values)
+    scale, masked = (
+        canvas.colormap(canvas.EFFECT).with_extremes(bad=canvas.WASH),
+        np.ma.masked_invalid(values),
+    )
+    limit = float(np.abs(masked.filled(0)).max(initial=0.0)) or 1.0
     image = ax.imshow(masked, cmap=scale, vmin=-limit, vmax=limit, interpolation="none")
     for layer in range(1, layers):
         ax.axhline(layer - 0.5, color=LINE, linewidth=0.25)
@@ -170,11 +171,9 @@ def _draw_effects(ax: Axes, values: np.ndarray, framed: tuple[Head, ...]) -> Non
     frame = {"fill": False, "edgecolor": RED, "linewidth": 1.2, "zorder": 3, "clip_on": False}
     for head in framed:
         ax.add_patch(Rectangle((head.index - 0.5, head.layer - 0.5), 1, 1, **frame))
-    ax.set_xticks(range(0, heads, 1 if heads <= 16 else 4))
-    ax.set_yticks(range(0, layers, 1 if layers <= 16 else 5))
+    ax.set(xlabel="head", xticks=range(0, heads, 1 if heads <= 16 else 4))
+    ax.set(ylabel="layer", yticks=range(0, layers, 1 if layers <= 16 else 5))
     ax.tick_params(length=0, pad=2)
-    ax.set_xlabel("head", fontsize=BODY, labelpad=2)
-    ax.set_ylabel("layer", fontsize=BODY, labelpad=2)
     bar = ax.figure.colorbar(image, ax=ax, fraction=0.05, pad=0.03, aspect=25)
     bar.outline.set_linewidth(0.4)  # type: ignore[operator]
     bar.ax.tick_params(length=0, labelsize=SMALL)

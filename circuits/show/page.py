@@ -1,9 +1,9 @@
-"""One HTML file in which a circuit can be explored: no network, no server, only the numbers of the circuit file.
+"""One HTML file in which to explore a circuit: no network, no server, only the numbers of the circuit file.
 
-1. Everything that is shown is packed as JSON; attention maps as their lower triangles, 8 bits a weight, base64.
+1. What is shown is packed as JSON; attention maps as their lower triangles, 8 bits a weight, base64.
 2. Where the maps would make the file too large, those of the heads that do most are kept.
-3. Style and script are written into the page, and its policy allows these two by their hash and nothing else;
-   tokens enter as text only.
+3. Style and script are written into the page, and its policy allows these two by their hash and nothing
+   else; tokens enter as text only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LISTED: Final = 12  # mappings whose ends are shown in a long sentence
 def to_page(
     circuits: Circuit | Sequence[Circuit], *, share: float | None = None, title: str | None = None
 ) -> str:
-    """The page of one circuit, or of several side by side; it opens at `share`, by default the first circuit's."""
+    """The page of one circuit, or of several side by side; opened at `share`, by default the first's."""
     scenes = [to_scene(each, share) for each in (circuits if isinstance(circuits, Sequence) else (circuits,))]
     if not scenes:
         raise PromptError("a page needs at least one circuit")
@@ -70,23 +70,19 @@ def _hash(text: str) -> str:
 
 
 def _embedded(value: Any) -> str:
-    """JSON that is safe inside a script element: ASCII, and no `<`, so that nothing in it can end the element."""
+    """JSON that is safe inside a script element: ASCII, and no `<`, so that nothing ends the element."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
 def _packed(scene: Scene, group: int) -> dict[str, Any]:
-    circuit, source, nodes = scene.circuit, scene.circuit.source, scene.graph.nodes
+    circuit, source = scene.circuit, scene.circuit.source
     ends = [position for mapping in circuit.mappings[:_LISTED] for position in (mapping.key, mapping.query)]
     spans = [node for _, node in scene.boxes if node["kind"] == "span"]
-    return {
+    return {name: getattr(source, name) for name in ("layers", "heads", "gated", "edges")} | {
         "group": group,
         "name": spell(source.name, longest=60),
-        "layers": source.layers,
-        "heads": source.heads,
-        "gated": source.gated,
         "open": source.open_edges,
-        "edges": source.edges,
         "words": circuit.prompt.words,
         "spelled": [spell(word) for word in circuit.prompt.words],
         "shown": scene.shown(most=_LONGEST, also=ends, bos=True),
@@ -94,7 +90,7 @@ def _packed(scene: Scene, group: int) -> dict[str, Any]:
         "metric": metric_words(circuit),
         "clean": _short(circuit.clean_value),
         "changed": _short(circuit.counterfactual_value),
-        "output": nodes[OUTPUT]["lines"],
+        "output": scene.graph.nodes[OUTPUT]["lines"],
         "front": scene.cell,
         "asked": circuit.focus,
         "spans": [{"lines": node["lines"], "positions": node["positions"]} for node in spans],
@@ -104,14 +100,10 @@ def _packed(scene: Scene, group: int) -> dict[str, Any]:
 
 def _packed_mapping(mapping: Mapping, width: int) -> dict[str, Any]:
     """Every number of a mapping; heads by their number in the model, `width` to a layer."""
-    heads = [
-        [_number(each.head, width)]
-        + [
-            _short(value)
-            for value in (each.effect, each.restore, each.loading, each.weight, each.counterfactual_weight)
-        ]
-        for each in mapping.heads
-    ]
+    heads = []
+    for each in mapping.heads:
+        values = (each.effect, each.restore, each.loading, each.weight, each.counterfactual_weight)
+        heads.append([_number(each.head, width), *map(_short, values)])
     controls = None if mapping.controls is None else asdict(mapping.controls)
     if controls is not None:
         controls["key_totals"] = [_short(total) for total in controls["key_totals"]]
@@ -123,7 +115,7 @@ def _packed_mapping(mapping: Mapping, width: int) -> dict[str, Any]:
 def _packed_maps(scene: Scene, most_bytes: int) -> dict[str, Any]:
     """The heads whose maps are in the page, and their lower triangles one after the other, 0…255.
 
-    Kept are the path of the mapping in front, then the heads with the largest effect on any mapping, then the others.
+    First come the path of the mapping in front, then the heads with the largest effect on any mapping.
     """
     circuit, source = scene.circuit, scene.circuit.source
     path = [step.head for step in circuit.front.path] if circuit.front else []

@@ -1,4 +1,4 @@
-"""What a picture of a circuit shows, decided once and carried by a networkx graph from which pictures are drawn.
+"""What pictures of a circuit show, decided once and carried by the networkx graph that they are drawn from.
 
 1. Nodes are spans, ends of mappings without a span, and the output; each has the lines of its box. Attention
    edges run from the key's node to the query's, with their carriers; what a node reads from itself is its
@@ -13,11 +13,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from circuits.errors import escaped
 from circuits.tracing.records import CARRIES
 
 if TYPE_CHECKING:
@@ -29,28 +29,19 @@ OUTPUT: Final = "output"  # the name of the output's node
 LONGEST: Final = 24  # tokens of a prompt that is shown whole
 LONGEST_WORD: Final = 32  # characters of a token that is shown whole
 _MOST_ARROWS: Final = 6
-_SHAPELESS: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
-_JOINERS: Final = frozenset({"\u200c", "\u200d"})  # between letters they shape a word, so they stay
+_JOINERS: Final = "\u200c\u200d"  # between letters they shape a word, so they stay
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A circuit and its graph, with what the graph says of the mapping in front."""
+    """A circuit and its graph, with what the graph says of the mapping in front, if there is one."""
 
     circuit: Circuit
     graph: nx.MultiDiGraph
-    front: dict[str, Any] | None  # the attributes of the mapping in front; None where there is no mapping
-    ends: tuple[str, str] | None  # the nodes between which it runs
-
-    @property
-    def cell(self) -> tuple[int, int] | None:
-        """The key and the query of the mapping in front."""
-        return None if self.front is None else (self.front["from_position"], self.front["to_position"])
-
-    @property
-    def carriers(self) -> tuple[str, ...]:
-        """The heads that carry the mapping in front."""
-        return () if self.front is None else tuple(self.front["heads"])
+    front: dict[str, Any] | None = None  # the attributes of the mapping in front
+    cell: tuple[int, int] | None = None  # its key and its query
+    ends: tuple[str, str] | None = None  # the nodes between which it runs
+    carriers: tuple[str, ...] = ()  # the heads that carry it
 
     @property
     def caption(self) -> str:
@@ -70,12 +61,17 @@ class Scene:
 
     @property
     def arrows(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """The mappings that are drawn as arrows, each with the nodes that it joins, the one in front first."""
+        """The mappings drawn as arrows, each with the nodes that it joins; the one in front comes first."""
         drawn = [edge for edge in self.graph.edges(data=True) if edge[2].get("arrow", -1) >= 0]
         return sorted(drawn, key=lambda edge: edge[2]["arrow"])
 
     def is_key(self, position: int | None) -> bool:
         return self.cell is not None and position == self.cell[0]
+
+    def more(self, most: int) -> str:
+        """How many carriers there are beyond `most`, in words."""
+        count = len(self.carriers) - most
+        return f"and {count} more head{'s' if count > 1 else ''}" if count > 0 else ""
 
     def shown(self, *, most: int = LONGEST, also: Sequence[int] = (), bos: bool = False) -> list[int | None]:
         """The positions to show, None for a gap; a BOS that plays no part is left out unless it is wanted."""
@@ -85,15 +81,16 @@ class Scene:
 
 
 def to_scene(circuit: Circuit, share: float | None = None) -> Scene:
-    """What pictures of a circuit show, with the carriers of `share`, by default the share it was measured at."""
+    """What pictures of a circuit show; carriers are those of `share`, by default that of the circuit."""
     graph = to_graph(circuit, share=share)
     mappings = [(data, (start, end)) for start, end, data in graph.edges(data=True) if "total" in data]
     for name, node in graph.nodes.items():
         mappings += [(data, (name, name)) for data in node.get("self_attention", ())]
     for data, ends in mappings:
-        if [data["from_position"], data["to_position"]] == graph.graph["focus"]:
-            return Scene(circuit, graph, data, ends)
-    return Scene(circuit, graph, None, None)
+        cell = data["from_position"], data["to_position"]
+        if [*cell] == graph.graph["focus"]:
+            return Scene(circuit, graph, data, cell, ends, tuple(data["heads"]))
+    return Scene(circuit, graph)
 
 
 # The graph
@@ -106,18 +103,18 @@ def to_graph(circuit: Circuit, *, share: float | None = None) -> nx.MultiDiGraph
     share, front = circuit.share if share is None else share, circuit.front
     graph = nx.MultiDiGraph(model=circuit.source.name, prompt=circuit.prompt.text, metric=str(circuit.metric))
     graph.graph |= {"share": share, "focus": [front.key, front.query] if front else []}
-    _add_nodes(graph, circuit)
-    arrows = _arrows(graph, circuit)
+    node_of = _add_nodes(graph, circuit)
+    arrows = _arrows(circuit, node_of)
     for mapping in sorted(circuit.mappings, key=lambda mapping: (mapping.key, mapping.query)):
         ends = mapping.key, mapping.query
         attributes = _attention(mapping, share) | {"arrow": arrows.get(ends, -1)}
-        start, end = (node_at(graph, position) for position in ends)
+        start, end = (node_of[position] for position in ends)
         if start == end:
             graph.nodes[start].setdefault("self_attention", []).append(attributes)
         else:
             graph.add_edge(start, end, key=f"{mapping.key}→{mapping.query}", **attributes)
     last, first_word = len(circuit.prompt) - 1, int(circuit.source.reads_bos and len(circuit.prompt) > 1)
-    graph.add_edge(node_at(graph, last), OUTPUT, key="residual", kind="residual")
+    graph.add_edge(node_of[last], OUTPUT, key="residual", kind="residual")
     in_spans = [position for span in circuit.spans for position in span.positions]
     positions = [*(position for ends in arrows for position in ends), last, *in_spans, first_word]
     graph.graph["anchors"] = list(dict.fromkeys(positions))  # the positions that matter, most important first
@@ -125,7 +122,7 @@ def to_graph(circuit: Circuit, *, share: float | None = None) -> nx.MultiDiGraph
 
 
 def node_at(graph: nx.MultiDiGraph, position: int) -> str | None:
-    """The node in which a position stands: of several the one with the fewest positions, None if there is none."""
+    """The node in which a position stands: of several the one with the fewest positions; None if in none."""
     nodes = [name for name, node in graph.nodes.items() if position in node["positions"] and name != OUTPUT]
     return min(nodes, key=lambda name: len(graph.nodes[name]["positions"]), default=None)
 
@@ -144,8 +141,8 @@ def routes(circuit: Circuit, start: int | str, end: int | str) -> tuple[tuple[st
     return tuple(tuple(str(graph.nodes[name]["label"]) for name in path) for path in sorted(paths))
 
 
-def _add_nodes(graph: nx.MultiDiGraph, circuit: Circuit) -> None:
-    """Spans, the other ends of mappings, and the output; boxes get their order and their importance."""
+def _add_nodes(graph: nx.MultiDiGraph, circuit: Circuit) -> dict[int, str | None]:
+    """Add spans, the other ends of mappings and the output, and say in which node each end stands."""
     last, front, output = len(circuit.prompt) - 1, circuit.front, circuit.output
     for span in circuit.spans:
         name = "+".join(map(str, span.positions))
@@ -164,43 +161,45 @@ def _add_nodes(graph: nx.MultiDiGraph, circuit: Circuit) -> None:
         graph.add_node(name, kind="token", label=word.strip() or repr(word), positions=[position], box=boxed)
         lines = [spell(word, longest=18), f"pos {position}"]
         graph.nodes[name].update(layers=[], built="", effect=0.0, lines=lines)
-    key = None if front is None else node_at(graph, front.key)
-    boxes = [(name, node) for name, node in graph.nodes.items() if node["box"]]
-    for number, (_, node) in enumerate(sorted(boxes, key=lambda box: _middle(box[1]))):
-        node["order"] = number  # from left to right
-    for number, (_, node) in enumerate(sorted(boxes, key=lambda box: (box[0] != key, *_depth(box[1])))):
-        node["rank"] = number  # where not all fit, the first are kept: the key's, then those held deepest
+    _arrange(graph, None if front is None else node_at(graph, front.key))
     lines = [spell(output.token), f"layer {output.layer}", f"p = {output.probability:.2f}"]
     graph.add_node(OUTPUT, kind="output", label=output.token, positions=[last], box=True, lines=lines)
     graph.nodes[OUTPUT].update(layers=[output.layer], effect=1.0, probability=output.probability)
+    return {position: node_at(graph, position) for position in ends}
 
 
-def _middle(node: dict[str, Any]) -> tuple[float, int]:
-    return sum(node["positions"]) / len(node["positions"]), node["positions"][-1]
+def _arrange(graph: nx.MultiDiGraph, key: str | None) -> None:
+    """Number the boxes from left to right and, for where not all fit, the key's first, then the deepest."""
+
+    def across(name: str) -> tuple[float, int]:
+        positions = graph.nodes[name]["positions"]
+        return sum(positions) / len(positions), positions[-1]
+
+    def depth(name: str) -> tuple[float, ...]:
+        node = graph.nodes[
+            name
+        ]  # where depth and effect are equal up to rounding, the later token comes first
+        deepest = max(node["layers"], default=-1)
+        return name != key, -deepest, -round(node["effect"], 2), -node["positions"][-1]
+
+    boxes = [name for name, node in graph.nodes.items() if node["box"]]
+    for attribute, place in (("order", across), ("rank", depth)):
+        for number, name in enumerate(sorted(boxes, key=place)):
+            graph.nodes[name][attribute] = number
 
 
-def _depth(node: dict[str, Any]) -> tuple[float, ...]:
-    """Deepest first; where that and the effect are equal up to rounding, the later token first."""
-    return -max(node["layers"], default=-1), -round(node["effect"], 2), -node["positions"][-1]
-
-
-def _arrows(graph: nx.MultiDiGraph, circuit: Circuit) -> dict[tuple[int, int], int]:
-    """The ends of mappings worth an arrow, numbered: 0 is in front, then the strongest; none inside a node."""
-    front = circuit.front and (circuit.front.key, circuit.front.query)
-    strong = [mapping for mapping in circuit.mappings if abs(mapping.total) >= CARRIES]
-    strong.sort(key=lambda mapping: (-abs(mapping.total), mapping.key, mapping.query))
-    others = [(mapping.key, mapping.query) for mapping in strong]
-    drawn = [ends for ends in others if ends != front and _is_apart(graph, ends)][: _MOST_ARROWS - 1]
-    first = {front: 0} if front and _is_apart(graph, front) else {}
-    return first | {ends: number for number, ends in enumerate(drawn, 1)}
-
-
-def _is_apart(graph: nx.MultiDiGraph, ends: tuple[int, int]) -> bool:
-    return node_at(graph, ends[0]) != node_at(graph, ends[1])
+def _arrows(circuit: Circuit, node_of: dict[int, str | None]) -> dict[tuple[int, int], int]:
+    """The ends of mappings worth an arrow, numbered: 0 is in front, then the strongest; none in one node."""
+    mappings = sorted(circuit.mappings, key=lambda mapping: (-abs(mapping.total), mapping.key, mapping.query))
+    apart = [mapping for mapping in mappings if node_of[mapping.key] != node_of[mapping.query]]
+    others = [mapping for mapping in apart if abs(mapping.total) >= CARRIES and mapping is not circuit.front]
+    numbers = {(mapping.key, mapping.query): 0 for mapping in apart if mapping is circuit.front}
+    drawn = enumerate(others[: _MOST_ARROWS - 1], 1)
+    return numbers | {(mapping.key, mapping.query): number for number, mapping in drawn}
 
 
 def _attention(mapping: Mapping, share: float) -> dict[str, Any]:
-    """What an edge says of a mapping; `heads` are effects of one head alone, `joint` of all up to that head."""
+    """What an edge says of a mapping: `heads` are effects of a head alone, `joint` of all up to that head."""
     steps, modulation = mapping.path[: len(mapping.carriers(share))], mapping.modulation(share)
     return {
         "kind": "attention",
@@ -247,18 +246,10 @@ def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
     bare = word.strip(" ")
     if not bare:
         return "␣" * max(1, min(len(word), 4))
-    end = len(bare) - 1
-    shown = "".join(_visible(letter, inside=0 < index < end) for index, letter in enumerate(bare))
+    inside, each = range(1, len(bare) - 1), enumerate(bare)
+    letters = (c if c in _JOINERS and index in inside else escaped(c) for index, c in each)
+    shown = "".join(letters)
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
-
-
-def _visible(letter: str, *, inside: bool) -> str:
-    if letter in _JOINERS and inside:
-        return letter
-    category = unicodedata.category(letter)
-    if category in _SHAPELESS or (category == "Zs" and letter != " "):
-        return letter.encode("unicode_escape").decode("ascii")
-    return letter
 
 
 def metric_words(circuit: Circuit, *, longest: int = LONGEST_WORD) -> str:

@@ -1,9 +1,9 @@
-"""Results as readable text: what is said of a circuit is decided here, once, for terminals, plain text and notebooks.
+"""Circuits as readable text: what is said of one is decided here, for terminals, plain text and notebooks.
 
 1. The question comes first: model, prompt with every position, counterfactual, metric, output.
 2. The mapping in front follows with its carriers and the next strongest heads, then how far to trust it.
 3. Other mappings take a row each; the spans come last. In a notebook the diagram stands above.
-4. All of it is made of sections: a title, lines and a table of plain text without markup, so no token can become any.
+4. All of it is sections: a title, lines and a table of plain text; without markup, so no token becomes any.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from circuits.errors import CircuitsError, PromptError
 from circuits.show.scene import counterfactual_words, listed, metric_words, spell, to_scene
-from circuits.tracing.records import CARRIES, SHARE, HeadEffect, Mapping, Span
+from circuits.tracing.records import CARRIES, SHARE, Mapping, Span
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -30,20 +32,10 @@ _MOST_MAPPINGS: Final = 20  # rows of the table of other mappings
 _MOST_OTHERS: Final = 5  # next strongest heads, and heads against the answer
 
 # Columns of words; all others hold numbers.
-_OF_CIRCUITS: Final = {
-    "",
-    "head",
-    "mapping",
-    "carriers",
-    "token",
-    "held in",
-    "built in",
-    "counterfactual",
-    "overlap",
-}
-_OF_MODELS: Final = {"model", "gate", "licence", "source"}
+_OF_MODELS: Final = {"", "model", "gate", "licence", "source", "overlap"}
+_OF_CIRCUITS: Final = {"head", "mapping", "carriers", "token", "held in", "built in", "counterfactual"}
 _OF_TASKS: Final = {"task", "units", "protocol", "share", "edge", "map"}
-_LEFT: Final = _OF_CIRCUITS | _OF_MODELS | _OF_TASKS
+_LEFT: Final = _OF_MODELS | _OF_CIRCUITS | _OF_TASKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,110 +155,89 @@ def circuit_blocks(circuit: Circuit, *, share: float | None = None) -> list[Sect
     if front is None:
         sections.append(Section(f"no mapping carries {CARRIES:g} or more of the gap"))
     else:
-        others = [mapping for mapping in circuit.mappings if mapping is not front]
         sections += [_mapping(circuit, front, share), _trust(circuit, front)]
-        sections += [_others(circuit, others, share)] if others else []
-    columns = ("token", "held in", "built in", "effect", "counterfactual")
-    spans = Section("Spans", columns=columns, rows=tuple(_span(span) for span in circuit.spans))
-    return sections + ([spans] if circuit.spans else [])
+    others = [mapping for mapping in circuit.mappings if front is not None and mapping is not front]
+    if others:
+        sections.append(_others(circuit, others, share))
+    if circuit.spans:
+        columns = ("token", "held in", "built in", "effect", "counterfactual")
+        sections.append(Section("Spans", columns=columns, rows=tuple(map(_span, circuit.spans))))
+    return sections
 
 
 def _question(circuit: Circuit) -> Section:
-    source, out = circuit.source, circuit.output
+    source, out, length = circuit.source, circuit.output, len(circuit.prompt)
     size = f"{source.layers} layers × {source.heads} heads, {'gated' if source.gated else 'dense'}"
+    title = f"{visible(source.name)}: {size}, {source.open_edges} of {source.edges} edges open"
+    whole = length <= _MOST_WORDS
+    positions = range(length) if whole else to_scene(circuit).shown(most=_MOST_WORDS)
+    prompt = " ".join("…" if position is None else _token(circuit, position) for position in positions)
     values = f"clean {circuit.clean_value:z.2f}, counterfactual {circuit.counterfactual_value:z.2f}"
     rows = (
-        ("prompt", _sentence(circuit)),
+        ("prompt", prompt),
         ("counterfactual", counterfactual_words(circuit, longest=80)),
         ("metric", f"{metric_words(circuit, longest=80)}: {values}, gap {circuit.gap:z.2f}"),
         ("output", f"{visible(out.token)}, probability {out.probability:z.2f}, layer {out.layer}"),
     )
-    title = f"{visible(source.name)}: {size}, {source.open_edges} of {source.edges} edges open"
     return Section(title, rows=rows)
-
-
-def _sentence(circuit: Circuit) -> str:
-    whole = len(circuit.prompt) <= _MOST_WORDS
-    positions = range(len(circuit.prompt)) if whole else to_scene(circuit).shown(most=_MOST_WORDS)
-    return " ".join("…" if position is None else _token(circuit, position) for position in positions)
 
 
 def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     """Total, carriers, and what the carriers and the next strongest heads do."""
-    carriers = mapping.carriers(share)
-    others = [each for each in mapping.heads if each.head not in carriers and abs(each.effect) >= 0.0005]
-    others.sort(key=lambda each: -abs(each.effect))
-    rows = [mapping.effect_of(head) for head in carriers[:_MOST_CARRIERS]]
-    marked = len(rows)
-    joint = {step.head: f"{step.joint:z.3f}" for step in mapping.path}
-    lines = [_carried(mapping, share)]
+    carriers, modulation = mapping.carriers(share), mapping.modulation(share)
+    lines = ["Carried by no head: a total this small has no carriers"]
+    if carriers:
+        short = "" if modulation >= share else f"; no further head helps, so {share:.0%} is not reached"
+        lines = [f"Modulated at {modulation:.0%} by {', '.join(map(str, carriers))}{short}"]
     if len(carriers) > _MOST_CARRIERS:
         lines.append(f"the first {_MOST_CARRIERS} of {len(carriers)} carriers and the next strongest heads:")
-    rows = tuple(_head(each, joint.get(each.head, "")) for each in [*rows, *others[:_MOST_OTHERS]])
+    first = [mapping.effect_of(head) for head in carriers[:_MOST_CARRIERS]]
+    others = [each for each in mapping.heads if each.head not in carriers and abs(each.effect) >= 0.0005]
+    others.sort(key=lambda each: -abs(each.effect))
+    joint, rows = {step.head: f"{step.joint:z.3f}" for step in mapping.path}, []
+    for each in [*first, *others[:_MOST_OTHERS]]:
+        effects = (f"{value:z.3f}" for value in (each.effect, each.restore, each.loading))
+        weights = f"{each.weight:z.2f} → {each.counterfactual_weight:z.2f}"
+        rows.append((str(each.head), *effects, weights, joint.get(each.head, "")))
     title = f"{_ends(circuit, mapping)}: total {mapping.total:z.2f} (restore {mapping.restore:z.2f})"
     columns = ("head", "effect", "restore", "loading", "attention clean → counterfactual", "joint")
-    return Section(title, tuple(lines), columns, rows, marked)
-
-
-def _carried(mapping: Mapping, share: float) -> str:
-    carriers, modulation = mapping.carriers(share), mapping.modulation(share)
-    if not carriers:
-        return "Carried by no head: a total this small has no carriers"
-    short = "" if modulation >= share else f"; no further head helps, so {share:.0%} is not reached"
-    return f"Modulated at {modulation:.0%} by {', '.join(map(str, carriers))}{short}"
-
-
-def _head(each: HeadEffect, joint: str) -> tuple[str, ...]:
-    effects = (f"{value:z.3f}" for value in (each.effect, each.restore, each.loading))
-    return str(each.head), *effects, f"{each.weight:z.2f} → {each.counterfactual_weight:z.2f}", joint
+    return Section(title, tuple(lines), columns, tuple(rows), len(first))
 
 
 def _trust(circuit: Circuit, mapping: Mapping) -> Section:
     """How far to trust a mapping: heads against the answer, the linear measure, the controls."""
     against = listed([f"{each.head} {each.effect:z.3f}" for each in mapping.negative], most=_MOST_OTHERS)
-    first = ("against the answer", against or "no head"), ("loading", _mass(mapping))
-    rows = (*first, *_controls(circuit, mapping), ("engine", f"{circuit.engine} path"))
-    return Section("How far to trust it", rows=rows)
-
-
-def _controls(circuit: Circuit, mapping: Mapping) -> list[tuple[str, str]]:
-    controls = mapping.controls
+    controls, rows = (
+        mapping.controls,
+        [("against the answer", against or "no head"), ("loading", _mass(mapping))],
+    )
     if controls is None:
-        return [("controls", "not measured on this mapping")]
-    drawn, best = "none drawn, as there are no carriers", "there is none"
-    if controls.random_draws:
-        size = f"{controls.random_draws} draws of {_heads(len(mapping.carriers(controls.share)))}"
-        drawn = f"mean {controls.random_mean:z.3f}, 95th percentile {controls.random_p95:z.3f} of {size}"
-    others = [(total, -key) for key, total in enumerate(controls.key_totals) if key != mapping.key]
-    if others:
-        total, negative_key = max(others)
-        best = f"{_token(circuit, -negative_key)} with a total of {total:z.3f}"
-    left = f"{controls.sufficiency:z.2f} of the total is left with the carriers alone"
-    return [
-        ("random heads", drawn),
-        ("best other key", best),
-        ("sufficiency", f"{left} (at a share of {controls.share:.0%})"),
-        ("identity", f"{controls.identity:.1e} (clean patched into clean)"),
-    ]
+        rows.append(("controls", "not measured on this mapping"))
+    else:
+        drawn, best = "none drawn, as there are no carriers", "there is none"
+        if controls.random_draws:
+            size = f"{controls.random_draws} draws of {_heads(len(mapping.carriers(controls.share)))}"
+            drawn = f"mean {controls.random_mean:z.3f}, 95th percentile {controls.random_p95:z.3f} of {size}"
+        others = [key for key in range(len(controls.key_totals)) if key != mapping.key]
+        if others:
+            key = max(others, key=lambda key: controls.key_totals[key])
+            best = f"{_token(circuit, key)} with a total of {controls.key_totals[key]:z.3f}"
+        left = f"{controls.sufficiency:z.2f} of the total is left with the carriers alone"
+        rows += [("random heads", drawn), ("best other key", best)]
+        rows.append(("sufficiency", f"{left} (at a share of {controls.share:.0%})"))
+        rows.append(("identity", f"{controls.identity:.1e} (clean patched into clean)"))
+    return Section("How far to trust it", rows=(*rows, ("engine", f"{circuit.engine} path")))
 
 
 def _mass(mapping: Mapping) -> str:
     """How few heads hold most of the absolute loading."""
-    sizes = sorted((abs(each.loading) for each in mapping.heads), reverse=True)
-    if not any(sizes):
+    held = np.cumsum(sorted((abs(each.loading) for each in mapping.heads), reverse=True))
+    if not held.any():
         return "no head has any"
-    half, most, nearly_all = (_needed(sizes, share) for share in (0.5, SHARE, 0.95))
-    held = f"{_heads(most)} {'hold' if most > 1 else 'holds'} {SHARE:.0%} of the absolute loading"
-    return f"{held} ({half} for 50%, {nearly_all} for 95%)"
-
-
-def _needed(sizes: Sequence[float], share: float) -> int:
-    wanted, held = share * sum(sizes) * (1 - 1e-9), 0.0
-    for count, size in enumerate(sizes, 1):
-        held += size
-        if held >= wanted:
-            return count
-    return len(sizes)
+    shares = np.array([0.5, SHARE, 0.95])
+    half, most, nearly_all = np.searchsorted(held, shares * held[-1] * (1 - 1e-9)) + 1
+    verb = "hold" if most > 1 else "holds"
+    return f"{_heads(most)} {verb} {SHARE:.0%} of the absolute loading ({half} for 50%, {nearly_all} for 95%)"
 
 
 def _others(circuit: Circuit, mappings: Sequence[Mapping], share: float) -> Section:
@@ -311,15 +282,13 @@ def comparison_block(circuits: Sequence[Circuit], *, share: float) -> Section:
 
 def shared_carriers(first: Circuit, second: Circuit, *, share: float) -> list[str] | None:
     """The carriers of a mapping in both, or None where the two prompts or models differ in shape."""
-    shapes = [(each.source.layers, each.source.heads, len(each.prompt)) for each in (first, second)]
-    if shapes[0] != shapes[1]:
-        return None
+    one, other = ((each.source.layers, each.source.heads, len(each.prompt)) for each in (first, second))
     mapping = first.mapping()
     try:
-        other = second.mapping(mapping.key, mapping.query).carriers(share)
+        carriers = second.mapping(mapping.key, mapping.query).carriers(share) if one == other else None
     except PromptError:
         return None
-    return [str(head) for head in mapping.carriers(share) if head in other]
+    return None if carriers is None else [str(head) for head in mapping.carriers(share) if head in carriers]
 
 
 # Words

@@ -1,9 +1,9 @@
-"""Rankings and contrasts as readable text and as plain values for JSON: what is said of a task is decided here, once.
+"""Rankings and contrasts as readable text and as plain values for JSON: what is said of a task.
 
-1. A ranking: the task, its protocol and what was left out; how many units each share takes, beside random orders;
-   the strongest units.
-2. Contrasts: one table with a row for each task and kind of unit; of a single task also all shares, the heads that
-   both models take, and the panel's figures before and after.
+1. A ranking: the task, its protocol and what was left out; how many units each share takes, beside random
+   orders; the strongest units.
+2. Contrasts: one table with a row for each task and kind of unit; of a single task also all shares, the
+   heads that both models take, and the panel's figures before and after.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from circuits.tasks.ranking import SHARES, Protocol, Ranking
 
 _MOST_UNITS: Final = 16  # rows of the table of strongest units
 _MOST_CHANGES: Final = 20
-_NEVER: Final = "never"
 
 
 # One ranking
@@ -34,20 +33,16 @@ def ranking_blocks(ranking: Ranking, panel: PanelFigures) -> list[Section]:
 def _question(ranking: Ranking) -> Section:
     gate = "gated" if ranking.gated else "dense"
     none, whole = (_percent(ranking.keep.explained[end]) for end in (0, -1))
+    ends = f"none kept explain {none}, all kept explain {whole}"
     areas = f"CPR {ranking.cpr:.3f} (under the curve), CMD {ranking.cmd:.3f} (between the curve and 1)"
-    rows = (
-        ("protocol", str(ranking.protocol)),
-        ("left out", _left_out(ranking)),
-        ("ends", f"none kept explain {none}, all kept explain {whole}"),
-        ("areas", areas),
-    )
+    rows = (("protocol", str(ranking.protocol)), ("left out", _left_out(ranking)))
     size = f"{ranking.pairs} pairs, {ranking.units:,} {ranking.protocol.units}"
-    return Section(f"{visible(ranking.task)} on {visible(ranking.model)} ({gate}): {size}", rows=rows)
+    title = f"{visible(ranking.task)} on {visible(ranking.model)} ({gate}): {size}"
+    return Section(title, rows=(*rows, ("ends", ends), ("areas", areas)))
 
 
 def _counts(ranking: Ranking) -> Section:
-    units = ranking.protocol.units
-    rows = []
+    units, rows = ranking.protocol.units, []
     for share in SHARES:
         count = ranking.count(share)[0]
         chance = "" if count is None else _percent(ranking.random_at(count))
@@ -76,16 +71,13 @@ def contrast_blocks(contrasts: Sequence[Contrast]) -> list[Section]:
     sections = [contrast_table(contrasts), _protocols(contrasts)]
     if len(contrasts) == 1:
         (contrast,) = contrasts
-        sections += [_shares(contrast), _shared(contrast)]
-        sections += [
-            _panels(contrast.needed, f"heads for {SHARE:.0%}"),
-            _panels(contrast.panels, "all heads"),
-        ]
+        needed = _panels(contrast.needed, f"heads for {SHARE:.0%}")
+        sections += [_shares(contrast), _shared(contrast), needed, _panels(contrast.panels, "all heads")]
     return sections
 
 
 def contrast_table(contrasts: Sequence[Contrast]) -> Section:
-    """A row for each task and kind of unit: how many explain 90% in each model, the ratio, and random orders."""
+    """A row for each task and kind of unit: how many explain 90% in each model, the ratio, random orders."""
     first, second = (visible(name) for name in contrasts[0].models)
     rows = []
     for contrast in contrasts:
@@ -186,7 +178,7 @@ def ranking_values(ranking: Ranking, panel: PanelFigures | None = None) -> dict[
 
 
 def count_values(ranking: Ranking, share: float) -> dict[str, int | float | None]:
-    """How many a share takes, its band, how many random ones it takes, and what as many random ones explain."""
+    """How many a share takes, its band, how many random ones, and what as many random ones explain."""
     count, low, high = ranking.count(share)
     chance = None if count is None else ranking.random_at(count)
     counts = {"count": count, "low": low, "high": high}
@@ -237,7 +229,7 @@ def _name(share: float) -> str:
 
 
 def _short(protocol: Protocol) -> str:
-    """How positions are told apart, and whether the order is measured; the MLPs stand in the table's title."""
+    """How positions are told apart, and whether the order is measured; the table's title has the MLPs."""
     return f"{protocol.positions}{'' if protocol.order == 'exact' else ', estimated order'}"
 
 
@@ -247,7 +239,7 @@ def _with_band(ranking: Ranking, share: float) -> str:
 
 
 def _number(count: int | None) -> str:
-    return _NEVER if count is None else f"{count:,}"
+    return "never" if count is None else f"{count:,}"
 
 
 def _ratio(ratio: float | None) -> str:
