@@ -1,4 +1,4 @@
-"""The Graphviz diagram: what it says, that it is always drawn, and that a token never becomes anything but text."""
+"""The Graphviz diagram: what it says, that it is always drawn, and that a token stays text."""
 
 from __future__ import annotations
 

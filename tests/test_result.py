@@ -1,4 +1,4 @@
-"""A circuit survives the disk unchanged, refuses what is not whole, answers questions, and becomes a graph."""
+"""A circuit survives the disk unchanged, refuses what is not whole, answers questions, becomes a graph."""
 
 from __future__ import annotations
 

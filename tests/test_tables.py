@@ -1,4 +1,4 @@
-"""A circuit prints itself: everything that was measured is said, and nothing in a token can do anything but be read."""
+"""A circuit prints itself: all that was measured is said, and a token can do nothing but be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures and tables of results: pure functions over records. Names are imported when they are first used."""
+"""Pictures and tables of results: pure functions over records. Names are imported when first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final

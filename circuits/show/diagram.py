@@ -9,10 +9,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise, product
-from typing import TYPE_CHECKING, Any, Final
+from itertools import accumulate, product
+from typing import TYPE_CHECKING, Final
 
 from circuits.show import canvas
 from circuits.show.canvas import Area, Font, draw_box, width_of, write
@@ -215,24 +214,17 @@ def _draw_ties(
 ) -> None:
     """A line from each of its tokens up to the box, through a lane at this x that ends at this height."""
     from matplotlib.patches import PathPatch
-
-    top = area.bottom - 13 - sentence.size
-    bends = [] if lane is None else [(lane[0], area.bottom - _WORDS - _TIE), lane]
-    look = {"edgecolor": box.colour, "linewidth": 0.6, "linestyle": (0, (3, 2)), "zorder": 0.5}
-    for x in map(sentence.x_of, box.positions):
-        if x is not None:
-            line = _curve([(x, top), *bends, (box.x, box.area.bottom)])
-            sheet.add_patch(PathPatch(line, fill=False, **look))
-
-
-def _curve(points: Sequence[tuple[float, float]]) -> Any:
-    """A path that leaves and reaches every point upright."""
     from matplotlib.path import Path
 
-    path = [points[0]]
-    for (x0, y0), (x1, y1) in pairwise(points):
-        path += [(x0, (y0 + y1) / 2), (x1, (y0 + y1) / 2), (x1, y1)]
-    return Path(path, [Path.MOVETO] + [Path.CURVE4] * (len(path) - 1))
+    bends = [] if lane is None else [(lane[0], area.bottom - _WORDS - _TIE), lane]
+    look = {"edgecolor": box.colour, "linewidth": 0.6, "linestyle": (0, (3, 2)), "zorder": 0.5}
+    for x in (x for x in map(sentence.x_of, box.positions) if x is not None):
+        curve = [(x, area.bottom - 13 - sentence.size)]
+        for x1, y1 in (*bends, (box.x, box.area.bottom)):  # it leaves and reaches every point upright
+            x0, middle = curve[-1][0], (curve[-1][1] + y1) / 2
+            curve += [(x0, middle), (x1, middle), (x1, y1)]
+        codes = [Path.MOVETO] + [Path.CURVE4] * (len(curve) - 1)
+        sheet.add_patch(PathPatch(Path(curve, codes), fill=False, **look))
 
 
 def _draw_arrow(sheet: Axes, scene: Scene, row: list[Box], end: Box, area: Area) -> None:

@@ -52,7 +52,6 @@ _EDGE: Final = {"fontname": SVG_FONT, "fontsize": "9", "fontcolor": INK, "color"
 _BOX: Final = {"shape": "box", "style": "rounded,filled", "margin": "0.12,0.07"}
 _TIE: Final = {"style": "dashed", "arrowhead": "none", "penwidth": "0.8", "weight": "4"}
 _STREAM: Final = {"style": "solid", "arrowhead": "none", "penwidth": "1.4", "weight": "1"}
-_BARE: Final = 'BORDER="0" CELLBORDER="0" CELLSPACING="0"'
 
 
 def to_dot(circuit: Circuit, *, share: float | None = None, maps: bool = True) -> str:
@@ -120,8 +119,8 @@ def _add_arrow(page: graphviz.Digraph, start: str, end: str, mapping: dict[str, 
     ink, colour = (INK, RED) if front else (MUTED, shade(0.7))
     names = name_rows(list(mapping["heads"]), most=_MOST_NAMES)
     lines = [_font(mapping["label"], ink, 9, bold=front), *(_font(row, ink, 9) for row in names)]
-    margin = '<TD WIDTH="8"></TD>'
-    label = _table([f"<TR>{margin}<TD>{line}</TD>{margin}</TR>" for line in lines], padding=1)
+    margin = _cell(look='WIDTH="8"')
+    label = _table([[margin, _cell(line), margin] for line in lines])
     width = f"{0.8 + 4 * min(abs(mapping['total']), 1.2):.2f}"
     page.edge(start, end, label=f"<{label}>", color=colour, penwidth=width, weight="3" if front else "1")
 
@@ -134,10 +133,10 @@ def _sentence(scene: Scene, shown: Sequence[int | None]) -> str:
     for position in shown:
         is_key = scene.is_key(position)
         text = "…" if position is None else spell(scene.circuit.prompt.words[position])
-        port, number = ("", "") if position is None else (f' PORT="p{position}"', str(position))
-        words.append(f"<TD{port}>{_font(text, RED if is_key else INK, 13)}</TD>")
-        numbers.append(f'<TD CELLPADDING="0">{_font(number, RED if is_key else MUTED, 8)}</TD>')
-    return _table([f"<TR>{''.join(words)}</TR>", f"<TR>{''.join(numbers)}</TR>"], padding=5)
+        port, number = ("", "") if position is None else (f'PORT="p{position}"', str(position))
+        words.append(_cell(_font(text, RED if is_key else INK, 13), port))
+        numbers.append(_cell(_font(number, RED if is_key else MUTED, 8), 'CELLPADDING="0"'))
+    return _table([words, numbers], padding=5)
 
 
 def _maps(scene: Scene) -> str:
@@ -145,62 +144,57 @@ def _maps(scene: Scene) -> str:
     assert scene.cell is not None
     length, heads = len(scene.circuit.prompt), scene.carriers[:_MOST_MAPS]
     kept = kept_positions(length, (*scene.cell, 0), most=_LONGEST_MAP, reach=2)
-    tiles = [_tile(scene.circuit.pattern(head), head, kept, scene.cell) for head in heads]
-    span = min(len(tiles), _MAPS_IN_A_ROW) + 1
-    whole_row = f'<TR><TD COLSPAN="{span}">%s</TD></TR>'
-    lines = [whole_row % _font(scene.caption, RED, 11, bold=True)]
+    tiles = [_cell(_tile(scene.circuit.pattern(head), head, kept, scene.cell)) for head in heads]
+    across = f'COLSPAN="{min(len(tiles), _MAPS_IN_A_ROW) + 1}"'
+    rows = [[_cell(_font(scene.caption, RED, 11, bold=True), across)]]
     for start in range(0, len(tiles), _MAPS_IN_A_ROW):
-        cells = ["" if start else _cross(), *tiles[start : start + _MAPS_IN_A_ROW]]
-        cells += [""] * (span - len(cells))
-        lines.append(f"<TR>{''.join(f'<TD>{cell}</TD>' for cell in cells)}</TR>")
-    if scene.more(_MOST_MAPS):
-        lines.append(whole_row % _font(scene.more(_MOST_MAPS), MUTED, 9))
-    return _table(lines, padding=4)
+        rows.append([_cell("" if start else _cross()), *tiles[start : start + _MAPS_IN_A_ROW]])
+    rows += [[_cell(_font(scene.more(_MOST_MAPS), MUTED, 9), across)]] if scene.more(_MOST_MAPS) else []
+    return _table(rows, padding=4)
 
 
 def _tile(pattern: np.ndarray, name: str, kept: Sequence[int | None], cell: tuple[int, int]) -> str:
     """One head's map with its name below; a gap between positions is a thin line."""
     side = max(2, min(9, _MAP_SIZE // len(kept)))
-    sizes = {position: 1 if position is None else side for position in kept}
-    rows = []
+    sizes, rows = {position: 1 if position is None else side for position in kept}, []
     for query in reversed(kept):
-        height = f'HEIGHT="{sizes[query]}"'
-        cells = [f'WIDTH="{sizes[key]}" {height}{_fill(pattern, query, key, cell)}' for key in kept]
-        rows.append(f"<TR>{''.join(f'<TD {look}></TD>' for look in cells)}</TR>")
+        row = []
+        for key in kept:
+            colour = LINE
+            if query is not None and key is not None:
+                weight = round(float(pattern[query, key]) * 64) / 64
+                colour = RED if (key, query) == cell else shade(weight)
+            fill = "" if colour == PAPER else f' BGCOLOR="{colour}"'
+            row.append(_cell(look=f'WIDTH="{sizes[key]}" HEIGHT="{sizes[query]}"{fill}'))
+        rows.append(row)
     length = sum(sizes[position] for position in kept) + 2
-    look = f'BORDER="1" COLOR="{LINE}" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0" {_fixed(length)}'
-    return _table([_row(f"<TABLE {look}>{''.join(rows)}</TABLE>"), _row(_font(name, INK, 9))], padding=1)
-
-
-def _fill(pattern: np.ndarray, query: int | None, key: int | None, cell: tuple[int, int]) -> str:
-    if query is None or key is None:
-        return f' BGCOLOR="{LINE}"'
-    colour = RED if (key, query) == cell else shade(round(float(pattern[query, key]) * 64) / 64)
-    return "" if colour == PAPER else f' BGCOLOR="{colour}"'
+    grid = _table(rows, border=1, padding=0, look=f'COLOR="{LINE}" {_fixed(length)}')
+    return _table([[_cell(grid)], [_cell(_font(name, INK, 9))]])
 
 
 def _cross() -> str:
     """How maps are to be read, as a small corner with its letters: queries run up, keys to the right."""
-    corner = f'<TD {_fixed(16)} BORDER="1" COLOR="{MUTED}" SIDES="LB"></TD>'
-    query, key = (f"<TD {_fixed(12)}>{_font(letter, MUTED, 9)}</TD>" for letter in "QK")
-    empty = "<TD></TD>"
-    rows = ((query, empty, empty), (empty, corner, empty), (empty, empty, key))
-    lines = "".join(f"<TR>{''.join(row)}</TR>" for row in rows)
-    return f'<TABLE {_BARE} CELLPADDING="0" {_fixed(40)}>{lines}</TABLE>'
+    query, key = (_cell(_font(letter, MUTED, 9), _fixed(12)) for letter in "QK")
+    corner, empty = _cell(look=f'{_fixed(16)} BORDER="1" COLOR="{MUTED}" SIDES="LB"'), _cell()
+    rows = [[query, empty, empty], [empty, corner, empty], [empty, empty, key]]
+    return _table(rows, padding=0, look=_fixed(40))
 
 
 def _lines(lines: Sequence[str], colour: str) -> str:
     title, *rest = lines
     fonts = [_font(title, colour, 11, bold=True), *(_font(line, MUTED, 9) for line in rest)]
-    return _table([_row(line) for line in fonts], padding=1)
+    return _table([[_cell(line)] for line in fonts])
 
 
-def _table(rows: list[str], *, padding: int) -> str:
-    return f'<TABLE {_BARE} CELLPADDING="{padding}">{"".join(rows)}</TABLE>'
+def _table(rows: list[list[str]], *, border: int = 0, padding: int = 1, look: str = "") -> str:
+    """Cells in rows, as Graphviz's HTML."""
+    lines = "".join(f"<TR>{''.join(row)}</TR>" for row in rows)
+    look = f'BORDER="{border}" CELLBORDER="0" CELLSPACING="0" CELLPADDING="{padding}" {look}'.rstrip()
+    return f"<TABLE {look}>{lines}</TABLE>"
 
 
-def _row(cell: str) -> str:
-    return f"<TR><TD>{cell}</TD></TR>"
+def _cell(content: str = "", look: str = "") -> str:
+    return f"<TD {look}>{content}</TD>" if look else f"<TD>{content}</TD>"
 
 
 def _fixed(side: int) -> str:

@@ -13,10 +13,12 @@ from circuits.heads import Head
 from circuits.show.scene import to_graph
 from circuits.tracing.records import Circuit
 
+_QK_PARTS: Final = ("pair_wise_contributors", "top_q_marginal_contributors", "top_k_marginal_contributors")
+
 
 def to_node_link(circuit: Circuit) -> str:
     """networkx's own JSON: read it with `networkx.node_link_graph`."""
-    return _json(nx.node_link_data(to_graph(circuit), edges="links"))
+    return to_json(nx.node_link_data(to_graph(circuit), edges="links"))
 
 
 def to_graphml(circuit: Circuit) -> str:
@@ -29,7 +31,7 @@ def to_graphml(circuit: Circuit) -> str:
                 attributes[name] = to_json(value, indent=None)
             elif isinstance(value, str):
                 attributes[name] = escaped(value)  # XML has no way to say a control character
-    return "\n".join(nx.generate_graphml(graph)) + "\n"
+    return "\n".join(nx.generate_graphml(graph))
 
 
 def to_eap(circuit: Circuit) -> str:
@@ -43,14 +45,12 @@ def to_eap(circuit: Circuit) -> str:
     names = [_eap_name(Head(layer, head)) for layer in range(source.layers) for head in range(source.heads)]
     mlps = [f"m{layer}" for layer in range(source.layers)]
     nodes = {"input": True} | {name: name in kept for name in names} | dict.fromkeys([*mlps, "logits"], True)
-    edges = {f"{name}->logits": (strongest.get(name, 0.0), name in kept) for name in names}
-    size = {"n_layers": source.layers, "n_heads": source.heads}
-    stored = {
-        "cfg": size | {"parallel_attn_mlp": source.parallel, "d_model": source.width},
-        "nodes": {name: {"in_graph": in_graph} for name, in_graph in nodes.items()},
-        "edges": {name: {"score": score, "in_graph": in_graph} for name, (score, in_graph) in edges.items()},
-    }
-    return _json(stored)
+    scores = {name: {"score": strongest.get(name, 0.0), "in_graph": name in kept} for name in names}
+    edges = {f"{name}->logits": score for name, score in scores.items()}
+    config: dict[str, int | bool] = {"n_layers": source.layers, "n_heads": source.heads}
+    config |= {"parallel_attn_mlp": source.parallel, "d_model": source.width}
+    marked = {name: {"in_graph": in_graph} for name, in_graph in nodes.items()}
+    return to_json({"cfg": config, "nodes": marked, "edges": edges})
 
 
 def _eap_name(head: Head) -> str:
@@ -68,9 +68,11 @@ def to_neuronpedia(circuit: Circuit) -> str:
     for mapping in circuit.mappings:
         for head in mapping.carriers(circuit.share):
             effect, name = mapping.effect_of(head).effect, f"{head.layer + 1}_{head.index}_{mapping.query}"
-            node = nodes.setdefault(name, _np_head(name, head, mapping.query))
+            # Layers count from 1, as the viewer needs; `unknown` keeps it from fetching details.
+            node = _np_node(name, str(head.layer + 1), mapping.query, "unknown", str(head))
+            pairs = nodes.setdefault(name, node | {"qk_tracing_results": {part: [] for part in _QK_PARTS}})
             pair = [embedded[mapping.query], embedded[mapping.key], effect]
-            node["qk_tracing_results"]["pair_wise_contributors"].append(pair)
+            pairs["qk_tracing_results"]["pair_wise_contributors"].append(pair)
             links.append({"source": embedded[mapping.key], "target": name, "weight": effect})
             links.append({"source": name, "target": logit, "weight": effect})
     text = f'Output "{circuit.metric.answer_text}" (p={probability:.3f})'
@@ -81,23 +83,12 @@ def to_neuronpedia(circuit: Circuit) -> str:
     metadata = {"slug": slug, "scan": circuit.source.name}
     metadata |= {"prompt_tokens": list(prompt.words), "prompt": prompt.text}
     query = {"linkType": "both", "pinnedIds": [], "clickedId": logit, "supernodes": [], "sg_pos": ""}
-    return _json({"metadata": metadata, "qParams": query, "nodes": list(nodes.values()), "links": links})
+    return to_json({"metadata": metadata, "qParams": query, "nodes": list(nodes.values()), "links": links})
 
 
 def _np_node(name: str, layer: str, position: int, kind: str, text: str) -> dict[str, Any]:
     node = {"node_id": name, "jsNodeId": name, "feature": None, "layer": layer}
     return node | {"ctx_idx": position, "feature_type": kind, "clerp": text}
-
-
-def _np_head(name: str, head: Head, position: int) -> dict[str, Any]:
-    """Layers count from 1, as the viewer needs a number ≥ 1; `unknown` keeps it from fetching details."""
-    parts = ("pair_wise_contributors", "top_q_marginal_contributors", "top_k_marginal_contributors")
-    results = {"qk_tracing_results": {part: [] for part in parts}}
-    return _np_node(name, str(head.layer + 1), position, "unknown", str(head)) | results
-
-
-def _json(value: Any) -> str:
-    return to_json(value) + "\n"
 
 
 EXPORTS: Final[dict[str, tuple[str, Callable[[Circuit], str]]]] = {  # name -> (file ending, writer)
@@ -109,7 +100,7 @@ EXPORTS: Final[dict[str, tuple[str, Callable[[Circuit], str]]]] = {  # name -> (
 
 
 def export(circuit: Circuit, to: str) -> str:
-    """The circuit in another tool's format."""
+    """The circuit in another tool's format, as the text of a file."""
     if to not in EXPORTS:
         raise FileError(f"no format {to!r}; there are {', '.join(EXPORTS)}")
-    return EXPORTS[to][1](circuit)
+    return EXPORTS[to][1](circuit) + "\n"

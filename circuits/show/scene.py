@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from circuits.errors import escaped
@@ -170,22 +171,15 @@ def _add_nodes(graph: nx.MultiDiGraph, circuit: Circuit) -> dict[int, str | None
 
 def _arrange(graph: nx.MultiDiGraph, key: str | None) -> None:
     """Number the boxes from left to right and, for where not all fit, the key's first, then the deepest."""
-
-    def across(name: str) -> tuple[float, int]:
-        positions = graph.nodes[name]["positions"]
-        return sum(positions) / len(positions), positions[-1]
-
-    def depth(name: str) -> tuple[float, ...]:
-        node = graph.nodes[
-            name
-        ]  # where depth and effect are equal up to rounding, the later token comes first
-        deepest = max(node["layers"], default=-1)
-        return name != key, -deepest, -round(node["effect"], 2), -node["positions"][-1]
-
-    boxes = [name for name, node in graph.nodes.items() if node["box"]]
-    for attribute, place in (("order", across), ("rank", depth)):
-        for number, name in enumerate(sorted(boxes, key=place)):
-            graph.nodes[name][attribute] = number
+    nodes = graph.nodes
+    boxes = [name for name in nodes if nodes[name]["box"]]
+    last = {name: nodes[name]["positions"][-1] for name in boxes}
+    depth = {name: max(nodes[name]["layers"], default=-1) for name in boxes}
+    effect = {name: round(nodes[name]["effect"], 2) for name in boxes}
+    across = sorted(boxes, key=lambda name: (fmean(nodes[name]["positions"]), last[name]))
+    kept = sorted(boxes, key=lambda name: (name == key, depth[name], effect[name], last[name]), reverse=True)
+    for name in boxes:
+        nodes[name].update(order=across.index(name), rank=kept.index(name))
 
 
 def _arrows(circuit: Circuit, node_of: dict[int, str | None]) -> dict[tuple[int, int], int]:
