@@ -42,7 +42,7 @@ from circuits.cli.tasks import TASKS, about_tasks, compare_tasks, rank_command, 
 from circuits.cli.terminal import progress, say, say_files, say_json
 from circuits.errors import PromptError
 from circuits.files import write_folder
-from circuits.show.figure import FORMATS, draw_files, fill_with_one, fill_with_several, put
+from circuits.show import FORMATS
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
@@ -194,6 +194,7 @@ def compare(
 ) -> None:
     """Set models side by side on one mapping or on whole tasks."""
     from circuits.models.load import load
+    from circuits.show.figure import fill_with_several
     from circuits.show.tables import comparison_block
     from circuits.tracing.trace import trace as trace_mapping
 
@@ -246,6 +247,7 @@ def compare(
 @JSON
 def render(path: Path, formats: tuple[str, ...], share: float, output: Path | None, as_json: bool) -> None:
     """Draw a saved circuit as figures, a page and a Graphviz file."""
+    from circuits.show.figure import draw_files
     from circuits.tracing.records import Circuit
 
     known = Circuit.load(path)
@@ -265,6 +267,7 @@ def export(path: Path, to: str, output: Path | None, as_json: bool) -> None:
     """Write a saved circuit in the format of another tool."""
     from circuits.show.export import EXPORTS
     from circuits.show.export import export as exported
+    from circuits.show.figure import put
     from circuits.tracing.records import Circuit
 
     text = exported(Circuit.load(path), to)
@@ -288,6 +291,7 @@ main.add_command(sweep_command)
 
 def _answer(found: Circuit, output: Path | None, *, share: float, open_page: bool, as_json: bool) -> None:
     """Write the files first, so that a circuit is printed only if all went well."""
+    from circuits.show.figure import fill_with_one
     from circuits.show.tables import circuit_blocks
 
     written = _written(output, open_page, lambda room: fill_with_one(room, found, share))

@@ -11,7 +11,7 @@ import click
 
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.files import check_folder
-from circuits.show.figure import FORMATS
+from circuits.show import FORMATS
 from circuits.tracing.records import SHARE
 
 

@@ -18,7 +18,6 @@ from circuits.cli.options import JSON, MODEL, PATH, WORDS, options, to_folder
 from circuits.cli.terminal import progress, say, say_files, say_json
 from circuits.errors import NoPairError, PromptError
 from circuits.files import SIGNATURE, to_json, write_folder
-from circuits.show.figure import put
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -230,6 +229,7 @@ def to_names(given: Sequence[str]) -> list[str]:
 
 def _fill_with_ranking(room: Path, found: Ranking, panel: PanelFigures, model: Model, prompt: Prompt) -> None:
     from circuits.show import head_grid, keep_curves, save_figure
+    from circuits.show.figure import put
     from circuits.show.grids import ranking_panel
     from circuits.show.task_tables import ranking_values
     from circuits.tasks.contrasts import heads_of, maps_of
@@ -252,6 +252,7 @@ def _fill_with_contrasts(room: Path, found: Sequence[Contrast]) -> None:
 
 def _fill_with_contrast(room: Path, found: Contrast) -> None:
     from circuits.show import contrast_grid, keep_curves, save_figure
+    from circuits.show.figure import put
     from circuits.show.task_tables import contrast_values, ranking_values
 
     room.mkdir(exist_ok=True)

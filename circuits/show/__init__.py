@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from circuits.show.page import to_page
     from circuits.show.scene import to_graph
 
-__all__ = ["Panel", "contrast_grid", "draw", "effect_map", "head_grid", "keep_curves", "mapping_figure"]
-__all__ += ["save_figure", "to_dot", "to_graph", "to_page", "to_panel"]
+__all__ = ["FORMATS", "Panel", "contrast_grid", "draw", "effect_map", "head_grid", "keep_curves"]
+__all__ += ["mapping_figure", "save_figure", "to_dot", "to_graph", "to_page", "to_panel"]
 
+FORMATS: Final = ("svg", "png", "pdf", "html", "dot")  # of the files that `figure.draw_files` draws
 _HOMES: Final = {
     "canvas": ("save_figure",),
     "curves": ("keep_curves",),

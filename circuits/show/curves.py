@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -132,7 +133,7 @@ def _draw_marks(ax: Axes, rankings: Sequence[Ranking], share: float) -> None:
         ax.axhline(level, color=LINE, linewidth=0.6, zorder=1)
     across = ax.transData + ax.transAxes.inverted()  # from a count to 0…1 across the plot
     counts = [ranking.count(share) for ranking in rankings]
-    places = [None if count is None else across.transform((count, 0))[0] for count, *_ in counts]
+    places = [across.transform((math.nan if count is None else count, 0))[0] for count, *_ in counts]
     for row, ((count, low, high), colour, mark) in enumerate(zip(counts, _COLOURS, _MARKS, strict=False)):
         if count is None:
             continue
@@ -153,9 +154,9 @@ def _mark(shape: str) -> dict[str, Any]:
     return {"marker": shape, "markersize": 4, "markeredgecolor": PAPER}
 
 
-def _free_side(place: float, others: Sequence[float | None]) -> int:
+def _free_side(place: float, others: Sequence[float]) -> int:
     """On which side of its line a number has space: right (1), or left (-1) near the edge or another line."""
-    crowded = any(other is not None and 0 < other - place < 0.12 for other in others)
+    crowded = any(0 < other - place < 0.12 for other in others)
     return -1 if place > 0.85 or (crowded and place > 0.05) else 1
 
 

@@ -24,8 +24,8 @@ def to_node_link(circuit: Circuit) -> str:
 def to_graphml(circuit: Circuit) -> str:
     """GraphML for Gephi, yEd and Cytoscape; lists become text, because it has scalars only."""
     graph = to_graph(circuit)
-    nodes, edges = (part(data=True) for part in (graph.nodes, graph.edges))
-    for attributes in (graph.graph, *(node for _, node in nodes), *(edge for *_, edge in edges)):
+    nodes, edges = graph.nodes.values(), (edge for *_, edge in graph.edges(data=True))
+    for attributes in (graph.graph, *nodes, *edges):
         for name, value in attributes.items():
             if isinstance(value, list | dict | tuple):
                 attributes[name] = to_json(value, indent=None)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from circuits.show import canvas
+from circuits.show import FORMATS, canvas
 from circuits.show.canvas import Area, Tiles, draw_box, draw_tiles, save_figure, width_of, write
 from circuits.show.diagram import draw_diagram, least_height
 from circuits.show.dot import to_dot
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from circuits.tracing.records import Circuit
 
-FORMATS: Final = ("svg", "png", "pdf", "html", "dot")
 _PAD: Final = 9.0
 _TITLE: Final = 22.0  # the height of a title
 _NAMES: Final = 11.0  # the height of a row of names
