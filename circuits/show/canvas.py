@@ -258,7 +258,10 @@ def draw_tiles(
     for number, weights in enumerate(maps):
         row, column = divmod(number, tiles.across)
         top, left = row * (pixels + below), column * (pixels + gap)
-        picture[top : top + pixels, left : left + pixels] = _resized(weights[::-1], pixels)
+        shown = np.array(weights, dtype=float)
+        if cell is not None:
+            shown[cell[::-1]] = 0  # nothing dark is left around the red
+        picture[top : top + pixels, left : left + pixels] = _resized(shown[::-1], pixels)
     right = tiles.x + across * (tiles.side + tiles.gap) - tiles.gap
     bottom = tiles.y + rows * (tiles.side + tiles.below) - tiles.below
     sheet.imshow(_palette()[picture], extent=(tiles.x, right, bottom, tiles.y), **_IMAGE)
@@ -306,12 +309,11 @@ def _pixels_of(maps: Sequence[np.ndarray]) -> int:
 
 def _resized(weights: np.ndarray, pixels: int) -> np.ndarray:
     """A map as 0…255 on a square of `pixels`; where several weights share a pixel the largest is shown."""
-    length, shown = len(weights), np.asarray(weights, dtype=float)
-    if length > pixels:
-        starts = np.linspace(0, length, pixels, endpoint=False).astype(int)
-        shown = np.maximum.reduceat(np.maximum.reduceat(shown, starts, axis=0), starts, axis=1)
-    nearest = np.arange(pixels) * len(shown) // pixels
-    return (np.clip(shown[np.ix_(nearest, nearest)], 0, 1) * 255).round().astype(np.uint8)
+    if len(weights) > pixels:
+        starts = np.linspace(0, len(weights), pixels, endpoint=False).astype(int)
+        weights = np.maximum.reduceat(np.maximum.reduceat(weights, starts, axis=0), starts, axis=1)
+    nearest = np.arange(pixels) * len(weights) // pixels
+    return (np.clip(weights[np.ix_(nearest, nearest)], 0, 1) * 255).round().astype(np.uint8)
 
 
 def _square(x: float, y: float, side: float) -> list[tuple[float, float]]:

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,6 +100,10 @@ def _add_boxes(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]
         for position in node["positions"]:
             if position in shown:
                 page.edge(f"sentence:p{position}:n", f"{name}:s", color=colour, **_TIE)
+    targets = {end for _, end, _ in scene.arrows}
+    with page.subgraph(graph_attr={"rank": "same"}) as row:  # those that no arrow lifts, from left to right
+        for start, end in pairwise(name for name, _ in scene.boxes if name not in targets):
+            row.edge(start, end, style="invis")
     label = f"<{_lines(scene.graph.nodes[OUTPUT]['lines'], INK)}>"
     page.node(OUTPUT, label, color=INK, fillcolor=PAPER, penwidth="1.6", **_BOX)
     (start,) = scene.graph.predecessors(OUTPUT)

@@ -177,4 +177,4 @@ def _draw_effects(ax: Axes, values: np.ndarray, framed: tuple[Head, ...]) -> Non
     bar = ax.figure.colorbar(image, ax=ax, fraction=0.05, pad=0.03, aspect=25)
     bar.outline.set_linewidth(0.4)  # type: ignore[operator]
     bar.ax.tick_params(length=0, labelsize=SMALL)
-    bar.set_label("effect (share of the gap)", fontsize=SMALL)
+    bar.set_label("effect (share of the gap)", fontsize=SMALL, labelpad=4)
