@@ -44,10 +44,6 @@ _WEIGHTS: Final = (0.0, 0.2, 0.5, 0.75, 1.0)
 _EFFECTS: Final = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of the strongest
 ATTENTION: Final[Stops] = (*zip(_WEIGHTS, (PAPER, "#cfe0f1", "#74a9d8", "#2a6cae", BLUE), strict=True),)
 EFFECT: Final[Stops] = (*zip(_EFFECTS, ("#a04a00", "#f1a55a", PAPER, "#74a9d8", BLUE), strict=True),)
-_DARK_ATTENTION: Final = ("#171d26", "#223a5c", "#3a78bd", "#7fb4ec", "#dcecff")
-_DARK_EFFECT: Final = ("#ffb86b", "#a4621d", "#171d26", "#3a78bd", "#dcecff")
-ATTENTION_DARK: Final[Stops] = (*zip(_WEIGHTS, _DARK_ATTENTION, strict=True),)
-EFFECT_DARK: Final[Stops] = (*zip(_EFFECTS, _DARK_EFFECT, strict=True),)
 
 # Points, at the size of print. Nothing is smaller than SMALL.
 BODY: Final = 7.5

@@ -42,7 +42,7 @@ def keep_curves(
     titles: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The keep curves of one ranking, or of two of the same task and units, titled with the models' names."""
+    """The keep curves of one or two rankings of a task; `titles` are by default the models' names."""
     rankings = tuple(rankings) if isinstance(rankings, Sequence) else (rankings,)
     _check(rankings)
     names = tuple(titles) if titles is not None else tuple(ranking.model for ranking in rankings)
@@ -115,10 +115,7 @@ def _draw_curve(ax: Axes, ranking: Ranking, colour: str) -> None:
 
 
 def _points(curve: Curve, ranking: Ranking) -> tuple[np.ndarray, ...]:
-    """Sizes, means, lower and upper ends.
-
-    A logarithmic axis has no 0: there the curve starts at 1, on the line from 0 to the next size.
-    """
+    """Sizes, means, lower and upper ends; on a logarithmic axis, which has no 0, the sizes start at 1."""
     parts = (curve.sizes, curve.explained, curve.low, curve.high)
     sizes, *values = (np.array(part, dtype=float) for part in parts)
     if ranking.protocol.units != "edges":
@@ -131,9 +128,9 @@ def _draw_marks(ax: Axes, rankings: Sequence[Ranking], share: float) -> None:
     """A mark where the share is reached, its interval, and the count at its foot, one row above the other."""
     for level in (0, share):
         ax.axhline(level, color=LINE, linewidth=0.6, zorder=1)
-    across = ax.transData + ax.transAxes.inverted()  # from a count to 0…1 across the plot
+    to_axes = ax.transData + ax.transAxes.inverted()  # from a count to 0…1 across the plot
     counts = [ranking.count(share) for ranking in rankings]
-    places = [across.transform((math.nan if count is None else count, 0))[0] for count, *_ in counts]
+    across = [to_axes.transform((math.nan if count is None else count, 0))[0] for count, *_ in counts]
     for row, ((count, low, high), colour, mark) in enumerate(zip(counts, _COLOURS, _MARKS, strict=False)):
         if count is None:
             continue
@@ -142,7 +139,7 @@ def _draw_marks(ax: Axes, rankings: Sequence[Ranking], share: float) -> None:
         ax.plot(ends, [share, share], linewidth=2.2, zorder=5, **look)
         ax.plot([count, count], [0, share], color=colour, linewidth=0.6, zorder=1)
         ax.plot([count], [share], color=colour, markeredgewidth=0.6, zorder=6, **_mark(mark))
-        side = _free_side(places[row], [*places[:row], *places[row + 1 :]])
+        side = _free_side(across[row], [*across[:row], *across[row + 1 :]])
         look = {"fontsize": SMALL, "color": colour, "fontweight": "bold", "zorder": 7}
         look |= {"ha": "left" if side > 0 else "right", "va": "bottom"}
         look["bbox"] = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.8}
@@ -154,10 +151,10 @@ def _mark(shape: str) -> dict[str, Any]:
     return {"marker": shape, "markersize": 4, "markeredgecolor": PAPER}
 
 
-def _free_side(place: float, others: Sequence[float]) -> int:
+def _free_side(across: float, others: Sequence[float]) -> int:
     """On which side of its line a number has space: right (1), or left (-1) near the edge or another line."""
-    crowded = any(0 < other - place < 0.12 for other in others)
-    return -1 if place > 0.85 or (crowded and place > 0.05) else 1
+    crowded = any(0 < other - across < 0.12 for other in others)
+    return -1 if across > 0.85 or (crowded and across > 0.05) else 1
 
 
 def _draw_legend(ax: Axes, rankings: Sequence[Ranking], names: Sequence[str], share: float) -> None:

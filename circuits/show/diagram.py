@@ -126,8 +126,8 @@ def _fit(scene: Scene, area: Area) -> Sentence:
     all_words, sentence = scene.circuit.prompt.words, None
     for (most, longest), size in product(_LENGTHS, _SIZES):
         positions = scene.shown(most=most)
-        words = ["…" if at is None else spell(all_words[at], longest=longest) for at in positions]
-        numbers = ["" if at is None else str(at) for at in positions]
+        words = ["…" if each is None else spell(all_words[each], longest=longest) for each in positions]
+        numbers = ["" if each is None else str(each) for each in positions]
         texts = zip(words, numbers, strict=True)
         widths = [max(width_of(word, Font(size)), width_of(number, canvas.NAME)) for word, number in texts]
         free = area.width - sum(widths)

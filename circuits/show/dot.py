@@ -92,6 +92,8 @@ def draw(dot: str, to: str | Path) -> Path | bytes:
 
 
 def _add_boxes(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]) -> None:
+    import graphviz
+
     for name, node in scene.boxes:
         is_key = scene.ends is not None and name == scene.ends[0]
         colour = RED if is_key else MUTED
@@ -101,9 +103,10 @@ def _add_boxes(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]
             if position in shown:
                 page.edge(f"sentence:p{position}:n", f"{name}:s", color=colour, **_TIE)
     targets = {end for _, end, _ in scene.arrows}
-    with page.subgraph(graph_attr={"rank": "same"}) as row:  # those that no arrow lifts, from left to right
-        for start, end in pairwise(name for name, _ in scene.boxes if name not in targets):
-            row.edge(start, end, style="invis")
+    row = graphviz.Digraph(graph_attr={"rank": "same"})  # the boxes that no arrow lifts, from left to right
+    for start, end in pairwise(name for name, _ in scene.boxes if name not in targets):
+        row.edge(start, end, style="invis")
+    page.subgraph(row)
     label = f"<{_lines(scene.graph.nodes[OUTPUT]['lines'], INK)}>"
     page.node(OUTPUT, label, color=INK, fillcolor=PAPER, penwidth="1.6", **_BOX)
     (start,) = scene.graph.predecessors(OUTPUT)

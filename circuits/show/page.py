@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from circuits.tracing.records import Circuit, Mapping
 
 _SCRIPTS: Final = ("data.js", "diagram.js", "heads.js", "page.js")
-_SCALES: Final = ("ATTENTION", "ATTENTION_DARK", "EFFECT", "EFFECT_DARK")
 _COLOURS: Final = ("RED", "INK", "MUTED", "LINE")
 _MOST_BYTES: Final = 1_900_000  # of the page; what the numbers leave free is for the maps
 _LEAST_MAP_BYTES: Final = 100_000  # per circuit, before base64
@@ -55,7 +54,7 @@ def to_page(
     script = '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in _SCRIPTS) + "})();\n"
     allowed = f"style-src '{_hash(css)}'; script-src '{_hash(script)}'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    opened, scales = scenes[0].graph.graph["share"], {name: getattr(canvas, name) for name in _SCALES}
+    opened, scales = scenes[0].graph.graph["share"], {"ATTENTION": canvas.ATTENTION, "EFFECT": canvas.EFFECT}
     data = _embedded({"title": heading, "share": opened, "scales": scales, "circuits": packed})
     parts = {"title": html.escape(heading), "css": css, "script": script, "policy": html.escape(policy)}
     return Template(_asset("page.html")).substitute(parts, data=data, percent=round(opened * 100))

@@ -129,7 +129,7 @@ def _section_html(section: Section) -> str:
     head = f"<thead><tr>{names}</tr></thead>" if names else ""
     styles = [f'<td style="text-align:{side}">' for side in section.sides]
     rows = [zip(styles, map(html.escape, row), strict=True) for row in section.rows]
-    body = "".join(f"<tr>{''.join(f'{cell}{text}</td>' for cell, text in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(f'{start}{cell}</td>' for start, cell in row)}</tr>" for row in rows)
     return f"{text}<table>{head}<tbody>{body}</tbody></table>"
 
 
@@ -244,8 +244,9 @@ def _others(circuit: Circuit, mappings: Sequence[Mapping], share: float) -> Sect
     """The mappings behind the one in front, one row each, with the two controls that decide."""
     rows = []
     for mapping in mappings[:_MOST_MAPPINGS]:
-        known = mapping.controls
-        controls = ("", "") if known is None else (f"{known.random_p95:z.3f}", f"{known.sufficiency:z.2f}")
+        measured, controls = mapping.controls, ("", "")
+        if measured is not None:
+            controls = (f"{measured.random_p95:z.3f}", f"{measured.sufficiency:z.2f}")
         names = listed([str(head) for head in mapping.carriers(share)], most=6) or "none"
         numbers = (f"{mapping.total:z.3f}", f"{mapping.restore:z.3f}", f"{mapping.modulation(share):.0%}")
         rows.append((_ends(circuit, mapping), *numbers, names, *controls))

@@ -53,10 +53,10 @@ def _counts(ranking: Ranking) -> Section:
 
 def _strongest(ranking: Ranking, panel: PanelFigures) -> Section:
     count, listed, rows = ranking.count(SHARE)[0], ranking.ranked[:_MOST_UNITS], []
-    for place, ranked in enumerate(listed, 1):
+    for number, ranked in enumerate(listed, 1):
         head = ranked.unit if isinstance(ranked.unit, Head) else ranked.unit.head
         effect, band = f"{ranked.effect:z.3f}", f"[{ranked.low:z.3f}, {ranked.high:z.3f}]"
-        rows.append((str(place), visible(str(ranked.unit)), effect, band, str(panel.pattern(head))))
+        rows.append((str(number), visible(str(ranked.unit)), effect, band, str(panel.pattern(head))))
     marked = 0 if count is None else min(count, len(rows))
     columns = ("", "head" if ranking.protocol.units == "heads" else "edge", "effect", "95%", "map")
     cut = f", the first {len(listed)} of {len(ranking.ranked):,}" if len(ranking.ranked) > len(listed) else ""
