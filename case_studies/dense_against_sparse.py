@@ -8,8 +8,8 @@ for edges) are far below the published ones: the dense `mini` is already concent
 from pathlib import Path
 
 import circuits
-from circuits.show import contrast_grid, keep_curves, save_figure
-from circuits.show.task_tables import contrast_table
+from circuits.show import comparison_grid, keep_curves, save_figure
+from circuits.show.task_tables import task_comparison_table
 from circuits.tasks.task import TASKS
 
 HERE = Path(__file__).parent / "dense_against_sparse"
@@ -21,8 +21,8 @@ def main(tasks: tuple[str, ...] = TASKS, count: int | None = None) -> None:
     HERE.mkdir(exist_ok=True)
     models = [circuits.load(name) for name in MODELS]
     found = {task: circuits.compare(*models, task=task, count=count) for task in tasks}
-    print(contrast_table(list(found.values())))
-    for path in save_figure(contrast_grid(found[SHOWN]), HERE, name="heads", formats=("png", "svg")):
+    print(task_comparison_table(list(found.values())))
+    for path in save_figure(comparison_grid(found[SHOWN]), HERE, name="heads", formats=("png", "svg")):
         print(path)
     for units in ("heads", "edges"):
         curves = keep_curves(found[SHOWN].ranking(units))

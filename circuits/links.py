@@ -17,8 +17,8 @@ Progress = Callable[[str, int, int], None]  # what is under way, how much is don
 ABOVE: Final = {
     "to_text": "circuits.show.tables",
     "to_html": "circuits.show.tables",
-    "to_graph": "circuits.show.graph",
-    "routes": "circuits.show.graph",
+    "to_graph": "circuits.show.scene",
+    "routes": "circuits.show.scene",
     "measure_without": "circuits.tracing.circuit",
 }
 

@@ -34,7 +34,7 @@ from circuits.heads import Edge, Head
 from circuits.models import adapter, folder, hub, state_dict
 from circuits.prompts import Prompt, swap_words
 from circuits.show import to_dot, to_page
-from circuits.show.graph import EXPORTS, export
+from circuits.show.export import EXPORTS, export
 from circuits.sparsify.checkpoints import load_checkpoint, save_checkpoint
 from circuits.sparsify.text import read_texts
 from circuits.sweeps.lines import opened_lines

@@ -1,4 +1,4 @@
-"""Hand-written circuits to draw: figure B's planted circuit, its dense twin, hostile tokens, a deep model without BOS, an empty one."""
+"""Hand-written circuits to draw: figure B's, its dense twin, hostile tokens, a deep model, an empty one."""
 
 from __future__ import annotations
 

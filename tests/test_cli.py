@@ -19,8 +19,8 @@ from click.testing import CliRunner, Result
 from circuits import cli
 from circuits.cli.options import one_line
 from circuits.errors import FileError
-from circuits.show.files import write_folder
-from circuits.show.graph import EXPORTS, export
+from circuits.files import write_folder
+from circuits.show.export import EXPORTS, export
 from circuits.tracing import trace as discover
 from circuits.tracing.records import Circuit
 

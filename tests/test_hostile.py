@@ -35,7 +35,7 @@ from circuits.models.folder import read_marks
 from circuits.models.load import find, load
 from circuits.models.model import Model
 from circuits.prompts import Prompt, swap_words, to_prompt
-from circuits.show.graph import EXPORTS
+from circuits.show.export import EXPORTS
 from circuits.sparsify.checkpoints import load_checkpoint
 from circuits.sparsify.text import read_texts
 from circuits.tracing.records import Circuit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
 from itertools import pairwise
@@ -20,7 +21,7 @@ from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long,
 
 from circuits.errors import EdgeError, FileError, PromptError
 from circuits.heads import Head
-from circuits.show import style
+from circuits.show import canvas
 from circuits.show.canvas import save_figure
 from circuits.show.figure import mapping_figure
 from circuits.show.grids import Panel, effect_map, head_grid, to_panel
@@ -51,14 +52,14 @@ def test_a_grid_has_one_image_per_panel_and_one_for_the_scale() -> None:
     assert len(figure.axes[0].images) == 3
 
 
-def test_tiles_stand_nine_to_a_row_with_their_names_at_the_top_right() -> None:
+def test_tiles_stand_nine_to_a_row_with_their_names_at_the_lower_right() -> None:
     figure = head_grid(panel(61))
     names = [text for text in texts(figure) if text.get_text().startswith("L")]
     assert [text.get_text() for text in names] == [f"L{at // 12}H{at % 12}" for at in range(61)]
     assert len({round(text.get_position()[0], 3) for text in names}) == 9
     assert len({round(text.get_position()[1], 3) for text in names}) == 7
     assert {(text.get_horizontalalignment(), text.get_verticalalignment()) for text in names} == {
-        ("right", "top")
+        ("right", "baseline")
     }
 
 
@@ -69,13 +70,16 @@ def test_titles_stand_at_the_top_left_of_their_panels() -> None:
     assert titles["GPT2"][1] < titles["Sparse GPT2"][1]
 
 
-def test_the_upper_triangle_is_white_and_a_weight_of_one_is_dark_blue() -> None:
+def test_the_query_runs_up_the_triangle_below_is_white_and_a_weight_of_one_is_dark_blue() -> None:
     maps = np.eye(4)
     image = head_grid(Panel("one", (Head(0, 0),), (maps,))).axes[0].images[0].get_array()
     assert image is not None
     side = len(image)
-    assert np.asarray(image)[2, side - 3, :3].tolist() == [255, 255, 255]
-    assert "#" + bytes(np.asarray(image)[2, 2, :3].tolist()).hex() == style.BLUE
+    pixels = np.asarray(image)[..., :3]
+    for row, column in ((side - 3, side - 3), (2, 2)):
+        assert pixels[row, column].tolist() == [255, 255, 255]
+    for row, column in ((side - 3, 2), (2, side - 3)):  # query 0 and key 0 are in the lower left corner
+        assert "#" + bytes(pixels[row, column].tolist()).hex() == canvas.BLUE
 
 
 def test_nothing_is_smaller_than_six_points_in_a_grid_of_nine() -> None:
@@ -117,7 +121,7 @@ def test_the_map_of_effects_is_centred_at_zero_and_frames_the_carriers() -> None
     assert np.shape(np.asarray(image.get_array())) == (12, 12)
     framed = {(round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)) for patch in axes.patches}  # type: ignore[attr-defined]
     assert framed == {(head.layer, head.index) for head in CARRIERS}
-    assert {to_hex(patch.get_edgecolor()) for patch in axes.patches} == {style.RED}
+    assert {to_hex(patch.get_edgecolor()) for patch in axes.patches} == {canvas.RED}
 
 
 def test_effects_are_drawn_from_an_array_and_on_the_axes_given() -> None:
@@ -141,12 +145,12 @@ def test_figure_b_says_what_the_published_figure_says() -> None:
     assert {
         "GPT-2",
         "Sparse GPT-2",
-        "All heads map key pos 5 to query pos 8",
+        "These 5 of 144 heads map key 5 to query 8",
         "Modulated at 80% by",
         "Q",
         "K",
     } <= set(said)
-    assert {"L11-H7", "L10-H1", "L9-H7", "L9-H1", "L8-H6", "L11-H7 L10-H1 L9-H7", "L9-H1 L8-H6"} <= set(said)
+    assert {*map(str, CARRIERS), "L11H7 L10H1 L9H7", "L9H1 L8H6"} <= set(said)
     assert {
         "opposite",
         "layer 0-1",
@@ -159,21 +163,20 @@ def test_figure_b_says_what_the_published_figure_says() -> None:
     } <= set(said)
     assert "43 of 144 heads carry 80%" in said and "5 of 144 heads carry 80%" in said
     assert [word for word in said if word.isdigit()] == [str(at) for at in range(1, 9)]
-    assert sum(word.startswith("L") and "-H" in word and " " not in word for word in said) == 43 + 5
+    assert sum(re.fullmatch(r"L\d+H\d+", word) is not None for word in said) == 43 + 5
 
 
 def test_the_caption_and_the_key_are_red() -> None:
     red = {
         text.get_text()
         for text in texts(mapping_figure(dense(), planted()))
-        if to_hex(str(text.get_color())) == style.RED
+        if to_hex(str(text.get_color())) == canvas.RED
     }
-    assert red == {"All heads map key pos 5 to query pos 8", "large", "5"}
+    assert red == {"These 5 of 144 heads map key 5 to query 8", "large", "5"}
 
 
-@pytest.mark.parametrize("query_up", [False, True])
-def test_every_map_has_its_red_cell_in_the_row_of_the_query(query_up: bool) -> None:
-    figure = mapping_figure(planted(), query_up=query_up)
+def test_every_map_has_its_red_cell_in_the_row_of_the_query_counted_from_below() -> None:
+    figure = mapping_figure(planted())
     groups = {
         to_hex(tuple(np.ravel(c.get_facecolor())) or "none", keep_alpha=True): c
         for c in figure.axes[0].collections
@@ -181,14 +184,14 @@ def test_every_map_has_its_red_cell_in_the_row_of_the_query(query_up: bool) -> N
     }
     cells, frames = (
         [np.asarray(path.vertices) for path in groups[colour].get_paths()]
-        for colour in (f"{style.RED}ff", "#00000000")
+        for colour in (f"{canvas.RED}ff", "#00000000")
     )
     assert len(cells) == 5
     for cell, frame in zip(cells, frames, strict=True):
         (left, top), side = frame.min(axis=0), np.ptp(frame[:, 0])
         middle = (cell.min(axis=0) + cell.max(axis=0)) / 2
         assert int((middle[0] - left) / side * 9) == 5
-        assert int((middle[1] - top) / side * 9) == (0 if query_up else 8)
+        assert 8 - int((middle[1] - top) / side * 9) == 8
 
 
 @pytest.mark.parametrize(
@@ -230,7 +233,7 @@ def test_two_circuits_fill_a_page_of_two_columns_and_one_fills_its_right_half() 
 def test_a_key_without_a_span_and_a_query_in_the_middle_have_boxes_of_their_own() -> None:
     inner = mapping_of(2, 5, [(Head(3, 4), 0.4)], total=0.4, controls=False)
     said = words(mapping_figure(replace(planted(), mappings=(inner,), focus=(2, 5), spans=())))
-    assert {"pos 2", "pos 5", "One head maps key pos 2 to query pos 5"} <= set(said)
+    assert {"pos 2", "pos 5", "One of 144 heads maps key 2 to query 5"} <= set(said)
 
 
 def crowded(key: int, query: int) -> Circuit:

@@ -1,4 +1,4 @@
-"""The page: one safe file that holds the circuit's numbers, and, in a browser, answers to the mouse and to the keyboard."""
+"""The page: one safe file that holds the circuit's numbers and answers to the mouse and the keyboard."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,7 +193,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def show(browser: Browser, tmp_path: Path) -> Iterator[Any]:
-    """Open a page of these circuits; at the end nothing was complained of and nothing was asked for but the file."""
+    """Open a page of these circuits; at the end there was no complaint and no request but for the file."""
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     said: list[str] = []
     asked: list[str] = []
@@ -316,14 +317,42 @@ def test_hovering_a_head_shows_its_map_its_numbers_and_the_same_head_of_the_twin
 @pytest.mark.browser
 def test_a_map_is_painted_with_its_red_cell(show) -> None:
     page = show(planted())
-    assert pixel(page, 5, 8) == [214, 40, 57]
-    assert pixel(page, 8, 0) == [255, 255, 255]
+    assert pixel(page, 5, 0) == [214, 40, 57]  # query 8 is the uppermost row
+    assert pixel(page, 8, 8) == [255, 255, 255]
     page.emulate_media(color_scheme="dark")
     for _ in range(50):  # the page hears of the change with one of the next frames
-        if pixel(page, 8, 0) == [23, 29, 38]:
+        if pixel(page, 8, 8) == [23, 29, 38]:
             return
         page.wait_for_timeout(100)
     raise AssertionError("the map was not painted again for the dark")
+
+
+@pytest.mark.browser
+def test_the_mouse_reads_the_weight_of_the_cell_under_it_with_the_query_up(show) -> None:
+    page = show(planted())
+    box = page.locator(".inspector canvas").bounding_box()
+    cell = box["width"] / 9
+    for key, query in ((0, 0), (2, 7), (5, 8)):
+        page.mouse.move(box["x"] + (key + 0.5) * cell, box["y"] + box["height"] - (query + 0.5) * cell)
+        words = [scene.spell(planted().prompt.words[position]) for position in (key, query)]
+        weight = f"{planted().pattern(CARRIERS[0])[query, key]:.2f}"
+        reading = page.locator(".reading").inner_text()
+        assert reading == f"{words[0]} ({key}) → {words[1]} ({query}): weight {weight}"
+    assert page.locator(".corner").inner_text().split() == ["Q", "↑", "K", "→"]
+    queries = page.locator(".labels.queries span")
+    tops = {queries.nth(number).inner_text(): queries.nth(number).bounding_box()["y"] for number in (1, 5)}
+    assert tops["The"] > tops["large"]
+
+
+@pytest.mark.browser
+def test_the_page_opens_at_the_share_of_the_circuit(show) -> None:
+    first, *others = planted().mappings
+    assert first.controls is not None
+    measured = replace(first, controls=replace(first.controls, share=0.5))
+    page = show(replace(planted(), mappings=(measured, *others)))
+    assert names(page) == [str(head) for head in CARRIERS[:3]]
+    assert page.locator("#share").input_value() == "50"
+    assert page.locator("#share-value").inner_text() == "50%"
 
 
 @pytest.mark.browser
@@ -407,4 +436,4 @@ def test_on_paper_the_page_is_light_and_without_its_toolbar(show) -> None:
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert not page.locator(".toolbar").is_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert pixel(page, 8, 0) == [255, 255, 255]
+    assert pixel(page, 8, 8) == [255, 255, 255]

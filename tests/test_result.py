@@ -1,4 +1,4 @@
-"""A circuit survives the disk unchanged, refuses what is not whole, answers questions, and becomes a graph."""
+"""A circuit survives the disk unchanged, refuses what is not whole, answers questions, becomes a graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from render_samples import planted as sketch
 from circuits.errors import EdgeError, FileError, PromptError
 from circuits.heads import Edge, Head
 from circuits.models.load import load
-from circuits.show.graph import EXPORTS, OUTPUT, export, to_graph
+from circuits.show.export import EXPORTS, export
+from circuits.show.scene import OUTPUT, to_graph
 from circuits.tasks.compare import compare
 from circuits.tracing.circuit import circuit
 from circuits.tracing.records import SCHEMA, Circuit
@@ -194,8 +195,12 @@ def test_the_graph_is_acyclic_and_its_numbers_can_be_recomputed(
     for data in (*attention, *within):
         mapping = known.mapping(data["from_position"], data["to_position"])
         assert data["total"] == mapping.total
-        assert tuple(map(Head.parse, data["heads"])) == mapping.carriers()
-        assert max(data["heads"].values(), default=0.0) / data["total"] == pytest.approx(data["modulation"])
+        carriers = mapping.carriers(known.share)
+        assert tuple(map(Head.parse, data["heads"])) == tuple(map(Head.parse, data["joint"])) == carriers
+        assert data["heads"] == {str(head): mapping.effect_of(head).effect for head in carriers}
+        joint = [step.joint for step in mapping.path[: len(carriers)]]
+        assert list(data["joint"].values()) == joint
+        assert (joint[-1] if joint else 0.0) / data["total"] == pytest.approx(data["modulation"])
 
 
 def test_the_planted_figure_is_the_graph(measured: Circuit) -> None:

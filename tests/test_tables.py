@@ -1,4 +1,4 @@
-"""A circuit prints itself: everything that was measured is said, and nothing in a token can do anything but be read."""
+"""A circuit prints itself: all that was measured is said, and a token can do nothing but be read."""
 
 from __future__ import annotations
 
@@ -183,13 +183,13 @@ def test_a_notebook_without_graphviz_shows_the_tables_alone(monkeypatch: pytest.
 
 
 def test_two_models_are_compared_row_by_row() -> None:
-    (first, second) = tables.comparison_block([samples.dense(), samples.planted()], share=0.8).rows
+    (first, second) = tables.comparison_section([samples.dense(), samples.planted()], share=0.8).rows
     assert (first[0], first[2], second[0], second[2]) == ("GPT-2", "43", "Sparse GPT-2", "5")
     assert second[-1] == "1 head L10H1"
 
 
 def test_models_of_different_shape_have_no_overlap() -> None:
     assert (
-        tables.comparison_block([samples.deep(), samples.planted()], share=0.8).rows[1][-1]
+        tables.comparison_section([samples.deep(), samples.planted()], share=0.8).rows[1][-1]
         == "not comparable"
     )

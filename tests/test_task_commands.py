@@ -24,10 +24,11 @@ from circuits.errors import PromptError
 from circuits.heads import Head
 from circuits.models.load import load
 from circuits.show.canvas import save_figure
-from circuits.show.contrast import contrast_grid
 from circuits.show.curves import count_words, keep_curves
-from circuits.show.task_tables import contrast_blocks, ranking_blocks
-from circuits.show.text import plain
+from circuits.show.grids import comparison_grid
+from circuits.show.tables import plain
+from circuits.show.task_tables import task_comparison_sections, ranking_sections
+from circuits.show.tables import plain
 from circuits.tasks.compare import TaskComparison, compare
 from circuits.tasks.patterns import measure_panel
 from circuits.tasks.rank import rank
@@ -221,7 +222,7 @@ def test_rank_prints_counts_units_patterns_protocol_and_what_was_left_out(room: 
     model = load(room / "dense")
     task = to_task(model, room / "words.jsonl", count=4)
     ranking = rank(model, task, count=4)
-    assert text.rstrip() == plain(ranking_blocks(ranking, measure_panel(model, task)))
+    assert text.rstrip() == plain(ranking_sections(ranking, measure_panel(model, task)))
     flat = " ".join(text.split())
     assert (
         str(ranking.protocol) in flat
@@ -317,7 +318,7 @@ def test_a_comparison_tells_counts_ratio_overlap_and_patterns(found: TaskCompari
     counts = first.count(0.9)[0], second.count(0.9)[0]
     assert counts[0] and counts[1] and found.ratio("heads") == counts[0] / counts[1]
     assert found.overlap == tuple(head for head in heads_of(first) if head in heads_of(second))
-    text = plain(contrast_blocks([found]))
+    text = plain(task_comparison_sections([found]))
     for share in ("n80", "n90", "n95"):
         assert re.findall(rf"^(heads|edges) +{share} ", text, re.MULTILINE) == ["heads", "edges"]
     assert (
@@ -333,7 +334,7 @@ def test_a_comparison_tells_counts_ratio_overlap_and_patterns(found: TaskCompari
 
 
 def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(found: TaskComparison) -> None:
-    figure = contrast_grid(found, titles=("GPT2", "Sparse GPT2"))
+    figure = comparison_grid(found, titles=("GPT2", "Sparse GPT2"))
     words = [text.get_text() for text in figure.axes[0].texts]
     first, second = found.ranking("heads")
     assert [word for word in words if re.fullmatch(r"L\d+H\d+", word)] == [
@@ -350,12 +351,12 @@ def test_models_of_different_shape_are_not_set_side_by_side(found: TaskCompariso
     other = replace(
         found, panels=(found.panels[0], replace(found.panels[1], heads=found.panels[1].heads[:3]))
     )
-    assert other.overlap == () and "differ in shape" in plain(contrast_blocks([other]))
+    assert other.overlap == () and "differ in shape" in plain(task_comparison_sections([other]))
 
 
 def test_one_table_has_a_row_for_each_task_and_kind_of_unit(found: TaskComparison) -> None:
     short = replace(found, models=("mini", "mini-sparse"))
-    text = plain(contrast_blocks([short, replace(short, task="other")]))
+    text = plain(task_comparison_sections([short, replace(short, task="other")]))
     table = text.split("\n\n")[0].split("\n")[3:]
     assert [line.split()[:2] for line in table] == [
         ["words", "heads"],
@@ -429,7 +430,7 @@ def test_a_misspelt_task_is_told_before_any_other_is_ranked(
 
 def test_a_long_name_of_a_task_is_not_broken_in_the_table(found: TaskComparison) -> None:
     table = (
-        plain(contrast_blocks([replace(found, task="indirect_object"), found])).split("\n\n")[0].split("\n")
+        plain(task_comparison_sections([replace(found, task="indirect_object"), found])).split("\n\n")[0].split("\n")
     )
     assert sum(line.startswith("indirect_object ") for line in table) == 2 and all(
         len(line) <= 100 for line in table

@@ -41,7 +41,8 @@ from circuits.cli.sweep import sweep_command
 from circuits.cli.tasks import TASKS, about_tasks, compare_tasks, rank_command, to_names
 from circuits.cli.terminal import progress, say, say_files, say_json
 from circuits.errors import PromptError
-from circuits.show.files import FORMATS, draw_files, fill_with_one, fill_with_several, put, write_folder
+from circuits.files import write_folder
+from circuits.show import FORMATS
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
@@ -63,7 +64,7 @@ def main() -> None:
 def models(as_json: bool) -> None:
     """List the models known by name and whether each is here now."""
     from circuits import zoo
-    from circuits.show.text import Block
+    from circuits.show.tables import Section
 
     if as_json:
         fields = ("name", "size", "layers", "heads", "gated", "licence", "source", "here", "about")
@@ -75,7 +76,7 @@ def models(as_json: bool) -> None:
             (entry.name, entry.size, shape, gate, entry.licence, entry.source, "yes" if entry.here else "no")
         )
     return say(
-        Block(
+        Section(
             columns=("model", "size", "layers×heads", "gate", "licence", "source", "here"), rows=tuple(rows)
         )
     )
@@ -89,7 +90,7 @@ def tokens(model: str, prompt: str, as_json: bool) -> None:
     """Print the tokens of a prompt with their positions."""
     from circuits.models.load import load
     from circuits.prompts import to_prompt
-    from circuits.show.text import visible
+    from circuits.show.tables import visible
 
     with progress():
         read = to_prompt(load(model), prompt)
@@ -193,7 +194,8 @@ def compare(
 ) -> None:
     """Set models side by side on one mapping or on whole tasks."""
     from circuits.models.load import load
-    from circuits.show.tables import comparison_block
+    from circuits.show.figure import fill_with_several
+    from circuits.show.tables import comparison_section
     from circuits.tracing.trace import trace as trace_mapping
 
     wanted = [name.strip() for name in names.split(",") if name.strip()]
@@ -219,7 +221,7 @@ def compare(
     if as_json:
         say_json([_compared(found[0], each, share) for each in found])
     else:
-        say(comparison_block(found, share=share))
+        say(comparison_section(found, share=share))
     return say_files(written, aside=as_json, open_page=open_page)
 
 
@@ -245,6 +247,7 @@ def compare(
 @JSON
 def render(path: Path, formats: tuple[str, ...], share: float, output: Path | None, as_json: bool) -> None:
     """Draw a saved circuit as figures, a page and a Graphviz file."""
+    from circuits.show.figure import draw_files
     from circuits.tracing.records import Circuit
 
     known = Circuit.load(path)
@@ -262,14 +265,16 @@ def render(path: Path, formats: tuple[str, ...], share: float, output: Path | No
 @JSON
 def export(path: Path, to: str, output: Path | None, as_json: bool) -> None:
     """Write a saved circuit in the format of another tool."""
-    from circuits.show import graph
+    from circuits.show.export import EXPORTS
+    from circuits.show.export import export as exported
+    from circuits.show.figure import put
     from circuits.tracing.records import Circuit
 
-    text = graph.export(Circuit.load(path), to)
+    text = exported(Circuit.load(path), to)
     if output is None:
         return say_json({"format": to, "text": text}) if as_json else click.echo(text.encode(), nl=False)
     folder, name = (
-        (output, f"circuit{graph.EXPORTS[to][0]}") if output.is_dir() else (output.parent, output.name)
+        (output, f"circuit{EXPORTS[to][0]}") if output.is_dir() else (output.parent, output.name)
     )
     written = write_folder(folder, lambda room: put(room / name, text))
     return say_json({"files": list(map(str, written))}) if as_json else say_files(written)
@@ -286,13 +291,14 @@ main.add_command(sweep_command)
 
 def _answer(found: Circuit, output: Path | None, *, share: float, open_page: bool, as_json: bool) -> None:
     """Write the files first, so that a circuit is printed only if all went well."""
-    from circuits.show.tables import circuit_blocks
+    from circuits.show.figure import fill_with_one
+    from circuits.show.tables import circuit_sections
 
     written = _written(output, open_page, lambda room: fill_with_one(room, found, share))
     if as_json:
         click.echo(found.to_json().encode(), nl=False)
     else:
-        say(*circuit_blocks(found, share=share))
+        say(*circuit_sections(found, share=share))
     say_files(written, aside=as_json, open_page=open_page)
 
 

@@ -10,13 +10,14 @@ from typing import Any, Final
 import click
 
 from circuits.errors import CircuitsError, FileError, PromptError
-from circuits.show.files import FORMATS, check_folder
+from circuits.files import check_folder
+from circuits.show import FORMATS
 from circuits.tracing.records import SHARE
 
 
 def one_line(text: object) -> str:
     """Text on one line, without anything that a terminal would obey."""
-    from circuits.show.text import visible
+    from circuits.show.tables import visible
 
     return visible(" ".join(str(text).split()), longest=4000)
 

@@ -101,7 +101,7 @@ def _device(asked: str, local_rank: int) -> str:
 
 def _say(found: Sweep, *, as_json: bool) -> None:
     from circuits.cli.terminal import say, say_json
-    from circuits.show.text import Block, visible
+    from circuits.show.tables import Section, visible
 
     errors = found.errors
     if as_json:
@@ -121,7 +121,7 @@ def _say(found: Sweep, *, as_json: bool) -> None:
         if len(errors) > len(shown)
         else []
     )
-    say(Block(lines=(*lines, *shown, *more)))
+    say(Section(lines=(*lines, *shown, *more)))
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from click.core import ParameterSource
 from circuits.cli.options import JSON, MODEL, PATH, WORDS, options, to_folder
 from circuits.cli.terminal import progress, say, say_files, say_json
 from circuits.errors import NoPairError, PromptError
-from circuits.files import SIGNATURE, to_json
-from circuits.show.files import put, write_folder
+from circuits.files import SIGNATURE, to_json, write_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,7 +112,7 @@ def rank_command(
 ) -> None:
     """Rank the heads or edges of a task; say how many it takes."""
     from circuits.models.load import load
-    from circuits.show.task_tables import ranking_blocks, ranking_values
+    from circuits.show.task_tables import ranking_sections, ranking_values
     from circuits.tasks.patterns import measure_panel
     from circuits.tasks.rank import rank
     from circuits.tasks.task import PAIRS, to_task
@@ -131,7 +130,7 @@ def rank_command(
     if as_json:
         say_json(ranking_values(found, panel))
     else:
-        say(*ranking_blocks(found, panel))
+        say(*ranking_sections(found, panel))
     say_files(written, aside=as_json)
 
 
@@ -152,7 +151,7 @@ def compare_tasks(
     which a model can be asked nothing is told and left out.
     """
     from circuits.models.load import load
-    from circuits.show.task_tables import contrast_blocks, contrast_values
+    from circuits.show.task_tables import task_comparison_sections, task_comparison_values
     from circuits.tasks.compare import compare, to_same_task
     from circuits.tasks.ranking import UNITS
 
@@ -181,9 +180,9 @@ def compare_tasks(
     if output is not None:
         written = write_folder(output, lambda room: _fill_with_contrasts(room, found))
     if as_json:
-        say_json([contrast_values(each) for each in found])
+        say_json([task_comparison_values(each) for each in found])
     else:
-        say(*contrast_blocks(found))
+        say(*task_comparison_sections(found))
     say_files(written, aside=as_json)
 
 
@@ -229,7 +228,8 @@ def to_names(given: Sequence[str]) -> list[str]:
 
 def _fill_with_ranking(room: Path, found: Ranking, panel: PanelFigures, model: Model, prompt: Prompt) -> None:
     from circuits.show import head_grid, keep_curves, save_figure
-    from circuits.show.contrast import ranking_panel
+    from circuits.show.figure import put
+    from circuits.show.grids import ranking_panel
     from circuits.show.task_tables import ranking_values
     from circuits.tasks.patterns import maps_of
     from circuits.tasks.ranking import heads_of
@@ -251,17 +251,18 @@ def _fill_with_contrasts(room: Path, found: Sequence[TaskComparison]) -> None:
 
 
 def _fill_with_contrast(room: Path, found: TaskComparison) -> None:
-    from circuits.show import contrast_grid, keep_curves, save_figure
-    from circuits.show.task_tables import contrast_values, ranking_values
+    from circuits.show import comparison_grid, keep_curves, save_figure
+    from circuits.show.figure import put
+    from circuits.show.task_tables import task_comparison_values, ranking_values
 
     room.mkdir(exist_ok=True)
-    put(room / "comparison.json", _to_file(contrast_values(found)))
+    put(room / "comparison.json", _to_file(task_comparison_values(found)))
     for couple in found.rankings:
         units = couple[0].protocol.units
         for side, ranking in zip(("first", "second"), couple, strict=True):
             put(room / f"ranking-{units}-{side}.json", _to_file(ranking_values(ranking)))
         save_figure(_figure(keep_curves(couple)), room, name=f"curve-{units}")
-    save_figure(contrast_grid(found), room, name="heads")
+    save_figure(comparison_grid(found), room, name="heads")
 
 
 def _figure(axes: Axes) -> Figure:

@@ -14,7 +14,7 @@ from circuits.files import to_json
 
 if TYPE_CHECKING:
     from circuits.links import Progress
-    from circuits.show.text import Block
+    from circuits.show.tables import Section
 
 PATIENCE: Final = 1.0  # seconds before a progress bar is shown
 
@@ -51,11 +51,11 @@ def progress() -> Iterator[Progress]:
         bar.stop()
 
 
-def say(*blocks: Block) -> None:
+def say(*blocks: Section) -> None:
     """Blocks on stdout: as wide as the terminal, or 100 columns in a pipe."""
     from rich.console import Console
 
-    from circuits.show.text import plain, shown
+    from circuits.show.tables import plain, shown
 
     if sys.stdout is not None and sys.stdout.isatty():
         Console(highlight=False).print(shown(blocks))
@@ -70,7 +70,7 @@ def say_json(value: Any) -> None:
 
 def say_files(written: Sequence[Path], *, aside: bool = False, open_page: bool = False) -> None:
     """Say where each file went (on stderr where stdout holds JSON), and open the page."""
-    from circuits.show.text import visible
+    from circuits.show.tables import visible
 
     for path in written:
         click.echo(f"wrote {visible(str(path), longest=4000)}", err=aside)

@@ -1,43 +1,38 @@
-"""Pictures of circuits: pure functions over a `Circuit` that compute nothing about the model. Names are imported when first used."""
-
-from __future__ import annotations
+"""Pictures and tables of results: pure functions over records. Names are imported when first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from circuits.show.canvas import save_figure as save_figure
-    from circuits.show.contrast import contrast_grid as contrast_grid
-    from circuits.show.curves import keep_curves as keep_curves
-    from circuits.show.dot import draw as draw
-    from circuits.show.dot import to_dot as to_dot
-    from circuits.show.figure import mapping_figure as mapping_figure
-    from circuits.show.grids import Panel as Panel
-    from circuits.show.grids import effect_map as effect_map
-    from circuits.show.grids import head_grid as head_grid
-    from circuits.show.grids import to_panel as to_panel
-    from circuits.show.page import to_page as to_page
+    from circuits.show.canvas import save_figure
+    from circuits.show.curves import keep_curves
+    from circuits.show.dot import draw, to_dot
+    from circuits.show.figure import mapping_figure
+    from circuits.show.grids import Panel, comparison_grid, effect_map, head_grid, to_panel
+    from circuits.show.page import to_page
+    from circuits.show.scene import to_graph
 
+__all__ = ["FORMATS", "Panel", "comparison_grid", "draw", "effect_map", "head_grid", "keep_curves"]
+__all__ += ["mapping_figure", "save_figure", "to_dot", "to_graph", "to_page", "to_panel"]
+
+FORMATS: Final = ("svg", "png", "pdf", "html", "dot")  # of the files that `figure.draw_files` draws
 _HOMES: Final = {
-    "Panel": "grids",
-    "contrast_grid": "contrast",
-    "draw": "dot",
-    "effect_map": "grids",
-    "head_grid": "grids",
-    "keep_curves": "curves",
-    "mapping_figure": "figure",
-    "save_figure": "canvas",
-    "to_dot": "dot",
-    "to_page": "page",
-    "to_panel": "grids",
+    "canvas": ("save_figure",),
+    "curves": ("keep_curves",),
+    "dot": ("draw", "to_dot"),
+    "figure": ("mapping_figure",),
+    "grids": ("Panel", "comparison_grid", "effect_map", "head_grid", "to_panel"),
+    "page": ("to_page",),
+    "scene": ("to_graph",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOMES)
+    return __all__

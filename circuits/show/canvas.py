@@ -1,8 +1,11 @@
-"""A sheet measured in points, and the few shapes that every matplotlib picture here is made of.
+"""A sheet measured in points, the shapes that matplotlib pictures are made of, and one palette for all.
 
-1. A sheet is one figure with one axes that fills it; x runs right and y runs down, in points, so a font size and a length compare.
-2. Attention maps are laid out as tiles and drawn as ONE image per group, however many heads there are.
-3. `save_figure` writes the same bytes for the same figure.
+1. A sheet is one figure with one axes that fills it; x runs right and y runs down, in points, so that a font
+   size and a length compare.
+2. Attention maps are tiles, drawn as ONE image per group: the query runs up, the key to the right.
+3. Red is the mapping in question (its key, its cell, its carriers), blue is attention and effects for the
+   answer, orange effects against it. They differ in lightness too, for readers who see no hue.
+4. `save_figure` writes the same bytes for the same figure.
 """
 
 from __future__ import annotations
@@ -12,19 +15,54 @@ import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from circuits.errors import FileError
 from circuits.files import SIGNATURE
-from circuits.show import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
     from matplotlib.text import Text
+
+Stops = tuple[tuple[float, str], ...]  # values and their colours; between them colours are mixed linearly
+
+INK: Final = "#1c2430"
+MUTED: Final = "#647080"
+LINE: Final = "#c3ccd6"
+WASH: Final = "#f5f7fa"
+PAPER: Final = "#ffffff"
+RED: Final = "#d62839"
+BLUE: Final = "#08306b"
+
+_WEIGHTS: Final = (0.0, 0.2, 0.5, 0.75, 1.0)
+_EFFECTS: Final = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of the strongest
+ATTENTION: Final[Stops] = (*zip(_WEIGHTS, (PAPER, "#cfe0f1", "#74a9d8", "#2a6cae", BLUE), strict=True),)
+EFFECT: Final[Stops] = (*zip(_EFFECTS, ("#a04a00", "#f1a55a", PAPER, "#74a9d8", BLUE), strict=True),)
+
+# Points, at the size of print. Nothing is smaller than SMALL.
+BODY: Final = 7.5
+SMALL: Final = 6.0
+WIDTH: Final = 7.0  # inches: a page of two columns
+
+SVG_FONT: Final = "Helvetica,Arial,sans-serif"
+_FONT: Final = "DejaVu Sans"  # comes with matplotlib, so that a figure looks the same on every machine
+_CHINESE: Final = ("Noto Sans CJK SC", "Noto Sans CJK JP", "PingFang SC", "Microsoft YaHei")
+_FALLBACKS: Final = (*_CHINESE, "Arial Unicode MS", "Noto Sans", "Noto Emoji", "Segoe UI Symbol")
+
+_LETTERS: Final = {"font.size": BODY, "text.color": INK, "text.usetex": False, "text.parse_math": False}
+_AXES: Final = {"edgecolor": LINE, "labelcolor": INK, "linewidth": 0.6, "labelpad": 2, "titlepad": 6}
+_TITLES: Final = {"titlesize": BODY, "titleweight": "bold", "titlelocation": "left"}
+_TICKS: Final = {"color": MUTED, "labelsize": SMALL}
+_LEGEND: Final = {"frameon": False, "fontsize": SMALL, "borderpad": 0.2, "labelspacing": 0.25}
+_PAPER: Final = {"figure.facecolor": PAPER, "savefig.facecolor": PAPER, "image.composite_image": False}
+_FILES: Final = {"svg.fonttype": "path", "svg.hashsalt": "circuits", "pdf.fonttype": 42}
+_IMAGE: Final[dict[str, Any]] = {"interpolation": "none", "aspect": "auto", "zorder": 2}
 
 _FORMATS: Final = ("svg", "png", "pdf")
 _DOTS_PER_INCH: Final = 300
@@ -34,15 +72,51 @@ _MOST_PIXELS: Final = 6_000_000  # of the image that holds a group of maps
 
 
 @dataclass(frozen=True, slots=True)
+class Font:
+    size: float = BODY
+    colour: str = INK
+    bold: bool = False
+
+
+PLAIN: Final = Font()
+TITLE: Final = Font(9.0, bold=True)
+HEADING: Final = Font(bold=True)
+NAME: Final = Font(SMALL)
+NOTE: Final = Font(SMALL, MUTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A rectangle on the sheet."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+    @property
+    def right(self) -> float:
+        return self.left + self.width
+
+    @property
+    def bottom(self) -> float:
+        return self.top + self.height
+
+    @property
+    def middle(self) -> float:
+        return self.left + self.width / 2
+
+
+@dataclass(frozen=True, slots=True)
 class Tiles:
-    """Where a group of maps stands: its left top corner, the side of a tile, and the room between tiles."""
+    """Where a group of maps stands: its top left corner, the side of a tile, and the space between tiles."""
 
     x: float
     y: float
     side: float
     across: int
     gap: float = 5.0
-    below: float = 5.0  # room under each row, for names
+    below: float = 5.0  # space under each row, for names
 
     def corner(self, number: int) -> tuple[float, float]:
         row, column = divmod(number, self.across)
@@ -52,12 +126,37 @@ class Tiles:
         return -(-count // self.across) * (self.side + self.below)
 
 
+# Colours
+
+
+def shade(value: float, stops: Stops = ATTENTION) -> str:
+    """The colour of a value as `#rrggbb`; values outside the scale take its ends."""
+    value = min(max(value, stops[0][0]), stops[-1][0])
+    (low, start), (high, end) = next(pair for pair in pairwise(stops) if value <= pair[1][0])
+    ends = zip(bytes.fromhex(start[1:]), bytes.fromhex(end[1:]), strict=True)
+    return "#" + bytes(round(a + (b - a) * (value - low) / (high - low)) for a, b in ends).hex()
+
+
+def colormap(stops: Stops = ATTENTION) -> Colormap:
+    """The same scale for matplotlib."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    low, high = stops[0][0], stops[-1][0]
+    parts = [((value - low) / (high - low), colour) for value, colour in stops]
+    return LinearSegmentedColormap.from_list("circuits", parts)
+
+
+# Sheets
+
+
 @contextlib.contextmanager
 def looks() -> Iterator[None]:
-    """The settings under which everything is drawn and saved; letters without a glyph are no reason to complain."""
+    """The settings under which everything is drawn and saved; a letter without a glyph causes no warning."""
     import matplotlib
 
-    settings: dict[Any, Any] = style.RC | {"font.family": list(_fonts())}
+    groups = {"axes": _AXES | _TITLES, "xtick": _TICKS, "ytick": _TICKS, "legend": _LEGEND}
+    settings: dict[Any, Any] = _LETTERS | _PAPER | _FILES | {"font.family": list(_fonts())}
+    settings |= {f"{group}.{name}": value for group, part in groups.items() for name, value in part.items()}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
@@ -68,7 +167,7 @@ def _fonts() -> tuple[str, ...]:
     """The font that comes with matplotlib, then what this machine has for letters that it lacks."""
     from matplotlib.font_manager import get_font_names
 
-    return (style.FONT, *(name for name in style.FALLBACKS if name in set(get_font_names())))
+    return (_FONT, *(name for name in _FALLBACKS if name in set(get_font_names())))
 
 
 def new_sheet(width: float, height: float, figure: Figure | None = None) -> Axes:
@@ -85,146 +184,16 @@ def new_sheet(width: float, height: float, figure: Figure | None = None) -> Axes
     return sheet
 
 
-def write(
-    sheet: Axes,
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: float = style.BODY,
-    colour: str = style.INK,
-    bold: bool = False,
-    ha: Literal["left", "center", "right"] = "left",
-    va: Literal["top", "center", "baseline"] = "baseline",
-) -> Text:
-    """Text at a point; `ha` and `va` say which of its points."""
-    return sheet.text(
-        x, y, text, fontsize=size, color=colour, fontweight="bold" if bold else "normal", ha=ha, va=va
-    )
-
-
-@functools.lru_cache(maxsize=4096)
-def width_of(text: str, size: float, *, bold: bool = False) -> float:
-    """How wide a text is, in points."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    with looks():
-        font = FontProperties(family=list(_fonts()), size=size, weight="bold" if bold else "normal")
-        return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
-
-
-def draw_box(
-    sheet: Axes,
-    left: float,
-    top: float,
-    width: float,
-    height: float,
-    *,
-    edge: str,
-    fill: str,
-    line: float = 0.8,
-    round_by: float = 5.0,
-    depth: float = 1.0,
-) -> None:
-    """A rounded box."""
-    from matplotlib.patches import FancyBboxPatch
-
-    shape = f"round,pad=0,rounding_size={round_by}"
-    sheet.add_patch(
-        FancyBboxPatch(
-            (left, top),
-            width,
-            height,
-            boxstyle=shape,
-            edgecolor=edge,
-            facecolor=fill,
-            linewidth=line,
-            zorder=depth,
-        )
-    )
-
-
-def draw_tiles(
-    sheet: Axes,
-    tiles: Tiles,
-    maps: Sequence[np.ndarray],
-    *,
-    query_up: bool = False,
-    cell: tuple[int, int] | None = None,
-) -> None:
-    """All maps (query, key) as one image, each in a thin frame, with the cell (key, query) in red."""
-    from matplotlib.collections import PolyCollection
-
-    if not maps:
-        return
-    pixels = _pixels_of(maps)
-    gap, below = (round(room / tiles.side * pixels) for room in (tiles.gap, tiles.below))
-    rows = -(-len(maps) // tiles.across)
-    across = min(tiles.across, len(maps))
-    picture = np.zeros((rows * (pixels + below) - below, across * (pixels + gap) - gap), dtype=np.uint8)
-    for number, weights in enumerate(maps):
-        row, column = divmod(number, tiles.across)
-        top, left = row * (pixels + below), column * (pixels + gap)
-        picture[top : top + pixels, left : left + pixels] = _resized(
-            weights[::-1] if query_up else weights, pixels
-        )
-    scale = (style.colormap()(np.arange(256)) * 255).round().astype(np.uint8)
-    right = tiles.x + across * (tiles.side + tiles.gap) - tiles.gap
-    bottom = tiles.y + rows * (tiles.side + tiles.below) - tiles.below
-    sheet.imshow(
-        scale[picture],
-        extent=(tiles.x, right, bottom, tiles.y),
-        interpolation="none",
-        aspect="auto",
-        zorder=2,
-    )
-    corners = [tiles.corner(number) for number in range(len(maps))]
-    sheet.add_collection(
-        PolyCollection(
-            [_square(x, y, tiles.side) for x, y in corners],
-            facecolors="none",
-            edgecolors=style.LINE,
-            linewidths=0.5,
-            zorder=4,
-        )
-    )
-    if cell is not None:
-        marks = [
-            _cell(x, y, tiles.side, cell, len(weights), query_up=query_up)
-            for (x, y), weights in zip(corners, maps, strict=True)
-        ]
-        sheet.add_collection(PolyCollection(marks, facecolors=style.RED, edgecolors="none", zorder=3))
-
-
-def draw_scale(sheet: Axes, right: float, y: float) -> None:
-    """The colour scale of attention, 0 to 1, ending at `right`."""
-    ramp = style.colormap()(np.linspace(0, 1, 256))[None, :, :3]
-    name = "attention"
-    write(sheet, right, y, "1", size=style.SMALL, colour=style.MUTED, ha="right", va="center")
-    sheet.imshow(
-        ramp, extent=(right - 60, right - 7, y + 3, y - 3), interpolation="none", aspect="auto", zorder=2
-    )
-    draw_box(sheet, right - 60, y - 3, 53, 6, edge=style.LINE, fill="none", line=0.5, round_by=0.01)
-    write(sheet, right - 63, y, f"{name} 0", size=style.SMALL, colour=style.MUTED, ha="right", va="center")
-
-
 def save_figure(
     figure: Figure, folder: str | Path, formats: Sequence[str] = _FORMATS, *, name: str = "figure"
 ) -> tuple[Path, ...]:
     """Write the figure as `folder/name.svg`, `.png`, `.pdf`; the same figure gives the same bytes."""
-    unknown = [form for form in formats if form not in _FORMATS]
+    unknown = ", ".join(form for form in formats if form not in _FORMATS)
     if unknown:
-        raise FileError(
-            f"cannot write a figure as {', '.join(unknown)}; it is drawn as {', '.join(_FORMATS)}"
-        )
-    target = Path(folder)
-    undated = {
-        "svg": {"Date": None, "Creator": SIGNATURE},
-        "pdf": {"CreationDate": None, "Creator": SIGNATURE},
-    }
-    undated["png"] = {"Software": SIGNATURE}
-    width, height = figure.get_size_inches()
+        raise FileError(f"cannot write a figure as {unknown}; it is drawn as {', '.join(_FORMATS)}")
+    undated = {"svg": {"Date": None, "Creator": SIGNATURE}, "png": {"Software": SIGNATURE}}
+    undated["pdf"] = {"CreationDate": None, "Creator": SIGNATURE}
+    target, (width, height) = Path(folder), figure.get_size_inches()
     dots = min(_DOTS_PER_INCH, (_MOST_DOTS / (width * height)) ** 0.5, 60_000 / max(width, height))
     paths = tuple(target / f"{name}.{form}" for form in formats)
     try:
@@ -233,14 +202,102 @@ def save_figure(
             for path, form in zip(paths, formats, strict=True):
                 figure.savefig(path, format=form, dpi=dots, metadata=undated[form])
     except OSError as why:
-        raise FileError(
-            f"cannot write the figure to {target}: {why.strerror or why}; choose another folder"
-        ) from why
+        reason = why.strerror or why
+        raise FileError(f"cannot write the figure to {target}: {reason}; choose another folder") from why
     return paths
 
 
+# Shapes
+
+
+def write(
+    sheet: Axes, x: float, y: float, text: str, font: Font = PLAIN, *, ha: str = "left", va: str = "baseline"
+) -> Text:
+    """Text at a point; `ha` and `va` say which of its points."""
+    look: dict[str, Any] = {"fontsize": font.size, "color": font.colour, "ha": ha, "va": va}
+    return sheet.text(x, y, text, fontweight="bold" if font.bold else "normal", **look)
+
+
+@functools.lru_cache(maxsize=4096)
+def width_of(text: str, font: Font) -> float:
+    """How wide a text is, in points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    with looks():
+        weight = "bold" if font.bold else "normal"
+        properties = FontProperties(family=list(_fonts()), size=font.size, weight=weight)
+        return float(text_to_path.get_text_width_height_descent(text, properties, ismath=False)[0])
+
+
+def draw_box(sheet: Axes, area: Area, edge: str, fill: str, *, line: float = 0.8, depth: float = 1.0) -> None:
+    """A rounded box."""
+    from matplotlib.patches import FancyBboxPatch
+
+    look = {"edgecolor": edge, "facecolor": fill, "linewidth": line, "zorder": depth}
+    shape = "round,pad=0,rounding_size=5.0"
+    sheet.add_patch(FancyBboxPatch((area.left, area.top), area.width, area.height, boxstyle=shape, **look))
+
+
+def draw_tiles(
+    sheet: Axes, tiles: Tiles, maps: Sequence[np.ndarray], *, cell: tuple[int, int] | None = None
+) -> None:
+    """All maps (query, key) as one image, each in a thin frame, with the cell (key, query) in red."""
+    from matplotlib.collections import PolyCollection
+
+    if not maps:
+        return
+    pixels = _pixels_of(maps)
+    gap, below = (round(space / tiles.side * pixels) for space in (tiles.gap, tiles.below))
+    rows, across = -(-len(maps) // tiles.across), min(tiles.across, len(maps))
+    picture = np.zeros((rows * (pixels + below) - below, across * (pixels + gap) - gap), dtype=np.uint8)
+    for number, weights in enumerate(maps):
+        row, column = divmod(number, tiles.across)
+        top, left = row * (pixels + below), column * (pixels + gap)
+        shown = np.array(weights, dtype=float)
+        if cell is not None:
+            shown[cell[::-1]] = 0  # nothing dark is left around the red
+        picture[top : top + pixels, left : left + pixels] = _resized(shown[::-1], pixels)
+    right = tiles.x + across * (tiles.side + tiles.gap) - tiles.gap
+    bottom = tiles.y + rows * (tiles.side + tiles.below) - tiles.below
+    sheet.imshow(_palette()[picture], extent=(tiles.x, right, bottom, tiles.y), **_IMAGE)
+    corners = [tiles.corner(number) for number in range(len(maps))]
+    frames = [_square(x, y, tiles.side) for x, y in corners]
+    look = {"facecolors": "none", "edgecolors": LINE, "linewidths": 0.5, "zorder": 4}
+    sheet.add_collection(PolyCollection(frames, **look))
+    if cell is not None:
+        each = zip(corners, maps, strict=True)
+        marks = [_cell(x, y, tiles.side, cell, len(weights)) for (x, y), weights in each]
+        sheet.add_collection(PolyCollection(marks, facecolors=RED, edgecolors="none", zorder=3))
+
+
+def draw_cross(sheet: Axes, x: float, y: float, *, arm: float = 13.0) -> None:
+    """How maps are to be read, with its corner at (x, y): keys run to the right, queries up."""
+    look = {"arrowstyle": "-|>,head_width=0.15,head_length=0.25", "color": MUTED, "linewidth": 0.7}
+    for end in ((x + arm, y), (x, y - arm)):
+        sheet.annotate("", end, (x, y), arrowprops=look | {"shrinkA": 0, "shrinkB": 0})
+    write(sheet, x + arm + 1, y, "K", NOTE, va="center")
+    write(sheet, x, y - arm - 1.5, "Q", NOTE, ha="center")
+
+
+def draw_scale(sheet: Axes, right: float, y: float) -> None:
+    """The colour scale of attention, 0 to 1, ending at `right`."""
+    from matplotlib.patches import Rectangle
+
+    write(sheet, right, y, "1", NOTE, ha="right", va="center")
+    sheet.imshow(_palette()[None], extent=(right - 60, right - 7, y + 3, y - 3), **_IMAGE)
+    look = {"facecolor": "none", "edgecolor": LINE, "linewidth": 0.5, "zorder": 3}
+    sheet.add_patch(Rectangle((right - 60, y - 3), 53, 6, **look))
+    write(sheet, right - 63, y, "attention 0", NOTE, ha="right", va="center")
+
+
+def _palette() -> np.ndarray:
+    """The colours of attention weights 0…255, as bytes (weight, channel)."""
+    return (colormap()(np.arange(256))[:, :3] * 255).round().astype(np.uint8)
+
+
 def _pixels_of(maps: Sequence[np.ndarray]) -> int:
-    """Pixels along a tile's side: a whole number for each position of the longest map, as long as the image stays small."""
+    """Pixels along a tile's side: a whole number for each position of the longest map that still fits."""
     most = max(8, min(_SHARPEST, int((_MOST_PIXELS / len(maps)) ** 0.5)))
     longest = max(len(weights) for weights in maps)
     return longest * (most // longest) if longest <= most else most
@@ -248,27 +305,21 @@ def _pixels_of(maps: Sequence[np.ndarray]) -> int:
 
 def _resized(weights: np.ndarray, pixels: int) -> np.ndarray:
     """A map as 0…255 on a square of `pixels`; where several weights share a pixel the largest is shown."""
-    length = len(weights)
-    shown = np.asarray(weights, dtype=float)
-    if length > pixels:
-        starts = np.linspace(0, length, pixels, endpoint=False).astype(int)
-        shown = np.maximum.reduceat(np.maximum.reduceat(shown, starts, axis=0), starts, axis=1)
-    nearest = np.arange(pixels) * len(shown) // pixels
-    return (np.clip(shown[np.ix_(nearest, nearest)], 0, 1) * 255).round().astype(np.uint8)
+    if len(weights) > pixels:
+        starts = np.linspace(0, len(weights), pixels, endpoint=False).astype(int)
+        weights = np.maximum.reduceat(np.maximum.reduceat(weights, starts, axis=0), starts, axis=1)
+    nearest = np.arange(pixels) * len(weights) // pixels
+    return (np.clip(weights[np.ix_(nearest, nearest)], 0, 1) * 255).round().astype(np.uint8)
 
 
 def _square(x: float, y: float, side: float) -> list[tuple[float, float]]:
     return [(x, y), (x + side, y), (x + side, y + side), (x, y + side)]
 
 
-def _cell(
-    x: float, y: float, side: float, cell: tuple[int, int], length: int, *, query_up: bool
-) -> list[tuple[float, float]]:
+def _cell(x: float, y: float, side: float, cell: tuple[int, int], length: int) -> list[tuple[float, float]]:
     """The mapping's cell, never so small that it cannot be seen."""
-    key, query = cell
-    step = side / length
+    (key, query), step = cell, side / length
     size = max(step, 2.0)
-    row = length - 1 - query if query_up else query
     left = min(max(x + (key + 0.5) * step - size / 2, x), x + side - size)
-    top = min(max(y + (row + 0.5) * step - size / 2, y), y + side - size)
+    top = min(max(y + (length - query - 0.5) * step - size / 2, y), y + side - size)
     return _square(left, top, size)

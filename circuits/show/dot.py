@@ -1,326 +1,231 @@
-"""The Graphviz diagram of a circuit, as DOT text and as a picture: sentence, spans, output, arrows with their carriers, and maps.
+"""The Graphviz diagram of a circuit, as DOT text and as a picture: sentence, boxes, output, arrows and maps.
 
-1. The sentence is one table, a column per token with its position beneath; span boxes stand above, tied to their tokens; the output on top.
-2. A mapping is an arrow from the box of its key to the box of its query, as wide as its total, labelled with its carriers.
-3. The carriers' attention maps are tables of coloured cells; of a long prompt only the positions around the mapping are shown.
-4. `draw` asks the `dot` of the system or, where there is none, the Graphviz inside the pygraphviz wheel.
+1. The sentence is one table, a column per token with its position below. Boxes stand above, tied to their
+   tokens, and the output on top.
+2. A mapping is an arrow from its key's box to its query's, as wide as its total, labelled with its carriers.
+3. The carriers' attention maps are tables of coloured cells, query up and key to the right; of a long prompt
+   only the positions around the mapping are shown.
+4. `draw` calls the `dot` of the system or, where there is none, the Graphviz inside the pygraphviz wheel.
 """
 
 from __future__ import annotations
 
 import html
-import os
 import re
 import shutil
+import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from circuits.errors import CircuitsError, FileError
-from circuits.show import scene, style
-from circuits.tracing.records import SHARE
+from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade
+from circuits.show.scene import OUTPUT, Scene, kept_positions, name_rows, spell, to_scene
 
 if TYPE_CHECKING:
     import graphviz
 
-    from circuits.heads import Head
-    from circuits.tracing.records import Circuit, Mapping
+    from circuits.tracing.records import Circuit
 
 FORMATS: Final = ("svg", "png", "pdf")
+_WHEEL: Final = """
+import sys, pygraphviz
+try:
+    picture = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode()).draw(format=sys.argv[1], prog="dot")
+except (pygraphviz.DotError, ValueError, OSError) as why:
+    sys.exit(str(why))
+sys.stdout.buffer.write(picture)
+"""
 _MOST_MAPS: Final = 12
 _MAPS_IN_A_ROW: Final = 6
 _MOST_NAMES: Final = 12
 _LONGEST_MAP: Final = 16  # rows and columns of a map that is shown whole
 _MAP_SIZE: Final = 66  # points
 
+_SPACES: Final = {"nodesep": "0.3", "ranksep": "0.42", "pad": "0.15", "dpi": "192"}
+_PAGE: Final = _SPACES | {"rankdir": "BT", "bgcolor": PAPER, "fontname": SVG_FONT}
+_NODE: Final = {"shape": "plain", "fontname": SVG_FONT, "fontsize": "11", "fontcolor": INK}
+_EDGE: Final = {"fontname": SVG_FONT, "fontsize": "9", "fontcolor": INK, "color": LINE, "arrowsize": "0.7"}
+_BOX: Final = {"shape": "box", "style": "rounded,filled", "margin": "0.12,0.07"}
+_TIE: Final = {"style": "dashed", "arrowhead": "none", "penwidth": "0.8", "weight": "4"}
+_STREAM: Final = {"style": "solid", "arrowhead": "none", "penwidth": "1.4", "weight": "1"}
 
-def to_dot(circuit: Circuit, *, share: float = SHARE, query_up: bool = False, maps: bool = True) -> str:
-    """The diagram as DOT text; the same circuit gives the same text."""
+
+def to_dot(circuit: Circuit, *, share: float | None = None, maps: bool = True) -> str:
+    """The diagram as DOT text, by default at the circuit's share; the same circuit gives the same text."""
     import graphviz
 
-    graph = graphviz.Digraph(
-        "circuit",
-        graph_attr={
-            "rankdir": "BT",
-            "bgcolor": style.PAPER,
-            "nodesep": "0.3",
-            "ranksep": "0.42",
-            "pad": "0.15",
-            "dpi": "192",
-            "fontname": style.SVG_FONT,
-        },
-        node_attr={"shape": "plain", "fontname": style.SVG_FONT, "fontsize": "11", "fontcolor": style.INK},
-        edge_attr={
-            "fontname": style.SVG_FONT,
-            "fontsize": "9",
-            "fontcolor": style.INK,
-            "color": style.LINE,
-            "arrowsize": "0.7",
-        },
-    )
-    front = scene.front(circuit)
-    shown = scene.shown_positions(circuit)
-    graph.node("sentence", _html(_sentence(circuit, shown, front)))
-    _add_boxes(graph, circuit, shown, front)
-    for mapping in scene.drawn_mappings(circuit):
-        _add_arrow(graph, circuit, mapping, share=share, front=mapping is front)
-    if maps and front is not None and front.carriers(share):
-        graph.node("maps", _html(_maps(circuit, front, front.carriers(share), query_up=query_up)))
-        graph.edge("output", "maps", style="invis")
-    return graph.source
+    scene = to_scene(circuit, share)
+    page = graphviz.Digraph("circuit", graph_attr=_PAGE, node_attr=_NODE, edge_attr=_EDGE)
+    shown = scene.shown()
+    page.node("sentence", f"<{_sentence(scene, shown)}>")
+    _add_boxes(page, scene, shown)
+    for start, end, mapping in scene.arrows:
+        _add_arrow(page, _place(scene, start), _place(scene, end), mapping)
+    if maps and scene.carriers:
+        page.node("maps", f"<{_maps(scene)}>")
+        page.edge(OUTPUT, "maps", style="invis")
+    return page.source
 
 
 def draw(dot: str, to: str | Path) -> Path | bytes:
-    """Render DOT text: to a file whose name ends in .svg, .png or .pdf (its path is returned), or to the bytes of a format."""
-    wanted = str(to)
+    """Render DOT text to a .svg, .png or .pdf file (its path is returned), or to the bytes of a format."""
     if isinstance(to, str) and to in FORMATS:
         return _rendered(dot, to)
     path = Path(to)
     if path.suffix[1:] not in FORMATS:
-        raise FileError(f"cannot draw {wanted!r}: the diagram is drawn as {', '.join(FORMATS)}")
+        raise FileError(f"cannot draw {str(to)!r}: the diagram is drawn as {', '.join(FORMATS)}")
     data = _rendered(dot, path.suffix[1:])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as why:
-        raise FileError(f"cannot write {path}: {why.strerror or why}; choose another place") from why
+        raise FileError(f"cannot write {path}: {why.strerror or why}; choose another folder") from why
     return path
 
 
 # Boxes and arrows
 
 
-def _add_boxes(
-    graph: graphviz.Digraph, circuit: Circuit, shown: tuple[int | None, ...], front: Mapping | None
-) -> None:
-    box = {
-        "shape": "box",
-        "style": "rounded,filled",
-        "fillcolor": style.WASH,
-        "penwidth": "1.1",
-        "margin": "0.12,0.07",
-    }
-    tie = {"style": "dashed", "arrowhead": "none", "color": style.MUTED, "penwidth": "0.8", "weight": "4"}
-    for number, span in enumerate(circuit.spans):
-        key = front is not None and front.key in span.positions
-        colour = style.RED if key else style.MUTED
-        graph.node(
-            f"span{number}",
-            _html(_lines(scene.span_lines(span), style.RED if key else style.INK)),
-            color=colour,
-            **box,
-        )
-        for at in span.positions:
-            if at in shown:
-                graph.edge(f"sentence:p{at}:n", f"span{number}:s", **tie | {"color": colour})
-    graph.node(
-        "output",
-        _html(_lines(scene.output_lines(circuit), style.INK)),
-        color=style.INK,
-        **box | {"penwidth": "1.6", "fillcolor": style.PAPER},
-    )
-    graph.edge(
-        _place(circuit, len(circuit.prompt) - 1, sentence=True),
-        "output",
-        **tie | {"style": "solid", "color": style.LINE, "penwidth": "1.4", "weight": "1"},
-    )
+def _add_boxes(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]) -> None:
+    import graphviz
+
+    for name, node in scene.boxes:
+        is_key = scene.ends is not None and name == scene.ends[0]
+        colour = RED if is_key else MUTED
+        label = f"<{_lines(node['lines'], RED if is_key else INK)}>"
+        page.node(name, label, color=colour, fillcolor=WASH, penwidth="1.1", **_BOX)
+        for position in node["positions"]:
+            if position in shown:
+                page.edge(f"sentence:p{position}:n", f"{name}:s", color=colour, **_TIE)
+    targets = {end for _, end, _ in scene.arrows}
+    row = graphviz.Digraph(graph_attr={"rank": "same"})  # the boxes that no arrow lifts, from left to right
+    for start, end in pairwise(name for name, _ in scene.boxes if name not in targets):
+        row.edge(start, end, style="invis")
+    page.subgraph(row)
+    label = f"<{_lines(scene.graph.nodes[OUTPUT]['lines'], INK)}>"
+    page.node(OUTPUT, label, color=INK, fillcolor=PAPER, penwidth="1.6", **_BOX)
+    (start,) = scene.graph.predecessors(OUTPUT)
+    page.edge(_place(scene, start, sentence=True), OUTPUT, color=LINE, **_STREAM)
 
 
-def _place(circuit: Circuit, position: int, *, sentence: bool = False) -> str:
-    """The node in which a position stands (the output is skipped where `sentence` is asked for)."""
-    span = scene.span_at(circuit, position)
-    if span is not None:
-        return f"span{circuit.spans.index(span)}"
-    return "output" if position == len(circuit.prompt) - 1 and not sentence else f"sentence:p{position}:n"
+def _place(scene: Scene, name: str, *, sentence: bool = False) -> str:
+    """Where an edge meets a node: at its box, else (the last token) at the output, else at its token."""
+    node = scene.graph.nodes[name]
+    if node["box"]:
+        return name
+    position, last = node["positions"][0], len(scene.circuit.prompt) - 1
+    return OUTPUT if position == last and not sentence else f"sentence:p{position}:n"
 
 
-def _add_arrow(
-    graph: graphviz.Digraph, circuit: Circuit, mapping: Mapping, *, share: float, front: bool
-) -> None:
-    start, end = _place(circuit, mapping.key), _place(circuit, mapping.query)
-    if start == end:
-        return
-    colour = style.RED if front else style.shade(0.7)
-    width = f"{0.8 + 4 * min(abs(mapping.total), 1.2):.2f}"
-    label = _html(_arrow_label(mapping, share, front=front))
-    graph.edge(start, end, label=label, color=colour, penwidth=width, weight="3" if front else "1")
-
-
-def _arrow_label(mapping: Mapping, share: float, *, front: bool) -> str:
-    carriers = mapping.carriers(share)
-    rows = scene.name_rows(carriers, most=_MOST_NAMES)
-    head = _font(
-        scene.modulated(mapping, share), colour=style.INK if front else style.MUTED, size=9, bold=front
-    )
-    lines = [head, *(_font(row, colour=style.INK if front else style.MUTED, size=9) for row in rows)]
-    return _table(
-        [f'<TR><TD WIDTH="8"></TD><TD>{line}</TD><TD WIDTH="8"></TD></TR>' for line in lines], padding=1
-    )
+def _add_arrow(page: graphviz.Digraph, start: str, end: str, mapping: dict[str, Any]) -> None:
+    front = mapping["arrow"] == 0
+    ink, colour = (INK, RED) if front else (MUTED, shade(0.7))
+    names = name_rows(list(mapping["heads"]), most=_MOST_NAMES)
+    lines = [_font(mapping["label"], ink, 9, bold=front), *(_font(row, ink, 9) for row in names)]
+    margin = _cell(look='WIDTH="8"')
+    label = _table([[margin, _cell(line), margin] for line in lines])
+    width = f"{0.8 + 4 * min(abs(mapping['total']), 1.2):.2f}"
+    page.edge(start, end, label=f"<{label}>", color=colour, penwidth=width, weight="3" if front else "1")
 
 
 # Tables
 
 
-def _sentence(circuit: Circuit, shown: tuple[int | None, ...], front: Mapping | None) -> str:
+def _sentence(scene: Scene, shown: Sequence[int | None]) -> str:
     words, numbers = [], []
-    for at in shown:
-        key = front is not None and at == front.key
-        text = "…" if at is None else scene.spell(circuit.prompt.words[at])
-        port = "" if at is None else f' PORT="p{at}"'
-        words.append(f"<TD{port}>{_font(text, colour=style.RED if key else style.INK, size=13)}</TD>")
-        numbers.append(
-            f'<TD CELLPADDING="0">{_font("" if at is None else str(at), colour=style.RED if key else style.MUTED, size=8)}</TD>'
-        )
-    return _table([f"<TR>{''.join(words)}</TR>", f"<TR>{''.join(numbers)}</TR>"], padding=5)
+    for position in shown:
+        is_key = scene.is_key(position)
+        text = "…" if position is None else spell(scene.circuit.prompt.words[position])
+        port, number = ("", "") if position is None else (f'PORT="p{position}"', str(position))
+        words.append(_cell(_font(text, RED if is_key else INK, 13), port))
+        numbers.append(_cell(_font(number, RED if is_key else MUTED, 8), 'CELLPADDING="0"'))
+    return _table([words, numbers], padding=5)
 
 
-def _maps(circuit: Circuit, mapping: Mapping, carriers: tuple[Head, ...], *, query_up: bool) -> str:
+def _maps(scene: Scene) -> str:
     """The caption, the axis cross and the carriers' maps, a few to a row."""
-    kept = scene.kept_positions(
-        len(circuit.prompt), (mapping.key, mapping.query, 0), most=_LONGEST_MAP, reach=2
-    )
-    tiles = [
-        _tile(circuit.pattern(head), str(head), kept, mapping, query_up=query_up)
-        for head in carriers[:_MOST_MAPS]
-    ]
-    rows = [tiles[at : at + _MAPS_IN_A_ROW] for at in range(0, len(tiles), _MAPS_IN_A_ROW)]
-    span = min(len(tiles), _MAPS_IN_A_ROW) + 1
-    more = len(carriers) - len(tiles)
-    caption = _font(scene.caption(mapping, len(carriers)), colour=style.RED, size=11, bold=True)
-    lines = [f'<TR><TD COLSPAN="{span}">{caption}</TD></TR>']
-    for number, row in enumerate(rows):
-        corner = _cross(query_up=query_up) if number == 0 else ""
-        lines.append(
-            "<TR>"
-            + "".join(f"<TD>{cell}</TD>" for cell in [corner, *row])
-            + "<TD></TD>" * (span - 1 - len(row))
-            + "</TR>"
-        )
-    if more:
-        lines.append(
-            f'<TR><TD COLSPAN="{span}">{_font(f"and {more} more heads", colour=style.MUTED, size=9)}</TD></TR>'
-        )
-    return _table(lines, padding=4)
+    assert scene.cell is not None
+    length, heads = len(scene.circuit.prompt), scene.carriers[:_MOST_MAPS]
+    kept = kept_positions(length, (*scene.cell, 0), most=_LONGEST_MAP, reach=2)
+    tiles = [_cell(_tile(scene.circuit.pattern(head), head, kept, scene.cell)) for head in heads]
+    across = f'COLSPAN="{min(len(tiles), _MAPS_IN_A_ROW) + 1}"'
+    rows = [[_cell(_font(scene.caption, RED, 11, bold=True), across)]]
+    for start in range(0, len(tiles), _MAPS_IN_A_ROW):
+        rows.append([_cell("" if start else _cross()), *tiles[start : start + _MAPS_IN_A_ROW]])
+    rows += [[_cell(_font(scene.more(_MOST_MAPS), MUTED, 9), across)]] if scene.more(_MOST_MAPS) else []
+    return _table(rows, padding=4)
 
 
-def _tile(
-    pattern: np.ndarray, name: str, kept: tuple[int | None, ...], mapping: Mapping, *, query_up: bool
-) -> str:
-    """One head's map with its name beneath; a gap between positions is a thin line."""
+def _tile(pattern: np.ndarray, name: str, kept: Sequence[int | None], cell: tuple[int, int]) -> str:
+    """One head's map with its name below; a gap between positions is a thin line."""
     side = max(2, min(9, _MAP_SIZE // len(kept)))
-    rows = []
-    for query in reversed(kept) if query_up else kept:
-        cells = []
+    sizes, rows = {position: 1 if position is None else side for position in kept}, []
+    for query in reversed(kept):
+        row = []
         for key in kept:
-            size = f'WIDTH="{side if key is not None else 1}" HEIGHT="{side if query is not None else 1}"'
-            cells.append(f"<TD {size}{_fill(pattern, query, key, mapping)}></TD>")
-        rows.append(f"<TR>{''.join(cells)}</TR>")
-    length = sum(side if at is not None else 1 for at in kept) + 2
-    fixed = f'FIXEDSIZE="TRUE" WIDTH="{length}" HEIGHT="{length}"'
-    grid = f'<TABLE BORDER="1" COLOR="{style.LINE}" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0" {fixed}>{"".join(rows)}</TABLE>'
-    return _table([_row(grid), _row(_font(name, colour=style.INK, size=9))], padding=1)
+            colour = LINE
+            if query is not None and key is not None:
+                weight = round(float(pattern[query, key]) * 64) / 64
+                colour = RED if (key, query) == cell else shade(weight)
+            fill = "" if colour == PAPER else f' BGCOLOR="{colour}"'
+            row.append(_cell(look=f'WIDTH="{sizes[key]}" HEIGHT="{sizes[query]}"{fill}'))
+        rows.append(row)
+    length = sum(sizes[position] for position in kept) + 2
+    grid = _table(rows, border=1, padding=0, look=f'COLOR="{LINE}" {_fixed(length)}')
+    return _table([[_cell(grid)], [_cell(_font(name, INK, 9))]])
 
 
-def _fill(pattern: np.ndarray, query: int | None, key: int | None, mapping: Mapping) -> str:
-    if query is None or key is None:
-        return f' BGCOLOR="{style.LINE}"'
-    if (key, query) == (mapping.key, mapping.query):
-        return f' BGCOLOR="{style.RED}"'
-    colour = style.shade(round(float(pattern[query, key]) * 64) / 64)
-    return "" if colour == style.PAPER else f' BGCOLOR="{colour}"'
+def _cross() -> str:
+    """How maps are to be read, as a small corner with its letters: queries run up, keys to the right."""
+    query, key = (_cell(_font(letter, MUTED, 9), _fixed(12)) for letter in "QK")
+    corner, empty = _cell(look=f'{_fixed(16)} BORDER="1" COLOR="{MUTED}" SIDES="LB"'), _cell()
+    rows = [[query, empty, empty], [empty, corner, empty], [empty, empty, key]]
+    return _table(rows, padding=0, look=_fixed(40))
 
 
-def _cross(*, query_up: bool) -> str:
-    """Which way keys and queries run, as a small corner with its letters."""
-    corner = f'<TD FIXEDSIZE="TRUE" WIDTH="16" HEIGHT="16" BORDER="1" COLOR="{style.MUTED}" SIDES="{"LB" if query_up else "LT"}"></TD>'
-    query, key = (
-        f'<TD FIXEDSIZE="TRUE" WIDTH="12" HEIGHT="12">{_font(letter, colour=style.MUTED, size=9)}</TD>'
-        for letter in "QK"
-    )
-    axis = '<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0" FIXEDSIZE="TRUE" WIDTH="40" HEIGHT="40">'
-    if query_up:
-        return f"{axis}<TR>{query}<TD></TD><TD></TD></TR><TR><TD></TD>{corner}<TD></TD></TR><TR><TD></TD><TD></TD>{key}</TR></TABLE>"
-    return f"{axis}<TR><TD></TD><TD></TD>{key}</TR><TR><TD></TD>{corner}<TD></TD></TR><TR>{query}<TD></TD><TD></TD></TR></TABLE>"
-
-
-def _lines(lines: tuple[str, ...], colour: str) -> str:
+def _lines(lines: Sequence[str], colour: str) -> str:
     title, *rest = lines
-    return _table(
-        [
-            _row(_font(title, colour=colour, size=11, bold=True)),
-            *(_row(_font(line, colour=style.MUTED, size=9)) for line in rest),
-        ],
-        padding=1,
-    )
+    fonts = [_font(title, colour, 11, bold=True), *(_font(line, MUTED, 9) for line in rest)]
+    return _table([[_cell(line)] for line in fonts])
 
 
-def _table(rows: list[str], *, padding: int) -> str:
-    return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="{padding}">{"".join(rows)}</TABLE>'
+def _table(rows: list[list[str]], *, border: int = 0, padding: int = 1, look: str = "") -> str:
+    """Cells in rows, as Graphviz's HTML."""
+    lines = "".join(f"<TR>{''.join(row)}</TR>" for row in rows)
+    look = f'BORDER="{border}" CELLBORDER="0" CELLSPACING="0" CELLPADDING="{padding}" {look}'.rstrip()
+    return f"<TABLE {look}>{lines}</TABLE>"
 
 
-def _row(cell: str) -> str:
-    return f"<TR><TD>{cell}</TD></TR>"
+def _cell(content: str = "", look: str = "") -> str:
+    return f"<TD {look}>{content}</TD>" if look else f"<TD>{content}</TD>"
 
 
-def _font(text: str, *, colour: str, size: int, bold: bool = False) -> str:
+def _fixed(side: int) -> str:
+    return f'FIXEDSIZE="TRUE" WIDTH="{side}" HEIGHT="{side}"'
+
+
+def _font(text: str, colour: str, size: int, *, bold: bool = False) -> str:
     if not text:
         return ""
-    safe = html.escape(text).replace(
-        "\\", "\\\\"
-    )  # Graphviz reads \N, \G and the like inside its tables, too
+    safe = html.escape(text).replace("\\", "\\\\")  # Graphviz reads \N, \G and the like in its tables, too
     return f'<FONT COLOR="{colour}" POINT-SIZE="{size}">{f"<B>{safe}</B>" if bold else safe}</FONT>'
-
-
-def _html(label: str) -> str:
-    return f"<{label}>"
 
 
 # Pictures
 
 
 def _rendered(dot: str, form: str) -> bytes:
-    import graphviz
-
-    if shutil.which("dot"):
-        try:
-            return _undated(graphviz.pipe("dot", form, dot.encode()))
-        except graphviz.CalledProcessError as why:
-            raise CircuitsError(f"Graphviz refused the diagram: {why}") from why
-    import pygraphviz
-
-    with _native_messages() as said:
-        try:
-            data = pygraphviz.AGraph(string=dot).draw(format=form, prog="dot")
-        except (pygraphviz.DotError, OSError) as why:
-            raise CircuitsError(f"Graphviz refused the diagram: {said()}") from why
-    assert isinstance(data, bytes)
-    return _undated(data)
-
-
-def _undated(data: bytes) -> bytes:
-    """The same bytes for the same diagram: a PDF's date of creation is set to one that never changes."""
-    return re.sub(rb"/CreationDate \(D:\d{14}", b"/CreationDate (D:20000101000000", data)
-
-
-@contextmanager
-def _native_messages() -> Iterator[Callable[[], str]]:
-    """Keep what the C library writes to the standard error away from the terminal, to be read if drawing fails."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as kept:
-        saved = os.dup(2)
-        os.dup2(kept.fileno(), 2)
-
-        def said() -> str:
-            kept.seek(0)
-            return " ".join(kept.read().decode(errors="replace").split()) or "no reason given"
-
-        try:
-            yield said
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+    """The picture; Graphviz runs in its own process, so that its messages do not reach the terminal."""
+    own_dot = shutil.which("dot")
+    command = [own_dot, f"-T{form}"] if own_dot else [sys.executable, "-P", "-c", _WHEEL, form]
+    ran = subprocess.run(command, input=dot.encode(), capture_output=True, check=False)
+    if ran.returncode:
+        reason = " ".join(ran.stderr.decode(errors="replace").split()) or "no reason given"
+        raise CircuitsError(f"Graphviz refused the diagram: {reason}")
+    # A PDF's date of creation never changes, so that the same diagram gives the same bytes.
+    return re.sub(rb"/CreationDate \(D:\d{14}", b"/CreationDate (D:20000101000000", ran.stdout)

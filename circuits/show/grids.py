@@ -1,7 +1,9 @@
-"""Many heads at a glance: the grid of attention maps in order, and the map of effects by layer and head.
+"""Many heads at a glance: the grid of attention maps in order (figure A), and the map of effects.
 
-1. `head_grid` draws titled panels of maps, nine to a row, query down and key across, the name at each tile's top right, on one scale.
-2. `effect_map` draws what every head does on a mapping, layer by head, on a scale centred at 0, with the carriers framed in red.
+1. `head_grid` draws titled panels of maps, nine to a row, query up and key to the right, on one scale; a name
+   stands in the lower right corner of its tile, where no weight can be.
+2. `comparison_grid` draws the heads that a task takes in two models, in ranked order, a panel for each.
+3. `effect_map` draws what every head does on a mapping, layer by head, with the carriers framed in red.
 """
 
 from __future__ import annotations
@@ -14,19 +16,22 @@ import numpy as np
 
 from circuits.errors import EdgeError, PromptError
 from circuits.heads import Head
-from circuits.show import scene, style
-from circuits.show.canvas import Tiles, draw_box, draw_scale, draw_tiles, looks, new_sheet, width_of, write
-from circuits.tracing.records import SHARE
+from circuits.show import canvas
+from circuits.show.canvas import LINE, RED, SMALL, Area, Font, Tiles, draw_tiles, looks, width_of, write
+from circuits.show.curves import count_words
+from circuits.show.scene import spell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from circuits.tasks.compare import TaskComparison
+    from circuits.tasks.ranking import Ranking
     from circuits.tracing.records import Circuit
 
 _PAD: Final = 8.0
-_TITLE_ROOM: Final = 22.0
-_LEGEND_ROOM: Final = 16.0
+_TITLE: Final = 22.0  # the height of a panel's title
+_LEGEND: Final = 26.0  # the height of the axis cross and the scale below all panels
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,153 +41,140 @@ class Panel:
     title: str
     heads: tuple[Head, ...]
     maps: tuple[np.ndarray, ...]
-    note: str = ""  # said at the panel's top right
+    note: str = ""  # at the panel's top right
 
     def __post_init__(self) -> None:
-        if len(self.heads) != len(self.maps):
-            raise EdgeError(
-                f"panel {self.title!r} has {len(self.heads)} heads but {len(self.maps)} maps; give one map per head"
-            )
+        heads, maps = len(self.heads), len(self.maps)
+        if heads != maps:
+            raise EdgeError(f"panel {self.title!r} has {heads} heads but {maps} maps; give one map per head")
 
 
 def to_panel(
     circuit: Circuit, heads: Sequence[str | Head] | None = None, *, title: str | None = None, note: str = ""
 ) -> Panel:
-    """A panel of a circuit's heads: those given, else the carriers of its mapping."""
-    front = scene.front(circuit)
-    chosen = tuple(
-        Head.parse(head) for head in (heads if heads is not None else front.carriers() if front else ())
-    )
-    return Panel(
-        circuit.source.name if title is None else title,
-        chosen,
-        tuple(circuit.pattern(head) for head in chosen),
-        note,
-    )
+    """A panel of a circuit's heads: those given, else the carriers of the mapping in front."""
+    carriers = circuit.front.carriers(circuit.share) if circuit.front else ()
+    chosen = tuple(Head.parse(head) for head in (carriers if heads is None else heads))
+    maps = tuple(circuit.pattern(head) for head in chosen)
+    return Panel(circuit.source.name if title is None else title, chosen, maps, note)
+
+
+def ranking_panel(
+    ranking: Ranking, heads: Sequence[Head], maps: Sequence[np.ndarray], *, title: str | None = None
+) -> Panel:
+    """A panel of heads with their maps (query, key); its note says the task and how many it takes."""
+    note = f"{spell(ranking.task)}: {count_words(ranking)}"
+    return Panel(ranking.model if title is None else title, tuple(heads), tuple(maps), note)
+
+
+def comparison_grid(
+    comparison: TaskComparison, *, titles: Sequence[str] | None = None, per_row: int = 9, figure: Figure | None = None
+) -> Figure:
+    """Both models' heads for 90%, the first above the second; `titles` are by default the models' names."""
+    names = comparison.models if titles is None else tuple(titles)
+    each = zip(comparison.rankings[0], comparison.needed, comparison.maps, names, strict=True)
+    panels = [ranking_panel(ranking, needed.heads, maps, title=name) for ranking, needed, maps, name in each]
+    return head_grid(panels, per_row=per_row, figure=figure)
 
 
 def head_grid(panels: Panel | Sequence[Panel], *, per_row: int = 9, figure: Figure | None = None) -> Figure:
     """Figure A: the maps of each panel's heads in order, one image per panel however many heads there are."""
-    groups = (panels,) if isinstance(panels, Panel) else tuple(panels)
-    if not groups or per_row < 1:
+    panels = (panels,) if isinstance(panels, Panel) else tuple(panels)
+    if not panels or per_row < 1:
         raise PromptError("a head grid needs at least one panel and one tile to a row")
-    width = style.WIDTH * 72
-    tiles = [_tiles_of(per_row, width) for _ in groups]
-    heights = [
-        _TITLE_ROOM + max(place.height(len(group.heads)), 20.0) + 3
-        for place, group in zip(tiles, groups, strict=True)
-    ]
-    sheet = new_sheet(width, sum(heights) + _PAD * (len(groups) - 1) + _LEGEND_ROOM, figure)
+    width = canvas.WIDTH * 72
+    side = (width - 2 * _PAD - 5.0 * (per_row - 1)) / per_row
+    rows = [-(-len(panel.heads) // per_row) for panel in panels]
+    heights = [_TITLE + max(count * (side + 5.0), 20.0) + 2 for count in rows]
+    sheet = canvas.new_sheet(width, sum(heights) + (_PAD + 1) * len(heights) - _PAD + _LEGEND, figure)
     top = 1.0
     with looks():
-        for group, place, height in zip(groups, tiles, heights, strict=True):
-            _draw_panel(
-                sheet, group, Tiles(place.x, top + _TITLE_ROOM, place.side, per_row), top, width, height - 1
-            )
-            top += height + _PAD
-        draw_scale(sheet, width - _PAD, top + 1)
+        for panel, height in zip(panels, heights, strict=True):
+            tiles = Tiles(_PAD, top + _TITLE, side, per_row)
+            _draw_panel(sheet, panel, tiles, Area(0.5, top, width - 1, height))
+            top += height + 1 + _PAD
+        canvas.draw_cross(sheet, _PAD + 4, top + 12, arm=11.0)
+        canvas.draw_scale(sheet, width - _PAD, top + 6)
     return sheet.get_figure(root=True)  # type: ignore[return-value]
 
 
-def _tiles_of(per_row: int, width: float) -> Tiles:
-    room = width - 2 * _PAD
-    return Tiles(_PAD, 0.0, (room - 5.0 * (per_row - 1)) / per_row, per_row)
-
-
-def _draw_panel(sheet: Axes, group: Panel, place: Tiles, top: float, width: float, height: float) -> None:
-    draw_box(sheet, 0.5, top, width - 1, height, edge=style.LINE, fill=style.PAPER, depth=0)
-    write(sheet, _PAD, top + 14.5, scene.spell(group.title), size=style.TITLE, bold=True)
-    if group.note:
-        write(sheet, width - _PAD, top + 14.5, group.note, size=style.SMALL, colour=style.MUTED, ha="right")
-    draw_tiles(sheet, place, group.maps)
-    longest = max((width_of(str(head), style.SMALL) for head in group.heads), default=0.0)
-    size = style.SMALL if longest < place.side * 0.8 else style.SMALL * place.side * 0.8 / longest
-    for number, head in enumerate(group.heads):
-        x, y = place.corner(number)
-        write(sheet, x + place.side - 1.5, y + 1.8, str(head), size=size, ha="right", va="top").set_zorder(5)
+def _draw_panel(sheet: Axes, panel: Panel, tiles: Tiles, area: Area) -> None:
+    canvas.draw_box(sheet, area, LINE, canvas.PAPER, depth=0)
+    write(sheet, _PAD, area.top + 14.5, spell(panel.title), canvas.TITLE)
+    write(sheet, area.right - _PAD, area.top + 14.5, panel.note, canvas.NOTE, ha="right")
+    draw_tiles(sheet, tiles, panel.maps)
+    longest = max((width_of(str(head), canvas.NAME) for head in panel.heads), default=0.0)
+    font = Font(SMALL if longest < tiles.side * 0.8 else SMALL * tiles.side * 0.8 / longest)
+    for number, head in enumerate(panel.heads):
+        x, y = tiles.corner(number)
+        write(sheet, x + tiles.side - 1.5, y + tiles.side - 2.5, str(head), font, ha="right").set_zorder(5)
 
 
 def effect_map(
     effects: Circuit | np.ndarray,
     *,
-    share: float = SHARE,
+    share: float | None = None,
     carriers: Sequence[str | Head] = (),
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """What every head does, (layer, head), on a scale centred at 0; of a circuit the mapping in front, with its carriers framed."""
-    if isinstance(effects, np.ndarray):
-        values, framed, said = effects, tuple(Head.parse(head) for head in carriers), title
-    else:
-        values, framed, said = _effects_of(effects, share, carriers, title)
-    if values.ndim != 2:
-        raise PromptError(f"a map of effects is layer by head, so it has 2 axes, not {values.ndim}")
+    """What every head does, (layer, head), on a scale centred at 0; of a circuit, on the mapping in front.
+
+    Framed are the carriers: those given, else of a circuit the carriers of `share`, by default the circuit's.
+    """
+    framed = tuple(Head.parse(head) for head in carriers)
+    if not isinstance(effects, np.ndarray):
+        front = effects.front
+        where = f"\nkey {front.key} → query {front.query}" if front else ""
+        title = f"{spell(effects.source.name)}{where}" if title is None else title
+        if front and not framed:
+            framed = front.carriers(effects.share if share is None else share)
+        effects = _effects_of(effects)
+    if effects.ndim != 2:
+        raise PromptError(f"a map of effects is layer by head, so it has 2 axes, not {effects.ndim}")
     with looks():
-        target = _own_axes(values.shape) if ax is None else ax
-        _draw_effects(target, values, framed, said)
-    return target
+        axes = _own_axes(effects.shape) if ax is None else ax
+        _draw_effects(axes, effects, framed)
+        axes.set_title(title or "")
+    return axes
 
 
-def _effects_of(
-    circuit: Circuit, share: float, carriers: Sequence[str | Head], title: str | None
-) -> tuple[np.ndarray, tuple[Head, ...], str]:
+def _effects_of(circuit: Circuit) -> np.ndarray:
     values = np.full((circuit.source.layers, circuit.source.heads), np.nan)
-    front = scene.front(circuit)
-    for known in front.heads if front else ():
-        values[known.head.layer, known.head.index] = known.effect
-    framed = tuple(Head.parse(head) for head in carriers) or (front.carriers(share) if front else ())
-    where = f"\nkey {front.key} → query {front.query}" if front else ""
-    return values, framed, f"{scene.spell(circuit.source.name)}{where}" if title is None else title
+    for each in circuit.front.heads if circuit.front else ():
+        values[each.head.layer, each.head.index] = each.effect
+    return values
 
 
 def _own_axes(shape: tuple[int, ...]) -> Axes:
     from matplotlib.figure import Figure
 
     side = min(0.2, 5.0 / max(shape))
-    return Figure(
-        figsize=(max(shape[1] * side + 1.2, 2.2), shape[0] * side + 1.0), dpi=300, layout="constrained"
-    ).add_subplot()
+    size = (max(shape[1] * side + 1.2, 2.2), shape[0] * side + 1.0)
+    return Figure(figsize=size, dpi=300, layout="constrained").add_subplot()
 
 
-def _draw_effects(ax: Axes, values: np.ndarray, framed: tuple[Head, ...], title: str | None) -> None:
+def _draw_effects(ax: Axes, values: np.ndarray, framed: tuple[Head, ...]) -> None:
     from matplotlib.patches import Rectangle
 
     layers, heads = values.shape
-    largest = float(np.nanmax(np.abs(values), initial=0.0)) if np.isfinite(values).any() else 0.0
-    scale = style.colormap(style.EFFECT).with_extremes(bad=style.WASH)
-    image = ax.imshow(
+    scale, masked = (
+        canvas.colormap(canvas.EFFECT).with_extremes(bad=canvas.WASH),
         np.ma.masked_invalid(values),
-        cmap=scale,
-        vmin=-(largest or 1.0),
-        vmax=largest or 1.0,
-        interpolation="none",
     )
-    for edge in range(1, max(layers, heads)):
-        if edge < layers:
-            ax.axhline(edge - 0.5, color=style.LINE, linewidth=0.25)
-        if edge < heads:
-            ax.axvline(edge - 0.5, color=style.LINE, linewidth=0.25)
+    limit = float(np.abs(masked.filled(0)).max(initial=0.0)) or 1.0
+    image = ax.imshow(masked, cmap=scale, vmin=-limit, vmax=limit, interpolation="none")
+    for layer in range(1, layers):
+        ax.axhline(layer - 0.5, color=LINE, linewidth=0.25)
+    for head in range(1, heads):
+        ax.axvline(head - 0.5, color=LINE, linewidth=0.25)
+    frame = {"fill": False, "edgecolor": RED, "linewidth": 1.2, "zorder": 3, "clip_on": False}
     for head in framed:
-        ax.add_patch(
-            Rectangle(
-                (head.index - 0.5, head.layer - 0.5),
-                1,
-                1,
-                fill=False,
-                edgecolor=style.RED,
-                linewidth=1.2,
-                zorder=3,
-                clip_on=False,
-            )
-        )
-    ax.set_xticks(range(0, heads, 1 if heads <= 16 else 4))
-    ax.set_yticks(range(0, layers, 1 if layers <= 16 else 5))
+        ax.add_patch(Rectangle((head.index - 0.5, head.layer - 0.5), 1, 1, **frame))
+    ax.set(xlabel="head", xticks=range(0, heads, 1 if heads <= 16 else 4))
+    ax.set(ylabel="layer", yticks=range(0, layers, 1 if layers <= 16 else 5))
     ax.tick_params(length=0, pad=2)
-    ax.set_xlabel("head", fontsize=style.BODY, labelpad=2)
-    ax.set_ylabel("layer", fontsize=style.BODY, labelpad=2)
-    if title:
-        ax.set_title(title, fontsize=style.BODY, fontweight="bold", loc="left", pad=6)
     bar = ax.figure.colorbar(image, ax=ax, fraction=0.05, pad=0.03, aspect=25)
     bar.outline.set_linewidth(0.4)  # type: ignore[operator]
-    bar.ax.tick_params(length=0, labelsize=style.SMALL)
-    bar.set_label("effect (share of the gap)", fontsize=style.SMALL)
+    bar.ax.tick_params(length=0, labelsize=SMALL)
+    bar.set_label("effect (share of the gap)", fontsize=SMALL, labelpad=4)

@@ -1,158 +1,287 @@
-"""What a picture of a circuit shows, decided once for all that draw it.
+"""What pictures of a circuit show, decided once and carried by the networkx graph that they are drawn from.
 
-1. A token is spelled so that it can be seen: spaces around it are left out, what has no shape is written as an escape (`\\n`, `\\u200b`).
-2. A prompt of up to 24 tokens is shown whole; of a longer one the tokens that matter stay, with their neighbours, and gaps between.
-3. One mapping stands in front (the one that was asked for, or the strongest), others follow while they carry something.
-4. A position stands in the box of its span, else (the last one) in the output box, else at its token.
+1. Nodes are spans, ends of mappings without a span, and the output; each has the lines of its box. Attention
+   edges run from the key's node to the query's, with their carriers; what a node reads from itself is its
+   attribute. The residual stream joins the last position to the output. The graph is acyclic, except where a
+   group of positions both reads and is read by a token between them.
+2. One mapping is in front: the one asked for, or the strongest. Others get an arrow if they carry something.
+3. A position stands in its span, of several the one with the fewest positions; else (the last one) in the
+   output; else at its token. The ends of the mapping in front have boxes of their own, even without a span.
+4. A prompt of up to 24 tokens is shown whole; of a longer one the tokens that matter and their neighbours.
+5. A token is spelled so that it can be seen: no spaces around it, an escape (`\\n`) for what has no shape.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
 
+from circuits.errors import escaped
 from circuits.tracing.records import CARRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    import networkx as nx
 
-    from circuits.heads import Head
     from circuits.tracing.records import Circuit, Mapping, Span
 
+OUTPUT: Final = "output"  # the name of the output's node
 LONGEST: Final = 24  # tokens of a prompt that is shown whole
 LONGEST_WORD: Final = 32  # characters of a token that is shown whole
-_SHAPELESS: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
-_JOINERS: Final = frozenset({"\u200c", "\u200d"})  # between letters they shape a word, so they are not shown
+_MOST_ARROWS: Final = 6
+_JOINERS: Final = "\u200c\u200d"  # between letters they shape a word, so they stay
 
 
-def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
-    """A token's text as a reader can see it; never empty, never a control character, cut with an ellipsis where it is too long."""
-    bare = word.strip(" ")
-    if not bare:
-        return "␣" * max(1, min(len(word), 4))
-    shown = "".join(_visible(letter, inside=0 < at < len(bare) - 1) for at, letter in enumerate(bare))
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A circuit and its graph, with what the graph says of the mapping in front, if there is one."""
+
+    circuit: Circuit
+    graph: nx.MultiDiGraph
+    front: dict[str, Any] | None = None  # the attributes of the mapping in front
+    cell: tuple[int, int] | None = None  # its key and its query
+    ends: tuple[str, str] | None = None  # the nodes between which it runs
+    carriers: tuple[str, ...] = ()  # the heads that carry it
+
+    @property
+    def caption(self) -> str:
+        """The red line above the maps: `These 5 of 144 heads map key 5 to query 8`."""
+        if self.cell is None:
+            return "No mapping of this prompt carries anything"
+        count, heads = len(self.carriers), self.circuit.source.layers * self.circuit.source.heads
+        who = {0: f"None of {heads} heads maps", 1: f"One of {heads} heads maps"}
+        key, query = self.cell
+        return f"{who.get(count, f'These {count} of {heads} heads map')} key {key} to query {query}"
+
+    @property
+    def boxes(self) -> list[tuple[str, dict[str, Any]]]:
+        """The nodes that are drawn as boxes, without the output, from left to right."""
+        boxes = [(name, node) for name, node in self.graph.nodes.items() if "order" in node]
+        return sorted(boxes, key=lambda box: box[1]["order"])
+
+    @property
+    def arrows(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """The mappings drawn as arrows, each with the nodes that it joins; the one in front comes first."""
+        drawn = [edge for edge in self.graph.edges(data=True) if edge[2].get("arrow", -1) >= 0]
+        return sorted(drawn, key=lambda edge: edge[2]["arrow"])
+
+    def is_key(self, position: int | None) -> bool:
+        return self.cell is not None and position == self.cell[0]
+
+    def more(self, most: int) -> str:
+        """How many carriers there are beyond `most`, in words."""
+        count = len(self.carriers) - most
+        return f"and {count} more head{'s' if count > 1 else ''}" if count > 0 else ""
+
+    def shown(self, *, most: int = LONGEST, also: Sequence[int] = (), bos: bool = False) -> list[int | None]:
+        """The positions to show, None for a gap; a BOS that plays no part is left out unless it is wanted."""
+        length, anchors = len(self.circuit.prompt), [*self.graph.graph["anchors"], *also]
+        drop_bos = self.circuit.source.reads_bos and length > 1 and 0 not in anchors and not bos
+        return kept_positions(length, anchors, most=most, first=int(drop_bos))
 
 
-def _visible(letter: str, *, inside: bool) -> str:
-    if letter in _JOINERS and inside:
-        return letter
-    kind = unicodedata.category(letter)
-    if kind in _SHAPELESS or (kind == "Zs" and letter != " "):
-        return letter.encode("unicode_escape").decode("ascii")
-    return letter
+def to_scene(circuit: Circuit, share: float | None = None) -> Scene:
+    """What pictures of a circuit show; carriers are those of `share`, by default that of the circuit."""
+    graph = to_graph(circuit, share=share)
+    mappings = [(data, (start, end)) for start, end, data in graph.edges(data=True) if "total" in data]
+    for name, node in graph.nodes.items():
+        mappings += [(data, (name, name)) for data in node.get("self_attention", ())]
+    for data, ends in mappings:
+        cell = data["from_position"], data["to_position"]
+        if [*cell] == graph.graph["focus"]:
+            return Scene(circuit, graph, data, cell, ends, tuple(data["heads"]))
+    return Scene(circuit, graph)
 
 
-def front(circuit: Circuit) -> Mapping | None:
-    """The mapping to show: the one that was asked for, or the strongest; None where there is none."""
-    if circuit.focus is None:
-        return circuit.mappings[0] if circuit.mappings else None
-    return next((m for m in circuit.mappings if (m.key, m.query) == circuit.focus), None)
+# The graph
 
 
-def drawn_mappings(circuit: Circuit, *, most: int = 6) -> tuple[Mapping, ...]:
-    """The mappings worth an arrow: the front one first, then the strongest; a position that reads itself is no arrow."""
-    first = front(circuit)
-    strong = sorted(
-        (m for m in circuit.mappings if abs(m.total) >= CARRIES and m.key != m.query),
-        key=lambda m: (-abs(m.total), m.key, m.query),
-    )
-    others = [m for m in strong if m is not first]
-    return tuple(([first] if first and first.key != first.query else []) + others)[:most]
+def to_graph(circuit: Circuit, *, share: float | None = None) -> nx.MultiDiGraph:
+    """Spans, ends of mappings and the output, what runs between them, and how all of it is drawn."""
+    import networkx as nx
+
+    share, front = circuit.share if share is None else share, circuit.front
+    graph = nx.MultiDiGraph(model=circuit.source.name, prompt=circuit.prompt.text, metric=str(circuit.metric))
+    graph.graph |= {"share": share, "focus": [front.key, front.query] if front else []}
+    node_of = _add_nodes(graph, circuit)
+    arrows = _arrows(circuit, node_of)
+    for mapping in sorted(circuit.mappings, key=lambda mapping: (mapping.key, mapping.query)):
+        ends = mapping.key, mapping.query
+        attributes = _attention(mapping, share) | {"arrow": arrows.get(ends, -1)}
+        start, end = (node_of[position] for position in ends)
+        if start == end:
+            graph.nodes[start].setdefault("self_attention", []).append(attributes)
+        else:
+            graph.add_edge(start, end, key=f"{mapping.key}→{mapping.query}", **attributes)
+    last, first_word = len(circuit.prompt) - 1, int(circuit.source.reads_bos and len(circuit.prompt) > 1)
+    graph.add_edge(node_of[last], OUTPUT, key="residual", kind="residual")
+    in_spans = [position for span in circuit.spans for position in span.positions]
+    positions = [*(position for ends in arrows for position in ends), last, *in_spans, first_word]
+    graph.graph["anchors"] = list(dict.fromkeys(positions))  # the positions that matter, most important first
+    return graph
+
+
+def node_at(graph: nx.MultiDiGraph, position: int) -> str | None:
+    """The node in which a position stands: of several the one with the fewest positions; None if in none."""
+    nodes = [name for name, node in graph.nodes.items() if position in node["positions"] and name != OUTPUT]
+    return min(nodes, key=lambda name: len(graph.nodes[name]["positions"]), default=None)
+
+
+def routes(circuit: Circuit, start: int | str, end: int | str) -> tuple[tuple[str, ...], ...]:
+    """Every route from a token to a token or to the output (named by its word), as the labels on the way."""
+    import networkx as nx
+
+    graph, names = to_graph(circuit), []
+    for token in (start, end):
+        is_output = token == circuit.output.token
+        names.append(OUTPUT if is_output else node_at(graph, circuit.prompt.position(token)))
+    if None in names:
+        return ()
+    paths = {tuple(path) for path in nx.all_simple_paths(graph, *names)}
+    return tuple(tuple(str(graph.nodes[name]["label"]) for name in path) for path in sorted(paths))
+
+
+def _add_nodes(graph: nx.MultiDiGraph, circuit: Circuit) -> dict[int, str | None]:
+    """Add spans, the other ends of mappings and the output, and say in which node each end stands."""
+    last, front, output = len(circuit.prompt) - 1, circuit.front, circuit.output
+    for span in circuit.spans:
+        name = "+".join(map(str, span.positions))
+        while name in graph:
+            name += "'"
+        graph.add_node(name, kind="span", label=span.label, positions=list(span.positions), box=True)
+        graph.nodes[name].update(layers=list(span.layers or ()), built=span.built_text, effect=span.effect)
+        graph.nodes[name]["lines"] = _span_lines(span)
+    ends = {position for mapping in circuit.mappings for position in (mapping.key, mapping.query)} | {last}
+    bare = {position for position in ends if node_at(graph, position) is None}
+    if front and front.key != front.query and node_at(graph, front.key) == node_at(graph, front.query):
+        bare.add(front.query)
+    for position in sorted(bare):
+        word, name = circuit.prompt.words[position], str(position)
+        boxed = front is not None and (position == front.key or last != position == front.query)
+        graph.add_node(name, kind="token", label=word.strip() or repr(word), positions=[position], box=boxed)
+        lines = [spell(word, longest=18), f"pos {position}"]
+        graph.nodes[name].update(layers=[], built="", effect=0.0, lines=lines)
+    _arrange(graph, None if front is None else node_at(graph, front.key))
+    lines = [spell(output.token), f"layer {output.layer}", f"p = {output.probability:.2f}"]
+    graph.add_node(OUTPUT, kind="output", label=output.token, positions=[last], box=True, lines=lines)
+    graph.nodes[OUTPUT].update(layers=[output.layer], effect=1.0, probability=output.probability)
+    return {position: node_at(graph, position) for position in ends}
+
+
+def _arrange(graph: nx.MultiDiGraph, key: str | None) -> None:
+    """Number the boxes from left to right and, for where not all fit, the key's first, then the deepest."""
+    nodes = graph.nodes
+    boxes = [name for name in nodes if nodes[name]["box"]]
+    last = {name: nodes[name]["positions"][-1] for name in boxes}
+    depth = {name: max(nodes[name]["layers"], default=-1) for name in boxes}
+    effect = {name: round(nodes[name]["effect"], 2) for name in boxes}
+    across = sorted(boxes, key=lambda name: (fmean(nodes[name]["positions"]), last[name]))
+    kept = sorted(boxes, key=lambda name: (name == key, depth[name], effect[name], last[name]), reverse=True)
+    for name in boxes:
+        nodes[name].update(order=across.index(name), rank=kept.index(name))
+
+
+def _arrows(circuit: Circuit, node_of: dict[int, str | None]) -> dict[tuple[int, int], int]:
+    """The ends of mappings worth an arrow, numbered: 0 is in front, then the strongest; none in one node."""
+    mappings = sorted(circuit.mappings, key=lambda mapping: (-abs(mapping.total), mapping.key, mapping.query))
+    apart = [mapping for mapping in mappings if node_of[mapping.key] != node_of[mapping.query]]
+    others = [mapping for mapping in apart if abs(mapping.total) >= CARRIES and mapping is not circuit.front]
+    numbers = {(mapping.key, mapping.query): 0 for mapping in apart if mapping is circuit.front}
+    drawn = enumerate(others[: _MOST_ARROWS - 1], 1)
+    return numbers | {(mapping.key, mapping.query): number for number, mapping in drawn}
+
+
+def _attention(mapping: Mapping, share: float) -> dict[str, Any]:
+    """What an edge says of a mapping: `heads` are effects of a head alone, `joint` of all up to that head."""
+    steps, modulation = mapping.path[: len(mapping.carriers(share))], mapping.modulation(share)
+    return {
+        "kind": "attention",
+        "label": f"Modulated at {modulation:.0%} by" if steps else "Carried by no head",
+        "from_position": mapping.key,
+        "to_position": mapping.query,
+        "total": mapping.total,
+        "modulation": modulation,
+        "heads": {str(step.head): mapping.effect_of(step.head).effect for step in steps},
+        "joint": {str(step.head): step.joint for step in steps},
+    }
+
+
+# Positions
 
 
 def kept_positions(
     length: int, anchors: Iterable[int], *, most: int = LONGEST, reach: int = 1, first: int = 0
-) -> tuple[int | None, ...]:
-    """The positions to show, in order, with None for each gap; anchors come in order of importance and bring their neighbours."""
+) -> list[int | None]:
+    """The positions to show, None for a gap; anchors come most important first, with their neighbours."""
     if length - first <= most:
-        return tuple(range(first, length))
+        return list(range(first, length))
     chosen: set[int] = set()
     for anchor in anchors:
-        around = {at for at in range(anchor - reach, anchor + reach + 1) if first <= at < length}
+        around = set(range(max(first, anchor - reach), min(length, anchor + reach + 1)))
         if len(chosen | around) <= most:
             chosen |= around
         elif len(chosen) < most:
             chosen.add(anchor)
-    lone = {
-        at + 1 for at in chosen if at + 2 in chosen
-    }  # a gap of one token takes no less room than the token
-    return _with_gaps(sorted(chosen | lone), length, first)
-
-
-def _with_gaps(positions: list[int], length: int, first: int) -> tuple[int | None, ...]:
+    chosen |= {position + 1 for position in chosen if position + 2 in chosen}  # a gap of one saves nothing
     shown: list[int | None] = []
-    for at in positions:
-        if at != (first if not shown else (shown[-1] or 0) + 1):
+    for position in sorted(chosen):
+        if position > first and position - 1 not in chosen:
             shown.append(None)
-        shown.append(at)
-    return tuple(shown) if positions and positions[-1] == length - 1 else (*shown, None)
+        shown.append(position)
+    return shown if length - 1 in chosen else [*shown, None]
 
 
-def anchors(circuit: Circuit) -> tuple[int, ...]:
-    """The positions that matter, most important first."""
-    ends = [at for m in drawn_mappings(circuit) for at in (m.key, m.query)]
-    in_spans = [at for span in circuit.spans for at in span.positions]
-    opening = [0] if not circuit.source.reads_bos else [1] if len(circuit.prompt) > 1 else []
-    return tuple(dict.fromkeys([*ends, len(circuit.prompt) - 1, *in_spans, *opening]))
+# Words
 
 
-def shown_positions(circuit: Circuit, *, most: int = LONGEST) -> tuple[int | None, ...]:
-    """The tokens of the sentence; the BOS that the model reads first is left out unless it plays a part."""
-    matter = anchors(circuit)
-    skipped = int(circuit.source.reads_bos and len(circuit.prompt) > 1 and 0 not in matter)
-    return kept_positions(len(circuit.prompt), matter, most=most, first=skipped)
+def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
+    """A token's text as it can be seen: never empty, no control characters, cut where it is too long."""
+    bare = word.strip(" ")
+    if not bare:
+        return "␣" * max(1, min(len(word), 4))
+    inside, each = range(1, len(bare) - 1), enumerate(bare)
+    letters = (c if c in _JOINERS and index in inside else escaped(c) for index, c in each)
+    shown = "".join(letters)
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
-def span_at(circuit: Circuit, position: int) -> Span | None:
-    """The box in which a position stands; of several the one with the fewest positions."""
-    return min(
-        (s for s in circuit.spans if position in s.positions), key=lambda s: len(s.positions), default=None
-    )
+def metric_words(circuit: Circuit, *, longest: int = LONGEST_WORD) -> str:
+    """The metric with its tokens spelled."""
+    metric = circuit.metric
+    foil = None if metric.foil_text is None else spell(metric.foil_text, longest=longest)
+    return str(replace(metric, answer_text=spell(metric.answer_text, longest=longest), foil_text=foil))
 
 
-def span_lines(span: Span) -> tuple[str, ...]:
-    """What a span's box says: `large`, `layer 0-21`, `built in 0, 20-21` (once, if both are the same layers)."""
-    held = () if span.layers is None else (f"layer {_range(*span.layers)}",)
-    same = span.layers is not None and span.built == (span.layers,)
-    built = (f"built in {span.built_text}",) if span.built and not same else ()
-    return (spell(span.label), *(held + built or ("no layer",)))
+def counterfactual_words(circuit: Circuit, *, longest: int = LONGEST_WORD) -> str:
+    """The counterfactual by what differs: `large(5) → hot`; noise says itself."""
+    words = getattr(circuit.counterfactual, "words", None)
+    if words is None:
+        return str(circuit.counterfactual)
+    texts = []
+    for position, pair in enumerate(zip(circuit.prompt.words, words, strict=True)):
+        clean, other = (spell(word, longest=longest) for word in pair)
+        texts += [f"{clean}({position}) → {other}"] if pair[0] != pair[1] else []
+    return listed(texts, most=8)
 
 
-def output_lines(circuit: Circuit) -> tuple[str, ...]:
-    """What the output's box says: `small`, `layer 12`, `p = 0.93`."""
-    return (
-        spell(circuit.output.token),
-        f"layer {circuit.output.layer}",
-        f"p = {circuit.output.probability:.2f}",
-    )
+def listed(texts: Sequence[str], *, most: int) -> str:
+    """`a, b and 3 more`."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
-def caption(mapping: Mapping, count: int) -> str:
-    """The red line above the maps."""
-    who = {0: "No head carries", 1: "One head maps"}.get(
-        count, "Both heads map" if count == 2 else "All heads map"
-    )
-    return f"{who} key pos {mapping.key} to query pos {mapping.query}"
+def name_rows(names: Sequence[str], *, most: int, in_a_row: int = 4) -> list[str]:
+    """The first `most` names in rows of equal length, and how many more there are."""
+    shown = names[:most]
+    width = -(-len(shown) // -(-len(shown) // in_a_row)) if shown else 1
+    rows = [" ".join(shown[start : start + width]) for start in range(0, len(shown), width)]
+    return rows + ([f"and {len(names) - len(shown)} more"] if len(names) > len(shown) else [])
 
 
-def modulated(mapping: Mapping, share: float) -> str:
-    """The line above the carriers' names on an arrow."""
-    return (
-        f"Modulated at {mapping.modulation(share):.0%} by"
-        if mapping.carriers(share)
-        else "Carried by no head"
-    )
-
-
-def name_rows(heads: Sequence[Head], *, most: int, in_a_row: int = 4) -> tuple[str, ...]:
-    """The names of heads in rows of equal length, the first `most` of them."""
-    names = [str(head) for head in heads[:most]]
-    rows = -(-len(names) // in_a_row)
-    width = -(-len(names) // rows) if rows else 1
-    more = (f"and {len(heads) - len(names)} more",) if len(heads) > len(names) else ()
-    return (*(" ".join(names[at : at + width]) for at in range(0, len(names), width)), *more)
-
-
-def _range(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+def _span_lines(span: Span) -> list[str]:
+    """What a span's box says: `large`, `layer 0-21`, `built in 0, 20-21` (once, if both are the same)."""
+    first, last = span.layers or (0, 0)
+    held = [f"layer {first}-{last}" if first != last else f"layer {first}"] if span.layers else []
+    built = [f"built in {span.built_text}"] if span.built and span.built != (span.layers,) else []
+    return [spell(span.label), *(held + built or ["no layer"])]

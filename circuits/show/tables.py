@@ -1,31 +1,60 @@
-"""Results as readable text: what is said of a circuit is decided here, once, for the terminal, for plain text and for notebooks.
+"""Circuits as readable text: what is said of one is decided here, for terminals, plain text and notebooks.
 
 1. The question comes first: model, prompt with every position, counterfactual, metric, output.
 2. The mapping in front follows with its carriers and the next strongest heads, then how far to trust it.
 3. Other mappings take a row each; the spans come last. In a notebook the diagram stands above.
+4. All of it is sections: a title, lines and a table of plain text; without markup, so no token becomes any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+import html
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from circuits.errors import CircuitsError, PromptError
-from circuits.show import scene
-from circuits.show.text import Block, plain, shown, visible
-from circuits.show.text import to_html as to_html_block
-from circuits.tracing.records import CARRIES, SHARE, HeadEffect, Mapping, Span
+from circuits.show.scene import counterfactual_words, listed, metric_words, spell, to_scene
+from circuits.tracing.records import CARRIES, SHARE, Mapping, Span
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
 
     from circuits.tracing.records import Circuit
 
+WIDTH: Final = 100  # columns of plain text
 _MOST_WORDS: Final = 200  # tokens of a prompt that is printed whole
 _MOST_CARRIERS: Final = 16  # rows of the table; the line above it names all
 _MOST_MAPPINGS: Final = 20  # rows of the table of other mappings
 _MOST_OTHERS: Final = 5  # next strongest heads, and heads against the answer
+
+# Columns of words; all others hold numbers.
+_OF_MODELS: Final = {"", "model", "gate", "licence", "source", "overlap"}
+_OF_CIRCUITS: Final = {"head", "mapping", "carriers", "token", "held in", "built in", "counterfactual"}
+_OF_TASKS: Final = {"task", "units", "protocol", "share", "edge", "map"}
+_LEFT: Final = _OF_MODELS | _OF_CIRCUITS | _OF_TASKS
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A title, lines and a table; each may be missing. The first `marked` rows stand out from the rest."""
+
+    title: str = ""
+    lines: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # a table without column names is a list of facts: name, text
+    rows: tuple[tuple[str, ...], ...] = ()
+    marked: int = 0
+
+    def __str__(self) -> str:
+        return plain([self])
+
+    @property
+    def sides(self) -> list[Any]:
+        """To which side each column is aligned."""
+        return ["left" if name in _LEFT else "right" for name in self.columns or ("",) * len(self.rows[0])]
 
 
 # Forms
@@ -33,26 +62,82 @@ _MOST_OTHERS: Final = 5  # next strongest heads, and heads against the answer
 
 def to_text(circuit: Circuit) -> str:
     """The circuit as plain text, 100 columns wide."""
-    return plain(circuit_blocks(circuit))
-
-
-def to_rich(circuit: Circuit, *, share: float | None = None) -> Group:
-    """The circuit for a terminal; the carriers are those of `share`, by default the share that it was measured with."""
-    return shown(circuit_blocks(circuit, share=share))
+    return plain(circuit_sections(circuit))
 
 
 def to_html(circuit: Circuit) -> str:
     """The circuit for a notebook: its diagram, where Graphviz can draw it, above its tables."""
-    share = _share_of(circuit, None)
-    told = "".join(to_html_block(block) for block in circuit_blocks(circuit, share=share))
-    return f'<div style="max-width:70em">{_diagram(circuit, share)}{told}</div>'
+    tables = "".join(_section_html(section) for section in circuit_sections(circuit))
+    return f'<div style="max-width:70em">{_diagram(circuit)}{tables}</div>'
 
 
-def _diagram(circuit: Circuit, share: float) -> str:
-    from circuits.show.dot import draw, to_dot
+def visible(text: str, *, longest: int = 80) -> str:
+    """Text without anything that a terminal would obey; control characters become escapes."""
+    return spell(text, longest=longest)
+
+
+def plain(sections: Iterable[Section]) -> str:
+    """Sections as text, 100 columns wide, without colour."""
+    from rich.console import Console
+
+    flat = {"color_system": None, "force_terminal": False, "force_jupyter": False, "highlight": False}
+    console = Console(file=io.StringIO(), width=WIDTH, **flat)
+    with console.capture() as printed:
+        console.print(shown(sections))
+    return "\n".join(line.rstrip() for line in printed.get().rstrip().split("\n"))
+
+
+def shown(sections: Iterable[Section]) -> Group:
+    """Sections as rich renderables, an empty line between them."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for number, section in enumerate(sections):
+        parts += [Text("")] * (number > 0) + [Text(section.title, style="bold")] * bool(section.title)
+        parts += [Text(line) for line in section.lines]
+        parts += [_rich_table(section)] if section.rows else []
+    return Group(*parts)
+
+
+def _rich_table(section: Section) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    columns, rows = section.columns, section.rows
+    lines = box.SIMPLE_HEAD if columns else None
+    table = Table(box=lines, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, show_header=bool(columns))
+    short = max(len(row[0]) for row in rows) <= WIDTH // 4  # then the first column is not broken
+    for number, side in enumerate(section.sides):
+        whole = number == 0 and (not columns or short)
+        name = Text(columns[number] if columns else "")
+        table.add_column(name, justify=side, overflow="fold", no_wrap=whole)
+    for number, row in enumerate(rows, 1):
+        style = "bold" if number <= section.marked else None
+        table.add_row(*map(Text, row), style=style, end_section=number == section.marked)
+    return table
+
+
+def _section_html(section: Section) -> str:
+    """A section as escaped HTML."""
+    title = f"<h4>{html.escape(section.title)}</h4>" if section.title else ""
+    text = title + "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
+    if not section.rows:
+        return text
+    names = "".join(f"<th>{html.escape(name)}</th>" for name in section.columns)
+    head = f"<thead><tr>{names}</tr></thead>" if names else ""
+    styles = [f'<td style="text-align:{side}">' for side in section.sides]
+    rows = [zip(styles, map(html.escape, row), strict=True) for row in section.rows]
+    body = "".join(f"<tr>{''.join(f'{start}{cell}</td>' for start, cell in row)}</tr>" for row in rows)
+    return f"{text}<table>{head}<tbody>{body}</tbody></table>"
+
+
+def _diagram(circuit: Circuit) -> str:
+    from circuits.show import dot
 
     try:
-        drawn = draw(to_dot(circuit, share=share), "svg")
+        drawn = dot.draw(dot.to_dot(circuit), "svg")
     except (CircuitsError, OSError, ImportError):  # no Graphviz here: the tables say the same
         return ""
     assert isinstance(drawn, bytes)
@@ -63,251 +148,161 @@ def _diagram(circuit: Circuit, share: float) -> str:
 # What is said of a circuit
 
 
-def circuit_blocks(circuit: Circuit, *, share: float | None = None) -> list[Block]:
+def circuit_sections(circuit: Circuit, *, share: float | None = None) -> list[Section]:
     """The question, the mapping in front with its heads and controls, the other mappings, and the spans."""
-    front, share = scene.front(circuit), _share_of(circuit, share)
-    told = [_question(circuit)]
+    front, share = circuit.front, circuit.share if share is None else share
+    sections = [_question(circuit)]
     if front is None:
-        told.append(Block(f"no mapping carries {CARRIES:g} or more of the gap"))
+        sections.append(Section(f"no mapping carries {CARRIES:g} or more of the gap"))
     else:
-        others = [mapping for mapping in circuit.mappings if mapping is not front]
-        told += [_mapping(circuit, front, share), _trust(circuit, front)]
-        told += [_others(circuit, others, share)] if others else []
-    return told + ([_spans(circuit)] if circuit.spans else [])
+        sections += [_mapping(circuit, front, share), _trust(circuit, front)]
+    others = [mapping for mapping in circuit.mappings if front is not None and mapping is not front]
+    if others:
+        sections.append(_others(circuit, others, share))
+    if circuit.spans:
+        columns = ("token", "held in", "built in", "effect", "counterfactual")
+        sections.append(Section("Spans", columns=columns, rows=tuple(map(_span, circuit.spans))))
+    return sections
 
 
-def _question(circuit: Circuit) -> Block:
-    source, out = circuit.source, circuit.output
-    gate = "gated" if source.gated else "dense"
-    values = f"clean {circuit.clean_value:z.2f}, counterfactual {circuit.counterfactual_value:z.2f}, gap {circuit.gap:z.2f}"
-    return Block(
-        f"{visible(source.name)}: {source.layers} layers × {source.heads} heads, {gate}, {source.open_edges} of {source.edges} edges open",
-        rows=(
-            ("prompt", _sentence(circuit)),
-            ("counterfactual", _counterfactual(circuit)),
-            ("metric", f"{_metric(circuit)}: {values}"),
-            ("output", f"{visible(out.token)}, probability {out.probability:z.2f}, layer {out.layer}"),
-        ),
+def _question(circuit: Circuit) -> Section:
+    source, out, length = circuit.source, circuit.output, len(circuit.prompt)
+    size = f"{source.layers} layers × {source.heads} heads, {'gated' if source.gated else 'dense'}"
+    title = f"{visible(source.name)}: {size}, {source.open_edges} of {source.edges} edges open"
+    whole = length <= _MOST_WORDS
+    positions = range(length) if whole else to_scene(circuit).shown(most=_MOST_WORDS)
+    prompt = " ".join("…" if position is None else _token(circuit, position) for position in positions)
+    values = f"clean {circuit.clean_value:z.2f}, counterfactual {circuit.counterfactual_value:z.2f}"
+    rows = (
+        ("prompt", prompt),
+        ("counterfactual", counterfactual_words(circuit, longest=80)),
+        ("metric", f"{metric_words(circuit, longest=80)}: {values}, gap {circuit.gap:z.2f}"),
+        ("output", f"{visible(out.token)}, probability {out.probability:z.2f}, layer {out.layer}"),
     )
+    return Section(title, rows=rows)
 
 
-def _sentence(circuit: Circuit) -> str:
-    positions: Sequence[int | None] = range(len(circuit.prompt))
-    if len(circuit.prompt) > _MOST_WORDS:
-        positions = scene.shown_positions(circuit, most=_MOST_WORDS)
-    return " ".join("…" if at is None else place(circuit, at) for at in positions)
-
-
-def _counterfactual(circuit: Circuit) -> str:
-    other = circuit.counterfactual
-    words = getattr(other, "words", None)
-    if words is None:
-        return str(other)
-    changed = [
-        at for at, (clean, word) in enumerate(zip(circuit.prompt.words, words, strict=True)) if clean != word
-    ]
-    return _listed([f"{place(circuit, at)} → {visible(words[at])}" for at in changed], most=8)
-
-
-def _metric(circuit: Circuit) -> str:
-    metric = circuit.metric
-    foil = None if metric.foil_text is None else visible(metric.foil_text)
-    return str(replace(metric, answer_text=visible(metric.answer_text), foil_text=foil))
-
-
-def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Block:
+def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     """Total, carriers, and what the carriers and the next strongest heads do."""
-    carriers = mapping.carriers(share)
-    others = sorted(
-        (h for h in mapping.heads if h.head not in carriers and abs(h.effect) >= 0.0005),
-        key=lambda h: -abs(h.effect),
-    )
-    listed = [mapping.effect_of(head) for head in carriers[:_MOST_CARRIERS]]
-    joint = {step.head: f"{step.joint:z.3f}" for step in mapping.path}
-    return Block(
-        f"{_ends(circuit, mapping)}: total {mapping.total:z.2f} (restore {mapping.restore:z.2f})",
-        (_carried(mapping, share), *_cut(len(carriers))),
-        ("head", "effect", "restore", "loading", "attention clean → counterfactual", "joint"),
-        tuple(_head(known, joint.get(known.head, "")) for known in [*listed, *others[:_MOST_OTHERS]]),
-        len(listed),
-    )
+    carriers, modulation = mapping.carriers(share), mapping.modulation(share)
+    lines = ["Carried by no head: a total this small has no carriers"]
+    if carriers:
+        short = "" if modulation >= share else f"; no further head helps, so {share:.0%} is not reached"
+        lines = [f"Modulated at {modulation:.0%} by {', '.join(map(str, carriers))}{short}"]
+    if len(carriers) > _MOST_CARRIERS:
+        lines.append(f"the first {_MOST_CARRIERS} of {len(carriers)} carriers and the next strongest heads:")
+    first = [mapping.effect_of(head) for head in carriers[:_MOST_CARRIERS]]
+    others = [each for each in mapping.heads if each.head not in carriers and abs(each.effect) >= 0.0005]
+    others.sort(key=lambda each: -abs(each.effect))
+    joint, rows = {step.head: f"{step.joint:z.3f}" for step in mapping.path}, []
+    for each in [*first, *others[:_MOST_OTHERS]]:
+        effects = (f"{value:z.3f}" for value in (each.effect, each.restore, each.loading))
+        weights = f"{each.weight:z.2f} → {each.counterfactual_weight:z.2f}"
+        rows.append((str(each.head), *effects, weights, joint.get(each.head, "")))
+    title = f"{_ends(circuit, mapping)}: total {mapping.total:z.2f} (restore {mapping.restore:z.2f})"
+    columns = ("head", "effect", "restore", "loading", "attention clean → counterfactual", "joint")
+    return Section(title, tuple(lines), columns, tuple(rows), len(first))
 
 
-def _carried(mapping: Mapping, share: float) -> str:
-    carriers = mapping.carriers(share)
-    if not carriers:
-        return "Carried by no head: a total this small has no carriers"
-    short = (
-        ""
-        if mapping.modulation(share) >= share
-        else f"; no further head helps, so {share:.0%} is not reached"
-    )
-    return f"{scene.modulated(mapping, share)} {', '.join(map(str, carriers))}{short}"
-
-
-def _cut(carriers: int) -> tuple[str, ...]:
-    return (
-        (f"the first {_MOST_CARRIERS} of {carriers} carriers and the next strongest heads:",)
-        if carriers > _MOST_CARRIERS
-        else ()
-    )
-
-
-def _head(known: HeadEffect, joint: str) -> tuple[str, ...]:
-    weights = f"{known.weight:z.2f} → {known.counterfactual_weight:z.2f}"
-    return (
-        str(known.head),
-        f"{known.effect:z.3f}",
-        f"{known.restore:z.3f}",
-        f"{known.loading:z.3f}",
-        weights,
-        joint,
-    )
-
-
-def _trust(circuit: Circuit, mapping: Mapping) -> Block:
+def _trust(circuit: Circuit, mapping: Mapping) -> Section:
     """How far to trust a mapping: heads against the answer, the linear measure, the controls."""
-    against = _listed([f"{known.head} {known.effect:z.3f}" for known in mapping.negative], most=_MOST_OTHERS)
-    first = ("against the answer", against or "no head"), ("loading", _mass(mapping))
-    return Block(
-        "How far to trust it",
-        rows=(*first, *_controls(circuit, mapping), ("engine", f"{circuit.engine} path")),
+    against = listed([f"{each.head} {each.effect:z.3f}" for each in mapping.negative], most=_MOST_OTHERS)
+    controls, rows = (
+        mapping.controls,
+        [("against the answer", against or "no head"), ("loading", _mass(mapping))],
     )
-
-
-def _controls(circuit: Circuit, mapping: Mapping) -> list[tuple[str, str]]:
-    known = mapping.controls
-    if known is None:
-        return [("controls", "not measured on this mapping")]
-    count = len(mapping.carriers(known.share))
-    drawn = f"mean {known.random_mean:z.3f}, 95th percentile {known.random_p95:z.3f} of {known.random_draws} draws of {_heads(count)}"
-    others = [(total, -at) for at, total in enumerate(known.key_totals) if at != mapping.key]
-    best = max(others, default=None)
-    return [
-        ("random heads", drawn if known.random_draws else "none drawn, as there are no carriers"),
-        (
-            "best other key",
-            "there is none" if best is None else f"{place(circuit, -best[1])} with a total of {best[0]:z.3f}",
-        ),
-        (
-            "sufficiency",
-            f"{known.sufficiency:z.2f} of the total is left with the carriers alone (at a share of {known.share:.0%})",
-        ),
-        ("identity", f"{known.identity:.1e} (clean patched into clean)"),
-    ]
+    if controls is None:
+        rows.append(("controls", "not measured on this mapping"))
+    else:
+        drawn, best = "none drawn, as there are no carriers", "there is none"
+        if controls.random_draws:
+            size = f"{controls.random_draws} draws of {_heads(len(mapping.carriers(controls.share)))}"
+            drawn = f"mean {controls.random_mean:z.3f}, 95th percentile {controls.random_p95:z.3f} of {size}"
+        others = [key for key in range(len(controls.key_totals)) if key != mapping.key]
+        if others:
+            key = max(others, key=lambda key: controls.key_totals[key])
+            best = f"{_token(circuit, key)} with a total of {controls.key_totals[key]:z.3f}"
+        left = f"{controls.sufficiency:z.2f} of the total is left with the carriers alone"
+        rows += [("random heads", drawn), ("best other key", best)]
+        rows.append(("sufficiency", f"{left} (at a share of {controls.share:.0%})"))
+        rows.append(("identity", f"{controls.identity:.1e} (clean patched into clean)"))
+    return Section("How far to trust it", rows=(*rows, ("engine", f"{circuit.engine} path")))
 
 
 def _mass(mapping: Mapping) -> str:
     """How few heads hold most of the absolute loading."""
-    sizes = sorted((abs(known.loading) for known in mapping.heads), reverse=True)
-    if not any(sizes):
+    held = np.cumsum(sorted((abs(each.loading) for each in mapping.heads), reverse=True))
+    if not held.any():
         return "no head has any"
-    counts = {share: _needed(sizes, share) for share in (0.5, SHARE, 0.95)}
-    held = ", ".join(f"{count} for {share:.0%}" for share, count in counts.items() if share != SHARE)
-    return f"{_heads(counts[SHARE])} {'hold' if counts[SHARE] > 1 else 'holds'} {SHARE:.0%} of the absolute loading ({held})"
+    shares = np.array([0.5, SHARE, 0.95])
+    half, most, nearly_all = np.searchsorted(held, shares * held[-1] * (1 - 1e-9)) + 1
+    verb = "hold" if most > 1 else "holds"
+    return f"{_heads(most)} {verb} {SHARE:.0%} of the absolute loading ({half} for 50%, {nearly_all} for 95%)"
 
 
-def _needed(sizes: Sequence[float], share: float) -> int:
-    wanted, held = share * sum(sizes) * (1 - 1e-9), 0.0
-    for count, size in enumerate(sizes, 1):
-        held += size
-        if held >= wanted:
-            return count
-    return len(sizes)
-
-
-def _others(circuit: Circuit, mappings: Sequence[Mapping], share: float) -> Block:
+def _others(circuit: Circuit, mappings: Sequence[Mapping], share: float) -> Section:
     """The mappings behind the one in front, one row each, with the two controls that decide."""
     rows = []
     for mapping in mappings[:_MOST_MAPPINGS]:
-        known = mapping.controls
-        told = ("", "") if known is None else (f"{known.random_p95:z.3f}", f"{known.sufficiency:z.2f}")
-        names = _listed([str(head) for head in mapping.carriers(share)], most=6) or "none"
+        measured, controls = mapping.controls, ("", "")
+        if measured is not None:
+            controls = (f"{measured.random_p95:z.3f}", f"{measured.sufficiency:z.2f}")
+        names = listed([str(head) for head in mapping.carriers(share)], most=6) or "none"
         numbers = (f"{mapping.total:z.3f}", f"{mapping.restore:z.3f}", f"{mapping.modulation(share):.0%}")
-        rows.append((_ends(circuit, mapping), *numbers, names, *told))
+        rows.append((_ends(circuit, mapping), *numbers, names, *controls))
     columns = ("mapping", "total", "restore", "modulated", "carriers", "random 95%", "sufficiency")
     cut = f", the strongest {_MOST_MAPPINGS}" if len(mappings) > _MOST_MAPPINGS else ""
-    return Block(
-        f"{len(mappings)} other mapping{'s' if len(mappings) > 1 else ''}{cut}",
-        columns=columns,
-        rows=tuple(rows),
-    )
-
-
-def _spans(circuit: Circuit) -> Block:
-    columns = ("token", "held in", "built in", "effect", "counterfactual")
-    return Block("Spans", columns=columns, rows=tuple(_span(span) for span in circuit.spans))
+    title = f"{len(mappings)} other mapping{'s' if len(mappings) > 1 else ''}{cut}"
+    return Section(title, columns=columns, rows=tuple(rows))
 
 
 def _span(span: Span) -> tuple[str, ...]:
     held = "no layer" if span.layers is None else f"layer {span.layers[0]}-{span.layers[1]}"
     token = f"{visible(span.label)}({', '.join(map(str, span.positions))})"
-    return (
-        token,
-        held,
-        span.built_text or "no layer",
-        f"{span.effect:z.2f}",
-        visible(span.counterfactual, longest=60),
-    )
+    other = visible(span.counterfactual, longest=60)
+    return token, held, span.built_text or "no layer", f"{span.effect:z.2f}", other
 
 
 # What is said of several circuits
 
 
-def comparison_block(circuits: Sequence[Circuit], *, share: float) -> Block:
+def comparison_section(circuits: Sequence[Circuit], *, share: float) -> Section:
     """The same mapping in several models, one row each; overlap is with the first."""
     rows = []
     for circuit in circuits:
-        mapping = circuit.mapping()
-        names = _listed([str(head) for head in mapping.carriers(share)], most=12) or "none"
-        numbers = (
-            f"{mapping.total:z.2f}",
-            str(len(mapping.carriers(share))),
-            f"{mapping.modulation(share):.0%}",
-        )
-        opened = f"{circuit.source.open_edges} of {circuit.source.edges}"
-        overlap = shared_carriers(circuits[0], circuit, share=share)
-        told = "not comparable" if overlap is None else f"{_heads(len(overlap))} {' '.join(overlap[:12])}"
-        rows.append((visible(circuit.source.name), *numbers, opened, names, told if rows else "(itself)"))
+        mapping, source = circuit.mapping(), circuit.source
+        carriers = [str(head) for head in mapping.carriers(share)]
+        numbers = (f"{mapping.total:z.2f}", str(len(carriers)), f"{mapping.modulation(share):.0%}")
+        shared = shared_carriers(circuits[0], circuit, share=share)
+        overlap = "not comparable" if shared is None else f"{_heads(len(shared))} {' '.join(shared[:12])}"
+        names = listed(carriers, most=12) or "none", overlap if rows else "(itself)"
+        rows.append((visible(source.name), *numbers, f"{source.open_edges} of {source.edges}", *names))
     columns = ("model", "total", f"heads for {share:.0%}", "modulated", "open edges", "carriers", "overlap")
-    return Block(_ends(circuits[0], circuits[0].mapping()), columns=columns, rows=tuple(rows))
+    return Section(_ends(circuits[0], circuits[0].mapping()), columns=columns, rows=tuple(rows))
 
 
 def shared_carriers(first: Circuit, second: Circuit, *, share: float) -> list[str] | None:
     """The carriers of a mapping in both, or None where the two prompts or models differ in shape."""
-    from circuits.tasks.compare import compare
-
-    if (first.source.layers, first.source.heads) != (second.source.layers, second.source.heads):
-        return None
+    one, other = ((each.source.layers, each.source.heads, len(each.prompt)) for each in (first, second))
+    mapping = first.mapping()
     try:
-        return [str(head) for head in compare(first, second, share=share).overlap]
+        carriers = second.mapping(mapping.key, mapping.query).carriers(share) if one == other else None
     except PromptError:
         return None
+    return None if carriers is None else [str(head) for head in mapping.carriers(share) if head in carriers]
 
 
 # Words
 
 
-def place(circuit: Circuit, at: int) -> str:
+def _token(circuit: Circuit, position: int) -> str:
     """A token with its position: `large(5)`."""
-    return f"{visible(circuit.prompt.words[at])}({at})"
+    return f"{visible(circuit.prompt.words[position])}({position})"
 
 
 def _ends(circuit: Circuit, mapping: Mapping) -> str:
-    return f"{place(circuit, mapping.key)} → {place(circuit, mapping.query)}"
+    return f"{_token(circuit, mapping.key)} → {_token(circuit, mapping.query)}"
 
 
 def _heads(count: int) -> str:
     return f"{count} head{'' if count == 1 else 's'}"
-
-
-def _listed(names: Sequence[str], *, most: int) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def _share_of(circuit: Circuit, share: float | None) -> float:
-    front = scene.front(circuit)
-    if share is None:
-        return SHARE if front is None or front.controls is None else front.controls.share
-    return share

@@ -1,7 +1,7 @@
 // What the file holds, and questions to it. Nothing is computed about the model here.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const state = { share: 0.8, picking: "key", pairs: {}, inspected: {} };
+const state = { share: data.share, picking: "key", pairs: {}, inspected: {} };
 
 for (const circuit of data.circuits) {
   const length = circuit.words.length;
@@ -48,12 +48,16 @@ function weightAt(circuit, head, query, key) {
 
 // Colours
 
+const DARK = {
+  ATTENTION: [[0, "#171d26"], [0.2, "#223a5c"], [0.5, "#3a78bd"], [0.75, "#7fb4ec"], [1, "#dcecff"]],
+  EFFECT: [[-1, "#ffb86b"], [-0.5, "#a4621d"], [0, "#171d26"], [0.5, "#3a78bd"], [1, "#dcecff"]],
+};
 let printing = false;
 const darkScheme = window.matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => darkScheme.matches && !printing;
 
 function shade(value, name) {
-  const stops = data.scales[isDark() ? `${name}_DARK` : name];
+  const stops = (isDark() ? DARK : data.scales)[name];
   const held = Math.min(Math.max(value, stops[0][0]), stops[stops.length - 1][0]);
   const upper = stops.findIndex(([at], index) => index > 0 && held <= at);
   const [[low, start], [high, end]] = [stops[upper - 1], stops[upper]];

@@ -99,13 +99,18 @@ function boxesOf(circuit) {
   const last = circuit.words.length - 1;
   const spans = circuit.spans.map((span) => boxOf(span.lines, span.positions));
   const plain = (at) => boxOf([circuit.spelled[at], `pos ${at}`], [at]);
-  const atQuery = key === query ? null : spans.find((box) => box.positions.includes(query) && !box.positions.includes(key)) || (query === last ? null : plain(query));
+  // A position stands in the span with the fewest positions; the key and the query never share a box.
+  const boxAt = (at) => spans.filter((box) => box.positions.includes(at)).sort((a, b) => a.positions.length - b.positions.length)[0];
+  const atKey = boxAt(key) || plain(key);
+  const ownBox = boxAt(query) !== atKey && boxAt(query);
+  const atQuery = key === query ? null : ownBox || (query === last ? null : plain(query));
   const row = spans.filter((box) => box !== atQuery);
-  let atKey = row.find((box) => box.positions.includes(key));
-  if (!atKey) row.push((atKey = plain(key)));
+  if (!row.includes(atKey)) row.push(atKey);
   atKey.kind = "key";
   return { row, atKey, atQuery, output: boxOf(circuit.output, [last], "output") };
 }
+
+const meanPosition = (box) => box.positions.reduce((sum, at) => sum + at, 0) / box.positions.length;
 
 function pushApart(boxes, left, right) {
   for (let round = 0; round < 60; round += 1) {
@@ -155,7 +160,7 @@ function renderDiagram(column, mapping, carriers) {
   Object.assign(output, { x: inside(last, output), y: 1 });
   if (atQuery) Object.assign(atQuery, { x: inside(middle(atQuery), atQuery), y: output.y + output.height + 22 });
   for (const box of row) Object.assign(box, { x: middle(box), y: height - 34 - box.height });
-  row.sort((a, b) => a.x - b.x || a.positions[0] - b.positions[0]);
+  row.sort((a, b) => meanPosition(a) - meanPosition(b) || a.positions.at(-1) - b.positions.at(-1));
   pushApart(row, 1, atQuery || needed > last - 12 ? width - 1 : last - 12);
   for (const box of atQuery ? [...row, atQuery] : row) drawTies(picture, box, tokenX, height);
   drawStream(picture, output, atQuery, last, height);

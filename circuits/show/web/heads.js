@@ -1,5 +1,6 @@
 // The heads of a column: the carriers' maps, the map of effects, the path, and one head large.
 
+// A map with its query up: the row of query 0 is the lowest.
 function paintMap(canvas, circuit, head) {
   const length = circuit.words.length;
   const { key, query } = pairOf(circuit);
@@ -10,12 +11,12 @@ function paintMap(canvas, circuit, head) {
   const pixels = new Uint32Array(picture.data.buffer);
   const colours = attentionColours();
   for (let row = 0; row < length; row += 1) {
-    for (let column = 0; column < length; column += 1) pixels[row * length + column] = colours[weightAt(circuit, head, row, column) || 0];
+    for (let column = 0; column < length; column += 1) pixels[(length - 1 - row) * length + column] = colours[weightAt(circuit, head, row, column) || 0];
   }
   context.putImageData(picture, 0, 0);
   context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--red");
   const size = Math.max(1, Math.round(length / 60)); // a cell that can be seen also in a long prompt
-  if (key <= query) context.fillRect(Math.min(key, length - size), Math.min(query, length - size), size, size);
+  if (key <= query) context.fillRect(Math.min(key, length - size), Math.max(length - size - query, 0), size, size);
 }
 
 // The colours of 0…255 as canvas pixels, for each scheme once.
@@ -138,13 +139,13 @@ function renderLargeMap(column, head) {
   const { key, query } = pairOf(circuit);
   const length = circuit.words.length;
   paintMap(inspector.canvas, circuit, head);
-  inspector.canvas.setAttribute("aria-label", `Attention map of ${nameOf(circuit, head)}: query down, key across`);
+  inspector.canvas.setAttribute("aria-label", `Attention map of ${nameOf(circuit, head)}: query up, key to the right`);
   const labelled = length <= 24 ? Array.from({ length }, (_, at) => at) : [...new Set([key, query])].sort((a, b) => a - b);
   const labels = (axis) =>
     labelled.map((at) => {
       const chosen = axis === "key" ? at === key : at === query;
       const label = element("span", { class: chosen ? "chosen" : "", dir: "auto", text: circuit.spelled[at], title: tokenAt(circuit, at) });
-      label.style[axis === "key" ? "left" : "top"] = `${(100 * (at + 0.5)) / length}%`;
+      label.style[axis === "key" ? "left" : "bottom"] = `${(100 * (at + 0.5)) / length}%`;
       return label;
     });
   inspector.keys.replaceChildren(...labels("key"));

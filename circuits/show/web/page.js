@@ -1,5 +1,7 @@
 // Columns, what the reader chooses, and drawing again.
 
+const AXES = "Q ↑  K →"; // how every map is to be read
+
 const columns = data.circuits.map(buildColumn);
 
 function buildColumn(circuit, index) {
@@ -32,7 +34,7 @@ function buildColumn(circuit, index) {
       element(
         "div",
         { class: "card" },
-        element("h3", { id: id("carriers"), text: "Carriers" }),
+        element("div", { class: "titles" }, element("h3", { id: id("carriers"), text: "Carriers" }), element("span", { class: "axes", "aria-hidden": "true", text: AXES })),
         column.carriers,
         element("h3", { text: "Greedy path" }),
         column.curve,
@@ -73,14 +75,14 @@ function buildInspector(column) {
     missing: element("p", { class: "missing", text: "This head's map was left out to keep the page small." }),
     facts: element("dl", { class: "facts" }),
   };
-  const corner = element("span", { class: "corner", "aria-hidden": "true", text: "Q ↓  K →" });
+  const corner = element("span", { class: "corner", "aria-hidden": "true", text: AXES });
   inspector.map = element("div", { class: "large" }, inspector.queries, element("div", { class: "frame" }, inspector.canvas), corner, inspector.keys);
   inspector.root = element("div", { class: "card inspector", "aria-live": "polite" }, element("div", { class: "titles" }, inspector.title, inspector.role), inspector.map, inspector.missing, inspector.reading, inspector.facts);
   inspector.canvas.addEventListener("mousemove", (event) => {
     const { left, top, width, height } = inspector.canvas.getBoundingClientRect();
     const length = column.circuit.words.length;
     const cell = (at, size) => Math.min(length - 1, Math.max(0, Math.floor((at / size) * length)));
-    readOut(column, cell(event.clientY - top, height), cell(event.clientX - left, width));
+    readOut(column, length - 1 - cell(event.clientY - top, height), cell(event.clientX - left, width));
   });
   inspector.canvas.addEventListener("mouseleave", () => readOut(column, pairOf(column.circuit).query, pairOf(column.circuit).key));
   return inspector;

@@ -1,0 +1,161 @@
+"""What pictures show is decided once: the graph carries it, and diagram, figure and page agree with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import networkx as nx
+import pytest
+from render_samples import CARRIERS, SPANS, deep, dense, empty, mapping_of, planted, span_of
+
+from circuits.heads import Head
+from circuits.show.dot import draw, to_dot
+from circuits.show.export import export
+from circuits.show.figure import mapping_figure
+from circuits.show.grids import effect_map, to_panel
+from circuits.show.page import to_page
+from circuits.show.scene import OUTPUT, to_graph, to_scene
+from circuits.tracing.records import Circuit
+
+FOR_A_TRACE = {"canvas", "diagram", "dot", "figure", "page", "scene", "tables"}
+
+
+def at_share(circuit: Circuit, share: float) -> Circuit:
+    """The circuit as if it had been measured at another share."""
+    first, *others = circuit.mappings
+    assert first.controls is not None
+    measured = replace(first, controls=replace(first.controls, share=share))
+    return replace(circuit, mappings=(measured, *others))
+
+
+def titles_across(circuit: Circuit, names: set[str]) -> dict[str, list[str]]:
+    """The titles of the boxes from left to right in the graph, the figure, the drawn diagram and the page."""
+    nodes = sorted(
+        (node["order"], node["lines"][0]) for node in to_graph(circuit).nodes.values() if "order" in node
+    )
+    figure = [text for text in mapping_figure(circuit).axes[0].texts if text.get_fontweight() == "bold"]
+    in_figure = sorted(
+        (text.get_position()[0], text.get_text()) for text in figure if text.get_text() in names
+    )
+    data = draw(to_dot(circuit, maps=False), "svg")
+    assert isinstance(data, bytes)
+    drawn = ElementTree.fromstring(data).iter("{http://www.w3.org/2000/svg}text")
+    bold = [text for text in drawn if text.get("font-weight") == "bold" and text.text in names]
+    in_dot = sorted((float(text.get("x", 0)), str(text.text)) for text in bold)
+    page = json.loads(to_page(circuit).split('id="data">')[1].split("</script>")[0])
+    in_page = [span["lines"][0] for span in page["circuits"][0]["spans"]]
+    lists = {"graph": nodes, "figure": in_figure, "dot": in_dot}
+    return {name: [title for _, title in each] for name, each in lists.items()} | {"page": in_page}
+
+
+def test_boxes_stand_in_the_same_order_in_every_picture() -> None:
+    across = titles_across(planted(), {"opposite", "large", "brackets"})
+    assert across == {picture: ["opposite", "large", "brackets"] for picture in across}
+
+
+def test_every_picture_is_drawn_from_the_graph() -> None:
+    scene = to_scene(planted())
+    assert scene.graph.graph["focus"] == [5, 8] and scene.ends == ("5", "8") and scene.cell == (5, 8)
+    assert scene.carriers == tuple(map(str, CARRIERS))
+    assert [(data["from_position"], data["to_position"]) for *_, data in scene.arrows] == [(5, 8), (2, 8)]
+    assert scene.graph.nodes[OUTPUT]["lines"] == ["small", "layer 12", "p = 0.93"]
+    assert [node["lines"] for _, node in scene.boxes] == [
+        ["opposite", "layer 0-1"],
+        ["large", "layer 0-3"],
+        ["brackets", "layer 0-10"],
+    ]
+    assert [node["rank"] for _, node in scene.boxes] == [2, 0, 1]  # the key's, then the one held deepest
+
+
+def test_the_share_of_every_picture_is_that_of_the_circuit_unless_another_is_given() -> None:
+    half = at_share(planted(), 0.5)
+    assert (
+        to_graph(half).graph["share"] == half.share == 0.5 and to_graph(half, share=0.3).graph["share"] == 0.3
+    )
+    said = {text.get_text() for text in mapping_figure(half).axes[0].texts}
+    assert "Modulated at 61% by" in said and "These 3 of 144 heads map key 5 to query 8" in said
+    assert "Modulated at 61% by" in to_dot(half) and "Modulated at 80% by" in to_dot(half, share=0.8)
+    assert to_panel(half).heads == CARRIERS[:3] and len(effect_map(half).patches) == 3
+    page = to_page(half)
+    assert '"share":0.5' in page and 'value="50"' in page and ">50%</output>" in page
+    assert '"share":0.8' in to_page(half, share=0.8) and '"share":0.5' in to_page([half, planted()])
+
+
+def test_an_edge_has_the_effect_of_each_head_alone_and_the_joint_effect_up_to_it() -> None:
+    graph = to_graph(planted())
+    edge = graph.edges["5", "8", "5→8"]
+    assert edge["heads"] == pytest.approx(
+        {"L11H7": 0.3, "L10H1": 0.18, "L9H7": 0.13, "L9H1": 0.1, "L8H6": 0.09}
+    )
+    assert edge["joint"] == pytest.approx(
+        {"L11H7": 0.3, "L10H1": 0.48, "L9H7": 0.61, "L9H1": 0.71, "L8H6": 0.8}
+    )
+    read = nx.node_link_graph(json.loads(export(planted(), "node-link")), edges="links")
+    assert read.edges["5", "8", "5→8"]["heads"] == edge["heads"]
+    for _, _, stored in nx.parse_graphml(export(planted(), "graphml")).edges(data=True):
+        if stored.get("from_position") == 5:
+            assert (
+                json.loads(stored["heads"]) == edge["heads"] and json.loads(stored["joint"]) == edge["joint"]
+            )
+
+
+def test_a_position_stands_in_the_span_with_the_fewest_positions() -> None:
+    wide = replace(planted(), spans=(span_of("all", (4, 5, 6), (0, 11)), *SPANS))
+    assert to_scene(wide).ends == ("5", "8")
+    assert wide.paths("large", "small") == (("large", '"', "small"),)
+
+
+def test_the_ends_of_the_mapping_in_front_have_boxes_of_their_own_in_every_picture() -> None:
+    inside = mapping_of(4, 6, [(Head(3, 4), 0.4)], total=0.4)
+    circuit = replace(planted(), mappings=(inside,), focus=(4, 6))
+    scene = to_scene(circuit)
+    assert scene.ends == ("4+6", "6") and scene.graph.nodes["6"]["lines"] == ['"', "pos 6"]
+    for said in (to_dot(circuit), str([text.get_text() for text in mapping_figure(circuit).axes[0].texts])):
+        assert "pos 6" in said and "Modulated at 100% by" in said
+    bare = replace(planted(), spans=())
+    assert "pos 5" in to_dot(bare) and "pos 8" not in to_dot(bare)  # the output stands for the last token
+
+
+def test_a_mapping_that_a_position_has_with_itself_is_in_front_and_has_no_arrow() -> None:
+    own = mapping_of(5, 5, [(Head(3, 4), 0.4)], total=0.4)
+    scene = to_scene(replace(planted(), mappings=(own, *planted().mappings), focus=(5, 5)))
+    assert scene.cell == (5, 5) and scene.carriers == ("L3H4",) and scene.front is not None
+    assert scene.front["arrow"] == -1 and [data["arrow"] for *_, data in scene.arrows] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("count", "caption"),
+    [(0, "None of 144 heads maps"), (1, "One of 144 heads maps"), (2, "These 2 of 144 heads map")],
+)
+def test_the_caption_counts_the_carriers(count: int, caption: str) -> None:
+    path = [(head, 0.2 * number) for number, head in enumerate(CARRIERS[:count], 1)]
+    circuit = replace(planted(), mappings=(mapping_of(5, 8, path, total=1.0, controls=False),))
+    assert to_scene(circuit).caption == f"{caption} key 5 to query 8"
+    assert to_scene(empty()).caption == "No mapping of this prompt carries anything"
+
+
+@pytest.mark.parametrize("circuit", [planted(), dense(), deep()], ids=["planted", "dense", "deep"])
+def test_a_head_is_spelled_in_one_way(circuit: Circuit) -> None:
+    figure = " ".join(text.get_text() for text in mapping_figure(circuit).axes[0].texts)
+    for said in (figure, to_dot(circuit), str(circuit), to_page(circuit), export(circuit, "graphml")):
+        assert not re.search(r"L\d+-H\d+", said)
+
+
+def test_the_files_of_a_trace_need_no_grids_curves_exports_or_task_tables(tmp_path) -> None:
+    planted().save(tmp_path)
+    code = f"""
+import sys
+from circuits.show.figure import fill_with_one
+from circuits.tracing.records import Circuit
+circuit = Circuit.load({str(tmp_path)!r})
+fill_with_one(__import__("pathlib").Path({str(tmp_path / "out")!r}), circuit)
+str(circuit)
+print(*(name.removeprefix("circuits.show.") for name in sys.modules if name.startswith("circuits.show.")))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(ran.stdout.split()) == FOR_A_TRACE
