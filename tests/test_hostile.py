@@ -547,15 +547,11 @@ def test_a_folder_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_an_output_that_is_full_is_one_line(form: list[str]) -> None:
+@pytest.mark.parametrize("call", ["models", "models --json", "--help", "--version", "rank --help"])
+def test_an_output_that_is_full_is_one_line(call: str) -> None:
+    command = [sys.executable, "-m", "circuits", *call.split()]
     with Path("/dev/full").open("w") as full:
-        ran = subprocess.run(
-            [sys.executable, "-m", "circuits", "models", *form],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (ran.returncode, ran.stderr) == (1, "Error: No space left on device\n")
 
 

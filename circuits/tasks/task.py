@@ -17,6 +17,7 @@ from typing import Any, Final
 from circuits.errors import NoPairError, PromptError
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
+from circuits.tasks import TASKS, check_task
 from circuits.tasks.families import ABOUT, FAMILIES, Candidate, YearsAfter
 from circuits.tasks.judging import judge
 from circuits.tasks.own import read_own
@@ -24,7 +25,6 @@ from circuits.tasks.records import END, Item, Task
 
 __all__ = ["END", "TASKS", "Item", "Task", "YearsAfter", "to_task"]
 
-TASKS: Final = tuple(FAMILIES)
 BEYOND: Final = "come after as many as were asked for"
 _BATCH: Final = 32
 _TRIES: Final = 16  # candidates for each item asked for, at most
@@ -35,21 +35,18 @@ def to_task(
     model: Any, name: str | Path, *, count: int = 64, seed: int = 0, progress: Progress = silent
 ) -> Task:
     """At most `count` pairs of a task that this model gets right: one of TASKS, or the path of a jsonl file of own items."""
+    check_task(name)
     known = as_model(model)
     if count < 1:
         raise PromptError(f"a task needs at least one pair, not {count}")
     if str(name) in FAMILIES:
         writer = FAMILIES[str(name)](known, random.Random(f"{name}/{seed}"))
         candidates, title, about = islice(writer, _TRIES * count), str(name), ABOUT[str(name)]
-    elif Path(name).suffix == ".jsonl":
+    else:
         candidates, title, about = (
             iter(read_own(known, Path(name))),
             Path(name).stem,
             "counterfactual: as the file gives it",
-        )
-    else:
-        raise PromptError(
-            f"no task {str(name)!r}; there are {', '.join(TASKS)}, or the path of a .jsonl file with own items"
         )
     items, left_out = _judged(known, candidates, count, progress)
     if title not in FAMILIES:

@@ -27,15 +27,13 @@ from circuits.files import parse_json, read_bytes, to_json, to_record, write_fol
 from circuits.heads import Edge, Head
 from circuits.links import above
 from circuits.prompts import Metric, Noise, Prompt
+from circuits.tracing import SHARE
 
 if TYPE_CHECKING:
     import networkx as nx
     import pandas as pd
 
 SCHEMA: Final = 1
-SHARE: Final = (
-    0.8  # the share of a mapping's total that its carriers must reach, unless the user says otherwise
-)
 CARRIES: Final = (
     0.05  # a mapping with at least this total belongs to a circuit, unless the user says otherwise
 )
