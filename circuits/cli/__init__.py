@@ -116,7 +116,7 @@ def main(ctx: click.Context) -> None:
     warnings.showwarning = _say_warning
     if current_thread() is main_thread():  # no other thread may handle signals
         before = signal.signal(signal.SIGTERM, _terminate)
-        ctx.call_on_close(partial(signal.signal, signal.SIGTERM, before))
+        ctx.call_on_close(partial(signal.signal, signal.SIGTERM, before or signal.SIG_DFL))
 
 
 def _say_warning(message: Warning | str, *_: object) -> None:

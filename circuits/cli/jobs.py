@@ -5,7 +5,6 @@ Of several processes the first says how far all of them are and how it went; the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -169,11 +168,9 @@ def _say_sparsity(measured: Sparsity, as_json: bool, *, layers: bool = False) ->
     columns = ("", escaped(measured.original), escaped(measured.name))
     blocks = [Block(f"Over {measured.tokens} held-out tokens", columns=columns, rows=rows)]
     if layers:
-        each = enumerate(zip(gated.per_layer, gated.per_head, strict=True))
-        facts = [(f"L{layer}", f"{mean:.2%}: {_heads(heads)}") for layer, (mean, heads) in each]
+        facts = []
+        for layer, (mean, heads) in enumerate(zip(gated.per_layer, gated.per_head, strict=True)):
+            shares = " ".join(f"H{head}={share:.2%}" for head, share in enumerate(heads))
+            facts.append((f"L{layer}", f"{mean:.2%}: {shares}"))
         blocks.append(Block("Open edges of each layer and its heads", rows=tuple(facts)))
     return say(*blocks)
-
-
-def _heads(shares: Sequence[float]) -> str:
-    return ", ".join(f"H{head} {share:.2%}" for head, share in enumerate(shares))

@@ -18,9 +18,9 @@ import click
 from click import option
 
 from circuits.errors import FileError, PromptError, in_one_line
-from circuits.files import check_folder, check_regular, to_json, write_folder
+from circuits.files import check_folder, to_json, write_folder
 from circuits.links import Progress
-from circuits.tasks import TASKS, check_task
+from circuits.tasks import check_task
 from circuits.tracing import SHARE
 
 if TYPE_CHECKING:
@@ -77,8 +77,6 @@ def _standard_input() -> str:
 def task(value: str) -> str:
     """The name of a task, or the path of a jsonl file that is there."""
     check_task(text(value))
-    if value not in TASKS:
-        check_regular(Path(value))
     return value
 
 

@@ -43,7 +43,9 @@ _UNITS: Final = click.Choice(["heads", "edges"])
 @options.MLPS
 @click.option("--seed", type=int, default=0, help="For the pairs, resamples and random orders.")
 @together(options.output(_FILES), options.JSON, result=ResultOptions)
-def rank_command(task: str, model: str, seed: int, result: ResultOptions, **protocol: Any) -> None:
+def rank_command(
+    task: str, model: str, count: int | None, units: Any, mlps: Any, seed: int, result: ResultOptions
+) -> None:
     """Rank the heads or edges of a task; say how many it takes."""
     from circuits.models.load import load
     from circuits.show.task_tables import ranking_blocks, ranking_values
@@ -54,8 +56,8 @@ def rank_command(task: str, model: str, seed: int, result: ResultOptions, **prot
 
     with progress() as note:
         loaded = load(model)
-        pairs = to_task(loaded, task, count=protocol["count"] or PAIRS, seed=seed, progress=note)
-        ranking = rank(loaded, pairs, seed=seed, progress=note, **protocol)
+        pairs = to_task(loaded, task, count=count or PAIRS, seed=seed, progress=note)
+        ranking = rank(loaded, pairs, units=units, mlps=mlps, count=count, seed=seed, progress=note)
         panel = measure_panel(loaded, pairs)
     values = ranking_values(ranking, panel)
     fill = partial(_fill_with_ranking, values=values, ranking=ranking, model=loaded, task=pairs)
