@@ -549,7 +549,7 @@ def test_a_signal_ends_a_command_in_one_line_and_leaves_nothing_behind(
     out = tmp_path / "out"
     command = [sys.executable, "-m", "circuits", "render", saved, "-o", out]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
-        while not list(out.glob(".unfinished-*")) and job.poll() is None:
+        while not list(out.glob(".unfinished-*/*")) and job.poll() is None:
             time.sleep(0.001)
         job.send_signal(number)
         printed = job.communicate()
@@ -566,7 +566,7 @@ def test_a_page_that_cannot_be_drawn_leaves_no_temporary_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     result = options.ResultOptions(output=None, as_json=False, open_page=True)
     with pytest.raises(KeyboardInterrupt):
-        options.say_result(result, "", [], fails)
+        options.say_result(result, str, [], fails)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -187,8 +187,8 @@ def circuit(prompt: str, model: str, pair: PairOptions, group: Any, own: Any, re
 
     with progress() as note:
         loaded = load(model)
-        found = circuit(loaded, prompt, groups=group, counterfactuals=own, progress=note, **asdict(pair))
-    _say_circuit(found, pair.share, result)
+        measured = circuit(loaded, prompt, groups=group, counterfactuals=own, progress=note, **asdict(pair))
+    _say_circuit(measured, pair.share, result)
 
 
 @main.command()
@@ -216,10 +216,10 @@ def compare(
         return compare_tasks(models, task, pair.seed, result)
     with progress() as note:
         circuits = [_traced(model, prompt, key, query, pair, note) for model in models]
-    share, table = pair.share, comparison_block(circuits, share=pair.share)
-    text = to_json([_comparison(circuits[0], circuit, share) for circuit in circuits])
-    fill = partial(fill_with_several, circuits=circuits, share=share)
-    return options.say_result(result, text, [table], fill)
+    values = [_comparison(circuits[0], circuit, pair.share) for circuit in circuits]
+    table = comparison_block(circuits, share=pair.share)
+    fill = partial(fill_with_several, circuits=circuits, share=pair.share)
+    return options.say_result(result, partial(to_json, values), [table], fill)
 
 
 @main.command()
@@ -283,7 +283,7 @@ def _say_circuit(circuit: Circuit, share: float, result: ResultOptions) -> None:
     from circuits.show.tables import circuit_blocks
 
     fill = partial(fill_with_one, circuit=circuit, share=share)
-    options.say_result(result, circuit.to_json(), circuit_blocks(circuit, share=share), fill)
+    options.say_result(result, circuit.to_json, circuit_blocks(circuit, share=share), fill)
 
 
 def _comparison(first: Circuit, circuit: Circuit, share: float) -> dict[str, Any]:

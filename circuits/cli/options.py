@@ -296,7 +296,10 @@ def say_files(written: Sequence[Path], *, as_json: bool = False, to_stderr: bool
 
 
 def say_result(
-    options: ResultOptions, json_text: str, blocks: Sequence[Block], fill: Callable[[Path], object]
+    options: ResultOptions,
+    to_text: Callable[[], str],
+    blocks: Sequence[Block],
+    fill: Callable[[Path], object],
 ) -> None:
     """Write the files first, so that a result is printed only if all went well; then open the page."""
     folder, written = options.output, []
@@ -305,7 +308,7 @@ def say_result(
     if folder is not None:
         written = write_folder(folder, fill)
     if options.as_json:
-        click.echo(json_text.rstrip("\n").encode())
+        click.echo(to_text().rstrip("\n").encode())
     else:
         say(*blocks)
     say_files(written, to_stderr=options.as_json)

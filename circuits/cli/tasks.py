@@ -61,7 +61,7 @@ def rank_command(
         panel = measure_panel(loaded, pairs)
     values = ranking_values(ranking, panel)
     fill = partial(_fill_with_ranking, values=values, ranking=ranking, model=loaded, task=pairs)
-    say_result(result, to_json(values), ranking_blocks(ranking, panel), fill)
+    say_result(result, partial(to_json, values), ranking_blocks(ranking, panel), fill)
 
 
 def compare_tasks(models: Sequence[str], task: TaskOptions, seed: int, result: ResultOptions) -> None:
@@ -94,8 +94,8 @@ def compare_tasks(models: Sequence[str], task: TaskOptions, seed: int, result: R
         contrasts = [contrast(both, each, progress=note, **protocol) for each in drawn]
     for error in missing:
         click.echo(f"Warning: left out: {error}", err=True)
-    text = to_json([contrast_values(each) for each in contrasts])
-    say_result(result, text, contrast_blocks(contrasts), partial(_fill_with_contrasts, contrasts))
+    to_text = partial(to_json, [contrast_values(each) for each in contrasts])
+    say_result(result, to_text, contrast_blocks(contrasts), partial(_fill_with_contrasts, contrasts))
 
 
 def is_about_tasks() -> bool:
