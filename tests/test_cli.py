@@ -1,11 +1,18 @@
-"""The command line: light to start, one plain sentence per command, one line for every mistake, files all or none."""
+"""The command line: light to start, a plain sentence per command, a line per mistake, files all or none."""
 
 from __future__ import annotations
 
 import json
 import os
+import pty
+import re
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+import warnings
 import webbrowser
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -17,11 +24,13 @@ import render_samples as samples
 from click.testing import CliRunner, Result
 
 from circuits import cli
-from circuits.cli.options import one_line
-from circuits.errors import FileError
+from circuits.cli import options
+from circuits.errors import FileError, in_one_line
 from circuits.files import write_folder
+from circuits.prompts import METRICS
 from circuits.show.export import EXPORTS, export
-from circuits.tracing import trace as discover
+from circuits.tasks import TASKS
+from circuits.tasks.families import FAMILIES
 from circuits.tracing.records import Circuit
 
 PROMPT = 'The opposite of "large" is "'
@@ -68,16 +77,50 @@ def saved(tmp_path: Path) -> Path:
 # Light
 
 
-def test_help_is_quick_and_imports_nothing_heavy() -> None:
-    heavy = "torch transformers transformer_lens matplotlib numpy pandas networkx rich safetensors"
+HEAVY = {"torch", "transformers", "transformer_lens", "matplotlib", "numpy", "pandas", "networkx", "rich"}
+
+
+def modules_after(*arguments: object) -> list[str]:
+    """What a process that runs one command has imported in the end."""
     code = (
-        "import sys, time; start = time.process_time()\n"
-        "from circuits.cli import main\n"
-        "main(['--help'], standalone_mode=False)\n"
-        f"print([name for name in {heavy.split()} if name in sys.modules], time.process_time() - start < 0.5)"
+        "import sys; from circuits.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: print('\\n'.join(('', *sys.modules)), end='')"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("Usage:") and ran.stdout.endswith("\n[] True\n")
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [["--help"], ["--version"], ["trace"], ["sing"], *([name, "--help"] for name in cli.main.commands)],
+    ids=" ".join,
+)
+def test_help_and_wrong_calls_import_nothing_heavy(call: list[str]) -> None:
+    assert not HEAVY & {*modules_after(*call)}
+
+
+@pytest.mark.parametrize("call", [["--help"], ["trace", "--help"], ["trace"]], ids=" ".join)
+def test_help_imports_no_command_of_another_module(call: list[str]) -> None:
+    imported = {name for name in modules_after(*call) if name.startswith("circuits.cli")}
+    assert imported == {"circuits.cli", "circuits.cli.options"}
+
+
+def test_a_trace_imports_no_command_of_another_module(directories: dict[str, Path], tmp_path: Path) -> None:
+    asked = ["--key", "5", "--swap", "large=hot", "--metric", "kl", "--model", directories["gpt2"]]
+    imported = modules_after("trace", PROMPT, *asked, "-o", tmp_path / "out")
+    assert names_in(tmp_path / "out") == FILES
+    assert {name for name in imported if name.startswith("circuits.cli")} == {
+        "circuits.cli",
+        "circuits.cli.options",
+    }
+    assert not [name for name in imported if name.startswith(("circuits.sweeps", "circuits.sparsify"))]
+
+
+def test_the_names_that_are_known_without_torch_are_those_of_the_library() -> None:
+    (metric,) = [option for option in cli.main.commands["trace"].params if option.name == "metric"]
+    assert isinstance(metric.type, click.Choice) and tuple(metric.type.choices) == METRICS
+    assert tuple(FAMILIES) == TASKS
 
 
 @pytest.mark.parametrize("command", cli.main.commands.values(), ids=list(cli.main.commands))
@@ -135,7 +178,7 @@ def test_json_is_the_record_and_nothing_else(traced: tuple[str, Path], tmp_path:
     assert result.stdout == (traced[1] / "circuit.json").read_text()
     record = json.loads(result.stdout)
     assert [step["head"] for step in record["mappings"][0]["path"][:5]] == PLANTED
-    effects = [known["effect"] for known in record["mappings"][0]["heads"]]
+    effects = [head["effect"] for head in record["mappings"][0]["heads"]]
     assert effects == sorted(effects, reverse=True)
     assert len(result.stderr.strip().split("\n")) == len(FILES)
 
@@ -301,7 +344,6 @@ def mistakes(model: Path, room: Path) -> dict[str, list[Any]]:
         "swap without =": [*trace, "--key", "large", "--swap", "large", PROMPT],
         "swap without the new word": [*trace, "--key", "large", "--swap", "large=", PROMPT],
         "swap twice": [*trace, "--key", "large", "--swap", "large=hot", "--swap", "large=cold", PROMPT],
-        "unknown metric": [*swapped, "large", "--metric", "loss", PROMPT],
         "unknown answer": [*swapped, "large", "--answer", "flibbertigibbet", PROMPT],
         "group of an unknown token": [
             "circuit",
@@ -351,6 +393,13 @@ def test_a_mistake_is_told_in_one_line_and_leaves_nothing_behind(
         ["trace", PROMPT],
         ["trace", PROMPT, "--key", "5", "--share", "0"],
         ["trace", PROMPT, "--key", "5", "--seed", "x"],
+        ["trace", PROMPT, "--key", "5", "--metric", "loss"],
+        ["trace", PROMPT, "--key", "5", "-o", ""],
+        ["sweep", "prompts.jsonl", "-o", ""],
+        ["sparsify", "mini", "-o", " "],
+        ["render", ""],
+        ["export", "circuit.json", "--to", "eap", "-o", ""],
+        ["--sing"],
         ["trace", PROMPT, "--key", "5", "--no-such-option"],
         ["trace", "not \udcff UTF-8", "--key", "5"],
         ["compare", PROMPT, "--key", "5"],
@@ -372,20 +421,107 @@ def test_standard_input_that_is_not_text_is_refused() -> None:
     assert result.exit_code == 1 and "not valid UTF-8" in result.stderr
 
 
-def test_an_interrupt_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path], tmp_path: Path
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(discover, "trace", interrupted)
-    result = run("trace", PROMPT, "--key", "5", "--model", directories["gpt2"], "-o", tmp_path / "out")
-    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "Error: interrupted\n")
-    assert not (tmp_path / "out").exists()
-
-
 def test_messages_are_folded_and_made_visible() -> None:
-    assert one_line("two\nlines\x1b[0m  and\r\nmore") == "two lines\\x1b[0m and more"
+    assert in_one_line("two\nlines\x1b[0m and\r\nmore") == "two lines\\x1b[0m and more"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (["trace", "", "--key", "0", "--model", "nowhere"], "the prompt is empty"),
+        (["tokens", "nowhere", " "], "the prompt is empty"),
+        (["trace", PROMPT, "--key", "5", "--model", "nowhere", "--metric", "loss"], "'loss' is not one of"),
+        (["rank", "oposites", "--model", "nowhere"], "no task 'oposites'; there are opposites, "),
+        (["rank", "none.jsonl", "--model", "nowhere"], "cannot read none.jsonl"),
+        (["compare", "--task", "induction,oposites", "--models", "nowhere,here"], "no task 'oposites'"),
+        (["compare", "--task", "", "--models", "nowhere,here"], "at least one task"),
+        (["sweep", "none.jsonl", "-o", "out", "--model", "nowhere"], "cannot read none.jsonl"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_needs_no_model_to_be_refused_is_refused_before_one_is_loaded(
+    call: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*call)
+    assert result.exit_code in (1, 2) and result.stderr.count("\n") == 1 and said in result.stderr
+
+
+def test_a_warning_is_one_line(saved: Path, tmp_path: Path) -> None:
+    saved.write_text(saved.read_text().replace('"seed": 0', '"seed": 1'))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        result = run("render", saved, "--format", "dot", "-o", tmp_path / "out")
+    assert result.exit_code == 0 and result.stdout == f"wrote {tmp_path / 'out' / 'circuit.dot'}\n"
+    assert result.stderr.startswith(f"Warning: {saved} was edited since it was written; ")
+    assert result.stderr.count("\n") == 1 and ".py" not in result.stderr
+
+
+def test_figures_are_drawn_for_the_share_that_is_asked_for(saved: Path, tmp_path: Path) -> None:
+    drawn = {}
+    for share in ("0.2", "0.8", ""):
+        asked = ["--share", share] if share else []
+        done("render", saved, "--format", "dot,svg", "-o", tmp_path / f"at {share}", *asked)
+        drawn[share] = [
+            (tmp_path / f"at {share}" / name).read_text() for name in ("circuit.dot", "figure.svg")
+        ]
+    assert "Modulated at 80% by" in drawn["0.8"][0] and drawn["0.2"] != drawn["0.8"]
+    assert drawn[""] == drawn["0.8"]  # the share that was measured
+
+
+# Progress
+
+
+def test_where_there_is_no_terminal_progress_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with options.progress() as note:
+        note("lines", 1, 4)
+    assert capsys.readouterr().err == ""  # not within the first 30 seconds
+    monkeypatch.setattr(options, "LOG_EVERY", 0.0)
+    with options.progress() as note:
+        for number in range(5):
+            note("lines", number, 4)
+            time.sleep(0.01)
+        note("spans", 1, 3)
+    *lines, spans = capsys.readouterr().err.splitlines()
+    assert lines[1].startswith("lines: 1 of 4, 25%") and spans == "spans: 1 of 3, 33%"
+    assert re.fullmatch(r"lines: 3 of 4, 75%, 0:00:\d\d left", lines[3])
+    assert lines[4] == "lines: 4 of 4, 100%, 0:00:00 left"
+
+
+def test_processes_other_than_the_first_are_silent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "LOG_EVERY", 0.0)
+    with options.progress(shown=False) as note:
+        note("lines", 1, 4)
+    assert capsys.readouterr().err == ""
+
+
+def test_on_a_terminal_a_bar_says_stage_percentage_and_time_left() -> None:
+    code = (
+        "import time; from circuits.cli import options; options.PATIENCE = 0.2\n"
+        "with options.progress() as note:\n"
+        "    for number in range(30): note('lines', number, 30); time.sleep(0.05)"
+    )
+    terminal, end = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stderr=end, env=os.environ | {"TERM": "xterm", "NO_COLOR": "1"}
+    ) as job:
+        os.close(end)
+        shown = b""
+        while part := _read(terminal):
+            shown += part
+    assert job.returncode == 0
+    assert re.search(r"lines .*━ +\d+% 0:00:\d\d left", shown.decode())
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # how Linux says that the other end was closed
+        return b""
 
 
 # In a process of its own
@@ -402,3 +538,48 @@ def test_the_installed_command_says_one_line_without_a_traceback() -> None:
     assert (
         ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1 and "flibbertigibbet" in ran.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_ends_a_command_in_one_line_and_leaves_nothing_behind(
+    number: signal.Signals, code: int, said: str, saved: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "circuits", "render", saved, "-o", out]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        while not list(out.glob(".unfinished-*/*")) and job.poll() is None:
+            time.sleep(0.001)
+        job.send_signal(number)
+        printed = job.communicate()
+    assert (job.returncode, *printed) == (code, "", f"Error: {said}\n")
+    assert not out.exists()
+
+
+def test_a_page_that_cannot_be_drawn_leaves_no_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    result = options.ResultOptions(output=None, as_json=False, open_page=True)
+    with pytest.raises(KeyboardInterrupt):
+        options.say_result(result, str, [], fails)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_may_run_in_another_thread() -> None:
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(run("models", "--json")))
+    thread.start()
+    thread.join()
+    assert results[0].exit_code == 0
+
+
+def test_a_standard_input_that_is_closed_is_one_line() -> None:
+    command = f"{sys.executable} -m circuits tokens mini - <&-"
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("Error: the standard input is closed; ") and ran.stderr.count("\n") == 1

@@ -483,21 +483,20 @@ def test_a_file_that_is_not_ours_is_not_overwritten(name: str, tmp_path: Path) -
     (out / name).write_text("my own work, begun like any other\n" * 3)
     before = contents(tmp_path)
     if name.startswith("circuit.") and name != "circuit.dot":
-        with pytest.raises(FileError, match="was not written by circuits"):
+        with pytest.raises(FileError, match="is not a folder of results"):
             small().save(out)
     else:
         form = name.rsplit(".", 1)[1]
-        assert "was not written by circuits" in refusal("render", saved, "-o", out, "--format", form)
+        assert "is not a folder of results" in refusal("render", saved, "-o", out, "--format", form)
     assert contents(tmp_path) == before
 
 
 def test_a_file_of_ours_is_replaced(tmp_path: Path) -> None:
-    first, second = small().save(tmp_path / "a"), small("x", "y", "z").save(tmp_path / "b")
-    for saved in (first, second):
-        assert run("render", saved, "-o", tmp_path / "out").exit_code == 0
+    for folder, words in (("a", "abc"), ("a", "xyz"), ("b", "xyz")):
+        saved = small(*words).save(tmp_path / folder)
+        assert run("render", saved).exit_code == 0
         for form in EXPORTS:
-            assert run("export", saved, "--to", form, "-o", tmp_path / "out" / f"it.{form}").exit_code == 0
-    small("x", "y", "z").save(tmp_path / "a")
+            assert run("export", saved, "--to", form, "-o", saved.with_name(f"it.{form}")).exit_code == 0
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
@@ -505,9 +504,8 @@ def test_a_file_of_ours_is_replaced(tmp_path: Path) -> None:
 def test_an_export_does_not_overwrite_what_is_not_ours(form: str, tmp_path: Path) -> None:
     saved = samples.planted().save(tmp_path / "saved")
     (tmp_path / "notes.txt").write_text("my own notes, which took a long time to write")
-    assert "was not written by circuits" in refusal(
-        "export", saved, "--to", form, "-o", tmp_path / "notes.txt"
-    )
+    told = refusal("export", saved, "--to", form, "-o", tmp_path / "notes.txt")
+    assert "is not a folder of results" in told
     assert (tmp_path / "notes.txt").read_text().startswith("my own notes")
 
 
@@ -555,19 +553,15 @@ def test_a_folder_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(
         os, "access", lambda *_: False
     )  # an administrator may write anywhere, so the system cannot be asked
-    assert "not yours to write" in refusal("render", saved, "-o", tmp_path / "new")
+    assert "no permission to write" in refusal("render", saved, "-o", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_an_output_that_is_full_is_one_line(form: list[str]) -> None:
+@pytest.mark.parametrize("call", ["models", "models --json", "--help", "--version", "rank --help"])
+def test_an_output_that_is_full_is_one_line(call: str) -> None:
+    command = [sys.executable, "-m", "circuits", *call.split()]
     with Path("/dev/full").open("w") as full:
-        ran = subprocess.run(
-            [sys.executable, "-m", "circuits", "models", *form],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (ran.returncode, ran.stderr) == (1, "Error: No space left on device\n")
 
 

@@ -32,7 +32,7 @@ from training_processes import (
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from circuits.cli.sparsify import sparsify_command, sparsity_command
+from circuits.cli.jobs import sparsify_command, sparsity_command
 from circuits.errors import CircuitsError, FileError, ModelError
 from circuits.models.load import find, load
 from circuits.models.model import Model
@@ -558,5 +558,5 @@ def test_the_commands_train_and_measure(directories: dict[str, Path], tmp_path: 
     said = CliRunner().invoke(sparsity_command, [twin, "--rows", "4", "--json"], catch_exceptions=False)
     assert json.loads(said.output)["original"] == str(directories["gpt2"])
     assert (
-        "L2 |" in CliRunner().invoke(sparsity_command, [twin, "--rows", "4"], catch_exceptions=False).output
+        "L2  " in CliRunner().invoke(sparsity_command, [twin, "--rows", "4"], catch_exceptions=False).output
     )

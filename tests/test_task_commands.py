@@ -19,7 +19,6 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from circuits import cli
-from circuits.cli.tasks import to_names
 from circuits.errors import PromptError
 from circuits.heads import Head
 from circuits.models.load import load
@@ -27,8 +26,7 @@ from circuits.show.canvas import save_figure
 from circuits.show.curves import count_words, keep_curves
 from circuits.show.grids import comparison_grid
 from circuits.show.tables import plain
-from circuits.show.task_tables import task_comparison_sections, ranking_sections
-from circuits.show.tables import plain
+from circuits.show.task_tables import ranking_sections, task_comparison_sections
 from circuits.tasks.compare import TaskComparison, compare
 from circuits.tasks.patterns import measure_panel
 from circuits.tasks.rank import rank
@@ -409,22 +407,13 @@ def test_a_task_that_a_model_cannot_be_asked_is_told_and_the_others_are_kept(
     models = ["--models", f"{room / 'dense'},{room / 'sparse'}", "-n", 2, "--units", "heads", "--json"]
     result = run("compare", "--tasks", f"{tmp_path / 'flat.jsonl'},{room / 'words.jsonl'}", *models)
     assert [each["task"] for each in json.loads(result.stdout)] == ["words"]
-    assert "circuits: left out: no pair of flat is left for" in result.stderr
+    assert "Warning: left out: no pair of flat is left for" in result.stderr
     alone = run("compare", "--task", tmp_path / "flat.jsonl", *models)
     assert alone.exit_code == 1 and alone.stdout == "" and "no pair of flat is left" in alone.stderr
 
 
-def test_a_misspelt_task_is_told_before_any_other_is_ranked(
-    room: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("circuits.tasks.compare.rank", lambda *_, **__: pytest.fail("nothing may be ranked"))
-    result = run(
-        "compare",
-        "--tasks",
-        f"{room / 'words.jsonl'},oposites",
-        "--models",
-        f"{room / 'dense'},{room / 'sparse'}",
-    )
+def test_a_misspelt_task_is_told_before_a_model_is_loaded(room: Path) -> None:
+    result = run("compare", "--tasks", f"{room / 'words.jsonl'},oposites", "--models", "nowhere,no model")
     assert result.exit_code == 1 and "no task 'oposites'" in result.stderr
 
 
@@ -437,8 +426,11 @@ def test_a_long_name_of_a_task_is_not_broken_in_the_table(found: TaskComparison)
     )
 
 
-def test_several_tasks_may_be_named_one_by_one_or_in_a_list() -> None:
-    assert to_names(["a,b", "c", " b ,"]) == ["a", "b", "c"]
+def test_several_tasks_may_be_named_one_by_one_or_in_a_list_each_is_ranked_once(room: Path) -> None:
+    words, more = room / "words.jsonl", room / "more.jsonl"
+    models = ["--models", f"{room / 'dense'},{room / 'sparse'}", "-n", 1, "--units", "heads", "--json"]
+    text = done("compare", "--task", f"{words}, {more}", "--tasks", f" {more} ,", *models)
+    assert [each["task"] for each in json.loads(text)] == ["words", "more"]
 
 
 # Mistakes

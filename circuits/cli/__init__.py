@@ -1,66 +1,137 @@
-"""The command line: one plain sentence per command; torch and the like are imported by the commands that need them.
+"""The command line: one plain sentence per command.
 
-1. What was measured goes to stdout, as tables or with `--json` as one JSON value and nothing else; progress and errors go to stderr.
-2. Exit codes: 0 done, 1 a CircuitsError (one line), 2 a wrong call (one line), 130 interrupted.
+1. What was measured goes to stdout, as tables or with `--json` as one JSON value and nothing else; progress,
+   warnings and errors go to stderr.
+2. Exit codes: 0 done, 1 a CircuitsError, 2 a wrong call, 130 interrupted, 143 terminated; one line each.
 3. Output folders are filled aside and moved into place, so that a command that fails leaves nothing behind.
+4. Commands import torch and the like when they run, and `tasks` and `jobs` when one of theirs is called.
 """
 
 from __future__ import annotations
 
 import io
+import signal
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import current_thread, main_thread
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click import argument, option
 
+import circuits.cli.options as options
 from circuits import __version__
-from circuits.cli.options import (
-    ENDS,
-    ENDS_IF_ANY,
-    JSON,
-    MODEL,
-    PATH,
-    PROMPT,
-    PROMPT_IF_ANY,
-    QUESTION,
-    RESULT,
-    SAVED,
-    SHARE_OPTION,
-    WORDS,
-    Commands,
-    options,
-    to_folder,
-    to_formats,
-    to_groups,
-    to_pairs,
-)
-from circuits.cli.sparsify import sparsify_command, sparsity_command
-from circuits.cli.sweep import sweep_command
-from circuits.cli.tasks import TASKS, about_tasks, compare_tasks, rank_command, to_names
-from circuits.cli.terminal import progress, say, say_files, say_json
-from circuits.errors import PromptError
-from circuits.files import write_folder
-from circuits.show import FORMATS
+from circuits.cli.options import PairOptions, ResultOptions, TaskOptions, progress, say, say_json, together
+from circuits.errors import CircuitsError, PromptError, in_one_line
+from circuits.files import to_json, write_folder
 
 if TYPE_CHECKING:
+    from circuits.links import Progress
     from circuits.tracing.records import Circuit
 
+_SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
+_MODELS: Final = "Two models or more, such as mini,planted-sparse."
+_FORMATS: Final = "Which files to draw, by default all: svg, png, pdf, html, dot."
+_SHARE: Final = "The share that the carriers must reach, by default the one that was measured."
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+
+# The group
+
+
+class Failure(click.ClickException):
+    """One line on stderr, and the exit code of the command."""
+
+    def __init__(self, message: object, exit_code: int = 1) -> None:
+        super().__init__(in_one_line(str(message)))
+        self.exit_code = exit_code  # type: ignore[misc]
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was told to end (SIGTERM); it cleans up as after Ctrl-C."""
+
+
+class Commands(click.Group):
+    """Commands in the order in which one needs them; whatever goes wrong is one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with one_line_failures() if args else nullcontext():  # without arguments click shows the help
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with one_line_failures():
+            return super().invoke(ctx)
+
+
+class CommandElsewhere(click.Command):
+    """A command of another module, which is imported when the command is called."""
+
+    def __init__(self, name: str, module: str, sentence: str) -> None:
+        super().__init__(name, help=sentence)
+        self.module = module
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        command = getattr(import_module(self.module), f"{self.name}_command")
+        return command.make_context(*args, **extra)
+
+
+@contextmanager
+def one_line_failures() -> Iterator[None]:
+    """Turn whatever goes wrong into one line and an exit code."""
+    try:
+        yield
+    except CircuitsError as error:
+        raise Failure(error) from error
+    except click.UsageError as error:
+        command = "circuits" if error.ctx is None else error.ctx.command_path
+        raise Failure(f"{error.format_message().rstrip('.')}; see {command} --help", 2) from error
+    except Terminated as error:
+        raise Failure("terminated", 143) from error
+    except KeyboardInterrupt as error:
+        raise Failure("interrupted", 130) from error
+    except BrokenPipeError:
+        raise  # whoever read the output has enough; click ends quietly
+    except OSError as error:  # a full disk behind the standard output, a file that went away
+        file = f": {error.filename}" if error.filename else ""
+        raise Failure(f"{error.strerror or error}{file}") from error
+
+
+@click.group(cls=Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="circuits")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Which attention heads carry the mapping from this key position to that query position?"""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a terminal that lacks → shows an escape instead of failing
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks → shows an escape instead of failing
+            stream.reconfigure(errors="backslashreplace")
+    ctx.with_resource(warnings.catch_warnings())
+    warnings.showwarning = _say_warning
+    if current_thread() is main_thread():  # no other thread may handle signals
+        before = signal.signal(signal.SIGTERM, _terminate)
+        ctx.call_on_close(partial(signal.signal, signal.SIGTERM, before or signal.SIG_DFL))
+
+
+def _say_warning(message: Warning | str, *_: object) -> None:
+    click.echo(f"Warning: {in_one_line(str(message))}", err=True)
+
+
+def _terminate(*_: object) -> None:
+    raise Terminated
+
+
+# Commands about one prompt
 
 
 @main.command()
-@JSON
+@options.JSON
 def models(as_json: bool) -> None:
     """List the models known by name and whether each is here now."""
     from circuits import zoo
@@ -68,265 +139,162 @@ def models(as_json: bool) -> None:
 
     if as_json:
         fields = ("name", "size", "layers", "heads", "gated", "licence", "source", "here", "about")
-        return say_json([{field: getattr(entry, field) for field in fields} for entry in zoo.available()])
-    rows = []
+        return say_json([{name: getattr(entry, name) for name in fields} for entry in zoo.available()])
+    columns, rows = ("model", "size", "layers×heads", "gate", "licence", "source", "here"), []
     for entry in zoo.available():
         shape, gate = f"{entry.layers}×{entry.heads}", "gated" if entry.gated else "dense"
-        rows.append(
-            (entry.name, entry.size, shape, gate, entry.licence, entry.source, "yes" if entry.here else "no")
-        )
-    return say(
-        Section(
-            columns=("model", "size", "layers×heads", "gate", "licence", "source", "here"), rows=tuple(rows)
-        )
-    )
+        here = "yes" if entry.here else "no"
+        rows.append((entry.name, entry.size, shape, gate, entry.licence, entry.source, here))
+    return say(Section(columns=columns, rows=tuple(rows)))
 
 
 @main.command()
-@click.argument("model", type=WORDS)
-@PROMPT
-@JSON
+@argument("model", type=options.text)
+@together(options.PROMPT, options.JSON)
 def tokens(model: str, prompt: str, as_json: bool) -> None:
     """Print the tokens of a prompt with their positions."""
     from circuits.models.load import load
     from circuits.prompts import to_prompt
-    from circuits.show.tables import visible
+    from circuits.show.tables import Section, visible
 
     with progress():
         read = to_prompt(load(model), prompt)
     if as_json:
-        both = enumerate(zip(read.tokens, read.words, strict=True))
-        return say_json([{"position": at, "token": word, "id": token} for at, (token, word) in both])
-    for at, word in enumerate(read.words):
+        keys, rows = ("position", "token", "id"), enumerate(zip(read.words, read.tokens, strict=True))
+        return say_json([dict(zip(keys, (position, *row), strict=True)) for position, row in rows])
+    width, lines = len(str(len(read))), []
+    for position, word in enumerate(read.words):
         spaces = len(word) - len(word.lstrip(" ")) if word.strip(" ") else 0
-        click.echo(f"{at:>{len(str(len(read)))}} = {'␣' * spaces}{visible(word)}")
-    return None
+        lines.append(f"{position:>{width}} = {'␣' * spaces}{visible(word)}")
+    return say(Section(lines=tuple(lines)))
 
 
 @main.command()
-@options(PROMPT, ENDS, MODEL, QUESTION, RESULT)
-def trace(
-    prompt: str,
-    key: str,
-    query: str | None,
-    model: str,
-    output: Path | None,
-    open_page: bool,
-    as_json: bool,
-    **asked: Any,
-) -> None:
+@together(options.PROMPT, options.KEY, options.QUERY, options.MODEL, options.PAIR, options.RESULT)
+def trace(prompt: str, key: str, query: Any, model: str, pair: PairOptions, result: ResultOptions) -> None:
     """Find the heads that carry one mapping from a key to a query."""
-
-    from circuits.models.load import load
-    from circuits.tracing.trace import trace as trace_mapping
-
     with progress() as note:
-        found = trace_mapping(
-            load(model), prompt, key=key, query=-1 if query is None else query, progress=note, **asked
-        )
-    _answer(found, output, share=asked["share"], open_page=open_page, as_json=as_json)
+        circuit = _traced(model, prompt, key, query, pair, note)
+    _say_circuit(circuit, pair.share, result)
 
 
 @main.command()
-@options(PROMPT, MODEL, QUESTION)
-@click.option(
-    "--group",
-    "groups",
-    type=WORDS,
-    multiple=True,
-    callback=to_groups,
-    metavar="NAME=4,6",
-    help="Positions that share a span; repeatable.",
-)
-@click.option(
-    "--own",
-    type=WORDS,
-    multiple=True,
-    callback=to_pairs,
-    metavar="NAME=TEXT",
-    help="A counterfactual for the span of one token or group, in place of noise; repeatable.",
-)
-@RESULT
-def circuit(
-    prompt: str,
-    model: str,
-    groups: dict[str, tuple[str, ...]],
-    own: dict[str, str] | None,
-    output: Path | None,
-    open_page: bool,
-    as_json: bool,
-    **asked: Any,
-) -> None:
+@together(options.PROMPT, options.MODEL, options.PAIR, options.SPANS, options.RESULT)
+def circuit(prompt: str, model: str, pair: PairOptions, group: Any, own: Any, result: ResultOptions) -> None:
     """Find every mapping of a prompt and where its tokens are held."""
-
     from circuits.models.load import load
-    from circuits.tracing.circuit import circuit as find_circuit
+    from circuits.tracing.circuit import circuit
 
     with progress() as note:
-        found = find_circuit(load(model), prompt, groups=groups, counterfactuals=own, progress=note, **asked)
-    _answer(found, output, share=asked["share"], open_page=open_page, as_json=as_json)
+        loaded = load(model)
+        measured = circuit(loaded, prompt, groups=group, counterfactuals=own, progress=note, **asdict(pair))
+    _say_circuit(measured, pair.share, result)
 
 
 @main.command()
-@options(PROMPT_IF_ANY, ENDS_IF_ANY)
-@click.option(
-    "--models",
-    "names",
-    required=True,
-    type=WORDS,
-    metavar="NAME,NAME",
-    help="Two models or more, such as mini,planted-sparse.",
-)
-@options(TASKS, QUESTION, RESULT)
+@argument("prompt", type=options.prompt, required=False)
+@together(options.OPTIONAL_KEY, options.QUERY)
+@option("--models", required=True, type=options.names, metavar="NAME,NAME", help=_MODELS)
+@together(options.ON_TASKS, options.PAIR, options.RESULT)
 def compare(
     prompt: str,
     key: str,
-    query: str | None,
-    names: str,
-    tasks: tuple[str, ...],
-    count: int | None,
-    units: str,
-    mlps: str,
-    output: Path | None,
-    open_page: bool,
-    as_json: bool,
-    **asked: Any,
+    query: Any,
+    models: list[str],
+    task: TaskOptions,
+    pair: PairOptions,
+    result: ResultOptions,
 ) -> None:
     """Set models side by side on one mapping or on whole tasks."""
-    from circuits.models.load import load
+    from circuits.cli.tasks import compare_tasks, is_about_tasks
     from circuits.show.figure import fill_with_several
     from circuits.show.tables import comparison_section
-    from circuits.tracing.trace import trace as trace_mapping
 
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    if len(wanted) < 2:
-        raise PromptError(f"--models takes two names or more, separated by commas, not {names!r}")
-    if about_tasks():
-        told = {
-            "count": count,
-            "units": units,
-            "mlps": mlps,
-            "seed": asked["seed"],
-            "output": output,
-            "as_json": as_json,
-        }
-        return compare_tasks(to_names(tasks), wanted, **told)
+    if len(models) < 2:
+        raise PromptError(f"--models takes two names or more, separated by commas, not {','.join(models)!r}")
+    if is_about_tasks():
+        return compare_tasks(models, task, pair.seed, result)
     with progress() as note:
-        at = -1 if query is None else query
-        found = [
-            trace_mapping(load(name), prompt, key=key, query=at, progress=note, **asked) for name in wanted
-        ]
-    share = asked["share"]
-    written = _written(output, open_page, lambda room: fill_with_several(room, found, share))
-    if as_json:
-        say_json([_compared(found[0], each, share) for each in found])
-    else:
-        say(comparison_section(found, share=share))
-    return say_files(written, aside=as_json, open_page=open_page)
+        circuits = [_traced(model, prompt, key, query, pair, note) for model in models]
+    values = [_comparison(circuits[0], circuit, pair.share) for circuit in circuits]
+    table = comparison_section(circuits, share=pair.share)
+    fill = partial(fill_with_several, circuits=circuits, share=pair.share)
+    return options.say_result(result, partial(to_json, values), [table], fill)
 
 
 @main.command()
-@SAVED
-@click.option(
-    "--format",
-    "formats",
-    default=",".join(FORMATS),
-    show_default=True,
-    callback=to_formats,
-    help="Which files to draw.",
-)
-@SHARE_OPTION
-@click.option(
-    "-o",
-    "output",
-    type=PATH,
-    callback=to_folder,
-    metavar="DIR",
-    help="Where to, by default beside the circuit.",
-)
-@JSON
-def render(path: Path, formats: tuple[str, ...], share: float, output: Path | None, as_json: bool) -> None:
+@options.SAVED
+@option("--format", "formats", type=options.formats, metavar="NAME,NAME", help=_FORMATS)
+@option("--share", type=options.SHARE_RANGE, help=_SHARE)
+@options.output("Where to, by default beside the circuit.")
+@options.JSON
+def render(path: Path, formats: Any, share: Any, output: Path | None, as_json: bool) -> None:
     """Draw a saved circuit as figures, a page and a Graphviz file."""
+    from circuits.show import FORMATS
     from circuits.show.figure import draw_files
     from circuits.tracing.records import Circuit
 
-    known = Circuit.load(path)
-    written = write_folder(
-        output or (path if path.is_dir() else path.parent),
-        lambda room: draw_files(room, known, share, formats),
-    )
-    return say_json({"files": list(map(str, written))}) if as_json else say_files(written)
+    circuit, folder = Circuit.load(path), output or (path if path.is_dir() else path.parent)
+    reached = circuit.share if share is None else share
+    written = write_folder(folder, lambda aside: draw_files(aside, circuit, reached, formats or FORMATS))
+    options.say_files(written, as_json=as_json)
 
 
 @main.command()
-@SAVED
-@click.option("--to", required=True, metavar="FORMAT", help="node-link, graphml, neuronpedia or eap.")
-@click.option("-o", "output", type=PATH, metavar="FILE", help="Where to, by default the standard output.")
-@JSON
+@options.SAVED
+@option("--to", required=True, metavar="FORMAT", help="node-link, graphml, neuronpedia or eap.")
+@option("-o", "output", type=options.path, metavar="FILE", help="Where to, by default the standard output.")
+@options.JSON
 def export(path: Path, to: str, output: Path | None, as_json: bool) -> None:
     """Write a saved circuit in the format of another tool."""
-    from circuits.show.export import EXPORTS
-    from circuits.show.export import export as exported
+    from circuits.show import export as exports
     from circuits.show.figure import put
     from circuits.tracing.records import Circuit
 
-    text = exported(Circuit.load(path), to)
+    text = exports.export(Circuit.load(path), to)
     if output is None:
         return say_json({"format": to, "text": text}) if as_json else click.echo(text.encode(), nl=False)
-    folder, name = (
-        (output, f"circuit{EXPORTS[to][0]}") if output.is_dir() else (output.parent, output.name)
-    )
-    written = write_folder(folder, lambda room: put(room / name, text))
-    return say_json({"files": list(map(str, written))}) if as_json else say_files(written)
+    file = output / f"circuit{exports.EXPORTS[to][0]}" if output.is_dir() else output
+    written = write_folder(file.parent, lambda aside: put(aside / file.name, text))
+    return options.say_files(written, as_json=as_json)
 
 
-# What the commands share
+for _name, _module, _sentence in (
+    ("rank", "tasks", "Rank the heads or edges of a task; say how many it takes."),
+    ("sparsify", "jobs", "Train a sparse twin of a model, or resume its training."),
+    ("sparsity", "jobs", "Show how sparse a model is, beside its dense original."),
+    ("sweep", "jobs", "Trace every line of a jsonl file, or go on where that stopped."),
+):
+    main.add_command(CommandElsewhere(_name, f"circuits.cli.{_module}", _sentence))
 
 
-main.add_command(rank_command)
-main.add_command(sparsify_command)
-main.add_command(sparsity_command)
-main.add_command(sweep_command)
+# What these commands share
 
 
-def _answer(found: Circuit, output: Path | None, *, share: float, open_page: bool, as_json: bool) -> None:
-    """Write the files first, so that a circuit is printed only if all went well."""
+def _traced(model: str, prompt: str, key: str, query: Any, pair: PairOptions, note: Progress) -> Circuit:
+    from circuits.models.load import load
+    from circuits.tracing.trace import trace
+
+    last = -1 if query is None else query
+    return trace(load(model), prompt, key=key, query=last, progress=note, **asdict(pair))
+
+
+def _say_circuit(circuit: Circuit, share: float, result: ResultOptions) -> None:
     from circuits.show.figure import fill_with_one
     from circuits.show.tables import circuit_sections
 
-    written = _written(output, open_page, lambda room: fill_with_one(room, found, share))
-    if as_json:
-        click.echo(found.to_json().encode(), nl=False)
-    else:
-        say(*circuit_sections(found, share=share))
-    say_files(written, aside=as_json, open_page=open_page)
+    fill = partial(fill_with_one, circuit=circuit, share=share)
+    options.say_result(result, circuit.to_json, circuit_sections(circuit, share=share), fill)
 
 
-def _written(output: Path | None, open_page: bool, fill: Callable[[Path], None]) -> list[Path]:
-    """The files in the folder that was asked for; a page to be opened needs one in any case."""
-    if output is None and not open_page:
-        return []
-    from tempfile import mkdtemp
-
-    return write_folder(output or Path(mkdtemp(prefix="circuits-")), fill)
-
-
-def _compared(first: Circuit, each: Circuit, share: float) -> dict[str, Any]:
+def _comparison(first: Circuit, circuit: Circuit, share: float) -> dict[str, Any]:
+    """What `compare --json` says about a circuit, beside the first."""
     from circuits.show.tables import shared_carriers
 
-    mapping = each.mapping()
+    mapping, source = circuit.mapping(), circuit.source
     carriers = [str(head) for head in mapping.carriers(share)]
-    return {
-        "model": each.source.name,
-        "key": mapping.key,
-        "query": mapping.query,
-        "total": mapping.total,
-        "restore": mapping.restore,
-        "share": share,
-        "modulation": mapping.modulation(share),
-        "heads": len(carriers),
-        "carriers": carriers,
-        "overlap": shared_carriers(first, each, share=share),
-        "open_edges": each.source.open_edges,
-        "edges": each.source.edges,
-    }
+    measured = {name: getattr(mapping, name) for name in ("key", "query", "total", "restore")}
+    reached = {"share": share, "modulation": mapping.modulation(share), "heads": len(carriers)}
+    overlap = {"carriers": carriers, "overlap": shared_carriers(first, circuit, share=share)}
+    edges = {"open_edges": source.open_edges, "edges": source.edges}
+    return {"model": source.name} | measured | reached | overlap | edges

@@ -1,84 +1,98 @@
-"""What may be typed: the group that turns failures into one line, the kinds of values, and the options that commands share."""
+"""What a command takes and what it says: kinds of values, shared options, progress, tables and files."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from tempfile import gettempdir
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import click
+from click import option
 
-from circuits.errors import CircuitsError, FileError, PromptError
-from circuits.files import check_folder
-from circuits.show import FORMATS
-from circuits.tracing.records import SHARE
+from circuits.errors import FileError, PromptError, in_one_line
+from circuits.files import check_folder, to_json, write_folder
+from circuits.links import Progress
+from circuits.tasks import check_task
+from circuits.tracing import SHARE
 
+if TYPE_CHECKING:
+    from circuits.show.tables import Section
 
-def one_line(text: object) -> str:
-    """Text on one line, without anything that a terminal would obey."""
-    from circuits.show.tables import visible
-
-    return visible(" ".join(str(text).split()), longest=4000)
-
-
-class Failure(click.ClickException):
-    """One line on stderr, and the exit code of the command."""
-
-    def __init__(self, why: object) -> None:
-        super().__init__(one_line(why))
+Decorator = Callable[[Any], Any]
+PATIENCE: Final = 1.0  # seconds of work before a progress bar is shown
+LOG_EVERY: Final = 30.0  # seconds between lines of progress where there is no terminal
 
 
-class WrongCall(Failure):
-    exit_code = 2
+# Kinds of values, each a function of what was typed
 
 
-class Interrupted(Failure):
-    exit_code = 130
-
-
-class Commands(click.Group):
-    """Commands in the order in which one needs them; whatever goes wrong in one becomes one line and an exit code."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except CircuitsError as why:
-            raise Failure(why) from why
-        except click.UsageError as why:
-            path = (why.ctx or ctx).command_path
-            raise WrongCall(f"{why.format_message().rstrip('.')}; see {path} --help") from why
-        except KeyboardInterrupt as why:
-            raise Interrupted("interrupted") from why
-        except OSError as why:  # a full disk behind the standard output, a file that went away
-            if isinstance(why, BrokenPipeError):
-                raise  # whoever read the output has enough; click ends quietly
-            raise Failure(f"{why.strerror or why}{f': {why.filename}' if why.filename else ''}") from why
-
-
-class Words(click.ParamType):
+def text(value: str) -> str:
     """Text that can be written as UTF-8."""
-
-    name = "text"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            self.fail("it is not valid UTF-8", param, ctx)
-        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise click.BadParameter("it is not valid UTF-8") from error
+    return value
 
 
-def _read_prompt(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value != "-":
-        return value
+def path(value: str) -> Path:
+    """A path that is not empty; an empty one would mean the current folder."""
+    if not value.strip():
+        raise click.BadParameter("a path must not be empty")
+    return Path(value)
+
+
+def folder(value: str) -> Path:
+    """A folder that can be written to, which is checked before anything is measured."""
+    checked = path(value)
+    check_folder(checked)
+    return checked
+
+
+def prompt(value: str) -> str:
+    """A prompt that is not empty; `-` stands for what is on the standard input."""
+    words = _standard_input() if value == "-" else text(value)
+    if not words.strip():
+        raise PromptError("the prompt is empty; give at least one token of text")
+    return words
+
+
+def _standard_input() -> str:
+    if sys.stdin is None:
+        raise PromptError("the standard input is closed; give the prompt as an argument, or pipe it in")
     try:
         return sys.stdin.buffer.read().decode().removesuffix("\n")
-    except UnicodeDecodeError as why:
-        raise PromptError("the prompt on the standard input is not valid UTF-8") from why
+    except UnicodeDecodeError as error:
+        raise PromptError("the prompt on the standard input is not valid UTF-8") from error
+
+
+def task(value: str) -> str:
+    """The name of a task, or the path of a jsonl file that is there."""
+    check_task(text(value))
+    return value
+
+
+def names(value: str) -> list[str]:
+    """`mini,mini-sparse` as a list of names; a path must not contain a comma."""
+    return [part.strip() for part in text(value).split(",") if part.strip()]
+
+
+def formats(value: str) -> tuple[str, ...]:
+    """`svg,html` as the names of formats."""
+    from circuits.show import FORMATS
+
+    for name in names(value):
+        if name not in FORMATS:
+            raise FileError(f"no format {name!r}; there are {', '.join(FORMATS)}")
+    return tuple(dict.fromkeys(names(value)))
 
 
 def to_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
@@ -94,92 +108,212 @@ def to_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     return pairs or None
 
 
-def to_groups(
-    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
-) -> dict[str, tuple[str, ...]]:
+def to_groups(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, list[str]]:
     """`--group brackets=4,6` as names with their positions."""
-    given = to_pairs(ctx, param, values) or {}
-    return {name: tuple(at.strip() for at in positions.split(",")) for name, positions in given.items()}
+    pairs = to_pairs(ctx, param, values) or {}
+    return {name: [part.strip() for part in positions.split(",")] for name, positions in pairs.items()}
 
 
-def to_folder(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Refuse a folder that cannot be written before anything is measured."""
-    if value is not None:
-        check_folder(value)
-    return value
+# Options that commands share
 
 
-def to_formats(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """`svg,html` as names, all of them known."""
-    wanted = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
-    for form in wanted:
-        if form not in FORMATS:
-            raise FileError(f"no format {form!r}; there are {', '.join(FORMATS)}")
-    return wanted
+@dataclass(frozen=True, slots=True)
+class PairOptions:
+    """The keyword arguments of `trace` and `circuit` that say what is compared and how it is read."""
+
+    swap: dict[str, str] | None
+    counterfactual: str | None
+    answer: str | None
+    foil: str | None
+    metric: Any
+    share: float
+    seed: int
 
 
-def options(*parts: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Several options as one decorator, shown in this order."""
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """Which tasks two models are compared on, and how."""
+
+    tasks: tuple[list[str], ...]
+    count: int | None
+    units: str
+    mlps: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ResultOptions:
+    """Where a result goes."""
+
+    output: Path | None
+    as_json: bool
+    open_page: bool = False
+
+
+def together(*parts: Decorator, **records: type) -> Decorator:
+    """Several options as one decorator, shown in this order; a record gathers those that are its fields."""
 
     def decorated(command: Any) -> Any:
+        @wraps(command)
+        def gathered(**values: Any) -> Any:
+            for name, record in records.items():
+                own = [field.name for field in fields(record) if field.name in values]
+                values[name] = record(**{field: values.pop(field) for field in own})
+            return command(**values)
+
         for part in reversed(parts):
-            command = part(command)
-        return command
+            gathered = part(gathered)
+        return gathered
 
     return decorated
 
 
-WORDS: Final = Words()
-PATH: Final = click.Path(path_type=Path)
-PROMPT: Final = click.argument("prompt", type=WORDS, callback=_read_prompt)
-PROMPT_IF_ANY: Final = click.argument("prompt", type=WORDS, callback=_read_prompt, required=False)
-SAVED: Final = click.argument("path", type=PATH, metavar="DIR|circuit.json")
-JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
-MODEL: Final = click.option(
-    "--model",
-    default="mini",
-    show_default=True,
-    type=WORDS,
-    help="A name of `circuits models`, a path or a hub id.",
+def output(about: str, *, required: bool = False) -> Decorator:
+    """The folder that a command writes to."""
+    return option("-o", "output", type=folder, metavar="DIR", required=required, help=about)
+
+
+COUNT: Final = click.IntRange(min=1)
+SHARE_RANGE: Final = click.FloatRange(0, 1, min_open=True)
+PROMPT: Final = click.argument("prompt", type=prompt)
+SAVED: Final = click.argument("path", type=path, metavar="DIR|circuit.json")
+JSON: Final = option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
+_MODEL: Final = "A name of `circuits models`, a path or a hub id."
+MODEL: Final = option("--model", default="mini", type=text, help=_MODEL)
+_KEY: Final = "The position that is read: its index or its token."
+KEY: Final = option("--key", required=True, type=text, help=_KEY)
+OPTIONAL_KEY: Final = option("--key", type=text, help=_KEY)
+QUERY: Final = option("--query", type=text, help="The position that reads, by default the last.")
+_SHARE: Final = "The share that the carriers must reach."
+SHARED: Final = option("--share", type=SHARE_RANGE, default=SHARE, help=_SHARE)
+SEED: Final = option("--seed", type=int, default=0, help="For noise and random heads.")
+_SWAP: Final = "Another word in its place; repeatable."
+_FOIL: Final = "The wrong next token, by default what it says on the counterfactual."
+_METRIC: Final = "logit_diff (answer against foil), logprob or kl."
+_METRICS: Final = click.Choice(["logit_diff", "logprob", "kl"])
+PAIR: Final = together(
+    option("--swap", type=text, multiple=True, callback=to_pairs, metavar="OLD=NEW", help=_SWAP),
+    option("--counterfactual", type=text, help="The whole counterfactual, instead of --swap."),
+    option("--answer", type=text, help="The right next token, by default what the model says."),
+    option("--foil", type=text, help=_FOIL),
+    option("--metric", type=_METRICS, metavar="NAME", help=_METRIC),
+    SHARED,
+    SEED,
+    pair=PairOptions,
 )
-_KEY: Final = {"type": WORDS, "help": "The position that is read: its index or its token."}
-_QUERY: Final = click.option("--query", type=WORDS, help="The position that reads, by default the last.")
-ENDS: Final = options(click.option("--key", required=True, **_KEY), _QUERY)
-ENDS_IF_ANY: Final = options(click.option("--key", **_KEY), _QUERY)
-SHARE_OPTION: Final = click.option(
-    "--share",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=SHARE,
-    show_default=True,
-    help="The share that the carriers must reach.",
+_GROUP: Final = "Positions that share a span; repeatable."
+_OWN: Final = "A counterfactual for the span of one token or group, in place of noise; repeatable."
+SPANS: Final = together(
+    option("--group", type=text, multiple=True, callback=to_groups, metavar="NAME=4,6", help=_GROUP),
+    option("--own", type=text, multiple=True, callback=to_pairs, metavar="NAME=TEXT", help=_OWN),
 )
-QUESTION: Final = options(
-    click.option(
-        "--swap",
-        type=WORDS,
-        multiple=True,
-        callback=to_pairs,
-        metavar="OLD=NEW",
-        help="Another word in its place; repeatable.",
-    ),
-    click.option("--counterfactual", type=WORDS, help="The whole counterfactual, instead of --swap."),
-    click.option("--answer", type=WORDS, help="The right next token, by default what the model says."),
-    click.option(
-        "--foil", type=WORDS, help="The wrong next token, by default what it says on the counterfactual."
-    ),
-    click.option("--metric", type=WORDS, help="logit_diff (answer against foil), logprob or kl."),
-    SHARE_OPTION,
-    click.option("--seed", type=int, default=0, show_default=True, help="For noise and random heads."),
+_PAIRS: Final = "Pairs to measure: by default 64 for heads, 16 for edges."
+PAIRS: Final = option("-n", "count", type=COUNT, help=_PAIRS)
+_MLPS: Final = "MLPs see what is kept, write as in the clean run, or as in the counterfactual."
+_WAYS: Final = click.Choice(["computed", "held", "swapped"])
+MLPS: Final = option("--mlps", type=_WAYS, default="computed", help=_MLPS)
+_TASKS: Final = "Tasks to rank, instead of a prompt; repeatable."
+_UNITS: Final = click.Choice(["heads", "edges", "both"])
+ON_TASKS: Final = together(
+    option("--task", "--tasks", "tasks", type=names, multiple=True, metavar="NAME,NAME", help=_TASKS),
+    PAIRS,
+    option("--units", type=_UNITS, default="both", help="What a task is cut into."),
+    MLPS,
+    task=TaskOptions,
 )
-RESULT: Final = options(
-    click.option(
-        "-o",
-        "output",
-        type=PATH,
-        callback=to_folder,
-        metavar="DIR",
-        help="Write the circuit, its figures and its page here.",
-    ),
-    click.option("--open", "open_page", is_flag=True, help="Open the page in the browser."),
-    JSON,
-)
+OPEN: Final = option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
+OUTPUT: Final = output("Write the circuit, its figures and its page here.")
+RESULT: Final = together(OUTPUT, OPEN, JSON, result=ResultOptions)
+
+
+# What a command says
+
+
+@contextmanager
+def progress(*, shown: bool = True) -> Iterator[Progress]:
+    """Say on stderr how far the work is, with stage, percentage and time left.
+
+    On a terminal that is a bar, once the work has taken a second; elsewhere a line every 30 seconds.
+    """
+    from threading import Timer
+
+    from rich import progress as rich
+    from rich.console import Console
+
+    terminal = Console(stderr=True)
+    columns = (rich.SpinnerColumn(), rich.TextColumn("{task.description}", markup=False), rich.BarColumn())
+    times = (rich.TaskProgressColumn(), rich.TimeRemainingColumn(), rich.TextColumn("left"))
+    drawn = shown and terminal.is_interactive
+    bar = rich.Progress(*columns, *times, console=terminal, transient=True, disable=not drawn)
+    bar.speed_estimate_period = 3600.0  # seconds of work that the time left is estimated from
+    bar.add_task("loading", total=None)
+    (task,), logged = bar.tasks, time.monotonic()
+
+    def update(stage: str, done: int, total: int) -> None:
+        nonlocal logged
+        if stage != task.description:
+            bar.reset(task.id, description=stage, completed=done)
+        bar.update(task.id, completed=done, total=total)
+        if shown and not drawn and time.monotonic() - logged >= LOG_EVERY:
+            logged = time.monotonic()
+            left = "" if task.time_remaining is None else f", {timedelta(seconds=task.time_remaining)} left"
+            click.echo(f"{stage}: {done} of {total}, {task.percentage:.0f}%{left}", err=True)
+
+    later = Timer(PATIENCE, bar.start)
+    later.daemon = True
+    later.start()
+    try:
+        yield update
+    finally:
+        later.cancel()
+        later.join()
+        bar.stop()
+
+
+def say(*sections: Section) -> None:
+    """Blocks on stdout: as wide as the terminal, or 100 columns in a pipe."""
+    from rich.console import Console
+
+    from circuits.show.tables import plain, shown
+
+    if sys.stdout is not None and sys.stdout.isatty():
+        Console(highlight=False).print(shown(sections))
+    else:
+        click.echo(plain(sections))
+
+
+def say_json(value: Any) -> None:
+    """One JSON value on stdout, in UTF-8 whatever the terminal."""
+    click.echo(to_json(value).encode())
+
+
+def say_files(written: Sequence[Path], *, as_json: bool = False, to_stderr: bool = False) -> None:
+    """Where each file went."""
+    if as_json:
+        return say_json({"files": list(map(str, written))})
+    for file in written:
+        click.echo(f"wrote {in_one_line(str(file))}", err=to_stderr)
+    return None
+
+
+def say_result(
+    options: ResultOptions,
+    to_text: Callable[[], str],
+    sections: Sequence[Section],
+    fill: Callable[[Path], object],
+) -> None:
+    """Write the files first, so that a result is printed only if all went well; then open the page."""
+    folder, written = options.output, []
+    if folder is None and options.open_page:  # a page needs a folder in any case
+        folder = Path(gettempdir()) / f"circuits-{uuid4().hex}"
+    if folder is not None:
+        written = write_folder(folder, fill)
+    if options.as_json:
+        click.echo(to_text().rstrip("\n").encode())
+    else:
+        say(*sections)
+    say_files(written, to_stderr=options.as_json)
+    if options.open_page:
+        import webbrowser
+
+        pages = [file for file in written if file.name == "page.html"]
+        webbrowser.open(min(pages, key=lambda page: len(page.parts)).resolve().as_uri())

@@ -68,7 +68,11 @@ def ranking_panel(
 
 
 def comparison_grid(
-    comparison: TaskComparison, *, titles: Sequence[str] | None = None, per_row: int = 9, figure: Figure | None = None
+    comparison: TaskComparison,
+    *,
+    titles: Sequence[str] | None = None,
+    per_row: int = 9,
+    figure: Figure | None = None,
 ) -> Figure:
     """Both models' heads for 90%, the first above the second; `titles` are by default the models' names."""
     names = comparison.models if titles is None else tuple(titles)

@@ -72,7 +72,12 @@ def task_comparison_sections(comparisons: Sequence[TaskComparison]) -> list[Sect
     if len(comparisons) == 1:
         (comparison,) = comparisons
         needed = _panels(comparison.needed, f"heads for {EXPLAINED:.0%}")
-        sections += [_shares(comparison), _shared(comparison), needed, _panels(comparison.panels, "all heads")]
+        sections += [
+            _shares(comparison),
+            _shared(comparison),
+            needed,
+            _panels(comparison.panels, "all heads"),
+        ]
     return sections
 
 
@@ -200,7 +205,9 @@ def task_comparison_values(comparison: TaskComparison) -> dict[str, Any]:
         "task": comparison.task,
         "models": list(comparison.models),
         "same_pairs": comparison.same_pairs,
-        "units": {couple[0].protocol.units: _couple_values(comparison, couple) for couple in comparison.rankings},
+        "units": {
+            couple[0].protocol.units: _couple_values(comparison, couple) for couple in comparison.rankings
+        },
         "overlap": [str(head) for head in comparison.overlap] if comparison.comparable else None,
         "maps": by_name if comparison.comparable else None,
         "needed": [panel_values(panel) for panel in comparison.needed],

@@ -27,10 +27,10 @@ from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Metric, Pair, Prompt, Question, to_prompt
+from circuits.tasks import check_task
 from circuits.tasks.families import FAMILIES, Candidate, Marked, Roles, read_own_task, single_token
 
 Logits = Float[torch.Tensor, " vocab"]
-TASKS: Final = tuple(FAMILIES)
 PAIRS: Final = 64  # of a task, unless the user says otherwise
 END: Final = "END"
 LEAST_PROBABILITY: Final = 0.5
@@ -116,17 +116,15 @@ def to_task(
     model: Any, name: str | Path, *, count: int = PAIRS, seed: int = 0, progress: Progress = silent
 ) -> Task:
     """At most `count` pairs that this model gets right, of one of TASKS or of a jsonl file of your own."""
+    check_task(name)
     model, path = as_model(model), Path(name)
     if count < 1:
         raise PromptError(f"a task needs at least one pair, not {count}")
     if str(name) in FAMILIES:
         title, draw = str(name), random.Random(f"{name}/{seed}")
         candidates = islice(FAMILIES[title](model, draw), _TRIES * count)
-    elif path.suffix == ".jsonl":
-        title, candidates = path.stem, iter(read_own_task(model, path))
     else:
-        allowed = f"there are {', '.join(TASKS)}, or the path of a .jsonl file of your own"
-        raise PromptError(f"no task {str(name)!r}; {allowed}")
+        title, candidates = path.stem, iter(read_own_task(model, path))
     items: list[Item] = []
     left_out: Counter[str] = Counter()
     while len(items) < count and (batch := list(islice(candidates, min(_BATCH, count - len(items))))):

@@ -30,13 +30,13 @@ from circuits.files import parse_json, read_bytes, to_json, to_record, write_fol
 from circuits.heads import Edge, Head
 from circuits.links import above
 from circuits.prompts import Metric, Noise, Prompt
+from circuits.tracing import SHARE
 
 if TYPE_CHECKING:
     import networkx as nx
     import pandas as pd
 
 SCHEMA: Final = 1
-SHARE: Final = 0.8  # of a mapping's total, which its carriers must reach unless the user says otherwise
 CARRIES: Final = 0.05  # the least total of a mapping in a circuit, unless the user says otherwise
 _LEAST_TOTAL: Final = 1e-6  # of a mapping that has carriers; modulation divides by it
 
