@@ -193,12 +193,34 @@ def _moved(aside: Path, folder: Path) -> list[Path]:
         check_folder(parent)
         _check_free(parent, [target for target in targets.values() if target.parent == parent])
     for file in targets:
-        with file.open("rb") as written:
-            os.fsync(written.fileno())
+        _sync(file)
     for file, target in targets.items():
         target.parent.mkdir(exist_ok=True)
         file.replace(target)
     return list(targets.values())
+
+
+def write_whole(path: Path, fill: Callable[[Path], object], *, aside: Path | None = None) -> None:
+    """Let `fill` write a file aside, then move it to `path`: there in full or not at all, even after a power cut."""
+    aside = aside or path.with_suffix(".unfinished")
+    try:
+        fill(aside)
+        _sync(aside)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # Windows opens no folders
+        _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _check_free(folder: Path, targets: list[Path]) -> None:

@@ -17,7 +17,6 @@ from statistics import median_high
 from typing import Any
 
 import torch
-from jaxtyping import Float
 
 from circuits import zoo
 from circuits.errors import ModelError
@@ -29,6 +28,7 @@ from circuits.models.model import Model
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
 from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings
 from circuits.sparsify.text import Tokens, context_of, little_language, speaks_little_language, to_rows
+from circuits.sparsify.training import Logits, losses
 from circuits.zoo.evaluate import Score
 
 AnyModel = str | Path | Model
@@ -132,22 +132,14 @@ def measure(
     gated_model: Any, dense_model: Any, rows: Sequence[Tokens], *, name: str, original: str
 ) -> Sparsity:
     """Both models on the same rows."""
-    tallies = (_Tally(hard), _Tally(dense))
+    sides = ((_Tally(hard), gated_model), (_Tally(dense), dense_model))
     sums, tokens = torch.zeros(3, dtype=torch.float64), 0
     for chunk in (chunk for tensor in rows for chunk in tensor.split(16)):
-        sums += _losses(tallies[0].run(gated_model, chunk), tallies[1].run(dense_model, chunk), chunk)
+        logits = [tally.run(model, chunk) for tally, model in sides]
+        sums += losses(*logits, chunk.to(logits[0].device)).double().sum((1, 2)).cpu()
         tokens += chunk[:, 1:].numel()
-    loss, dense_loss, divergence = (sums / tokens).tolist()
-    gated_stats, dense_stats = (tally.stats() for tally in tallies)
-    return Sparsity(name, original, gated_stats, dense_stats, loss, dense_loss, divergence, tokens)
-
-
-def _losses(own: torch.Tensor, dense: torch.Tensor, tokens: Tokens) -> Float[torch.Tensor, "3"]:
-    """From log-probabilities: loss, dense loss and KL(dense‖gated), each summed over all targets."""
-    targets = tokens[:, 1:, None].to(own.device)
-    own, dense = own[:, :-1], dense[:, :-1]
-    terms = (-own.gather(-1, targets), -dense.gather(-1, targets), dense.exp() * (dense - own))
-    return torch.stack([term.double().sum().cpu() for term in terms])
+    gated_stats, dense_stats = (tally.stats() for tally, _ in sides)
+    return Sparsity(name, original, gated_stats, dense_stats, *(sums / tokens).tolist(), tokens)
 
 
 class _Tally:
@@ -159,12 +151,12 @@ class _Tally:
         self.edges = self.queries = 0  # of one head; of all heads and layers
         self.first_token = self.entropy = 0.0
 
-    def run(self, model: Any, tokens: Tokens) -> Float[torch.Tensor, "batch pos vocab"]:
-        """The model's log-probabilities under this rule."""
+    def run(self, model: Any, tokens: Tokens) -> Logits:
+        """The model's logits under this rule."""
         self.layer = 0
         self.edges += len(tokens) * allowed_edges(tokens.shape[1])
         with torch.inference_mode():
-            return logits_under(self, model, tokens.to(model.device)).float().log_softmax(-1)
+            return logits_under(self, model, tokens.to(model.device)).float()
 
     def __call__(self, scores: Scores) -> Scores:
         weights = self.rule(scores)

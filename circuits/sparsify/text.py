@@ -12,6 +12,7 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from circuits.errors import FileError, PromptError
-from circuits.files import check_regular, parse_json, read_text
+from circuits.files import check_regular, parse_json, read_text, write_whole
 from circuits.models.folder import Weights, quiet
 from circuits.models.load import reads_bos_by_default
 from circuits.sparsify.settings import Settings
@@ -183,8 +184,7 @@ def _own_words(weights: Weights, settings: Settings, folder: Path) -> Corpus:
     path = folder / "samples.safetensors"
     if not path.exists():
         sampled = sample_rows(weights, count=SAMPLED_ROWS, length=settings.length, seed=settings.seed)
-        save_file({"rows": sampled}, path.with_suffix(".unfinished"))
-        path.with_suffix(".unfinished").replace(path)
+        write_whole(path, partial(save_file, {"rows": sampled}))
     rows = _read_rows(path, len(weights.tokenizer))
     cut = len(rows) * 9 // 10
 
