@@ -25,6 +25,8 @@ from circuits.models.folder import MARKS, Weights, reading
 from circuits.models.hooks import open_gates
 from circuits.models.load import find
 from circuits.models.model import Model
+from circuits.show import style
+from circuits.show.canvas import looks, save_figure
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
 from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings
 from circuits.sparsify.text import Tokens, context_of, little_language, speaks_little_language, to_rows
@@ -206,13 +208,14 @@ def write_card(
 
 def _duration(log: Log) -> str:
     """How long training took, by the median step, so that pauses do not count."""
-    steps = log[-1]["step"] if log else 0
-    ends = [(line["step"], line["time"]) for line in log]
-    paces = [
-        (end - start) / (step - before) for (before, start), (step, end) in pairwise(ends) if step > before
-    ]
-    pace = median_high(paces) if paces else None
-    return f"{steps} steps" + ("" if pace is None else f" of {pace:.2g} s, {steps * pace / 60:.0f} minutes")
+    steps, pairs = (
+        log[-1]["step"] if log else 0,
+        [pair for pair in pairwise(log) if pair[1]["step"] > pair[0]["step"]],
+    )
+    paces = [(end["time"] - start["time"]) / (end["step"] - start["step"]) for start, end in pairs]
+    if not paces:
+        return f"{steps} steps"
+    return f"{steps} steps of {median_high(paces):.2g} s, {steps * median_high(paces) / 60:.0f} minutes"
 
 
 def _scores_table(measured: Sparsity, original: Sequence[Score], twin: Sequence[Score]) -> str:
@@ -226,27 +229,21 @@ def _scores_table(measured: Sparsity, original: Sequence[Score], twin: Sequence[
 
 def draw_training(log: Log, settings: Settings, path: Path) -> None:
     """Three curves one above the other, with the budget as a line; the same log gives the same bytes."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter
 
     steps, gaps = [line["step"] for line in log], [line["gap"] for line in log]
     shares = [100 * max(line["measured"]["open_edges"], 1e-6) for line in log]
-    margins = {"left": 0.14, "right": 0.97, "top": 0.97, "bottom": 0.09}
-    with rc_context({"svg.hashsalt": "circuits", "font.size": 9}):
-        figure = Figure(figsize=(6, 5.5))
-        above, middle, below = figure.subplots(3, 1, sharex=True, gridspec_kw=margins)
-        above.semilogy(steps, shares, color="#1f4e9c")
-        above.set_ylabel("open edges, %")
-        middle.semilogy(steps, [line["multiplier"] for line in log], color="#555555")
-        middle.set_ylabel("multiplier λ")
-        for axes in (above, middle):
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        below.plot(steps, gaps, color="#b03030")
+    with looks():
+        figure = Figure(figsize=(6, 5.5), layout="constrained")
+        above, middle, below = figure.subplots(3, 1, sharex=True)
+        above.plot(steps, shares, color=style.BLUE)
+        middle.plot(steps, [line["multiplier"] for line in log], color=style.MUTED)
+        for axes, label in ((above, "open edges, %"), (middle, "multiplier λ")):
+            axes.set(yscale="log", ylabel=label)
+            axes.yaxis.set(major_formatter="{x:g}", minor_formatter="")
+        below.plot(steps, gaps, color=style.RED)
         below.plot(steps, [settings.budget(step) for step in steps], "k:", linewidth=1)
-        below.set_ylim(min(0.0, *gaps), 4 * settings.budget(0) or None)
-        below.set_ylabel("divergence, nats" if settings.constraint == "kl" else "loss gap, nats")
-        below.set_xlabel("step")
-        FigureCanvasSVG(figure).print_svg(str(path), metadata={"Date": None})
+        constrained = "divergence, nats" if settings.constraint == "kl" else "loss gap, nats"
+        limits = (min(0.0, *gaps), 4 * settings.budget(0) or None)
+        below.set(ylim=limits, ylabel=constrained, xlabel="step")
+    save_figure(figure, path.parent, ["svg"], name=path.stem)

@@ -122,11 +122,7 @@ def _store(student: Student, weights: Weights, folder: Path, name: str) -> None:
     with quiet():
         if student.teacher is None:
             student.model.peft_config["default"].base_model_name_or_path = name
-            for parameter in student.parameters.values():
-                parameter.data = parameter.data.half()
-        else:
-            student.model.half()
-        student.model.save_pretrained(folder)
+        student.model.half().save_pretrained(folder)
         weights.tokenizer.save_pretrained(folder)
 
 
