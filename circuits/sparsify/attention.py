@@ -79,11 +79,9 @@ class TrainingGate:
     def __call__(self, scores: Scores) -> Scores:
         batch, heads, length, _ = scores.shape
         shifted = scores + self.bias if self.bias else scores
-        noisy = shifted + self._noise(scores)
-        is_open: Any = _StraightThrough.apply(noisy)
-        expected = shifted.sigmoid().sum()
+        is_open: Any = _StraightThrough.apply(shifted + self._noise(scores))
         edges = batch * heads * allowed_edges(length)
-        self._expected.append(expected / edges)
+        self._expected.append(shifted.sigmoid().sum() / edges)
         self._open.append(open_gates(scores.detach()).sum() / edges)
         return is_open * scores.softmax(-1)
 
@@ -116,14 +114,13 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, noisy: Scores) -> Scores:
-        soft = torch.sigmoid(noisy)
-        ctx.save_for_backward(soft.addcmul_(soft, soft, value=-1))  # σ' = σ - σ²
+        ctx.save_for_backward(torch.sigmoid(noisy))
         return (noisy > 0).to(noisy.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Scores:
-        (slope,) = ctx.saved_tensors
-        return slope.mul(gradients[0])
+        (soft,) = ctx.saved_tensors
+        return gradients[0] * (soft - soft * soft)  # σ' = σ - σ²
 
 
 def _attention(

@@ -59,9 +59,8 @@ class Student:
 
     def to(self, device: torch.device | str | None) -> Student:
         """The same models, moved to a device, if there is one."""
-        for model in (self.model, self.teacher):
-            if model is not None and device is not None:
-                model.to(device)
+        for model in filter(None, (self.model, self.teacher) if device else ()):
+            model.to(device)
         return self
 
     def teacher_logits(self, tokens: Tokens) -> Logits:
