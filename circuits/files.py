@@ -13,8 +13,8 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,12 +38,19 @@ T = TypeVar("T")
 # Reading
 
 
-def check_regular(path: Path, *, most: int = LARGEST) -> None:
-    """Refuse what is missing, not a regular file (links are followed), or larger than `most` bytes."""
+@contextmanager
+def reading_file(path: Path) -> Iterator[None]:
+    """Whatever the disk refuses, as one line."""
     try:
-        status = path.stat()
+        yield
     except (OSError, ValueError) as why:
         raise FileError(f"cannot read {path}: {getattr(why, 'strerror', None) or why}") from why
+
+
+def check_regular(path: Path, *, most: int = LARGEST) -> None:
+    """Refuse what is missing, not a regular file (links are followed), or larger than `most` bytes."""
+    with reading_file(path):
+        status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise FileError(
             f"cannot read {path}: it is {'a folder' if stat.S_ISDIR(status.st_mode) else 'not a regular file'}"
@@ -55,10 +62,8 @@ def check_regular(path: Path, *, most: int = LARGEST) -> None:
 def read_bytes(path: Path, *, most: int = LARGEST) -> bytes:
     """All bytes of a regular file."""
     check_regular(path, most=most)
-    try:
+    with reading_file(path):
         return path.read_bytes()
-    except OSError as why:
-        raise FileError(f"cannot read {path}: {why.strerror or why}") from why
 
 
 def read_text(path: Path, *, most: int = LARGEST) -> str:

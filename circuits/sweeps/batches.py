@@ -1,7 +1,7 @@
 """From lines to rows of the table: lines of one shape are run together, and a bad one takes no other down.
 
-1. Each question is tokenized and its key and query are found. Lines with the same length, key, query and kind
-   of counterfactual are cut into batches, as large as the user allows and as memory permits.
+1. Each question is tokenized and its key and query are found. Lines with the same length, key, query, kind
+   of counterfactual and metric are cut into batches, as large as the user allows and memory permits.
 2. The runs of a batch show what the model predicts, which settles the answers and foils that were not given.
 3. A line that cannot be measured gets its error as its row; the others go on without it.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -43,8 +43,9 @@ class TokenizedLine:
     query: int
 
     @property
-    def shape(self) -> tuple[int, int, int, bool]:
-        return len(self.question.clean), self.key, self.query, isinstance(self.question.counterfactual, Noise)
+    def shape(self) -> tuple[Any, ...]:
+        noisy = isinstance(self.question.counterfactual, Noise)
+        return len(self.question.clean), noisy, self.key, self.query, self.question.kind
 
 
 def measure_lines(
@@ -54,7 +55,7 @@ def measure_lines(
 
     Finished lines keep their place in the batches, so the other lines of a batch stay the same.
     """
-    shapes: dict[tuple[int, int, int, bool], list[TokenizedLine]] = defaultdict(list)
+    shapes: dict[tuple[Any, ...], list[TokenizedLine]] = defaultdict(list)
     bad: list[TableRow] = []
     for line in lines:
         tokenized = _tokenize(model, line, manifest)
@@ -64,7 +65,7 @@ def measure_lines(
             bad.append(tokenized)
     if bad:
         yield bad
-    for (length, *_, noisy), alike in shapes.items():
+    for (length, noisy, *_), alike in shapes.items():
         step = min(batch, _fitting(model, length, noisy=noisy))
         for start in range(0, len(alike), step):
             left = [line for line in alike[start : start + step] if line.line.number not in finished]
@@ -102,22 +103,20 @@ def _measure(model: Model, lines: Sequence[TokenizedLine], manifest: Manifest) -
             return [to_row(lines[0].line, brief(why))]
         return [row for line in lines for row in _measure(model, [line], manifest)]
     rows: list[TableRow] = []
-    pairs = list(runs.pairs)
-    kinds: dict[str, list[int]] = defaultdict(list)
+    pairs: dict[int, Pair] = {}
     for index, line in enumerate(lines):
         try:
             pairs[index] = line.question.settle(model, *runs.predictions(index))
-            kinds[pairs[index].metric.kind].append(index)
         except CircuitsError as why:
             rows.append(to_row(line.line, brief(why)))
-    runs = replace(runs, pairs=tuple(pairs))
-    for chosen in kinds.values():
-        rows += _measure_settled(runs.only(chosen), [lines[index] for index in chosen], manifest)
+    if pairs:
+        settled = replace(runs.only(list(pairs)), pairs=tuple(pairs.values()))
+        rows += _measure_settled(settled, [lines[index] for index in pairs], manifest)
     return rows
 
 
 def _measure_settled(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
-    """The rows of pairs with one kind of metric; pairs with too small a gap get their own errors."""
+    """The rows of settled pairs; those with too small a gap get their own errors."""
     rows: list[TableRow] = []
     wide = [index for index, gap in enumerate(runs.gap.tolist()) if abs(gap) >= SMALLEST_GAP]
     for index in sorted(set(range(len(lines))) - set(wide)):

@@ -80,9 +80,6 @@ class Manifest:
     layers: int
     heads: int
 
-    def to_json(self) -> str:
-        return to_json({"kind": KIND, "schema": SCHEMA} | asdict(self)) + "\n"
-
     def refuse_unless(self, wanted: Manifest, folder: Path) -> None:
         """Refuse to go on with anything other than what the folder holds."""
         held, advice = f"{folder} holds a sweep", "go on as before, or choose another folder"
@@ -109,12 +106,12 @@ class Store:
     def begin(self, wanted: Manifest) -> None:
         """Write the manifest, or check that the one that is here says the same."""
         with writing(self.folder), self._alone():
-            check_place(self.folder)
+            present = check_place(self.folder)
             self.shards.mkdir(exist_ok=True)
-            if (self.folder / "manifest.json").exists():
-                read_manifest(self.folder).refuse_unless(wanted, self.folder)
+            if present is None:
+                self._write("manifest.json", {"kind": KIND, "schema": SCHEMA} | asdict(wanted))
             else:
-                self._write("manifest.json", wanted.to_json())
+                present.refuse_unless(wanted, self.folder)
 
     def taken(self, block: int) -> AbstractContextManager[bool]:
         """Whether this process alone may write rows of a block of lines, until the end of the `with`."""
@@ -149,7 +146,7 @@ class Store:
         errors = sum(len(column) - column.null_count for column in columns)
         summary = {"lines": manifest.lines, "measured": manifest.lines - errors, "errors": errors}
         with writing(self.folder), self._alone():
-            self._write("summary.json", to_json(summary) + "\n")
+            self._write("summary.json", summary)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -180,10 +177,10 @@ class Store:
         """What the holder of a lock is writing, or what a holder that died left."""
         return self.locks / f"{name}.unfinished"
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, values: dict[str, Any]) -> None:
         """Write the manifest or the summary."""
-        aside = self._unfinished(_MANIFEST)
-        write_whole(self.folder / name, lambda file: file.write_bytes(text.encode()), aside=aside)
+        text, aside = (to_json(values) + "\n").encode(), self._unfinished(_MANIFEST)
+        write_whole(self.folder / name, lambda file: file.write_bytes(text), aside=aside)
 
 
 def shards_in(folder: Path) -> list[Path]:
@@ -217,15 +214,15 @@ def read_manifest(folder: Path) -> Manifest:
     return to_record(Manifest, stored, f"{path} was edited or damaged, so sweep again into another folder")
 
 
-def check_place(folder: Path) -> None:
+def check_place(folder: Path) -> Manifest | None:
     """Refuse a folder that is a file, or that holds something else under the names that a sweep uses."""
     check_folder(folder)
     if os.path.lexists(folder / "manifest.json"):
-        read_manifest(folder)
-        return
+        return read_manifest(folder)
     for path in (folder / "summary.json", *(folder / "shards").glob("*")):
         if os.path.lexists(path):
             raise FileError(f"{folder} has {path.name} but no manifest of a sweep; choose another folder")
+    return None
 
 
 @contextmanager

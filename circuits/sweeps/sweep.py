@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ from circuits.sweeps import BATCH
 from circuits.sweeps.batches import measure_lines
 from circuits.sweeps.lines import Lines, opened_lines
 from circuits.sweeps.results import Sweep, open_sweep
-from circuits.sweeps.store import Manifest, Store, TableRow, check_place
+from circuits.sweeps.store import Manifest, Store, check_place
 from circuits.tracing.records import SHARE, check_share
 
 BLOCKS: Final = 16  # that a file is cut into, where their size allows
@@ -133,14 +133,14 @@ class _Worker:
         """Measure what is left of a block; tells whether it was free."""
         with self.store.taken(block.start) as free:
             if free and self._unfinished([block]):  # asked again: another process may have just finished it
-                for rows in self._rows(block):
+                lines = [self.lines.read(index) for index in block]
+                finished = self.store.finished()
+                for rows in measure_lines(
+                    self.model, lines, self.manifest, batch=self.batch, finished=finished
+                ):
                     self.store.put(rows, block.start)
                     self._report()
             return free
-
-    def _rows(self, block: range) -> Iterator[list[TableRow]]:
-        listed, finished = [self.lines.read(index) for index in block], self.store.finished()
-        return measure_lines(self.model, listed, self.manifest, batch=self.batch, finished=finished)
 
     def _report(self) -> None:
         self.progress("lines", self.store.count(), len(self.lines))
