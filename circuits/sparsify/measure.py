@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ import torch
 from circuits import zoo
 from circuits.errors import ModelError
 from circuits.files import read_object
-from circuits.models.folder import MARKS, Weights, reading
+from circuits.models.folder import MARKS, Marks, Weights, reading
 from circuits.models.hooks import open_gates
 from circuits.models.load import find
 from circuits.models.model import Model
@@ -107,8 +108,11 @@ def measure_sparsity(
     return measure(weights.model, dense_weights.model, first_rows(chosen, rows), name=name, original=label)
 
 
-def weights_of(model: AnyModel) -> tuple[str, Weights]:
-    """A model's name and its plain Hugging Face weights; a `Model` is read again by name, without hooks."""
+def weights_of(model: AnyModel | tuple[Any, Any]) -> tuple[str, Weights]:
+    """A model's name and its plain Hugging Face weights, copied or read again by name, without hooks."""
+    if isinstance(model, tuple):
+        name = str(getattr(model[0].config, "_name_or_path", "")) or type(model[0]).__name__
+        return name, Weights(deepcopy(model[0]), model[1], Marks())
     name = model.name if isinstance(model, Model) else str(model)
     with reading(name):
         return name, find(name)
@@ -148,23 +152,21 @@ class _Tally:
     """A rule of attention that counts what it lets through."""
 
     def __init__(self, rule: Rule) -> None:
-        self.rule, self.layer = rule, 0
-        self.open: dict[int, torch.Tensor] = {}  # per layer, (head,)
+        self.rule, self.runs = rule, 0
+        self.open: list[torch.Tensor] = []  # of each layer of each run, (head,)
         self.edges = self.queries = 0  # of one head; of all heads and layers
         self.first_token = self.entropy = 0.0
 
     def run(self, model: Any, tokens: Tokens) -> Logits:
         """The model's logits under this rule."""
-        self.layer = 0
+        self.runs += 1
         self.edges += len(tokens) * allowed_edges(tokens.shape[1])
         with torch.inference_mode():
             return logits_under(self, model, tokens.to(model.device)).float()
 
     def __call__(self, scores: Scores) -> Scores:
         weights = self.rule(scores)
-        counts = open_gates(scores).sum((0, 2, 3)).double().cpu()
-        self.open[self.layer] = self.open.get(self.layer, 0.0) + counts
-        self.layer += 1
+        self.open.append(open_gates(scores).sum((0, 2, 3)).double().cpu())
         later = weights[:, :, 1:]
         shares = later / later.sum(-1, keepdim=True).clamp_min(1e-30)
         self.first_token += later[..., 0].double().sum().item()
@@ -176,7 +178,8 @@ class _Tally:
         if not self.open:
             reason = "no layer of this model uses the library's attention interface, or there was no text"
             raise ModelError(f"nothing was measured: {reason}")
-        per_head = tuple(tuple((counts / self.edges).tolist()) for counts in self.open.values())
+        counts = torch.stack(self.open).unflatten(0, (self.runs, -1)).sum(0)  # (layer, head)
+        per_head = tuple(map(tuple, (counts / self.edges).tolist()))
         return AttentionStats(per_head, self.first_token / self.queries, self.entropy / self.queries)
 
 
@@ -208,14 +211,13 @@ def write_card(
 
 def _duration(log: Log) -> str:
     """How long training took, by the median step, so that pauses do not count."""
-    steps, pairs = (
-        log[-1]["step"] if log else 0,
-        [pair for pair in pairwise(log) if pair[1]["step"] > pair[0]["step"]],
-    )
-    paces = [(end["time"] - start["time"]) / (end["step"] - start["step"]) for start, end in pairs]
+    steps = log[-1]["step"] if log else 0
+    ends = [(start, end) for start, end in pairwise(log) if end["step"] > start["step"]]
+    paces = [(end["time"] - start["time"]) / (end["step"] - start["step"]) for start, end in ends]
     if not paces:
         return f"{steps} steps"
-    return f"{steps} steps of {median_high(paces):.2g} s, {steps * median_high(paces) / 60:.0f} minutes"
+    pace = median_high(paces)
+    return f"{steps} steps of {pace:.2g} s, {steps * pace / 60:.0f} minutes"
 
 
 def _scores_table(measured: Sparsity, original: Sequence[Score], twin: Sequence[Score]) -> str:
