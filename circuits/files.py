@@ -206,7 +206,7 @@ def _moved(aside: Path, folder: Path) -> list[Path]:
 
 
 def write_whole(path: Path, fill: Callable[[Path], object], *, aside: Path | None = None) -> None:
-    """Let `fill` write a file aside, then move it to `path`: there in full or not at all, even after a power cut."""
+    """Let `fill` write a file aside, then move it to `path`: whole or not at all, even after a power cut."""
     aside = aside or path.with_suffix(".unfinished")
     try:
         fill(aside)

@@ -141,11 +141,12 @@ def measure(
     sides = ((_Tally(hard), gated_model), (_Tally(dense), dense_model))
     sums, tokens = torch.zeros(3, dtype=torch.float64), 0
     for chunk in (chunk for tensor in rows for chunk in tensor.split(16)):
-        logits = [tally.run(model, chunk) for tally, model in sides]
-        sums += losses(*logits, chunk.to(logits[0].device)).double().sum((1, 2)).cpu()
+        own, other = (tally.run(model, chunk) for tally, model in sides)
+        sums += losses(own, other, chunk.to(own.device)).double().sum((1, 2)).cpu()
         tokens += chunk[:, 1:].numel()
     gated_stats, dense_stats = (tally.stats() for tally, _ in sides)
-    return Sparsity(name, original, gated_stats, dense_stats, *(sums / tokens).tolist(), tokens)
+    loss, dense_loss, divergence = (sums / tokens).tolist()
+    return Sparsity(name, original, gated_stats, dense_stats, loss, dense_loss, divergence, tokens)
 
 
 class _Tally:
