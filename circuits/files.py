@@ -13,8 +13,8 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,12 +38,19 @@ T = TypeVar("T")
 # Reading
 
 
-def check_regular(path: Path, *, most: int = LARGEST) -> None:
-    """Refuse what is missing, not a regular file (links are followed), or larger than `most` bytes."""
+@contextmanager
+def reading_file(path: Path) -> Iterator[None]:
+    """Whatever the disk refuses, as one line."""
     try:
-        status = path.stat()
+        yield
     except (OSError, ValueError) as why:
         raise FileError(f"cannot read {path}: {getattr(why, 'strerror', None) or why}") from why
+
+
+def check_regular(path: Path, *, most: int = LARGEST) -> None:
+    """Refuse what is missing, not a regular file (links are followed), or larger than `most` bytes."""
+    with reading_file(path):
+        status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise FileError(f"cannot read {path}: it is {kind}")
@@ -54,10 +61,8 @@ def check_regular(path: Path, *, most: int = LARGEST) -> None:
 def read_bytes(path: Path, *, most: int = LARGEST) -> bytes:
     """All bytes of a regular file."""
     check_regular(path, most=most)
-    try:
+    with reading_file(path):
         return path.read_bytes()
-    except OSError as why:
-        raise FileError(f"cannot read {path}: {why.strerror or why}") from why
 
 
 def read_text(path: Path, *, most: int = LARGEST) -> str:
@@ -193,12 +198,34 @@ def _moved(aside: Path, folder: Path) -> list[Path]:
         check_folder(parent)
         _check_free(parent, [target for target in targets.values() if target.parent == parent])
     for file in targets:
-        with file.open("rb") as written:
-            os.fsync(written.fileno())
+        _sync(file)
     for file, target in targets.items():
         target.parent.mkdir(exist_ok=True)
         file.replace(target)
     return list(targets.values())
+
+
+def write_whole(path: Path, fill: Callable[[Path], object], *, aside: Path | None = None) -> None:
+    """Let `fill` write a file aside, then move it to `path`: whole or not at all, even after a power cut."""
+    aside = aside or path.with_suffix(".unfinished")
+    try:
+        fill(aside)
+        _sync(aside)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # Windows opens no folders
+        _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _check_free(folder: Path, targets: list[Path]) -> None:

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from circuits.sparsify.checkpoints import load_checkpoint, save_checkpoint
+from circuits.sparsify.training import load_checkpoint, save_checkpoint
 from circuits.zoo import language
 from circuits.zoo.evaluate import score_all, to_table
 

@@ -35,8 +35,8 @@ from circuits.models import adapter, folder, hub, state_dict
 from circuits.prompts import Prompt, swap_words
 from circuits.show import to_dot, to_page
 from circuits.show.export import EXPORTS, export
-from circuits.sparsify.checkpoints import load_checkpoint, save_checkpoint
 from circuits.sparsify.text import read_texts
+from circuits.sparsify.training import load_checkpoint, save_checkpoint
 from circuits.sweeps.lines import opened_lines
 from circuits.sweeps.store import read_manifest
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge

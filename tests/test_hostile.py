@@ -36,8 +36,8 @@ from circuits.models.load import find, load
 from circuits.models.model import Model
 from circuits.prompts import Prompt, swap_words, to_prompt
 from circuits.show.export import EXPORTS
-from circuits.sparsify.checkpoints import load_checkpoint
 from circuits.sparsify.text import read_texts
+from circuits.sparsify.training import load_checkpoint
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.zoo.language import tokenizer

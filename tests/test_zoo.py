@@ -14,7 +14,7 @@ import circuits
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.sparsify import measure_sparsity
-from circuits.sparsify.checkpoints import load_checkpoint
+from circuits.sparsify.training import load_checkpoint
 from circuits.zoo import FOLDER, language
 from circuits.zoo.evaluate import score_loss, score_task, to_table
 from circuits.zoo.language import tokenizer

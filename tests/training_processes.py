@@ -18,17 +18,17 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from circuits import files
 from circuits.errors import CircuitsError
 from circuits.models.load import find
 from circuits.sparsify import Settings, settings_for, training
 from circuits.sparsify.processes import join
 from circuits.sparsify.text import little_language
 from circuits.sparsify.twin import sparsify, to_student
-from circuits.zoo import checkpoints
 
 TINY = settings_for(little_language=True, gates="sampled", healing=0, steps=6, batch=2, length=12, warmup=2)
 ADAPTER = Settings(steps=4, batch=2, length=10, warmup=1, lora=2)
-TRAINER = (str(Path(training.__file__).parent), checkpoints.__file__)
+TRAINER = (str(Path(training.__file__).parent), files.__file__)
 
 
 def start(work: Any, *given: Any) -> BaseProcess:
@@ -63,13 +63,12 @@ def die_after_lines(lines: int, model: Path, folder: Path) -> None:
 
 def die_while_writing(writes: int, share: float, model: Path, folder: Path) -> None:
     """Train, with a checkpoint after each step, and die when part of one more checkpoint is on the disk."""
-    left, sync = writes, os.fsync
+    left, sync, unfinished = writes, os.fsync, folder / "training" / "checkpoint.unfinished"
 
     def fsync(file: int) -> None:
         nonlocal left
-        left -= 1
+        left -= unfinished.exists()  # a folder is synced when nothing is unfinished
         if left < 0:
-            unfinished = folder / "training" / "checkpoint.unfinished"
             os.truncate(unfinished, int(share * unfinished.stat().st_size))
             die()
         sync(file)

@@ -78,20 +78,20 @@ class TrainingGate:
 
     def __call__(self, scores: Scores) -> Scores:
         batch, heads, length, _ = scores.shape
-        through: Any = _StraightThrough.apply(scores, self.bias, self._uniform(scores))
-        weights, expected = through
+        shifted = scores + self.bias if self.bias else scores
+        is_open: Any = _StraightThrough.apply(shifted + self._noise(scores))
         edges = batch * heads * allowed_edges(length)
-        self._expected.append(expected / edges)
+        self._expected.append(shifted.sigmoid().sum() / edges)
         self._open.append(open_gates(scores.detach()).sum() / edges)
-        return weights
+        return is_open * scores.softmax(-1)
 
-    def _uniform(self, scores: Scores) -> Scores | None:
+    def _noise(self, scores: Scores) -> Scores | float:
         if self.noise is None:
-            return None
+            return 0.0
         index, count = self.part
         shape = (count * len(scores), *scores.shape[1:])
         uniform = torch.rand(shape, generator=self.noise, device=scores.device, dtype=scores.dtype)
-        return uniform.chunk(count)[index]
+        return uniform.chunk(count)[index].logit_(eps=1e-7)
 
     def check(self, n_layers: int) -> None:
         """Refuse a model in which some layer did not pass through the gate."""
@@ -110,36 +110,17 @@ class TrainingGate:
 
 
 class _StraightThrough(torch.autograd.Function):
-    """`weights = A·P` and `expected = Σσ(s + b)`, with dA/ds = σ'(s + b + noise).
-
-    Written out by hand because it takes most of a step's time.
-    """
+    """A = 1[x > 0], which counts as σ(x) in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Scores, bias: float, uniform: Scores | None) -> tuple[Scores, torch.Tensor]:
-        pattern = scores.softmax(-1)
-        shifted = scores + bias if bias else scores
-        chance = torch.sigmoid(shifted)
-        noisy = shifted if uniform is None else uniform.logit_(eps=1e-7).add_(shifted)
-        is_open = noisy > 0
-        weights = pattern * is_open
-        soft = chance if uniform is None else noisy.sigmoid_()
-        slope = soft - soft * soft
-        # P·(A + σ'): how a gradient of the weights reaches this edge's own score
-        by_weight = slope.add_(is_open).mul_(pattern)
-        expected = chance.sum()
-        spread = chance.sub_(chance * chance) if uniform is not None else chance - chance * chance
-        ctx.save_for_backward(pattern, weights, by_weight, spread)
-        return weights, expected
+    def forward(ctx: Any, noisy: Scores) -> Scores:
+        ctx.save_for_backward(torch.sigmoid(noisy))
+        return (noisy > 0).to(noisy.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Scores, None, None]:
-        of_weights, of_expected = gradients
-        pattern, weights, by_weight, spread = ctx.saved_tensors
-        # The softmax takes from every key what it gave to one.
-        shared = (of_weights * weights).sum(-1, keepdim=True)
-        of_scores = (of_weights * by_weight).addcmul_(pattern, shared, value=-1)
-        return of_scores.addcmul_(spread, of_expected), None, None
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Scores:
+        (soft,) = ctx.saved_tensors
+        return gradients[0] * (soft - soft * soft)  # σ' = σ - σ²
 
 
 def _attention(

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,18 +18,20 @@ from statistics import median_high
 from typing import Any
 
 import torch
-from jaxtyping import Float
 
 from circuits import zoo
 from circuits.errors import ModelError
 from circuits.files import read_object
-from circuits.models.folder import MARKS, Weights, reading
+from circuits.models.folder import MARKS, Marks, Weights, reading
 from circuits.models.hooks import open_gates
 from circuits.models.load import find
 from circuits.models.model import Model
+from circuits.show import style
+from circuits.show.canvas import looks, save_figure
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
 from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings
 from circuits.sparsify.text import Tokens, context_of, little_language, speaks_little_language, to_rows
+from circuits.sparsify.training import Logits, losses
 from circuits.zoo.evaluate import Score
 
 AnyModel = str | Path | Model
@@ -105,8 +108,11 @@ def measure_sparsity(
     return measure(weights.model, dense_weights.model, first_rows(chosen, rows), name=name, original=label)
 
 
-def weights_of(model: AnyModel) -> tuple[str, Weights]:
-    """A model's name and its plain Hugging Face weights; a `Model` is read again by name, without hooks."""
+def weights_of(model: AnyModel | tuple[Any, Any]) -> tuple[str, Weights]:
+    """A model's name and its plain Hugging Face weights, copied or read again by name, without hooks."""
+    if isinstance(model, tuple):
+        name = str(getattr(model[0].config, "_name_or_path", "")) or type(model[0]).__name__
+        return name, Weights(deepcopy(model[0]), model[1], Marks())
     name = model.name if isinstance(model, Model) else str(model)
     with reading(name):
         return name, find(name)
@@ -132,45 +138,36 @@ def measure(
     gated_model: Any, dense_model: Any, rows: Sequence[Tokens], *, name: str, original: str
 ) -> Sparsity:
     """Both models on the same rows."""
-    tallies = (_Tally(hard), _Tally(dense))
+    sides = ((_Tally(hard), gated_model), (_Tally(dense), dense_model))
     sums, tokens = torch.zeros(3, dtype=torch.float64), 0
     for chunk in (chunk for tensor in rows for chunk in tensor.split(16)):
-        sums += _losses(tallies[0].run(gated_model, chunk), tallies[1].run(dense_model, chunk), chunk)
+        own, other = (tally.run(model, chunk) for tally, model in sides)
+        sums += losses(own, other, chunk.to(own.device)).double().sum((1, 2)).cpu()
         tokens += chunk[:, 1:].numel()
+    gated_stats, dense_stats = (tally.stats() for tally, _ in sides)
     loss, dense_loss, divergence = (sums / tokens).tolist()
-    gated_stats, dense_stats = (tally.stats() for tally in tallies)
     return Sparsity(name, original, gated_stats, dense_stats, loss, dense_loss, divergence, tokens)
-
-
-def _losses(own: torch.Tensor, dense: torch.Tensor, tokens: Tokens) -> Float[torch.Tensor, "3"]:
-    """From log-probabilities: loss, dense loss and KL(dense‖gated), each summed over all targets."""
-    targets = tokens[:, 1:, None].to(own.device)
-    own, dense = own[:, :-1], dense[:, :-1]
-    terms = (-own.gather(-1, targets), -dense.gather(-1, targets), dense.exp() * (dense - own))
-    return torch.stack([term.double().sum().cpu() for term in terms])
 
 
 class _Tally:
     """A rule of attention that counts what it lets through."""
 
     def __init__(self, rule: Rule) -> None:
-        self.rule, self.layer = rule, 0
-        self.open: dict[int, torch.Tensor] = {}  # per layer, (head,)
+        self.rule, self.runs = rule, 0
+        self.open: list[torch.Tensor] = []  # of each layer of each run, (head,)
         self.edges = self.queries = 0  # of one head; of all heads and layers
         self.first_token = self.entropy = 0.0
 
-    def run(self, model: Any, tokens: Tokens) -> Float[torch.Tensor, "batch pos vocab"]:
-        """The model's log-probabilities under this rule."""
-        self.layer = 0
+    def run(self, model: Any, tokens: Tokens) -> Logits:
+        """The model's logits under this rule."""
+        self.runs += 1
         self.edges += len(tokens) * allowed_edges(tokens.shape[1])
         with torch.inference_mode():
-            return logits_under(self, model, tokens.to(model.device)).float().log_softmax(-1)
+            return logits_under(self, model, tokens.to(model.device)).float()
 
     def __call__(self, scores: Scores) -> Scores:
         weights = self.rule(scores)
-        counts = open_gates(scores).sum((0, 2, 3)).double().cpu()
-        self.open[self.layer] = self.open.get(self.layer, 0.0) + counts
-        self.layer += 1
+        self.open.append(open_gates(scores).sum((0, 2, 3)).double().cpu())
         later = weights[:, :, 1:]
         shares = later / later.sum(-1, keepdim=True).clamp_min(1e-30)
         self.first_token += later[..., 0].double().sum().item()
@@ -182,7 +179,8 @@ class _Tally:
         if not self.open:
             reason = "no layer of this model uses the library's attention interface, or there was no text"
             raise ModelError(f"nothing was measured: {reason}")
-        per_head = tuple(tuple((counts / self.edges).tolist()) for counts in self.open.values())
+        counts = torch.stack(self.open).unflatten(0, (self.runs, -1)).sum(0)  # (layer, head)
+        per_head = tuple(map(tuple, (counts / self.edges).tolist()))
         return AttentionStats(per_head, self.first_token / self.queries, self.entropy / self.queries)
 
 
@@ -215,12 +213,12 @@ def write_card(
 def _duration(log: Log) -> str:
     """How long training took, by the median step, so that pauses do not count."""
     steps = log[-1]["step"] if log else 0
-    ends = [(line["step"], line["time"]) for line in log]
-    paces = [
-        (end - start) / (step - before) for (before, start), (step, end) in pairwise(ends) if step > before
-    ]
-    pace = median_high(paces) if paces else None
-    return f"{steps} steps" + ("" if pace is None else f" of {pace:.2g} s, {steps * pace / 60:.0f} minutes")
+    ends = [(start, end) for start, end in pairwise(log) if end["step"] > start["step"]]
+    paces = [(end["time"] - start["time"]) / (end["step"] - start["step"]) for start, end in ends]
+    if not paces:
+        return f"{steps} steps"
+    pace = median_high(paces)
+    return f"{steps} steps of {pace:.2g} s, {steps * pace / 60:.0f} minutes"
 
 
 def _scores_table(measured: Sparsity, original: Sequence[Score], twin: Sequence[Score]) -> str:
@@ -234,27 +232,21 @@ def _scores_table(measured: Sparsity, original: Sequence[Score], twin: Sequence[
 
 def draw_training(log: Log, settings: Settings, path: Path) -> None:
     """Three curves one above the other, with the budget as a line; the same log gives the same bytes."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter
 
     steps, gaps = [line["step"] for line in log], [line["gap"] for line in log]
     shares = [100 * max(line["measured"]["open_edges"], 1e-6) for line in log]
-    margins = {"left": 0.14, "right": 0.97, "top": 0.97, "bottom": 0.09}
-    with rc_context({"svg.hashsalt": "circuits", "font.size": 9}):
-        figure = Figure(figsize=(6, 5.5))
-        above, middle, below = figure.subplots(3, 1, sharex=True, gridspec_kw=margins)
-        above.semilogy(steps, shares, color="#1f4e9c")
-        above.set_ylabel("open edges, %")
-        middle.semilogy(steps, [line["multiplier"] for line in log], color="#555555")
-        middle.set_ylabel("multiplier λ")
-        for axes in (above, middle):
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        below.plot(steps, gaps, color="#b03030")
+    with looks():
+        figure = Figure(figsize=(6, 5.5), layout="constrained")
+        above, middle, below = figure.subplots(3, 1, sharex=True)
+        above.plot(steps, shares, color=style.BLUE)
+        middle.plot(steps, [line["multiplier"] for line in log], color=style.MUTED)
+        for axes, label in ((above, "open edges, %"), (middle, "multiplier λ")):
+            axes.set(yscale="log", ylabel=label)
+            axes.yaxis.set(major_formatter="{x:g}", minor_formatter="")
+        below.plot(steps, gaps, color=style.RED)
         below.plot(steps, [settings.budget(step) for step in steps], "k:", linewidth=1)
-        below.set_ylim(min(0.0, *gaps), 4 * settings.budget(0) or None)
-        below.set_ylabel("divergence, nats" if settings.constraint == "kl" else "loss gap, nats")
-        below.set_xlabel("step")
-        FigureCanvasSVG(figure).print_svg(str(path), metadata={"Date": None})
+        constrained = "divergence, nats" if settings.constraint == "kl" else "loss gap, nats"
+        limits = (min(0.0, *gaps), 4 * settings.budget(0) or None)
+        below.set(ylim=limits, ylabel=constrained, xlabel="step")
+    save_figure(figure, path.parent, ["svg"], name=path.stem)

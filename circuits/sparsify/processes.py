@@ -2,9 +2,8 @@
 
 1. Processes of one `accelerate launch` or `torchrun` find each other through `accelerate`; others are alone.
 2. Each takes its part of a step's rows. Gradients and losses are sums over rows, so the parts add up to what
-   one process would have. The sum is written out, not left to a wrapper of the model: the loss is one mean
-   over all rows and not a mean of means, its figures travel in the same message, and the model stays the
-   plain one, which runs with its adapter on and off.
+   one process would have. No wrapper of the model does this: it would take a mean of means, and the model
+   must stay the plain one, which runs with its adapter on and off.
 3. The main process writes files; the others follow it, or wait.
 """
 

@@ -12,8 +12,9 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from circuits.errors import FileError, PromptError
-from circuits.files import check_regular, parse_json, read_text
+from circuits.files import check_regular, parse_json, read_text, write_whole
 from circuits.models.folder import Weights, quiet
 from circuits.models.load import reads_bos_by_default
 from circuits.sparsify.settings import Settings
@@ -105,21 +106,17 @@ def _documents(count: int, length: int, draw: random.Random, **choices: Any) -> 
 
 def read_texts(path: Path) -> list[str]:
     """The texts of a file: one per line of a jsonl (field "text"), else the whole file."""
-    content = read_text(path)
-    texts = [content]
+    texts = [read_text(path)]
     if path.suffix == ".jsonl":
-        lines = [(number, line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
-        texts = [_text_of(line, f"{path}, line {number}") for number, line in lines]
+        lines = [(number, line) for number, line in enumerate(texts.pop().split("\n"), 1) if line.strip()]
+        for number, line in lines:
+            stored = parse_json(line, where := f"{path}, line {number}")
+            if not isinstance(stored, dict) or not isinstance(stored.get("text"), str):
+                raise FileError(f'{where} must be a JSON object whose field "text" holds text')
+            texts.append(stored["text"])
     if not any(text.strip() for text in texts):
         raise FileError(f"{path} holds no text")
     return texts
-
-
-def _text_of(line: str, where: str) -> str:
-    stored = parse_json(line, where)
-    if not isinstance(stored, dict) or not isinstance(stored.get("text"), str):
-        raise FileError(f'{where} must be a JSON object whose field "text" holds text')
-    return stored["text"]
 
 
 def to_rows(weights: Weights, texts: Sequence[str], *, length: int) -> list[Tokens]:
@@ -183,8 +180,7 @@ def _own_words(weights: Weights, settings: Settings, folder: Path) -> Corpus:
     path = folder / "samples.safetensors"
     if not path.exists():
         sampled = sample_rows(weights, count=SAMPLED_ROWS, length=settings.length, seed=settings.seed)
-        save_file({"rows": sampled}, path.with_suffix(".unfinished"))
-        path.with_suffix(".unfinished").replace(path)
+        write_whole(path, partial(save_file, {"rows": sampled}))
     rows = _read_rows(path, len(weights.tokenizer))
     cut = len(rows) * 9 // 10
 
@@ -209,21 +205,18 @@ def _read_rows(path: Path, vocabulary: int) -> Tokens:
 
 def sample_rows(weights: Weights, *, count: int, length: int, seed: int, batch: int = 64) -> Tokens:
     """Rows that the dense model writes after BOS or, where it reads none, after a random first token."""
-    bos, rows = _bos(weights), []
+    bos, rows, model = _bos(weights), [], cast(Any, weights.model)
     with torch.random.fork_rng(), torch.inference_mode(), quiet():
         torch.manual_seed(seed)
         for start in range(0, count, batch):
             size = min(batch, count - start)
-            first = torch.tensor([bos] * size) if bos else torch.randint(len(weights.tokenizer), (size, 1))
-            rows.append(_generate(weights.model, first, length))
+            tokens = torch.tensor([bos] * size) if bos else torch.randint(len(weights.tokenizer), (size, 1))
+            cache = None
+            while tokens.shape[1] < length:
+                unread = tokens if cache is None else tokens[:, -1:]
+                output = model(unread, past_key_values=cache, use_cache=True)
+                cache = output.past_key_values
+                chances = output.logits[:, -1].float().softmax(-1)
+                tokens = torch.cat((tokens, torch.multinomial(chances, 1)), dim=1)
+            rows.append(tokens)
     return torch.cat(rows)
-
-
-def _generate(model: Any, tokens: Tokens, length: int) -> Tokens:
-    cache = None
-    while tokens.shape[1] < length:
-        output = model(tokens if cache is None else tokens[:, -1:], past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
-        chances = output.logits[:, -1].float().softmax(-1)
-        tokens = torch.cat((tokens, torch.multinomial(chances, 1)), dim=1)
-    return tokens

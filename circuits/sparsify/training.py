@@ -5,6 +5,7 @@
    nothing can be gained by learning the text.
 2. λ rises while the moving average of the gap is within the budget and falls while it is not, by at most 2%.
 3. Rows and noise depend on (seed, step) alone, a checkpoint holds the rest, so a killed run resumes exactly.
+   A checkpoint is written whole or not at all, and read without pickle.
 4. Several processes divide a step's rows and add up gradients and losses: they take the step of one process.
 """
 
@@ -22,16 +23,21 @@ from typing import Any, Final
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from circuits.errors import CircuitsError, FileError
+from circuits.files import check_regular, parse_json, write_whole
 from circuits.sparsify.attention import TrainingGate, attending
-from circuits.sparsify.checkpoints import load_checkpoint, save_checkpoint
 from circuits.sparsify.processes import Processes
 from circuits.sparsify.settings import Settings
 from circuits.sparsify.text import Corpus, Tokens
 
 Logits = Float[torch.Tensor, "batch pos vocab"]
+Parameters = dict[str, torch.nn.Parameter]
 LOG_EVERY: Final = 5
+_MOMENTS: Final = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter, besides the step
+_REMEDY: Final = "choose another folder or delete it"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,15 +53,14 @@ class Student:
         return self.model if self.teacher is not None else self.model.get_base_model()
 
     @property
-    def parameters(self) -> dict[str, torch.nn.Parameter]:
+    def parameters(self) -> Parameters:
         """Those in training, by name."""
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     def to(self, device: torch.device | str | None) -> Student:
         """The same models, moved to a device, if there is one."""
-        for model in (self.model, self.teacher):
-            if model is not None and device is not None:
-                model.to(device)
+        for model in filter(None, (self.model, self.teacher) if device else ()):
+            model.to(device)
         return self
 
     def teacher_logits(self, tokens: Tokens) -> Logits:
@@ -132,7 +137,7 @@ def _resume(path: Path, stored: dict[str, Any], recipe: dict[str, Any]) -> Train
     saved = stored.get("recipe", {})
     # A setting that is younger than the checkpoint had its default then.
     if saved | {"settings": asdict(Settings()) | saved.get("settings", {})} != recipe:
-        raise FileError(f"{path} belongs to another run: {saved}; choose another folder or delete it")
+        raise FileError(f"{path} belongs to another run: {saved}; {_REMEDY}")
     return TrainingState(stored["step"], stored["multiplier"], stored["gap"])
 
 
@@ -156,7 +161,8 @@ def _step(run: Run, optimizer: Any, state: TrainingState) -> StepLog:
     with attending(student.base, gate):
         logits = student.model(tokens, use_cache=False).logits
     gate.check(student.base.config.num_hidden_layers)
-    loss, dense_loss, divergence = losses(logits, student.teacher_logits(tokens), tokens, share)
+    per_target = losses(logits, student.teacher_logits(tokens), tokens)
+    loss, dense_loss, divergence = (per_target * share).sum((1, 2))
     penalty = gate.penalty / processes.count
     aim = divergence if run.settings.constraint == "kl" else loss + divergence
     total = aim + state.multiplier * penalty
@@ -185,15 +191,54 @@ def training_gate(
     return TrainingGate(noise=noise, bias=settings.bias, part=part)
 
 
-def losses(
-    logits: Logits, dense_logits: Logits, tokens: Tokens, share: Float[torch.Tensor, "batch pos-1"]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The student's loss, the teacher's, and KL(teacher‖student), in nats: sums over targets, by share."""
-    targets = tokens[:, 1:, None]
+def losses(logits: Logits, dense_logits: Logits, tokens: Tokens) -> Float[torch.Tensor, "3 batch pos-1"]:
+    """The gated model's loss, the dense one's, and KL(dense‖gated) at each target, in nats."""
     own, dense = (each[:, :-1].log_softmax(-1) for each in (logits, dense_logits))
     divergence = torch.nn.functional.kl_div(own, dense, log_target=True, reduction="none").sum(-1)
-    loss, dense_loss = (-each.gather(-1, targets)[..., 0] for each in (own, dense))
-    return (loss * share).sum(), (dense_loss * share).sum(), (divergence * share).sum()
+    loss, dense_loss = (-each.gather(-1, tokens[:, 1:, None])[..., 0] for each in (own, dense))
+    return torch.stack([loss, dense_loss, divergence])
+
+
+def save_checkpoint(path: Path, parameters: Parameters, optimizer: Any, **progress: Any) -> None:
+    """Write parameters, AdamW's moments and `progress` (plain values, with `step`), whole or not at all."""
+    tensors = {}
+    for name, parameter in parameters.items():
+        state = {"value": parameter.detach()} | optimizer.state.get(parameter, {})
+        kept = [kind for kind in ("value", *_MOMENTS) if kind in state]
+        tensors |= {f"{kind}/{name}": state[kind].contiguous() for kind in kept}
+    write_whole(path, lambda file: save_file(tensors, file, metadata={"progress": json.dumps(progress)}))
+
+
+def load_checkpoint(path: Path, parameters: Parameters, optimizer: Any) -> dict[str, Any]:
+    """Restore a checkpoint and return its `progress`; one that does not fit changes nothing."""
+    check_regular(path, most=2**63)
+    try:
+        with safe_open(path, framework="pt") as stored:
+            progress = parse_json((stored.metadata() or {}).get("progress", ""), f"the progress in {path}")
+            tensors = {name: stored.get_tensor(name).float() for name in stored.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, RuntimeError) as why:
+        raise FileError(f"{path} is not a whole checkpoint ({why}); {_REMEDY}") from why
+    if not isinstance(progress, dict) or type(progress.get("step")) is not int or progress["step"] < 0:
+        raise FileError(f"{path} is not a checkpoint: it does not say how many steps are done")
+    states = {name: _state_of(path, name, parameter, tensors) for name, parameter in parameters.items()}
+    for name, parameter in parameters.items():
+        value, *moments = (each.to(parameter) for each in states[name])
+        parameter.data.copy_(value)
+        if moments:
+            step = torch.tensor(float(progress["step"]), device=parameter.device)
+            optimizer.state[parameter] = {"step": step, **dict(zip(_MOMENTS, moments, strict=True))}
+    return progress
+
+
+def _state_of(path: Path, name: str, parameter: Any, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """A parameter's value and, if it was trained, its moments."""
+    state = [tensors[key] for kind in ("value", *_MOMENTS) if (key := f"{kind}/{name}") in tensors]
+    refused = f"{path} is not a checkpoint of this model"
+    if len(state) not in (1, 3) or f"value/{name}" not in tensors:
+        raise FileError(f"{refused}: it lacks {name}; {_REMEDY}")
+    if any(each.shape != parameter.shape for each in state):
+        raise FileError(f"{refused}: {name} has another shape; {_REMEDY}")
+    return state
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

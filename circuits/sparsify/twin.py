@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 
 from circuits.errors import FileError, ModelError
-from circuits.models.folder import MARKS, Marks, Weights, quiet
+from circuits.models.folder import MARKS, Weights, quiet
 from circuits.models.load import find
 from circuits.sparsify.attention import dense, hard, logits_under
 from circuits.sparsify.measure import AnyModel, Sparsity, draw_training, measure, weights_of, write_card
@@ -47,7 +47,7 @@ def sparsify(
     """
     processes = join()
     with processes.main_first():  # what must be fetched or converted is so once
-        name, weights = _copied(*model) if isinstance(model, tuple) else weights_of(model)
+        name, weights = weights_of(model)
     chosen = settings or settings_for(little_language=speaks_little_language(weights))
     if weights.marks.gate:
         raise ModelError(f"{name} is gated already; give its dense original")
@@ -70,11 +70,6 @@ def sparsify(
     except (OSError, SafetensorError) as error:
         remedy = f"when that is mended, start again: it resumes from the last checkpoint in {state}"
         raise FileError(f"cannot write to {folder}: {error}; {remedy}") from error
-
-
-def _copied(model: Any, tokenizer: Any) -> tuple[str, Weights]:
-    name = str(getattr(model.config, "_name_or_path", "")) or type(model).__name__
-    return name, Weights(copy.deepcopy(model), tokenizer, Marks())
 
 
 def to_student(weights: Weights, settings: Settings) -> Student:
@@ -122,11 +117,7 @@ def _store(student: Student, weights: Weights, folder: Path, name: str) -> None:
     with quiet():
         if student.teacher is None:
             student.model.peft_config["default"].base_model_name_or_path = name
-            for parameter in student.parameters.values():
-                parameter.data = parameter.data.half()
-        else:
-            student.model.half()
-        student.model.save_pretrained(folder)
+        student.model.half().save_pretrained(folder)
         weights.tokenizer.save_pretrained(folder)
 
 

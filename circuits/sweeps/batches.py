@@ -1,7 +1,7 @@
 """From lines to rows of the table: lines of one shape are run together, and a bad one takes no other down.
 
-1. Each question is tokenized and its key and query are found. Lines with the same length, key, query and kind
-   of counterfactual are cut into batches, as large as the user allows and as memory permits.
+1. Each question is tokenized and its key and query are found. Lines with the same length, key, query, kind
+   of counterfactual and metric are cut into batches, as large as the user allows and memory permits.
 2. The runs of a batch show what the model predicts, which settles the answers and foils that were not given.
 3. A line that cannot be measured gets its error as its row; the others go on without it.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -19,12 +19,13 @@ from circuits.engine import Runs, prepare
 from circuits.engine.runs import SMALLEST_GAP
 from circuits.engine.select import mapping_row, select
 from circuits.errors import CircuitsError
+from circuits.heads import Head
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Question, Wording, to_prompt, to_question
 from circuits.sweeps.lines import Line, brief
 from circuits.sweeps.store import Manifest, TableRow
 from circuits.tracing.mapping import measure_mapping
-from circuits.tracing.records import Controls, Mapping, Step
+from circuits.tracing.records import Mapping
 
 MEMORY: Final = 256 * 2**20  # bytes of cached runs in a batch, at most
 LARGEST: Final = 1e30  # no number of a model that works comes near it
@@ -42,31 +43,9 @@ class TokenizedLine:
     query: int
 
     @property
-    def shape(self) -> tuple[int, int, int, bool]:
-        return len(self.question.clean), self.key, self.query, isinstance(self.question.counterfactual, Noise)
-
-
-@dataclass(frozen=True, slots=True)
-class PairMapping:
-    """One pair's mapping up to the share; effects are in the order of heads, L0H0 first."""
-
-    total: float
-    restore: float
-    effects: tuple[float, ...]
-    path: tuple[Step, ...]  # the carriers, in the order in which they were found
-    controls: Controls | None = None
-
-    @property
-    def modulation(self) -> float:
-        return self.path[-1].joint / self.total if self.path else 0.0
-
-    @classmethod
-    def of(cls, mapping: Mapping, share: float) -> PairMapping:
-        """The same from a mapping that was measured by itself."""
-        ordered = sorted(mapping.heads, key=lambda effect: effect.head)
-        path = mapping.path[: len(mapping.carriers(share))]
-        effects = tuple(effect.effect for effect in ordered)
-        return cls(mapping.total, mapping.restore, effects, path, mapping.controls)
+    def shape(self) -> tuple[Any, ...]:
+        noisy = isinstance(self.question.counterfactual, Noise)
+        return len(self.question.clean), noisy, self.key, self.query, self.question.kind
 
 
 def measure_lines(
@@ -76,7 +55,7 @@ def measure_lines(
 
     Finished lines keep their place in the batches, so the other lines of a batch stay the same.
     """
-    shapes: dict[tuple[int, int, int, bool], list[TokenizedLine]] = defaultdict(list)
+    shapes: dict[tuple[Any, ...], list[TokenizedLine]] = defaultdict(list)
     bad: list[TableRow] = []
     for line in lines:
         tokenized = _tokenize(model, line, manifest)
@@ -86,7 +65,7 @@ def measure_lines(
             bad.append(tokenized)
     if bad:
         yield bad
-    for (length, *_, noisy), alike in shapes.items():
+    for (length, noisy, *_), alike in shapes.items():
         step = min(batch, _fitting(model, length, noisy=noisy))
         for start in range(0, len(alike), step):
             left = [line for line in alike[start : start + step] if line.line.number not in finished]
@@ -124,22 +103,20 @@ def _measure(model: Model, lines: Sequence[TokenizedLine], manifest: Manifest) -
             return [to_row(lines[0].line, brief(why))]
         return [row for line in lines for row in _measure(model, [line], manifest)]
     rows: list[TableRow] = []
-    pairs = list(runs.pairs)
-    kinds: dict[str, list[int]] = defaultdict(list)
+    pairs: dict[int, Pair] = {}
     for index, line in enumerate(lines):
         try:
             pairs[index] = line.question.settle(model, *runs.predictions(index))
-            kinds[pairs[index].metric.kind].append(index)
         except CircuitsError as why:
             rows.append(to_row(line.line, brief(why)))
-    runs = replace(runs, pairs=tuple(pairs))
-    for chosen in kinds.values():
-        rows += _measure_settled(runs.only(chosen), [lines[index] for index in chosen], manifest)
+    if pairs:
+        settled = replace(runs.only(list(pairs)), pairs=tuple(pairs.values()))
+        rows += _measure_settled(settled, [lines[index] for index in pairs], manifest)
     return rows
 
 
 def _measure_settled(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
-    """The rows of pairs with one kind of metric; pairs with too small a gap get their own errors."""
+    """The rows of settled pairs; those with too small a gap get their own errors."""
     rows: list[TableRow] = []
     wide = [index for index, gap in enumerate(runs.gap.tolist()) if abs(gap) >= SMALLEST_GAP]
     for index in sorted(set(range(len(lines))) - set(wide)):
@@ -158,33 +135,48 @@ def _to_rows(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> 
     return [_measured_row(*parts) for parts in zip(lines, runs.pairs, mappings, *values, strict=True)]
 
 
-def _mappings(runs: Runs, key: int, query: int, manifest: Manifest) -> list[PairMapping]:
-    """The mapping of each pair: all pairs together, or with controls one pair after the other."""
+def _mappings(runs: Runs, key: int, query: int, manifest: Manifest) -> list[TableRow]:
+    """The columns of each pair's mapping: all pairs together, or with controls one pair after the other."""
     share = manifest.share
     if manifest.controls:
         alone = (runs.only([index]) for index in range(len(runs.pairs)))
         measured = (measure_mapping(each, key, query, share=share, seed=manifest.seed) for each in alone)
-        return [PairMapping.of(mapping, share) for mapping in measured]
+        return [_controlled_columns(mapping, share) for mapping in measured]
     whole = mapping_row(runs.heads, key, query)
     effects = runs.effects([*(mapping_row([head], key, query) for head in runs.heads), whole])
     restored = runs.effects([whole], direction="restore")[0].double().tolist()
     paths = select(runs, key, query, effects=effects[:-1], totals=effects[-1], share=share)
-    steps = [tuple(Step(head, joint) for head, joint in path) for path in paths]
     *singles, totals = effects.double().tolist()
-    columns = zip(totals, restored, zip(*singles, strict=True), steps, strict=True)
-    return [PairMapping(*column) for column in columns]
+    return [
+        _columns(*parts) for parts in zip(totals, restored, zip(*singles, strict=True), paths, strict=True)
+    ]
 
 
-def _measured_row(
-    line: TokenizedLine, pair: Pair, mapping: PairMapping, clean: float, other: float
+def _controlled_columns(mapping: Mapping, share: float) -> TableRow:
+    """The columns of a mapping that was measured by itself."""
+    effects = [effect.effect for effect in sorted(mapping.heads, key=lambda effect: effect.head)]
+    path = [(step.head, step.joint) for step in mapping.path[: len(mapping.carriers(share))]]
+    controls = {name: getattr(mapping.controls, name) for name in CONTROLS}
+    return _columns(mapping.total, mapping.restore, effects, path) | controls
+
+
+def _columns(
+    total: float, restore: float, effects: Sequence[float], path: Sequence[tuple[Head, float]]
 ) -> TableRow:
-    numbers = (clean, other, mapping.total, mapping.restore)
+    """A mapping up to the share: effects in the order of heads, carriers in the order they were found."""
+    carriers, joint = [str(head) for head, _ in path], [effect for _, effect in path]
+    columns = {"total": total, "restore": restore, "carriers": carriers, "joint": joint}
+    return columns | {"modulation": joint[-1] / total if joint else 0.0, "effects": list(effects)}
+
+
+def _measured_row(line: TokenizedLine, pair: Pair, mapping: TableRow, clean: float, other: float) -> TableRow:
+    numbers = (clean, other, mapping["total"], mapping["restore"])
     if not all(-LARGEST < number < LARGEST for number in numbers):
         listed = ", ".join(f"{number:g}" for number in numbers)
         return to_row(line.line, f"the model gives no finite number here: {listed}")
-    words, counterfactual, controls = pair.clean.words, pair.counterfactual, mapping.controls
+    words, counterfactual = pair.clean.words, pair.counterfactual
     noisy = isinstance(counterfactual, Noise)
-    row = to_row(line.line) | {
+    measured = {
         "counterfactual": str(counterfactual) if noisy else counterfactual.text,
         "noise": noisy,
         "key": line.key,
@@ -197,14 +189,8 @@ def _measured_row(
         "foil": pair.metric.foil_text,
         "clean_value": clean,
         "counterfactual_value": other,
-        "total": mapping.total,
-        "restore": mapping.restore,
-        "carriers": [str(step.head) for step in mapping.path],
-        "joint": [step.joint for step in mapping.path],
-        "modulation": mapping.modulation,
-        "effects": list(mapping.effects),
     }
-    return row if controls is None else row | {name: getattr(controls, name) for name in CONTROLS}
+    return to_row(line.line) | measured | mapping
 
 
 def to_row(line: Line, error: str | None = None) -> TableRow:

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from circuits.errors import CircuitsError, FileError, PromptError
-from circuits.files import check_regular, parse_json, to_record
+from circuits.errors import FileError, PromptError
+from circuits.files import check_regular, parse_json, reading_file, to_record
 
 LARGEST_FILE: Final = 2**40  # bytes; only one line is in memory at a time
 LONGEST_LINE: Final = 2**20  # bytes
@@ -83,7 +83,7 @@ class Lines:
         """The line with this index among those that are not blank."""
         if _size_and_time(self.file) != self.size_and_time:
             raise FileError(f"{self.path} changed during the sweep; start again in a new folder")
-        with _reading(self.path):
+        with reading_file(self.path):
             self.file.seek(self.starts[index])
             raw = self.file.readline(LONGEST_LINE + 1)
         return read_line(self.numbers[index], raw)
@@ -94,24 +94,16 @@ def opened_lines(path: str | Path) -> Iterator[Lines]:
     """The file, open for as long as it is needed."""
     path = Path(path)
     check_regular(path, most=LARGEST_FILE)
-    with _reading(path):
+    with reading_file(path):
         file = path.open("rb")
     with file:
         yield _index(path, file)
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as why:
-        raise FileError(f"cannot read {path}: {why.strerror or why}") from why
-
-
 def _index(path: Path, file: BinaryIO) -> Lines:
     digest, starts, numbers = hashlib.sha256(), array("Q"), array("Q")
     size_and_time, offset, number, blank = _size_and_time(file), 0, 1, True  # blank: up to here
-    with _reading(path):
+    with reading_file(path):
         while part := file.readline(LONGEST_LINE):
             digest.update(part)
             if blank and part.strip():
@@ -132,25 +124,21 @@ def _size_and_time(file: BinaryIO) -> tuple[int, int]:
 
 
 def read_line(number: int, raw: bytes) -> Line:
-    """A line with its question, or with one sentence on what is wrong with it."""
+    """A line with its question, or with one sentence on what is wrong with it; null counts as not given."""
     given: dict[str, Any] = {}
     question = error = None
     try:
         given = _to_fields(raw)
-        question = _to_question(given)
-    except CircuitsError as why:
+        values = {name: value for name, value in given.items() if name in _FIELDS and value is not None}
+        question = to_record(SweepQuestion, values, "the line")
+    except FileError as why:
+        error = brief(f"{why}; {_EXAMPLE}")
+    except PromptError as why:
         error = brief(why)
     name, prompt = given.get("id"), given.get("prompt")
     id = str(name if isinstance(name, str | int) else number)
-    others = {field: value for field, value in given.items() if field not in _FIELDS}
-    metadata = json.dumps(others, ensure_ascii=False)
+    metadata = json.dumps({name: given[name] for name in given if name not in _FIELDS}, ensure_ascii=False)
     return Line(number, id, question, metadata, prompt if isinstance(prompt, str) else None, error)
-
-
-def brief(why: BaseException) -> str:
-    """An error as one line, short enough for a table."""
-    message = " ".join(str(why).split())
-    return message if len(message) <= LONGEST_ERROR else message[: LONGEST_ERROR - 1] + "…"
 
 
 def _to_fields(raw: bytes) -> dict[str, Any]:
@@ -158,14 +146,11 @@ def _to_fields(raw: bytes) -> dict[str, Any]:
         raise PromptError(f"the line is longer than {LONGEST_LINE} bytes")
     given = parse_json(raw, "the line")
     if not isinstance(given, dict):
-        raise PromptError(f"the line is not a JSON object; {_EXAMPLE}")
+        raise FileError("the line is not a JSON object")
     return given
 
 
-def _to_question(given: dict[str, Any]) -> SweepQuestion:
-    """The question in the fields of a line; null counts as not given."""
-    values = {name: value for name, value in given.items() if name in _FIELDS and value is not None}
-    try:
-        return to_record(SweepQuestion, values, "the line")
-    except FileError as why:
-        raise PromptError(f"{why}; {_EXAMPLE}") from why
+def brief(why: object) -> str:
+    """An error as one line, short enough for a table."""
+    message = " ".join(str(why).split())
+    return message if len(message) <= LONGEST_ERROR else message[: LONGEST_ERROR - 1] + "…"

@@ -142,14 +142,12 @@ class Sweep:
 
     def _model(self, given: Any) -> Model:
         """The model of the sweep: the one that is given, or the one of the manifest's name."""
-        wanted, advice = self.manifest, "give the right model as model=…"
+        wanted, advice = self.manifest, "than the model of the sweep; give the right model as model=…"
         model = load(wanted.model, gate=wanted.gated or None) if given is None else as_model(given)
         if model.fingerprint != wanted.fingerprint:
-            raise ModelError(f"{model.name} has other weights than the model of the sweep; {advice}")
+            raise ModelError(f"{model.name} has other weights {advice}")
         if (model.gated, model.reads_bos) != (wanted.gated, wanted.reads_bos):
-            raise ModelError(
-                f"{model.name} has another gate or BOS rule than the model of the sweep; {advice}"
-            )
+            raise ModelError(f"{model.name} has another gate or BOS rule {advice}")
         return model
 
     def _row(self, id: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from circuits.errors import FileError
-from circuits.files import check_folder, read_object, to_json, to_record
+from circuits.files import check_folder, read_object, to_json, to_record, write_whole
 
 KIND: Final = "circuits sweep"
 SCHEMA: Final = 1
@@ -80,9 +80,6 @@ class Manifest:
     layers: int
     heads: int
 
-    def to_json(self) -> str:
-        return to_json({"kind": KIND, "schema": SCHEMA} | asdict(self)) + "\n"
-
     def refuse_unless(self, wanted: Manifest, folder: Path) -> None:
         """Refuse to go on with anything other than what the folder holds."""
         held, advice = f"{folder} holds a sweep", "go on as before, or choose another folder"
@@ -109,12 +106,12 @@ class Store:
     def begin(self, wanted: Manifest) -> None:
         """Write the manifest, or check that the one that is here says the same."""
         with writing(self.folder), self._alone():
-            check_place(self.folder)
+            present = check_place(self.folder)
             self.shards.mkdir(exist_ok=True)
-            if (self.folder / "manifest.json").exists():
-                read_manifest(self.folder).refuse_unless(wanted, self.folder)
+            if present is None:
+                self._write("manifest.json", {"kind": KIND, "schema": SCHEMA} | asdict(wanted))
             else:
-                self._write(self.folder / "manifest.json", wanted.to_json().encode(), _MANIFEST)
+                present.refuse_unless(wanted, self.folder)
 
     def taken(self, block: int) -> AbstractContextManager[bool]:
         """Whether this process alone may write rows of a block of lines, until the end of the `with`."""
@@ -136,10 +133,10 @@ class Store:
         """Add rows of a block that is taken, as a shard."""
         ordered = sorted(rows, key=lambda row: row["line"])
         shard = self.shards / f"{ordered[0]['line']:09d}-{len(ordered)}.parquet"
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(ordered, schema=COLUMNS), sink, compression="zstd")
+        table = pa.Table.from_pylist(ordered, schema=COLUMNS)
         with writing(self.folder):
-            self._write(shard, sink.getvalue(), f"{block:09d}")
+            aside = self._unfinished(f"{block:09d}")
+            write_whole(shard, lambda file: pq.write_table(table, file, compression="zstd"), aside=aside)
 
     def end(self, manifest: Manifest) -> None:
         """Write the summary, once every line has its row."""
@@ -149,7 +146,7 @@ class Store:
         errors = sum(len(column) - column.null_count for column in columns)
         summary = {"lines": manifest.lines, "measured": manifest.lines - errors, "errors": errors}
         with writing(self.folder), self._alone():
-            self._write(self.folder / "summary.json", (to_json(summary) + "\n").encode(), _MANIFEST)
+            self._write("summary.json", summary)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -168,33 +165,22 @@ class Store:
         try:
             with suppress(Timeout):
                 lock.acquire(timeout=patience)
+                self._unfinished(name).unlink(missing_ok=True)
         except (OSError, NotImplementedError) as why:  # the last: a file system without locks
             raise FileError(f"cannot lock {lock.lock_file} ({why}); choose a folder on another disk") from why
         try:
             yield lock.is_locked
         finally:
-            if lock.is_locked:
-                with suppress(OSError):
-                    self._unfinished(name).unlink(missing_ok=True)
             lock.release()
 
     def _unfinished(self, name: str) -> Path:
         """What the holder of a lock is writing, or what a holder that died left."""
         return self.locks / f"{name}.unfinished"
 
-    def _write(self, path: Path, data: bytes | pa.Buffer, lock: str) -> None:
-        """Write a file so that it is there in full or not at all, also after a power cut."""
-        with self._unfinished(lock).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        self._unfinished(lock).replace(path)
-        if os.name == "posix":  # Windows opens no folders
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+    def _write(self, name: str, values: dict[str, Any]) -> None:
+        """Write the manifest or the summary."""
+        text, aside = (to_json(values) + "\n").encode(), self._unfinished(_MANIFEST)
+        write_whole(self.folder / name, lambda file: file.write_bytes(text), aside=aside)
 
 
 def shards_in(folder: Path) -> list[Path]:
@@ -228,15 +214,15 @@ def read_manifest(folder: Path) -> Manifest:
     return to_record(Manifest, stored, f"{path} was edited or damaged, so sweep again into another folder")
 
 
-def check_place(folder: Path) -> None:
+def check_place(folder: Path) -> Manifest | None:
     """Refuse a folder that is a file, or that holds something else under the names that a sweep uses."""
     check_folder(folder)
     if os.path.lexists(folder / "manifest.json"):
-        read_manifest(folder)
-        return
+        return read_manifest(folder)
     for path in (folder / "summary.json", *(folder / "shards").glob("*")):
         if os.path.lexists(path):
             raise FileError(f"{folder} has {path.name} but no manifest of a sweep; choose another folder")
+    return None
 
 
 @contextmanager

@@ -3,19 +3,17 @@
 1. The folder must hold the sweep that is wanted, or none: then the manifest is written.
 2. Lines are cut into blocks. A process takes a block that no other process holds, measures its lines in
    batches, and writes each batch before the next begins; lines that have their row are left out.
-3. A process that dies leaves its block free and its shards whole: the same command, with any number of
-   processes, does the rest. Which lines are run together depends on the file alone, so neither interruptions
-   nor the number of processes change a number.
-4. Any number of processes may work in one folder, whether they were started together (`accelerate launch`,
-   `torchrun`, MPI) or not. The first process of each launch waits until every line has its row, and takes
-   over the blocks of processes that died. The process that sees the last line done writes the summary.
+3. A process that dies leaves its block free and its shards whole: the same command does the rest. Which lines
+   are run together depends on the file alone, so nothing about the processes changes a number.
+4. Processes may be started together (`accelerate launch`, `torchrun`, MPI) or not. The first of each launch
+   waits until every line has its row, and takes over from those that died; the last one writes the summary.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +26,7 @@ from circuits.sweeps import BATCH
 from circuits.sweeps.batches import measure_lines
 from circuits.sweeps.lines import Lines, opened_lines
 from circuits.sweeps.results import Sweep, open_sweep
-from circuits.sweeps.store import Manifest, Store, TableRow, check_place
+from circuits.sweeps.store import Manifest, Store, check_place
 from circuits.tracing.records import SHARE, check_share
 
 BLOCKS: Final = 16  # that a file is cut into, where their size allows
@@ -119,11 +117,12 @@ class _Worker:
         blocks = _blocks(len(self.lines))
         while blocks := self._unfinished(blocks):
             taken = [block for block in blocks if self._measure(block)]
-            if not taken and not waits:
+            if taken:
+                continue
+            if not waits:
                 return
-            if not taken:
-                time.sleep(PAUSE)
-                self._report()
+            time.sleep(PAUSE)
+            self._report()
 
     def _unfinished(self, blocks: Sequence[range]) -> list[range]:
         finished, numbers = self.store.finished(), self.lines.numbers
@@ -133,14 +132,12 @@ class _Worker:
         """Measure what is left of a block; tells whether it was free."""
         with self.store.taken(block.start) as free:
             if free and self._unfinished([block]):  # asked again: another process may have just finished it
-                for rows in self._rows(block):
+                lines, done = [self.lines.read(index) for index in block], self.store.finished()
+                batches = measure_lines(self.model, lines, self.manifest, batch=self.batch, finished=done)
+                for rows in batches:
                     self.store.put(rows, block.start)
                     self._report()
             return free
-
-    def _rows(self, block: range) -> Iterator[list[TableRow]]:
-        listed, finished = [self.lines.read(index) for index in block], self.store.finished()
-        return measure_lines(self.model, listed, self.manifest, batch=self.batch, finished=finished)
 
     def _report(self) -> None:
         self.progress("lines", self.store.count(), len(self.lines))
