@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from circuits.heads import Head
-from circuits.show.text import Block, visible
+from circuits.show.text import Block, plain, visible
 from circuits.tasks.compare import TaskComparison
 from circuits.tasks.patterns import PanelFigures, changed
 from circuits.tasks.ranking import EXPLAINED, SHARES, Protocol, Ranking, random_count
@@ -25,8 +25,13 @@ _NEVER: Final = "never"
 # One ranking
 
 
-def ranking_blocks(ranking: Ranking, panel: PanelFigures) -> list[Block]:
-    """The question, the counts, and the strongest units with the patterns of their heads."""
+def ranking_text(ranking: Ranking) -> str:
+    """A ranking as plain text, 100 columns wide."""
+    return plain(ranking_blocks(ranking))
+
+
+def ranking_blocks(ranking: Ranking, panel: PanelFigures | None = None) -> list[Block]:
+    """The question, the counts, and the strongest units, with a panel also the patterns of their heads."""
     return [_question(ranking), _counts(ranking), _strongest(ranking, panel)]
 
 
@@ -61,18 +66,23 @@ def _counts(ranking: Ranking) -> Block:
     )
 
 
-def _strongest(ranking: Ranking, panel: PanelFigures) -> Block:
+def _strongest(ranking: Ranking, panel: PanelFigures | None) -> Block:
     count = ranking.count(EXPLAINED)[0]
     listed = ranking.ranked[:_MOST_UNITS]
     rows = []
     for place, known in enumerate(listed, 1):
         head = known.unit if isinstance(known.unit, Head) else known.unit.head
         band = f"[{known.low:z.3f}, {known.high:z.3f}]"
-        rows.append(
-            (str(place), visible(str(known.unit)), f"{known.effect:z.3f}", band, str(panel.pattern(head)))
-        )
+        pattern = () if panel is None else (str(panel.pattern(head)),)
+        rows.append((str(place), visible(str(known.unit)), f"{known.effect:z.3f}", band, *pattern))
     marked = 0 if count is None else min(count, len(rows))
-    columns = ("", "head" if ranking.protocol.units == "heads" else "edge", "effect", "95%", "map")
+    columns = (
+        "",
+        "head" if ranking.protocol.units == "heads" else "edge",
+        "effect",
+        "95%",
+        *(("map",) if panel else ()),
+    )
     cut = f", the first {len(listed)} of {len(ranking.ranked):,}" if len(ranking.ranked) > len(listed) else ""
     return Block(f"Single effects, strongest first{cut}", columns=columns, rows=tuple(rows), marked=marked)
 
@@ -304,4 +314,4 @@ def _percent(share: float) -> str:
 
 
 def _left_out(ranking: Ranking) -> str:
-    return "; ".join(f"{count} {reason}" for reason, count in ranking.left_out) or "none"
+    return "; ".join(f"{count} {visible(reason)}" for reason, count in ranking.left_out) or "none"

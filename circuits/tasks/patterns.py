@@ -126,30 +126,27 @@ def measure_panel(
     chosen = _heads(model, heads)
     maps = [each[*_indices(chosen)] for each in attention_maps(model, prompts)]  # (head, query, key) each
     patterns = _patterns([_score(each) for each in maps])
-    totals = np.sum([_tally(each) for each in maps], axis=0) / len(maps)
-    mass, first, diagonal, opened, edges, peak, peaked, rows = totals.tolist()
-    return PanelFigures(
-        model=model.name,
-        prompts=len(prompts),
-        heads=chosen,
-        patterns=patterns,
-        first_token=first / mass if mass else 0.0,
-        diagonal=diagonal / mass if mass else 0.0,
-        dominant_diagonal=sum(each.diagonal >= DOMINANT for each in patterns) / max(len(patterns), 1),
-        mean_peak=peak / max(len(chosen), 1),
-        peaked=peaked,
-        mass=mass / rows if rows else 0.0,
-        open_edges=opened,
-        edges=edges,
-    )
+    dominant = sum(each.diagonal >= DOMINANT for each in patterns)
+    tallies = np.mean([_tally(each) for each in maps], axis=0).tolist()
+    mass, first, diagonal, opened, edges, peak, peaked, rows = tallies
+    shares = (first / (mass or 1), diagonal / (mass or 1), dominant / (len(chosen) or 1))
+    means = (peak / (len(chosen) or 1), peaked, mass / (rows or 1))
+    return PanelFigures(model.name, len(prompts), chosen, patterns, *shares, *means, opened, edges)
 
 
 def attention_maps(model: Model, prompts: Sequence[Prompt]) -> list[np.ndarray]:
     """The maps (layer, head, query, key) of every prompt, gate applied."""
     maps: dict[int, np.ndarray] = {}
+    layers: list[np.ndarray] = []  # (prompt, head, query, key) each
+
+    def keep(pattern: torch.Tensor, hook: Any) -> None:
+        layers.append(pattern.float().cpu().numpy())
+
     for part in of_equal_length(enumerate(prompts)):
-        tokens = torch.tensor([prompts[index].tokens for index in part], device=model.device)
-        maps |= zip(part, _run(model, tokens), strict=True)
+        layers.clear()
+        with model.hooked([(PATTERN.format(layer), keep) for layer in range(model.n_layers)]):
+            model.logits(torch.tensor([prompts[index].tokens for index in part], device=model.device))
+        maps |= zip(part, np.stack(layers, 1), strict=True)
     return [maps[index] for index in range(len(prompts))]
 
 
@@ -158,26 +155,13 @@ def maps_of(model: Model, prompt: Prompt, heads: Sequence[Head]) -> tuple[np.nda
     return tuple(attention_maps(model, [prompt])[0][*_indices(heads)])
 
 
-def _run(model: Model, tokens: torch.Tensor) -> np.ndarray:
-    """The maps (prompt, layer, head, query, key) of one run."""
-    layers: list[np.ndarray] = []
-
-    def keep(pattern: torch.Tensor, hook: Any) -> None:
-        layers.append(pattern.float().cpu().numpy())
-
-    with model.hooked([(PATTERN.format(layer), keep) for layer in range(model.n_layers)]):
-        model.logits(tokens)
-    return np.stack(layers, 1)
-
-
 def _heads(model: Model, names: Sequence[str | Head] | None) -> tuple[Head, ...]:
     """The named heads, which must exist, or all."""
-    every = tuple(Head(layer, index) for layer in range(model.n_layers) for index in range(model.n_heads))
+    every = tuple(Head(*index) for index in np.ndindex(model.n_layers, model.n_heads))
     heads = every if names is None else tuple(map(Head.parse, names))
-    for head in heads:
-        if head.layer >= model.n_layers or head.index >= model.n_heads:
-            sizes = f"{model.n_layers} layers of {model.n_heads} heads"
-            raise EdgeError(f"{model.name} has no head {head}; it has {sizes}")
+    if absent := [head for head in heads if head not in every]:
+        sizes = f"{model.n_layers} layers of {model.n_heads} heads"
+        raise EdgeError(f"{model.name} has no head {absent[0]}; it has {sizes}")
     return heads
 
 
@@ -249,15 +233,15 @@ def _patterns(scores: Sequence[np.ndarray]) -> tuple[Pattern, ...]:
     every = np.stack([each[:fewest] for each in scores])  # (prompt, score, head)
     mass = every[:, 0]
     means = np.einsum("ph,psh->hs", _ratio(mass, mass.sum(0)), every)
-    return tuple(map(_pattern, mass.mean(0).tolist(), means.tolist()))
-
-
-def _pattern(mass: float, scores: Sequence[float]) -> Pattern:
-    _, peak, first, diagonal, stripes, *offsets = scores
-    offset = max(offsets)
-    distance = offsets.index(offset) + 1 if offset > 0 else 0
-    kind = _kind((first, diagonal, offset, stripes), peak, mass)
-    return Pattern(kind, first, diagonal, offset, distance, stripes, peak, mass)
+    patterns = []
+    for total, (_, peak, first, diagonal, stripes, *offsets) in zip(
+        mass.mean(0).tolist(), means.tolist(), strict=True
+    ):
+        offset = max(offsets)
+        distance = offsets.index(offset) + 1 if offset > 0 else 0
+        kind = _kind((first, diagonal, offset, stripes), peak, total)
+        patterns.append(Pattern(kind, first, diagonal, offset, distance, stripes, peak, total))
+    return tuple(patterns)
 
 
 def _kind(lines: Sequence[float], peak: float, mass: float) -> Kind:
