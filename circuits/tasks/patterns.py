@@ -233,15 +233,15 @@ def _patterns(scores: Sequence[np.ndarray]) -> tuple[Pattern, ...]:
     every = np.stack([each[:fewest] for each in scores])  # (prompt, score, head)
     mass = every[:, 0]
     means = np.einsum("ph,psh->hs", _ratio(mass, mass.sum(0)), every)
-    patterns = []
-    for total, (_, peak, first, diagonal, stripes, *offsets) in zip(
-        mass.mean(0).tolist(), means.tolist(), strict=True
-    ):
-        offset = max(offsets)
-        distance = offsets.index(offset) + 1 if offset > 0 else 0
-        kind = _kind((first, diagonal, offset, stripes), peak, total)
-        patterns.append(Pattern(kind, first, diagonal, offset, distance, stripes, peak, total))
-    return tuple(patterns)
+    return tuple(map(_pattern, mass.mean(0).tolist(), means.tolist()))
+
+
+def _pattern(mass: float, scores: Sequence[float]) -> Pattern:
+    _, peak, first, diagonal, stripes, *offsets = scores
+    offset = max(offsets)
+    distance = offsets.index(offset) + 1 if offset > 0 else 0
+    kind = _kind((first, diagonal, offset, stripes), peak, mass)
+    return Pattern(kind, first, diagonal, offset, distance, stripes, peak, mass)
 
 
 def _kind(lines: Sequence[float], peak: float, mass: float) -> Kind:
