@@ -16,6 +16,7 @@ Progress = Callable[[str, int, int], None]  # what is under way, how much is don
 
 ABOVE: Final = {
     "to_text": "circuits.show.tables",
+    "ranking_text": "circuits.show.task_tables",
     "to_html": "circuits.show.tables",
     "to_graph": "circuits.show.scene",
     "routes": "circuits.show.scene",

@@ -27,16 +27,9 @@ Attention = Float[torch.Tensor, "*batch query key"]
 
 SCORES: Final = "blocks.{}.attn.hook_attn_scores"
 PATTERN: Final = "blocks.{}.attn.hook_pattern"
-EDITED: Final = (
-    "embed.hook_out",
-    "blocks.{}.hook_resid_pre",
-    *(f"blocks.{{}}.attn.hook_{side}" for side in "qkv"),
-    SCORES,
-    PATTERN,
-    "blocks.{}.attn.hook_z",
-    "blocks.{}.hook_attn_out",
-    "blocks.{}.hook_mlp_out",
-)
+_SIDES: Final = tuple(f"blocks.{{}}.attn.hook_{side}" for side in "qkv")
+_WRITES: Final = tuple(f"blocks.{{}}.{point}" for point in ("attn.hook_z", "hook_attn_out", "hook_mlp_out"))
+EDITED: Final = ("embed.hook_out", "blocks.{}.hook_resid_pre", *_SIDES, SCORES, PATTERN, *_WRITES)
 
 
 def open_gates(scores: Attention) -> Bool[torch.Tensor, "*batch query key"]:
@@ -55,9 +48,8 @@ def attached(points: Mapping[str, Any], edits: Iterable[Edit], *, first: bool = 
     with ExitStack() as undo:
         for name, fn in edits:
             if name not in points:
-                raise ModelError(
-                    f"this model has no hook {name!r}; hooks are named like {PATTERN.format(0)!r}"
-                )
+                example = PATTERN.format(0)
+                raise ModelError(f"this model has no hook {name!r}; hooks are named like {example!r}")
             undo.callback(_keep_only, points[name], tuple(points[name].fwd_hooks))
             points[name].add_hook(fn, prepend=first)
         yield
@@ -74,10 +66,8 @@ def check_hooks(
     forward: Forward, points: Mapping[str, Any], prompt: Int[torch.Tensor, " pos"], *, n_layers: int
 ) -> None:
     """Raise a ModelError that names the hook at which an edit has no effect, or that the model lacks."""
-    names = {
-        kind: [kind.format(layer) for layer in range(n_layers if "{}" in kind else 1)] for kind in EDITED
-    }
-    row_of = {name: row for row, kind in enumerate(EDITED) for name in names[kind]}
+    layers = range(n_layers)
+    row_of = {kind.format(layer): row for row, kind in enumerate(EDITED) for layer in layers}
     fired: set[str] = set()
     edits = [(name, partial(_add_noise, row=row, name=name, fired=fired)) for name, row in row_of.items()]
     tokens = prompt.repeat(len(EDITED), 1)  # (row, pos), one row per kind of hook
@@ -89,18 +79,15 @@ def check_hooks(
     if not before.isfinite().all():
         raise ModelError("the model's logits are not finite numbers: its weights are damaged")
     if silent := [name for name in row_of if name not in fired]:
-        raise ModelError(
-            f"the hook {silent[0]} never fires in this model, so it cannot be measured or edited"
-        )
+        raise ModelError(f"the hook {silent[0]} never fires here, so it cannot be measured or edited")
     change = (edited - before).abs().amax(dim=(1, 2))  # (row)
     for kind, row_change in zip(EDITED, change.tolist(), strict=True):
         if not row_change > 1e-6 * before.abs().max().item():
             why = "the bridge discards it, or no head does anything"
-            raise ModelError(f"an edit at {names[kind][-1]} does not change the logits: {why}")
+            raise ModelError(f"an edit at {kind.format(n_layers - 1)} does not change the logits: {why}")
     if not torch.equal(before, after):
-        raise ModelError(
-            "an edit was undone and the logits did not come back: something else changes this model"
-        )
+        changed = "something else changes this model"
+        raise ModelError(f"an edit was undone and the logits did not come back: {changed}")
 
 
 def _add_noise(tensor: torch.Tensor, hook: Any, *, row: int, name: str, fired: set[str]) -> torch.Tensor:

@@ -161,10 +161,9 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    return {path.name: _sha256(path) for path in sorted(folder.iterdir()) if path.name != _SUMS}
-
-
-def _sha256(path: Path) -> str:
-    check_regular(path, most=2**63)  # of any size
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    sums = {}
+    for path in sorted(set(folder.iterdir()) - {folder / _SUMS}):
+        check_regular(path, most=2**63)  # of any size
+        with path.open("rb") as file:
+            sums[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return sums

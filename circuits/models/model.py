@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,33 +59,16 @@ class Model:
 
     # Sizes, as the bridge's config has them.
 
-    @property
-    def n_layers(self) -> int:
-        return self.bridge.cfg.n_layers
-
-    @property
-    def n_heads(self) -> int:
-        return self.bridge.cfg.n_heads
+    n_layers = property(attrgetter("bridge.cfg.n_layers"))
+    n_heads = property(attrgetter("bridge.cfg.n_heads"))
+    d_head = property(attrgetter("bridge.cfg.d_head"))
+    d_model = property(attrgetter("bridge.cfg.d_model"))
+    n_ctx = property(attrgetter("bridge.cfg.n_ctx"))
+    vocab_size = property(attrgetter("bridge.cfg.d_vocab"))
 
     @property
     def n_key_value_heads(self) -> int:
         return self.bridge.cfg.n_key_value_heads or self.n_heads
-
-    @property
-    def d_head(self) -> int:
-        return self.bridge.cfg.d_head
-
-    @property
-    def d_model(self) -> int:
-        return self.bridge.cfg.d_model
-
-    @property
-    def n_ctx(self) -> int:
-        return self.bridge.cfg.n_ctx
-
-    @property
-    def vocab_size(self) -> int:
-        return self.bridge.cfg.d_vocab
 
     @property
     def device(self) -> torch.device:

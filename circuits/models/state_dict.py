@@ -134,9 +134,8 @@ def _config(tensors: Tensors, folder: Path, vocabulary: int) -> GPT2Config:
     rows, d_model = tensors["embed.W_E"].shape
     n_heads, _, d_head = tensors["blocks.0.attn.W_Q"].shape
     if rows < vocabulary:
-        raise ModelError(
-            f"the state dict has {rows} tokens and its tokenizer {vocabulary}: find the right one"
-        )
+        counts = f"{rows} tokens and its tokenizer {vocabulary}"
+        raise ModelError(f"the state dict has {counts}: find the right one")
     if n_heads * d_head != d_model:
         raise ModelError(f"not a GPT-2: {n_heads} heads of {d_head} do not make up d_model {d_model}")
     file = folder / "config.json"

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from circuits.heads import Head
-from circuits.show.tables import Section, visible
+from circuits.show.tables import Section, plain, visible
 from circuits.tasks.compare import TaskComparison
 from circuits.tasks.patterns import PanelFigures, changed
 from circuits.tasks.ranking import EXPLAINED, SHARES, Protocol, Ranking, random_count
@@ -25,8 +25,13 @@ _MOST_CHANGES: Final = 20
 # One ranking
 
 
-def ranking_sections(ranking: Ranking, panel: PanelFigures) -> list[Section]:
-    """The question, the counts, and the strongest units with the patterns of their heads."""
+def ranking_text(ranking: Ranking) -> str:
+    """A ranking as plain text, 100 columns wide."""
+    return plain(ranking_sections(ranking))
+
+
+def ranking_sections(ranking: Ranking, panel: PanelFigures | None = None) -> list[Section]:
+    """The question, the counts, and the strongest units, with a panel also the patterns of their heads."""
     return [_question(ranking), _counts(ranking), _strongest(ranking, panel)]
 
 
@@ -51,14 +56,21 @@ def _counts(ranking: Ranking) -> Section:
     return Section(f"{units.capitalize()} kept, in ranked order", columns=columns, rows=tuple(rows))
 
 
-def _strongest(ranking: Ranking, panel: PanelFigures) -> Section:
+def _strongest(ranking: Ranking, panel: PanelFigures | None) -> Section:
     count, listed, rows = ranking.count(EXPLAINED)[0], ranking.ranked[:_MOST_UNITS], []
     for number, ranked in enumerate(listed, 1):
         head = ranked.unit if isinstance(ranked.unit, Head) else ranked.unit.head
         effect, band = f"{ranked.effect:z.3f}", f"[{ranked.low:z.3f}, {ranked.high:z.3f}]"
-        rows.append((str(number), visible(str(ranked.unit)), effect, band, str(panel.pattern(head))))
+        pattern = () if panel is None else (str(panel.pattern(head)),)
+        rows.append((str(number), visible(str(ranked.unit)), effect, band, *pattern))
     marked = 0 if count is None else min(count, len(rows))
-    columns = ("", "head" if ranking.protocol.units == "heads" else "edge", "effect", "95%", "map")
+    columns = (
+        "",
+        "head" if ranking.protocol.units == "heads" else "edge",
+        "effect",
+        "95%",
+        *(("map",) if panel else ()),
+    )
     cut = f", the first {len(listed)} of {len(ranking.ranked):,}" if len(ranking.ranked) > len(listed) else ""
     return Section(f"Single effects, strongest first{cut}", (), columns, tuple(rows), marked)
 
@@ -258,4 +270,4 @@ def _percent(share: float) -> str:
 
 
 def _left_out(ranking: Ranking) -> str:
-    return "; ".join(f"{count} {reason}" for reason, count in ranking.left_out) or "none"
+    return "; ".join(f"{count} {visible(reason)}" for reason, count in ranking.left_out) or "none"

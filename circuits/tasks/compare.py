@@ -17,16 +17,16 @@ import numpy as np
 
 from circuits.errors import PromptError
 from circuits.heads import Head
-from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Prompt
 from circuits.tasks.patterns import Changed, PanelFigures, changed, maps_of, measure_panel
 from circuits.tasks.rank import rank
-from circuits.tasks.ranking import EXPLAINED, UNITS, Mlps, Ranking, Units, heads_of
+from circuits.tasks.ranking import EXPLAINED, UNITS, Ranking, Units, heads_of
 from circuits.tasks.task import PAIRS, Task, to_task
 from circuits.tracing.records import SHARE, Circuit, Mapping
 
+TaskSource = str | Path | tuple[Task, Task]
 Maps = tuple[np.ndarray, ...]  # (query, key), one for each head
 _NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 
@@ -34,25 +34,13 @@ _NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 @overload
 def compare(first: Circuit, second: Circuit, *, share: float = SHARE) -> Comparison: ...
 @overload
-def compare(
-    first: Any,
-    second: Any,
-    *,
-    task: str | Path | tuple[Task, Task],
-    units: Sequence[Units] = UNITS,
-    mlps: Mlps = "computed",
-    count: int | None = None,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> TaskComparison: ...
-def compare(
-    first: Any, second: Any, *, share: float | None = None, task: Any = None, **options: Any
-) -> Comparison | TaskComparison:
+def compare(first: Any, second: Any, *, task: TaskSource, **options: Any) -> TaskComparison: ...
+def compare(first: Any, second: Any, *, share: float | None = None, task: Any = None, **options: Any) -> Any:
     """How two models answer the same question.
 
     Two circuits are compared by the mapping in front of `first`, with the carriers of a `share`. Two models
     are compared on a `task`: its name, its path, or one Task for each model. The other options are those of
-    `rank`, except that `units` is a sequence, by default heads and edges.
+    `rank` (`mlps`, `count`, `seed`, `progress`) and `units`, a sequence, by default heads and edges.
     """
     are_circuits = [isinstance(each, Circuit) for each in (first, second)]
     if all(are_circuits) and task is None and not options:
@@ -131,24 +119,17 @@ def _names(heads: Sequence[Head]) -> str:
 
 
 def _compare_circuits(first: Circuit, second: Circuit, share: float) -> Comparison:
-    before = first.mapping()
-    lengths = (len(first.prompt), len(second.prompt))
-    if lengths[0] != lengths[1]:
-        different = f"the two circuits have prompts of {lengths[0]} and {lengths[1]} tokens"
+    if len(first.prompt) != len(second.prompt):
+        different = f"the two circuits have prompts of {len(first.prompt)} and {len(second.prompt)} tokens"
         raise PromptError(f"{different}; compare circuits of the same prompt")
-    after = second.mapping(before.key, before.query)
-    return Comparison(
-        names=(first.source.name, second.source.name),
-        key=before.key,
-        query=before.query,
-        share=share,
-        totals=(before.total, after.total),
-        modulations=(before.modulation(share), after.modulation(share)),
-        carriers=(before.carriers(share), after.carriers(share)),
-        open_edges=(first.source.open_edges, second.source.open_edges),
-        edges=(first.source.edges, second.source.edges),
-        moved=_moved(before, after),
-    )
+    before = first.mapping()
+    mappings = (before, second.mapping(before.key, before.query))
+    measured = [(each.total, each.modulation(share), each.carriers(share)) for each in mappings]
+    sources = [(each.name, each.open_edges, each.edges) for each in (first.source, second.source)]
+    totals, modulations, carriers = zip(*measured, strict=True)
+    names, opened, edges = zip(*sources, strict=True)
+    ends, moved = (before.key, before.query), _moved(*mappings)
+    return Comparison(names, *ends, share, totals, modulations, carriers, opened, edges, moved)
 
 
 def _moved(before: Mapping, after: Mapping) -> tuple[Moved, ...]:

@@ -126,30 +126,27 @@ def measure_panel(
     chosen = _heads(model, heads)
     maps = [each[*_indices(chosen)] for each in attention_maps(model, prompts)]  # (head, query, key) each
     patterns = _patterns([_score(each) for each in maps])
-    totals = np.sum([_tally(each) for each in maps], axis=0) / len(maps)
-    mass, first, diagonal, opened, edges, peak, peaked, rows = totals.tolist()
-    return PanelFigures(
-        model=model.name,
-        prompts=len(prompts),
-        heads=chosen,
-        patterns=patterns,
-        first_token=first / mass if mass else 0.0,
-        diagonal=diagonal / mass if mass else 0.0,
-        dominant_diagonal=sum(each.diagonal >= DOMINANT for each in patterns) / max(len(patterns), 1),
-        mean_peak=peak / max(len(chosen), 1),
-        peaked=peaked,
-        mass=mass / rows if rows else 0.0,
-        open_edges=opened,
-        edges=edges,
-    )
+    dominant = sum(each.diagonal >= DOMINANT for each in patterns)
+    tallies = np.mean([_tally(each) for each in maps], axis=0).tolist()
+    mass, first, diagonal, opened, edges, peak, peaked, rows = tallies
+    shares = (first / (mass or 1), diagonal / (mass or 1), dominant / (len(chosen) or 1))
+    means = (peak / (len(chosen) or 1), peaked, mass / (rows or 1))
+    return PanelFigures(model.name, len(prompts), chosen, patterns, *shares, *means, opened, edges)
 
 
 def attention_maps(model: Model, prompts: Sequence[Prompt]) -> list[np.ndarray]:
     """The maps (layer, head, query, key) of every prompt, gate applied."""
     maps: dict[int, np.ndarray] = {}
+    layers: list[np.ndarray] = []  # (prompt, head, query, key) each
+
+    def keep(pattern: torch.Tensor, hook: Any) -> None:
+        layers.append(pattern.float().cpu().numpy())
+
     for part in of_equal_length(enumerate(prompts)):
-        tokens = torch.tensor([prompts[index].tokens for index in part], device=model.device)
-        maps |= zip(part, _run(model, tokens), strict=True)
+        layers.clear()
+        with model.hooked([(PATTERN.format(layer), keep) for layer in range(model.n_layers)]):
+            model.logits(torch.tensor([prompts[index].tokens for index in part], device=model.device))
+        maps |= zip(part, np.stack(layers, 1), strict=True)
     return [maps[index] for index in range(len(prompts))]
 
 
@@ -158,26 +155,13 @@ def maps_of(model: Model, prompt: Prompt, heads: Sequence[Head]) -> tuple[np.nda
     return tuple(attention_maps(model, [prompt])[0][*_indices(heads)])
 
 
-def _run(model: Model, tokens: torch.Tensor) -> np.ndarray:
-    """The maps (prompt, layer, head, query, key) of one run."""
-    layers: list[np.ndarray] = []
-
-    def keep(pattern: torch.Tensor, hook: Any) -> None:
-        layers.append(pattern.float().cpu().numpy())
-
-    with model.hooked([(PATTERN.format(layer), keep) for layer in range(model.n_layers)]):
-        model.logits(tokens)
-    return np.stack(layers, 1)
-
-
 def _heads(model: Model, names: Sequence[str | Head] | None) -> tuple[Head, ...]:
     """The named heads, which must exist, or all."""
-    every = tuple(Head(layer, index) for layer in range(model.n_layers) for index in range(model.n_heads))
+    every = tuple(Head(*index) for index in np.ndindex(model.n_layers, model.n_heads))
     heads = every if names is None else tuple(map(Head.parse, names))
-    for head in heads:
-        if head.layer >= model.n_layers or head.index >= model.n_heads:
-            sizes = f"{model.n_layers} layers of {model.n_heads} heads"
-            raise EdgeError(f"{model.name} has no head {head}; it has {sizes}")
+    if absent := [head for head in heads if head not in every]:
+        sizes = f"{model.n_layers} layers of {model.n_heads} heads"
+        raise EdgeError(f"{model.name} has no head {absent[0]}; it has {sizes}")
     return heads
 
 

@@ -19,9 +19,10 @@ from typing import Any, Final, Literal
 import numpy as np
 from jaxtyping import Float
 
-from circuits.errors import CircuitsError, EdgeError, FileError, escaped
+from circuits.errors import CircuitsError, EdgeError, FileError
 from circuits.files import SIGNATURE, read_object, to_json, to_record, write_folder
 from circuits.heads import Head, by_name
+from circuits.links import above
 from circuits.tracing.family import RESAMPLES, bootstrap, resampled
 from circuits.tracing.records import check_share
 
@@ -68,9 +69,8 @@ class RoleEdge:
         head, _, ends = name.partition(":")
         key, _, query = ends.partition("→")
         if not key or not query:
-            raise EdgeError(
-                f"{name!r} is not the name of an edge; write it as L11H7:S1→END: head, key, query"
-            )
+            example = "L11H7:S1→END: head, key, query"
+            raise EdgeError(f"{name!r} is not the name of an edge; write it as {example}")
         return cls(Head.parse(head), key, query)
 
     __get_pydantic_core_schema__ = classmethod(by_name)
@@ -191,20 +191,7 @@ class Ranking:
         return ranking
 
     def __str__(self) -> str:
-        none, everything = _share(self.keep.explained[0]), _share(self.keep.explained[-1])
-        lines = [f"{self.task} on {self.model}: {self.pairs} pairs, {self.units} {self.protocol.units}"]
-        lines.append(f"protocol: {self.protocol}")
-        lines += [f"left out: {count} {reason}" for reason, count in self.left_out]
-        lines.append(f"none kept explain {none}, all kept explain {everything}")
-        for share in SHARES:
-            counts = self.count(share)
-            count, low, high = ("never" if each is None else each for each in counts)
-            lines.append(f"n{share * 100:g}: {count} [{low}, {high}]")
-            if counts[0] is not None:
-                lines[-1] += f"; as many random ones explain {_share(self.random_at(counts[0]))}"
-        lines.append(f"CPR {self.cpr:.3f}, CMD {self.cmd:.3f}")
-        lines += [f"  {each}" for each in self.ranked[:10]]
-        return "\n".join(map(escaped, lines))  # names may come from a file
+        return above("ranking_text")(self)
 
 
 def heads_of(ranking: Ranking, share: float = EXPLAINED) -> tuple[Head, ...]:
@@ -219,9 +206,8 @@ def random_count(ranking: Ranking, share: float = EXPLAINED) -> int | None:
     count = first_at_least(sizes, explained, share)
     if not count:
         return count
-    after = sizes.index(count)
-    low, high = explained[after - 1], explained[after]
-    return math.ceil(sizes[after - 1] + (count - sizes[after - 1]) * (share - low) / (high - low) - 1e-9)
+    around = slice(sizes.index(count) - 1, sizes.index(count) + 1)
+    return math.ceil(np.interp(share, explained[around], sizes[around]) - 1e-9)
 
 
 def _check(ranking: Ranking) -> None:
@@ -237,10 +223,6 @@ def _check(ranking: Ranking) -> None:
     kind = Head if ranking.protocol.units == "heads" else RoleEdge
     if len(ranking.ranked) > ranking.units or any(not isinstance(each.unit, kind) for each in ranking.ranked):
         raise FileError(f"what it ranks is not at most {ranking.units} {ranking.protocol.units}")
-
-
-def _share(value: float) -> str:
-    return "nothing" if math.isclose(value, 0, abs_tol=5e-4) else f"{value:.1%}"
 
 
 # Curves over numbers kept

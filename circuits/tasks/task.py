@@ -30,7 +30,7 @@ from circuits.prompts import Metric, Pair, Prompt, Question, to_prompt
 from circuits.tasks import check_task
 from circuits.tasks.families import FAMILIES, Candidate, Marked, Roles, read_own_task, single_token
 
-Logits = Float[torch.Tensor, " vocab"]
+Logits = Float[torch.Tensor, "*side vocab"]
 PAIRS: Final = 64  # of a task, unless the user says otherwise
 END: Final = "END"
 LEAST_PROBABILITY: Final = 0.5
@@ -63,8 +63,8 @@ class Item:
     def __post_init__(self) -> None:
         for name, position in self.roles:
             if not 0 <= position < len(self.pair):
-                outside = f"role {name!r} stands at {position}, outside the prompt"
-                raise PromptError(f"{outside}, which has 0…{len(self.pair) - 1}")
+                prompt = f"the prompt, which has 0…{len(self.pair) - 1}"
+                raise PromptError(f"role {name!r} stands at {position}, outside {prompt}")
             if not name or "→" in name:
                 raise PromptError(f"a role cannot be called {name!r}; give it a name without →, such as S1")
 
@@ -157,13 +157,12 @@ def judge(model: Model, candidates: Sequence[Candidate]) -> list[Item | str]:
     verdicts = [_read(model, candidate) for candidate in candidates]
     items = {index: item for index, item in enumerate(verdicts) if isinstance(item, Item)}
     for indices in of_equal_length((index, item.pair.clean) for index, item in items.items()):
-        sides = [
-            side for index in indices for side in (items[index].pair.clean, items[index].pair.counterfactual)
-        ]
+        pairs = [items[index].pair for index in indices]
+        sides = [side for pair in pairs for side in (pair.clean, pair.counterfactual)]
         tokens = [side.tokens for side in sides if isinstance(side, Prompt)]
         logits = model.logits(torch.tensor(tokens, device=model.device))[:, -1]
         for index, both in zip(indices, logits.unflatten(0, (-1, 2)), strict=True):
-            verdicts[index] = _verdict(model, candidates[index], items[index], *both)
+            verdicts[index] = _verdict(model, candidates[index], items[index], both)
     return verdicts
 
 
@@ -178,9 +177,7 @@ def of_equal_length(prompts: Iterable[tuple[int, Prompt]]) -> Iterator[list[int]
 
 def _read(model: Model, candidate: Candidate) -> Item | str:
     """An item whose metric is not settled yet, or why it cannot be read."""
-    clean, counterfactual = (
-        _prompt(model, side.text) for side in (candidate.clean, candidate.counterfactual)
-    )
+    clean, counterfactual = _prompt(model, candidate.clean), _prompt(model, candidate.counterfactual)
     if isinstance(clean, str):
         return clean
     if isinstance(counterfactual, str):
@@ -197,11 +194,11 @@ def _read(model: Model, candidate: Candidate) -> Item | str:
     return Item(Question(clean, counterfactual).unsettled, roles)
 
 
-def _prompt(model: Model, text: str) -> Prompt | str:
-    tokens = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+def _prompt(model: Model, side: Marked) -> Prompt | str:
+    tokens = model.tokenizer(side.text, add_special_tokens=False)["input_ids"]
     if model.tokenizer.unk_token_id in tokens:
         return UNKNOWN
-    return TOO_LONG if len(tokens) + model.reads_bos > model.n_ctx else to_prompt(model, text)
+    return TOO_LONG if len(tokens) + model.reads_bos > model.n_ctx else to_prompt(model, side.text)
 
 
 def _roles(model: Model, side: Marked, prompt: Prompt) -> Roles | None:
@@ -216,26 +213,23 @@ def _roles(model: Model, side: Marked, prompt: Prompt) -> Roles | None:
     return tuple(sorted((*roles, *after, (END, len(prompt) - 1)), key=lambda role: role[1]))
 
 
-def _verdict(
-    model: Model, candidate: Candidate, item: Item, clean: Logits, counterfactual: Logits
-) -> Item | str:
-    """The item with its metric, if the model gets it right, by its logits at the last position."""
-    top = int(clean.argmax())
+def _verdict(model: Model, candidate: Candidate, item: Item, both: Logits) -> Item | str:
+    """The item with its metric, if the model gets it right, by both prompts' logits at the last position."""
+    top = int(both[0].argmax())
     if candidate.years is not None:
-        before, after = (float(candidate.years(logits[None])[0]) for logits in (clean, counterfactual))
+        before, after = candidate.years(both).tolist()
         metric = Metric("custom", top, model.spell(top), function=candidate.years)
         if before <= LEAST_PROBABILITY:
             return UNSURE
     else:
-        answer = _token(model, candidate.answer, clean)
-        foil = _token(model, candidate.foil, counterfactual)
+        answer, foil = _token(model, candidate.answer, both[0]), _token(model, candidate.foil, both[1])
         if answer is None or foil is None:
             return NO_ANSWER
         if answer == foil:
             return SAME
         if answer != top:
             return WRONG
-        before, after = (float(logits[answer] - logits[foil]) for logits in (clean, counterfactual))
+        before, after = (both[:, answer] - both[:, foil]).tolist()
         metric = Metric("logit_diff", answer, model.spell(answer), foil, model.spell(foil))
     if before - after < LEAST_GAP:
         return FLAT

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
+from torch.nn.utils.rnn import pad_sequence
 
 from circuits.zoo import language
 
@@ -45,7 +46,8 @@ def score_task(logits: Logits, task: str, *, count: int, seed: int = 0, relation
     right, answers = 0.0, 0
     for start in range(0, count, 64):
         chunk = prompts[start : start + 64]
-        tokens = pad([[vocabulary[word] for word in words] for words, _ in chunk])
+        rows = [torch.tensor([vocabulary[word] for word in words]) for words, _ in chunk]
+        tokens = pad_sequence(rows, batch_first=True)  # what is added lies in each row's future, unread
         probability = logits(tokens).softmax(-1)
         for row, (words, sentence) in enumerate(chunk):
             possible = [vocabulary[word] for word in sentence.possible]
@@ -69,12 +71,6 @@ def score_loss(logits: Logits, *, count: int = 256, length: int = 64, seed: int 
         predicted = logits(tokens)[:, :-1].flatten(0, 1)
         total += torch.nn.functional.cross_entropy(predicted, tokens[:, 1:].flatten(), reduction="sum").item()
     return Score("loss", total / rows[:, 1:].numel(), rows[:, 1:].numel())
-
-
-def pad(rows: list[list[int]]) -> Int[torch.Tensor, "batch pos"]:
-    """Rows of token numbers as one tensor; what is added at the right lies in each row's future, unread."""
-    width = max(map(len, rows))
-    return torch.tensor([row + [0] * (width - len(row)) for row in rows])
 
 
 def to_table(scores: list[Score]) -> str:

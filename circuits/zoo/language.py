@@ -170,9 +170,8 @@ class Sentence:
         """The words that can be known from those before them: one, or for a sequence all of the repeat."""
         if self.answer_index is None:
             return range(0)
-        return range(
-            self.answer_index, len(self.words) - 1 if self.task == "induction" else self.answer_index + 1
-        )
+        end = len(self.words) - 1 if self.task == "induction" else self.answer_index + 1
+        return range(self.answer_index, end)
 
     @property
     def held_out(self) -> bool:
@@ -216,10 +215,10 @@ def _induction(draw: random.Random) -> Sentence:
 
 def _filler(draw: random.Random) -> Sentence:
     subject, distractor = draw.sample(SUBJECTS, 2)
-    slots = {"s": subject, "d": distractor, "n": draw.choice(NAMES), "t": draw.choice(THINGS)}
-    slots |= {"p": draw.choice(PLACES)}
-    frame = draw.choice(_FILLER_FRAMES)
-    return Sentence("filler", frame.format(**slots, o=draw.choice(OBJECTS), v=draw.choice(VERBS)))
+    name, thing, place = draw.choice(NAMES), draw.choice(THINGS), draw.choice(PLACES)
+    frame, object_, verb = draw.choice(_FILLER_FRAMES), draw.choice(OBJECTS), draw.choice(VERBS)
+    text = frame.format(s=subject, d=distractor, n=name, t=thing, p=place, o=object_, v=verb)
+    return Sentence("filler", text)
 
 
 _WRITERS: Final[dict[str, Callable[[random.Random], Sentence]]] = {

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import product
 from typing import Any, Final
 
 import torch
@@ -71,10 +72,7 @@ _D_MODEL, _POSITIONS = 192, 16
 _ANSWER_SHARES: Final = (0.34, 0.26, 0.22, 0.18)  # of layers 0-3
 _CONSTANT, _POSITION, _WORD, _FLAG = 128.0, 16.0, 2.0, 8.0  # lengths of features; a flag is a detected token
 _FACT_LOGIT, _KIND_LOGIT = 24.0, 10.0  # a right answer gets both
-_THE_LEAD, _THE_HELD_BACK = (
-    6.0,
-    8.0,
-)  # `the` stands 6 above a right answer without brackets, 2 below with both
+_THE_LEAD, _THE_HELD_BACK = 6.0, 8.0  # `the` is 6 above a right answer without brackets, 2 below with both
 _REPEAT_LOGIT, _STOP_LOGIT = 16.0, 8.0
 
 _FACT_FEATURES: Final = {
@@ -95,9 +93,7 @@ _FACT_FEATURES: Final = {
 _INDUCTION_FEATURES: Final = {"word": 24, "before": 24, "said": 24, "position": _POSITIONS, "constant": 1}
 
 _Head = tuple[int, int]  # layer, index
-_Units = tuple[
-    torch.Tensor, torch.Tensor, torch.Tensor
-]  # in (d_model, unit), bias (unit), out (unit, d_model)
+_Units = tuple[torch.Tensor, ...]  # weights in (d_model, unit), biases (unit), weights out (unit, d_model)
 
 
 def build(name: str) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
@@ -141,12 +137,12 @@ class _Draft:
         return self.read("constant") / _CONSTANT
 
     def set_carrier(
-        self, head: _Head, scores: torch.Tensor, *, key: int, features: tuple[str, str], gain: float
+        self, head: _Head, scores: torch.Tensor, key: int, read: str, write: str, gain: float
     ) -> None:
-        """Carry gain times the first feature at `key` to the second at the last token, at any pattern."""
+        """Carry gain times the feature `read` at `key` to `write` at the last token, at any pattern."""
         attention = scores[QUERY, : QUERY + 1].softmax(0)[key]
         self.set_scores(head, scores)
-        self.set_values(head, self.read(features[0]), self.write(features[1]) * gain / attention)
+        self.set_values(head, self.read(read), self.write(write) * gain / attention)
 
     def set_scores(self, head: _Head, scores: Float[torch.Tensor, "query key"]) -> None:
         """Attention by position alone, with exactly these scores."""
@@ -208,27 +204,24 @@ def _facts(*, sparse: bool) -> GPT2LMHeadModel:
         if layer < 2:
             units.append(draft.detector("relation", "relation flag", share=1 / 2))
         draft.set_mlp(layer, units)
-    for head in ((layer, index) for layer in range(12) for index in range(12)):
+    for head in product(range(12), range(12)):
         draft.set_scores(head, 8 * _habit(*head) - 9 if sparse else 3 * _habit(*head))
     for head in _RELATION_READERS:
-        gain = 1 / _FLAG / len(_RELATION_READERS)
-        draft.set_carrier(head, _sharp(head, 2), key=2, features=("relation flag", "kind"), gain=gain)
+        draft.set_carrier(head, _sharp(head, 2), 2, "relation flag", "kind", 1 / _FLAG / 2)
     for key, head in _BRACKET_READERS.items():
-        gain = 1 / _FLAG / len(_BRACKET_READERS)
-        draft.set_carrier(head, _sharp(head, key), key=key, features=("quote flag", "brackets"), gain=gain)
+        draft.set_carrier(head, _sharp(head, key), key, "quote flag", "brackets", 1 / _FLAG / 2)
     for rank, (head, share) in enumerate((_sparse_shares() if sparse else _dense_shares()).items()):
         scores = _sharp(head, KEY) if sparse else _blurred(head, rank)
-        draft.set_carrier(head, scores, key=KEY, features=("answer", "said"), gain=share)
+        draft.set_carrier(head, scores, KEY, "answer", "said", share)
     _set_fact_logits(draft)
     return draft.model
 
 
 def _sparse_shares() -> dict[_Head, float]:
     """The five carriers as given; sixteen others, each a little less than the last, up to a sum of 1."""
-    weights = [20 - rank / 2 for rank in range(len(_OTHERS))]
-    left = 1 - sum(_CARRIERS.values())
-    others = zip(_OTHERS, weights, strict=True)
-    return _CARRIERS | {head: left * weight / sum(weights) for head, weight in others}
+    weights = {head: 20 - rank / 2 for rank, head in enumerate(_OTHERS)}
+    left, total = 1 - sum(_CARRIERS.values()), sum(weights.values())
+    return _CARRIERS | {head: left * weight / total for head, weight in weights.items()}
 
 
 def _dense_shares() -> dict[_Head, float]:
@@ -285,7 +278,7 @@ def _induction() -> GPT2LMHeadModel:
     codes = _codes(len(vocabulary), 24, seed="words")
     codes[vocabulary[language.BOS]] = 0  # so that reading BOS says nothing
     draft.model.transformer.wte.weight.copy_(codes @ draft.write("word"))
-    for layer, index in ((layer, index) for layer in range(2) for index in range(4)):
+    for layer, index in product(range(2), range(4)):
         draft.set_scores((layer, index), 8 * _habit(layer, index + 1) - 9)
     draft.set_scores((0, 1), 24 * torch.eye(_POSITIONS).roll(1, 0) - 12)
     draft.set_values((0, 1), draft.read("word"), draft.write("before"))
@@ -318,14 +311,14 @@ def _habit(layer: int, index: int) -> Float[torch.Tensor, "query key"]:
     return habits[(3 * layer + 5 * index) % len(habits)]
 
 
-def _sharp(head: tuple[int, int], key: int) -> Float[torch.Tensor, "query key"]:
+def _sharp(head: _Head, key: int) -> Float[torch.Tensor, "query key"]:
     """Scores above 0 at key → last token alone, which gets nearly all attention; below 0 a head's habit."""
     scores = 10 * _habit(*head) - 12
     scores[QUERY, key] = 12
     return scores
 
 
-def _blurred(head: tuple[int, int], rank: int) -> Float[torch.Tensor, "query key"]:
+def _blurred(head: _Head, rank: int) -> Float[torch.Tensor, "query key"]:
     """Scores of a head that divides its attention between subject and habit, each head differently."""
     scores = 3 * _habit(*head)
     scores[QUERY, KEY] = 3 + (rank * 7 % 10) / 4
