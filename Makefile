@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := OMP_NUM_THREADS=2
 
-.PHONY: demo test check wheel real browser studies bench fuzz figures clean
+.PHONY: demo test check map wheel real browser studies bench fuzz figures clean
 
 demo: .venv/installed
 	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
@@ -18,6 +18,9 @@ check: .venv/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --level error
+
+map: .venv/tested  # draws docs/architecture.svg from the real imports
+	$(BIN)/python scripts/draw_map.py
 
 wheel: .venv/tested  # builds the wheel and runs it from elsewhere, so that nothing of the clone is needed
 	rm -rf build/wheel && $(BIN)/python -m build --wheel --outdir build/wheel . >/dev/null

@@ -4,7 +4,7 @@
    rows in one hooked batch, our plain path; (c) one forward and backward of the metric. Of (a) and (b) some rows are run and the time
    is scaled to all; `--full` runs all.
 2. Every way needs one clean and one counterfactual run. "runs at hand" counts them on neither side, "from nothing" on both: ours is
-   then `prepare_and_measure`, and (a) has two runs with TransformerLens' cache. (b) is at hand, and (c), a pass of its own, from nothing.
+   then `prepare` and `effects`, and (a) has two runs with TransformerLens' cache. (b) is at hand, and (c), a pass of its own, from nothing.
 3. The three exact ways must agree on the rows that were run, to 1e-4 of the gap, or the run ends.
 4. Then: every edge of a prompt (`scan`), peak memory, and how the time grows with tokens, layers and rows.
 """
@@ -47,7 +47,8 @@ from transformer_lens.patching import generic_activation_patch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import circuits
-from circuits.engine import Row, Scan, prepare, prepare_and_measure, scan
+from circuits.engine import Row, prepare
+from circuits.engine.loadings import Scan, scan
 from circuits.heads import Edge, Head
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -157,9 +158,8 @@ def written_question(model: Model, *, middle: bool = False) -> Question:
 
 def sweep(asked: Question, heads: Sequence[Head] | None = None) -> torch.Tensor:
     """Ours: the effect of each head, from nothing."""
-    return prepare_and_measure(
-        asked.model, [asked.pair], asked.rows(asked.heads if heads is None else heads)
-    )[1][:, 0]
+    rows = asked.rows(asked.heads if heads is None else heads)
+    return prepare(asked.model, [asked.pair]).effects(rows)[:, 0]
 
 
 def scan_whole(asked: Question) -> Scan:

@@ -57,40 +57,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __version__ = "0.1.0"
-__all__ = [
-    "Circuit",
-    "CircuitsError",
-    "Comparison",
-    "Edge",
-    "FamilyTrace",
-    "Head",
-    "Model",
-    "Pair",
-    "PanelFigures",
-    "Pattern",
-    "Prompt",
-    "Ranking",
-    "Row",
-    "Sweep",
-    "Task",
-    "TaskComparison",
-    "as_model",
-    "circuit",
-    "classify",
-    "compare",
-    "load",
-    "measure_panel",
-    "open_sweep",
-    "prepare",
-    "rank",
-    "scan",
-    "sweep",
-    "to_pair",
-    "to_prompt",
-    "to_task",
-    "trace",
-    "trace_family",
-]
+__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

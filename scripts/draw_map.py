@@ -79,7 +79,11 @@ def package_imports(imports: dict[str, set[str]]) -> set[tuple[str, str]]:
     """(importer, imported) between packages; the front door is left out."""
     inside = {module: names for module, names in imports.items() if module not in FRONT}
     pairs = {(package_of(module), package_of(name)) for module, names in inside.items() for name in names}
-    return {(importer, imported) for importer, imported in pairs if importer != imported and imported != "circuits"}
+    return {
+        (importer, imported)
+        for importer, imported in pairs
+        if importer != imported and imported != "circuits"
+    }
 
 
 def upward_imports(imports: dict[str, set[str]]) -> list[str]:
@@ -96,14 +100,30 @@ def upward_imports(imports: dict[str, set[str]]) -> list[str]:
 
 def to_dot(imports: dict[str, set[str]]) -> graphviz.Digraph:
     """Packages from the bottom up, each with its modules and lines; an arrow points at what is imported."""
-    graph = graphviz.Digraph("architecture", graph_attr={"rankdir": "TB", "nodesep": "0.25", "ranksep": "0.35"})
-    graph.attr("node", shape="box", style="rounded,filled", fillcolor="#f5f7fa", color="#647080", fontname="Helvetica")
+    graph = graphviz.Digraph(
+        "architecture", graph_attr={"rankdir": "TB", "nodesep": "0.25", "ranksep": "0.35"}
+    )
+    graph.attr(
+        "node",
+        shape="box",
+        style="rounded,filled",
+        fillcolor="#f5f7fa",
+        color="#647080",
+        fontname="Helvetica",
+    )
     graph.attr("edge", color="#647080", arrowsize="0.6")
     for package in reversed(ORDER):
         modules = sorted(module.split(".")[-1] for module in imports if package_of(module) == package)
         names = [name for name in modules if name not in ("__init__", package)]
-        lines = [f"<B>{package}</B>", ABOUT[package], *(", ".join(names[at : at + 4]) for at in range(0, len(names), 4))]
-        cells = "".join(f'<TR><TD><FONT POINT-SIZE="{13 - 3 * (n > 0)}">{line}</FONT></TD></TR>' for n, line in enumerate(lines))
+        lines = [
+            f"<B>{package}</B>",
+            ABOUT[package],
+            *(", ".join(names[at : at + 4]) for at in range(0, len(names), 4)),
+        ]
+        cells = "".join(
+            f'<TR><TD><FONT POINT-SIZE="{13 - 3 * (n > 0)}">{line}</FONT></TD></TR>'
+            for n, line in enumerate(lines)
+        )
         graph.node(package, f'<<TABLE BORDER="0" CELLPADDING="0" CELLSPACING="1">{cells}</TABLE>>')
     for importer, imported in sorted(_reduced(package_imports(imports))):
         graph.edge(importer, imported)

@@ -8,7 +8,12 @@ from typing import Any
 
 from jaxtyping import install_import_hook
 
-CHECKED = ["circuits.engine", "circuits.models.hooks", "circuits.sparsify.attention", "circuits.tracing.family"]
+CHECKED = [
+    "circuits.engine",
+    "circuits.models.hooks",
+    "circuits.sparsify.attention",
+    "circuits.tracing.family",
+]
 install_import_hook(CHECKED, "beartype.beartype")  # shapes and types of tensors are checked at every call
 
 import pytest

@@ -31,7 +31,7 @@ from test_sources import to_lens_layout
 from circuits.errors import CircuitsError, PromptError
 from circuits.files import parse_json, to_json
 from circuits.heads import Edge, Head
-from circuits.models import adapter, folder, hub, state_dict
+from circuits.models import folder, hub, state_dict
 from circuits.prompts import Prompt, swap_words
 from circuits.show import to_dot, to_page
 from circuits.show.export import EXPORTS, export
@@ -456,7 +456,7 @@ def _adapter_inputs() -> Inputs:
 def _vet_adapter(given: bytes, room: Path) -> None:
     (room / "adapter_model.safetensors").write_bytes(pack({"lora_A": torch.zeros(4, 32)}))
     (room / "adapter_config.json").write_bytes(given)
-    adapter.base_of(room)
+    folder.base_of(room)
 
 
 def _read_cache(given: bytes, room: Path) -> None:

@@ -13,7 +13,13 @@ import circuits
 
 FROZEN = Path(__file__).parent / "frozen"
 TEXT, SWAP = 'The opposite of "large" is "', {"large": "hot"}
-MODELS = ("mini", "mini-sparse", "planted-sparse", "planted-dense", pytest.param("smollm2", marks=pytest.mark.real))
+MODELS = (
+    "mini",
+    "mini-sparse",
+    "planted-sparse",
+    "planted-dense",
+    pytest.param("smollm2", marks=pytest.mark.real),
+)
 NEW = ("sha256", "arrays_sha256", "versions", "schema")
 
 

@@ -24,7 +24,9 @@ def imports() -> dict[str, set[str]]:
 
 
 def test_every_module_belongs_to_a_package_that_has_its_place(imports: dict[str, set[str]]) -> None:
-    assert {draw_map.package_of(module) for module in imports} - {"circuits", "__main__"} == set(draw_map.ORDER)
+    assert {draw_map.package_of(module) for module in imports} - {"circuits", "__main__"} == set(
+        draw_map.ORDER
+    )
 
 
 def test_a_module_imports_only_from_packages_before_its_own(imports: dict[str, set[str]]) -> None:
@@ -33,9 +35,15 @@ def test_a_module_imports_only_from_packages_before_its_own(imports: dict[str, s
 
 def test_there_is_no_cycle_between_packages_nor_between_modules(imports: dict[str, set[str]]) -> None:
     assert nx.is_directed_acyclic_graph(nx.DiGraph(sorted(draw_map.package_imports(imports))))
-    inside = {module: names - set(imports[module] & {"circuits"}) for module, names in imports.items() if module != "circuits"}
+    inside = {
+        module: names - set(imports[module] & {"circuits"})
+        for module, names in imports.items()
+        if module != "circuits"
+    }
     edges = [(module, name) for module, names in inside.items() for name in names if name != "circuits"]
-    parents = [(module, name) for module, name in edges if not module.startswith(f"{name}.")]  # a package's own __init__
+    parents = [
+        (module, name) for module, name in edges if not module.startswith(f"{name}.")
+    ]  # a package's own __init__
     assert list(nx.simple_cycles(nx.DiGraph(parents))) == []
 
 
@@ -50,7 +58,9 @@ def test_there_is_no_cycle_between_packages_nor_between_modules(imports: dict[st
     ],
 )
 def test_an_import_upwards_is_found_wherever_it_stands(line: str, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(PACKAGE, tmp_path / "circuits", ignore=shutil.ignore_patterns("*.safetensors", "web")))
+    copy = Path(
+        shutil.copytree(PACKAGE, tmp_path / "circuits", ignore=shutil.ignore_patterns("*.safetensors", "web"))
+    )
     file = copy / "engine" / "rows.py"
     file.write_text(file.read_text() + "\n\n" + line)
     (wrong,) = draw_map.upward_imports(draw_map.import_graph(copy))
@@ -68,7 +78,11 @@ def test_every_link_leads_upwards_to_a_function() -> None:
 
 
 def test_only_models_import_transformer_lens() -> None:
-    users = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if "from transformer_lens" in path.read_text()}
+    users = {
+        path.relative_to(PACKAGE).parts[0]
+        for path in PACKAGE.rglob("*.py")
+        if "from transformer_lens" in path.read_text()
+    }
     assert users == {"models"}
 
 
@@ -90,7 +104,9 @@ def test_importing_the_package_and_asking_for_help_import_nothing_heavy(code: st
 def test_a_trace_with_its_files_passes_few_modules(tmp_path: Path) -> None:
     """A reader follows one call through the package in one sitting."""
     call = ["trace", 'The opposite of "large" is "', "--key", "large", "-o", str(tmp_path / "out")]
-    report = f"import sys; sys.argv[1:] = {call!r}; from circuits.cli import main; main(standalone_mode=False); "
+    report = (
+        f"import sys; sys.argv[1:] = {call!r}; from circuits.cli import main; main(standalone_mode=False); "
+    )
     report += "print(sorted(name for name in sys.modules if name.split('.')[0] == 'circuits'))"
     ran = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True)
     passed = eval(ran.stdout.strip().splitlines()[-1])

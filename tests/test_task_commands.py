@@ -419,7 +419,9 @@ def test_a_misspelt_task_is_told_before_a_model_is_loaded(room: Path) -> None:
 
 def test_a_long_name_of_a_task_is_not_broken_in_the_table(found: TaskComparison) -> None:
     table = (
-        plain(task_comparison_sections([replace(found, task="indirect_object"), found])).split("\n\n")[0].split("\n")
+        plain(task_comparison_sections([replace(found, task="indirect_object"), found]))
+        .split("\n\n")[0]
+        .split("\n")
     )
     assert sum(line.startswith("indirect_object ") for line in table) == 2 and all(
         len(line) <= 100 for line in table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from circuits.engine import prepare
@@ -180,7 +181,7 @@ def test_a_family_gives_means_with_intervals(sparse: Model) -> None:
 
 
 def test_a_bootstrap_interval_holds_its_mean_and_shrinks_with_agreement() -> None:
-    spread, same = bootstrap([0.0, 1.0, 2.0, 3.0]), bootstrap([1.5] * 4)
+    spread, same = bootstrap(np.array([[0.0, 1.0, 2.0, 3.0], [1.5] * 4]))
     assert spread.low < spread.mean == 1.5 < spread.high
     assert same.low == same.mean == same.high == 1.5
 

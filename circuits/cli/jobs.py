@@ -109,8 +109,14 @@ def _setting(*names: str, kind: Any, about: str) -> options.Decorator:
 @_setting("--gates", kind=_GATES, about="How gates open in training.")
 @_setting("--constraint", kind=_CONSTRAINTS, about="What must stay near the dense model.")
 @_setting("--gap", kind=float, about="How near, in nats.")
-@_setting("--slack", kind=click.FloatRange(min=1), about="3 starts with three times the gap and tightens it to one.")
-@_setting("--healing", kind=click.IntRange(min=0), about="Further steps with half the gap; fewer with fewer --steps.")
+@_setting(
+    "--slack", kind=click.FloatRange(min=1), about="3 starts with three times the gap and tightens it to one."
+)
+@_setting(
+    "--healing",
+    kind=click.IntRange(min=0),
+    about="Further steps with half the gap; fewer with fewer --steps.",
+)
 @_setting("--lora", kind=click.IntRange(min=0), about="Rank of an adapter; 0 trains all weights.")
 @_setting("--seed", kind=int, about="For rows and noise.")
 @options.JSON

@@ -20,7 +20,6 @@ from click import option
 from circuits.errors import FileError, PromptError, in_one_line
 from circuits.files import check_folder, to_json, write_folder
 from circuits.links import Progress
-from circuits.tasks import check_task
 from circuits.tracing import SHARE
 
 if TYPE_CHECKING:
@@ -76,6 +75,8 @@ def _standard_input() -> str:
 
 def task(value: str) -> str:
     """The name of a task, or the path of a jsonl file that is there."""
+    from circuits.tasks import check_task
+
     check_task(text(value))
     return value
 

@@ -3,17 +3,23 @@
 1. Each file that a library would open is a regular file, and its JSON is read strictly. Code is never run.
 2. Weights lie in their own folder: the name of a shard that leads elsewhere is refused.
 3. A config that describes a much larger model than the files hold is refused before memory is taken for it.
-4. Whatever a library raises while it reads becomes one line; its bars, warnings and log lines are not shown.
+4. A LoRA adapter must be a plain one: nothing in it names modules to import, layers to copy or patterns that
+   never end, and its tensors are exactly those that fit its base. The base's marks hold where its own say nothing.
+5. Whatever a library raises while it reads becomes one line; its bars, warnings and log lines are not shown.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import pickle
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +42,9 @@ _DEPTHS: Final = ("n_layer", "n_layers", "num_layers", "num_hidden_layers")
 _MOST_LAYERS: Final = 1000
 _LARGEST_SETTINGS: Final = 64 * 2**20  # bytes of a JSON file of settings
 _NO_LIMIT: Final = 2**63
+_ADAPTER: Final = "adapter_model.safetensors"
+_EXTRAS: Final = ("megatron_config", "loftq_config", "corda_config", "eva_config", "arrow_config")
+_REPEATED_GROUP: Final = re.compile(r"\)\s*[*+{]")  # matching such a pattern can take for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +216,62 @@ def shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
         check_regular(file, most=_NO_LIMIT)
         with safe_open(file, framework="pt") as tensors:
             return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+
+
+# A LoRA adapter, merged into the weights that it was trained on
+
+
+def read_adapter(folder: Path, find: Callable[..., Weights], above: tuple[Path, ...]) -> Weights:
+    """Read an adapter on top of the base that `find` gives. `above` are the adapters that led here."""
+    if find_spec("peft") is None:
+        raise ModelError(f"{folder} is a LoRA adapter; reading one needs peft: pip install peft")
+    if not (folder / _ADAPTER).exists():
+        raise ModelError(f"{folder} has no {_ADAPTER}; adapters are read as safetensors only")
+    if folder.resolve() in above:
+        raise ModelError(f"{folder} is an adapter that names itself as its base")
+    with reading(f"the adapter in {folder}"):
+        name = base_of(folder)
+    base, own = find(name, above=(*above, folder.resolve())), read_marks(folder)
+    gate = base.marks.gate if own.gate is None else own.gate
+    bos = base.marks.bos if own.bos is None else own.bos
+    return Weights(_with_adapter(base, folder), base.tokenizer, Marks(gate, bos))
+
+
+def base_of(folder: Path) -> str:
+    """The name or path of an adapter's base, once the adapter is vetted."""
+    vet_folder(folder)
+    path = folder / "adapter_config.json"
+    config = read_object(path)
+    _vet_adapter(path, config)
+    name = config.get("base_model_name_or_path")
+    if not isinstance(name, str) or not name:
+        raise ModelError(f"{path} does not name its base in base_model_name_or_path")
+    beside = os.path.join(folder, name)  # noqa: PTH118 (unlike a path object, these say no and never raise)
+    return beside if not os.path.exists(name) and os.path.exists(beside) else name  # noqa: PTH110
+
+
+def _vet_adapter(path: Path, config: dict[str, Any]) -> None:
+    """Refuse all but a plain LoRA whose ranks are those of its tensors."""
+    if config.get("peft_type") != "LORA":
+        raise ModelError(f"{path} is of the kind {config.get('peft_type')!r}; only LORA adapters can be read")
+    if extra := next((name for name in (*_EXTRAS, "layer_replication") if config.get(name)), None):
+        raise ModelError(f"{path} sets {extra}; only plain LoRA adapters can be read")
+    if _REPEATED_GROUP.search(json.dumps(config)):
+        raise ModelError(f"{path} holds a pattern with a repeated group; list its target_modules by name")
+    pattern = config.get("rank_pattern") or {}
+    ranks = [config.get("r"), *(pattern.values() if isinstance(pattern, dict) else [None])]
+    shapes = shapes_in(path.with_name(_ADAPTER)).values()
+    largest = max((max(shape) for shape in shapes if shape and prod(shape)), default=0)
+    if not all(isinstance(rank, int) and 0 < rank <= largest for rank in ranks):
+        raise ModelError(f"{path} names a rank that its {_ADAPTER} does not hold")
+
+
+def _with_adapter(base: Weights, folder: Path) -> PreTrainedModel:
+    from peft import PeftModel, get_peft_model_state_dict
+
+    with reading(f"the adapter in {folder}"), quiet():
+        adapted = PeftModel.from_pretrained(base.model, str(folder))
+        if astray := sorted(set(shapes_in(folder / _ADAPTER)) ^ set(get_peft_model_state_dict(adapted))):
+            count = f"{len(astray)} tensors without counterpart, e.g. {astray[0]}"
+            raise ModelError(f"the adapter in {folder} does not fit its base: {count}")
+        return adapted.merge_and_unload().eval()

@@ -19,7 +19,7 @@ import torch
 from circuits import zoo
 from circuits.errors import ModelError
 from circuits.models import folder
-from circuits.models.folder import Marks, Weights, quiet, reading
+from circuits.models.folder import Marks, Weights, quiet, read_adapter, reading
 from circuits.models.model import Model
 
 if TYPE_CHECKING:
@@ -101,9 +101,7 @@ def _path_of(name: str, entry: zoo.Entry | None) -> Path:
 
 def _read(path: Path, above: tuple[Path, ...]) -> Weights:
     if (path / "adapter_config.json").exists():
-        from circuits.models import adapter
-
-        return adapter.read(path, find, above)
+        return read_adapter(path, find, above)
     if folder.has_model(path):
         return folder.read(path)
     file = path if path.is_file() else folder.state_dict_in(path)
