@@ -1,10 +1,11 @@
 """What a sweep of all heads at one key → query costs beside the usual ways to get the same numbers.
 
-1. Ours is the exact effect of every head. (a) is TransformerLens' `generic_activation_patch`, one hooked forward a row; (b) the same
-   rows in one hooked batch, our plain path; (c) one forward and backward of the metric. Of (a) and (b) some rows are run and the time
-   is scaled to all; `--full` runs all.
-2. Every way needs one clean and one counterfactual run. "runs at hand" counts them on neither side, "from nothing" on both: ours is
-   then `prepare` and `effects`, and (a) has two runs with TransformerLens' cache. (b) is at hand, and (c), a pass of its own, from nothing.
+1. Ours is the exact effect of every head. (a) is TransformerLens' `generic_activation_patch`, one hooked
+   forward a row; (b) the same rows in one hooked batch, our plain path; (c) one forward and backward of the
+   metric. Of (a) and (b) some rows are run and the time is scaled to all; `--full` runs all.
+2. Every way needs one clean and one counterfactual run. "runs at hand" counts them on neither side, "from
+   nothing" on both: ours is then `prepare` and `effects`, and (a) has two runs with TransformerLens' cache.
+   (b) is at hand, and (c), a pass of its own, from nothing.
 3. The three exact ways must agree on the rows that were run, to 1e-4 of the gap, or the run ends.
 4. Then: every edge of a prompt (`scan`), peak memory, and how the time grows with tokens, layers and rows.
 """
@@ -105,7 +106,8 @@ class Question:
 
 @cache
 def gpt2_small(layers: int = 12) -> Model:
-    """GPT-2 small's shape with seeded random weights, large enough that heads attend sharply. Its words are w0, w1, …"""
+    """GPT-2 small's shape with seeded random weights, large enough that heads attend sharply. Its words are
+    w0, w1, …"""
     words = {f"w{index}": index for index in range(50256)} | {"<|endoftext|>": 50256}
     spelling = Tokenizer(WordLevel(words, unk_token="<|endoftext|>"))
     spelling.pre_tokenizer = WhitespaceSplit()
@@ -128,7 +130,8 @@ def smollm2() -> Model | None:
 
 
 def random_question(model: Model, length: int, *, key: int, query: int) -> Question:
-    """Random tokens after BOS, of which the counterfactual has another at `key`; answer and foil are what that moves furthest apart."""
+    """Random tokens after BOS, of which the counterfactual has another at `key`; answer and foil are what
+    that moves furthest apart."""
     drawn = torch.randint(
         model.vocab_size - 1, (length + 1,), generator=torch.Generator().manual_seed(length)
     ).tolist()
@@ -169,7 +172,8 @@ def scan_whole(asked: Question) -> Scan:
 
 @torch.inference_mode()
 def message_changes(asked: Question) -> dict[str, torch.Tensor]:
-    """By the name of each layer's z: counterfactual message minus clean message of every head, read off TransformerLens' own cache."""
+    """By the name of each layer's z: counterfactual message minus clean message of every head, read off
+    TransformerLens' own cache."""
     model, found = asked.model, {}
     sides = [
         model.bridge.run_with_cache(
@@ -195,7 +199,8 @@ def message_changes(asked: Question) -> dict[str, torch.Tensor]:
 def patch_by_forwards(
     asked: Question, changes: dict[str, torch.Tensor], heads: Sequence[Head]
 ) -> torch.Tensor:
-    """(a): the metric of each head's row. Nothing below the edge changes, so adding its change of message is exact."""
+    """(a): the metric of each head's row. Nothing below the edge changes, so adding its change of message is
+    exact."""
 
     def add(z: torch.Tensor, index: Sequence[int], change: Any) -> torch.Tensor:
         z = z.clone()
@@ -332,7 +337,8 @@ def _scaled(run: Sequence[Head], count: int) -> str:
 
 
 def whole_scan(settings: Settings) -> Iterator[Line]:
-    """Every edge, in hooked forwards: with the usual pair, and with one that differs from the start, where no edge is free."""
+    """Every edge, in hooked forwards: with the usual pair, and with one that differs from the start, where no
+    edge is free."""
     for key in (5, 0):
         asked = random_question(gpt2_small(), 9, key=key, query=8)
         hooked, changes = asked.some_heads(8), message_changes(asked)
@@ -448,9 +454,7 @@ def main() -> None:
     if options.peak:
         return print_peak(options.peak)
     settings = Settings(options.quick, options.full, CLOCKS[options.clock])
-    print(
-        f"{torch.get_num_threads()} threads; times and ratios are medians, in brackets the least and the most.\n"
-    )
+    print(f"{torch.get_num_threads()} threads; times and ratios are medians, in brackets least and most.\n")
     show_header()
     for name, lines in sections(settings):
         if options.only not in name or (name.startswith("smollm2") and smollm2() is None):

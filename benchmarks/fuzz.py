@@ -1,8 +1,10 @@
-"""Wild input for every reader, at length: how many inputs each was given, how many it took, and whether any ended in a crash.
+"""Wild input for every reader, at length: how many inputs each was given, how many it took, and whether any
+ended in a crash.
 
     python benchmarks/fuzz.py [--share 1.0] [--seed 0] [--only NAME]
 
-A reader may take an input or refuse it with a CircuitsError of one line; any other exception is a failure, and this exits 1.
+A reader may take an input or refuse it with a CircuitsError of one line; any other exception is a failure,
+and this exits 1.
 """
 
 from __future__ import annotations

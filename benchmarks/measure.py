@@ -1,6 +1,7 @@
 """Ratios measured side by side, and the table they are printed in.
 
-1. All sides run in turn in one process (a b c a b c …), so that a busy moment of the machine hits each of them.
+1. All sides run in turn in one process (a b c a b c …), so that a busy moment of the machine hits each of
+   them.
 2. Each turn gives one ratio; the median, the least and the most of them are printed.
 3. Peak memory is that of a fresh process: the most it held during the act, less what it held before.
 """

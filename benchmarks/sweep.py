@@ -1,14 +1,17 @@
-"""What a sweep costs beside separate traces, with two processes beside one, and in memory, on the model that ships.
+"""What a sweep costs beside separate traces, with two processes beside one, and in memory, on the model that
+ships.
 
-1. 200 pairs of one length. Ours is the whole of `circuits.sweep`: reading the lines, both runs, total and restore, the effect of every
-   head, carriers at a share of 80%, and the table on disk. Beside it, a pair at a time:
-   (a) `circuits.trace`, which also measures heads in the other direction, loadings, carriers up to 99.5%, controls and spans;
-   (b) the same without spans and controls: `to_pair`, `prepare` and `measure_mapping(controls=False)`.
-   Of (a) and (b) some pairs are run and the time is counted a pair; `--full` runs all. Their carriers must be those of the sweep and
-   their effects equal to 1e-4, or the run ends. A sweep with `--controls` (c) measures a pair at a time, all that (a) does but spans.
-2. The same lines by two processes of one thread each, and by one process of one thread and of two. The time is from the moment at
-   which all have loaded the model to the moment at which the last is done.
-3. Memory of one process over 1,000 prompts of three lengths: what it holds at five moments, and its peak up to there.
+1. 200 pairs of one length. Ours is the whole of `circuits.sweep`: reading the lines, both runs, total and
+   restore, the effect of every head, carriers at a share of 80%, and the table on disk. Beside it, a pair at
+   a time: (a) `circuits.trace`, which also measures heads in the other direction, loadings, carriers up to
+   99.5%, controls and spans; (b) the same without spans and controls: `to_pair`, `prepare` and
+   `measure_mapping(controls=False)`. Of (a) and (b) some pairs are run and the time is counted a pair;
+   `--full` runs all. Their carriers must be those of the sweep and their effects equal to 1e-4, or the run
+   ends. A sweep with `--controls` (c) measures a pair at a time, all that (a) does but spans.
+2. The same lines by two processes of one thread each, and by one process of one thread and of two. The time
+   is from the moment at which all have loaded the model to the moment at which the last is done.
+3. Memory of one process over 1,000 prompts of three lengths: what it holds at five moments, and its peak up
+   to there.
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ from circuits.tracing.records import Mapping
 
 MODEL, TOLERANCE = "mini", 1e-4
 STARTS = ("", "The opposite of ", "The opposite of the opposite of ")
-OPPOSITES = """large small hot cold rich poor old young wet dry fast slow tall short dark light loud quiet happy sad strong weak
-hard soft open closed full empty early late near far high low deep shallow"""
+OPPOSITES = """large small hot cold rich poor old young wet dry fast slow tall short dark light loud quiet
+happy sad strong weak hard soft open closed full empty early late near far high low deep shallow"""
 WORDS = OPPOSITES.split()
 
 
@@ -105,16 +108,15 @@ def check(
         row, known = found.table.iloc[place], trace(model, lines[place])
         if tuple(map(str, known.carriers())) != row["carriers"]:
             raise SystemExit(
-                f"line {row['line']} has the carriers {row['carriers']} in the sweep and {known.carriers()} in its trace"
+                f"line {row['line']} has the carriers {row['carriers']} in the sweep "
+                f"and {known.carriers()} in its trace"
             )
         ordered = sorted(known.heads, key=lambda effect: effect.head)
         worst = max(
             worst, *(abs(effect.effect - mine) for effect, mine in zip(ordered, row["effects"], strict=True))
         )
     if not worst <= TOLERANCE:
-        raise SystemExit(
-            f"sweep and trace disagree by {worst:.2g} of the gap, more than {TOLERANCE:g}: no time is worth printing"
-        )
+        raise SystemExit(f"sweep and trace disagree by {worst:.2g} of the gap, more than {TOLERANCE:g}")
     return worst
 
 

@@ -1,8 +1,10 @@
 """What a whole trace of one mapping costs beside one naive sweep, on GPT-2 small's shape with random weights.
 
-1. A trace as a user asks for it, `circuits.trace`: both runs, the total and every head in both directions, loadings, the greedy path
-   of carriers, all controls, the spans of key and query, and the record. The weights' fingerprint is taken once a model, beforehand.
-2. A naive sweep: one hooked forward a head, for the single effects alone. Some are run and the time is scaled; `--full` runs all.
+1. A trace as a user asks for it, `circuits.trace`: both runs, the total and every head in both directions,
+   loadings, the greedy path of carriers, all controls, the spans of key and query, and the record. The
+   weights' fingerprint is taken once a model, beforehand.
+2. A naive sweep: one hooked forward a head, for the single effects alone. Some are run and the time is
+   scaled; `--full` runs all.
 """
 
 from __future__ import annotations
@@ -94,7 +96,8 @@ def main() -> None:
         (*parts.values(), naive), repeats=3 if options.quick else 5, clock=CLOCKS[options.clock]
     )
     forwards = forwards.scaled(len(asked.heads) / len(heads))
-    against = f"one naive sweep: {len(asked.heads)} hooked forwards{'' if options.full else f', {HOOKED} run'} (ours / other)"
+    forwarded = "" if options.full else f", {HOOKED} run"
+    against = f"one naive sweep: {len(asked.heads)} hooked forwards{forwarded} (ours / other)"
     show_header()
     for name, ours in zip(parts, taken, strict=True):
         aim = Aim("<", 1) if name == "the whole trace" else None
@@ -106,7 +109,8 @@ def main() -> None:
         )
     mapping = found.mappings[0]
     print(
-        f"\nThe trace measured {rows} rows; its greedy path has {len(mapping.path)} heads, of which {len(mapping.carriers())}",
+        f"\nThe trace measured {rows} rows; its greedy path has {len(mapping.path)} heads, "
+        f"of which {len(mapping.carriers())}",
         end=" ",
     )
     print(f"carry {mapping.modulation():.0%} of the total {mapping.total:.2f}.")

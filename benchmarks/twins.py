@@ -1,7 +1,8 @@
-"""What a sparse twin keeps of its dense original: `python benchmarks/twins.py mini-sparse`, or `… smollm2-sparse --text FILE`.
+"""What a sparse twin keeps of its dense original: `python benchmarks/twins.py mini-sparse`, or `…
+smollm2-sparse --text FILE`.
 
-1. Open edges, loss and divergence on held-out text of the original's own (the little language, or text that the original writes, with
-   a seed that no training used), and on each `--text` given.
+1. Open edges, loss and divergence on held-out text of the original's own (the little language, or text that
+   the original writes, with a seed that no training used), and on each `--text` given.
 2. What both say next after a few well-known prompts.
 3. How many prompts of each task both get right.
 """
@@ -18,7 +19,8 @@ from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.sparsify.measure import Sparsity, first_rows, measure, original_of, weights_of
 from circuits.sparsify.text import read_texts, sample_rows, speaks_little_language, to_rows
-from circuits.tasks.task import TASKS, UNSURE, WRONG, to_task
+from circuits.tasks import TASKS
+from circuits.tasks.task import UNSURE, WRONG, to_task
 from circuits.zoo.evaluate import score_all
 
 CHECKS = (
@@ -65,7 +67,8 @@ def texts_table(twin: str, name: str, files: list[Path]) -> None:
     for file in files:
         texts[file.name] = first_rows(to_rows(original, read_texts(file), length=LENGTH), ROWS)
     print(
-        f"| text | tokens | open edges {name} | {twin} | loss {name} | {twin} | divergence, nats |\n|---|---:|---:|---:|---:|---:|---:|"
+        f"| text | tokens | open edges {name} | {twin} | loss {name} | {twin} | divergence, nats |\n"
+        "|---|---:|---:|---:|---:|---:|---:|"
     )
     for label, rows in texts.items():
         found = measure(weights.model, original.model, rows, name=twin, original=name)
@@ -74,7 +77,8 @@ def texts_table(twin: str, name: str, files: list[Path]) -> None:
 
 def _line(label: str, found: Sparsity) -> str:
     shares = f"{found.dense.open_edges:.2%} | {found.open_edges:.3%}"
-    return f"| {label} | {found.tokens} | {shares} | {found.dense_loss:.4f} | {found.loss:.4f} | {found.divergence:.4f} |"
+    numbers = f"{found.dense_loss:.4f} | {found.loss:.4f} | {found.divergence:.4f}"
+    return f"| {label} | {found.tokens} | {shares} | {numbers} |"
 
 
 def next_words(sides: list[Model]) -> None:

@@ -1,8 +1,9 @@
 """How many heads and edges does a task take, in a dense model and in its sparse twin?
 
-Finding: the twin takes fewer of both on every task. n90 heads, `mini` against `mini-sparse`: opposites 9 and 7, indirect object 23 and 16,
-greater-than 8 and 4, induction 42 and 23; edges 9 and 6, 38 and 30, 8 and 4, 275 and 61. The ratios (1.3× to 2.0× for heads, 1.3× to 4.5×
-for edges) are far below the published ones: the dense `mini` is already concentrated on few edges.
+Finding: the twin takes fewer of both on every task. n90 heads, `mini` against `mini-sparse`: opposites 9 and
+7, indirect object 23 and 16, greater-than 8 and 4, induction 42 and 23; edges 9 and 6, 38 and 30, 8 and 4,
+275 and 61. The ratios (1.3× to 2.0× for heads, 1.3× to 4.5× for edges) are far below the published ones: the
+dense `mini` is already concentrated on few edges.
 """
 
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import circuits
 from circuits.show import comparison_grid, keep_curves, save_figure
 from circuits.show.task_tables import task_comparison_table
-from circuits.tasks.task import TASKS
+from circuits.tasks import TASKS
 
 HERE = Path(__file__).parent / "dense_against_sparse"
 MODELS = ("mini", "mini-sparse")

@@ -1,8 +1,9 @@
-"""The war lasted from the year 1732 to the year 17: which heads bring the first year to the second, dense against sparse?
+"""The war lasted from the year 1732 to the year 17: which heads bring the first year to the second, dense
+against sparse?
 
-Finding: over 32 pairs seven heads of layers 4 and 5 carry 80% of YY → END on `mini` (total 0.99) and five carry 91% on `mini-sparse`
-(total 1.00); no single head has an effect above 0.03, so single-head patching would miss them. On one prompt 8 heads against 4, and 13104
-open edges against 40.
+Finding: over 32 pairs seven heads of layers 4 and 5 carry 80% of YY → END on `mini` (total 0.99) and five
+carry 91% on `mini-sparse` (total 1.00); no single head has an effect above 0.03, so single-head patching
+would miss them. On one prompt 8 heads against 4, and 13104 open edges against 40.
 """
 
 from pathlib import Path

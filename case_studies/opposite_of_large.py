@@ -1,8 +1,10 @@
-"""Which heads read "large" when the model completes: The opposite of "large" is " — in a dense model and in its sparse twin.
+"""Which heads read "large" when the model completes: The opposite of "large" is " — in a dense model and in
+its sparse twin.
 
-Finding: on `mini` six heads of layers 3 to 5 (L5H1 L4H0 L5H0 L5H3 L4H5 L3H11) carry 80% of key 5 → query 8, whose total is 1.00, none alone
-more than 0.08. On `mini-sparse`, with 53 of 6480 edges open, five (L5H1 L4H0 L1H1 L5H3 L4H5) carry 92%, four of them the same. With other
-quoted words in front and between the six carry 81% on `mini`, and L4H0 L5H1 L5H3 carry 90% on `mini-sparse`.
+Finding: on `mini` six heads of layers 3 to 5 (L5H1 L4H0 L5H0 L5H3 L4H5 L3H11) carry 80% of key 5 → query 8,
+whose total is 1.00, none alone more than 0.08. On `mini-sparse`, with 53 of 6480 edges open, five (L5H1 L4H0
+L1H1 L5H3 L4H5) carry 92%, four of them the same. With other quoted words in front and between the six carry
+81% on `mini`, and L4H0 L5H1 L5H3 carry 90% on `mini-sparse`.
 """
 
 from pathlib import Path

@@ -1,7 +1,9 @@
-"""Does the toolkit find a circuit that is known to be there? Two planted models, whose weights were set by hand.
+"""Does the toolkit find a circuit that is known to be there? Two planted models, whose weights were set by
+hand.
 
-Finding: in the sparse one the five planted heads L11H7 L10H1 L9H7 L9H1 L8H6 are found, and no others, at 80% of key 5 → query 8,
-and `large`, `opposite` and the brackets are built in layers 0-3, 0-1 and 0-10 as planted; the dense one needs 43 heads for 80%.
+Finding: in the sparse one the five planted heads L11H7 L10H1 L9H7 L9H1 L8H6 are found, and no others, at 80%
+of key 5 → query 8, and `large`, `opposite` and the brackets are built in layers 0-3, 0-1 and 0-10 as planted;
+the dense one needs 43 heads for 80%.
 """
 
 from pathlib import Path
@@ -28,7 +30,8 @@ def main() -> None:
     sparse = found[1]
     planted_heads = " ".join(planted.PLANTED_CARRIERS)
     print(
-        f"planted: {planted_heads}\nfound:   {' '.join(map(str, sparse.carriers()))} at {sparse.mapping().modulation():.0%}"
+        f"planted: {planted_heads}\n"
+        f"found:   {' '.join(map(str, sparse.carriers()))} at {sparse.mapping().modulation():.0%}"
     )
     for span in sparse.spans:
         print(span)

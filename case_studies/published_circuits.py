@@ -1,7 +1,9 @@
-"""Are the published circuits of GPT-2 found by their mappings? For users who have GPT-2: the weights come from the hub.
+"""Are the published circuits of GPT-2 found by their mappings? For users who have GPT-2: the weights come
+from the hub.
 
-Finding: none is claimed. The script needs a network or a local copy of GPT-2, and has been tried only on models of another shape;
-it prints how many of the published heads lie among the carriers of the mapping that the papers give them.
+Finding: none is claimed. The script needs a network or a local copy of GPT-2, and has been tried only on
+models of another shape; it prints how many of the published heads lie among the carriers of the mapping that
+the papers give them.
 """
 
 import sys
@@ -9,7 +11,8 @@ import sys
 import circuits
 from circuits.tasks.task import to_task
 
-# Heads and mappings of arXiv 2211.00593 (indirect object, 26 heads) and arXiv 2305.00586 (greater-than, the agreed core).
+# Heads and mappings of arXiv 2211.00593 (indirect object, 26 heads) and arXiv 2305.00586 (greater-than, the
+# agreed core).
 PUBLISHED = {
     "indirect_object": (
         ("previous token", "S1", "S1+1", "2.2 4.11"),
@@ -26,7 +29,8 @@ NAMES = ("Anna", "Paul", "Emma", "Mark", "Laura")
 
 
 def three_names(model: circuits.Model, pair: circuits.Pair) -> circuits.Pair:
-    """The pair with the papers' counterfactual: all names replaced and none repeated, so that no head can tell who gets the thing."""
+    """The pair with the papers' counterfactual: all names replaced and none repeated, so that no head can
+    tell who gets the thing."""
     indirect, subject = pair.metric.answer_text.strip(), str(pair.metric.foil_text).strip()
     first, second, third = [name for name in NAMES if name not in (indirect, subject)][:3]
     other = pair.clean.text.replace(indirect, first).replace(subject, second, 1).replace(subject, third)
@@ -46,7 +50,8 @@ def main(name: str = "gpt2", count: int = 64) -> None:
             recalled = [head for head in wanted if head in found.carriers()]
             told = f"{len(recalled)} of {len(wanted)} published heads among {len(found.carriers())} carriers"
             print(
-                f"  {label:20} {key:>4} → {query:4} total {found.total.mean:.2f}: {told}: {' '.join(map(str, recalled)) or 'none'}"
+                f"  {label:20} {key:>4} → {query:4} total {found.total.mean:.2f}: {told}: "
+                f"{' '.join(map(str, recalled)) or 'none'}"
             )
 
 

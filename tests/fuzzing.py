@@ -1,6 +1,8 @@
-"""Wild input for every reader of files and names: valid input with parts deleted, doubled, replaced by wild values, or its bytes changed.
+"""Wild input for every reader of files and names: valid input with parts deleted, doubled, replaced by wild
+values, or its bytes changed.
 
-`READERS` names each reader with its inputs; `attempt` tells whether an input was accepted. A reader may only raise a CircuitsError.
+`READERS` names each reader with its inputs; `attempt` tells whether an input was accepted. A reader may only
+raise a CircuitsError.
 """
 
 from __future__ import annotations
@@ -284,10 +286,22 @@ def small_ranking(units: Literal["heads", "edges"]) -> Ranking:
     listed = names if units == "heads" else tuple(RoleEdge(head, "S1", "END") for head in names)
     curve = Curve((0, 1, 3), (0.0, 0.85, 1.0), (0.0, 0.8, 1.0), (0.0, 0.9, 1.0))
     return Ranking(
-        task="words", model="mini", fingerprint="0", gated=True, protocol=Protocol(units), pairs=2, left_out=(("are too long", 1),),
-        units=3, ranked=tuple(Ranked(unit, 0.5, 0.4, 0.6) for unit in listed), keep=curve, random=curve, cpr=0.7, cmd=0.3, seed=0,
+        task="words",
+        model="mini",
+        fingerprint="0",
+        gated=True,
+        protocol=Protocol(units),
+        pairs=2,
+        left_out=(("are too long", 1),),
+        units=3,
+        ranked=tuple(Ranked(unit, 0.5, 0.4, 0.6) for unit in listed),
+        keep=curve,
+        random=curve,
+        cpr=0.7,
+        cmd=0.3,
+        seed=0,
         each=((0.0, 0.0), (0.8, 0.9), (1.0, 1.0)),
-    )  # fmt: skip
+    )
 
 
 def _read_ranking(given: bytes, room: Path) -> None:
@@ -608,7 +622,8 @@ READERS = (
 
 
 def attempt(reader: Reader, given: Any, room: Path) -> bool:
-    """Whether the reader accepted the input; a refusal is one line. Anything but a CircuitsError passes through."""
+    """Whether the reader accepted the input; a refusal is one line. Anything but a CircuitsError passes
+    through."""
     try:
         reader.read(given, room)
     except CircuitsError as why:

@@ -1,4 +1,5 @@
-"""The engine is exact: the fast path, the plain path and hooks written out by hand agree, and the identities hold."""
+"""The engine is exact: the fast path, the plain path and hooks written out by hand agree, and the identities
+hold."""
 
 from __future__ import annotations
 
@@ -330,7 +331,7 @@ def test_a_greedy_path_is_that_of_trying_every_head_at_every_step(
     runs = prepare(gated(model) if gate else model, pairs_of(model), path=path)
     rows = [mapping_row([head], KEY, query) for head in runs.heads]
     effects = runs.effects([*rows, mapping_row(runs.heads, KEY, query)])
-    measured = {"effects": effects[:-1], "totals": effects[-1]}
+    measured: dict[str, Any] = {"effects": effects[:-1], "totals": effects[-1]}
     for together in (True, False):
         paths = select(runs, KEY, query, **measured, together=together)
         groups = [runs] if together else [runs.only([0]), runs.only([1])]

@@ -1,4 +1,5 @@
-"""The numbers do not move: what `trace`, `circuit` and a sweep answered in version 0.1 is answered still, to 1e-6."""
+"""The numbers do not move: what `trace`, `circuit` and a sweep answered in version 0.1 is answered still, to
+1e-6."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def frozen(name: str) -> Any:
 
 
 def by_head(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a circuit with heads in order, so that heads of equal effect need not stand in the same order."""
+    """The record of a circuit with heads in order, so that heads of equal effect need not stand in the same
+    order."""
     for mapping in record["mappings"]:
         mapping["heads"].sort(key=lambda effect: effect["head"])
     return {name: value for name, value in record.items() if name not in NEW}
@@ -50,7 +52,7 @@ def assert_same(old: Any, new: Any, where: str = "") -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trace_and_a_circuit_are_those_of_the_first_version(name: str) -> None:
     model = circuits.load(name)
-    words = {"answer": "small", "foil": "cold"} if name == "smollm2" else {}
+    words: dict[str, Any] = {"answer": "small", "foil": "cold"} if name == "smollm2" else {}
     trace = circuits.trace(model, TEXT, key="large", swap=SWAP, **words)
     circuit = circuits.circuit(model, TEXT, swap=SWAP, **words)
     for kind, record in (("trace", trace), ("circuit", circuit)):
@@ -62,4 +64,6 @@ def test_a_trace_by_noise_and_a_sweep_are_those_of_the_first_version(tmp_path: P
     noise = circuits.trace(mini, TEXT, key="large")
     assert_same(by_head(frozen("mini.noise")), by_head(json.loads(noise.to_json())), "noise")
     rows = circuits.sweep(mini, FROZEN / "lines.jsonl", tmp_path / "out").rows
-    assert_same(frozen("sweep"), json.loads(rows.to_json(orient="records", double_precision=15)), "sweep")
+    assert_same(
+        frozen("sweep"), json.loads(str(rows.to_json(orient="records", double_precision=15))), "sweep"
+    )

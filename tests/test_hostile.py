@@ -222,7 +222,7 @@ JSON: dict[str, bytes] = {
     "UTF-16": '{"text": "a"}'.encode("utf-16"),
     "NUL": b"\x00\x00",
     "half a character": b'{"text": "\\ud800", "gate": "\\udfff"}',
-    "wrong types": b'{"gate": 1, "text": 1, "schema": "1", "model_type": 5, "peft_type": [], "weight_map": 3}',
+    "wrong types": b'{"gate": 1, "text": 1, "schema": "1", "model_type": 5, "peft_type": [], "weight_map": 3}',  # noqa: E501
 }
 JSON_READERS: dict[str, Callable[[Path], object]] = {
     "circuits.json": lambda room: read_marks(room),
@@ -511,7 +511,8 @@ def test_an_export_does_not_overwrite_what_is_not_ours(form: str, tmp_path: Path
 
 @contextmanager
 def full_disk(at: int) -> Iterator[None]:
-    """Within this, no file may grow beyond `at` bytes: the system refuses the write, as it does on a full disk."""
+    """Within this, no file may grow beyond `at` bytes: the system refuses the write, as it does on a full
+    disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (at, hard))
     try:

@@ -84,7 +84,9 @@ def _edit(file: Path, change: str) -> None:
     file.write_text(json.dumps(stored))
 
 
-def test_an_edited_file_is_the_users_own_and_is_read_with_a_warning(measured: Circuit, tmp_path: Path) -> None:
+def test_an_edited_file_is_the_users_own_and_is_read_with_a_warning(
+    measured: Circuit, tmp_path: Path
+) -> None:
     file = measured.save(tmp_path)
     _edit(file, "number")
     with pytest.warns(UserWarning, match="was edited since it was written"):
@@ -93,7 +95,9 @@ def test_an_edited_file_is_the_users_own_and_is_read_with_a_warning(measured: Ci
 
 @pytest.mark.filterwarnings("ignore:.*was edited")
 @pytest.mark.parametrize("change", ["schema", "no schema", "list", "type"])
-def test_an_edited_file_that_is_no_circuit_any_more_is_refused_with_one_line(measured: Circuit, tmp_path: Path, change: str) -> None:
+def test_an_edited_file_that_is_no_circuit_any_more_is_refused_with_one_line(
+    measured: Circuit, tmp_path: Path, change: str
+) -> None:
     file = measured.save(tmp_path)
     _edit(file, change)
     with pytest.raises(FileError) as refused:

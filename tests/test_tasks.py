@@ -17,13 +17,13 @@ from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.models.load import as_model, load
 from circuits.models.model import Model
 from circuits.prompts import Prompt
+from circuits.tasks import TASKS
 from circuits.tasks.families import FAMILIES, Candidate, Marked, YearsAfter, greater_than
 from circuits.tasks.task import (
     BEYOND,
     NO_ANSWER,
     SAME,
     SPLIT,
-    TASKS,
     UNEVEN,
     UNKNOWN,
     WRONG,

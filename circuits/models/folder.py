@@ -4,7 +4,8 @@
 2. Weights lie in their own folder: the name of a shard that leads elsewhere is refused.
 3. A config that describes a much larger model than the files hold is refused before memory is taken for it.
 4. A LoRA adapter must be a plain one: nothing in it names modules to import, layers to copy or patterns that
-   never end, and its tensors are exactly those that fit its base. The base's marks hold where its own say nothing.
+   never end, and its tensors are exactly those that fit its base. The base's marks hold where its own say
+   nothing.
 5. Whatever a library raises while it reads becomes one line; its bars, warnings and log lines are not shown.
 """
 

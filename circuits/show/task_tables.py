@@ -210,7 +210,7 @@ def panel_values(panel: PanelFigures) -> dict[str, Any]:
 
 
 def task_comparison_values(comparison: TaskComparison) -> dict[str, Any]:
-    """A comparison for JSON: counts and ratios for each kind of unit, shared heads with their maps, panels."""
+    """A comparison for JSON: counts and ratios for each kind of unit, shared heads, maps and panels."""
     maps = changed(*comparison.panels) if comparison.comparable else ()
     by_name = {str(each.head): [str(each.before), str(each.after)] for each in maps}
     return {

@@ -112,7 +112,7 @@ def _weights(pairs: int, seed: int) -> Iterator[Float[np.ndarray, "resample pair
     """How much each pair counts in each resample, some resamples at a time."""
     _, state, _ = random.Random(f"bootstrap/{seed}").getstate()
     draw = np.random.RandomState()
-    draw.set_state(("MT19937", state[:-1], state[-1]))
+    draw.set_state(("MT19937", np.array(state[:-1]), state[-1], 0, 0.0))
     step = max(1, _AT_ONCE // pairs)
     for start in range(0, RESAMPLES, step):
         chosen = (draw.random_sample((min(step, RESAMPLES - start), pairs)) * pairs).astype(np.int64)

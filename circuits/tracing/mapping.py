@@ -78,12 +78,15 @@ def _head_effects(
     runs: Runs, singles: Sequence[tuple[float, float]], key: int, query: int
 ) -> tuple[HeadEffect, ...]:
     """What each head does, given its effects in both directions; strongest first."""
-    linear = [0.0] * len(singles)
+    linear_shares = [0.0] * len(singles)
     if runs.layout is not None:
-        linear = loadings(runs)[:, :, query, key].flatten().tolist()
+        linear_shares = loadings(runs)[:, :, query, key].flatten().tolist()
     weights = [_weights(side.cache, query, key) for side in (runs.clean, runs.counterfactual)]
-    each = zip(runs.heads, singles, linear, *weights, strict=True)
-    effects = [HeadEffect(head, *both, loading, *pair) for head, both, loading, *pair in each]
+    each = zip(runs.heads, singles, linear_shares, *weights, strict=True)
+    effects = [
+        HeadEffect(head, *both, loading=linear, weight=clean, counterfactual_weight=other)
+        for head, both, linear, clean, other in each
+    ]
     return tuple(sorted(effects, key=lambda effect: (-effect.effect, effect.head)))
 
 
