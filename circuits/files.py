@@ -3,7 +3,7 @@
 1. Only regular files are read, up to a stated size; whatever is wrong with one is a FileError of one line.
 2. A record is read from JSON by the types of its own dataclass; nothing in a file is ever run.
 3. A folder is filled aside and moved into place, all of it or none. A file that is in the way is replaced
-   only in a folder that already holds a result of ours.
+   only in a folder that holds a result of ours, or if it says that we made it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from circuits.errors import FileError
 SIGNATURE: Final = "keyquery-circuits"  # what files and pictures name as their creator
 LARGEST: Final = 512 * 2**20  # bytes of a file that is read whole
 _LARGEST_NUMBER: Final = 1e18  # no measured value comes near it, and quotients of such values stay finite
+_MARK: Final = re.compile(  # the field in which a picture, a page or a drawing names what made it
+    rb"<dc:title>%b</dc:title>|Software\0%b|/Creator \(%b\)|name=.generator. content=.%b|\A// %b"
+    % ((SIGNATURE.encode(),) * 5)
+)
 _RECORDS: Final = (
     "circuit.json",
     "ranking.json",
@@ -234,9 +238,10 @@ def _check_free(folder: Path, targets: list[Path]) -> None:
         return
     if not all(target.is_file() for target in taken):
         raise FileError(f"cannot write {taken[0]}: there is a folder of that name; choose another folder")
-    if not any(_is_result(folder / name) for name in _RECORDS):
-        rule = "is not a folder of results; move it away or choose another folder"
-        raise FileError(f"{taken[0]} exists, and {folder} {rule}")
+    if any(_is_result(folder / name) for name in _RECORDS):
+        return
+    if foreign := next((target for target in taken if not _MARK.search(read_bytes(target))), None):
+        raise FileError(f"{foreign} was not written by circuits; move it away or choose another folder")
 
 
 def _is_result(path: Path) -> bool:
@@ -245,8 +250,5 @@ def _is_result(path: Path) -> bool:
         record = read_object(path)
     except FileError:
         return False
-    return (
-        record.get("written_by") == SIGNATURE
-        or "arrays_sha256" in record
-        or record.get("kind") == "circuits sweep"
-    )
+    named = record.get("written_by") == SIGNATURE
+    return named or "arrays_sha256" in record or record.get("kind") == "circuits sweep"

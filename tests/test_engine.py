@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
 from circuits.engine.layout import Block
 from circuits.engine.loadings import loadings, scan
-from circuits.engine.rows import Change, Layer
+from circuits.engine.rows import Change, Layer, check_rows
 from circuits.engine.select import WHOLE, mapping_row, select
 from circuits.errors import EdgeError, PromptError
 from circuits.heads import Edge, Head
@@ -486,7 +486,6 @@ def _mlp_change(block: Block, layer: Layer, written: torch.Tensor) -> torch.Tens
         (Row((Change(0, 8, "edge", 4, 5),)), "swap", "L0H4"),
         (Row((Change(0, 5, "edge", 0, 8),)), "swap", "backwards"),
         (Row((Change(0, 5, "mlp"),)), "knockout", "knockout"),
-        (Row((Change(0, 5, "mlp"),)), "sideways", "sideways"),
     ],
 )
 def test_a_change_that_does_not_exist_is_refused_before_running(
@@ -495,6 +494,11 @@ def test_a_change_that_does_not_exist_is_refused_before_running(
     runs = prepare(models["gpt2"], pairs_of(models["gpt2"])[:1])
     with pytest.raises(EdgeError, match=says):
         runs.effects([row], direction=direction)
+
+
+def test_a_direction_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(EdgeError, match="no direction 'sideways'; there are swap"):
+        check_rows([], direction="sideways", layers=1, heads=1, length=1)
 
 
 def test_an_interrupted_measurement_leaves_the_model_as_it_was(

@@ -483,11 +483,11 @@ def test_a_file_that_is_not_ours_is_not_overwritten(name: str, tmp_path: Path) -
     (out / name).write_text("my own work, begun like any other\n" * 3)
     before = contents(tmp_path)
     if name.startswith("circuit.") and name != "circuit.dot":
-        with pytest.raises(FileError, match="is not a folder of results"):
+        with pytest.raises(FileError, match="was not written by circuits"):
             small().save(out)
     else:
         form = name.rsplit(".", 1)[1]
-        assert "is not a folder of results" in refusal("render", saved, "-o", out, "--format", form)
+        assert "was not written by circuits" in refusal("render", saved, "-o", out, "--format", form)
     assert contents(tmp_path) == before
 
 
@@ -505,7 +505,7 @@ def test_an_export_does_not_overwrite_what_is_not_ours(form: str, tmp_path: Path
     saved = samples.planted().save(tmp_path / "saved")
     (tmp_path / "notes.txt").write_text("my own notes, which took a long time to write")
     told = refusal("export", saved, "--to", form, "-o", tmp_path / "notes.txt")
-    assert "is not a folder of results" in told
+    assert "was not written by circuits" in told
     assert (tmp_path / "notes.txt").read_text().startswith("my own notes")
 
 

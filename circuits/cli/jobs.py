@@ -45,16 +45,15 @@ def sweep_command(
 ) -> None:
     """Trace every line of a jsonl file, or go on where that stopped."""
     from circuits.sweeps.lines import opened_lines
-    from circuits.sweeps.lock import Launch
     from circuits.sweeps.store import check_place
 
-    launch = Launch.from_environment()
     check_place(output)
     with opened_lines(prompts):
         pass  # what is wrong with the file is said before a model is loaded
     from circuits.models.load import load
-    from circuits.sweeps.sweep import sweep
+    from circuits.sweeps.sweep import Launch, sweep
 
+    launch = Launch.from_environment()
     with progress(shown=launch.rank == 0) as note:
         loaded = load(model, device=_device(device, launch.local_rank))
         result = sweep(loaded, prompts, output, progress=note, **settings)

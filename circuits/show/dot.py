@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from circuits.errors import CircuitsError, FileError
+from circuits.files import SIGNATURE
 from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade
 from circuits.show.scene import OUTPUT, Scene, kept_positions, name_rows, spell, to_scene
 
@@ -60,7 +61,7 @@ def to_dot(circuit: Circuit, *, share: float | None = None, maps: bool = True) -
     import graphviz
 
     scene = to_scene(circuit, share)
-    page = graphviz.Digraph("circuit", graph_attr=_PAGE, node_attr=_NODE, edge_attr=_EDGE)
+    page = graphviz.Digraph("circuit", comment=SIGNATURE, graph_attr=_PAGE, node_attr=_NODE, edge_attr=_EDGE)
     shown = scene.shown()
     page.node("sentence", f"<{_sentence(scene, shown)}>")
     _add_boxes(page, scene, shown)

@@ -26,7 +26,7 @@ from circuits.models.folder import MARKS, Marks, Weights, reading
 from circuits.models.hooks import open_gates
 from circuits.models.load import find
 from circuits.models.model import Model
-from circuits.show import style
+from circuits.show import canvas
 from circuits.show.canvas import looks, save_figure
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
 from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings
@@ -239,12 +239,12 @@ def draw_training(log: Log, settings: Settings, path: Path) -> None:
     with looks():
         figure = Figure(figsize=(6, 5.5), layout="constrained")
         above, middle, below = figure.subplots(3, 1, sharex=True)
-        above.plot(steps, shares, color=style.BLUE)
-        middle.plot(steps, [line["multiplier"] for line in log], color=style.MUTED)
+        above.plot(steps, shares, color=canvas.BLUE)
+        middle.plot(steps, [line["multiplier"] for line in log], color=canvas.MUTED)
         for axes, label in ((above, "open edges, %"), (middle, "multiplier λ")):
             axes.set(yscale="log", ylabel=label)
             axes.yaxis.set(major_formatter="{x:g}", minor_formatter="")
-        below.plot(steps, gaps, color=style.RED)
+        below.plot(steps, gaps, color=canvas.RED)
         below.plot(steps, [settings.budget(step) for step in steps], "k:", linewidth=1)
         constrained = "divergence, nats" if settings.constraint == "kl" else "loss gap, nats"
         limits = (min(0.0, *gaps), 4 * settings.budget(0) or None)

@@ -83,8 +83,8 @@ def _carrying(runs: Runs, least: float, progress: Progress) -> list[tuple[int, i
     """The (key, query) whose total is at least `least`, strongest first."""
     first = min(runs.pairs[0].differs_at)
     ends = [(key, query) for query in range(first, runs.length) for key in range(query + 1)]
-    found = zip(ends, totals(runs, ends, progress=progress), strict=True)
-    carrying = sorted((-total, *end) for end, total in found if total >= least)
+    measured_totals = zip(ends, totals(runs, ends, progress=progress), strict=True)
+    carrying = sorted((-total, *end) for end, total in measured_totals if total >= least)
     return [(key, query) for _, key, query in carrying]
 
 

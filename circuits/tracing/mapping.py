@@ -31,12 +31,12 @@ _BOTH: Final[tuple[Direction, Direction]] = ("swap", "restore")
 
 def totals(runs: Runs, ends: Sequence[tuple[int, int]], *, progress: Progress = silent) -> list[float]:
     """The total of each (key, query)."""
-    found: list[float] = []
+    measured: list[float] = []
     for start in range(0, len(ends), 64):
         rows = [mapping_row(runs.heads, key, query) for key, query in ends[start : start + 64]]
-        found += _means(runs.effects(rows))
-        progress("totals", len(found), len(ends))
-    return found
+        measured += _means(runs.effects(rows))
+        progress("totals", len(measured), len(ends))
+    return measured
 
 
 def measure_mapping(

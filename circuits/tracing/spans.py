@@ -7,7 +7,7 @@
    embedding holds counts as layer 0.
 2. What each block writes there is replaced likewise, everything above recomputed: the layers with at least τ
    of the largest effect have built it.
-3. The tokens that matter are found by effect: noise on each token's embedding in turn, and how much the
+3. The tokens that matter are listed by effect: noise on each token's embedding in turn, and how much the
    answer suffers.
 """
 
@@ -86,15 +86,15 @@ def held(effects: Sequence[float]) -> tuple[int, int] | None:
 def ranges(effects: Sequence[float]) -> tuple[tuple[int, int], ...]:
     """All ranges of layers whose effect is at least τ of the largest."""
     largest = max(effects)
-    found: list[tuple[int, int]] = []
+    listed: list[tuple[int, int]] = []
     for layer, effect in enumerate(effects):
         if largest <= 0 or effect < THRESHOLD * largest:
             continue
-        if found and found[-1][1] == layer - 1:
-            found[-1] = (found[-1][0], layer)
+        if listed and listed[-1][1] == layer - 1:
+            listed[-1] = (listed[-1][0], layer)
         else:
-            found.append((layer, layer))
-    return tuple(found)
+            listed.append((layer, layer))
+    return tuple(listed)
 
 
 def tokens_that_matter(model: Model, pair: Pair, positions: Sequence[int], *, seed: int) -> list[int]:

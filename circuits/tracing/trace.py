@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
 import torch
 
@@ -28,32 +28,34 @@ if TYPE_CHECKING:
 _PACKAGES: Final = ("keyquery-circuits", "torch", "transformer-lens", "transformers")
 
 
+class Options(TypedDict, total=False):
+    """What a trace of pairs takes beside key and query."""
+
+    share: float
+    seed: int
+    progress: Progress
+
+
+class TextOptions(Options, total=False):
+    """What a trace of a text takes: how the question is worded, too."""
+
+    swap: dict[str, str] | None
+    counterfactual: str | None
+    answer: str | None
+    foil: str | None
+    metric: MetricKind | MetricFunction | None
+
+
+Position = int | str
+
+
 @overload
 def trace(
-    model: Any,
-    text: str,
-    *,
-    key: int | str,
-    query: int | str = -1,
-    swap: dict[str, str] | None = None,
-    counterfactual: str | None = None,
-    answer: str | None = None,
-    foil: str | None = None,
-    metric: MetricKind | MetricFunction | None = None,
-    share: float = SHARE,
-    seed: int = 0,
-    progress: Progress = silent,
+    model: Any, text: str, *, key: Position, query: Position = -1, **options: Unpack[TextOptions]
 ) -> Circuit: ...
 @overload
 def trace(
-    model: Any,
-    text: Sequence[Pair],
-    *,
-    key: int | str,
-    query: int | str = -1,
-    share: float = SHARE,
-    seed: int = 0,
-    progress: Progress = silent,
+    model: Any, text: Sequence[Pair], *, key: Position, query: Position = -1, **options: Unpack[Options]
 ) -> FamilyTrace: ...
 def trace(
     model: Any,
