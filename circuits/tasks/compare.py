@@ -11,18 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final, TypedDict, Unpack, overload
 
 import numpy as np
 
 from circuits.errors import PromptError
 from circuits.heads import Head
+from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Prompt
 from circuits.tasks.patterns import Changed, PanelFigures, changed, maps_of, measure_panel
 from circuits.tasks.rank import rank
-from circuits.tasks.ranking import EXPLAINED, UNITS, Ranking, Units, heads_of
+from circuits.tasks.ranking import EXPLAINED, UNITS, Mlps, Ranking, Units, heads_of
 from circuits.tasks.task import PAIRS, Task, to_task
 from circuits.tracing.records import SHARE, Circuit, Mapping
 
@@ -31,23 +32,48 @@ Maps = tuple[np.ndarray, ...]  # (query, key), one for each head
 _NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 
 
+class TaskOptions(TypedDict, total=False):
+    """How a task is ranked in both models."""
+
+    units: Sequence[Units]
+    mlps: Mlps
+    count: int | None
+    seed: int
+    progress: Progress
+
+
 @overload
 def compare(first: Circuit, second: Circuit, *, share: float = SHARE) -> Comparison: ...
 @overload
-def compare(first: Any, second: Any, *, task: TaskSource, **options: Any) -> TaskComparison: ...
-def compare(first: Any, second: Any, *, share: float | None = None, task: Any = None, **options: Any) -> Any:
+def compare(
+    first: Any, second: Any, *, task: TaskSource, **options: Unpack[TaskOptions]
+) -> TaskComparison: ...
+def compare(
+    first: Any,
+    second: Any,
+    *,
+    share: float | None = None,
+    task: TaskSource | None = None,
+    units: Sequence[Units] = UNITS,
+    mlps: Mlps = "computed",
+    count: int | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Comparison | TaskComparison:
     """How two models answer the same question.
 
     Two circuits are compared by the mapping in front of `first`, with the carriers of a `share`. Two models
     are compared on a `task`: its name, its path, or one Task for each model. The other options are those of
-    `rank` (`mlps`, `count`, `seed`, `progress`) and `units`, a sequence, by default heads and edges.
+    `rank`; `units` are several, by default heads and edges.
     """
     are_circuits = [isinstance(each, Circuit) for each in (first, second)]
-    if all(are_circuits) and task is None and not options:
+    changed = (tuple(units), mlps, count, seed) != (UNITS, "computed", None, 0)
+    if all(are_circuits) and task is None and not changed:
         return _compare_circuits(first, second, SHARE if share is None else share)
     if any(are_circuits) or task is None or share is not None:
         raise PromptError("compare two circuits with no more than a share=…, or two models on a task=…")
-    return _compare_on_task((as_model(first), as_model(second)), task, **options)
+    options: dict[str, Any] = {"mlps": mlps, "count": count, "seed": seed, "progress": progress}
+    return _compare_on_task((as_model(first), as_model(second)), task, units, **options)
 
 
 # Two circuits
@@ -209,7 +235,7 @@ def _only(task: Task, texts: Sequence[tuple[str, str]]) -> Task:
 
 
 def _compare_on_task(
-    models: tuple[Model, Model], task: Any, units: Sequence[Units] = UNITS, **options: Any
+    models: tuple[Model, Model], task: TaskSource, units: Sequence[Units], **options: Any
 ) -> TaskComparison:
     if not units:
         raise PromptError(f"name at least one kind of unit: {' or '.join(UNITS)}")
