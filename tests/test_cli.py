@@ -106,17 +106,6 @@ def test_help_imports_no_command_of_another_module(call: list[str]) -> None:
     assert imported == {"circuits.cli", "circuits.cli.options"}
 
 
-def test_a_trace_imports_no_command_of_another_module(directories: dict[str, Path], tmp_path: Path) -> None:
-    asked = ["--key", "5", "--swap", "large=hot", "--metric", "kl", "--model", directories["gpt2"]]
-    imported = modules_after("trace", PROMPT, *asked, "-o", tmp_path / "out")
-    assert names_in(tmp_path / "out") == FILES
-    assert {name for name in imported if name.startswith("circuits.cli")} == {
-        "circuits.cli",
-        "circuits.cli.options",
-    }
-    assert not [name for name in imported if name.startswith(("circuits.sweeps", "circuits.sparsify"))]
-
-
 def test_the_names_that_are_known_without_torch_are_those_of_the_library() -> None:
     (metric,) = [option for option in cli.main.commands["trace"].params if option.name == "metric"]
     assert isinstance(metric.type, click.Choice) and tuple(metric.type.choices) == METRICS

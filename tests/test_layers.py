@@ -108,6 +108,13 @@ def test_a_trace_with_its_files_passes_few_modules(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True)
     passed = eval(ran.stdout.strip().splitlines()[-1])
     assert len(passed) <= 34, passed
+    assert [name for name in passed if name.startswith("circuits.cli")] == [
+        "circuits.cli",
+        "circuits.cli.options",
+    ]
+    assert not [
+        name for name in passed if name.startswith(("circuits.sweeps", "circuits.sparsify", "circuits.tasks"))
+    ]
 
 
 def test_every_public_name_can_be_had_and_an_unknown_one_says_which_there_are() -> None:
