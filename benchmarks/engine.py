@@ -162,7 +162,7 @@ def written_question(model: Model, *, middle: bool = False) -> Question:
 def sweep(asked: Question, heads: Sequence[Head] | None = None) -> torch.Tensor:
     """Ours: the effect of each head, from nothing."""
     rows = asked.rows(asked.heads if heads is None else heads)
-    return prepare(asked.model, [asked.pair]).effects(rows)[:, 0]
+    return prepare(asked.model, [asked.pair], rows=rows).effects(rows)[:, 0]
 
 
 def scan_whole(asked: Question) -> Scan:

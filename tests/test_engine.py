@@ -18,7 +18,8 @@ from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
 from circuits.engine.layout import Block
 from circuits.engine.loadings import loadings, scan
 from circuits.engine.rows import Change, Layer, check_rows
-from circuits.engine.select import WHOLE, mapping_row, select
+from circuits.engine.runs import every_head
+from circuits.engine.select import WHOLE, mapping_row, mapping_rows, select
 from circuits.errors import EdgeError, PromptError
 from circuits.heads import Edge, Head
 from circuits.models.load import as_model
@@ -539,3 +540,15 @@ def test_a_family_is_needed_for_means(models: dict[str, Model]) -> None:
     runs = prepare(models["gpt2"], pairs_of(models["gpt2"])[:1])
     with pytest.raises(PromptError, match="family"):
         runs.effects(single_rows(models["gpt2"], LAST), direction="mean")
+
+
+def test_rows_that_climb_behind_the_runs_have_the_effects_that_they_have_afterwards(model: Model) -> None:
+    pairs = pairs_of(model)
+    rows = [*mapping_rows(every_head(model), 5, 8), Row.of_residual(1, (5,))]
+    behind, after = prepare(model, pairs, rows=rows), prepare(model, pairs)
+    assert behind.early is not None and len(behind.early.rows) == len(rows)
+    torch.testing.assert_close(behind.effects(rows), after.effects(rows), atol=1e-5, rtol=0)
+    shuffled = [rows[3], Row.of_residual(2, (5,)), rows[0], rows[3]]
+    torch.testing.assert_close(behind.effects(shuffled), after.effects(shuffled), atol=1e-5, rtol=0)
+    restored = (runs.effects(rows, direction="restore") for runs in (behind, after))
+    torch.testing.assert_close(*restored, atol=1e-5, rtol=0)

@@ -159,16 +159,17 @@ def carry(
     *,
     knockout: bool = False,
     budget: int,
-    behind: WholeRun | None = None,
+    behind: Sequence[WholeRun] = (),
+    taken: Taken | None = None,
 ) -> Float[torch.Tensor, "input row d_model"]:
     """The stream of every row at the last position above the last layer, at most `budget` bytes of rows at a
-    time.
+    time. What is `taken` holds in all rows.
 
-    Where the base is still to be run, `behind` is its run: the first rows climb behind it, and what it has
-    taken holds in all rows.
+    Where the runs that the rows read are still to be made, they are `behind`: the first rows climb behind
+    them, so that each matrix is read once for both.
     """
     top = base.final.new_empty(len(base.final), len(rows), base.final.shape[-1])
-    taken, leading = (None, []) if behind is None else (behind.taken, [behind])
+    leading = list(behind)
     for chunk in _chunks(layout, base, rows, budget):
         by_start: dict[int, list[int]] = defaultdict(list)
         for index in chunk:

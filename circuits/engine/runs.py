@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from collections.abc import Mapping as MappingType
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -57,6 +58,21 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Early:
+    """Rows of `swap` that climbed behind the runs themselves, before the metric was known: the streams above
+    the last block, to be read when they are asked for."""
+
+    rows: MappingType[Row, int]
+    top: Float[torch.Tensor, "input row d_model"]
+
+
+def every_head(model: Model) -> tuple[Head, ...]:
+    """Every head of the model, layer by layer."""
+    every = product(range(model.n_layers), range(model.n_heads))
+    return tuple(Head(layer, index) for layer, index in every)
+
+
+@dataclass(frozen=True)
 class Runs:
     """Both sides of a batch of pairs."""
 
@@ -70,6 +86,7 @@ class Runs:
     absent: tuple[
         Head, ...
     ] = ()  # heads that write what they write in the counterfactual run, in every row and in the base
+    early: Early | None = None
 
     @property
     def path(self) -> Path:
@@ -81,14 +98,17 @@ class Runs:
         return len(self.pairs[0])
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """What rows must fit into."""
+        return {"layers": self.model.n_layers, "heads": self.model.n_heads, "length": self.length}
+
+    @property
     def metric(self) -> Metric:
         return self.pairs[0].metric
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """Every head of the model, layer by layer."""
-        every = product(range(self.model.n_layers), range(self.model.n_heads))
-        return tuple(Head(layer, index) for layer, index in every)
+        return every_head(self.model)
 
     @cached_property
     def _first_difference(self) -> int:
@@ -119,11 +139,10 @@ class Runs:
     @torch.inference_mode()
     def measure(self, rows: Sequence[Row], *, direction: Direction = "swap") -> Values:
         """The metric of every row on every input."""
-        sizes = {"layers": self.model.n_layers, "heads": self.model.n_heads, "length": self.length}
-        check_rows(rows, direction=direction, **sizes)
+        check_rows(rows, direction=direction, **self.sizes)
         base = self.counterfactual if direction == "restore" else self.clean
         new = self._new_values(direction)
-        kept = [self._reaching(self._with_absent(row, direction), direction) for row in rows]
+        kept = [self.reaching(self._with_absent(row, direction), direction) for row in rows]
         values = self._value(base).expand(-1, len(rows)).clone()
         changed = self._changed(kept, base, new, direction)
         if live := changed.any(0).nonzero().flatten().tolist():
@@ -148,8 +167,8 @@ class Runs:
             return self
         inputs = torch.tensor([row for pair in pairs for row in self._inputs[pair]], device=self.model.device)
         clean, other = _chosen(self.clean, inputs), _chosen(self.counterfactual, inputs)
-        chosen = tuple(self.pairs[pair] for pair in pairs)
-        return replace(self, pairs=chosen, clean=clean, counterfactual=other)
+        chosen, early = tuple(self.pairs[pair] for pair in pairs), _chosen(self.early, inputs)
+        return replace(self, pairs=chosen, clean=clean, counterfactual=other, early=early)
 
     # How a direction reads
 
@@ -172,7 +191,7 @@ class Runs:
             return Row(tuple(kept))
         return Row(tuple(sorted((*kept, *Row.of_heads(self.absent, range(self.length)).changes))))
 
-    def _reaching(self, row: Row, direction: Direction) -> Row:
+    def reaching(self, row: Row, direction: Direction = "swap") -> Row:
         """The row without changes that cannot matter: those before the first difference, where both runs are
         the same, and writes that the last position, where the metric is read, cannot read any more."""
         first = self._first_difference if direction in ("swap", "restore") else 0
@@ -218,7 +237,14 @@ class Runs:
             from circuits.engine import plain
 
             return self.read(plain.carry(self.model, base.tokens, base.noise, new, rows, **how))
-        return self.read_stream(carry(self.layout, base.cache, new, rows, **how))
+        swapped = direction == "swap" and new.run is self.counterfactual.cache
+        early = self.early.rows if self.early is not None and swapped else {}
+        fresh = [row for row in rows if row not in early]
+        top = carry(self.layout, base.cache, new, fresh, **how)
+        if self.early is not None and len(fresh) < len(rows):
+            number = {row: len(early) + index for index, row in enumerate(fresh)} | early
+            top = torch.cat((self.early.top, top), 1)[:, [number[row] for row in rows]]
+        return self.read_stream(top)
 
     def read_stream(self, top: Float[torch.Tensor, "input row d_model"]) -> Float[torch.Tensor, "input row"]:
         """The metric from the stream above the last block; of the vocabulary only what the metric needs."""
@@ -287,6 +313,7 @@ def prepare(
     model: Model,
     pairs: Sequence[Pair | Question],
     *,
+    rows: Sequence[Row] = (),
     family: Sequence[Pair] | None = None,
     path: Path | None = None,
     budget: int = BUDGET,
@@ -295,10 +322,10 @@ def prepare(
     """Run the pairs clean and counterfactual; `path` forces the fast or the plain path.
 
     A question is settled by what the model predicts in these runs: answer and foil, where the user named
-    none.
+    none. `rows` that will be asked for first climb behind the runs, which costs them no pass of their own.
     """
     unsettled = [each.unsettled if isinstance(each, Question) else each for each in pairs]
-    runs = _run(model, unsettled, family, path, budget)
+    runs = _run(model, unsettled, rows, family, path, budget)
     settled = []
     for number, each in enumerate(pairs):
         settled.append(each if isinstance(each, Pair) else each.settle(model, *runs.predictions(number)))
@@ -314,7 +341,12 @@ def prepare(
 
 @torch.inference_mode()
 def _run(
-    model: Model, pairs: Sequence[Pair], family: Sequence[Pair] | None, path: Path | None, budget: int
+    model: Model,
+    pairs: Sequence[Pair],
+    rows: Sequence[Row],
+    family: Sequence[Pair] | None,
+    path: Path | None,
+    budget: int,
 ) -> Runs:
     if not pairs:
         raise PromptError("there is no pair to run")
@@ -341,8 +373,11 @@ def _run(
     climbing = [WholeRun(layout, clean.cache)]
     climbing.append(WholeRun(layout, other.cache, start=first_difference(pairs), ahead=clean.cache))
     climbing += [] if means is None else [WholeRun(layout, means)]
-    climb(layout, climbing)
-    return Runs(model, tuple(pairs), clean, other, means, layout, budget)
+    runs = Runs(model, tuple(pairs), clean, other, means, layout, budget)
+    check_rows(rows, direction="swap", **runs.sizes)
+    early = list(dict.fromkeys(row for row in map(runs.reaching, rows) if row.changes))
+    top = carry(layout, clean.cache, NewValues(other.cache), early, budget=budget, behind=climbing)
+    return replace(runs, early=Early({row: number for number, row in enumerate(early)}, top))
 
 
 def _embedded(layout: Layout, tokens: torch.Tensor, noise: torch.Tensor | None) -> Cache:

@@ -32,6 +32,11 @@ def mapping_row(heads: Sequence[Head], key: int, query: int) -> Row:
     return Row.of_edges(Edge(head, key, query) for head in heads)
 
 
+def mapping_rows(heads: Sequence[Head], key: int, query: int) -> list[Row]:
+    """Each head's message from key to query alone, and last all of them together: where a trace begins."""
+    return [*(mapping_row([head], key, query) for head in heads), mapping_row(heads, key, query)]
+
+
 @torch.inference_mode()
 def select(
     runs: Runs,
@@ -128,9 +133,11 @@ def _behind_trunk(
     mask = mask.unflatten(1, (runs.model.n_layers, runs.model.n_heads)).to(runs.model.device)
     clean, other = runs.clean.cache, runs.counterfactual.cache
     trunk = Cache((), clean.layers[0].pre)
-    run = WholeRun(runs.layout, trunk, start=query, ahead=clean, taken=Taken(mask, key, query, other))
+    taken_now = Taken(mask, key, query, other)
+    run = WholeRun(runs.layout, trunk, start=query, ahead=clean, taken=taken_now)
     rows = [mapping_row([head], key, query) for head in heads]
-    top = carry(runs.layout, trunk, NewValues(other), rows, budget=runs.budget, behind=run)
+    how = {"budget": runs.budget, "behind": [run], "taken": taken_now}
+    top = carry(runs.layout, trunk, NewValues(other), rows, **how)
     values = runs.mean_over_draws(runs.read_stream(top))  # (pair, head)
     return ((runs.values(runs.clean)[:, None] - values) / runs.gap[:, None]).T
 

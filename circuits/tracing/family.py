@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Float
 
 from circuits.engine import prepare
-from circuits.engine.select import mapping_row
+from circuits.engine.runs import every_head
+from circuits.engine.select import mapping_row, mapping_rows
 from circuits.errors import PromptError
 from circuits.heads import Head
 from circuits.links import Progress, silent
@@ -86,7 +87,7 @@ def trace_family(
         differ = f"key and query stand at different positions in these pairs: {sorted(ends)}"
         raise PromptError(f"{differ}; trace each group by itself")
     (ends,) = ends
-    runs = prepare(measured, pairs)
+    runs = prepare(measured, pairs, rows=mapping_rows(every_head(measured), *ends))
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
     heads = runs.heads
     rows = [mapping_row(heads, *ends), mapping_row(mapping.carriers(share), *ends)]

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from circuits.engine import Direction, Runs
 from circuits.engine.loadings import loadings
 from circuits.engine.rows import Cache
-from circuits.engine.select import mapping_row, select
+from circuits.engine.select import mapping_row, mapping_rows, select
 from circuits.links import Progress, silent
 from circuits.tracing.records import SHARE, Controls, HeadEffect, Mapping, Step
 
@@ -50,8 +50,7 @@ def measure_mapping(
     progress: Progress = silent,
 ) -> Mapping:
     """Everything about one mapping, averaged over the pairs of `runs`."""
-    rows = [mapping_row([head], key, query) for head in runs.heads]
-    rows.append(mapping_row(runs.heads, key, query))
+    rows = mapping_rows(runs.heads, key, query)
     swap, restore = (runs.effects(rows, direction=direction) for direction in _BOTH)
 
     def note(reached: float) -> None:

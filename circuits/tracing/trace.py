@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 import torch
 
 from circuits.engine import Runs, prepare
+from circuits.engine.runs import every_head
+from circuits.engine.select import mapping_rows
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.prompts import MetricFunction, MetricKind, Pair, Wording, to_prompt, to_question
@@ -84,7 +86,8 @@ def trace(
         return trace_family(measured, text, key=key, query=query, share=share, seed=seed, progress=progress)
     ends = to_prompt(measured, text).ends(key, query)
     wording = Wording(counterfactual, swap, ends[:1], answer, foil, metric, seed)
-    runs = prepare(measured, [to_question(measured, text, wording)])
+    first = mapping_rows(every_head(measured), *ends)
+    runs = prepare(measured, [to_question(measured, text, wording)], rows=first)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
     spans = [span_of(runs, position, seed=seed) for position in dict.fromkeys(ends)]
     return to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
