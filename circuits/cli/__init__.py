@@ -153,17 +153,18 @@ def models(as_json: bool) -> None:
 @together(options.PROMPT, options.JSON)
 def tokens(model: str, prompt: str, as_json: bool) -> None:
     """Print the tokens of a prompt with their positions."""
-    from circuits.models.load import load
-    from circuits.prompts import to_prompt
+    from circuits.models.tokens import load_vocabulary
     from circuits.show.tables import Section, visible
 
     with progress():
-        read = to_prompt(load(model), prompt)
+        vocabulary = load_vocabulary(model)
+    read = vocabulary.tokenize(prompt)
+    words = [vocabulary.spell(token) for token in read]
     if as_json:
-        keys, rows = ("position", "token", "id"), enumerate(zip(read.words, read.tokens, strict=True))
+        keys, rows = ("position", "token", "id"), enumerate(zip(words, read, strict=True))
         return say_json([dict(zip(keys, (position, *row), strict=True)) for position, row in rows])
     width, lines = len(str(len(read))), []
-    for position, word in enumerate(read.words):
+    for position, word in enumerate(words):
         spaces = len(word) - len(word.lstrip(" ")) if word.strip(" ") else 0
         lines.append(f"{position:>{width}} = {'␣' * spaces}{visible(word)}")
     return say(Section(lines=tuple(lines)))

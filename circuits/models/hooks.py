@@ -4,8 +4,9 @@
    Nothing is renormalised, so a query whose gates are all shut writes nothing.
 2. An edit is a hook's name and a function `fn(tensor, hook) -> tensor | None`; None leaves the tensor alone.
 3. `attached` records which hooks a point has before it adds one, so leaving restores them however it ends.
-4. `check_hooks` runs one batch in which each row is edited at one kind of hook, in every layer: each row's
-   logits must move, each hook must fire, and without the edits the logits must come back bit for bit.
+4. `check_hooks` runs one batch in which each row is edited at one kind of hook, in every layer, and the last
+   at none: the logits of each must move away from the last one's, each hook must fire, and without the edits
+   the logits must come back bit for bit.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ PATTERN: Final = "blocks.{}.attn.hook_pattern"
 _SIDES: Final = tuple(f"blocks.{{}}.attn.hook_{side}" for side in "qkv")
 _WRITES: Final = tuple(f"blocks.{{}}.{point}" for point in ("attn.hook_z", "hook_attn_out", "hook_mlp_out"))
 EDITED: Final = ("embed.hook_out", "blocks.{}.hook_resid_pre", *_SIDES, SCORES, PATTERN, *_WRITES)
+_SMALLEST_CHANGE: Final = 1e-6  # of the largest logit
 
 
 def open_gates(scores: Attention) -> Bool[torch.Tensor, "*batch query key"]:
@@ -70,19 +72,17 @@ def check_hooks(
     row_of = {kind.format(layer): row for row, kind in enumerate(EDITED) for layer in layers}
     fired: set[str] = set()
     edits = [(name, partial(_add_noise, row=row, name=name, fired=fired)) for name, row in row_of.items()]
-    tokens = prompt.repeat(len(EDITED), 1)  # (row, pos), one row per kind of hook
     with torch.inference_mode():
-        before = forward(tokens)
+        before = forward(prompt[None])
         with attached(points, edits):
-            edited = forward(tokens)
-        after = forward(tokens)
+            *edited, unedited = forward(prompt.repeat(len(EDITED) + 1, 1))  # each (pos, vocab)
+        after = forward(prompt[None])
     if not before.isfinite().all():
         raise ModelError("the model's logits are not finite numbers: its weights are damaged")
     if silent := [name for name in row_of if name not in fired]:
         raise ModelError(f"the hook {silent[0]} never fires here, so it cannot be measured or edited")
-    change = (edited - before).abs().amax(dim=(1, 2))  # (row)
-    for kind, row_change in zip(EDITED, change.tolist(), strict=True):
-        if not row_change > 1e-6 * before.abs().max().item():
+    for kind, row in zip(EDITED, edited, strict=True):
+        if not (row - unedited).abs().max() > _SMALLEST_CHANGE * before.abs().max():
             why = "the bridge discards it, or no head does anything"
             raise ModelError(f"an edit at {kind.format(n_layers - 1)} does not change the logits: {why}")
     if not torch.equal(before, after):

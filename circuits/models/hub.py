@@ -24,6 +24,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from fnmatch import fnmatch
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -224,6 +225,13 @@ def _sums(folder: Path) -> dict[str, str]:
     sums = {}
     for path in sorted(set(folder.iterdir()) - {folder / _SUMS}):
         check_regular(path, most=2**63)  # of any size
-        with path.open("rb") as file:
-            sums[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        status = path.stat()
+        sums[path.name] = _sum(path, status.st_ino, status.st_size, status.st_mtime_ns)
     return sums
+
+
+@cache
+def _sum(path: Path, *_: int) -> str:
+    """The sha256 of a file, computed once as long as the file stays the same one."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

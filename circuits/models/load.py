@@ -5,6 +5,8 @@
    llama2.c checkpoint, or a state dict in TransformerLens layout. Anything else must be a hub id.
 2. The weights are read as a Hugging Face model, and a TransformerLens bridge goes around it.
 3. Whether the model is gated and reads BOS first is what its own files say, unless the caller decides.
+
+Torch is imported when there is a model to read, so that looking for its files costs nothing.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-
 from circuits import zoo
 from circuits.errors import ModelError
-from circuits.models import folder
+from circuits.models import folder, reads_bos_by_default
 from circuits.models.folder import Marks, Weights, quiet, read_adapter, reading
-from circuits.models.model import Model
 
 if TYPE_CHECKING:
+    import torch
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import PreTrainedModel
     from transformers import PreTrainedTokenizerBase as Tokenizer
+
+    from circuits.models.model import Model
 
     ModelLike: TypeAlias = "Model | TransformerBridge | tuple[PreTrainedModel, Tokenizer]"
 Device: TypeAlias = "str | torch.device"
@@ -53,6 +55,8 @@ def as_model(x: ModelLike, *, gate: bool | None = None, bos: bool | None = None)
     and dtype stay. A bridge keeps its own BOS rule (`bridge.to_tokens`). Objects carry no mark of a gate, so
     `gate=True` is taken at its word.
     """
+    from circuits.models.model import Model
+
     if isinstance(x, Model):
         return x
     if isinstance(x, tuple) and len(x) == 2:
@@ -82,11 +86,11 @@ def find(name: str, *, above: tuple[Path, ...] = ()) -> Weights:
 
         with quiet():
             return Weights(*planted.build(entry.name), Marks(entry.gated))
-    weights = _read(_path_of(name, entry), above)
+    weights = _read(path_of(name, entry), above)
     return replace(weights, marks=replace(weights.marks, gate=entry.gated)) if entry else weights
 
 
-def _path_of(name: str, entry: zoo.Entry | None) -> Path:
+def path_of(name: str, entry: zoo.Entry | None) -> Path:
     """Where the files of a model lie; what is not on this machine is fetched."""
     if entry is None and (path := Path(name).expanduser()).exists():
         return path
@@ -118,11 +122,14 @@ def _read(path: Path, above: tuple[Path, ...]) -> Weights:
 
 
 def _wrapped(name: str, weights: Weights, *, device: Device, gate: bool | None, bos: bool | None) -> Model:
+    from circuits.models.model import Model
+
     if gate and weights.marks.gate is False:
         raise ModelError(f"gate=True on {name}, not a gated model; if it is one, mark it in circuits.json")
     is_gated = bool(weights.marks.gate) if gate is None else gate
     bos = weights.marks.bos if bos is None else bos
-    reads_bos = reads_bos_by_default(weights) if bos is None else bos
+    kind = weights.model.config.model_type
+    reads_bos = reads_bos_by_default(weights.tokenizer, kind) if bos is None else bos
     return Model(name, _bridge(name, weights, device), weights.tokenizer, gated=is_gated, reads_bos=reads_bos)
 
 
@@ -139,12 +146,3 @@ def _bridge(name: str, weights: Weights, device: Device) -> TransformerBridge:
             tokenizer = AutoTokenizer.from_pretrained(temporary, trust_remote_code=False)
         placed = {"hf_model": model.to(device), "device": device, "dtype": model.dtype}
         return TransformerBridge.boot_transformers(name, tokenizer=tokenizer, **placed)
-
-
-def reads_bos_by_default(weights: Weights) -> bool:
-    """Whether a model reads BOS first where nothing says so: its tokenizer adds it, or it is a GPT-2."""
-    bos, encode = weights.tokenizer.bos_token_id, weights.tokenizer.encode
-    if bos is None:
-        return False
-    adds_bos = encode("a")[:1] == [bos] != encode("a", add_special_tokens=False)[:1]
-    return adds_bos or weights.model.config.model_type == "gpt2"

@@ -5,7 +5,6 @@ When a `Model` is made, every kind of hook is edited once: the logits must move,
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jaxtyping import Float, Int
 
-from circuits.errors import ModelError, PromptError
+from circuits.models import Vocabulary
 from circuits.models.folder import quiet
 from circuits.models.hooks import PATTERN, SCORES, Edit, attached, check_hooks, gated
 
@@ -40,8 +39,7 @@ class Model:
     reads_bos: bool
 
     def __post_init__(self) -> None:
-        if self.reads_bos and self.tokenizer.bos_token_id is None:
-            raise ModelError(f"{self.name} cannot read BOS first: its tokenizer has no BOS token")
+        _ = self.vocabulary  # a rule that its tokenizer cannot follow is refused at once
         self.bridge.eval()
         # A dozen different words, so that some head of any model finds something to read.
         words = torch.randperm(self.vocab_size, generator=torch.Generator().manual_seed(0))
@@ -89,41 +87,17 @@ class Model:
 
     # Tokens.
 
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.name, self.tokenizer, self.reads_bos, self.n_ctx, self.vocab_size)
+
     def tokenize(self, text: str) -> tuple[int, ...]:
         """The numbers of a prompt's tokens, BOS first if the model reads one (never twice)."""
-        fast = bool(self.tokenizer.is_fast)
-        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=fast)
-        tokens = list(encoded["input_ids"])
-        if not text.strip() or not tokens:
-            raise PromptError("the prompt is empty; give at least one token of text")
-        self._refuse_unknown(text, tokens, encoded.get("offset_mapping") or [(0, len(text))] * len(tokens))
-        bos = self.tokenizer.bos_token_id
-        if self.reads_bos and tokens[0] != bos:
-            tokens.insert(0, bos)
-        if len(tokens) > self.n_ctx:
-            limit = f"{self.name} reads at most {self.n_ctx}"
-            raise PromptError(f"the prompt has {len(tokens)} tokens and {limit}; shorten it")
-        return tuple(tokens)
-
-    def _refuse_unknown(self, text: str, tokens: Sequence[int], offsets: Sequence[tuple[int, int]]) -> None:
-        unknown = self.tokenizer.unk_token_id
-        pieces = [text[slice(*span)] for token, span in zip(tokens, offsets, strict=True) if token == unknown]
-        words = [piece.strip() for piece in pieces if piece != self.tokenizer.unk_token]
-        if words:
-            near = difflib.get_close_matches(words[0], self.tokenizer.get_vocab(), n=3)
-            hint = f"; near it are {', '.join(near)}" if near else ""
-            raise PromptError(f"{self.name} does not know {', '.join(map(repr, dict.fromkeys(words)))}{hint}")
+        return self.vocabulary.tokenize(text)
 
     def spell(self, token: int) -> str:
         """A token's text as the tokenizer has it, leading space included."""
-        if not 0 <= token < self.vocab_size:
-            raise PromptError(f"{self.name} has no token {token}; its tokens are 0 to {self.vocab_size - 1}")
-        piece: Any = self.tokenizer.convert_ids_to_tokens(int(token))
-        if piece is None:
-            return f"<unused {token}>"  # models pad their vocabulary to a round number
-        if "▁" in piece:  # a leading space, which decoding a single token would drop
-            return piece.replace("▁", " ")
-        return str(self.tokenizer.decode([int(token)], clean_up_tokenization_spaces=False))
+        return self.vocabulary.spell(token)
 
     # Running.
 

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from circuits.errors import escaped
-from circuits.tracing.records import CARRIES
+from circuits.tracing import CARRIES
 
 if TYPE_CHECKING:
     import networkx as nx

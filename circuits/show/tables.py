@@ -18,12 +18,12 @@ import numpy as np
 
 from circuits.errors import CircuitsError, PromptError
 from circuits.show.scene import counterfactual_words, listed, metric_words, spell, to_scene
-from circuits.tracing.records import CARRIES, SHARE, Mapping, Span
+from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
-    from circuits.tracing.records import Circuit
+    from circuits.tracing.records import Circuit, Mapping, Span
 
 WIDTH: Final = 100  # columns of plain text
 _MOST_WORDS: Final = 200  # tokens of a prompt that is printed whole

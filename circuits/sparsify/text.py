@@ -23,8 +23,8 @@ from safetensors.torch import load_file, save_file
 
 from circuits.errors import FileError, PromptError
 from circuits.files import check_regular, parse_json, read_text, write_whole
+from circuits.models import reads_bos_by_default
 from circuits.models.folder import Weights, quiet
-from circuits.models.load import reads_bos_by_default
 from circuits.sparsify.settings import Settings
 from circuits.zoo import language
 
@@ -135,7 +135,7 @@ def to_rows(weights: Weights, texts: Sequence[str], *, length: int) -> list[Toke
 def _bos(weights: Weights) -> list[int]:
     """What every row begins with: BOS, or nothing."""
     bos: Any = weights.tokenizer.bos_token_id
-    return [bos] if reads_bos_by_default(weights) else []
+    return [bos] if reads_bos_by_default(weights.tokenizer, weights.model.config.model_type) else []
 
 
 def _tokenize(weights: Weights, text: str) -> list[int]:

@@ -18,8 +18,9 @@ from circuits.heads import Head
 from circuits.links import Progress, silent
 from circuits.models.load import as_model, load
 from circuits.prompts import MetricFunction, MetricKind, Pair, Wording, to_question
+from circuits.tracing import CARRIES, SHARE
 from circuits.tracing.mapping import measure_mapping, totals
-from circuits.tracing.records import CARRIES, SHARE, Circuit, Mapping, Span
+from circuits.tracing.records import Circuit, Mapping, Span
 from circuits.tracing.spans import counterfactual_text, measure_span, span_of, tokens_that_matter
 from circuits.tracing.trace import to_circuit
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA: Final = 1
-CARRIES: Final = 0.05  # the least total of a mapping in a circuit, unless the user says otherwise
 _LEAST_TOTAL: Final = 1e-6  # of a mapping that has carriers; modulation divides by it
 
 

@@ -20,7 +20,8 @@ from circuits.engine import Row, Runs, prepare
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Metric, Noise, Pair, Wording, to_question
-from circuits.tracing.records import CARRIES, Span
+from circuits.tracing import CARRIES
+from circuits.tracing.records import Span
 
 THRESHOLD: Final = 0.1  # τ
 
