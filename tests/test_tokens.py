@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ TEXTS = (
     "",
     "\u200b",
     "a " * 400,
+    "naïve café 日本 ✓ 1234,5  two  spaces",
 )
 
 
@@ -58,6 +60,14 @@ def test_mini_reads_text_without_its_weights() -> None:
     light = load_vocabulary("mini")
     assert isinstance(light.tokenizer, PlainTokenizer) and light.reads_bos
     assert_same(light, load("mini"))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["smollm2", "smollm2-sparse", "stories15m"])
+def test_real_models_read_text_without_their_weights(name: str) -> None:
+    light = load_vocabulary(name)
+    assert isinstance(light.tokenizer, PlainTokenizer) and light.reads_bos == (name == "stories15m")
+    assert_same(light, load(name))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -94,8 +104,6 @@ def test_a_tokenizer_that_adds_bos_is_followed(tmp_path: Path) -> None:
 def test_settings_that_change_the_rules_are_left_to_transformers(
     change: dict[str, object], tmp_path: Path
 ) -> None:
-    import json
-
     folder = save(random_model("llama"), tmp_path / "model")
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 from einops import rearrange
 
 from circuits.errors import ModelError
@@ -30,6 +29,7 @@ from circuits.files import check_regular, read_bytes
 from circuits.models.folder import quiet, reading
 
 if TYPE_CHECKING:
+    import torch
     from tokenizers import Tokenizer
 
 _OTHER_FORMATS: Final = re.compile(rb"PK\x03\x04|\x80[\x02-\x05][^\x00]")  # a zip (torch.save), a pickle
@@ -160,6 +160,8 @@ def convert(file: Path, target: Path) -> None:
 
 def to_llama(file: Path, header: Header) -> dict[str, torch.Tensor]:
     """The matrices under Hugging Face's names."""
+    import torch
+
     stored, start = {}, _HEADER.size
     for name, shape in header.shapes.items():
         mapped = np.memmap(file, "<f4", "r", start, shape)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _PLAIN_CLASSES: Final = ("TokenizersBackend", "PreTrainedTokenizerFast")
 _PLAIN_KINDS: Final = ("gpt2", "llama", "gpt_neox")  # transformers puts no class of its own in their place
 _NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
-_HARMLESS: Final = ("backend", "clean_up_tokenization_spaces", "is_local", "local_files_only")
-_HARMLESS = (*_HARMLESS, "model_max_length", "tokenizer_class")
+_NEUTRAL: Final = ("backend", "clean_up_tokenization_spaces", "model_max_length", "tokenizer_class")
+_SAID_BY_THE_HUB: Final = ("is_local", "local_files_only")
 _OTHER_FILES: Final = ("special_tokens_map.json", "added_tokens.json")
 _CONTEXTS: Final = ("n_positions", "max_position_embeddings")
 _LARGEST_PLAIN: Final = 100_000  # transformers may mend the rules of a larger vocabulary
@@ -102,7 +102,8 @@ def _plain_tokenizer(path: Path, kind: str) -> PlainTokenizer | None:
     if kind not in _PLAIN_KINDS or not (file.exists() and settings.exists()):
         return None
     config = read_object(settings)
-    if config.get("tokenizer_class") not in _PLAIN_CLASSES or set(config) - {*_HARMLESS, *_NAMED}:
+    said = set(config) - {*_NEUTRAL, *_SAID_BY_THE_HUB, *_NAMED}
+    if said or config.get("tokenizer_class") not in _PLAIN_CLASSES:
         return None
     if any((path / other).exists() for other in _OTHER_FILES):
         return None
