@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxtyping import install_import_hook
 
-CHECKED = [f"circuits.engine.{name}" for name in ("fast", "layout", "loadings", "plain", "select")]
+CHECKED = [f"circuits.engine.{name}" for name in ("block", "fast", "layout", "loadings", "plain", "select")]
 CHECKED += ["circuits.models.hooks", "circuits.sparsify.attention", "circuits.tracing.family"]
 install_import_hook(CHECKED, "beartype.beartype")  # shapes and types of tensors are checked at every call
 

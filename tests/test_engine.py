@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
-from circuits.engine.layout import Block
+from circuits.engine.block import Block
 from circuits.engine.loadings import loadings, scan
 from circuits.engine.rows import Change, Layer, check_rows
 from circuits.engine.runs import every_head
@@ -452,7 +452,7 @@ def test_loadings_are_the_messages_times_the_gradient_of_the_frozen_model(model:
     assert layout is not None
     top = runs.clean.cache.final[0, -1]
     direction = layout.unembed[runs.pairs[0].metric.answer] - layout.unembed[runs.pairs[0].metric.foil or 0]
-    scale = _frozen_scale(layout.final_norm, top)
+    scale = _frozen_scale(layout.final_norm.module, top)
     block = layout.blocks[-1]
     for head in range(model.n_heads):
         z = torch.zeros(model.n_heads, model.d_head)
@@ -474,9 +474,9 @@ def _frozen_scale(norm: Any, at: torch.Tensor) -> Callable[[torch.Tensor], torch
 def _mlp_change(block: Block, layer: Layer, written: torch.Tensor) -> torch.Tensor:
     """The MLP's response to a small write, with its norm's scale frozen, by forward differentiation."""
     middle = (layer.pre + layer.attention)[0, -1].clone()
-    return torch.func.jvp(block.mlp, (block.norm2(middle),), (_frozen_scale(block.norm2, middle)(written),))[
-        1
-    ]
+    return torch.func.jvp(
+        block.mlp, (block.norm2(middle),), (_frozen_scale(block.norm2.module, middle)(written),)
+    )[1]
 
 
 @pytest.mark.parametrize(

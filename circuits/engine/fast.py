@@ -29,7 +29,8 @@ import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 
-from circuits.engine.layout import Heads, Layout
+from circuits.engine.block import SIDES, Heads
+from circuits.engine.layout import Layout
 from circuits.engine.rows import Cache, Change, ChangeTable, Layer, NewValues, Row, Site
 
 Tensors = list[torch.Tensor]
@@ -106,19 +107,20 @@ class WholeRun:
 
     def __post_init__(self) -> None:
         self.length, self.last = self.cache.final.shape[1], len(self.layout.blocks) - 1
-        self.rotation = self.layout.rotation_from(self.cache.final, self.start)
-        square = torch.ones(self.length, self.length, dtype=torch.bool, device=self.cache.final.device)
-        self.future = square.triu(1)[self.start :]
+        self.rotations = self.layout.rotations(self.cache.final, self.start)
+        self.hidden = self.layout.hidden(self.cache.final, self.start)
 
     def enter(self, layer: int) -> Tensors:
         return [self.cache.final[:, self.start :]]
 
     def attend(self, layer: int, projected: Tensors) -> Tensors:
-        heads = (rearrange(x, "i t h d -> i h t d") for x in self.layout.split(projected[0], self.rotation))
-        named = zip(heads, ("query", "key", "value"), strict=True)
-        query, key, value = (self._whole(own, name, 2) for own, name in named)
-        scores = (query[:, :, self.start :] @ key.mT).mul_(self.layout.scale)
-        pattern = self.layout.attend(scores.masked_fill_(self.future, -torch.inf))
+        block = self.layout.blocks[layer]
+        heads = block.split(projected[0], self.rotations[layer])
+        query, key, value = (
+            self._whole(rearrange(own, "i t h d -> i h t d"), name, 2)
+            for own, name in zip(heads, SIDES, strict=True)
+        )
+        pattern = block.attend(block.scores(query[:, :, self.start :] @ key.mT, self.hidden[layer]))
         z = rearrange(pattern @ value, "i h t d -> i t h d")
         if self.taken is not None:
             row, column = self.taken.query - self.start, self.taken.key
@@ -228,7 +230,8 @@ class RowStream:
     def __post_init__(self) -> None:
         self.start, self.top_layer = self.rows[0].first_position, len(self.layout.blocks)
         self.inputs, self.length, self.width = self.base.final.shape
-        self.rotation = self.layout.rotation_from(self.base.final, self.start)
+        self.rotations = self.layout.rotations(self.base.final, self.start)
+        self.hidden = self.layout.hidden(self.base.final, self.start)
         self.wide_rows: list[int] = []  # which rows `wide` holds, in its order
         self.narrow_rows: list[int] = []
         self.wide: Rows = self.base.final.new_empty(self.inputs, 0, self.length - self.start, self.width)
@@ -377,9 +380,10 @@ class RowStream:
         everywhere but at `start`."""
         stored, count = self.base.layers[layer], len(self.narrow_rows)
         assert stored.query is not None and stored.key is not None
-        heads: list[Heads] = list(self.layout.split(wide, self.rotation))
+        block, rotation = self.layout.blocks[layer], self.rotations[layer]
+        heads: list[Heads] = list(block.split(wide, rotation))
         if count:
-            own = self.layout.split(narrow, None if self.rotation is None else self.rotation[:, :1])
+            own = block.split(narrow, None if rotation is None else rotation[:, :1])
             for kind, shared in enumerate((stored.query, stored.key, stored.value)):
                 rest = _copies(rearrange(shared[:, :, self.start + 1 :], "i h t d -> i t h d"), count)
                 heads[kind] = torch.cat((heads[kind], torch.cat((own[kind], rest), 2)), 1)
@@ -394,15 +398,14 @@ class RowStream:
         assert stored is not None
         before = rearrange(query, "i r q h d -> i h (r q) d") @ stored[:, :, : self.start].mT
         own = rearrange(query, "i r q h d -> i r h q d") @ rearrange(key, "i r k h d -> i r h d k")
-        queries, keys = own.shape[-2:]
-        future = torch.ones(queries, keys, dtype=torch.bool, device=own.device).triu(keys - queries + 1)
-        before = rearrange(before, "i h (r q) k -> i r h q k", q=queries)
-        scores = torch.cat((before, own.masked_fill_(future, -torch.inf)), -1).mul_(self.layout.scale)
+        before = rearrange(before, "i h (r q) k -> i r h q k", q=own.shape[-2])
+        block = self.layout.blocks[layer]
+        scores = block.scores(torch.cat((before, own), -1), self.hidden[layer][first - self.start :])
         table = self._table(layer, "edge", rows) if self.knockout else None
         if table is None:
-            return self.layout.attend(scores)
+            return block.attend(scores)
         scores[:, table.row, table.head, table.position - first, table.key] = -torch.inf
-        return self.layout.attend(scores).nan_to_num_(0.0)  # without any key a head writes nothing
+        return block.attend(scores).nan_to_num_(0.0)  # without any key a head writes nothing
 
     def _read(self, layer: int, pattern: torch.Tensor, value: torch.Tensor) -> RowHeads:
         """What the heads read, by their pattern."""

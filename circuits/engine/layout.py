@@ -1,9 +1,11 @@
-"""The blocks of a model as plain functions, so that part of a run can be computed without the rest.
+"""Reading a model as blocks that the fast path can carry.
 
-1. The bridge gives every architecture the same part names: `ln1`, `attn.q/k/v/o`, `ln2`, `mlp.in/gate/out`.
-2. What is assumed beyond that (pre-norm, one residual stream, causal softmax over all earlier keys) covers
-   GPT-2, Llama and GPT-NeoX. An assumption that fails shows in the numbers: `prepare` compares a whole run
-   with the model's own, and takes the plain path where they differ.
+1. The bridge gives every architecture the same part names: `ln1`, `attn.q/k/v/o`, `ln2`, `mlp.in/gate/out`,
+   and `ln1_post`, `ln2_post`, `attn.q_norm`, `attn.k_norm` where they exist. The configuration and the
+   attention module say the rest: scale, soft caps, windows, which rotation a layer has.
+2. What is assumed beyond that (one residual stream, norms in front of attention and MLP, a causal softmax)
+   may fail. It shows in the numbers: `prepare` compares a whole run with the model's own, and takes the plain
+   path where they differ. docs/models.md lists which architectures take which path.
 """
 
 from __future__ import annotations
@@ -14,42 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch.nn import functional as F
 
-from circuits.models.hooks import gated
+from circuits.engine.block import Block, Hidden, Norm, Rotation, Stream, hidden_keys
 from circuits.models.model import Model
 
-Stream = Float[torch.Tensor, "*batch pos d_model"]
-Heads = Float[torch.Tensor, "*batch pos head d_head"]
-Groups = Float[
-    torch.Tensor, "*batch pos group d_head"
-]  # keys or values, of which several heads may share one
-Rotation = Float[torch.Tensor, "2 rotated d_rotary"]  # cosines and sines of some positions
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One block: norms, projections and MLP, each a function of the stream."""
-
-    norm1: Callable[[Stream], Stream]
-    norm2: Callable[[Stream], Stream]
-    v: Callable[[Stream], torch.Tensor]
-    qkv: Callable[[Stream], torch.Tensor]  # queries, keys and values beside each other
-    o: Callable[[torch.Tensor], Stream]
-    mlp: Callable[[Stream], Stream]
-
-    def project(self, stream: Stream) -> torch.Tensor:
-        """From the stream at the block's input to its queries, keys and values."""
-        return self.qkv(self.norm1(stream))
-
-    def write(self, z: Float[torch.Tensor, "*batch pos d_heads"]) -> Stream:
-        """What the heads' outputs, beside each other, add to the stream, bias included."""
-        return self.o(z)
-
-    def mlp_output(self, stream: Stream) -> Stream:
-        """What the MLP adds to a stream."""
-        return self.mlp(self.norm2(stream))
+Act = Callable[[torch.Tensor], torch.Tensor]
+_TANH_GELU = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")  # one function under three names
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,64 +32,65 @@ class Layout:
 
     blocks: tuple[Block, ...]
     parallel: bool  # attention and MLP read the same stream
-    heads: int
-    d_head: int
-    scale: float
-    is_gated: bool
-    rotation: Callable[[Stream], Rotation] | None
     embed: Callable[[torch.Tensor], Stream]  # tokens to the input of layer 0
-    final_norm: Callable[[Stream], Stream]
+    final_norm: Norm
     unembed: Float[torch.Tensor, "vocab d_model"]
     unembed_bias: Float[torch.Tensor, " vocab"] | None
+    logit_cap: float | None
 
-    def split(self, projected: torch.Tensor, rotation: Rotation | None) -> tuple[Heads, Heads, Heads]:
-        """Queries, keys and values of a block's `project`, all per head, so that grouped keys need no further
-        thought."""
-        heads = projected.unflatten(-1, (-1, self.d_head))
-        groups = (heads.shape[-2] - self.heads) // 2
-        q, k, v = heads.split((self.heads, groups, groups), -2)
-        if rotation is not None:
-            q, k = _rotated(q, rotation), _rotated(k, rotation)
-        return q, self.spread(k), self.spread(v)
+    @property
+    def heads(self) -> int:
+        return self.blocks[0].heads
 
-    def spread(self, groups: Groups) -> Heads:
-        """Grouped keys or values, one for every head that reads them."""
-        size = self.heads // groups.shape[-2]
-        return groups if size == 1 else groups.repeat_interleave(size, -2)
+    def rotations(self, stream: Stream, start: int) -> tuple[Rotation | None, ...]:
+        """For every block, the rotation of the positions from `start` on."""
+        different = {block.rotation for block in self.blocks}
+        made = {turn: None if turn is None else turn(stream)[:, start:] for turn in different}
+        return tuple(made[block.rotation] for block in self.blocks)
 
-    def attend(
-        self, scores: Float[torch.Tensor, "*batch query key"]
-    ) -> Float[torch.Tensor, "*batch query key"]:
-        """Scaled and masked scores to the pattern."""
-        pattern = scores.softmax(-1)
-        return gated(scores, pattern) if self.is_gated else pattern
-
-    def rotation_from(self, stream: Stream, start: int) -> Rotation | None:
-        """The rotation of the positions from `start` on."""
-        return None if self.rotation is None else self.rotation(stream)[:, start:]
+    def hidden(self, stream: Stream, start: int) -> tuple[Hidden, ...]:
+        """For every block, what the queries from `start` on must not read."""
+        length = stream.shape[-2]
+        windows = {block.window for block in self.blocks}
+        made = {window: hidden_keys(start, length, window, stream.device) for window in windows}
+        return tuple(made[block.window] for block in self.blocks)
 
     def logits(self, stream: Float[torch.Tensor, "*batch d_model"]) -> Float[torch.Tensor, "*batch vocab"]:
-        """The whole vocabulary's logits."""
-        return F.linear(self.final_norm(stream), self.unembed, self.unembed_bias)
+        """The whole vocabulary's logits, from the stream above the last block."""
+        return self.output(self.final_norm(stream))
+
+    def output(self, normed: Float[torch.Tensor, "*batch d_model"]) -> Float[torch.Tensor, "*batch vocab"]:
+        """The whole vocabulary's logits, from behind the final norm."""
+        return self._capped(F.linear(normed, self.unembed, self.unembed_bias))
+
+    def logits_of(
+        self, stream: Float[torch.Tensor, "input row d_model"], wanted: Int[torch.Tensor, "input token"]
+    ) -> Float[torch.Tensor, "input row token"]:
+        """The logits of some tokens of each input."""
+        logits = torch.einsum("ird,ivd->irv", self.final_norm(stream), self.unembed[wanted])
+        bias = self.unembed_bias
+        return self._capped(logits if bias is None else logits + bias[wanted][:, None])
+
+    def _capped(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits if self.logit_cap is None else (logits / self.logit_cap).tanh() * self.logit_cap
 
 
 def read_layout(model: Model) -> Layout:
     """The model's blocks as functions; an AttributeError or TypeError where a part is missing."""
     bridge: Any = model.bridge
-    rotary, final = getattr(bridge, "rotary_emb", None), _raw(bridge.unembed)
-    scaling = getattr(_raw(bridge.blocks[0].attn), "scaling", None)
+    config: Any = bridge.original_model.config.get_text_config()
+    final, rotations = _raw(bridge.unembed), _rotations(bridge, config)
     return Layout(
-        blocks=tuple(_block(block) for block in bridge.blocks),
+        blocks=tuple(
+            _block(model, block, rotation, _window(config, layer))
+            for layer, (block, rotation) in enumerate(zip(bridge.blocks, rotations, strict=True))
+        ),
         parallel="Parallel" in type(bridge.blocks[0]).__name__,
-        heads=model.n_heads,
-        d_head=model.d_head,
-        scale=float(scaling or model.d_head**-0.5),
-        is_gated=model.gated,
-        rotation=None if rotary is None else _rotation(_raw(rotary)),
         embed=_embedding(bridge),
-        final_norm=_raw(bridge.ln_final),
+        final_norm=Norm(_raw(bridge.ln_final)),
         unembed=final.weight,
         unembed_bias=final.bias,
+        logit_cap=getattr(config, "final_logit_softcapping", None),
     )
 
 
@@ -126,38 +101,78 @@ def _raw(component: Any) -> Any:
     return component
 
 
-def _block(block: Any) -> Block:
-    attention = block.attn
+def _block(
+    model: Model, block: Any, rotation: Callable[[Stream], Rotation] | None, window: int | None
+) -> Block:
+    attention, raw = block.attn, _raw(block.attn)
+    q, k, v, o = (_raw(part) for part in (attention.q, attention.k, attention.v, attention.o))
     return Block(
-        norm1=_raw(block.ln1),
-        norm2=_raw(block.ln2),
-        v=_raw(attention.v),
-        qkv=_projections(attention),
-        o=_raw(attention.o),
+        heads=model.n_heads,
+        d_head=model.d_head,
+        norm1=Norm(_raw(block.ln1)),
+        norm2=Norm(_raw(getattr(block, "ln2", block.ln1))),  # parallel blocks may share one norm
+        q=q,
+        k=k,
+        v=v,
+        qkv=_projections(raw, q, k, v),
+        o=o,
         mlp=_mlp(block.mlp),
+        scale=float(getattr(raw, "scaling", None) or model.d_head**-0.5),
+        query_norm=_head_norm(attention, "q_norm", model.d_head),
+        key_norm=_head_norm(attention, "k_norm", model.d_head),
+        attention_norm=_optional_norm(block, "ln1_post"),
+        mlp_norm=_optional_norm(block, "ln2_post"),
+        rotation=rotation,
+        adjacent=hasattr(raw, "embed_positions"),
+        cap=getattr(raw, "attn_logit_softcapping", None),
+        window=window,
+        is_gated=model.gated,
     )
 
 
-def _projections(attention: Any) -> Callable[[Stream], torch.Tensor]:
+def _optional_norm(part: Any, name: str) -> Norm | None:
+    norm = getattr(part, name, None)
+    return None if norm is None else Norm(_raw(norm))
+
+
+def _head_norm(attention: Any, name: str, d_head: int) -> Norm | None:
+    norm = _optional_norm(attention, name)
+    if norm is not None and norm.module.weight.shape != (d_head,):
+        raise TypeError(f"{name} is not a norm of single heads")
+    return norm
+
+
+def _window(config: Any, layer: int) -> int | None:
+    """How far back a layer reads: where the configuration has kinds of layers, only the sliding ones."""
+    kinds = getattr(config, "layer_types", None)
+    is_sliding = kinds is None or kinds[layer] == "sliding_attention"
+    return getattr(config, "sliding_window", None) if is_sliding else None
+
+
+def _projections(attention: Any, *parts: Any) -> Callable[[Stream], torch.Tensor]:
     """Queries, keys and values beside each other; in one product where the model keeps the three as parts of
     one matrix."""
-    q, k, v = parts = [_raw(part) for part in (attention.q, attention.k, attention.v)]
-    joint = getattr(_raw(attention), "c_attn", None)
+    joint = getattr(attention, "c_attn", None)
     if joint is not None:
         storage = joint.weight.untyped_storage().data_ptr()
         if all(part.weight.untyped_storage().data_ptr() == storage for part in parts):
             return joint
-    return lambda stream: torch.cat((q(stream), k(stream), v(stream)), -1)
+    return lambda stream: torch.cat([part(stream) for part in parts], -1)
 
 
 def _mlp(mlp: Any) -> Callable[[Stream], Stream]:
     inner, outer, gate = _raw(getattr(mlp, "in")), _raw(mlp.out), getattr(mlp, "gate", None)
-    act = getattr(_raw(mlp), "act", None) or _raw(mlp).act_fn
-    act = _tanh_gelu if type(act).__name__ == "NewGELUActivation" else act
+    act = _activation(_raw(mlp))
     if gate is None:
         return lambda stream: outer(act(inner(stream)))
     gate = _raw(gate)
     return lambda stream: outer(act(gate(stream)) * inner(stream))
+
+
+def _activation(mlp: Any) -> Act:
+    names = ("act", "act_fn", "activation_fn")
+    act = next(getattr(mlp, name) for name in names if hasattr(mlp, name))
+    return _tanh_gelu if type(act).__name__ in _TANH_GELU else act
 
 
 def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:
@@ -173,22 +188,42 @@ def _embedding(bridge: Any) -> Callable[[torch.Tensor], Stream]:
     words, positions = _raw(bridge.embed), getattr(bridge, "pos_embed", None)
     if positions is None:
         return words
-    positions = _raw(positions)
-    return lambda tokens: words(tokens) + positions(torch.arange(tokens.shape[-1], device=tokens.device))
+    table = _raw(positions)
+    offset = getattr(table, "offset", 0)  # OPT's first two rows are no positions
+
+    def embed(tokens: torch.Tensor) -> Stream:
+        return words(tokens) + table.weight[offset : offset + tokens.shape[-1]]
+
+    return embed
 
 
-def _rotation(rotary: Any) -> Callable[[Stream], Rotation]:
+def _rotations(bridge: Any, config: Any) -> list[Callable[[Stream], Rotation] | None]:
+    """The rotation of every block. Blocks that turn alike share one function, so that it runs once."""
+    rotary, blocks = getattr(bridge, "rotary_emb", None), bridge.blocks
+    if rotary is None:
+        tables = [getattr(_raw(block.attn), "embed_positions", None) for block in blocks]
+        return [None if table is None else _adjacent_rotation(table) for table in tables]
+    kinds = config.layer_types if hasattr(_raw(rotary), "layer_types") else [None] * len(blocks)
+    of_kind = {kind: _rotation(_raw(rotary), kind) for kind in kinds}
+    return [of_kind[kind] for kind in kinds]
+
+
+def _rotation(rotary: Any, kind: str | None) -> Callable[[Stream], Rotation]:
+    more = {} if kind is None else {"layer_type": kind}
+
     def rotation(stream: Stream) -> Rotation:
-        cos, sin = rotary(stream[:1], torch.arange(stream.shape[-2], device=stream.device)[None])
+        positions = torch.arange(stream.shape[-2], device=stream.device)[None]
+        cos, sin = rotary(stream[:1], positions, **more)
         return torch.stack((cos[0], sin[0]))
 
     return rotation
 
 
-def _rotated(heads: Heads, rotation: Rotation) -> Heads:
-    """Turn the first `d_rotary` numbers of each head by their position's angle, half against half."""
-    cos, sin = rotation[:, :, None]  # (pos, 1, d_rotary) each
-    turned, kept = heads[..., : cos.shape[-1]], heads[..., cos.shape[-1] :]
-    left, right = turned.chunk(2, dim=-1)
-    turned = turned * cos + torch.cat((-right, left), dim=-1) * sin
-    return torch.cat((turned, kept), dim=-1) if kept.shape[-1] else turned
+def _adjacent_rotation(table: torch.Tensor) -> Callable[[Stream], Rotation]:
+    """GPT-J keeps a table of sines beside cosines, one for each pair of neighbours."""
+
+    def rotation(stream: Stream) -> Rotation:
+        sin, cos = table[: stream.shape[-2]].to(stream).repeat_interleave(2, -1).chunk(2, -1)
+        return torch.stack((cos, sin))
+
+    return rotation

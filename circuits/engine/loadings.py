@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 from jaxtyping import Bool, Float
 
-from circuits.engine.layout import Block, Layout
+from circuits.engine.block import Norm
+from circuits.engine.layout import Layout
 from circuits.engine.rows import Cache, Direction, Row
 from circuits.engine.runs import Runs
 from circuits.errors import ModelError
@@ -54,30 +55,19 @@ def _gradients(runs: Runs, layout: Layout) -> list[Float[torch.Tensor, "input po
         stream = stored.layers[0].pre.clone()
         handles = []
         for block, layer in zip(layout.blocks, stored.layers, strict=True):
-            z = torch.einsum("ihqk,ikhd->iqhd", layer.pattern.clone(), _values(layout, block, stream))
+            value = block.split_side(block.v(block.norm1.frozen(stream)), "value", None)
+            z = torch.einsum("ihqk,ikhd->iqhd", layer.pattern.clone(), value)
             z = z if z.requires_grad else z.requires_grad_()
             handles.append(z)
-            written = block.write(z.flatten(-2))
+            written = _frozen(block.attention_norm, block.o(z.flatten(-2)))
             middle = stream if layout.parallel else stream + written
-            stream = stream + written + block.mlp(_frozen_norm(block.norm2, middle))
-        top = _frozen_norm(layout.final_norm, stream[:, -1:])
-        logits = torch.nn.functional.linear(top, layout.unembed, layout.unembed_bias)
+            stream = stream + written + _frozen(block.mlp_norm, block.mlp(block.norm2.frozen(middle)))
+        logits = layout.output(layout.final_norm.frozen(stream[:, -1:]))
         return list(torch.autograd.grad(runs.read(logits).sum(), handles))
 
 
-def _values(layout: Layout, block: Block, stream: torch.Tensor) -> torch.Tensor:
-    values = block.v(_frozen_norm(block.norm1, stream))
-    return layout.spread(values.unflatten(-1, (-1, layout.d_head)))
-
-
-def _frozen_norm(norm: Any, stream: torch.Tensor) -> torch.Tensor:
-    """The norm with its scale held at the value it has here, so that it is linear in the stream."""
-    centred = stream - stream.mean(-1, keepdim=True) if isinstance(norm, torch.nn.LayerNorm) else stream
-    eps: Any = getattr(norm, "eps", None) or norm.variance_epsilon
-    scale = (centred.detach().pow(2).mean(-1, keepdim=True) + eps).rsqrt()
-    scaled: torch.Tensor = centred * scale * norm.weight
-    bias: torch.Tensor | None = getattr(norm, "bias", None)
-    return scaled if bias is None else scaled + bias
+def _frozen(norm: Norm | None, written: torch.Tensor) -> torch.Tensor:
+    return written if norm is None else norm.frozen(written)
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,7 @@ class Runs:
         fresh = [row for row in rows if row not in early]
         top = carry(self.layout, base.cache, new, fresh, **how)
         if self.early is not None and len(fresh) < len(rows):
-            number = {row: len(early) + index for index, row in enumerate(fresh)} | early
+            number = {**early, **{row: len(early) + index for index, row in enumerate(fresh)}}
             top = torch.cat((self.early.top, top), 1)[:, [number[row] for row in rows]]
         return self.read_stream(top)
 
@@ -255,9 +255,7 @@ class Runs:
         wanted = torch.tensor(
             self.per_input([pair.metric.reads for pair in self.pairs]), device=top.device
         )  # (input, 2)
-        logits = torch.einsum("ird,ivd->irv", self.layout.final_norm(top), self.layout.unembed[wanted])
-        bias = self.layout.unembed_bias
-        logits = logits if bias is None else logits + bias[wanted][:, None]
+        logits = self.layout.logits_of(top, wanted)
         return logits[..., 0] - logits[..., 1]
 
     def read(self, logits: Float[torch.Tensor, "input row vocab"]) -> Float[torch.Tensor, "input row"]:
