@@ -4,14 +4,22 @@ line and exits 1.
 CircuitsError
 ├── ModelError     a model that cannot be found, read, trusted or edited
 ├── PromptError    a prompt, pair, position, answer or metric that does not fit
-│   └── NoPairError    a task of which a model can be asked nothing
+│   ├── NoPairError    a task of which a model can be asked nothing
+│   └── KeywordError   a keyword that a function does not have
 ├── EdgeError      a head or edge that does not exist in this model or prompt
 └── FileError      a result or output folder that cannot be read or written
 """
 
 from __future__ import annotations
 
-from typing import Final
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LONGEST: Final = 4000  # characters of a message; of a longer one the middle is left out
 
@@ -47,9 +55,29 @@ class NoPairError(PromptError):
     """A task has no pair that a model's tokenizer cuts evenly and that the model gets right."""
 
 
+class KeywordError(PromptError, TypeError):
+    """A function was called with a keyword that it does not have."""
+
+
 class EdgeError(CircuitsError):
     """A head or an edge does not exist in this model or prompt."""
 
 
 class FileError(CircuitsError):
     """A result or an output folder cannot be read or written."""
+
+
+def names_its_keywords(function: Callable[P, T]) -> Callable[P, T]:
+    """Answer a keyword that the function does not have with those that it has."""
+    known = list(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def called(*args: P.args, **named: P.kwargs) -> T:
+        for name in named:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise KeywordError(f"{function.__name__} has no {name!r}; it has {', '.join(known)}{hint}")
+        return function(*args, **named)
+
+    return called

@@ -160,7 +160,7 @@ def by_hand(runs: Runs, edges: list[Edge], direction: Direction) -> float:
     with model.hooked(hooks), torch.no_grad():
         patched = model.forward(base.tokens[:1])[0, -1].log_softmax(-1)[pair.metric.answer]
     clean, counter = (
-        float(side.logits[0].log_softmax(-1)[pair.metric.answer])
+        float(side.logits[0, -1].log_softmax(-1)[pair.metric.answer])
         for side in (runs.clean, runs.counterfactual)
     )
     return (float(patched) - counter if direction == "restore" else clean - float(patched)) / (

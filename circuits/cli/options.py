@@ -109,6 +109,11 @@ def to_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     return pairs or None
 
 
+def if_any(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
+    """What was given, or None where nothing was."""
+    return values or None
+
+
 def to_groups(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, list[str]]:
     """`--group brackets=4,6` as names with their positions."""
     pairs = to_pairs(ctx, param, values) or {}
@@ -124,8 +129,8 @@ class PairOptions:
 
     swap: dict[str, str] | None
     counterfactual: str | None
-    answer: str | None
-    foil: str | None
+    answer: tuple[str, ...] | None
+    foil: tuple[str, ...] | None
     metric: Any
     share: float
     seed: int
@@ -187,15 +192,16 @@ QUERY: Final = option("--query", type=text, help="The position that reads, by de
 _SHARE: Final = "The share that the carriers must reach."
 SHARED: Final = option("--share", type=SHARE_RANGE, default=SHARE, help=_SHARE)
 SEED: Final = option("--seed", type=int, default=0, help="For noise and random heads.")
-_SWAP: Final = "Another word in its place; repeatable."
-_FOIL: Final = "The wrong next token, by default what it says on the counterfactual."
+_SWAP: Final = "Another word in its place, or 9=NEW for one position; repeatable."
+_ANSWER: Final = "The right next token, by default what the model says; repeatable, then any of them counts."
+_FOIL: Final = "The wrong next token, by default what it says on the counterfactual; repeatable."
 _METRIC: Final = "logit_diff (answer against foil), logprob or kl."
 _METRICS: Final = click.Choice(["logit_diff", "logprob", "kl"])
 PAIR: Final = together(
     option("--swap", type=text, multiple=True, callback=to_pairs, metavar="OLD=NEW", help=_SWAP),
     option("--counterfactual", type=text, help="The whole counterfactual, instead of --swap."),
-    option("--answer", type=text, help="The right next token, by default what the model says."),
-    option("--foil", type=text, help=_FOIL),
+    option("--answer", type=text, multiple=True, callback=if_any, help=_ANSWER),
+    option("--foil", type=text, multiple=True, callback=if_any, help=_FOIL),
     option("--metric", type=_METRICS, metavar="NAME", help=_METRIC),
     SHARED,
     SEED,

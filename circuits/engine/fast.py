@@ -14,8 +14,8 @@ the base run and shared.
    (the residual stream, a knocked-out score) joins at its input. A row that differs from the base at `start`
    alone is *narrow*: the MLP of its layer and the projections of the next run for that one position. One
    attention later it is wide.
-4. The metric is read at the last position, so above the attention of the last block only that position is
-   computed.
+4. The metric is read at the last position (of an answer of several tokens: at the last few, the `tail`), so
+   above the attention of the last block only those positions are computed.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class WholeRun:
     start: int = 0
     ahead: Cache | None = None
     taken: Taken | None = None
+    tail: int = 1
 
     def __post_init__(self) -> None:
         self.length, self.last = self.cache.final.shape[1], len(self.layout.blocks) - 1
@@ -125,7 +126,7 @@ class WholeRun:
         if self.taken is not None:
             row, column = self.taken.query - self.start, self.taken.key
             z[:, row] += self.taken.change(layer, pattern[:, :, row, column], value[:, :, column])
-        z = z[:, -1:] if layer == self.last else z
+        z = z[:, -self.tail :] if layer == self.last else z
         final = self.cache.final  # stands for what attention and MLP will write, until they have
         read = self._whole(pattern, "pattern", 2), value, self._whole(z, "z")
         self.cache.layers = (*self.cache.layers, Layer(final, *read, final, final, query=query, key=key))
@@ -163,14 +164,15 @@ def carry(
     budget: int,
     behind: Sequence[WholeRun] = (),
     taken: Taken | None = None,
-) -> Float[torch.Tensor, "input row d_model"]:
-    """The stream of every row at the last position above the last layer, at most `budget` bytes of rows at a
-    time. What is `taken` holds in all rows.
+    tail: int = 1,
+) -> Float[torch.Tensor, "input row read d_model"]:
+    """The stream of every row at the last `tail` positions above the last layer, at most `budget` bytes of
+    rows at a time. What is `taken` holds in all rows.
 
     Where the runs that the rows read are still to be made, they are `behind`: the first rows climb behind
     them, so that each matrix is read once for both.
     """
-    top = base.final.new_empty(len(base.final), len(rows), base.final.shape[-1])
+    top = base.final.new_empty(len(base.final), len(rows), tail, base.final.shape[-1])
     leading = list(behind)
     for chunk in _chunks(layout, base, rows, budget):
         by_start: dict[int, list[int]] = defaultdict(list)
@@ -178,7 +180,7 @@ def carry(
             by_start[rows[index].first_position].append(index)
         groups = by_start.values()
         streams = [
-            RowStream(layout, base, new, [rows[i] for i in group], knockout, taken) for group in groups
+            RowStream(layout, base, new, [rows[i] for i in group], knockout, taken, tail) for group in groups
         ]
         climb(layout, [*leading, *streams])
         leading = []
@@ -226,6 +228,7 @@ class RowStream:
     rows: Sequence[Row]
     knockout: bool
     taken: Taken | None
+    tail: int = 1
 
     def __post_init__(self) -> None:
         self.start, self.top_layer = self.rows[0].first_position, len(self.layout.blocks)
@@ -280,17 +283,17 @@ class RowStream:
             self._add(stream.add_(mlp), part.rows, narrow=part.narrow)
         self.parts, self.middle = [], []
 
-    def top(self) -> Float[torch.Tensor, "input row d_model"]:
-        """The last position of every row above the last block."""
+    def top(self) -> Float[torch.Tensor, "input row read d_model"]:
+        """The last positions of every row above the last block; those before `start` are the base run's."""
         self._join_early(self.top_layer)
-        top = self.wide.new_empty(self.inputs, len(self.rows), self.width)
-        top[:, self.wide_rows] = self.wide[:, :, -1]
+        top = _copies(self.base.final[:, -self.tail :], len(self.rows))
+        top[:, self.wide_rows, -self.wide.shape[2] :] = self.wide
         return top
 
     def _first(self, layer: int) -> int:
         """The first position that is still needed in the output of a layer: above the last block only the
-        last is read."""
-        return self.length - 1 if layer >= self.top_layer - 1 else self.start
+        tail is read."""
+        return max(self.start, self.length - self.tail) if layer >= self.top_layer - 1 else self.start
 
     def _table(self, layer: int, site: Site, rows: Sequence[int], first: int = -1) -> ChangeTable | None:
         """The changes of these rows, numbered by their order here, from `first` (or what is needed) on."""
@@ -313,7 +316,7 @@ class RowStream:
             self._set_residual(layer, self.wide, self.wide_rows, self.length - self.wide.shape[2])
         for narrow in (False, True):
             if rows := self.joining.pop((layer, False, narrow), []):
-                first = self.length - 1 if layer == self.top_layer else self.start
+                first = self._first(layer) if layer == self.top_layer else self.start
                 window = slice(first, self.start + 1 if narrow else None)
                 joined = _copies(self.base.pre(layer)[:, window], len(rows))
                 self._set_residual(layer, joined, rows, first)

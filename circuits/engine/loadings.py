@@ -62,7 +62,7 @@ def _gradients(runs: Runs, layout: Layout) -> list[Float[torch.Tensor, "input po
             written = _frozen(block.attention_norm, block.o(z.flatten(-2)))
             middle = stream if layout.parallel else stream + written
             stream = stream + written + _frozen(block.mlp_norm, block.mlp(block.norm2.frozen(middle)))
-        logits = layout.output(layout.final_norm.frozen(stream[:, -1:]))
+        logits = layout.output(layout.final_norm.frozen(stream[:, None, -runs.metric.tail :]))
         return list(torch.autograd.grad(runs.read(logits).sum(), handles))
 
 

@@ -31,8 +31,10 @@ SITES: Final = {
 }
 
 
-def run(model: Model, tokens: Tokens, noise: Noises) -> tuple[Cache, Float[torch.Tensor, "input vocab"]]:
-    """A whole run with everything kept, and its logits at the last position."""
+def run(
+    model: Model, tokens: Tokens, noise: Noises, *, tail: int = 1
+) -> tuple[Cache, Float[torch.Tensor, "input read vocab"]]:
+    """A whole run with everything kept, and its logits at the last positions."""
     kept: dict[str, torch.Tensor] = {}
 
     def keeping(name: str) -> Hook:
@@ -45,7 +47,7 @@ def run(model: Model, tokens: Tokens, noise: Noises) -> tuple[Cache, Float[torch
     wanted = [f"blocks.{layer}.{name}" for layer in layers for name in names]
     wanted.append(f"blocks.{model.n_layers - 1}.hook_resid_post")
     with model.hooked([*_noise_hook(noise), *map(keeping, wanted)]):
-        logits = model.forward(tokens)[:, -1]
+        logits = model.forward(tokens)[:, -tail:]
     if missing := [name for name in wanted if name not in kept]:
         raise RuntimeError(f"hooks that did not fire: {', '.join(missing)}")
     blocks = ({name: kept[f"blocks.{layer}.{name}"] for name in names} for layer in layers)
@@ -68,12 +70,15 @@ def carry(
     *,
     knockout: bool,
     budget: int,
-) -> Float[torch.Tensor, "input row vocab"]:
-    """The logits of every row at the last position, at most `budget` bytes of rows at a time."""
+    tail: int = 1,
+) -> Float[torch.Tensor, "input row read vocab"]:
+    """The logits of every row at the last positions, at most `budget` bytes of rows at a time."""
     inputs, length = tokens.shape
     numbers = inputs * length * (16 * model.d_model + 3 * model.n_heads * length + model.vocab_size)
     step = max(1, budget // (4 * numbers))
-    parts = [Patched(model, new, rows[start : start + step], knockout) for start in range(0, len(rows), step)]
+    parts = [
+        Patched(model, new, rows[start : start + step], knockout, tail) for start in range(0, len(rows), step)
+    ]
     return torch.cat([part.logits(tokens, noise) for part in parts], dim=1)
 
 
@@ -85,8 +90,9 @@ class Patched:
     new: NewValues
     rows: Sequence[Row]
     knockout: bool
+    tail: int = 1
 
-    def logits(self, tokens: Tokens, noise: Noises) -> Float[torch.Tensor, "input row vocab"]:
+    def logits(self, tokens: Tokens, noise: Noises) -> Float[torch.Tensor, "input row read vocab"]:
         changes: dict[tuple[int, Site], list[tuple[int, Change]]] = defaultdict(list)
         for index, row in enumerate(self.rows):
             for change in row.changes:
@@ -99,8 +105,8 @@ class Patched:
                 self._edge_hooks(layer, table) if site == "edge" else [self._site_hook(layer, site, table)]
             )
         with self.model.hooked(hooks):
-            logits = self.model.forward(repeat(tokens, "i t -> (i r) t", r=count))[:, -1]
-        return rearrange(logits, "(i r) v -> i r v", r=count)
+            logits = self.model.forward(repeat(tokens, "i t -> (i r) t", r=count))[:, -self.tail :]
+        return rearrange(logits, "(i r) t v -> i r t v", r=count)
 
     def _by_row(self, value: torch.Tensor) -> torch.Tensor:
         """(input·row, …) as (input, row, …), sharing memory."""

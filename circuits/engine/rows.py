@@ -124,8 +124,8 @@ class ChangeTable:
 class Layer:
     """One block of one run. Keys and values are spread over all heads, rotated where the model rotates.
 
-    Of the last block the fast path computes `z`, `attention` and `mlp` at the last position only; elsewhere,
-    where nothing can read them, they are NaN.
+    Of the last block the fast path computes `z`, `attention` and `mlp` only where the metric is read, at the
+    last position or the last few; elsewhere, where nothing can read them, they are NaN.
     """
 
     pre: Float[torch.Tensor, "input pos d_model"]
@@ -142,8 +142,8 @@ class Layer:
 
 @dataclass(slots=True)
 class Cache:
-    """One run: its blocks and what came out of the last (of the last block of all: at the last position, NaN
-    elsewhere)."""
+    """One run: its blocks and what came out of the last (of the last block of all: where the metric is read,
+    NaN elsewhere)."""
 
     layers: tuple[Layer, ...]
     final: Float[torch.Tensor, "input pos d_model"]

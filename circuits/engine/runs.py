@@ -9,6 +9,7 @@ from collections.abc import Mapping as MappingType
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from itertools import product
+from operator import add
 from typing import Any, Final, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -46,15 +47,18 @@ class Run:
     noise: Float[torch.Tensor, "input pos d_model"] | None
     cache: Cache
     output: (
-        Float[torch.Tensor, "input vocab"] | Callable[[torch.Tensor], torch.Tensor]
+        Float[torch.Tensor, "input read vocab"] | Callable[[torch.Tensor], torch.Tensor]
     )  # the logits, or the unembedding
+    tail: int = 1  # positions at which the metric is read
 
     @cached_property
     @torch.inference_mode()
-    def logits(self) -> Float[torch.Tensor, "input vocab"]:
-        """At the last position, computed when needed: most metrics read two of them, and the unembedding is
-        large."""
-        return self.output if isinstance(self.output, torch.Tensor) else self.output(self.cache.final[:, -1])
+    def logits(self) -> Float[torch.Tensor, "input read vocab"]:
+        """Where the metric is read, computed when needed: most metrics read two of them, and the unembedding
+        is large."""
+        if isinstance(self.output, torch.Tensor):
+            return self.output
+        return self.output(self.cache.final[:, -self.tail :])
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Early:
     the last block, to be read when they are asked for."""
 
     rows: MappingType[Row, int]
-    top: Float[torch.Tensor, "input row d_model"]
+    top: Float[torch.Tensor, "input row read d_model"]
 
 
 def every_head(model: Model) -> tuple[Head, ...]:
@@ -128,7 +132,7 @@ class Runs:
         single one)."""
         row = self._inputs[pair].start
         noisy = isinstance(self.pairs[pair].counterfactual, Noise)
-        return self.clean.logits[row], None if noisy else self.counterfactual.logits[row]
+        return self.clean.logits[row, -1], None if noisy else self.counterfactual.logits[row, -1]
 
     def effects(self, rows: Sequence[Row], *, direction: Direction = "swap") -> Effects:
         """The effect of every row on every pair, as a share of the pair's gap."""
@@ -193,12 +197,12 @@ class Runs:
 
     def reaching(self, row: Row, direction: Direction = "swap") -> Row:
         """The row without changes that cannot matter: those before the first difference, where both runs are
-        the same, and writes that the last position, where the metric is read, cannot read any more."""
+        the same, and writes that the positions where the metric is read cannot read any more."""
         first = self._first_difference if direction in ("swap", "restore") else 0
 
         def reaches(change: Change) -> bool:
             above = change.layer + (change.site != "residual")  # the first layer that can read it
-            read = change.position == self.length - 1 or above < self.model.n_layers
+            read = change.position >= self.length - self.metric.tail or above < self.model.n_layers
             return change.position >= first and read
 
         return Row(tuple(filter(reaches, row.changes)))
@@ -229,16 +233,16 @@ class Runs:
         """The metric of an unpatched side, draw by draw."""
         if self.layout is None or self.metric.reads is None:
             return self.read(side.logits[:, None])
-        return self.read_stream(side.cache.final[:, -1:])
+        return self.read_stream(side.cache.final[:, None, -self.metric.tail :])
 
     def _carry(self, rows: Sequence[Row], base: Run, new: NewValues, direction: Direction) -> Values:
-        how = {"knockout": direction == "knockout", "budget": self.budget}
+        how = {"knockout": direction == "knockout", "budget": self.budget, "tail": self.metric.tail}
         if self.layout is None:
             from circuits.engine import plain
 
             return self.read(plain.carry(self.model, base.tokens, base.noise, new, rows, **how))
         swapped = direction == "swap" and new.run is self.counterfactual.cache
-        early = self.early.rows if self.early is not None and swapped else {}
+        early = dict(self.early.rows) if self.early is not None and swapped else {}
         fresh = [row for row in rows if row not in early]
         top = carry(self.layout, base.cache, new, fresh, **how)
         if self.early is not None and len(fresh) < len(rows):
@@ -246,20 +250,22 @@ class Runs:
             top = torch.cat((self.early.top, top), 1)[:, [number[row] for row in rows]]
         return self.read_stream(top)
 
-    def read_stream(self, top: Float[torch.Tensor, "input row d_model"]) -> Float[torch.Tensor, "input row"]:
+    def read_stream(self, top: Float[torch.Tensor, "input row read d_model"]) -> Values:
         """The metric from the stream above the last block; of the vocabulary only what the metric needs."""
         assert self.layout is not None
         if self.metric.reads is None:
-            step = max(1, self.budget // (4 * self.model.vocab_size * len(top)))
+            step = max(1, self.budget // (4 * self.model.vocab_size * len(top) * self.metric.tail))
             return torch.cat([self.read(self.layout.logits(part)) for part in top.split(step, 1)], 1)
+        answers, foils = zip(*(pair.metric.reads or ((), ()) for pair in self.pairs), strict=True)
         wanted = torch.tensor(
-            self.per_input([pair.metric.reads for pair in self.pairs]), device=top.device
-        )  # (input, 2)
-        logits = self.layout.logits_of(top, wanted)
-        return logits[..., 0] - logits[..., 1]
+            self.per_input(list(map(add, _padded(answers), _padded(foils)))), device=top.device
+        )  # (input, answers and foils)
+        logits = self.layout.logits_of(top[:, :, -1], wanted).masked_fill((wanted < 0)[:, None], -torch.inf)
+        first_foil = max(map(len, answers))
+        return logits[..., :first_foil].logsumexp(-1) - logits[..., first_foil:].logsumexp(-1)
 
-    def read(self, logits: Float[torch.Tensor, "input row vocab"]) -> Float[torch.Tensor, "input row"]:
-        """The metric from the logits of the whole vocabulary at the last position."""
+    def read(self, logits: Float[torch.Tensor, "input row read vocab"]) -> Values:
+        """The metric from the logits of the whole vocabulary where it is read."""
         metrics = self.per_input([pair.metric for pair in self.pairs])
         clean = self.clean.logits if self.metric.kind == "kl" else [None] * len(metrics)
         each = zip(metrics, logits, clean, strict=True)
@@ -280,6 +286,12 @@ class Runs:
     def mean_over_draws(self, values: torch.Tensor) -> torch.Tensor:
         """(input, …) to (pair, …): a pair with noise is the mean of its draws."""
         return torch.stack([part.mean(0) for part in values.split([len(inputs) for inputs in self._inputs])])
+
+
+def _padded(tokens: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """As many tokens for each pair, -1 where it has no more."""
+    most = max(map(len, tokens))
+    return [(*own, *[-1] * (most - len(own))) for own in tokens]
 
 
 def draws_of(pair: Pair) -> int:
@@ -356,6 +368,10 @@ def _run(
     tokens = _stack([pair.clean.tokens for pair in inputs], model)
     others = [p.clean if isinstance(p.counterfactual, Noise) else p.counterfactual for p in inputs]
     sides = (tokens, None), (_stack([other.tokens for other in others], model), _noise(model, pairs))
+    tails = {pair.metric.tail for pair in pairs}
+    if len(tails) > 1:
+        raise PromptError("pairs that are run together have answers of the same number of tokens")
+    (tail,) = tails
     relatives = None if family is None else _stack([pair.clean.tokens for pair in family], model)
     layout = None if path == "plain" else _layout(model, tokens[:1])
     if path == "fast" and layout is None:
@@ -363,18 +379,23 @@ def _run(
     if layout is None:
         from circuits.engine import plain
 
-        clean, other = (Run(fed, noise, *plain.run(model, fed, noise)) for fed, noise in sides)
+        clean, other = (
+            Run(fed, noise, *plain.run(model, fed, noise, tail=tail), tail) for fed, noise in sides
+        )
         means = None if relatives is None else plain.run(model, relatives, None)[0]
         return Runs(model, tuple(pairs), clean, other, means, layout, budget)
-    clean, other = (Run(fed, noise, _embedded(layout, fed, noise), layout.logits) for fed, noise in sides)
+    begun = [(fed, noise, _embedded(layout, fed, noise)) for fed, noise in sides]
+    clean, other = (Run(*each, layout.logits, tail) for each in begun)
     means = None if relatives is None else _embedded(layout, relatives, None)
-    climbing = [WholeRun(layout, clean.cache)]
-    climbing.append(WholeRun(layout, other.cache, start=first_difference(pairs), ahead=clean.cache))
+    climbing = [WholeRun(layout, clean.cache, tail=tail)]
+    start = first_difference(pairs)
+    climbing.append(WholeRun(layout, other.cache, start, clean.cache, tail=tail))
     climbing += [] if means is None else [WholeRun(layout, means)]
     runs = Runs(model, tuple(pairs), clean, other, means, layout, budget)
     check_rows(rows, direction="swap", **runs.sizes)
     early = list(dict.fromkeys(row for row in map(runs.reaching, rows) if row.changes))
-    top = carry(layout, clean.cache, NewValues(other.cache), early, budget=budget, behind=climbing)
+    how = {"budget": budget, "behind": climbing, "tail": tail}
+    top = carry(layout, clean.cache, NewValues(other.cache), early, **how)
     return replace(runs, early=Early({row: number for number, row in enumerate(early)}, top))
 
 

@@ -133,10 +133,10 @@ def _behind_trunk(
     mask = mask.unflatten(1, (runs.model.n_layers, runs.model.n_heads)).to(runs.model.device)
     clean, other = runs.clean.cache, runs.counterfactual.cache
     trunk = Cache((), clean.layers[0].pre)
-    taken_now = Taken(mask, key, query, other)
-    run = WholeRun(runs.layout, trunk, start=query, ahead=clean, taken=taken_now)
+    tail, taken_now = runs.metric.tail, Taken(mask, key, query, other)
+    run = WholeRun(runs.layout, trunk, start=query, ahead=clean, taken=taken_now, tail=tail)
     rows = [mapping_row([head], key, query) for head in heads]
-    how = {"budget": runs.budget, "behind": [run], "taken": taken_now}
+    how = {"budget": runs.budget, "behind": [run], "taken": taken_now, "tail": tail}
     top = carry(runs.layout, trunk, NewValues(other), rows, **how)
     values = runs.mean_over_draws(runs.read_stream(top))  # (pair, head)
     return ((runs.values(runs.clean)[:, None] - values) / runs.gap[:, None]).T

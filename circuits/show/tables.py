@@ -179,7 +179,7 @@ def _question(circuit: Circuit) -> Section:
         ("metric", f"{metric_words(circuit, longest=80)}: {values}, gap {circuit.gap:z.2f}"),
         ("output", f"{visible(out.token)}, probability {out.probability:z.2f}, layer {out.layer}"),
     )
-    return Section(title, rows=rows)
+    return Section(title, tuple(f"Note: {visible(note, longest=400)}" for note in circuit.notes), rows=rows)
 
 
 def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:

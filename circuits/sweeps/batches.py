@@ -45,7 +45,8 @@ class TokenizedLine:
     @property
     def shape(self) -> tuple[Any, ...]:
         noisy = isinstance(self.question.counterfactual, Noise)
-        return len(self.question.clean), noisy, self.key, self.query, self.question.kind
+        answer = len(self.question.sequence)
+        return len(self.question.clean), noisy, self.key, self.query, self.question.kind, answer
 
 
 def measure_lines(

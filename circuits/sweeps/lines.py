@@ -34,8 +34,8 @@ class SweepQuestion:
     query: int | str = -1
     counterfactual: str | None = None
     swap: dict[str, str] | None = None
-    answer: str | None = None
-    foil: str | None = None
+    answer: str | list[str] | None = None
+    foil: str | list[str] | None = None
     metric: str | None = None
     id: int | str | None = None
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from circuits.engine import Runs, prepare
-from circuits.errors import ModelError, PromptError
+from circuits.errors import ModelError, PromptError, names_its_keywords
 from circuits.heads import Head
 from circuits.links import Progress, silent
 from circuits.models.load import as_model, load
-from circuits.prompts import MetricFunction, MetricKind, Pair, Wording, to_question
+from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_question
 from circuits.tracing import CARRIES, SHARE
 from circuits.tracing.mapping import measure_mapping, totals
 from circuits.tracing.records import Circuit, Mapping, Span
@@ -25,14 +25,15 @@ from circuits.tracing.spans import counterfactual_text, measure_span, span_of, t
 from circuits.tracing.trace import to_circuit
 
 
+@names_its_keywords
 def circuit(
     model: Any,
     text: str,
     *,
-    swap: dict[str, str] | None = None,
+    swap: Swap | None = None,
     counterfactual: str | None = None,
-    answer: str | None = None,
-    foil: str | None = None,
+    answer: Answer | None = None,
+    foil: Answer | None = None,
     metric: MetricKind | MetricFunction | None = None,
     groups: MappingType[str, Sequence[int | str]] | None = None,
     counterfactuals: MappingType[str, str] | None = None,

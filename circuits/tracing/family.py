@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,9 @@ from circuits.errors import PromptError
 from circuits.heads import Head
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
-from circuits.prompts import Pair
+from circuits.models.model import Model
+from circuits.prompts import Pair, Question, Wording, to_prompt, to_question
+from circuits.prompts.swaps import stands_in
 from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import SHARE, Mapping
 
@@ -70,7 +72,7 @@ class FamilyTrace:
 
 def trace_family(
     model: Any,
-    pairs: Sequence[Pair],
+    pairs: Sequence[Pair] | Sequence[Question],
     *,
     key: int | str,
     query: int | str = -1,
@@ -81,11 +83,10 @@ def trace_family(
     """Which heads carry the mapping on average over these pairs."""
     measured = as_model(model)
     if not pairs:
-        raise PromptError("a family needs at least one pair")
+        raise PromptError("a family needs at least one prompt or pair")
     ends = {pair.clean.ends(key, query) for pair in pairs}
     if len(ends) > 1:
-        differ = f"key and query stand at different positions in these pairs: {sorted(ends)}"
-        raise PromptError(f"{differ}; trace each group by itself")
+        raise PromptError(_apart(ends))
     (ends,) = ends
     runs = prepare(measured, pairs, rows=mapping_rows(every_head(measured), *ends))
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
@@ -94,7 +95,41 @@ def trace_family(
     rows += [mapping_row([head], *ends) for head in heads]
     total, joint, *single = bootstrap(runs.effects(rows).double().cpu().numpy(), seed=seed)
     ranked = sorted(zip(heads, single, strict=True), key=lambda item: (-item[1].mean, item[0]))
-    return FamilyTrace(measured.name, tuple(pairs), mapping, total, joint, tuple(ranked), share)
+    return FamilyTrace(measured.name, runs.pairs, mapping, total, joint, tuple(ranked), share)
+
+
+def trace_texts(
+    model: Model,
+    texts: Sequence[str],
+    counterfactuals: Sequence[str | None],
+    wording: Wording,
+    *,
+    key: int | str,
+    query: int | str = -1,
+    **how: Any,
+) -> FamilyTrace:
+    """The same for texts, each with its own counterfactual or with those words of the swap that it has."""
+    if isinstance(counterfactuals, str) or len(counterfactuals) != len(texts):
+        raise PromptError(
+            f"{len(texts)} texts need as many counterfactuals, in a list; or a swap for all of them"
+        )
+    ends = {to_prompt(model, text).ends(key, query) for text in texts}
+    if len(ends) > 1:
+        raise PromptError(_apart(ends))
+    questions, swap = [], wording.swap or {}
+    for text, other in zip(texts, counterfactuals, strict=True):
+        own = {old: new for old, new in swap.items() if stands_in(old, text)}
+        if swap and not own:
+            raise PromptError(f"no word of the swap stands in {text!r}; it has {', '.join(map(str, swap))}")
+        worded = replace(wording, counterfactual=other, swap=own, noise_at=next(iter(ends))[:1])
+        questions.append(to_question(model, text, worded))
+    ((first, last),) = ends
+    return trace_family(model, questions, key=first, query=last, **how)
+
+
+def _apart(ends: Iterable[tuple[int, int]]) -> str:
+    differ = f"key and query stand at different positions in these prompts: {sorted(ends)}"
+    return f"{differ}; trace each group by itself"
 
 
 def bootstrap(values: Each, *, seed: int = 0) -> list[Interval]:

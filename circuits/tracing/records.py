@@ -194,6 +194,7 @@ class Circuit:
     arrays: MappingType[str, np.ndarray] = field(
         compare=False, repr=False, hash=False
     )  # "patterns": (layer, head, query, key)
+    notes: tuple[str, ...] = ()  # what a reader must know before the numbers
 
     @property
     def gap(self) -> float:
@@ -228,9 +229,18 @@ class Circuit:
         carried = ", ".join(f"{mapping.key}→{mapping.query}" for mapping in self.mappings) or "none"
         raise PromptError(f"mapping {wanted[0]}→{wanted[1]} is not in this circuit; it has {carried}")
 
-    def carriers(self, key: Position = None, query: Position = None, *, share: float = SHARE) -> Heads:
-        """The heads that carry `share` of a mapping."""
-        return self.mapping(key, query).carriers(share)
+    def carriers(
+        self, key: Position | float = None, query: Position = None, *, share: float | None = None
+    ) -> Heads:
+        """The heads that carry `share` of a mapping; `carriers(0.9)` means the share, too, as no position is
+        a fraction."""
+        if isinstance(key, float) and query is None and share is None:
+            key, share = None, key
+        if isinstance(key, float):
+            raise PromptError(
+                f"{key} is no position; write carriers(share={key}), or carriers(5, 8, share=…)"
+            )
+        return self.mapping(key, query).carriers(SHARE if share is None else share)
 
     def heads(self, *, min_effect: float = 0.05) -> tuple[Head, ...]:
         """Every head that has at least this effect on some mapping, strongest first."""

@@ -14,12 +14,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from circuits.engine import Row, Runs, prepare
 from circuits.errors import PromptError
 from circuits.models.model import Model
-from circuits.prompts import Metric, Noise, Pair, Wording, to_question
+from circuits.prompts import Noise, Pair, Wording, to_question
 from circuits.tracing import CARRIES
 from circuits.tracing.records import Span
 
@@ -38,9 +39,12 @@ def span_of(
     word = pair.clean.words[positions[0]]
     name = (word.strip() or repr(word)) if label is None else label
     if text is not None:
-        return measure_span(
-            prepare(model, [to_question(model, pair.clean.text, Wording(text))]), name, positions
+        metric = pair.metric
+        wording = (
+            Wording(text, answer=metric.answer_text, metric="logprob") if metric.sequence else Wording(text)
         )
+        own = prepare(model, [to_question(model, pair.clean.text, wording)])
+        return measure_span(own, name, positions)
     passing = measure_span(runs, name, positions)
     if passing.effect >= CARRIES:
         return passing
@@ -119,5 +123,5 @@ def _own_pair(pair: Pair, positions: Sequence[int], *, seed: int) -> Pair:
 
 def _noisy(pair: Pair, positions: Sequence[int], seed: int) -> Pair:
     """Noise on these positions, read by the log-probability of the answer."""
-    metric = Metric("logprob", pair.metric.answer, pair.metric.answer_text)
+    metric = replace(pair.metric, kind="logprob", foil=None, foil_text=None, foils=(), function=None)
     return Pair(pair.clean, Noise(tuple(positions), seed=seed), metric)

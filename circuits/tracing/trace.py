@@ -17,12 +17,14 @@ import torch
 from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.select import mapping_rows
+from circuits.errors import PromptError, names_its_keywords
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
-from circuits.prompts import MetricFunction, MetricKind, Pair, Wording, to_prompt, to_question
+from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_prompt, to_question
 from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import SHARE, Circuit, Mapping, MeasuredModel, Output, Span, finite, sha256_of
 from circuits.tracing.spans import span_of
+from circuits.tracing.trust import notes_on
 
 if TYPE_CHECKING:
     from circuits.tracing.family import FamilyTrace
@@ -41,10 +43,10 @@ class Options(TypedDict, total=False):
 class TextOptions(Options, total=False):
     """What a trace of a text takes: how the question is worded, too."""
 
-    swap: dict[str, str] | None
-    counterfactual: str | None
-    answer: str | None
-    foil: str | None
+    swap: Swap | None
+    counterfactual: str | Sequence[str] | None
+    answer: Answer | None
+    foil: Answer | None
     metric: MetricKind | MetricFunction | None
 
 
@@ -57,18 +59,24 @@ def trace(
 ) -> Circuit: ...
 @overload
 def trace(
-    model: Any, text: Sequence[Pair], *, key: Position, query: Position = -1, **options: Unpack[Options]
+    model: Any,
+    text: list[Pair] | tuple[Pair, ...] | list[str] | tuple[str, ...],
+    *,
+    key: Position,
+    query: Position = -1,
+    **options: Unpack[TextOptions],
 ) -> FamilyTrace: ...
+@names_its_keywords
 def trace(
     model: Any,
-    text: str | Sequence[Pair],
+    text: str | list[Pair] | tuple[Pair, ...] | list[str] | tuple[str, ...],
     *,
     key: int | str,
     query: int | str = -1,
-    swap: dict[str, str] | None = None,
-    counterfactual: str | None = None,
-    answer: str | None = None,
-    foil: str | None = None,
+    swap: Swap | None = None,
+    counterfactual: str | Sequence[str] | None = None,
+    answer: Answer | None = None,
+    foil: Answer | None = None,
     metric: MetricKind | MetricFunction | None = None,
     share: float = SHARE,
     seed: int = 0,
@@ -76,14 +84,29 @@ def trace(
 ) -> Circuit | FamilyTrace:
     """Which heads carry the mapping from `key` to `query`, how much of it, and how sure that is.
 
-    `text` is a prompt; or a family of pairs of equal length, and then the answer is their mean with bootstrap
-    intervals.
+    `swap` replaces whole words (`{"large": "hot"}`) or tokens (`{5: "hot"}`). Of several answers any counts;
+    an answer of several tokens is measured by its log-probability (`metric="logprob"`).
+
+    `text` is a prompt; or a family of prompts or pairs of equal length, and then the answer is their mean
+    with bootstrap intervals. Each prompt of a family takes the words of the swap that it has, or the
+    counterfactual of its place in the list.
     """
     measured = as_model(model)
+    how = {"share": share, "seed": seed, "progress": progress}
     if not isinstance(text, str):
-        from circuits.tracing.family import trace_family
+        from circuits.tracing.family import trace_family, trace_texts
 
-        return trace_family(measured, text, key=key, query=query, share=share, seed=seed, progress=progress)
+        pairs = [each for each in text if isinstance(each, Pair)]
+        texts = [each for each in text if isinstance(each, str)]
+        if len(pairs) == len(text):
+            return trace_family(measured, pairs, key=key, query=query, **how)
+        if len(texts) != len(text):
+            raise PromptError("a family is a list of texts or a list of pairs, not both")
+        wording = Wording(None, swap, None, answer, foil, metric, seed)
+        others = [None] * len(texts) if counterfactual is None else counterfactual
+        return trace_texts(measured, texts, others, wording, key=key, query=query, **how)
+    if not (counterfactual is None or isinstance(counterfactual, str)):
+        raise PromptError("one prompt takes one counterfactual; give its text, not a list")
     ends = to_prompt(measured, text).ends(key, query)
     wording = Wording(counterfactual, swap, ends[:1], answer, foil, metric, seed)
     first = mapping_rows(every_head(measured), *ends)
@@ -105,7 +128,7 @@ def to_circuit(
     model, pair = runs.model, runs.pairs[0]
     patterns = torch.stack([layer.pattern[0] for layer in runs.clean.cache.layers]).float().cpu().numpy()
     arrays = {"patterns": patterns}
-    probabilities = runs.clean.logits[0].float().softmax(-1)
+    probabilities = runs.clean.logits[0, 0].float().softmax(-1)
     predicted = int(probabilities.argmax())
     word = model.spell(predicted)
     return Circuit(
@@ -135,6 +158,7 @@ def to_circuit(
         versions=tuple((name, _version(name)) for name in _PACKAGES),
         arrays_sha256=sha256_of(arrays),
         arrays=arrays,
+        notes=notes_on(runs, mappings),
     )
 
 

@@ -1,0 +1,220 @@
+"""Questions that used to mislead: each is refused, measured as it is meant, or answered with a warning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from circuits.engine import prepare
+from circuits.engine.select import mapping_rows
+from circuits.errors import CircuitsError, KeywordError, PromptError
+from circuits.models.load import load
+from circuits.models.model import Model
+from circuits.prompts import Noise, Pair, Wording, swap_words, to_pair, to_question
+from circuits.tracing.circuit import circuit
+from circuits.tracing.family import FamilyTrace
+from circuits.tracing.records import Circuit
+from circuits.tracing.trace import trace
+from circuits.tracing.trust import notes_on
+
+TEXT = 'The opposite of "large" is "'
+SWAP = {"large": "hot"}
+STORE = "When Mary and John went to the store, John gave a drink to"
+
+
+@pytest.fixture(scope="module")
+def mini() -> Model:
+    return load("mini")
+
+
+@pytest.fixture(scope="module")
+def asked(mini: Model) -> Circuit:
+    return trace(mini, TEXT, key="large", swap=SWAP)
+
+
+# An answer of several tokens
+
+
+def test_an_answer_of_several_tokens_is_refused_with_its_pieces(mini: Model) -> None:
+    with pytest.raises(PromptError, match=r"'small \"' is 2 tokens of mini \('small', '\"'\).*logprob"):
+        trace(mini, TEXT, key="large", swap=SWAP, answer='small "')
+    with pytest.raises(PromptError, match="is 2 tokens of mini"):
+        trace(mini, TEXT, key="large", swap=SWAP, answer="small", foil='cold "')
+
+
+def by_hand(model: Model, pair: Pair, tokens: tuple[int, ...]) -> float:
+    """The log-probability of each of the answer's tokens, given the prompt and those before it."""
+    start = len(tokens) - (len(pair.metric.sequence) - 1)
+    total = 0.0
+    for place, token in enumerate(pair.metric.sequence):
+        read = torch.tensor([tokens[: start + place]])
+        total += float(model.logits(read)[0, -1].log_softmax(-1)[token])
+    return total
+
+
+@pytest.mark.parametrize("path", ["fast", "plain"])
+def test_a_sequence_is_read_token_after_token(model: Model, path: Any) -> None:
+    pair = to_pair(model, TEXT, swap=SWAP, answer='small " .', metric="logprob")
+    assert len(pair.metric.sequence) == pair.metric.tail == 3
+    runs = prepare(model, [pair], path=path)
+    assert isinstance(pair.counterfactual, type(pair.clean))
+    for side, prompt in ((runs.clean, pair.clean), (runs.counterfactual, pair.counterfactual)):
+        assert float(runs.values(side)[0]) == pytest.approx(by_hand(model, pair, prompt.tokens), abs=1e-4)
+
+
+def test_effects_on_a_sequence_are_the_same_on_both_paths_from_every_query(model: Model) -> None:
+    pair = to_pair(model, TEXT, swap=SWAP, answer='small " .', metric="logprob")
+    fast, plain = (prepare(model, [pair], path=path) for path in ("fast", "plain"))
+    last = len(pair) - 1
+    key = pair.differs_at[0]
+    ends = [(key, last - 2), (key, last - 1), (key, last), (last - 1, last), (key - 2, key + 1)]
+    rows = [row for key, query in ends for row in mapping_rows(fast.heads, key, query)]
+    for direction in ("swap", "restore", "zero"):
+        mine, own = (runs.effects(rows, direction=direction) for runs in (fast, plain))
+        torch.testing.assert_close(mine, own, rtol=0, atol=2e-4)
+
+
+def test_a_trace_of_a_sequence_asks_of_the_prompt_as_given_and_survives_the_disk(
+    mini: Model, tmp_path: Path
+) -> None:
+    found = trace(mini, TEXT, key="large", swap=SWAP, answer='small " .', metric="logprob")
+    assert found.focus == (5, 8) and found.prompt.text == TEXT
+    assert found.prompt.words[9:] == ("small", '"') and len(found.metric.sequence) == 3
+    assert found.output.token == "small"
+    assert Circuit.load(found.save(tmp_path)) == found
+
+
+# Several answers
+
+
+def test_of_several_answers_any_counts(mini: Model) -> None:
+    pair = to_pair(mini, TEXT, swap=SWAP, answer=["small", "short"], foil=["cold", "poor", "dark"])
+    assert str(pair.metric) == "logit(small or short) − logit(cold or poor or dark)"
+    logits = mini.logits(torch.tensor([pair.clean.tokens]))[0, -1]
+    answers, foils = (logits[list(tokens)] for tokens in (pair.metric.answers, pair.metric.foils))
+    expected = float(answers.logsumexp(0) - foils.logsumexp(0))
+    for path in ("fast", "plain"):
+        runs = prepare(mini, [pair], path=path)
+        assert float(runs.values(runs.clean)[0]) == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(PromptError, match="answer and foil are both 'small'"):
+        to_pair(mini, TEXT, swap=SWAP, answer=["small", "short"], foil=["small", "poor"])
+
+
+def test_pairs_with_other_numbers_of_answers_run_together(mini: Model) -> None:
+    pairs = [
+        to_pair(mini, TEXT, swap=SWAP, answer=answer, foil=foil)
+        for answer, foil in (("small", ["cold", "poor"]), (["small", "short", "poor"], "cold"))
+    ]
+    together = prepare(mini, pairs).gap
+    alone = torch.cat([prepare(mini, [pair]).gap for pair in pairs])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-4)
+
+
+# Swaps
+
+
+def test_a_swap_replaces_whole_words_and_all_of_them() -> None:
+    assert swap_words("large, enlarge, large.", SWAP) == "hot, enlarge, hot."
+    with pytest.raises(PromptError, match=r"only inside other words.*one position"):
+        swap_words("an enlarged one", SWAP)
+    assert swap_words("猫が好き", {"猫": "犬"}) == "犬が好き"
+
+
+def test_a_number_swaps_one_position(mini: Model) -> None:
+    pair = to_pair(mini, STORE, swap={"10": "Mary"}, metric="logprob")
+    second = STORE.replace("store, John", "store, Mary")
+    assert pair.counterfactual.text == second and pair.differs_at == (10,)  # type: ignore[union-attr]
+    assert to_pair(mini, STORE, swap={10: "Mary"}, metric="logprob") == pair
+    both = to_pair(mini, STORE, swap={"John": "Anna"}, metric="logprob")
+    assert len(both.differs_at) == 2
+    with pytest.raises(PromptError, match="0…"):
+        to_pair(mini, STORE, swap={99: "Mary"})
+    with pytest.raises(PromptError, match="beginning of the sequence"):
+        to_pair(mini, STORE, swap={0: "Mary"})
+    with pytest.raises(PromptError, match="two swaps meet"):
+        to_pair(mini, STORE, swap={"John": "Anna", "10": "Mary"})
+
+
+# Notes
+
+
+def test_a_good_question_needs_no_note(asked: Circuit) -> None:
+    assert asked.notes == ()
+    assert "Note" not in str(asked)
+
+
+def test_without_a_counterfactual_the_record_says_what_was_used_and_what_is_better(mini: Model) -> None:
+    found = trace(mini, TEXT, key="large")
+    (note,) = [note for note in found.notes if "noise" in note]
+    assert isinstance(found.counterfactual, Noise)
+    assert "noise on large(5), read by logprob(small)" in note and "swap" in note
+    assert note.split(";")[0][:40] in str(found)
+
+
+def test_a_metric_on_the_wrong_side_is_said(mini: Model) -> None:
+    found = trace(mini, TEXT, key="large", swap=SWAP, answer="cold", foil="small")
+    assert any("prefers the foil 'small'" in note for note in found.notes)
+
+
+def test_a_tiny_gap_is_said(mini: Model) -> None:
+    found = trace(mini, STORE, key="drink", swap={"drink": "book"}, answer="Mary", foil="John")
+    assert any("small beside its two values" in note for note in found.notes)
+
+
+def test_the_plain_path_is_said(mini: Model) -> None:
+    runs = prepare(mini, [to_pair(mini, TEXT, swap=SWAP)], path="plain")
+    assert any("plain path" in note for note in notes_on(runs, []))
+
+
+def test_notes_are_kept_and_a_file_without_them_is_read(asked: Circuit, mini: Model, tmp_path: Path) -> None:
+    found = trace(mini, TEXT, key="large")
+    stored = found.save(tmp_path / "new")
+    assert Circuit.load(stored).notes == found.notes != ()
+    older = json.loads(asked.save(tmp_path / "old").read_text())
+    del older["notes"]
+    for name in ("answers", "foils", "sequence"):
+        del older["metric"][name]
+    (tmp_path / "old" / "circuit.json").write_text(json.dumps(older))
+    with pytest.warns(UserWarning, match="edited"):
+        assert Circuit.load(tmp_path / "old") == asked
+
+
+# Calls
+
+
+def test_a_list_of_texts_is_a_family(mini: Model) -> None:
+    words = {"large": "hot", "hot": "large", "rich": "hot"}
+    texts = [f'The opposite of "{word}" is "' for word in words]
+    found = trace(mini, texts, key=5, swap=words)
+    assert isinstance(found, FamilyTrace) and len(found.pairs) == 3
+    others = [f'The opposite of "{word}" is "' for word in words.values()]
+    assert trace(mini, texts, key=5, counterfactual=others).total == found.total
+    with pytest.raises(PromptError, match="as many counterfactuals"):
+        trace(mini, texts, key=5, counterfactual=others[:2])
+    with pytest.raises(PromptError, match="no word of the swap"):
+        trace(mini, texts, key=5, swap=SWAP)
+    with pytest.raises(PromptError, match="different positions"):
+        trace(mini, [TEXT, f"There {TEXT}"], key="large", swap=SWAP)
+
+
+@pytest.mark.parametrize("verb", [trace, circuit])
+def test_a_wrong_keyword_is_answered_with_the_right_ones(verb: Any) -> None:
+    with pytest.raises(KeywordError, match=r"no .swaps.; it has .*metric.*did you mean swap\?") as why:
+        verb("mini", TEXT, swaps=SWAP)
+    assert isinstance(why.value, CircuitsError) and isinstance(why.value, TypeError)
+
+
+def test_carriers_takes_a_share_in_first_place_too(asked: Circuit) -> None:
+    assert asked.carriers(0.5) == asked.carriers(share=0.5) == asked.mapping().carriers(0.5)
+    assert asked.carriers("large", -1) == asked.carriers()
+    with pytest.raises(PromptError, match=r"carriers\(share=0.5\)"):
+        asked.carriers(0.5, 8)
+
+
+def test_a_question_is_worded_without_running_the_model(mini: Model) -> None:
+    question = to_question(mini, TEXT, Wording(swap=SWAP, answer='small "', metric="logprob"))
+    assert len(question.sequence) == 2 and len(question.clean) == 10
