@@ -269,7 +269,7 @@ class RowStream:
     def write(self, layer: int, written: Tensors) -> Tensors:
         for part, own in zip(self.parts, written, strict=True):
             if table := self._table(layer, "attention", part.rows):
-                new = self.new.attention(layer, table.position)
+                new = self.new.values(layer, "attention", table)
                 own[:, table.row, table.position - self._first(layer)] = new
         self.middle = [part.stream + own for part, own in zip(self.parts, written, strict=True)]
         return [part.stream for part in self.parts] if self.layout.parallel else self.middle
@@ -279,7 +279,8 @@ class RowStream:
         for part, stream, mlp in zip(self.parts, self.middle, added, strict=True):
             if table := self._table(layer, "mlp", part.rows):
                 mlp = mlp.expand_as(stream).clone()
-                mlp[:, table.row, table.position - self._first(layer)] = self.new.mlp(layer, table.position)
+                new = self.new.values(layer, "mlp", table)
+                mlp[:, table.row, table.position - self._first(layer)] = new
             self._add(stream.add_(mlp), part.rows, narrow=part.narrow)
         self.parts, self.middle = [], []
 
@@ -324,7 +325,7 @@ class RowStream:
 
     def _set_residual(self, layer: int, stream: Rows, rows: Sequence[int], first: int) -> None:
         if table := self._table(layer, "residual", rows, first):
-            stream[:, table.row, table.position - first] = self.new.residual(layer, table.position)
+            stream[:, table.row, table.position - first] = self.new.values(layer, "residual", table)
 
     def _join_late(self, layer: int) -> list[Part]:
         """Rows whose first change is a write of this layer: the base run's stream plus the change."""
@@ -420,7 +421,7 @@ class RowStream:
 
     def _set_heads(self, layer: int, z: RowHeads, rows: Sequence[int]) -> None:
         if table := self._table(layer, "head", rows):
-            new = self.new.head(layer, table.head, table.position)
+            new = self.new.values(layer, "head", table)
             z[:, table.row, table.position - self._first(layer), table.head] = new
 
     def _message_now(

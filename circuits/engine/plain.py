@@ -118,13 +118,12 @@ class Patched:
         def set_heads(z: torch.Tensor, hook: Any) -> torch.Tensor:
             edited = z.clone()
             heads = self._by_row(edited.flatten(2)).unflatten(3, (self.model.n_heads, -1))
-            heads[:, table.row, table.position, table.head] = self.new.head(layer, table.head, table.position)
+            heads[:, table.row, table.position, table.head] = self.new.values(layer, site, table)
             return edited
 
         def set_stream(value: torch.Tensor, hook: Any) -> torch.Tensor:
             edited = value.clone()
-            read = {"attention": self.new.attention, "mlp": self.new.mlp, "residual": self.new.residual}
-            self._by_row(edited)[:, table.row, table.position] = read[site](layer, table.position)
+            self._by_row(edited)[:, table.row, table.position] = self.new.values(layer, site, table)
             return edited
 
         if site == "residual" and layer == self.model.n_layers:

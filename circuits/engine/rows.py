@@ -14,8 +14,8 @@ over a family of runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import torch
@@ -28,6 +28,7 @@ Direction = Literal["swap", "restore", "zero", "knockout", "mean"]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("swap", "restore", "zero", "knockout", "mean")
 Site = Literal["edge", "head", "attention", "mlp", "residual"]
 Indices = Int[torch.Tensor, " change"]
+Given = Mapping[Site, Float[torch.Tensor, "input value width"]]  # values handed over with rows
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,6 +40,7 @@ class Change:
     site: Site
     head: int = -1  # edges and heads
     key: int = -1  # edges
+    given: int = -1  # which of the values handed over with the rows to put there; -1: the direction's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +112,12 @@ class ChangeTable:
     position: Indices
     head: Indices
     key: Indices
+    given: Indices
 
     @classmethod
     def of(cls, changes: Sequence[tuple[int, Change]], device: torch.device) -> ChangeTable:
-        table = torch.tensor([(row, c.position, c.head, c.key) for row, c in changes], device=device)
-        return cls(*table.reshape(-1, 4).unbind(1))
+        listed = [(row, c.position, c.head, c.key, c.given) for row, c in changes]
+        return cls(*torch.tensor(listed, device=device).reshape(-1, 5).unbind(1))
 
 
 # What a run leaves behind
@@ -159,6 +162,7 @@ class NewValues:
 
     run: Cache
     reduced: Literal["mean", "zero"] | None = None
+    given: Given = field(default_factory=dict)
 
     def _reduced(self, values: torch.Tensor) -> torch.Tensor:
         if self.reduced is None:
@@ -171,16 +175,17 @@ class NewValues:
         stored = self.run.layers[layer]
         return self._reduced(stored.pattern[:, head, query, key, None] * stored.value[:, head, key])
 
-    def head(
-        self, layer: int, head: Indices, position: Indices
-    ) -> Float[torch.Tensor, "input change d_head"]:
-        return self._reduced(self.run.layers[layer].z[:, position, head])
-
-    def attention(self, layer: int, position: Indices) -> Float[torch.Tensor, "input change d_model"]:
-        return self._reduced(self.run.layers[layer].attention[:, position])
-
-    def mlp(self, layer: int, position: Indices) -> Float[torch.Tensor, "input change d_model"]:
-        return self._reduced(self.run.layers[layer].mlp[:, position])
-
-    def residual(self, layer: int, position: Indices) -> Float[torch.Tensor, "input change d_model"]:
-        return self._reduced(self.run.pre(layer)[:, position])
+    def values(
+        self, layer: int, site: Site, table: ChangeTable
+    ) -> Float[torch.Tensor, "input change width"]:
+        """What each change of a site puts there: the run's own value, or the one handed over for it."""
+        if site == "head":
+            own = self.run.layers[layer].z[:, table.position, table.head]
+        elif site == "residual":
+            own = self.run.pre(layer)[:, table.position]
+        else:
+            own = getattr(self.run.layers[layer], site)[:, table.position]
+        if site not in self.given:
+            return self._reduced(own)
+        handed = self.given[site][:, table.given.clamp(min=0)]
+        return torch.where((table.given >= 0)[:, None], handed, self._reduced(own))

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from circuits.engine.fast import WholeRun, carry, climb
 from circuits.engine.layout import Layout, read_layout
-from circuits.engine.rows import Cache, Change, ChangeTable, Direction, NewValues, Row, check_rows
+from circuits.engine.rows import Cache, Change, ChangeTable, Direction, Given, NewValues, Row, check_rows
 from circuits.errors import PromptError
 from circuits.heads import Head
 from circuits.models.model import Model
@@ -134,18 +134,23 @@ class Runs:
         noisy = isinstance(self.pairs[pair].counterfactual, Noise)
         return self.clean.logits[row, -1], None if noisy else self.counterfactual.logits[row, -1]
 
-    def effects(self, rows: Sequence[Row], *, direction: Direction = "swap") -> Effects:
-        """The effect of every row on every pair, as a share of the pair's gap."""
-        values = self.mean_over_draws(self.measure([Row(()), *rows], direction=direction))
+    def effects(
+        self, rows: Sequence[Row], *, direction: Direction = "swap", given: Given | None = None
+    ) -> Effects:
+        """The effect of every row on every pair, as a share of the pair's gap. `given` are the values that
+        changes of the rows name by number."""
+        values = self.mean_over_draws(self.measure([Row(()), *rows], direction=direction, given=given))
         change = values[:, :1] - values[:, 1:]
         return (change / (-self.gap if direction == "restore" else self.gap)[:, None]).T
 
     @torch.inference_mode()
-    def measure(self, rows: Sequence[Row], *, direction: Direction = "swap") -> Values:
+    def measure(
+        self, rows: Sequence[Row], *, direction: Direction = "swap", given: Given | None = None
+    ) -> Values:
         """The metric of every row on every input."""
         check_rows(rows, direction=direction, **self.sizes)
-        base = self.counterfactual if direction == "restore" else self.clean
-        new = self._new_values(direction)
+        base = self.base(direction)
+        new = replace(self.new_values(direction), given=given or {})
         kept = [self.reaching(self._with_absent(row, direction), direction) for row in rows]
         values = self._value(base).expand(-1, len(rows)).clone()
         changed = self._changed(kept, base, new, direction)
@@ -176,7 +181,11 @@ class Runs:
 
     # How a direction reads
 
-    def _new_values(self, direction: Direction) -> NewValues:
+    def base(self, direction: Direction) -> Run:
+        """The run that a direction starts from."""
+        return self.counterfactual if direction == "restore" else self.clean
+
+    def new_values(self, direction: Direction) -> NewValues:
         if direction == "mean":
             if self.family is None:
                 raise PromptError("direction 'mean' needs a family of one length: prepare(..., family=pairs)")

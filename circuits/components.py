@@ -1,0 +1,192 @@
+"""What writes into the residual stream, what reads from it, and the wires between: their spoken names.
+
+- A component writes: `embed`, a head `L4H4`, an MLP `M3`.
+- A reader sees the stream: a head's `L5H1.query`, `L5H1.key`, `L5H1.value`, an MLP `M3`, or the `logits`.
+- A wire is one writer seen by one reader, at one position or at all of them (then it is what EAP, ACDC and
+  MIB call an edge). A position stands behind `@`. Of a head's key and value sides two positions are named:
+  the key where the writer stands and the query at which the head reads: `M3@9→L4H4@13.value`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from circuits.errors import EdgeError
+from circuits.heads import Head, by_name
+
+Side = Literal["query", "key", "value"]
+SIDES: Final[tuple[Side, ...]] = ("query", "key", "value")
+ComponentKind = Literal["embed", "head", "mlp"]
+ReaderKind = Literal["query", "key", "value", "mlp", "logits"]
+_MLP: Final = re.compile(r"m(?:lp)?(\d{1,9})", re.IGNORECASE | re.ASCII)
+_PLACE: Final = re.compile(r"(?P<name>[^@]+?)(?:@(?P<position>\d{1,9}))?", re.ASCII)
+_EAP_SIDES: Final = {"q": "query", "k": "key", "v": "value"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Component:
+    """Something that writes into the residual stream."""
+
+    layer: int  # -1 for the embedding: below all layers
+    kind: ComponentKind
+    index: int = -1  # of a head in its layer
+
+    def __str__(self) -> str:
+        if self.kind == "embed":
+            return "embed"
+        return f"M{self.layer}" if self.kind == "mlp" else f"L{self.layer}H{self.index}"
+
+    @classmethod
+    def of(cls, head: Head) -> Component:
+        return cls(head.layer, "head", head.index)
+
+    @property
+    def head(self) -> Head:
+        """The head that it is."""
+        if self.kind != "head":
+            raise EdgeError(f"{self} is not a head; heads are named like L4H4")
+        return Head(self.layer, self.index)
+
+    @classmethod
+    def parse(cls, name: str | Component | Head) -> Component:
+        """Read `embed`, `L4H4`, `M3`, and the names of EAP: `input`, `a4.h4`, `m3`."""
+        if isinstance(name, Component):
+            return name
+        if isinstance(name, Head):
+            return cls.of(name)
+        bare = name.strip()
+        if bare.lower() in ("embed", "input"):
+            return EMBED
+        if match := _MLP.fullmatch(bare):
+            return cls(int(match[1]), "mlp")
+        try:
+            return cls.of(Head.parse(bare))
+        except EdgeError:
+            message = f"{name!r} is not a component; there are embed, heads such as L4H4 and MLPs such as M3"
+            raise EdgeError(message) from None
+
+    __get_pydantic_core_schema__ = classmethod(by_name)
+
+
+EMBED: Final = Component(-1, "embed")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reader:
+    """Something that reads the residual stream: one side of a head, an MLP, or the logits."""
+
+    layer: int  # of the logits: the number of layers
+    kind: ReaderKind
+    index: int = -1  # of a head in its layer
+
+    def __str__(self) -> str:
+        if self.kind == "logits":
+            return "logits"
+        return f"M{self.layer}" if self.kind == "mlp" else f"L{self.layer}H{self.index}.{self.kind}"
+
+    @property
+    def component(self) -> Component | None:
+        """What reads, as a writer; None for the logits."""
+        if self.kind == "logits":
+            return None
+        return Component(self.layer, "mlp") if self.kind == "mlp" else Component(self.layer, "head", self.index)
+
+    def sees(self, writer: Component, *, parallel: bool) -> bool:
+        """Whether a writer stands below this reader. The MLP of a block that is not parallel reads its own
+        block's heads."""
+        if self.kind == "mlp" and writer.kind == "head" and not parallel:
+            return writer.layer <= self.layer
+        return writer.layer < self.layer
+
+    @classmethod
+    def parse(cls, name: str | Reader, *, layers: int) -> Reader:
+        """Read `L5H1.query`, `M3`, `logits`, and the names of EAP: `a5.h1<q>`, `m3`."""
+        if isinstance(name, Reader):
+            return name
+        bare = name.strip()
+        if bare.lower() == "logits":
+            return cls(layers, "logits")
+        if match := re.fullmatch(r"(.+)<([qkv])>", bare):
+            bare = f"{match[1]}.{_EAP_SIDES[match[2]]}"
+        owner, _, side = bare.rpartition(".")
+        if side in SIDES:
+            head = Head.parse(owner)
+            return cls(head.layer, side, head.index)
+        if match := _MLP.fullmatch(bare):
+            return cls(int(match[1]), "mlp")
+        allowed = "L5H1.query (or .key, .value), M3 and logits"
+        raise EdgeError(f"{name!r} is not a reader; readers are named like {allowed}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Wire:
+    """One writer, seen by one reader. Without positions: at all of them together."""
+
+    writer: Component
+    reader: Reader
+    position: int | None = None  # where the writer's output stands
+    query: int | None = None  # of a head's key and value sides: at which query the head reads
+
+    def __post_init__(self) -> None:
+        sided = self.reader.kind in ("key", "value")
+        if self.query is not None and not sided:
+            raise EdgeError(f"{self.reader} reads where its writer stands: a query belongs to key and value sides")
+        if self.position is not None and self.query is not None and self.position > self.query:
+            raise EdgeError(f"{self} runs backwards: a query reads keys at or before itself")
+
+    def __str__(self) -> str:
+        written = "" if self.position is None else f"@{self.position}"
+        reader = str(self.reader)
+        if self.reader.kind in SIDES:
+            at = self.position if self.reader.kind == "query" else self.query
+            owner, _, side = reader.rpartition(".")
+            reader = f"{owner}.{side}" if at is None else f"{owner}@{at}.{side}"
+        return f"{self.writer}{written}→{reader}"
+
+    @classmethod
+    def parse(cls, name: str | Wire, *, layers: int) -> Wire:
+        """Read `L4H4@13→L5H1.query`, `M3@9→L4H4@13.value`, `M5→logits`, and EAP's `a9.h9->a10.h0<q>`."""
+        if isinstance(name, Wire):
+            return name
+        writer, arrow, reader = name.replace("->", "→").partition("→")
+        if not arrow:
+            raise EdgeError(f"{name!r} is not a wire; write it as L4H4@13→L5H1.query or M3@9→L4H4@13.value")
+        written = _PLACE.fullmatch(writer.strip())
+        at = re.search(r"@(\d{1,9})", reader)
+        seen = Reader.parse(re.sub(r"@\d{1,9}", "", reader), layers=layers)
+        if written is None:
+            raise EdgeError(f"{writer!r} is not a writer; write it as M3, or M3@9 at a position")
+        position = None if written["position"] is None else int(written["position"])
+        query = int(at[1]) if at and seen.kind in ("key", "value") else None
+        if at and query is None and position != int(at[1]):
+            raise EdgeError(f"{name!r} names two positions, but {seen} reads where its writer stands")
+        return cls(Component.parse(written["name"]), seen, position, query)
+
+
+def components(*, layers: int, heads: int) -> tuple[Component, ...]:
+    """Every writer of a model, from the embedding up; in a layer its heads and then its MLP."""
+    listed = [EMBED]
+    for layer in range(layers):
+        listed += [Component(layer, "head", head) for head in range(heads)] + [Component(layer, "mlp")]
+    return tuple(listed)
+
+
+def readers(*, layers: int, heads: int) -> tuple[Reader, ...]:
+    """Every reader of a model, from the lowest heads up to the logits."""
+    listed = []
+    for layer in range(layers):
+        listed += [Reader(layer, side, head) for head in range(heads) for side in SIDES] + [Reader(layer, "mlp")]
+    return (*listed, Reader(layers, "logits"))
+
+
+def component_edges(*, layers: int, heads: int, parallel: bool = False) -> tuple[Wire, ...]:
+    """Every wire over all positions together: 32,491 in GPT-2 small, query, key and value told apart."""
+    writers = components(layers=layers, heads=heads)
+    return tuple(
+        Wire(writer, reader)
+        for reader in readers(layers=layers, heads=heads)
+        for writer in writers
+        if reader.sees(writer, parallel=parallel)
+    )
