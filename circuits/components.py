@@ -1,6 +1,6 @@
 """What writes into the residual stream, what reads from it, and the wires between: their spoken names.
 
-- A component writes: `embed`, a head `L4H4`, an MLP `M3`.
+- A component writes: `embed`, a head `L4H4`, an MLP `M3`. `all` stands for everything below a reader.
 - A reader sees the stream: a head's `L5H1.query`, `L5H1.key`, `L5H1.value`, an MLP `M3`, or the `logits`.
 - A wire is one writer seen by one reader, at one position or at all of them (then it is what EAP, ACDC and
   MIB call an edge). A position stands behind `@`. Of a head's key and value sides two positions are named:
@@ -18,7 +18,7 @@ from circuits.heads import Head, by_name
 
 Side = Literal["query", "key", "value"]
 SIDES: Final[tuple[Side, ...]] = ("query", "key", "value")
-ComponentKind = Literal["embed", "head", "mlp"]
+ComponentKind = Literal["embed", "head", "mlp", "all"]
 ReaderKind = Literal["query", "key", "value", "mlp", "logits"]
 _MLP: Final = re.compile(r"m(?:lp)?(\d{1,9})", re.IGNORECASE | re.ASCII)
 _PLACE: Final = re.compile(r"(?P<name>[^@]+?)(?:@(?P<position>\d{1,9}))?", re.ASCII)
@@ -34,8 +34,8 @@ class Component:
     index: int = -1  # of a head in its layer
 
     def __str__(self) -> str:
-        if self.kind == "embed":
-            return "embed"
+        if self.kind in ("embed", "all"):
+            return self.kind
         return f"M{self.layer}" if self.kind == "mlp" else f"L{self.layer}H{self.index}"
 
     @classmethod
@@ -57,8 +57,8 @@ class Component:
         if isinstance(name, Head):
             return cls.of(name)
         bare = name.strip()
-        if bare.lower() in ("embed", "input"):
-            return EMBED
+        if bare.lower() in ("embed", "input", "all"):
+            return ALL if bare.lower() == "all" else EMBED
         if match := _MLP.fullmatch(bare):
             return cls(int(match[1]), "mlp")
         try:
@@ -71,6 +71,7 @@ class Component:
 
 
 EMBED: Final = Component(-1, "embed")
+ALL: Final = Component(-1, "all")  # the whole stream below a reader: its side
 
 
 @dataclass(frozen=True, slots=True, order=True)

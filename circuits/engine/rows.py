@@ -164,7 +164,7 @@ class NewValues:
     reduced: Literal["mean", "zero"] | None = None
     given: Given = field(default_factory=dict)
 
-    def _reduced(self, values: torch.Tensor) -> torch.Tensor:
+    def reduce(self, values: torch.Tensor) -> torch.Tensor:
         if self.reduced is None:
             return values
         return values.mean(0, keepdim=True) if self.reduced == "mean" else torch.zeros_like(values)
@@ -173,7 +173,7 @@ class NewValues:
         self, layer: int, head: Indices, key: Indices, query: Indices
     ) -> Float[torch.Tensor, "input change d_head"]:
         stored = self.run.layers[layer]
-        return self._reduced(stored.pattern[:, head, query, key, None] * stored.value[:, head, key])
+        return self.reduce(stored.pattern[:, head, query, key, None] * stored.value[:, head, key])
 
     def values(
         self, layer: int, site: Site, table: ChangeTable
@@ -186,6 +186,6 @@ class NewValues:
         else:
             own = getattr(self.run.layers[layer], site)[:, table.position]
         if site not in self.given:
-            return self._reduced(own)
+            return self.reduce(own)
         handed = self.given[site][:, table.given.clamp(min=0)]
-        return torch.where((table.given >= 0)[:, None], handed, self._reduced(own))
+        return torch.where((table.given >= 0)[:, None], handed, self.reduce(own))

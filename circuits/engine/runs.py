@@ -115,7 +115,7 @@ class Runs:
         return every_head(self.model)
 
     @cached_property
-    def _first_difference(self) -> int:
+    def first_difference(self) -> int:
         return first_difference(self.pairs)
 
     @torch.inference_mode()
@@ -207,7 +207,7 @@ class Runs:
     def reaching(self, row: Row, direction: Direction = "swap") -> Row:
         """The row without changes that cannot matter: those before the first difference, where both runs are
         the same, and writes that the positions where the metric is read cannot read any more."""
-        first = self._first_difference if direction in ("swap", "restore") else 0
+        first = self.first_difference if direction in ("swap", "restore") else 0
 
         def reaches(change: Change) -> bool:
             above = change.layer + (change.site != "residual")  # the first layer that can read it

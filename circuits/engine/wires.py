@@ -1,0 +1,256 @@
+"""Wires: the effect of one writer on one reader, each in a run of its own.
+
+1. A wire's reader alone sees its stream plus what the writer would add in the other run, less what it adds in
+   this one. Norm, projection and attention are computed anew from that, once, below the rows.
+2. What comes of it is a new output of one head or MLP. That is a row (`engine.rows`), with the output handed
+   over as a value; the engine carries it up with all others.
+3. Wires that share layer, positions and query are computed together: their writers are a batch, and of a layer
+   one projection serves all heads and sides.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import torch
+from jaxtyping import Float
+
+from circuits.components import ALL, SIDES, Component, Reader, Wire
+from circuits.engine.parts import FastParts, Parts, PlainParts, Positions
+from circuits.engine.rows import Cache, Change, Direction, Given, Row
+from circuits.engine.runs import Runs
+from circuits.errors import EdgeError
+
+WIRED: Final = ("swap", "restore", "zero", "mean")  # the directions that a wire can take
+Outputs = Float[torch.Tensor, "input writer pos d_model"]
+WireEffects = Float[torch.Tensor, "wire pair"]
+Watched = tuple[int, int]  # key, query
+_Group = tuple[int, bool, int | None, int | None]  # layer, whether an MLP, position, query
+
+
+def parts_of(runs: Runs) -> Parts:
+    """The parts of the model's blocks, by the path of these runs."""
+    if runs.layout is None:
+        return PlainParts(runs.model, runs.length, runs.budget)
+    return FastParts(runs.layout, runs.layout.rotation_from(runs.clean.cache.final, 0))
+
+
+def check_wires(runs: Runs, wires: Sequence[Wire], direction: Direction, *, parallel: bool) -> None:
+    """Refuse, before anything runs, a wire that does not exist in this model and prompt."""
+    if direction not in WIRED:
+        raise EdgeError(f"{direction} means nothing for a wire; there are {', '.join(WIRED)}")
+    layers, heads, length = runs.model.n_layers, runs.model.n_heads, runs.length
+    for wire in wires:
+        writer, reader = wire.writer, wire.reader
+        for part in (writer, reader):
+            beyond = part.layer >= layers + (part is reader and reader.kind == "logits")
+            if beyond or part.index >= heads:
+                last = f"L0H0…L{layers - 1}H{heads - 1} and M0…M{layers - 1}"
+                raise EdgeError(f"no {part} in this model, which has {last}")
+        if not reader.sees(writer, parallel=parallel):
+            raise EdgeError(f"{wire} runs downwards: {writer} does not stand below {reader}")
+        named = [position for position in (wire.position, wire.query) if position is not None]
+        if any(position >= length for position in named):
+            raise EdgeError(f"{wire} lies outside the prompt, which has 0…{length - 1}")
+        if reader.kind == "logits" and wire.position not in (None, length - 1):
+            raise EdgeError(f"{wire}: the logits are read at the last position, {length - 1}")
+    if runs.absent:
+        raise EdgeError("wires are measured in the whole model, not in one without some of its heads")
+
+
+@torch.inference_mode()
+def wire_effects(
+    runs: Runs,
+    wires: Sequence[Wire],
+    *,
+    direction: Direction = "swap",
+    watch: Watched | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[WireEffects, WireEffects]:
+    """The effect of every wire on every pair, each by itself; and the attention weight that its reader then
+    has on the watched edge (NaN where the reader is no head)."""
+    sweep = Sweep(runs, direction)
+    check_wires(runs, wires, direction, parallel=sweep.parts.parallel)
+    effects = torch.zeros(len(wires), len(runs.pairs), dtype=torch.float64)
+    weights = torch.full_like(effects, torch.nan)
+    groups: dict[_Group, list[int]] = defaultdict(list)
+    for number, wire in enumerate(wires):
+        groups[wire.reader.layer, wire.reader.kind not in SIDES, wire.position, wire.query].append(number)
+    done = 0
+    for numbers in groups.values():
+        for chunk in sweep.chunks([wires[number] for number in numbers]):
+            chosen = numbers[chunk]
+            rows, given, watched = sweep.rows([wires[number] for number in chosen], watch)
+            effects[chosen] = runs.effects(rows, direction=direction, given=given).double().cpu()
+            weights[chosen] = watched.double().cpu()
+            done += len(chosen)
+            progress(done, len(wires))
+    return effects, weights
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What the wires of one direction need of both runs."""
+
+    runs: Runs
+    direction: Direction
+
+    @cached_property
+    def parts(self) -> Parts:
+        return parts_of(self.runs)
+
+    @cached_property
+    def base(self) -> Cache:
+        return self.runs.base(self.direction).cache
+
+    def positions(self, position: int | None) -> Positions:
+        """The positions that a wire names: one, or all at which the two runs can differ."""
+        first = self.runs.first_difference if self.direction in ("swap", "restore") else 0
+        every = range(first, self.runs.length) if position is None else [position]
+        return torch.tensor(every, device=self.runs.model.device)
+
+    def chunks(self, wires: Sequence[Wire]) -> Iterator[slice]:
+        """As many wires of a group at a time as the budget holds, at least one writer's."""
+        length, width = self.runs.length, self.runs.model.d_model
+        each = 16 * width * len(self.base.final) * (length if wires[0].position is None else 1)
+        each += 4 * length * self.runs.model.d_head * len(self.base.final)
+        step = max(1, self.runs.budget // (4 * each)) * 4
+        yield from (slice(start, start + step) for start in range(0, len(wires), step))
+
+    def seen(self, reader: Reader, writers: Sequence[Component], positions: Positions) -> Outputs:
+        """What the reader sees when each writer's output is that of the other run. `all` is its whole stream
+        there."""
+        new, own = self.runs.new_values(self.direction), stream_of(self.base, reader, self.parts.parallel)
+        single = [writer for writer in writers if writer != ALL]
+        seen = own[:, None, positions].expand(-1, len(writers), -1, -1).clone()
+        if single:
+            other, base = (writes(self.parts, cache, single, positions) for cache in (new.run, self.base))
+            seen[:, [writers.index(writer) for writer in single]] += new.reduce(other) - base
+        if ALL in writers:
+            seen[:, writers.index(ALL)] = self._whole(reader, positions)
+        return seen
+
+    def _whole(self, reader: Reader, positions: Positions) -> Float[torch.Tensor, "input pos d_model"]:
+        """The reader's stream when every writer's output is that of the other run. Where that is nothing at
+        all, the biases of the attention layers remain, which no writer owns."""
+        new = self.runs.new_values(self.direction)
+        if new.reduced != "zero":
+            return new.reduce(stream_of(new.run, reader, self.parts.parallel))[:, positions]
+        below = range(reader.layer + (reader.kind == "mlp" and not self.parts.parallel))
+        none = torch.zeros_like(self.base.final[:, positions])
+        return none + sum(self.parts.bias(layer) for layer in below)
+
+    def rows(
+        self, wires: Sequence[Wire], watch: Watched | None
+    ) -> tuple[list[Row], Given, Float[torch.Tensor, "wire pair"]]:
+        """A row for each wire of one group, the values that the rows hand over, and the watched weights."""
+        first = wires[0]
+        if first.reader.kind in SIDES:
+            return self._head_rows(wires, watch)
+        unread = torch.full((len(wires), len(self.runs.pairs)), torch.nan)
+        layer, kind = first.reader.layer, first.reader.kind
+        last = torch.tensor([self.runs.length - 1], device=self.runs.model.device)
+        positions = last if kind == "logits" else self.positions(first.position)
+        seen = self.seen(first.reader, [wire.writer for wire in wires], positions)
+        if kind == "logits":
+            site, values = "residual", seen
+        else:
+            site, values = "mlp", self.parts.mlp(layer, seen, positions)
+        rows = [
+            Row(tuple(Change(layer, position, site, given=number * len(positions) + index)
+                      for index, position in enumerate(positions.tolist())))
+            for number in range(len(wires))
+        ]
+        return rows, {site: values.flatten(1, 2)}, unread
+
+    def _head_rows(
+        self, wires: Sequence[Wire], watch: Watched | None
+    ) -> tuple[list[Row], Given, Float[torch.Tensor, "wire pair"]]:
+        """Wires into sides of heads of one layer. Writers are a batch; each side is computed for those of its
+        heads that a wire names."""
+        first, layer = wires[0], wires[0].reader.layer
+        keys, writers = self.positions(first.position), list(dict.fromkeys(wire.writer for wire in wires))
+        seen = self.seen(first.reader, writers, keys)
+        projected = dict(zip(SIDES, self.parts.project(layer, seen, keys), strict=True))
+        rows: list[Row] = [Row(())] * len(wires)
+        watched = torch.full((len(wires), len(self.base.final)), torch.nan)
+        values, count = [], 0
+        for side in SIDES:
+            own = [(number, wire) for number, wire in enumerate(wires) if wire.reader.kind == side]
+            if not own:
+                continue
+            heads = sorted({wire.reader.index for _, wire in own})
+            pattern, z, queries = self._read(layer, first, side, projected[side], heads)
+            for number, wire in own:
+                writer, head = writers.index(wire.writer), heads.index(wire.reader.index)
+                values.append(z[:, writer, :, head])
+                changes = (
+                    Change(layer, query, "head", wire.reader.index, given=count + index)
+                    for index, query in enumerate(queries)
+                )
+                rows[number], count = Row(tuple(changes)), count + len(queries)
+                if watch is not None and watch[1] in queries:
+                    watched[number] = pattern[:, writer, head, queries.index(watch[1]), watch[0]].float().cpu()
+        per_pair = self.runs.mean_over_draws(watched.T).T
+        return rows, {"head": torch.cat(values, 1)}, per_pair
+
+    def _read(
+        self, layer: int, wire: Wire, side: str, projected: torch.Tensor, heads: list[int]
+    ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """Pattern and outputs of heads that see one side anew, (input, writer, …), and at which queries."""
+        everywhere = torch.arange(self.runs.length, device=projected.device)
+        keys = self.positions(wire.position)
+        chosen = keys if side == "query" else self.positions(wire.query)
+        queries = chosen if side == "query" or wire.query is not None else chosen[chosen >= keys[0]]
+        sides = {
+            name: part[:, None, :, heads]
+            for name, part in zip(SIDES, self._own(layer, everywhere), strict=True)
+        }
+        changed = projected[:, :, :, heads]
+        if side == "query":
+            sides["query"] = changed
+        else:
+            sides["query"] = sides["query"][:, :, queries]
+            whole = sides[side].expand(-1, projected.shape[1], -1, -1, -1).clone()
+            whole[:, :, keys] = changed
+            sides[side] = whole
+        pattern, z = self.parts.attend(
+            layer, sides["query"], sides["key"], sides["value"], queries=queries, heads=heads
+        )
+        return pattern, z, queries.tolist()
+
+    def _own(self, layer: int, everywhere: Positions) -> tuple[torch.Tensor, ...]:
+        """Queries, keys and values of this run, (input, pos, head, d_head)."""
+        stored = self.base.layers[layer]
+        if stored.query is None or stored.key is None:
+            return self.parts.project(layer, stored.pre, everywhere)
+        return tuple(side.transpose(1, 2) for side in (stored.query, stored.key, stored.value))
+
+
+def stream_of(cache: Cache, reader: Reader, parallel: bool) -> Float[torch.Tensor, "input pos d_model"]:
+    """What a reader sees in a run."""
+    if reader.kind == "mlp" and not parallel:
+        stored = cache.layers[reader.layer]
+        return stored.pre + stored.attention
+    return cache.pre(reader.layer)
+
+
+def writes(parts: Parts, cache: Cache, writers: Sequence[Component], positions: Positions) -> Outputs:
+    """What each writer adds to the stream of a run at these positions."""
+    outputs: list[torch.Tensor] = []
+    by_head: dict[int, torch.Tensor] = {}
+    for writer in writers:
+        if writer.kind == "embed":
+            outputs.append(cache.layers[0].pre[:, positions])
+        elif writer.kind == "mlp":
+            outputs.append(cache.layers[writer.layer].mlp[:, positions])
+        else:
+            if writer.layer not in by_head:
+                z = cache.layers[writer.layer].z[:, positions]
+                by_head[writer.layer] = parts.head_writes(writer.layer, z)
+            outputs.append(by_head[writer.layer][:, :, writer.index])
+    return torch.stack(outputs, 1)
