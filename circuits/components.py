@@ -92,7 +92,9 @@ class Reader:
         """What reads, as a writer; None for the logits."""
         if self.kind == "logits":
             return None
-        return Component(self.layer, "mlp") if self.kind == "mlp" else Component(self.layer, "head", self.index)
+        return (
+            Component(self.layer, "mlp") if self.kind == "mlp" else Component(self.layer, "head", self.index)
+        )
 
     def sees(self, writer: Component, *, parallel: bool) -> bool:
         """Whether a writer stands below this reader. The MLP of a block that is not parallel reads its own
@@ -133,7 +135,9 @@ class Wire:
     def __post_init__(self) -> None:
         sided = self.reader.kind in ("key", "value")
         if self.query is not None and not sided:
-            raise EdgeError(f"{self.reader} reads where its writer stands: a query belongs to key and value sides")
+            raise EdgeError(
+                f"{self.reader} reads where its writer stands: a query belongs to key and value sides"
+            )
         if self.position is not None and self.query is not None and self.position > self.query:
             raise EdgeError(f"{self} runs backwards: a query reads keys at or before itself")
 
@@ -178,7 +182,9 @@ def readers(*, layers: int, heads: int) -> tuple[Reader, ...]:
     """Every reader of a model, from the lowest heads up to the logits."""
     listed = []
     for layer in range(layers):
-        listed += [Reader(layer, side, head) for head in range(heads) for side in SIDES] + [Reader(layer, "mlp")]
+        listed += [Reader(layer, side, head) for head in range(heads) for side in SIDES] + [
+            Reader(layer, "mlp")
+        ]
     return (*listed, Reader(layers, "logits"))
 
 

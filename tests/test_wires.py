@@ -1,7 +1,9 @@
-"""Wires and sides: fast == plain == a forward written by hand in plain Hugging Face modules; and identities."""
+"""Wires and sides: fast == plain == a forward written by hand with Hugging Face modules; and identities."""
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,11 +14,11 @@ from conftest import ARCHITECTURES, random_model
 
 from circuits.components import ALL, Component, Reader, Wire, component_edges, components, readers
 from circuits.engine import Direction, prepare
+from circuits.engine.joint import joint_effects, kept_effects
 from circuits.engine.wires import wire_effects
-from circuits.errors import EdgeError
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.prompts import Pair, to_pair
+from circuits.prompts import Pair, Prompt, to_pair
 from circuits.zoo.language import tokenizer
 
 KEY, MIDDLE, LAST = 5, 6, 8
@@ -28,7 +30,7 @@ TEXT, OTHER = 'The opposite of "large" is "', 'The opposite of "hot" is "'
 
 
 class ByHand:
-    """A forward that keeps a stream for every reader: each reader sees a sum of writers, chosen by `wired`."""
+    """A forward with a stream of its own for every reader: a sum of writers, of which some are swapped."""
 
     def __init__(self, architecture: str, *, gated: bool) -> None:
         self.hf: Any = random_model(architecture)
@@ -38,6 +40,13 @@ class ByHand:
         body = getattr(self.hf, inner)
         self.blocks = body.h if architecture == "gpt2" else body.layers
         self.body = body
+        self.unwired: dict[tuple[int, ...], tuple[torch.Tensor, dict[Component, torch.Tensor]]] = {}
+
+    def plain(self, tokens: tuple[int, ...]) -> tuple[torch.Tensor, dict[Component, torch.Tensor]]:
+        """A run without any wire, made once."""
+        if tokens not in self.unwired:
+            self.unwired[tokens] = self.run(torch.tensor(tokens), {}, lambda *_: False, set())
+        return self.unwired[tokens]
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         if self.architecture == "gpt2":
@@ -58,7 +67,10 @@ class ByHand:
         else:
             attention = block.self_attn
             q = attention.q_proj(normed).unflatten(-1, (4, -1))
-            k, v = (p(normed).unflatten(-1, (2, -1)).repeat_interleave(2, 1) for p in (attention.k_proj, attention.v_proj))
+            k, v = (
+                p(normed).unflatten(-1, (2, -1)).repeat_interleave(2, 1)
+                for p in (attention.k_proj, attention.v_proj)
+            )
         cos, sin = self.body.rotary_emb(normed[None], torch.arange(len(normed))[None])
         return self.turn(q, cos[0], sin[0]), self.turn(k, cos[0], sin[0]), v
 
@@ -92,8 +104,8 @@ class ByHand:
         swapped: Callable[..., bool],
         touched: set[Reader],
     ) -> tuple[torch.Tensor, dict[Component, torch.Tensor]]:
-        """Logits at the last position and every writer's output, when a reader at a position (and, of keys and
-        values, for a query) sees the writers for which `swapped(writer, reader, position, query)` as in `other`."""
+        """Logits at the last position and every writer's output, when a reader sees the writers for which
+        `swapped(writer, reader, position, query)` as in `other`."""
         length = len(tokens)
         written: dict[Component, torch.Tensor] = {Component(-1, "embed"): self.embed(tokens)}
         biases = torch.zeros_like(written[Component(-1, "embed")])
@@ -154,7 +166,9 @@ def matches(wires: list[Wire], *, layers: int = 3) -> Callable[..., bool]:
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, Model]:
-    return {name: replace(as_model((random_model(name), tokenizer())), reads_bos=True) for name in ARCHITECTURES}
+    return {
+        name: replace(as_model((random_model(name), tokenizer())), reads_bos=True) for name in ARCHITECTURES
+    }
 
 
 def pair_of(model: Model) -> Pair:
@@ -163,19 +177,22 @@ def pair_of(model: Model) -> Pair:
 
 def by_hand(hand: ByHand, pair: Pair, wires: list[Wire], direction: Direction = "swap") -> float:
     """The effect of these wires together, by the forward written above."""
-    clean, other = torch.tensor(pair.clean.tokens), torch.tensor(pair.counterfactual.tokens)  # type: ignore[union-attr]
-    values, written = {}, {}
-    for name, tokens in (("clean", clean), ("other", other)):
-        logits, written[name] = hand.run(tokens, {}, lambda *_: False, set())
-        values[name] = float(logits[pair.metric.answer] - logits[pair.metric.foil])
-    new = {name: torch.zeros_like(value) for name, value in written["other"].items()} if direction == "zero" else written["other"]
-    if direction == "restore":
-        logits, _ = hand.run(other, written["clean"], matches(wires), {wire.reader for wire in wires})
-        patched = float(logits[pair.metric.answer] - logits[pair.metric.foil])
-        return (patched - values["other"]) / (values["clean"] - values["other"])
-    logits, _ = hand.run(clean, new, matches(wires), {wire.reader for wire in wires})
-    patched = float(logits[pair.metric.answer] - logits[pair.metric.foil])
-    return (values["clean"] - patched) / (values["clean"] - values["other"])
+    (clean, written), (other, others) = sides = [hand.plain(prompt.tokens) for prompt in prompts(pair)]
+    base, new = (sides[1], written) if direction == "restore" else (sides[0], others)
+    new = {name: torch.zeros_like(value) for name, value in new.items()} if direction == "zero" else new
+    tokens = prompts(pair)[direction == "restore"].tokens
+    patched, _ = hand.run(torch.tensor(tokens), new, matches(wires), {wire.reader for wire in wires})
+    gap = read(pair, clean) - read(pair, other)
+    return (read(pair, base[0]) - read(pair, patched)) / (-gap if direction == "restore" else gap)
+
+
+def prompts(pair: Pair) -> tuple[Prompt, Prompt]:
+    assert isinstance(pair.counterfactual, Prompt)
+    return pair.clean, pair.counterfactual
+
+
+def read(pair: Pair, logits: torch.Tensor) -> float:
+    return float(logits[pair.metric.answer] - logits[pair.metric.foil])
 
 
 KINDS = [
@@ -210,14 +227,90 @@ def test_every_kind_of_wire_is_that_of_a_forward_written_by_hand(
     loaded: dict[str, Model], architecture: str, gated: bool
 ) -> None:
     model = replace(loaded[architecture], gated=gated)
-    wires = [wire for wire in (Wire.parse(name, layers=3) for name in KINDS)]
-    hand = ByHand(architecture, gated=gated)
-    wires = [wire for wire in wires if wire.writer == ALL or wire.reader.sees(wire.writer, parallel=hand.parallel)]
-    pair = pair_of(model)
+    hand, pair = ByHand(architecture, gated=gated), pair_of(model)
+    wires = existing(KINDS, hand)
+    both = [prepare(model, [pair], path=path) for path in ("fast", "plain")]
     for direction in ("swap", "restore", "zero"):
-        expected = [by_hand(hand, pair, [wire], direction) for wire in wires]
-        for path in ("fast", "plain"):
-            runs = prepare(model, [pair], path=path)
+        expected = torch.tensor([by_hand(hand, pair, [wire], direction) for wire in wires])
+        for runs in both:
             effects, _ = wire_effects(runs, wires, direction=direction)
-            worst = {str(w): (e, g) for w, e, g in zip(wires, expected, effects[:, 0].tolist()) if not abs(e - g) < CLOSE}
-            assert not worst, (direction, path, worst)
+            torch.testing.assert_close(effects[:, 0].float(), expected, atol=CLOSE, rtol=0)
+
+
+SETS = [
+    ["L0H1@8→L2H3@8.query", "M0@6→L1H2@6.query", "embed@5→L1H0@8.value", "L1H0@8→M2@8", "M2@8→logits"],
+    ["embed@5→L0H2@6.key", "all@5→L1H1@8.key", "L0H2@6→L2H0@8.value", "L0H2→L1H0.value", "L1H0@7→L2H0.key"],
+    ["all→L0H0.query", "all→L0H0.key", "all→L1H3.value", "all→M1", "embed→logits", "M0→L2H1.value"],
+    ["embed@5→L0H0@5.query", "embed@5→L0H0@6.value", "embed@5→L0H0.value", "L0H0@6→M0@6", "M0@6→L1H1@7.key"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["dense", "gated"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_wires_act_together_as_in_a_forward_written_by_hand(
+    loaded: dict[str, Model], architecture: str, gated: bool
+) -> None:
+    model, hand = replace(loaded[architecture], gated=gated), ByHand(architecture, gated=gated)
+    pair, sets = pair_of(model), [existing(names, hand) for names in SETS]
+    for direction in ("swap", "restore"):
+        expected = torch.tensor([by_hand(hand, pair, wires, direction) for wires in sets])
+        for path in ("fast", "plain"):
+            effects = joint_effects(prepare(model, [pair], path=path), sets, direction=direction)[:, 0]
+            torch.testing.assert_close(effects.float(), expected, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["dense", "gated"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kept_wires_explain_what_a_forward_by_hand_says_with_all_others_swapped(
+    loaded: dict[str, Model], architecture: str, gated: bool
+) -> None:
+    model, hand = replace(loaded[architecture], gated=gated), ByHand(architecture, gated=gated)
+    pair = pair_of(model)
+    sets = [[wire for wire in existing(names, hand) if wire.writer != ALL] for names in SETS]
+    sets += [random_component_edges(hand, share=0.7), list(every_edge(hand)), []]
+    expected = torch.tensor([by_hand_kept(hand, pair, wires) for wires in sets])
+    for path in ("fast", "plain"):
+        explained = kept_effects(prepare(model, [pair], path=path), sets)[:, 0]
+        torch.testing.assert_close(explained.float(), expected, atol=CLOSE, rtol=0)
+    assert expected[-2:].tolist() == pytest.approx([1.0, 0.0], abs=CLOSE)  # everything kept, nothing kept
+
+
+def existing(names: list[str], hand: ByHand) -> list[Wire]:
+    wires = [Wire.parse(name, layers=3) for name in names]
+    return [wire for wire in wires if wire.reader.sees(wire.writer, parallel=hand.parallel)]
+
+
+def every_edge(hand: ByHand) -> tuple[Wire, ...]:
+    return component_edges(layers=3, heads=4, parallel=hand.parallel)
+
+
+def random_component_edges(hand: ByHand, *, share: float) -> list[Wire]:
+    draw = random.Random(0)
+    return [wire for wire in every_edge(hand) if draw.random() < share]
+
+
+def by_hand_kept(hand: ByHand, pair: Pair, wires: list[Wire]) -> float:
+    """How much of the gap is left when all wires but these are swapped, by the forward written above."""
+    keeps, every = matches(wires), set(readers(layers=3, heads=4))
+    (clean, _), (other, others) = (hand.plain(prompt.tokens) for prompt in prompts(pair))
+    kept, _ = hand.run(torch.tensor(pair.clean.tokens), others, lambda *wire: not keeps(*wire), every)
+    return (read(pair, kept) - read(pair, other)) / (read(pair, clean) - read(pair, other))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("path", ["fast", "plain"])
+def test_the_writers_of_a_reader_together_are_its_side_and_all_readers_together_the_other_run(
+    loaded: dict[str, Model], architecture: str, path: Any
+) -> None:
+    model, parallel = loaded[architecture], architecture == "neox"
+    runs, writers = prepare(model, [pair_of(model)], path=path), components(layers=3, heads=4)
+    for name in ("L2H1@8.query", "L1H2@8.value", "M1@6", "logits"):
+        reader = Reader.parse(re.sub(r"@\d", "", name), layers=3)
+        query = 8 if reader.kind == "value" else None
+        at = {"query": 8, "value": 5, "mlp": 6, "logits": 8}[reader.kind]
+        below = [Wire(w, reader, at, query) for w in writers if reader.sees(w, parallel=parallel)]
+        side, _ = wire_effects(runs, [Wire(ALL, reader, at, query)])
+        torch.testing.assert_close(joint_effects(runs, [below]), side, atol=CLOSE, rtol=0)
+    everything = [Wire(ALL, reader) for reader in readers(layers=3, heads=4)]
+    assert float(joint_effects(runs, [everything])) == pytest.approx(1, abs=CLOSE)
+    assert float(joint_effects(runs, [[]])) == pytest.approx(0, abs=1e-5)

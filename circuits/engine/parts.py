@@ -28,7 +28,10 @@ HeadWrites = Float[torch.Tensor, "*batch pos head d_model"]
 class Parts(Protocol):
     """What a reader makes of a stream, block by block."""
 
-    parallel: bool  # attention and MLP read the same stream
+    @property
+    def parallel(self) -> bool:
+        """Whether attention and MLP read the same stream."""
+        ...
 
     def project(self, layer: int, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
         """Queries, keys and values of all heads from a stream at these positions."""
@@ -166,10 +169,14 @@ class PlainParts:
     def _forward(self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> list[torch.Tensor]:
         """What comes out at the wanted hooks when these values are set at others, in chunks of the budget."""
         rows = len(next(iter(edits.values())))
-        numbers = self.length * (16 * self.model.d_model + 3 * self.model.n_heads * self.length + self.model.vocab_size)
+        numbers = self.length * (
+            16 * self.model.d_model + 3 * self.model.n_heads * self.length + self.model.vocab_size
+        )
         step = max(1, self.budget // (4 * numbers))
-        chunks = [self._chunk({n: v[start : start + step] for n, v in edits.items()}, wanted)
-                  for start in range(0, rows, step)]
+        chunks = [
+            self._chunk({n: v[start : start + step] for n, v in edits.items()}, wanted)
+            for start in range(0, rows, step)
+        ]
         return [torch.cat(parts) for parts in zip(*chunks, strict=True)]
 
     def _chunk(self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> list[torch.Tensor]:

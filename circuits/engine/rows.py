@@ -175,9 +175,7 @@ class NewValues:
         stored = self.run.layers[layer]
         return self.reduce(stored.pattern[:, head, query, key, None] * stored.value[:, head, key])
 
-    def values(
-        self, layer: int, site: Site, table: ChangeTable
-    ) -> Float[torch.Tensor, "input change width"]:
+    def values(self, layer: int, site: Site, table: ChangeTable) -> Float[torch.Tensor, "input change width"]:
         """What each change of a site puts there: the run's own value, or the one handed over for it."""
         if site == "head":
             own = self.run.layers[layer].z[:, table.position, table.head]

@@ -4,7 +4,7 @@
    this one. Norm, projection and attention are computed anew from that, once, below the rows.
 2. What comes of it is a new output of one head or MLP. That is a row (`engine.rows`), with the output handed
    over as a value; the engine carries it up with all others.
-3. Wires that share layer, positions and query are computed together: their writers are a batch, and of a layer
+3. Wires that share layer, positions and query are computed together: writers are a batch, and in a layer
    one projection serves all heads and sides.
 """
 
@@ -161,8 +161,12 @@ class Sweep:
         else:
             site, values = "mlp", self.parts.mlp(layer, seen, positions)
         rows = [
-            Row(tuple(Change(layer, position, site, given=number * len(positions) + index)
-                      for index, position in enumerate(positions.tolist())))
+            Row(
+                tuple(
+                    Change(layer, position, site, given=number * len(positions) + index)
+                    for index, position in enumerate(positions.tolist())
+                )
+            )
             for number in range(len(wires))
         ]
         return rows, {site: values.flatten(1, 2)}, unread
@@ -194,7 +198,9 @@ class Sweep:
                 )
                 rows[number], count = Row(tuple(changes)), count + len(queries)
                 if watch is not None and watch[1] in queries:
-                    watched[number] = pattern[:, writer, head, queries.index(watch[1]), watch[0]].float().cpu()
+                    watched[number] = (
+                        pattern[:, writer, head, queries.index(watch[1]), watch[0]].float().cpu()
+                    )
         per_pair = self.runs.mean_over_draws(watched.T).T
         return rows, {"head": torch.cat(values, 1)}, per_pair
 
@@ -202,14 +208,10 @@ class Sweep:
         self, layer: int, wire: Wire, side: str, projected: torch.Tensor, heads: list[int]
     ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
         """Pattern and outputs of heads that see one side anew, (input, writer, …), and at which queries."""
-        everywhere = torch.arange(self.runs.length, device=projected.device)
         keys = self.positions(wire.position)
         chosen = keys if side == "query" else self.positions(wire.query)
         queries = chosen if side == "query" or wire.query is not None else chosen[chosen >= keys[0]]
-        sides = {
-            name: part[:, None, :, heads]
-            for name, part in zip(SIDES, self._own(layer, everywhere), strict=True)
-        }
+        sides = {name: part[:, None, :, heads] for name, part in zip(SIDES, self.own(layer), strict=True)}
         changed = projected[:, :, :, heads]
         if side == "query":
             sides["query"] = changed
@@ -223,10 +225,11 @@ class Sweep:
         )
         return pattern, z, queries.tolist()
 
-    def _own(self, layer: int, everywhere: Positions) -> tuple[torch.Tensor, ...]:
+    def own(self, layer: int) -> tuple[torch.Tensor, ...]:
         """Queries, keys and values of this run, (input, pos, head, d_head)."""
         stored = self.base.layers[layer]
         if stored.query is None or stored.key is None:
+            everywhere = torch.arange(self.runs.length, device=stored.pre.device)
             return self.parts.project(layer, stored.pre, everywhere)
         return tuple(side.transpose(1, 2) for side in (stored.query, stored.key, stored.value))
 
