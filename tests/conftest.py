@@ -8,7 +8,8 @@ from typing import Any
 
 from jaxtyping import install_import_hook
 
-CHECKED = [f"circuits.engine.{name}" for name in ("block", "fast", "layout", "loadings", "plain", "select")]
+ENGINE = ("block", "fast", "joint", "layout", "loadings", "parts", "plain", "select", "wires")
+CHECKED = [f"circuits.engine.{name}" for name in ENGINE]
 CHECKED += ["circuits.models.hooks", "circuits.sparsify.attention", "circuits.tracing.family"]
 install_import_hook(CHECKED, "beartype.beartype")  # shapes and types of tensors are checked at every call
 

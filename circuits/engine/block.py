@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 
+from circuits.components import Side
 from circuits.models.hooks import gated
 
 Stream = Float[torch.Tensor, "*batch pos d_model"]
@@ -32,8 +33,6 @@ Hidden = Bool[
     torch.Tensor, "query key"
 ]  # what a query must not read: later keys, and those before its window
 Rotation = Float[torch.Tensor, "2 rotated d_rotary"]  # cosines and sines of some positions
-Side = Literal["query", "key", "value"]
-SIDES: Final[tuple[Side, ...]] = ("query", "key", "value")
 
 
 @dataclass(frozen=True, slots=True)

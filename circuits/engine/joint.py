@@ -68,11 +68,14 @@ def _tops(
 
 def _read(runs: Runs, tops: Sequence[Whole], direction: Direction) -> WireEffects:
     """The metric's change when these streams stand above the last block at the last position."""
-    top, last = runs.model.n_layers, runs.length - 1
-    rows = [Row((Change(top, last, "residual", given=number),)) for number in range(len(tops))]
-    if not rows:
+    if not tops:
         return torch.zeros(0, len(runs.pairs), dtype=torch.float64)
-    given = torch.cat([stream[:, -1:] for stream in tops], 1)
+    top, tail, read = runs.model.n_layers, runs.metric.tail, range(runs.length - runs.metric.tail, runs.length)
+    rows = [
+        Row(tuple(Change(top, at, "residual", given=number * tail + index) for index, at in enumerate(read)))
+        for number in range(len(tops))
+    ]
+    given = torch.cat([stream[:, -tail:] for stream in tops], 1)
     return runs.effects(rows, direction=direction, given={"residual": given}).double().cpu()
 
 
@@ -179,7 +182,7 @@ class JointRun:
         for layer in range(layers):
             z = self._kept_heads(layer) if self.kept else self._live_heads(layer, stream)
             written = self.parts.head_writes(layer, z)  # (input, pos, head, d_model)
-            after = stream + written.sum(-2) + self.parts.bias(layer)
+            after = stream + self.parts.write(layer, z)
             if self.parts.parallel:
                 mlp = self._mlp(layer, stream)
                 self.current += list(written.unbind(-2))

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Float, Int
 
-from circuits.engine.layout import Heads, Layout, Rotation, Stream
+from circuits.engine.block import Heads, Hidden, Rotation, Stream
+from circuits.engine.layout import Layout
 from circuits.models.model import Model
 
 Positions = Int[torch.Tensor, " pos"]
 Queries = Int[torch.Tensor, " query"]
 QueryHeads = Float[torch.Tensor, "*#batch query head d_head"]
 KeyHeads = Float[torch.Tensor, "*#batch key head d_head"]
-Patterns = Float[torch.Tensor, "*batch head query key"]
+Patterns = Float[torch.Tensor, "*#batch head query key"]
 HeadWrites = Float[torch.Tensor, "*batch pos head d_model"]
 
 
+@runtime_checkable
 class Parts(Protocol):
     """What a reader makes of a stream, block by block."""
 
@@ -38,7 +40,14 @@ class Parts(Protocol):
         ...
 
     def attend(
-        self, layer: int, query: Heads, key: Heads, value: Heads, *, queries: Queries, heads: Sequence[int]
+        self,
+        layer: int,
+        query: QueryHeads,
+        key: KeyHeads,
+        value: KeyHeads,
+        *,
+        queries: Queries,
+        heads: Sequence[int],
     ) -> tuple[Patterns, QueryHeads]:
         """The pattern of some heads at some queries, and what they read: from queries there, and keys and
         values everywhere."""
@@ -48,8 +57,8 @@ class Parts(Protocol):
         """What each head adds to the stream, without the bias that no head owns."""
         ...
 
-    def bias(self, layer: int) -> Float[torch.Tensor, " d_model"]:
-        """What the attention of a block adds when all its heads are silent."""
+    def write(self, layer: int, z: Heads) -> Stream:
+        """What all heads together add to the stream, bias included."""
         ...
 
     def mlp(self, layer: int, stream: Stream, positions: Positions) -> Stream:
@@ -62,31 +71,37 @@ class FastParts:
     """Computed from the layout."""
 
     layout: Layout
-    rotation: Rotation | None  # of all positions
+    rotations: tuple[Rotation | None, ...]  # of all positions, block by block
+    hidden: tuple[Hidden, ...]
 
     @property
     def parallel(self) -> bool:
         return self.layout.parallel
 
     def project(self, layer: int, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
-        rotation = None if self.rotation is None else self.rotation[:, positions]
-        return self.layout.split(self.layout.blocks[layer].project(stream), rotation)
+        block, rotation = self.layout.blocks[layer], self.rotations[layer]
+        return block.split(block.project(stream), None if rotation is None else rotation[:, positions])
 
     def attend(
-        self, layer: int, query: Heads, key: Heads, value: Heads, *, queries: Queries, heads: Sequence[int]
+        self,
+        layer: int,
+        query: QueryHeads,
+        key: KeyHeads,
+        value: KeyHeads,
+        *,
+        queries: Queries,
+        heads: Sequence[int],
     ) -> tuple[Patterns, QueryHeads]:
-        scores = torch.einsum("...qhd,...khd->...hqk", query, key) * self.layout.scale
-        future = torch.arange(key.shape[-3], device=key.device) > queries[:, None]
-        pattern = self.layout.attend(scores.masked_fill(future, -torch.inf))
+        block = self.layout.blocks[layer]
+        products = torch.einsum("...qhd,...khd->...hqk", query, key)
+        pattern = block.attend(block.scores(products, self.hidden[layer][queries]))
         return pattern, torch.einsum("...hqk,...khd->...qhd", pattern, value)
 
-    def head_writes(self, layer: int, z: Heads) -> HeadWrites:
-        matrix = self.layout.blocks[layer].output_matrix().unflatten(0, (self.layout.heads, -1))
-        return torch.einsum("...phd,hdm->...phm", z, matrix)
+    def write(self, layer: int, z: Heads) -> Stream:
+        return self.layout.blocks[layer].write(z.flatten(-2))
 
-    def bias(self, layer: int) -> Float[torch.Tensor, " d_model"]:
-        matrix = self.layout.blocks[layer].output_matrix()
-        return self.layout.blocks[layer].write(matrix.new_zeros(1, len(matrix)))[0]
+    def head_writes(self, layer: int, z: Heads) -> HeadWrites:
+        return self.layout.blocks[layer].head_writes(z)
 
     def mlp(self, layer: int, stream: Stream, positions: Positions) -> Stream:
         return self.layout.blocks[layer].mlp_output(stream)
@@ -113,7 +128,14 @@ class PlainParts:
         return q, k.repeat_interleave(group, -2), v.repeat_interleave(group, -2)
 
     def attend(
-        self, layer: int, query: Heads, key: Heads, value: Heads, *, queries: Queries, heads: Sequence[int]
+        self,
+        layer: int,
+        query: QueryHeads,
+        key: KeyHeads,
+        value: KeyHeads,
+        *,
+        queries: Queries,
+        heads: Sequence[int],
     ) -> tuple[Patterns, QueryHeads]:
         """Heads that share their keys and values take turns: in row g of each input stands the g-th of every
         group."""
@@ -138,28 +160,23 @@ class PlainParts:
 
     def head_writes(self, layer: int, z: Heads) -> HeadWrites:
         """Each head's alone, less what the projection adds when all of them are silent."""
-        flat, heads = z.flatten(0, -4), self.model.n_heads
-        alone = repeat(flat, "b p h d -> b g p h d", g=heads) * torch.eye(heads).to(z)[:, None, :, None]
-        written = self._written(layer, alone.flatten(0, 1)).unflatten(0, (-1, heads)) - self.bias(layer)
-        return rearrange(written, "b g p m -> b p g m").unflatten(0, z.shape[:-3])
+        heads, silent = self.model.n_heads, torch.zeros_like(z[:1, ..., :1, :, :])
+        alone = repeat(z, "... p h d -> ... g p h d", g=heads) * torch.eye(heads).to(z)[:, None, :, None]
+        written = self.write(layer, alone) - self.write(layer, silent)[..., None, :, :]
+        return written.transpose(-2, -3)
 
-    def bias(self, layer: int) -> Float[torch.Tensor, " d_model"]:
-        silent = torch.zeros(1, 1, self.model.n_heads, self.model.d_head, device=self.model.device)
-        return self._written(layer, silent)[0, 0]
-
-    def _written(self, layer: int, z: Heads) -> Float[torch.Tensor, "row pos d_model"]:
-        """What the attention of a block adds, given its heads' outputs at the first positions."""
-        positions = torch.arange(z.shape[1], device=z.device)
+    def write(self, layer: int, z: Heads) -> Stream:
+        positions = torch.arange(z.shape[-3], device=z.device)
         whole = self._everywhere(z.flatten(-2), positions)
         (written,) = self._forward({f"blocks.{layer}.attn.hook_z": whole}, [f"blocks.{layer}.hook_attn_out"])
-        return written[:, positions]
+        return written[:, positions].unflatten(0, z.shape[:-3])
 
     def mlp(self, layer: int, stream: Stream, positions: Positions) -> Stream:
         edits = {f"blocks.{layer}.ln2.hook_in": self._everywhere(stream, positions)}
         (written,) = self._forward(edits, [f"blocks.{layer}.hook_mlp_out"])
         return written[:, positions].unflatten(0, stream.shape[:-2])
 
-    def _everywhere(self, stream: Stream, positions: Positions) -> Float[torch.Tensor, "row pos d_model"]:
+    def _everywhere(self, stream: Stream, positions: Positions) -> Float[torch.Tensor, "row length width"]:
         """One row a stream, zeros at the positions that are not given."""
         flat = stream.flatten(0, -3)
         whole = flat.new_zeros(len(flat), self.length, stream.shape[-1])

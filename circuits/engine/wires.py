@@ -36,7 +36,8 @@ def parts_of(runs: Runs) -> Parts:
     """The parts of the model's blocks, by the path of these runs."""
     if runs.layout is None:
         return PlainParts(runs.model, runs.length, runs.budget)
-    return FastParts(runs.layout, runs.layout.rotation_from(runs.clean.cache.final, 0))
+    like = runs.clean.cache.final
+    return FastParts(runs.layout, runs.layout.rotations(like, 0), runs.layout.hidden(like, 0))
 
 
 def check_wires(runs: Runs, wires: Sequence[Wire], direction: Direction, *, parallel: bool) -> None:
@@ -56,8 +57,10 @@ def check_wires(runs: Runs, wires: Sequence[Wire], direction: Direction, *, para
         named = [position for position in (wire.position, wire.query) if position is not None]
         if any(position >= length for position in named):
             raise EdgeError(f"{wire} lies outside the prompt, which has 0…{length - 1}")
-        if reader.kind == "logits" and wire.position not in (None, length - 1):
-            raise EdgeError(f"{wire}: the logits are read at the last position, {length - 1}")
+        first_read = length - runs.metric.tail
+        if reader.kind == "logits" and wire.position is not None and wire.position < first_read:
+            read = f"the last position, {length - 1}" if runs.metric.tail == 1 else f"{first_read} and after"
+            raise EdgeError(f"{wire}: the logits are read at {read}")
     if runs.absent:
         raise EdgeError("wires are measured in the whole model, not in one without some of its heads")
 
@@ -141,8 +144,9 @@ class Sweep:
         if new.reduced != "zero":
             return new.reduce(stream_of(new.run, reader, self.parts.parallel))[:, positions]
         below = range(reader.layer + (reader.kind == "mlp" and not self.parts.parallel))
+        silent = torch.zeros_like(self.base.layers[0].z[:, positions])
         none = torch.zeros_like(self.base.final[:, positions])
-        return none + sum(self.parts.bias(layer) for layer in below)
+        return none + sum(self.parts.write(layer, silent) for layer in below)
 
     def rows(
         self, wires: Sequence[Wire], watch: Watched | None
@@ -153,8 +157,9 @@ class Sweep:
             return self._head_rows(wires, watch)
         unread = torch.full((len(wires), len(self.runs.pairs)), torch.nan)
         layer, kind = first.reader.layer, first.reader.kind
-        last = torch.tensor([self.runs.length - 1], device=self.runs.model.device)
-        positions = last if kind == "logits" else self.positions(first.position)
+        positions = self.positions(first.position)
+        if kind == "logits":  # where the metric is read: at the last position, or the last few
+            positions = positions[positions >= self.runs.length - self.runs.metric.tail]
         seen = self.seen(first.reader, [wire.writer for wire in wires], positions)
         if kind == "logits":
             site, values = "residual", seen
