@@ -29,7 +29,8 @@ import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 
-from circuits.engine.block import SIDES, Heads
+from circuits.components import SIDES
+from circuits.engine.block import Heads
 from circuits.engine.layout import Layout
 from circuits.engine.rows import Cache, Change, ChangeTable, Layer, NewValues, Row, Site
 

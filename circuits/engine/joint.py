@@ -70,7 +70,11 @@ def _read(runs: Runs, tops: Sequence[Whole], direction: Direction) -> WireEffect
     """The metric's change when these streams stand above the last block at the last position."""
     if not tops:
         return torch.zeros(0, len(runs.pairs), dtype=torch.float64)
-    top, tail, read = runs.model.n_layers, runs.metric.tail, range(runs.length - runs.metric.tail, runs.length)
+    top, tail, read = (
+        runs.model.n_layers,
+        runs.metric.tail,
+        range(runs.length - runs.metric.tail, runs.length),
+    )
     rows = [
         Row(tuple(Change(top, at, "residual", given=number * tail + index) for index, at in enumerate(read)))
         for number in range(len(tops))
