@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ARCHITECTURES, PROMPT, random_model
+from conftest import ARCHITECTURES, PROMPT, random_model, save
+from safetensors.torch import load_file, save_file
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoTokenizer
 
@@ -130,7 +131,7 @@ def test_leaving_takes_off_only_our_own_hooks(directories: dict[str, Path]) -> N
     assert len(calls) == 2
 
 
-def test_a_bridge_that_discards_edits_is_refused(directories: dict[str, Path]) -> None:
+def test_a_bridge_that_discards_edits_of_scores_is_taken_but_not_gated(directories: dict[str, Path]) -> None:
     from transformer_lens.config import TransformerBridgeConfig
 
     sizes: dict[str, Any] = {"d_model": 16, "d_head": 4, "n_heads": 4, "n_layers": 2, "d_mlp": 32}
@@ -138,8 +139,48 @@ def test_a_bridge_that_discards_edits_is_refused(directories: dict[str, Path]) -
     config = TransformerBridgeConfig(**sizes, act_fn="gelu", architecture="TransformerLensNative")
     boot_native = getattr(TransformerBridge, "boot_native")  # noqa: B009 (put there by the library at import)
     bridge = boot_native(config, tokenizer=AutoTokenizer.from_pretrained(directories["gpt2"]))
-    with pytest.raises(ModelError, match=r"hook_attn_scores"):
-        as_model(bridge)
+    assert not as_model(bridge).edits_attention
+    with pytest.raises(ModelError, match=r"cannot be gated: .* discards edits of attention scores"):
+        as_model(bridge, gate=True)
+
+
+def test_edits_of_anything_else_must_reach_the_logits() -> None:
+    silent: Any = random_model("gpt2")
+    with torch.no_grad():
+        for block in silent.transformer.h:
+            block.attn.c_proj.weight.zero_()
+    with pytest.raises(ModelError, match=r"an edit at blocks\.2\..* does not change the logits"):
+        as_model((silent, tokenizer()))
+
+
+def test_a_setting_that_the_bridge_does_not_know_is_refused(tmp_path: Path) -> None:
+    model: Any = random_model("gpt2")
+    model.config.scale_attn_weights = False
+    with pytest.raises(ModelError, match=r"otherwise than Hugging Face \(logits differ by .*config"):
+        load(save(model, tmp_path))
+
+
+def test_a_setting_that_the_bridge_knows_is_measured(tmp_path: Path) -> None:
+    model: Any = random_model("gpt2")
+    model.config.scale_attn_by_inverse_layer_idx = True
+    loaded, tokens = load(save(model, tmp_path)), torch.arange(9)[None]
+    with torch.no_grad():
+        own = type(model).from_pretrained(tmp_path).eval()(tokens).logits
+    torch.testing.assert_close(loaded.logits(tokens), own, rtol=0, atol=1e-4)
+
+
+def test_weights_of_more_layers_than_the_config_names_are_refused(tmp_path: Path) -> None:
+    settings = save(random_model("llama"), tmp_path) / "config.json"
+    settings.write_text(settings.read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'))
+    with pytest.raises(ModelError, match=r"more layers than config.json says; it has no place for 9 tensors"):
+        load(tmp_path)
+
+
+def test_tensors_that_belong_to_no_part_are_mentioned(tmp_path: Path) -> None:
+    file = save(random_model("llama"), tmp_path) / "model.safetensors"
+    save_file({**load_file(file), "reward.weight": torch.ones(3)}, file, metadata={"format": "pt"})
+    with pytest.warns(UserWarning, match=r"no place for 1 tensors, e.g. reward\.weight, which are left out"):
+        load(tmp_path)
 
 
 def test_weights_that_are_not_numbers_are_refused() -> None:

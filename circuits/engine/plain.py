@@ -3,6 +3,12 @@ hooks.
 
 Slower than the fast path and just as exact; it is what runs where a block's layout is not known, and what the
 fast path is tested against.
+
+1. A message is replaced in the heads' outputs `z`, in front of the output projection: what the row's own run
+   has there now is taken out, the new one put in.
+2. Some bridges leave attention to Hugging Face and show a pattern only after `z` has been used. There the
+   rows run again until every layer knew its pattern beforehand: once more than the most layers in which one
+   row changes edges. Knockout, which edits scores, is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 
 from circuits.engine.rows import Cache, Change, ChangeTable, Layer, NewValues, Row, Site
+from circuits.errors import ModelError
 from circuits.models.model import Model
 
 Hook = tuple[str, Callable[[torch.Tensor, Any], torch.Tensor | None]]
@@ -73,6 +80,8 @@ def carry(
     tail: int = 1,
 ) -> Float[torch.Tensor, "input row read vocab"]:
     """The logits of every row at the last positions, at most `budget` bytes of rows at a time."""
+    if knockout and not model.edits_attention:
+        raise ModelError(f"knockout cannot be measured here: {model.no_scores}; use zero")
     inputs, length = tokens.shape
     numbers = inputs * length * (16 * model.d_model + 3 * model.n_heads * length + model.vocab_size)
     step = max(1, budget // (4 * numbers))
@@ -97,16 +106,21 @@ class Patched:
         for index, row in enumerate(self.rows):
             for change in row.changes:
                 changes[change.layer, change.site].append((index, change))
-        count = len(self.rows)
+        count, times = len(self.rows), 1 if self.model.edits_attention else 1 + self._edge_layers()
         hooks = _noise_hook(None if noise is None else repeat(noise, "i t d -> (i r) t d", r=count))
         for (layer, site), listed in changes.items():
             table = ChangeTable.of(listed, tokens.device)
             hooks += (
                 self._edge_hooks(layer, table) if site == "edge" else [self._site_hook(layer, site, table)]
             )
+        copies = repeat(tokens, "i t -> (i r) t", r=count)
         with self.model.hooked(hooks):
-            logits = self.model.forward(repeat(tokens, "i t -> (i r) t", r=count))[:, -self.tail :]
+            logits = [self.model.forward(copies)[:, -self.tail :] for _ in range(times)][-1]
         return rearrange(logits, "(i r) t v -> i r t v", r=count)
+
+    def _edge_layers(self) -> int:
+        """In how many layers one row changes edges, at most."""
+        return max(len({c.layer for c in row.changes if c.site == "edge"}) for row in self.rows)
 
     def _by_row(self, value: torch.Tensor) -> torch.Tensor:
         """(input·row, …) as (input, row, …), sharing memory."""
@@ -144,7 +158,9 @@ class Patched:
         def note_weight(pattern: torch.Tensor, hook: Any) -> None:
             now["weight"] = self._by_row(pattern)[:, table.row, table.head, table.position, table.key]
 
-        def replace(z: torch.Tensor, hook: Any) -> torch.Tensor:
+        def replace(z: torch.Tensor, hook: Any) -> torch.Tensor | None:
+            if "weight" not in now:  # a pattern that will only be shown later, for the next time
+                return None
             message = self.new.message(layer, table.head, table.key, table.position)
             change = message - now["weight"][..., None] * now["value"]
             flat = (

@@ -444,14 +444,15 @@ def _noise(model: Model, pairs: Sequence[Pair]) -> Float[torch.Tensor, "input po
     has a text."""
     if not any(isinstance(pair.counterfactual, Noise) for pair in pairs):
         return None
-    scale = float(model.bridge.W_E.std())
+    embedding = model.bridge.W_E
+    scale, width = float(embedding.std()) * model.embedding_scale, embedding.shape[-1]
     drawn = []
     for pair in pairs:
-        noise = torch.zeros(draws_of(pair), len(pair), model.d_model)
+        noise = torch.zeros(draws_of(pair), len(pair), width)
         if isinstance(pair.counterfactual, Noise):
             generator = torch.Generator().manual_seed(pair.counterfactual.seed)
             positions = list(pair.counterfactual.positions)
-            random = torch.randn(len(noise), len(positions), model.d_model, generator=generator)
+            random = torch.randn(len(noise), len(positions), width, generator=generator)
             noise[:, positions] = random * scale * pair.counterfactual.scale
         drawn.append(noise)
     return torch.cat(drawn).to(model.device, model.dtype)

@@ -166,7 +166,21 @@ def _read_model(folder: Path) -> PreTrainedModel:
     if absent := sorted(str(name) for name in [*report["missing_keys"], *report["mismatched_keys"]]):
         count = f"{len(absent)} are missing or misshapen, e.g. {absent[0]}"
         raise ModelError(f"the weights in {folder} do not fit its config.json: {count}")
+    if extra := sorted(str(name) for name in report["unexpected_keys"]):
+        _weigh_extra(folder, extra, {name for name, _ in model.named_parameters()})
     return model.eval()
+
+
+def _weigh_extra(folder: Path, extra: list[str], names: set[str]) -> None:
+    """Tensors that no part of the model takes up: those of further layers are refused, others mentioned."""
+
+    def without_numbers(name: str) -> str:
+        return re.sub(r"\d+", "#", name)
+
+    count = f"it has no place for {len(extra)} tensors, e.g. {extra[0]}"
+    if any(without_numbers(name) in set(map(without_numbers, names)) for name in extra):
+        raise ModelError(f"the weights in {folder} hold more layers than config.json says; {count}")
+    warnings.warn(f"{folder} is read by its config.json: {count}, which are left out", stacklevel=2)
 
 
 def vet_folder(folder: Path) -> None:

@@ -6,7 +6,8 @@
 3. `attached` records which hooks a point has before it adds one, so leaving restores them however it ends.
 4. `check_hooks` runs one batch in which each row is edited at one kind of hook, in every layer, and the last
    at none: the logits of each must move away from the last one's, each hook must fire, and without the edits
-   the logits must come back bit for bit.
+   the logits must come back bit for bit. Where a bridge leaves attention to Hugging Face (GPT-J, OPT), scores
+   and patterns can be read afterwards but not edited; the check says so, and does not refuse the model.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ def _keep_only(point: Any, handles: tuple[Any, ...]) -> None:
 
 def check_hooks(
     forward: Forward, points: Mapping[str, Any], prompt: Int[torch.Tensor, " pos"], *, n_layers: int
-) -> None:
-    """Raise a ModelError that names the hook at which an edit has no effect, or that the model lacks."""
+) -> bool:
+    """Whether scores and patterns can be edited. Raise a ModelError that names any other hook at which an
+    edit has no effect, or that the model lacks."""
     layers = range(n_layers)
     row_of = {kind.format(layer): row for row, kind in enumerate(EDITED) for layer in layers}
     fired: set[str] = set()
@@ -81,13 +83,17 @@ def check_hooks(
         raise ModelError("the model's logits are not finite numbers: its weights are damaged")
     if silent := [name for name in row_of if name not in fired]:
         raise ModelError(f"the hook {silent[0]} never fires here, so it cannot be measured or edited")
-    for kind, row in zip(EDITED, edited, strict=True):
-        if not (row - unedited).abs().max() > _SMALLEST_CHANGE * before.abs().max():
-            why = "the bridge discards it, or no head does anything"
-            raise ModelError(f"an edit at {kind.format(n_layers - 1)} does not change the logits: {why}")
+    least = _SMALLEST_CHANGE * before.abs().max()
+    lost = [
+        kind for kind, row in zip(EDITED, edited, strict=True) if not (row - unedited).abs().max() > least
+    ]
+    for kind in set(lost) - {SCORES, PATTERN}:
+        why = "the bridge discards it, or no head does anything"
+        raise ModelError(f"an edit at {kind.format(n_layers - 1)} does not change the logits: {why}")
     if not torch.equal(before, after):
         changed = "something else changes this model"
         raise ModelError(f"an edit was undone and the logits did not come back: {changed}")
+    return not lost
 
 
 def _add_noise(tensor: torch.Tensor, hook: Any, *, row: int, name: str, fired: set[str]) -> torch.Tensor:

@@ -144,5 +144,33 @@ def _bridge(name: str, weights: Weights, device: Device) -> TransformerBridge:
         if not tokenizer.name_or_path or not folder.has_tokenizer(Path(tokenizer.name_or_path)):
             tokenizer.save_pretrained(temporary)
             tokenizer = AutoTokenizer.from_pretrained(temporary, trust_remote_code=False)
+        model.config.architectures = model.config.architectures or [type(model).__name__]
         placed = {"hf_model": model.to(device), "device": device, "dtype": model.dtype}
-        return TransformerBridge.boot_transformers(name, tokenizer=tokenizer, **placed)
+        probe, own = _probe(model)
+        bridge = TransformerBridge.boot_transformers(name, tokenizer=tokenizer, **placed)
+        _check_same(bridge, probe, own)
+        return bridge
+
+
+def _probe(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """A few different words and what the Hugging Face model makes of them, before a bridge goes around it."""
+    import torch
+
+    config = model.config.get_text_config()
+    words = torch.randperm(config.vocab_size, generator=torch.Generator().manual_seed(0))
+    words = words[None, : min(12, getattr(config, "max_position_embeddings", None) or 12)].to(model.device)
+    with torch.inference_mode():
+        return words, model.eval()(words, use_cache=False).logits
+
+
+def _check_same(bridge: Any, probe: torch.Tensor, own: torch.Tensor) -> None:
+    """Refuse a model that the bridge runs otherwise than Hugging Face does."""
+    import torch
+
+    with torch.inference_mode():
+        apart = (bridge(probe, return_type="logits") - own).abs().max().item()
+    most = own.abs().max().item()
+    if apart > max(1e-3, 16 * torch.finfo(own.dtype).eps) * most:
+        differ = f"logits differ by {apart:.2g}, the largest is {most:.2g}"
+        unknown = "a setting in its config.json is not known there"
+        raise ModelError(f"TransformerLens runs this model otherwise than Hugging Face ({differ}): {unknown}")

@@ -1,6 +1,7 @@
 """A language model ready to be measured: its sizes, its tokens, and runs with hooks and gate in place.
 
-When a `Model` is made, every kind of hook is edited once: the logits must move, and come back exactly.
+When a `Model` is made, every kind of hook is edited once: the logits must move, and come back exactly. Of
+scores and patterns `edits_attention` says whether they do.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jaxtyping import Float, Int
 
+from circuits.errors import ModelError
 from circuits.models import Vocabulary
 from circuits.models.folder import quiet
 from circuits.models.hooks import PATTERN, SCORES, Edit, attached, check_hooks, gated
@@ -37,6 +39,7 @@ class Model:
     tokenizer: Tokenizer
     gated: bool
     reads_bos: bool
+    edits_attention: bool = field(init=False)  # whether edits of scores and patterns reach the logits
 
     def __post_init__(self) -> None:
         _ = self.vocabulary  # a rule that its tokenizer cannot follow is refused at once
@@ -44,7 +47,11 @@ class Model:
         # A dozen different words, so that some head of any model finds something to read.
         words = torch.randperm(self.vocab_size, generator=torch.Generator().manual_seed(0))
         with quiet():
-            check_hooks(self._ungated, self._points, words[: min(12, self.n_ctx)], n_layers=self.n_layers)
+            prompt = words[: min(12, self.n_ctx)]
+            edits = check_hooks(self._ungated, self._points, prompt, n_layers=self.n_layers)
+        object.__setattr__(self, "edits_attention", edits)
+        if self.gated and not edits:
+            raise ModelError(f"{self.name} cannot be gated: {self.no_scores}")
 
     def __repr__(self) -> str:
         return f"Model({self})"
@@ -63,6 +70,19 @@ class Model:
     d_model = property(attrgetter("bridge.cfg.d_model"))
     n_ctx = property(attrgetter("bridge.cfg.n_ctx"))
     vocab_size = property(attrgetter("bridge.cfg.d_vocab"))
+
+    @property
+    def no_scores(self) -> str:
+        """Why scores cannot be edited, where they cannot."""
+        return f"the bridge of {self.bridge.cfg.architecture} discards edits of attention scores"
+
+    @property
+    def embedding_scale(self) -> float:
+        """What the model multiplies its embeddings by: Gemma does, by √d_model."""
+        embedding: Any = self.bridge.original_model.get_input_embeddings()
+        while getattr(embedding, "original_component", None) is not None:
+            embedding = embedding.original_component
+        return float(getattr(embedding, "embed_scale", 1.0))
 
     @property
     def n_key_value_heads(self) -> int:
