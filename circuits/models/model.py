@@ -79,7 +79,8 @@ class Model:
     @property
     def embedding_scale(self) -> float:
         """What the model multiplies its embeddings by: Gemma does, by √d_model."""
-        embedding: Any = self.bridge.original_model.get_input_embeddings()
+        original: Any = self.bridge.original_model
+        embedding = original.get_input_embeddings()
         while getattr(embedding, "original_component", None) is not None:
             embedding = embedding.original_component
         return float(getattr(embedding, "embed_scale", 1.0))
