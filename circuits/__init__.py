@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from circuits.tracing.family import FamilyTrace, trace_family
     from circuits.tracing.records import Circuit
     from circuits.tracing.trace import trace
+    from circuits.tracing.why import why
+    from circuits.tracing.why_record import Why
 
 _HOMES = {
     "engine": ("Row", "prepare"),
@@ -53,6 +55,8 @@ _HOMES = {
     "tracing.family": ("FamilyTrace", "trace_family"),
     "tracing.records": ("Circuit",),
     "tracing.trace": ("trace",),
+    "tracing.why": ("why",),
+    "tracing.why_record": ("Why",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -21,6 +21,9 @@ ABOVE: Final = {
     "to_graph": "circuits.show.scene",
     "routes": "circuits.show.scene",
     "measure_without": "circuits.tracing.circuit",
+    "why_text": "circuits.show.why",
+    "why_html": "circuits.show.why",
+    "why_figure": "circuits.show.why",
 }
 
 

@@ -228,7 +228,7 @@ class Sweep:
         pattern, z = self.parts.attend(
             layer, sides["query"], sides["key"], sides["value"], queries=queries, heads=heads
         )
-        return pattern, z, queries.tolist()
+        return pattern.expand(-1, projected.shape[1], -1, -1, -1), z, queries.tolist()
 
     def own(self, layer: int) -> tuple[torch.Tensor, ...]:
         """Queries, keys and values of this run, (input, pos, head, d_head)."""

@@ -23,7 +23,7 @@ from circuits.tracing import CARRIES, SHARE
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
-    from circuits.tracing.records import Circuit, Mapping, Span
+    from circuits.tracing.records import Circuit, Mapping, SideEffects, Span
 
 WIDTH: Final = 100  # columns of plain text
 _MOST_WORDS: Final = 200  # tokens of a prompt that is printed whole
@@ -35,7 +35,8 @@ _MOST_OTHERS: Final = 5  # next strongest heads, and heads against the answer
 _OF_MODELS: Final = {"", "model", "gate", "licence", "source", "overlap"}
 _OF_CIRCUITS: Final = {"head", "mapping", "carriers", "token", "held in", "built in", "counterfactual"}
 _OF_TASKS: Final = {"task", "units", "protocol", "share", "edge", "map"}
-_LEFT: Final = _OF_MODELS | _OF_CIRCUITS | _OF_TASKS
+_OF_WIRES: Final = {"side", "writer", "query writer", "key writer"}
+_LEFT: Final = _OF_MODELS | _OF_CIRCUITS | _OF_TASKS | _OF_WIRES
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def to_text(circuit: Circuit) -> str:
 
 def to_html(circuit: Circuit) -> str:
     """The circuit for a notebook: its diagram, where Graphviz can draw it, above its tables."""
-    tables = "".join(_section_html(section) for section in circuit_sections(circuit))
+    tables = "".join(section_html(section) for section in circuit_sections(circuit))
     return f'<div style="max-width:70em">{_diagram(circuit)}{tables}</div>'
 
 
@@ -119,7 +120,7 @@ def _rich_table(section: Section) -> RenderableType:
     return table
 
 
-def _section_html(section: Section) -> str:
+def section_html(section: Section) -> str:
     """A section as escaped HTML."""
     title = f"<h4>{html.escape(section.title)}</h4>" if section.title else ""
     text = title + "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
@@ -195,13 +196,26 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     others = [each for each in mapping.heads if each.head not in carriers and abs(each.effect) >= 0.0005]
     others.sort(key=lambda each: -abs(each.effect))
     joint, rows = {step.head: f"{step.joint:z.3f}" for step in mapping.path}, []
+    sides = {
+        each.head: tuple(f"{side:z.2f}" for side in (each.query, each.key, each.value))
+        for each in mapping.sides
+    }
     for each in [*first, *others[:_MOST_OTHERS]]:
-        effects = (f"{value:z.3f}" for value in (each.effect, each.restore, each.loading))
+        others_then = (f"{value:z.3f}" for value in (each.restore, each.loading))
         weights = f"{each.weight:z.2f} → {each.counterfactual_weight:z.2f}"
-        rows.append((str(each.head), *effects, weights, joint.get(each.head, "")))
+        beside = sides.get(each.head, ("",) * 3) if sides else ()
+        rows.append(
+            (str(each.head), f"{each.effect:z.3f}", *beside, *others_then, weights, joint.get(each.head, ""))
+        )
     title = f"{_ends(circuit, mapping)}: total {mapping.total:z.2f} (restore {mapping.restore:z.2f})"
-    columns = ("head", "effect", "restore", "loading", "attention clean → counterfactual", "joint")
+    named = ("query", "key", "value") if sides else ()
+    columns = ("head", "effect", *named, "restore", "loading", "attention clean → counterfactual", "joint")
     return Section(title, tuple(lines), columns, tuple(rows), len(first))
+
+
+def _sides(each: SideEffects) -> tuple[str, ...]:
+    """Effects of the query, key and value side."""
+    return tuple(f"{side:z.2f}" for side in (each.query, each.key, each.value))
 
 
 def _trust(circuit: Circuit, mapping: Mapping) -> Section:

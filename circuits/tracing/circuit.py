@@ -60,25 +60,29 @@ def circuit(
 
 def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = None) -> Circuit:
     """The same question on the same pair, with some heads absent."""
-    if circuit.metric.kind == "custom":
-        raise PromptError("a metric function is not in the circuit's record; call trace with it again")
-    source = circuit.source
-    measured = load(source.name, gate=source.gated or None) if model is None else as_model(model)
-    if measured.fingerprint != circuit.source.fingerprint:
-        other = f"{measured.name} has other weights than the circuit was measured on"
-        raise ModelError(f"{other}; give the right one as model=…")
-    pair = Pair(circuit.prompt, circuit.counterfactual, circuit.metric)
-    runs = prepare(measured, [pair]).without(heads)
+    runs = run_again(circuit, model=model).without(heads)
     mappings = []
     for old in circuit.mappings:
         share = SHARE if old.controls is None else old.controls.share
         how = {"share": share, "controls": old.controls is not None, "seed": circuit.seed}
         mappings.append(measure_mapping(runs, *old.ends, **how))
-    own = counterfactual_text(pair)
+    own = counterfactual_text(runs.pairs[0])
     kept = (span for span in circuit.spans if span.counterfactual == own)
     spans = [measure_span(runs, span.label, span.positions) for span in kept]
     ordered = sorted(mappings, key=lambda mapping: -mapping.total)
     return to_circuit(runs, ordered, spans, focus=circuit.focus, seed=circuit.seed)
+
+
+def run_again(circuit: Circuit, *, model: Any = None) -> Runs:
+    """The runs of a circuit's pair on its own model, which is loaded by its name unless it is given."""
+    if circuit.metric.kind == "custom":
+        raise PromptError("a metric function is not in the circuit's record; call trace with it again")
+    source = circuit.source
+    measured = load(source.name, gate=source.gated or None) if model is None else as_model(model)
+    if measured.fingerprint != source.fingerprint:
+        other = f"{measured.name} has other weights than the circuit was measured on"
+        raise ModelError(f"{other}; give the right one as model=…")
+    return prepare(measured, [Pair(circuit.prompt, circuit.counterfactual, circuit.metric)])
 
 
 def _carrying(runs: Runs, least: float, progress: Progress) -> list[tuple[int, int]]:

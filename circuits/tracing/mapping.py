@@ -5,7 +5,8 @@ controls.
 2. Each head alone is measured in both directions, `swap` and `restore`; its loading stands beside it.
 3. Carriers are found by greedy forward selection (`engine.select`) until all of the total is reached or no
    further head helps. The whole path is kept, so any share can be read off it.
-4. Controls: as many random heads, every other key, keeping the carriers only, and clean patched into clean.
+4. The three sides of every carrier are measured (`sides`).
+5. Controls: as many random heads, every other key, keeping the carriers only, and clean patched into clean.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from circuits.engine.rows import Cache
 from circuits.engine.select import mapping_row, mapping_rows, select
 from circuits.links import Progress, silent
 from circuits.tracing.records import SHARE, Controls, HeadEffect, Mapping, Step
+from circuits.tracing.sides import side_effects
 
 DRAWS: Final = 100
 _BOTH: Final[tuple[Direction, Direction]] = ("swap", "restore")
@@ -66,7 +68,10 @@ def measure_mapping(
         heads=_head_effects(runs, singles, key, query),
         path=tuple(Step(head, joint) for head, joint in path),
     )
-    return replace(mapping, controls=_controls(runs, mapping, share, seed)) if controls else mapping
+    if not controls:
+        return mapping
+    sides = () if runs.absent else side_effects(runs, mapping.carriers(share), key, query)
+    return replace(mapping, controls=_controls(runs, mapping, share, seed), sides=sides)
 
 
 def _means(effects: Float[torch.Tensor, "row pair"]) -> list[float]:

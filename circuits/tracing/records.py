@@ -53,6 +53,20 @@ class HeadEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class SideEffects:
+    """Where a carrier looks and what it moves: effects of its query, key and value side, each alone read from
+    the counterfactual stream, and of its weight on the edge alone."""
+
+    head: Head
+    query: float
+    key: float
+    value: float
+    pattern: float  # the counterfactual's weight on the clean value
+    query_weight: float  # the attention weight on the edge with the query side swapped
+    key_weight: float
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One step of the greedy path: the head added, and the joint effect of all heads up to here."""
 
@@ -84,6 +98,7 @@ class Mapping:
     heads: tuple[HeadEffect, ...] = ()  # strongest first
     path: tuple[Step, ...] = ()
     controls: Controls | None = None
+    sides: tuple[SideEffects, ...] = ()  # of the carriers, in their order
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -257,7 +272,7 @@ class Circuit:
 
     def edges(self, *, head: str | Head | None = None, min_effect: float = 0.0) -> Edges:
         """Every measured edge (of one head) with what it does, strongest first."""
-        wanted = None if head is None else self._checked(head)
+        wanted = None if head is None else self.checked(head)
         listed = [
             (Edge(effect.head, mapping.key, mapping.query), effect)
             for mapping in self.mappings
@@ -273,14 +288,15 @@ class Circuit:
     def without(self, *heads: str | Head, model: Any = None) -> Circuit:
         """The circuit measured anew with these heads swapped to the counterfactual throughout (never a
         subtraction)."""
-        return above("measure_without")(self, tuple(map(self._checked, heads)), model=model)
+        return above("measure_without")(self, tuple(map(self.checked, heads)), model=model)
 
     def pattern(self, head: str | Head) -> np.ndarray:
         """The attention map of a head in the clean run, (query, key)."""
-        checked = self._checked(head)
+        checked = self.checked(head)
         return self.arrays["patterns"][checked.layer, checked.index]
 
-    def _checked(self, head: str | Head) -> Head:
+    def checked(self, head: str | Head) -> Head:
+        """The head, if this model has it."""
         parsed = Head.parse(head)
         if parsed.layer >= self.source.layers or parsed.index >= self.source.heads:
             last = Head(self.source.layers - 1, self.source.heads - 1)
@@ -317,7 +333,7 @@ class Circuit:
         plain = {"schema": SCHEMA} | {
             name: getattr(self, name) for name in self.__slots__ if name != "arrays"
         }
-        body = to_json(plain, default=_to_plain, sort_keys=True)
+        body = to_json(plain, default=to_plain, sort_keys=True)
         return body[:-2] + f',\n "sha256": "{_sha256(body.encode())}"\n}}\n'
 
     def save(self, folder: str | Path) -> Path:
@@ -375,7 +391,7 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     if isinstance(value, Head):
         return str(value)
     if isinstance(value, Metric):
@@ -453,7 +469,7 @@ def _check_mapping(mapping: Mapping, circuit: Circuit) -> None:
     name, controls = f"mapping {mapping.key}→{mapping.query}", mapping.controls
     if not 0 <= mapping.key <= mapping.query < len(circuit.prompt):
         raise FileError(f"{name} lies outside its prompt or runs backwards")
-    measured = {circuit._checked(effect.head) for effect in mapping.heads}
+    measured = {circuit.checked(effect.head) for effect in mapping.heads}
     if len(measured) < len(mapping.heads) or not {step.head for step in mapping.path} <= measured:
         raise FileError(f"{name} names a head twice, or a carrier that was not measured")
     if mapping.path and mapping.total < _LEAST_TOTAL:

@@ -132,18 +132,7 @@ def to_circuit(
     predicted = int(probabilities.argmax())
     word = model.spell(predicted)
     return Circuit(
-        source=MeasuredModel(
-            name=model.name,
-            fingerprint=model.fingerprint,
-            layers=model.n_layers,
-            heads=model.n_heads,
-            gated=model.gated,
-            reads_bos=model.reads_bos,
-            width=model.d_model,
-            parallel=runs.layout is not None and runs.layout.parallel,
-            open_edges=int((patterns > 0).sum()),
-            edges=model.n_layers * model.n_heads * len(pair) * (len(pair) + 1) // 2,
-        ),
+        source=measured_model(runs),
         prompt=pair.clean,
         counterfactual=pair.counterfactual,
         metric=pair.metric,
@@ -159,6 +148,24 @@ def to_circuit(
         arrays_sha256=sha256_of(arrays),
         arrays=arrays,
         notes=notes_on(runs, mappings),
+    )
+
+
+def measured_model(runs: Runs) -> MeasuredModel:
+    """The model of these runs, and how many of its edges are open on the first clean prompt."""
+    model, length = runs.model, runs.length
+    opened = sum(int((layer.pattern[0] > 0).sum()) for layer in runs.clean.cache.layers)
+    return MeasuredModel(
+        name=model.name,
+        fingerprint=model.fingerprint,
+        layers=model.n_layers,
+        heads=model.n_heads,
+        gated=model.gated,
+        reads_bos=model.reads_bos,
+        width=model.d_model,
+        parallel=runs.layout is not None and runs.layout.parallel,
+        open_edges=opened,
+        edges=model.n_layers * model.n_heads * length * (length + 1) // 2,
     )
 
 

@@ -1,0 +1,163 @@
+"""`why`: why a head looks where it looks, and who wrote what it moves.
+
+1. The circuit's pair is run again on its model. The three sides of the head on its edge are measured.
+2. On each side every writer below is measured: one run in which that side alone sees the writer's
+   counterfactual output. The leading writers are then swapped together, which says how much they explain.
+3. Beside it stands the ledger: the parts of the clean score, writer by writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from circuits.components import SIDES, Reader, Side, Wire, components
+from circuits.engine import Runs
+from circuits.engine.joint import joint_effects
+from circuits.engine.ledger import score_parts
+from circuits.engine.wires import wire_effects
+from circuits.errors import EdgeError, PromptError
+from circuits.heads import Head
+from circuits.links import Progress, silent
+from circuits.models.model import Model
+from circuits.tracing.circuit import run_again
+from circuits.tracing.records import Circuit
+from circuits.tracing.sides import pattern_effects, side_wire, tells_sides
+from circuits.tracing.trace import measured_model
+from circuits.tracing.why_record import Ledger, LedgerPart, SideWriters, Why, WriterEffect
+
+LEADING: Final = 8  # writers of a side that are swapped together
+LONGEST_MAP: Final = 256  # tokens of a prompt whose map is kept
+PARTS: Final = 20  # parts of the ledger that are kept; the rest is one number
+Position = int | str
+
+
+def why(
+    found: Circuit,
+    head: str | Head,
+    *,
+    key: Position | None = None,
+    query: Position | None = None,
+    every_key: bool = False,
+    model: Any = None,
+    progress: Progress = silent,
+) -> Why:
+    """Why this head looks where it looks on a mapping of the circuit, and who wrote what it moves.
+
+    Without `key` and `query` it is the mapping in front. With `every_key` the head's key and value sides are
+    those of all keys of the query. `model` is needed where the circuit's own cannot be loaded by name.
+
+        >>> found = circuits.trace("mini", 'The opposite of "large" is "', key="large", swap={"large": "hot"})
+        >>> print(circuits.why(found, found.carriers()[0]))
+    """
+    asked = found.checked(head)
+    if key is None and query is None:
+        if found.front is None:
+            raise PromptError("no mapping of this circuit carries anything; name key and query")
+        ends = found.front.ends
+    else:
+        ends = found.prompt.ends(0 if key is None else key, -1 if query is None else query)
+    runs = run_again(found, model=model)
+    return explain(runs, asked, *ends, every_key=every_key, seed=found.seed, progress=progress)
+
+
+def checked_head(model: Model, head: str | Head) -> Head:
+    """The head, if the model has it."""
+    parsed = Head.parse(head)
+    if parsed.layer >= model.n_layers or parsed.index >= model.n_heads:
+        last = Head(model.n_layers - 1, model.n_heads - 1)
+        raise EdgeError(f"no head {parsed} in {model.name}, which has L0H0…{last}")
+    return parsed
+
+
+def explain(
+    runs: Runs,
+    head: Head,
+    key: int,
+    query: int,
+    *,
+    every_key: bool = False,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Why:
+    """The same of runs that are at hand; numbers are means over their pairs."""
+    if not tells_sides(runs):
+        raise EdgeError(f"the sides of a head cannot be told apart on the plain path: {runs.model.no_scores}")
+    pair, own = runs.pairs[0], (None if every_key else key)
+    watch, sides = (key, query), []
+    for number, side in enumerate(SIDES):
+        progress("writers", number, len(SIDES))
+        sides.append(_side(runs, head, side, own, query, watch))
+    weights = [float(_weight(runs, side, head, key, query)) for side in (runs.clean, runs.counterfactual)]
+    return Why(
+        source=measured_model(runs),
+        prompt=pair.clean,
+        counterfactual=pair.counterfactual,
+        metric=pair.metric,
+        gap=float(runs.gap.double().mean()),
+        head=head,
+        key=key,
+        query=query,
+        every_key=every_key,
+        weight=weights[0],
+        counterfactual_weight=weights[1],
+        effect=_edge_effect(runs, head, own, query),
+        pattern=pattern_effects(runs, [head], key, query)[0],
+        sides=tuple(sides),
+        ledger=None if runs.layout is None else _ledger(runs, head, key, query),
+        attention=_map(runs, head) if runs.length <= LONGEST_MAP else None,
+        engine=runs.path,
+        seed=seed,
+    )
+
+
+def _side(
+    runs: Runs, head: Head, side: Side, key: int | None, query: int, watch: tuple[int, int]
+) -> SideWriters:
+    """One side: all of it, each writer, and the leading writers together."""
+    reader, whole = Reader(head.layer, side, head.index), side_wire(side, head, key, query)
+    every = components(layers=runs.model.n_layers, heads=runs.model.n_heads)
+    wires = [
+        Wire(writer, reader, whole.position, whole.query) for writer in every if writer.layer < head.layer
+    ]
+    effects, weights = wire_effects(runs, [whole, *wires], watch=watch)
+    effect, *singles = effects.mean(1).tolist()
+    weight, *looks = weights.mean(1).tolist()
+    order = sorted(range(len(wires)), key=lambda number: (-abs(singles[number]), number))
+    together = joint_effects(runs, [[wires[number] for number in order[:LEADING]]]).mean()
+    writers = (WriterEffect(wires[n].writer, wires[n].position, singles[n], looks[n]) for n in order)
+    return SideWriters(side, effect, weight, tuple(writers), float(together), min(LEADING, len(wires)))
+
+
+def _edge_effect(runs: Runs, head: Head, key: int | None, query: int) -> float:
+    """The effect of the head's message (of all its messages at the query) being the counterfactual's."""
+    from circuits.engine import Row
+    from circuits.engine.select import mapping_row
+
+    row = Row.of_heads([head], [query]) if key is None else mapping_row([head], key, query)
+    return float(runs.effects([row]).double().mean())
+
+
+def _weight(runs: Runs, side: Any, head: Head, key: int, query: int) -> float:
+    return side.cache.layers[head.layer].pattern[:, head.index, query, key].double().mean()
+
+
+def _map(runs: Runs, head: Head) -> tuple[tuple[float, ...], ...]:
+    weights = runs.clean.cache.layers[head.layer].pattern[0, head.index].double().tolist()
+    return tuple(tuple(round(weight, 6) for weight in row) for row in weights)
+
+
+def _ledger(runs: Runs, head: Head, key: int, query: int) -> Ledger:
+    """The largest parts of the clean score, the sums over either side, and what is left."""
+    measured = score_parts(runs, head, key, query)
+    names: Sequence[str] = [*map(str, measured.writers), "biases"]
+    parts = measured.parts.double().cpu()
+    order = parts.abs().flatten().argsort(descending=True, stable=True)[:PARTS].tolist()
+    listed = []
+    for number in order:
+        row, column = divmod(number, len(names))
+        listed.append(LedgerPart(names[row], names[column], float(parts[row, column])))
+    by_query = tuple(zip(names, parts.sum(1).tolist(), strict=True))
+    by_key = tuple(zip(names, parts.sum(0).tolist(), strict=True))
+    rest = float(parts.sum()) - sum(part.part for part in listed)
+    return Ledger(measured.score, tuple(listed), rest, by_query, by_key)
