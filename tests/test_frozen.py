@@ -29,6 +29,7 @@ def by_head(record: dict[str, Any]) -> dict[str, Any]:
     """The record of a circuit with heads in order, so that heads of equal effect need not stand in the same
     order."""
     for mapping in record["mappings"]:
+        mapping.pop("sides", None)  # not measured then
         mapping["heads"].sort(key=lambda effect: effect["head"])
     return {name: value for name, value in record.items() if name not in NEW}
 

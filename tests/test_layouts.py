@@ -13,8 +13,8 @@ import torch
 from architectures import ARCHITECTURES, WINDOW, Architecture, ByHand
 from test_engine import joint_rows, pairs_of, single_rows, site_rows
 
+from circuits.components import SIDES
 from circuits.engine import DIRECTIONS, Direction, Runs, prepare
-from circuits.engine.block import SIDES
 from circuits.engine.loadings import loadings
 from circuits.errors import ModelError
 from circuits.heads import Edge, Head

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 
 from circuits.engine.block import Heads, Hidden, Rotation, Stream
 from circuits.engine.layout import Layout
+from circuits.errors import ModelError
 from circuits.models.model import Model
 
 Positions = Int[torch.Tensor, " pos"]
@@ -172,7 +173,10 @@ class PlainParts:
         return written[:, positions].unflatten(0, z.shape[:-3])
 
     def mlp(self, layer: int, stream: Stream, positions: Positions) -> Stream:
-        edits = {f"blocks.{layer}.ln2.hook_in": self._everywhere(stream, positions)}
+        if not self.model.has_hook(norm := f"blocks.{layer}.ln2.hook_in"):
+            alone = f"the MLPs of {self.model.name} have no norm of their own"
+            raise ModelError(f"{alone}, so what they read cannot be changed alone on the plain path")
+        edits = {norm: self._everywhere(stream, positions)}
         (written,) = self._forward(edits, [f"blocks.{layer}.hook_mlp_out"])
         return written[:, positions].unflatten(0, stream.shape[:-2])
 

@@ -132,6 +132,10 @@ class Model:
         with self._gate() if self.gated else nullcontext():
             return self._ungated(tokens)
 
+    def has_hook(self, name: str) -> bool:
+        """Whether there is a hook of this name."""
+        return name in self._points
+
     def hooked(self, hooks: Sequence[Edit]) -> AbstractContextManager[None]:
         """Within this `with`, runs have these hooks, each `(name, fn(tensor, hook) -> tensor | None)`."""
         return attached(self._points, hooks)

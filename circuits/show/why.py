@@ -100,6 +100,7 @@ def why_figure(why: Why) -> Figure:
         for axis, bars in zip(axes[1:], shown, strict=True):
             _draw_bars(axis, bars)
             axis.set_xlim(limits[0] - room * (limits[0] < 0), limits[1] + room)
+            axis.set_ylim(max(map(len, shown)) - 0.5, -0.5)  # bars of all sides stand in the same rows
         words = f"{spell(why.source.name, longest=40)}: {why.head}, {ends(why)}"
         figure.suptitle(f"{words}; effect {why.effect:z.2f}", fontsize=BODY, ha="left", x=0.01)
     return figure
@@ -108,8 +109,7 @@ def why_figure(why: Why) -> Figure:
 def fill_with_why(folder: Path, why: Why) -> None:
     """Write the answer and its picture into a folder."""
     (folder / "why.json").write_text(why.to_json())
-    for suffix in ("svg", "png", "pdf"):
-        save_figure(why_figure(why), folder / f"why.{suffix}")
+    save_figure(why_figure(why), folder, name="why")
 
 
 def _draw_map(axis: Axes, why: Why) -> None:
@@ -136,15 +136,14 @@ def _draw_map(axis: Axes, why: Why) -> None:
 def _draw_bars(axis: Axes, bars: Sequence[SideWriters | WriterEffect]) -> None:
     side = bars[0]
     assert isinstance(side, SideWriters)
-    names = [f"whole {side.side}", *map(str, bars[1:])]
+    names = ["all of it", *map(str, bars[1:])]
     effects = [each.effect for each in bars]
     axis.barh(range(len(bars)), effects, color=[RED, *[shade(0.75)] * (len(bars) - 1)], height=0.7)
     axis.set_yticks(range(len(bars)), names)
-    axis.invert_yaxis()
     axis.axvline(0, color=LINE, linewidth=0.6)
-    axis.set_title(_SAYS[side.side])
+    axis.set_title(f"{side.side} side")
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.tick_params(axis="y", length=0)
     for number, effect in enumerate(effects):
         label = {"xytext": (2, 0), "textcoords": "offset points", "va": "center", "fontsize": SMALL}
-        axis.annotate(f"{effect:z.2f}", (max(effect, 0.0), number), **label)
+        axis.annotate(f"{effect:z.3f}", (max(effect, 0.0), number), **label)

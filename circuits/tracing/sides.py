@@ -23,7 +23,7 @@ from circuits.tracing.records import SideEffects
 def tells_sides(runs: Runs) -> bool:
     """Whether the sides of a head can be told apart: always on the fast path, on the plain one where edits of
     attention reach the logits."""
-    return runs.layout is not None or getattr(runs.model, "edits_attention", True)
+    return runs.layout is not None or runs.model.edits_attention
 
 
 def side_wire(side: Side, head: Head, key: int | None, query: int) -> Wire:
