@@ -30,6 +30,7 @@ BUDGET: Final = (
 )  # bytes of rows under way at once: what a processor's cache holds, enough for tall products
 SMALLEST_GAP: Final = 1e-3
 _TOLERANCE: Final = 1e-3  # of the largest logit, between a whole run on the fast path and the model's own
+_ROUNDINGS: Final = 4  # as many of the dtype's are allowed for, where that is more (fp16, bf16)
 _layouts: WeakKeyDictionary[Model, tuple[int, Layout | None]] = (
     WeakKeyDictionary()
 )  # -> (longest prompt verified, layout)
@@ -436,7 +437,8 @@ def _verified(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | None:
         ours, own = layout.logits(run.final[:, -1]), model.logits(probe)[:, -1]
     except (AttributeError, TypeError, RuntimeError):  # a part that is missing, or of another shape
         return None
-    return layout if torch.allclose(ours, own, rtol=0, atol=_TOLERANCE * float(own.abs().max())) else None
+    tolerance = max(_TOLERANCE, _ROUNDINGS * torch.finfo(own.dtype).eps)
+    return layout if torch.allclose(ours, own, rtol=0, atol=tolerance * float(own.abs().max())) else None
 
 
 def _noise(model: Model, pairs: Sequence[Pair]) -> Float[torch.Tensor, "input pos d_model"] | None:

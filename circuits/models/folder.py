@@ -29,6 +29,7 @@ from circuits.errors import FileError, ModelError
 from circuits.files import check_regular, read_object, to_record
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MARKS: Final = "circuits.json"
@@ -58,11 +59,12 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """A Hugging Face model in fp32 on the CPU, its tokenizer, and its marks."""
+    """A Hugging Face model on the CPU, its tokenizer and marks, and the dtype that its files name, if any."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     marks: Marks
+    stored: torch.dtype | None = None
 
 
 @contextmanager
@@ -121,10 +123,11 @@ def state_dict_in(folder: Path) -> Path | None:
     return next((files[0] for files in candidates if len(files) == 1), None)
 
 
-def read(folder: Path) -> Weights:
-    """Read a Hugging Face directory. One without a mark in `circuits.json` is dense."""
-    marks = read_marks(folder)
-    return Weights(_read_model(folder), read_tokenizer(folder), Marks(bool(marks.gate), marks.bos))
+def read(folder: Path, dtype: torch.dtype | None = None) -> Weights:
+    """Read a Hugging Face directory, in fp32 unless told otherwise. One without a mark in `circuits.json` is
+    dense."""
+    marks, (model, stored) = read_marks(folder), _read_model(folder, dtype)
+    return Weights(model, read_tokenizer(folder), Marks(bool(marks.gate), marks.bos), stored)
 
 
 def read_marks(folder: Path) -> Marks:
@@ -148,13 +151,14 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
-def _read_model(folder: Path) -> PreTrainedModel:
-    """Read the weights in fp32. The library would draw a missing weight at random: here it is an error."""
+def _read_model(folder: Path, dtype: torch.dtype | None) -> tuple[PreTrainedModel, torch.dtype | None]:
+    """Read the weights, and say in which dtype they are stored. The library would draw a missing weight at
+    random: here it is an error."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     local: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-    form = {"dtype": torch.float32, "attn_implementation": "eager", "output_loading_info": True}
+    form = {"dtype": dtype or torch.float32, "attn_implementation": "eager", "output_loading_info": True}
     with reading(f"the weights in {folder}"), quiet():
         vet_folder(folder)
         config = AutoConfig.from_pretrained(folder, **local)
@@ -168,7 +172,7 @@ def _read_model(folder: Path) -> PreTrainedModel:
         raise ModelError(f"the weights in {folder} do not fit its config.json: {count}")
     if extra := sorted(str(name) for name in report["unexpected_keys"]):
         _weigh_extra(folder, extra, {name for name, _ in model.named_parameters()})
-    return model.eval()
+    return model.eval(), config.dtype if isinstance(config.dtype, torch.dtype) else None
 
 
 def _weigh_extra(folder: Path, extra: list[str], names: set[str]) -> None:

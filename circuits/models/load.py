@@ -5,16 +5,20 @@
    llama2.c checkpoint, or a state dict in TransformerLens layout. Anything else must be a hub id.
 2. The weights are read as a Hugging Face model, and a TransformerLens bridge goes around it.
 3. Whether the model is gated and reads BOS first is what its own files say, unless the caller decides.
+4. Models are measured in fp32 unless the caller asks for another dtype: half precision rounds effects.
 
 Torch is imported when there is a model to read, so that looking for its files costs nothing.
 """
 
 from __future__ import annotations
 
+import copy
+import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from circuits import zoo
 from circuits.errors import ModelError
@@ -31,12 +35,22 @@ if TYPE_CHECKING:
 
     ModelLike: TypeAlias = "Model | TransformerBridge | tuple[PreTrainedModel, Tokenizer]"
 Device: TypeAlias = "str | torch.device"
+Dtype: TypeAlias = "str | torch.dtype"
+_DTYPES: Final = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
 
 def load(
-    name: str | Path, *, gate: bool | None = None, device: Device = "cpu", bos: bool | None = None
+    name: str | Path,
+    *,
+    gate: bool | None = None,
+    bos: bool | None = None,
+    dtype: Dtype | None = None,
+    device: Device = "cpu",
 ) -> Model:
-    """Load a model in fp32 by its name in the zoo, its path, or its hub id.
+    """Load a model by its name in the zoo, its path, or its hub id.
+
+    `dtype=None` is fp32, in which effects are exact to a few millionths; where others stored or published
+    their weights in half precision, a warning says so. `device="auto"` is a GPU, if there is one.
 
     `gate=None` runs the model as its files say: a zoo name as in the table, a folder as in `circuits.json`
     (`{"gate": true}`), dense where nothing is said. `gate=False` runs a gated model without its gate.
@@ -44,16 +58,24 @@ def load(
     call dense it is an error. `bos=None` reads BOS first if the tokenizer adds it by itself or the
     architecture is GPT-2.
     """
+    asked, place = None if dtype is None else to_dtype(dtype), to_device(device)
     with reading(name):
-        return _wrapped(str(name), find(str(name)), device=device, gate=gate, bos=bos)
+        weights = find(str(name), dtype=asked)
+        model = _wrapped(str(name), weights, device=place, gate=gate, bos=bos)
+    if asked is None and _is_half(weights.stored) and not (model.gated or zoo.lookup(str(name))):
+        _say_half(f"{name} is stored in", weights.stored, "measured in float32", calls=3)
+    return model
 
 
-def as_model(x: ModelLike, *, gate: bool | None = None, bos: bool | None = None) -> Model:
+def as_model(
+    x: ModelLike, *, gate: bool | None = None, bos: bool | None = None, dtype: Dtype | None = None
+) -> Model:
     """Take what the user already has: a Model as it is, a bridge, or a Hugging Face model with its tokenizer.
 
-    A Hugging Face model gets hook points put into it, in place, and is set to eval mode; its weights, device
-    and dtype stay. A bridge keeps its own BOS rule (`bridge.to_tokens`). Objects carry no mark of a gate, so
-    `gate=True` is taken at its word.
+    A Hugging Face model gets hook points put into it, in place, and is set to eval mode; its weights and
+    device stay. One in half precision stays as it is: a copy in fp32 is measured, and a warning says so,
+    unless `dtype` asks for what it is. A bridge keeps its dtype and its own BOS rule (`bridge.to_tokens`).
+    Objects carry no mark of a gate, so `gate=True` is taken at its word.
     """
     from circuits.models.model import Model
 
@@ -63,7 +85,7 @@ def as_model(x: ModelLike, *, gate: bool | None = None, bos: bool | None = None)
         model, tokenizer = x
         name = str(getattr(model.config, "_name_or_path", "")) or type(model).__name__
         with reading(f"this {type(model).__name__}"):
-            weights = Weights(model, tokenizer, Marks())
+            weights = _to_measure(Weights(model, tokenizer, Marks()), dtype)
             return _wrapped(name, weights, device=model.device, gate=gate, bos=bos)
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -75,18 +97,79 @@ def as_model(x: ModelLike, *, gate: bool | None = None, bos: bool | None = None)
     name = str(getattr(x.cfg, "model_name", "bridge"))
     reads_bos = bool(getattr(x.cfg, "default_prepend_bos", True)) if bos is None else bos
     with reading("this bridge"):
-        return Model(name, x, x.tokenizer, gated=bool(gate), reads_bos=reads_bos)
+        model = Model(name, x, x.tokenizer, gated=bool(gate), reads_bos=reads_bos)
+    if dtype is not None and to_dtype(dtype) != model.dtype:
+        raise ModelError(f"this bridge runs in {model.dtype}; boot it with dtype={to_dtype(dtype)}")
+    if dtype is None and _is_half(model.dtype):
+        _say_half("this bridge runs in", model.dtype, "effects are rounded", calls=3)
+    return model
 
 
-def find(name: str, *, above: tuple[Path, ...] = ()) -> Weights:
-    """Find and read the weights called `name`. `above` are the adapters of which these are the base."""
+def _to_measure(weights: Weights, dtype: Dtype | None) -> Weights:
+    """The weights, or where they are measured in another dtype a copy."""
+    import torch
+
+    model, default = weights.model, torch.float32 if _is_half(weights.model.dtype) else weights.model.dtype
+    wanted = default if dtype is None else to_dtype(dtype)
+    if wanted == model.dtype:
+        return weights
+    if dtype is None:
+        _say_half(f"this {type(model).__name__} is in", model.dtype, "a copy in float32 is measured", calls=4)
+    return _in_dtype(replace(weights, model=copy.deepcopy(model)), wanted)
+
+
+def _in_dtype(weights: Weights, dtype: torch.dtype | None) -> Weights:
+    if dtype is not None and weights.model.dtype != dtype:
+        model: Any = weights.model
+        model.to(dtype)
+    return weights
+
+
+def _is_half(dtype: torch.dtype | None) -> bool:
+    return dtype is not None and dtype.is_floating_point and dtype.itemsize < 4
+
+
+def _say_half(what: str, dtype: torch.dtype | None, how: str, *, calls: int) -> None:
+    """Say it to the caller, so many calls up."""
+    name = str(dtype).removeprefix("torch.")
+    warnings.warn(f"{what} {name}: {how}; dtype={name!r} asks for {name}", stacklevel=calls)
+
+
+def to_dtype(name: Dtype) -> torch.dtype:
+    """A dtype by its name or its short name (bf16)."""
+    import torch
+
+    short = {value: key for key, value in _DTYPES.items()}
+    plain = str(name).removeprefix("torch.")
+    if short.get(plain, plain) not in _DTYPES:
+        allowed = ", ".join(f"{long} ({brief})" for long, brief in _DTYPES.items())
+        raise ModelError(f"models do not run in dtype {plain!r}; there are {allowed}")
+    return getattr(torch, short.get(plain, plain))
+
+
+def to_device(name: Device, *, number: int = 0) -> Device:
+    """A device that is here. "auto" is a GPU, of several the one with this number, or else the CPU."""
+    import torch
+
+    if name == "auto":
+        return f"cuda:{number % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(f"there is no device {str(name)!r} here; try cpu, cuda, cuda:1 or auto") from error
+    return name
+
+
+def find(name: str, *, above: tuple[Path, ...] = (), dtype: torch.dtype | None = None) -> Weights:
+    """Find and read the weights called `name`, in fp32 unless told otherwise. `above` are the adapters of
+    which these are the base."""
     entry = zoo.lookup(name)
     if entry and entry.origin == "code":
         from circuits.zoo import planted
 
         with quiet():
-            return Weights(*planted.build(entry.name), Marks(entry.gated))
-    weights = _read(path_of(name, entry), above)
+            return _in_dtype(Weights(*planted.build(entry.name), Marks(entry.gated)), dtype)
+    weights = _in_dtype(_read(path_of(name, entry), above, dtype), dtype)
     return replace(weights, marks=replace(weights.marks, gate=entry.gated)) if entry else weights
 
 
@@ -107,18 +190,20 @@ def path_of(name: str, entry: zoo.Entry | None) -> Path:
     return hub.snapshot(entry.repo if entry else name)
 
 
-def _read(path: Path, above: tuple[Path, ...]) -> Weights:
+def _read(path: Path, above: tuple[Path, ...], dtype: torch.dtype | None) -> Weights:
     if (path / "adapter_config.json").exists():
-        return read_adapter(path, find, above)
+        return read_adapter(path, partial(find, dtype=dtype), above)
     if folder.has_model(path):
-        return folder.read(path)
+        return folder.read(path, dtype)
     file = path if path.is_file() else folder.state_dict_in(path)
     if file is None:
         expected = "config.json with model.safetensors, adapter_config.json, or one .pth state dict"
         raise ModelError(f"{path} holds no model: expected {expected}")
     from circuits.models import hub, llama2c, state_dict
 
-    return folder.read(hub.from_llama2c(file)) if llama2c.is_checkpoint(file) else state_dict.read(file)
+    if llama2c.is_checkpoint(file):
+        return folder.read(hub.from_llama2c(file), dtype)
+    return state_dict.read(file)
 
 
 def _wrapped(name: str, weights: Weights, *, device: Device, gate: bool | None, bos: bool | None) -> Model:
