@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
@@ -436,6 +437,31 @@ def test_what_needs_no_model_to_be_refused_is_refused_before_one_is_loaded(
     assert result.exit_code in (1, 2) and result.stderr.count("\n") == 1 and said in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (["trace", PROMPT, "--key", "larg", "--swap", "large=hot"], "no token 'larg'"),
+        (["trace", PROMPT, "--key", "8", "--query", "5"], "stands after query"),
+        (["trace", PROMPT, "--key", "5", "--query", "99"], "outside the prompt"),
+        (["trace", PROMPT, "--key", "5", "--swap", "smal=hot"], "'smal'"),
+        (["trace", PROMPT, "--key", "5", "--counterfactual", "The opposite"], "9 and 3"),
+        (["trace", "flibbertigibbet", "--key", "0"], "does not know 'flibbertigibbet'"),
+        (["circuit", PROMPT], "no counterfactual"),
+        (["circuit", PROMPT, "--swap", "large=hot", "--group", "x=larg"], "no token 'larg'"),
+        (["trace", PROMPT, "--key", "5", "--dtype", "int8"], "dtype 'int8'; there are float32 (fp32), "),
+        (["trace", PROMPT, "--key", "5", "--device", "abacus"], "no device 'abacus'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_needs_a_tokenizer_to_be_refused_is_refused_before_weights_are_read(
+    call: list[str], said: str, directories: dict[str, Path], tmp_path: Path
+) -> None:
+    for file in directories["gpt2"].iterdir():
+        (tmp_path / file.name).write_bytes(b"" if file.suffix == ".safetensors" else file.read_bytes())
+    result = run(*call, "--model", tmp_path)
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1 and said in result.stderr
+
+
 def test_a_warning_is_one_line(saved: Path, tmp_path: Path) -> None:
     saved.write_text(saved.read_text().replace('"seed": 0', '"seed": 1'))
     with warnings.catch_warnings():
@@ -477,6 +503,23 @@ def test_where_there_is_no_terminal_progress_is_a_line_now_and_then(
     assert lines[1].startswith("lines: 1 of 4, 25%") and spans == "spans: 1 of 3, 33%"
     assert re.fullmatch(r"lines: 3 of 4, 75%, 0:00:\d\d left", lines[3])
     assert lines[4] == "lines: 4 of 4, 100%, 0:00:00 left"
+
+
+def test_long_work_is_announced_once_its_first_part_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.chain([0.0] * 3, itertools.count(4.0, 4.0))
+    monkeypatch.setattr(options.time, "monotonic", lambda: next(seconds))
+    pace = options._Pace("loading", 0.0)
+    said = [pace.announcement(*step) for step in [("loading", 1, 1), ("lines", 0, 90), ("lines", 0, 90)]]
+    said += [pace.announcement(*step) for step in [("lines", 1, 90), ("lines", 2, 90), ("spans", 9, 10)]]
+    said += [pace.announcement(*step) for step in [("totals", 8, 80), ("carriers", 1, 7_000)]]
+    expected = [None, None, None, "lines: about 6 minutes", None, None]
+    assert said == [*expected, "totals: about 36 seconds", "carriers: about 8 hours"]
+    monkeypatch.setattr(options, "LONG", 0.0)
+    with options.progress() as note:
+        note("lines", 1, 3)
+    assert re.fullmatch(r"lines: about \d+ seconds\n", capsys.readouterr().err)
 
 
 def test_processes_other_than_the_first_are_silent(

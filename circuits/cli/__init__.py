@@ -27,7 +27,16 @@ from click import argument, option
 
 import circuits.cli.options as options
 from circuits import __version__
-from circuits.cli.options import PairOptions, ResultOptions, TaskOptions, progress, say, say_json, together
+from circuits.cli.options import (
+    ModelOptions,
+    PairOptions,
+    ResultOptions,
+    TaskOptions,
+    progress,
+    say,
+    say_json,
+    together,
+)
 from circuits.errors import CircuitsError, PromptError, in_one_line
 from circuits.files import to_json, write_folder
 
@@ -172,22 +181,27 @@ def tokens(model: str, prompt: str, as_json: bool) -> None:
 
 @main.command()
 @together(options.PROMPT, options.KEY, options.QUERY, options.MODEL, options.PAIR, options.RESULT)
-def trace(prompt: str, key: str, query: Any, model: str, pair: PairOptions, result: ResultOptions) -> None:
+def trace(
+    prompt: str, key: str, query: Any, model: ModelOptions, pair: PairOptions, result: ResultOptions
+) -> None:
     """Find the heads that carry one mapping from a key to a query."""
+    ends = key, -1 if query is None else query
     with progress() as note:
-        circuit = _traced(model, prompt, key, query, pair, note)
+        circuit = _traced(model, prompt, ends, pair, note)
     _say_circuit(circuit, pair.share, result)
 
 
 @main.command()
 @together(options.PROMPT, options.MODEL, options.PAIR, options.SPANS, options.RESULT)
-def circuit(prompt: str, model: str, pair: PairOptions, group: Any, own: Any, result: ResultOptions) -> None:
+def circuit(
+    prompt: str, model: ModelOptions, pair: PairOptions, group: Any, own: Any, result: ResultOptions
+) -> None:
     """Find every mapping of a prompt and where its tokens are held."""
-    from circuits.models.load import load
-    from circuits.tracing.circuit import circuit
-
     with progress() as note:
-        loaded = load(model)
+        _check_question(model.model, prompt, pair, groups=group)
+        loaded = model.load(note)
+        from circuits.tracing.circuit import circuit
+
         measured = circuit(loaded, prompt, groups=group, counterfactuals=own, progress=note, **asdict(pair))
     _say_circuit(measured, pair.share, result)
 
@@ -196,12 +210,14 @@ def circuit(prompt: str, model: str, pair: PairOptions, group: Any, own: Any, re
 @argument("prompt", type=options.prompt, required=False)
 @together(options.OPTIONAL_KEY, options.QUERY)
 @option("--models", required=True, type=options.names, metavar="NAME,NAME", help=_MODELS)
-@together(options.ON_TASKS, options.PAIR, options.RESULT)
+@together(options.RUNNING, options.ON_TASKS, options.PAIR, options.RESULT)
 def compare(
     prompt: str,
     key: str,
     query: Any,
     models: list[str],
+    dtype: str | None,
+    device: str,
     task: TaskOptions,
     pair: PairOptions,
     result: ResultOptions,
@@ -213,10 +229,12 @@ def compare(
 
     if len(models) < 2:
         raise PromptError(f"--models takes two names or more, separated by commas, not {','.join(models)!r}")
+    chosen = [ModelOptions(model, dtype, device) for model in models]
     if is_about_tasks():
-        return compare_tasks(models, task, pair.seed, result)
+        return compare_tasks(chosen, task, pair.seed, result)
+    ends = key, -1 if query is None else query
     with progress() as note:
-        circuits = [_traced(model, prompt, key, query, pair, note) for model in models]
+        circuits = [_traced(model, prompt, ends, pair, note) for model in chosen]
     values = [_comparison(circuits[0], circuit, pair.share) for circuit in circuits]
     table = comparison_section(circuits, share=pair.share)
     fill = partial(fill_with_several, circuits=circuits, share=pair.share)
@@ -273,12 +291,33 @@ for _name, _module, _sentence in (
 # What these commands share
 
 
-def _traced(model: str, prompt: str, key: str, query: Any, pair: PairOptions, note: Progress) -> Circuit:
-    from circuits.models.load import load
+def _traced(
+    model: ModelOptions, prompt: str, ends: tuple[Any, Any], pair: PairOptions, note: Progress
+) -> Circuit:
+    _check_question(model.model, prompt, pair, ends=ends)
+    loaded, (key, query) = model.load(note), ends
     from circuits.tracing.trace import trace
 
-    last = -1 if query is None else query
-    return trace(load(model), prompt, key=key, query=last, progress=note, **asdict(pair))
+    return trace(loaded, prompt, key=key, query=query, progress=note, **asdict(pair))
+
+
+def _check_question(
+    model: str, prompt: str, pair: PairOptions, *, ends: tuple[Any, Any] | None = None, groups: Any = None
+) -> None:
+    """Refuse what the tokenizer alone can tell to be wrong, before any weights are read."""
+    from circuits.models.tokens import read_vocabulary
+
+    vocabulary: Any = read_vocabulary(model)
+    if vocabulary is None:  # the weights are needed for it
+        return
+    from circuits.prompts import Wording, to_prompt, to_question
+
+    read = to_prompt(vocabulary, prompt)
+    noise_at = None if ends is None else (read.ends(*ends)[0],)
+    for name in (name for names in (groups or {}).values() for name in names):
+        read.position(name)
+    given = {name: value for name, value in asdict(pair).items() if name not in ("share", "seed")}
+    to_question(vocabulary, prompt, Wording(noise_at=noise_at, **given))
 
 
 def _say_circuit(circuit: Circuit, share: float, result: ResultOptions) -> None:

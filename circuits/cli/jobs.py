@@ -13,8 +13,8 @@ import click
 from click import argument, option
 
 import circuits.cli.options as options
-from circuits.cli.options import COUNT, progress, say, say_json, text
-from circuits.errors import ModelError, escaped, in_one_line
+from circuits.cli.options import COUNT, ModelOptions, progress, say, say_json, text
+from circuits.errors import escaped, in_one_line
 from circuits.sparsify.settings import default_in_words
 from circuits.sweeps import BATCH
 
@@ -27,7 +27,6 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _GATES: Final = click.Choice(["sampled", "deterministic"])
 _CONSTRAINTS: Final = click.Choice(["loss", "kl"])
 _CONTROLS: Final = "Measure the controls of each line too, which takes as long as tracing one by one."
-_AUTO: Final = "Where to run; auto takes the GPU of this process, if there is one."
 
 
 @click.command("sweep")
@@ -38,11 +37,8 @@ _AUTO: Final = "Where to run; auto takes the GPU of this process, if there is on
 @option("--batch", type=COUNT, default=BATCH, help="The most pairs that are run together.")
 @option("--controls", is_flag=True, help=_CONTROLS)
 @options.SEED
-@option("--device", type=text, default="cpu", help=_AUTO)
 @options.JSON
-def sweep_command(
-    prompts: Path, model: str, output: Path, device: str, as_json: bool, **settings: Any
-) -> None:
+def sweep_command(prompts: Path, model: ModelOptions, output: Path, as_json: bool, **settings: Any) -> None:
     """Trace every line of a jsonl file, or go on where that stopped."""
     from circuits.sweeps.lines import opened_lines
     from circuits.sweeps.store import check_place
@@ -50,28 +46,14 @@ def sweep_command(
     check_place(output)
     with opened_lines(prompts):
         pass  # what is wrong with the file is said before a model is loaded
-    from circuits.models.load import load
     from circuits.sweeps.sweep import Launch, sweep
 
     launch = Launch.from_environment()
     with progress(shown=launch.rank == 0) as note:
-        loaded = load(model, device=_device(device, launch.local_rank))
+        loaded = model.load(note, number=launch.local_rank)
         result = sweep(loaded, prompts, output, progress=note, **settings)
     if launch.rank == 0:
         _say_sweep(result, as_json)
-
-
-def _device(name: str, local_rank: int) -> str:
-    import torch
-
-    if name == "auto":
-        return f"cuda:{local_rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        allowed = "leave --device out, or give cpu, cuda, cuda:1 or auto"
-        raise ModelError(f"there is no device {name!r} here; {allowed}") from error
-    return name
 
 
 def _say_sweep(sweep: Sweep, as_json: bool) -> None:

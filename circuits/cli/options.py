@@ -23,11 +23,13 @@ from circuits.links import Progress
 from circuits.tracing import SHARE
 
 if TYPE_CHECKING:
+    from circuits.models.model import Model
     from circuits.show.tables import Section
 
 Decorator = Callable[[Any], Any]
 PATIENCE: Final = 1.0  # seconds of work before a progress bar is shown
 LOG_EVERY: Final = 30.0  # seconds between lines of progress where there is no terminal
+LONG: Final = 10.0  # seconds of work that are announced
 
 
 # Kinds of values, each a function of what was typed
@@ -124,6 +126,23 @@ def to_groups(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
 
 
 @dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """A model and how it is run."""
+
+    model: str
+    dtype: str | None
+    device: str
+
+    def load(self, note: Progress, *, number: int = 0) -> Model:
+        """The model; of several GPUs `auto` takes the one with this number."""
+        from circuits.models.load import load, to_device
+
+        loaded = load(self.model, dtype=self.dtype, device=to_device(self.device, number=number))
+        note("loading", 1, 1)
+        return loaded
+
+
+@dataclass(frozen=True, slots=True)
 class PairOptions:
     """The keyword arguments of `trace` and `circuit` that say what is compared and how it is read."""
 
@@ -184,7 +203,15 @@ PROMPT: Final = click.argument("prompt", type=prompt)
 SAVED: Final = click.argument("path", type=path, metavar="DIR|circuit.json")
 JSON: Final = option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
 _MODEL: Final = "A name of `circuits models`, a path or a hub id."
-MODEL: Final = option("--model", default="mini", type=text, help=_MODEL)
+_DTYPE: Final = "float32, float16, bfloat16 or float64; by default float32, whatever is stored."
+_DEVICE: Final = "Where to run: cpu, cuda, cuda:1; auto takes the GPU of this process, if there is one."
+RUNNING: Final = together(
+    option("--dtype", type=text, metavar="NAME", help=_DTYPE),
+    option("--device", type=text, default="cpu", help=_DEVICE),
+)
+MODEL: Final = together(
+    option("--model", default="mini", type=text, help=_MODEL), RUNNING, model=ModelOptions
+)
 _KEY: Final = "The position that is read: its index or its token."
 KEY: Final = option("--key", required=True, type=text, help=_KEY)
 OPTIONAL_KEY: Final = option("--key", type=text, help=_KEY)
@@ -239,7 +266,8 @@ RESULT: Final = together(OUTPUT, OPEN, JSON, result=ResultOptions)
 def progress(*, shown: bool = True) -> Iterator[Progress]:
     """Say on stderr how far the work is, with stage, percentage and time left.
 
-    On a terminal that is a bar, once the work has taken a second; elsewhere a line every 30 seconds.
+    On a terminal that is a bar, once the work has taken a second; elsewhere a line every 30 seconds. Work of
+    ten seconds or more is announced once its first part is done, by the time which that took.
     """
     from threading import Timer
 
@@ -253,13 +281,16 @@ def progress(*, shown: bool = True) -> Iterator[Progress]:
     bar = rich.Progress(*columns, *times, console=terminal, transient=True, disable=not drawn)
     bar.speed_estimate_period = 3600.0  # seconds of work that the time left is estimated from
     bar.add_task("loading", total=None)
-    (task,), logged = bar.tasks, time.monotonic()
+    (task,), logged, pace = bar.tasks, time.monotonic(), _Pace("loading", time.monotonic())
 
     def update(stage: str, done: int, total: int) -> None:
         nonlocal logged
         if stage != task.description:
             bar.reset(task.id, description=stage, completed=done)
         bar.update(task.id, completed=done, total=total)
+        announced = pace.announcement(stage, done, total)
+        if shown and announced:
+            terminal.print(announced, highlight=False, markup=False)
         if shown and not drawn and time.monotonic() - logged >= LOG_EVERY:
             logged = time.monotonic()
             left = "" if task.time_remaining is None else f", {timedelta(seconds=task.time_remaining)} left"
@@ -274,6 +305,30 @@ def progress(*, shown: bool = True) -> Iterator[Progress]:
         later.cancel()
         later.join()
         bar.stop()
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How fast a stage of the work goes, by its last part."""
+
+    stage: str
+    since: float
+    done: int = 0
+    announced: bool = False
+
+    def announcement(self, stage: str, done: int, total: int) -> str | None:
+        """How long the rest will take, if it is long and was not announced before."""
+        now = time.monotonic()
+        if stage != self.stage:
+            self.stage, self.done, self.announced = stage, 0, False
+        left = (now - self.since) * (total - done) / max(1, done - self.done)
+        self.since, self.done = now, done
+        if self.announced or left < LONG:
+            return None
+        self.announced = True
+        minutes = left / 60
+        short = f"{left:.0f} seconds" if minutes < 2 else f"{minutes:.0f} minutes"
+        return f"{stage}: about {short if minutes < 120 else f'{minutes / 60:.0f} hours'}"
 
 
 def say(*sections: Section) -> None:

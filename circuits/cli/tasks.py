@@ -18,7 +18,15 @@ from click.core import ParameterSource
 
 import circuits.cli.options as options
 from circuits import show
-from circuits.cli.options import PairOptions, ResultOptions, TaskOptions, progress, say_result, together
+from circuits.cli.options import (
+    ModelOptions,
+    PairOptions,
+    ResultOptions,
+    TaskOptions,
+    progress,
+    say_result,
+    together,
+)
 from circuits.errors import NoPairError, PromptError
 from circuits.files import SIGNATURE, to_json
 
@@ -44,17 +52,16 @@ _UNITS: Final = click.Choice(["heads", "edges"])
 @click.option("--seed", type=int, default=0, help="For the pairs, resamples and random orders.")
 @together(options.output(_FILES), options.JSON, result=ResultOptions)
 def rank_command(
-    task: str, model: str, count: int | None, units: Any, mlps: Any, seed: int, result: ResultOptions
+    task: str, model: ModelOptions, count: int | None, units: Any, mlps: Any, seed: int, result: ResultOptions
 ) -> None:
     """Rank the heads or edges of a task; say how many it takes."""
-    from circuits.models.load import load
     from circuits.show.task_tables import ranking_sections, ranking_values
     from circuits.tasks.patterns import measure_panel
     from circuits.tasks.rank import rank
     from circuits.tasks.task import PAIRS, to_task
 
     with progress() as note:
-        loaded = load(model)
+        loaded = model.load(note)
         pairs = to_task(loaded, task, count=count or PAIRS, seed=seed, progress=note)
         ranking = rank(loaded, pairs, units=units, mlps=mlps, count=count, seed=seed, progress=note)
         panel = measure_panel(loaded, pairs)
@@ -63,13 +70,14 @@ def rank_command(
     say_result(result, partial(to_json, values), ranking_sections(ranking, panel), fill)
 
 
-def compare_tasks(models: Sequence[str], task: TaskOptions, seed: int, result: ResultOptions) -> None:
+def compare_tasks(
+    models: Sequence[ModelOptions], task: TaskOptions, seed: int, result: ResultOptions
+) -> None:
     """Two models on the same tasks: one table of all, and of a single task what is behind it.
 
     The pairs of all tasks are drawn before any is ranked, so that a task without pairs is known early. Such a
     task is left out with a warning, unless it is the only one.
     """
-    from circuits.models.load import load
     from circuits.show.task_tables import task_comparison_sections, task_comparison_values
     from circuits.tasks.compare import compare, to_same_task
     from circuits.tasks.ranking import UNITS
@@ -81,7 +89,7 @@ def compare_tasks(models: Sequence[str], task: TaskOptions, seed: int, result: R
     kinds: Any = UNITS if task.units == "both" else (task.units,)
     drawn, missing = [], []
     with progress() as note:
-        both = load(models[0]), load(models[1])
+        both = models[0].load(note), models[1].load(note)
         for name in names:
             try:
                 drawn.append(to_same_task(both, name, count=task.count, seed=seed, progress=note))

@@ -62,10 +62,14 @@ class PlainTokenizer:
 
 def load_vocabulary(name: str | Path) -> Vocabulary:
     """How the model reads text; the name is what `load` takes."""
+    light = read_vocabulary(str(name))
+    return load(name).vocabulary if light is None else light
+
+
+def read_vocabulary(name: str) -> Vocabulary | None:
+    """How the model reads text, or None where only its weights can tell."""
     with reading(name):
-        if (light := _without_weights(str(name))) is not None:
-            return light
-    return load(name).vocabulary
+        return _without_weights(name)
 
 
 def _without_weights(name: str) -> Vocabulary | None:
