@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from circuits.components import SIDES, Component, Reader, Wire
     from circuits.engine import Row, prepare
     from circuits.engine.loadings import scan
     from circuits.errors import CircuitsError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "engine": ("Row", "prepare"),
     "engine.loadings": ("scan",),
+    "components": ("SIDES", "Component", "Reader", "Wire"),
     "errors": ("CircuitsError",),
     "heads": ("Edge", "Head"),
     "models.load": ("as_model", "load"),

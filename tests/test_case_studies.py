@@ -15,15 +15,23 @@ FOUND = {  # what `planted` finds is claimed in test_discover
         "Modulated at 82% by L0H10 L0H5 L0H11 L1H11 L2H3",
         "Modulated at 85% by L0H5 L0H10 L0H11 L5H7",
     ),
+    "indirect_object_circuit": (
+        "first writer L4H4@13 in 12",
+        "first writer M3@9 in 12",
+        "query side               0.897",
+    ),
     "greater_than": ("Modulated at 80% by", "Modulated at 91% by", "13104 of 13104         40 of 13104"),
     "induction": ("B → END: mini-sparse, 32 pairs, 4→9: total 0.71", "Modulated at 84% by", "437 of 7920"),
 }
+REAL = ("indirect_object_circuit",)  # the weights of a real language model are needed
 SLOW = ("indirect_object", "greater_than", "induction")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.studies if name in SLOW else ()) for name in FOUND]
-)
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.real] * (name in REAL) + [pytest.mark.studies] * (name in SLOW)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in FOUND])
 def test_a_case_study_finds_what_it_says(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

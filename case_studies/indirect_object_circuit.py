@@ -1,0 +1,63 @@
+"""Tom and Ben went to the park. Ben gave the ball to: the published roles, one head each, in a real model.
+
+Finding: on 12 pairs of names, one head for each role, the same in all of them. L1H2 finds the first mention from
+the second (effect 0.686, on its query side); L4H4 moves what is known of the second mention to the end (0.932,
+on its value side, written first of all by M3 there); L5H1 moves the name (0.458), and its effect lies on its
+query side (0.897), which L4H4 wrote: 12 of 12.
+"""
+
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+
+import circuits
+from circuits.show import save_figure
+from circuits.tracing.family import bootstrap
+
+HERE = Path(__file__).parent / "indirect_object_circuit"
+MODEL = "stories15m"
+NAMES = ("Tom", "Ben", "Tim", "Sam")
+TEXT = "{} and {} went to the park. {} gave the ball to"
+IO, S2, END = 1, 9, 13
+ROLES = {  # what each is known for, and the mapping that shows it
+    "duplicate token": ("L1H2", IO, S2),
+    "S-inhibition": ("L4H4", S2, END),
+    "name mover": ("L5H1", IO, END),
+}
+
+
+def main() -> None:
+    HERE.mkdir(exist_ok=True)
+    model = circuits.load(MODEL)
+    answers: dict[str, list[circuits.Why]] = {role: [] for role in ROLES}
+    carriers: dict[str, list[str]] = {role: [] for role in ROLES}
+    for name, repeated in permutations(NAMES, 2):
+        question = {"counterfactual": TEXT.format(name, repeated, name), "answer": name, "foil": repeated}
+        for role, (head, key, query) in ROLES.items():
+            text = TEXT.format(name, repeated, repeated)
+            found = circuits.trace(model, text, key=key, query=query, **question)
+            carriers[role].append(str(found.carriers()[0]) if found.carriers() else "none")
+            answers[role].append(circuits.why(found, head, model=model))
+    for role, whys in answers.items():
+        print(f"\n{role}: {whys[0].head}, position {whys[0].key} to {whys[0].query}, {len(whys)} pairs")
+        print(f"  the first carrier in {carriers[role].count(str(whys[0].head))} of {len(whys)} pairs")
+        print(f"  {'effect of its message':<24}{interval([why.effect for why in whys])}")
+        for side in circuits.SIDES:
+            of_side = [why.side(side) for why in whys]
+            first = [str(each.writers[0]) for each in of_side]
+            most = max(set(first), key=first.count)
+            says = f"  first writer {most} in {first.count(most)}"
+            print(f"  {side + ' side':<24}{interval([each.effect for each in of_side])}{says}")
+    for role, whys in answers.items():
+        save_figure(whys[0].figure(), HERE, formats=("png", "svg"), name=role.replace(" ", "_"))
+
+
+def interval(values: list[float]) -> str:
+    """Mean and 95% bootstrap interval."""
+    (found,) = bootstrap(np.array([values]))
+    return f"{found.mean:6.3f} [{found.low:6.3f}, {found.high:6.3f}]"
+
+
+if __name__ == "__main__":
+    main()
