@@ -1,9 +1,8 @@
 """Tom and Ben went to the park. Ben gave the ball to: the published roles, one head each, in a real model.
 
-Finding: on 12 pairs of names, one head for each role, the same in all of them. L1H2 finds the first mention from
-the second (effect 0.686, on its query side); L4H4 moves what is known of the second mention to the end (0.932,
-on its value side, written first of all by M3 there); L5H1 moves the name (0.458), and its effect lies on its
-query side (0.897), which L4H4 wrote: 12 of 12.
+Finding: on 12 pairs of names one head plays each role, always the same. L1H2 finds the first mention from the
+second (effect 0.686, by its query); L4H4 moves what is known of the second mention to the end (0.932, by its
+value, written first by M3); L5H1 moves the name (0.458), by its query (0.897), which L4H4 wrote in 12 of 12.
 """
 
 from itertools import permutations
@@ -30,8 +29,7 @@ ROLES = {  # what each is known for, and the mapping that shows it
 def main() -> None:
     HERE.mkdir(exist_ok=True)
     model = circuits.load(MODEL)
-    answers: dict[str, list[circuits.Why]] = {role: [] for role in ROLES}
-    carriers: dict[str, list[str]] = {role: [] for role in ROLES}
+    answers, carriers = {role: [] for role in ROLES}, {role: [] for role in ROLES}
     for name, repeated in permutations(NAMES, 2):
         question = {"counterfactual": TEXT.format(name, repeated, name), "answer": name, "foil": repeated}
         for role, (head, key, query) in ROLES.items():
@@ -49,7 +47,6 @@ def main() -> None:
             most = max(set(first), key=first.count)
             says = f"  first writer {most} in {first.count(most)}"
             print(f"  {side + ' side':<24}{interval([each.effect for each in of_side])}{says}")
-    for role, whys in answers.items():
         save_figure(whys[0].figure(), HERE, formats=("png", "svg"), name=role.replace(" ", "_"))
 
 
