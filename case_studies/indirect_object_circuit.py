@@ -27,7 +27,6 @@ ROLES = {  # what each is known for, and the mapping that shows it
 
 
 def main() -> None:
-    HERE.mkdir(exist_ok=True)
     model = circuits.load(MODEL)
     answers, carriers = {role: [] for role in ROLES}, {role: [] for role in ROLES}
     for name, repeated in permutations(NAMES, 2):

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import ARCHITECTURES, random_model
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from circuits.components import ALL, Component, Reader, Wire, component_edges, components, readers
 from circuits.engine import Direction, prepare
@@ -314,3 +316,39 @@ def test_the_writers_of_a_reader_together_are_its_side_and_all_readers_together_
     everything = [Wire(ALL, reader) for reader in readers(layers=3, heads=4)]
     assert float(joint_effects(runs, [everything])) == pytest.approx(1, abs=CLOSE)
     assert float(joint_effects(runs, [[]])) == pytest.approx(0, abs=1e-5)
+
+
+@st.composite
+def wires_of(draw: st.DrawFn, *, parallel: bool) -> Wire:
+    """Any wire of a model of three layers of four heads on nine tokens, at positions or at all of them."""
+    edge = draw(st.sampled_from(component_edges(layers=3, heads=4, parallel=parallel)))
+    if edge.reader.kind == "logits":
+        return draw(st.sampled_from([edge, replace(edge, position=LAST)]))
+    position = draw(st.none() | st.integers(KEY, LAST))
+    if edge.reader.kind in ("key", "value"):
+        query = draw(st.none() | st.integers(KEY if position is None else position, LAST))
+        return replace(edge, position=position, query=query)
+    return replace(edge, position=position)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_fast_and_plain_agree_on_any_wires_alone_together_and_kept(
+    loaded: dict[str, Model], data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(ARCHITECTURES))
+    model = replace(loaded[name], gated=data.draw(st.booleans()))
+    wires = data.draw(st.lists(wires_of(parallel=name == "neox"), min_size=1, max_size=6, unique=True))
+    direction = data.draw(st.sampled_from(("swap", "restore", "zero")))
+    fast, plain = (prepare(model, [pair_of(model)], path=path) for path in ("fast", "plain"))
+    for measure in (
+        lambda runs: wire_effects(runs, wires, direction=direction)[0],
+        lambda runs: joint_effects(runs, [wires], direction=direction),
+        lambda runs: kept_effects(runs, [wires]),
+    ):
+        torch.testing.assert_close(measure(fast), measure(plain), atol=CLOSE, rtol=1e-3)
+    if len(wires) == 1:
+        alone = wire_effects(fast, wires, direction=direction)[0]
+        torch.testing.assert_close(
+            joint_effects(fast, [wires], direction=direction), alone, atol=CLOSE, rtol=1e-3
+        )
