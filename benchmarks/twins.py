@@ -18,7 +18,8 @@ from circuits.errors import CircuitsError
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.sparsify.measure import Sparsity, first_rows, measure, original_of, weights_of
-from circuits.sparsify.text import read_texts, sample_rows, speaks_little_language, to_rows
+from circuits.sparsify.sampling import sample_rows
+from circuits.sparsify.text import read_texts, speaks_little_language, to_rows
 from circuits.tasks import TASKS
 from circuits.tasks.task import UNSURE, WRONG, to_task
 from circuits.zoo.evaluate import score_all

@@ -486,8 +486,8 @@ def test_an_adapter_trains_on_the_models_own_words_and_loads_gated(
     assert not (tmp_path / "model.safetensors").exists()
     assert "sampled from the dense model" in (tmp_path / "README.md").read_text()
     again = corpus_for(find(name), settings, text=None, folder=tmp_path / "training")
-    assert again.held_out.shape == (103, 10)
-    assert measured.tokens == 103 * 9
+    assert again.held_out.shape == (128, 10)
+    assert measured.tokens == 128 * 9
 
 
 def test_the_card_sets_the_tasks_of_both_models_side_by_side(

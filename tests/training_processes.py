@@ -23,11 +23,14 @@ from circuits.errors import CircuitsError
 from circuits.models.load import find
 from circuits.sparsify import Settings, settings_for, training
 from circuits.sparsify.processes import join
+from circuits.sparsify.sampling import CHUNK_ROWS, Sampling
 from circuits.sparsify.text import little_language
 from circuits.sparsify.twin import sparsify, to_student
 
 TINY = settings_for(little_language=True, gates="sampled", healing=0, steps=6, batch=2, length=12, warmup=2)
 ADAPTER = Settings(steps=4, batch=2, length=10, warmup=1, lora=2)
+FEWER_TOKENS = replace(ADAPTER, short=0.5, tokens=300)
+TWO_CHUNKS = Sampling(rows=CHUNK_ROWS + 40, openings=("", "The opposite"), temperatures=(0.5, 1.0))
 TRAINER = (str(Path(training.__file__).parent), files.__file__)
 
 
@@ -59,6 +62,20 @@ def die_after_lines(lines: int, model: Path, folder: Path) -> None:
 
     sys.settrace(trace)
     sparsify(model, folder, settings=TINY, save_every=0.0)
+
+
+def die_at_file(name: str, model: Path, folder: Path) -> None:
+    """Train on the model's own words, and die when the file of this name is half on the disk."""
+    sync = os.fsync
+
+    def fsync(file: int) -> None:
+        if unfinished := list((folder / "training").rglob(f"{name}*.unfinished")):
+            os.truncate(unfinished[0], unfinished[0].stat().st_size // 2)
+            die()
+        sync(file)
+
+    os.fsync = fsync
+    sparsify(model, folder, settings=FEWER_TOKENS, sampling=TWO_CHUNKS, save_every=0.0)
 
 
 def die_while_writing(writes: int, share: float, model: Path, folder: Path) -> None:

@@ -12,6 +12,7 @@ Gates = Literal["sampled", "deterministic"]
 Constraint = Literal["loss", "kl"]
 
 LEAST, MOST = 1e-4, 1e5  # the multiplier stays between these
+SHORT_ROWS: Final = (8, 24)  # the fewest and most tokens of a short row
 PACE: Final = 0.02  # its largest step, in log space, taken when the gap is this far (nats) from the budget
 
 
@@ -33,6 +34,9 @@ class Settings:
     multiplier: float = 1.0  # its first value
     memory: float = 0.95  # decay of the moving average of the gap
     lora: int = 16  # the rank of the adapter; 0 trains all weights
+    states: float = 0.0  # the weight of the distance between both models' hidden states, layer by layer
+    short: float = 0.0  # the share of steps that take short pieces of the model's own words
+    tokens: int = 0  # how many different tokens the model has in training, the likeliest; 0: all of them
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,8 +46,12 @@ class Settings:
             raise CircuitsError(f"constraint must be loss or kl, not {self.constraint!r}")
         if min(self.steps, self.batch, self.length - 1, self.learning_rate, self.multiplier) <= 0:
             raise CircuitsError("steps, batch, learning rate and multiplier must be above 0, length above 1")
-        if min(self.lora, self.bias, self.healing) < 0:
-            raise CircuitsError("bias, lora and healing must not be below 0")
+        if min(self.lora, self.bias, self.healing, self.states) < 0:
+            raise CircuitsError("bias, lora, healing and states must not be below 0")
+        if not 0 <= self.short <= 1:
+            raise CircuitsError(f"short must be a share from 0 to 1, not {self.short:g}")
+        if self.tokens < 0 or (self.tokens and not self.lora):
+            raise CircuitsError("tokens must not be below 0, and fewer tokens need an adapter (lora above 0)")
         if self.slack < 1:
             raise CircuitsError(f"slack must be at least 1 (no slack), not {self.slack:g}")
 

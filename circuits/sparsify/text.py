@@ -2,8 +2,9 @@
 
 1. Models of the little language get its seeded sentences; what is held out there is held out here.
 2. A text file or a jsonl (field "text") is one stream of tokens; rows are windows of it.
-3. Without a text, the dense model writes rows itself, once, seeded; they are kept beside the checkpoint.
-Of 2 and 3 the last tenth is held out. A source is a function that returns a `Corpus`; `corpus_for` chooses.
+3. Without a text, the dense model writes rows itself, which are kept beside the checkpoint (`sampling`).
+4. Of these rows, a share of the steps takes short pieces: BOS and what follows it, or follows a full stop.
+Of 2 the last tenth is held out. A source is a function that returns a `Corpus`; `corpus_for` chooses.
 """
 
 from __future__ import annotations
@@ -12,26 +13,21 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
-from jaxtyping import Float, Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from jaxtyping import Float
 
 from circuits.errors import FileError, PromptError
-from circuits.files import check_regular, parse_json, read_text, write_whole
-from circuits.models import reads_bos_by_default
+from circuits.files import parse_json, read_text
 from circuits.models.folder import Weights, quiet
-from circuits.sparsify.settings import Settings
+from circuits.sparsify.sampling import HELD_OUT_ROWS, OwnWords, Sampling, Tokens, bos_of
+from circuits.sparsify.settings import SHORT_ROWS, Settings
+from circuits.sparsify.vocabulary import Vocabulary
 from circuits.zoo import language
 
-Tokens = Int[torch.Tensor, "batch pos"]
 OTHER_WORDS: Final = 0.2  # the weight of words of the little language that are no answers; most are chance
-HELD_OUT_ROWS: Final = 128
-SAMPLED_ROWS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,11 +40,12 @@ class WeightedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """`name` says in words what the text is; `batch(step)` gives a step's rows."""
+    """`name` says in words what the text is; `batch(step)` gives a step's rows, in `vocabulary`, if any."""
 
     name: str
     batch: Callable[[int], WeightedRows]
     held_out: Tokens
+    vocabulary: Vocabulary | None = None
 
 
 def context_of(weights: Weights, most: int) -> int:
@@ -61,15 +58,26 @@ def speaks_little_language(weights: Weights) -> bool:
 
 
 def corpus_for(
-    weights: Weights, settings: Settings, *, text: Path | None, folder: Path, own_words: bool = False
+    weights: Weights,
+    settings: Settings,
+    *,
+    text: Path | None,
+    folder: Path,
+    own_words: bool = False,
+    sampling: Sampling | None = None,
 ) -> Corpus:
     """The text of a file, with `own_words` in turn with the model's own; without one, the best there is."""
-    if text is None and speaks_little_language(weights):
+    if text is None and sampling is None and speaks_little_language(weights):
         return little_language(settings)
+    own = OwnWords(
+        weights, sampling or Sampling(), settings.length, settings.seed, folder / "own-words", settings.tokens
+    )
     if text is None:
-        return _own_words(weights, settings, folder)
+        return own_corpus(own, settings)
+    if settings.tokens:
+        raise PromptError("fewer tokens are for training on the model's own words; leave out the text")
     windows = _windows(weights, read_texts(text), settings, name=text.name)
-    return _in_turn(windows, _own_words(weights, settings, folder)) if own_words else windows
+    return _in_turn(windows, own_corpus(own, settings)) if own_words else windows
 
 
 def _draw(settings: Settings, step: int) -> random.Random:
@@ -121,7 +129,7 @@ def read_texts(path: Path) -> list[str]:
 
 def to_rows(weights: Weights, texts: Sequence[str], *, length: int) -> list[Tokens]:
     """Texts in rows of at most `length` tokens, with BOS where the model reads it; one tensor per length."""
-    bos = _bos(weights)
+    bos = bos_of(weights)
     width = length - len(bos)
     by_length: dict[int, list[list[int]]] = {}
     for text in texts:
@@ -130,12 +138,6 @@ def to_rows(weights: Weights, texts: Sequence[str], *, length: int) -> list[Toke
             row = bos + tokens[start : start + width]
             by_length.setdefault(len(row), []).append(row)
     return [torch.tensor(rows) for length, rows in sorted(by_length.items(), reverse=True) if length > 1]
-
-
-def _bos(weights: Weights) -> list[int]:
-    """What every row begins with: BOS, or nothing."""
-    bos: Any = weights.tokenizer.bos_token_id
-    return [bos] if reads_bos_by_default(weights.tokenizer, weights.model.config.model_type) else []
 
 
 def _tokenize(weights: Weights, text: str) -> list[int]:
@@ -153,7 +155,7 @@ def _windows(weights: Weights, texts: Sequence[str], settings: Settings, *, name
     end: Any = weights.tokenizer.eos_token_id
     separator = [] if end is None else [end]
     stream = torch.tensor([token for text in texts for token in (*_tokenize(weights, text), *separator)])
-    bos = torch.tensor(_bos(weights), dtype=stream.dtype)
+    bos = torch.tensor(bos_of(weights), dtype=stream.dtype)
     width = settings.length - len(bos)
     cut = len(stream) * 9 // 10
     train, held_out = stream[:cut], stream[cut:]
@@ -176,47 +178,36 @@ def _unweighted(tokens: Tokens) -> WeightedRows:
     return WeightedRows(tokens, torch.ones(tokens.shape))
 
 
-def _own_words(weights: Weights, settings: Settings, folder: Path) -> Corpus:
-    path = folder / "samples.safetensors"
-    if not path.exists():
-        sampled = sample_rows(weights, count=SAMPLED_ROWS, length=settings.length, seed=settings.seed)
-        write_whole(path, partial(save_file, {"rows": sampled}))
-    rows = _read_rows(path, len(weights.tokenizer))
-    cut = len(rows) * 9 // 10
+def own_corpus(own: OwnWords, settings: Settings) -> Corpus:
+    """Rows that the dense model wrote, more of them as training goes on; some steps take short pieces."""
+    vocabulary = own.vocabulary
+    ends = torch.tensor(sentence_ends(own.weights))
+    width = len(bos_of(own.weights))
 
     def batch(step: int) -> WeightedRows:
-        return _unweighted(rows[_draw(settings, step).sample(range(cut), min(cut, settings.batch))])
+        draw, chunks = _draw(settings, step), own.upto(step / settings.all_steps)
+        rows = torch.cat(chunks)
+        if draw.random() < settings.short:
+            length = min(settings.length, draw.randint(*SHORT_ROWS))
+            chosen = rows[draw.choices(range(len(rows)), k=settings.batch * (settings.length // length))]
+            tokens = torch.stack([_piece(row, length, ends, width, draw) for row in chosen])
+        else:
+            tokens = rows[draw.sample(range(len(rows)), min(len(rows), settings.batch))]
+        return _unweighted(vocabulary.shrink(tokens) if vocabulary else tokens)
 
-    label = f"{len(rows)} rows sampled from the dense model, seed {settings.seed}"
-    return Corpus(label, batch, rows[cut:][:HELD_OUT_ROWS])
-
-
-def _read_rows(path: Path, vocabulary: int) -> Tokens:
-    check_regular(path)
-    try:
-        rows = load_file(path)["rows"]
-    except (OSError, SafetensorError, KeyError, ValueError) as why:
-        raise FileError(f"{path} does not hold what the dense model wrote ({why}); delete it") from why
-    whole = rows.ndim == 2 and rows.dtype == torch.int64 and rows.numel() > 0
-    if not whole or not 0 <= int(rows.min()) <= int(rows.max()) < vocabulary:
-        raise FileError(f"{path} does not hold rows of this model's tokens; delete it")
-    return rows
+    label = str(own) + (f", {vocabulary}" if vocabulary else "")
+    return Corpus(label, batch, own.held_out(), vocabulary)
 
 
-def sample_rows(weights: Weights, *, count: int, length: int, seed: int, batch: int = 64) -> Tokens:
-    """Rows that the dense model writes after BOS or, where it reads none, after a random first token."""
-    bos, rows, model = _bos(weights), [], cast(Any, weights.model)
-    with torch.random.fork_rng(), torch.inference_mode(), quiet():
-        torch.manual_seed(seed)
-        for start in range(0, count, batch):
-            size = min(batch, count - start)
-            tokens = torch.tensor([bos] * size) if bos else torch.randint(len(weights.tokenizer), (size, 1))
-            cache = None
-            while tokens.shape[1] < length:
-                unread = tokens if cache is None else tokens[:, -1:]
-                output = model(unread, past_key_values=cache, use_cache=True)
-                cache = output.past_key_values
-                chances = output.logits[:, -1].float().softmax(-1)
-                tokens = torch.cat((tokens, torch.multinomial(chances, 1)), dim=1)
-            rows.append(tokens)
-    return torch.cat(rows)
+def sentence_ends(weights: Weights) -> list[int]:
+    """The tokens that end a sentence."""
+    return [weights.tokenizer.get_vocab()[mark] for mark in ".!?" if mark in weights.tokenizer.get_vocab()]
+
+
+def _piece(
+    row: torch.Tensor, length: int, ends: torch.Tensor, width: int, draw: random.Random
+) -> torch.Tensor:
+    """BOS, if the model reads it, and a piece of the row: its start or what follows a full stop."""
+    after = [stop + 1 for stop in torch.isin(row, ends).nonzero()[:, 0].tolist() if stop + length < len(row)]
+    start = draw.choice(after) if after and draw.random() < 0.5 else width
+    return torch.cat((row[:width], row[start : start + length - width]))

@@ -2,7 +2,8 @@
 
 1. Each step runs the dense teacher and the gated student on the same rows and minimises
    `CE + KL(teacher‖student) + λ·penalty`. Where the constraint is the divergence, CE is left out, so that
-   nothing can be gained by learning the text.
+   nothing can be gained by learning the text. With `states`, the distance between their
+   hidden states is added: each layer learns to write what it wrote, which is a nearer aim.
 2. λ rises while the moving average of the gap is within the budget and falls while it is not, by at most 2%.
 3. Rows and noise depend on (seed, step) alone, a checkpoint holds the rest, so a killed run resumes exactly.
    A checkpoint is written whole or not at all, and read without pickle.
@@ -63,12 +64,13 @@ class Student:
             model.to(device)
         return self
 
-    def teacher_logits(self, tokens: Tokens) -> Logits:
+    def taught(self, tokens: Tokens, **wanted: Any) -> Any:
+        """What the teacher says: the library's output, with its logits."""
         with torch.no_grad():
             if self.teacher is not None:
-                return self.teacher(tokens, use_cache=False).logits
+                return self.teacher(tokens, use_cache=False, **wanted)
             with self.model.disable_adapter():
-                return self.model(tokens, use_cache=False).logits
+                return self.model(tokens, use_cache=False, **wanted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,14 +160,18 @@ def _step(run: Run, optimizer: Any, state: TrainingState) -> StepLog:
     shares = rows.weight[:, 1:] / rows.weight[:, 1:].sum()  # over the rows of all processes
     tokens, share = (processes.part(each).to(student.base.device) for each in (rows.tokens, shares))
     gate = training_gate(run.settings, state.step, tokens.device, part=(processes.index, processes.count))
+    wanted: dict[str, Any] = {"output_hidden_states": True} if run.settings.states else {}
     with attending(student.base, gate):
-        logits = student.model(tokens, use_cache=False).logits
+        said = student.model(tokens, use_cache=False, **wanted)
     gate.check(student.base.config.num_hidden_layers)
-    per_target = losses(logits, student.teacher_logits(tokens), tokens)
+    taught = student.taught(tokens, **wanted)
+    per_target = losses(said.logits, taught.logits, tokens)
     loss, dense_loss, divergence = (per_target * share).sum((1, 2))
     penalty = gate.penalty / processes.count
     aim = divergence if run.settings.constraint == "kl" else loss + divergence
     total = aim + state.multiplier * penalty
+    if run.settings.states:
+        total = total + run.settings.states * _distance(said, taught, share)
     total.backward()
     open_edges = penalty.new_tensor(gate.open_edges / processes.count)
     sums = torch.stack([total, loss, dense_loss, divergence, penalty, open_edges]).detach()
@@ -180,6 +186,13 @@ def _step(run: Run, optimizer: Any, state: TrainingState) -> StepLog:
     optimizer.step()
     optimizer.zero_grad()
     return StepLog(*measured)
+
+
+def _distance(said: Any, taught: Any, share: torch.Tensor) -> torch.Tensor:
+    """The mean over layers of the states' squared distance, relative to the size of the teacher's."""
+    pairs = zip(said.hidden_states[1:], taught.hidden_states[1:], strict=True)
+    apart = [(own - aim).square().sum(-1) / aim.square().sum(-1) for own, aim in pairs]
+    return (torch.stack(apart).mean(0)[:, 1:] * share).sum()
 
 
 def training_gate(

@@ -24,9 +24,11 @@ from circuits.models.load import find
 from circuits.sparsify.attention import dense, hard, logits_under
 from circuits.sparsify.measure import AnyModel, Sparsity, draw_training, measure, weights_of, write_card
 from circuits.sparsify.processes import join
+from circuits.sparsify.sampling import Sampling
 from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings, settings_for
 from circuits.sparsify.text import context_of, corpus_for, speaks_little_language
 from circuits.sparsify.training import Run, Student, read_log, train
+from circuits.sparsify.vocabulary import Vocabulary, shrunk
 from circuits.zoo.evaluate import Score, score_all
 
 
@@ -37,13 +39,14 @@ def sparsify(
     settings: Settings | None = None,
     text: str | Path | None = None,
     own_words: bool = False,
+    sampling: Sampling | None = None,
     save_every: float = 180.0,
 ) -> Sparsity:
     """Make the sparse twin of a model in `folder`, resuming what was begun there; returns what was measured.
 
     `model` is a name, a path, a `Model` (read again by its name) or a Hugging Face model with its tokenizer,
     which stays as it is. The twin learns from `text`, from the model's own words if there is none, or, with
-    `own_words`, from both in turn.
+    `own_words`, from both in turn. `sampling` says how the model's own words are sampled.
     """
     processes = join()
     with processes.main_first():  # what must be fetched or converted is so once
@@ -63,8 +66,10 @@ def sparsify(
         state.mkdir(parents=True, exist_ok=True)
         file = None if text is None else Path(text)
         with processes.main_first():  # the model's own words are sampled once
-            corpus = corpus_for(weights, chosen, text=file, folder=state, own_words=own_words)
-        run = Run(to_student(weights, chosen).to(processes.device), corpus, chosen, processes)
+            given: dict[str, Any] = {"own_words": own_words, "sampling": sampling}
+            corpus = corpus_for(weights, chosen, text=file, folder=state, **given)
+        student = to_student(weights, chosen, corpus.vocabulary)
+        run = Run(student.to(processes.device), corpus, chosen, processes)
         train(run, state, save_every=save_every)
         return processes.from_main(_publish(run, weights, folder, name) if processes.is_main else None)
     except (OSError, SafetensorError) as error:
@@ -72,11 +77,13 @@ def sparsify(
         raise FileError(f"cannot write to {folder}: {error}; {remedy}") from error
 
 
-def to_student(weights: Weights, settings: Settings) -> Student:
-    """A trainable copy beside the frozen original, or an adapter on the original; without dropout."""
+def to_student(weights: Weights, settings: Settings, vocabulary: Vocabulary | None = None) -> Student:
+    """A trainable copy beside the frozen original, or an adapter on a copy of it; without dropout."""
     original: Any = weights.model.eval()
     if settings.lora:
-        student = Student(_with_adapter(original, settings), None)
+        own: Any = shrunk(weights, vocabulary) if vocabulary else copy.deepcopy(original)
+        student = Student(_with_adapter(own, settings), None)
+        own.config._attn_implementation = "sdpa"
     else:
         trained = copy.deepcopy(original).float().requires_grad_(True)
         student = Student(trained, original.requires_grad_(False))
@@ -103,7 +110,7 @@ def _publish(run: Run, weights: Weights, folder: Path, name: str) -> Sparsity:
     # The mark goes first: a folder with weights and no mark would load as a dense model.
     (folder / MARKS).write_text(json.dumps(marks, indent=1) + "\n")
     _store(run.student.to("cpu"), weights, folder, name)
-    twin, original = find(str(folder)).model, find(name).model if settings.lora else weights.model
+    twin, original = find(str(folder)).model, weights.model
     measured = measure(twin, original, [run.corpus.held_out], name=folder.name, original=name)
     log = read_log(folder / "training" / "log.jsonl")
     draw_training(log, settings, folder / "training.svg")
@@ -115,9 +122,11 @@ def _publish(run: Run, weights: Weights, folder: Path, name: str) -> Sparsity:
 def _store(student: Student, weights: Weights, folder: Path, name: str) -> None:
     """Weights or adapter in fp16, and the tokenizer."""
     with quiet():
+        kept = {}
         if student.teacher is None:
             student.model.peft_config["default"].base_model_name_or_path = name
-        student.model.half().save_pretrained(folder)
+            kept = {"save_embedding_layers": False}  # they may have fewer tokens than the whole model
+        student.model.half().save_pretrained(folder, **kept)
         weights.tokenizer.save_pretrained(folder)
 
 

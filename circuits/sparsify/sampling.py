@@ -1,0 +1,188 @@
+"""What a dense model writes itself, sampled in batches and kept in chunks: sampling can stop and go on.
+
+1. All rows of a batch grow together, one token a step, with keys and values cached. A row begins with BOS (or
+   a random token, where the model reads none) and one of the openings, and has its own temperature.
+2. A chunk is a file of rows that depends on (seed, index of the chunk) alone. It is written whole or not at
+   all, by whichever process needs it first: a killed run finds what it had, and goes on with the same rows.
+3. With fewer tokens (`circuits.sparsify.vocabulary`) a model writes several times faster. What is held out
+   is always written by the whole model.
+4. Training draws from chunks 0 to n, and n grows with the steps: text is sampled when it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import zlib
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from jaxtyping import Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from circuits.errors import CircuitsError, FileError
+from circuits.files import check_regular, write_whole
+from circuits.models import reads_bos_by_default
+from circuits.models.folder import Weights, quiet
+from circuits.sparsify.vocabulary import Vocabulary, shrunk, survey
+
+Tokens = Int[torch.Tensor, "batch pos"]
+CHUNK_ROWS: Final = 512
+HELD_OUT_ROWS: Final = 128
+_SURVEYED_ROWS: Final = 64
+_TOGETHER: Final = 256  # rows sampled in one batch
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a model's own words are sampled: how many rows, after which openings, at which temperatures."""
+
+    rows: int = 1024
+    openings: tuple[str, ...] = ("",)
+    temperatures: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or not self.openings or not self.temperatures:
+            raise CircuitsError("sampling needs at least one row, one opening and one temperature")
+        if not all(0 < temperature <= 10 for temperature in self.temperatures):
+            raise CircuitsError(f"temperatures must be above 0 and at most 10, not {self.temperatures}")
+
+    def __str__(self) -> str:
+        said = f"{self.rows} rows sampled from the dense model"
+        if self.openings != ("",):
+            crc = zlib.crc32("\n".join(self.openings).encode())
+            said += f" after {len(self.openings)} openings (crc {crc:08x})"
+        if self.temperatures != (1.0,):
+            said += f" at temperatures {', '.join(f'{each:g}' for each in self.temperatures)}"
+        return said
+
+
+def bos_of(weights: Weights) -> list[int]:
+    """What every row begins with: BOS, or nothing."""
+    bos: Any = weights.tokenizer.bos_token_id
+    return [bos] if reads_bos_by_default(weights) else []
+
+
+def sample_rows(
+    weights: Weights,
+    *,
+    count: int,
+    length: int,
+    seed: int | str,
+    sampling: Sampling | None = None,
+    vocabulary: Vocabulary | None = None,
+) -> Tokens:
+    """Rows of tokens that the dense model writes, of a smaller vocabulary if one is given."""
+    chosen, draw = sampling or Sampling(), random.Random(f"sampling/{seed}")
+    kept = vocabulary.kept if vocabulary else torch.arange(len(weights.tokenizer))
+    rows = torch.full((count, length), -1)
+    for row, text in zip(rows, draw.choices(chosen.openings, k=count), strict=True):
+        tokens = torch.tensor(opening(weights, text) or [int(kept[draw.randrange(len(kept))])])[:length]
+        row[: len(tokens)] = vocabulary.shrink(tokens) if vocabulary else tokens
+    heat = torch.tensor(draw.choices(chosen.temperatures, k=count))
+    noise = torch.Generator().manual_seed(draw.getrandbits(60))
+    model = shrunk(weights, vocabulary) if vocabulary else weights.model
+    for part in range(0, count, _TOGETHER):
+        _grow(model, rows[part : part + _TOGETHER], heat[part : part + _TOGETHER], noise)
+    return kept[rows]
+
+
+def opening(weights: Weights, text: str) -> list[int]:
+    """The tokens that a row begins with: BOS, if the model reads it, and a text."""
+    with quiet():
+        encoding: Any = weights.tokenizer(text, add_special_tokens=False) if text else {"input_ids": []}
+    return bos_of(weights) + encoding["input_ids"]
+
+
+def _grow(model: Any, rows: Tokens, heat: torch.Tensor, noise: torch.Generator) -> None:
+    """Fill in the unknown tokens (-1) of every row, all rows together."""
+    read, cache = 0, None
+    with torch.inference_mode():
+        while (known := int((rows >= 0).all(0).long().cumprod(0).sum())) < rows.shape[1]:
+            unread = rows[:, read:known].to(model.device)
+            output = model(unread, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache, read = output.past_key_values, known
+            drawn = _draw(output.logits[:, -1].float().cpu() / heat[:, None], noise)
+            rows[:, known] = torch.where(rows[:, known] < 0, drawn, rows[:, known])
+
+
+def _draw(logits: torch.Tensor, noise: torch.Generator) -> torch.Tensor:
+    """One token a row, by the sum of chances up to it: much faster than multinomial over many tokens."""
+    sums = logits.softmax(-1).cumsum(-1)
+    aim = torch.rand(len(sums), 1, generator=noise) * sums[:, -1:]
+    return torch.searchsorted(sums, aim, right=True)[:, 0].clamp_max(sums.shape[1] - 1)
+
+
+@dataclass(slots=True, eq=False)
+class OwnWords:
+    """Rows that a dense model writes, in chunk files of a folder; sampled once, when first asked for."""
+
+    weights: Weights
+    sampling: Sampling
+    length: int
+    seed: int
+    folder: Path
+    tokens: int = 0  # how many different ones are sampled and trained on; 0: all
+    _read: dict[str, Tokens] = field(default_factory=dict)
+    _vocabulary: Vocabulary | None = None
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.sampling.rows // CHUNK_ROWS)
+
+    def __str__(self) -> str:
+        return f"{self.sampling}, seed {self.seed}"
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The likeliest tokens, if not all of them are used."""
+        if self.tokens and self._vocabulary is None:
+            needed = {token for text in self.sampling.openings for token in opening(self.weights, text)}
+            ends = (self.weights.tokenizer.bos_token_id, self.weights.tokenizer.eos_token_id)
+            needed |= {token for token in ends if isinstance(token, int)}
+            rows = self._rows("survey", _SURVEYED_ROWS)
+            self._vocabulary = survey(self.weights.model, rows, most=self.tokens, needed=needed)
+        return self._vocabulary
+
+    def held_out(self) -> Tokens:
+        """Rows by the whole model that are never trained on."""
+        return self._rows("held-out", HELD_OUT_ROWS)
+
+    def chunk(self, index: int) -> Tokens:
+        """The rows of one chunk; all have the same number, the last one what is left."""
+        count = min(CHUNK_ROWS, self.sampling.rows - CHUNK_ROWS * index)
+        return self._rows(f"{index:04}", count, self.vocabulary)
+
+    def upto(self, done: float) -> list[Tokens]:
+        """The chunks that training draws from when a share `done` of its steps is behind it."""
+        return [self.chunk(index) for index in range(min(self.chunks, 1 + int(done * self.chunks)))]
+
+    def _rows(self, name: str, count: int, vocabulary: Vocabulary | None = None) -> Tokens:
+        """Rows read from the file of this name, or sampled into it."""
+        if name not in self._read:
+            path = self.folder / f"{name}.safetensors"
+            if not path.exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                given: dict[str, Any] = {"sampling": self.sampling, "vocabulary": vocabulary}
+                seed = f"{self.seed}/{name}"
+                rows = sample_rows(self.weights, count=count, length=self.length, seed=seed, **given)
+                aside = path.with_name(f"{name}-{os.getpid()}.unfinished")  # others may sample the same
+                write_whole(path, partial(save_file, {"rows": rows.contiguous()}), aside=aside)
+            self._read[name] = _read_rows(path, len(self.weights.tokenizer), self.length)
+        return self._read[name]
+
+
+def _read_rows(path: Path, vocabulary: int, length: int) -> Tokens:
+    check_regular(path)
+    try:
+        rows = load_file(path)["rows"]
+    except (OSError, SafetensorError, KeyError, ValueError) as why:
+        raise FileError(f"{path} does not hold what the dense model wrote ({why}); delete it") from why
+    whole = rows.ndim == 2 and rows.dtype == torch.int64 and rows.shape[1] == length and len(rows)
+    if not whole or not 0 <= int(rows.min()) <= int(rows.max()) < vocabulary:
+        raise FileError(f"{path} does not hold rows of this model's tokens; delete it")
+    return rows
