@@ -1,10 +1,11 @@
 """What a sparse twin keeps of its dense original: `python benchmarks/twins.py mini-sparse`, or `…
 smollm2-sparse --text FILE`.
 
-1. Open edges, loss and divergence on held-out text of the original's own (the little language, or text that
-   the original writes, with a seed that no training used), and on each `--text` given.
-2. What both say next after a few well-known prompts.
-3. How many prompts of each task both get right.
+1. Open edges, loss, divergence and agreement on the next token: on held-out text of the original's own (the
+   little language, or what the original writes, with a seed that no training used), and on each `--text`.
+2. Open edges on prompts of several lengths: the starts of the same text.
+3. What both say next after a few well-known prompts, or how many story prompts they get right.
+4. How many prompts of each task both get right.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ import torch
 from circuits.errors import CircuitsError
 from circuits.models.load import load
 from circuits.models.model import Model
-from circuits.sparsify.measure import Sparsity, first_rows, measure, original_of, weights_of
+from circuits.sparsify.measure import Sparsity, first_rows, lengths_table, measure, original_of, weights_of
 from circuits.sparsify.sampling import sample_rows
 from circuits.sparsify.text import read_texts, speaks_little_language, to_rows
 from circuits.tasks import TASKS
 from circuits.tasks.task import UNSURE, WRONG, to_task
-from circuits.zoo.evaluate import score_all
+from circuits.zoo import stories
+from circuits.zoo.evaluate import Score, score_all
 
 CHECKS = (
     ("The capital of France is", " Paris"),
     ("When Mary and John went to the store, John gave a drink to", " Mary"),
     ('The opposite of "large" is "', "small"),
 )
-ROWS, LENGTH, SEED = 128, 64, 1
+ROWS, SEED = 128, 1
+LENGTHS = {"stories15m": 128}  # tokens of a row
+LENGTH = 64  # of all others
 
 
 def main() -> None:
@@ -43,19 +47,25 @@ def main() -> None:
     texts_table(asked.twin, name, asked.text)
     sides = [load(each) for each in (name, asked.twin)]
     if speaks_little_language(weights_of(name)[1]):
-        before, after = (score_all(side.logits) for side in sides)
-        print(f"\n| held-out prompts | {name} | {asked.twin} | over |\n|---|---:|---:|---:|")
-        for old, new in zip(before, after, strict=True):
-            form = "{:.4f} nats" if old.name == "loss" else "{:.2%}"
-            print(f"| {old.name} | {form.format(old.value)} | {form.format(new.value)} | {old.count} |")
+        scores_table(sides, *(score_all(side.logits) for side in sides))
         return
-    next_words(sides)
+    if name == "stories15m":
+        scores_table(sides, *(stories.score(side.logits, side.tokenizer) for side in sides))
+    else:
+        next_words(sides)
     tasks_table(sides)
+
+
+def scores_table(sides: list[Model], before: list[Score], after: list[Score]) -> None:
+    print(f"\n| held-out prompts | {' | '.join(side.name for side in sides)} | over |\n|---|---:|---:|---:|")
+    for old, new in zip(before, after, strict=True):
+        form = "{:.4f} nats" if old.name == "loss" else "{:.2%}"
+        print(f"| {old.name} | {form.format(old.value)} | {form.format(new.value)} | {old.count} |")
 
 
 def texts_table(twin: str, name: str, files: list[Path]) -> None:
     weights, original = weights_of(twin)[1], weights_of(name)[1]
-    texts = {}
+    texts, length = {}, LENGTHS.get(name, LENGTH)
     if speaks_little_language(original):
         from circuits.sparsify.settings import LITTLE_LANGUAGE
         from circuits.sparsify.text import little_language
@@ -63,23 +73,27 @@ def texts_table(twin: str, name: str, files: list[Path]) -> None:
         texts["held-out sentences"] = [little_language(LITTLE_LANGUAGE).held_out]
     else:
         texts[f"what {name} writes (seed {SEED})"] = [
-            sample_rows(original, count=ROWS, length=LENGTH, seed=SEED)
+            sample_rows(original, count=ROWS, length=length, seed=SEED)
         ]
     for file in files:
-        texts[file.name] = first_rows(to_rows(original, read_texts(file), length=LENGTH), ROWS)
+        texts[file.name] = first_rows(to_rows(original, read_texts(file), length=length), ROWS)
     print(
-        f"| text | tokens | open edges {name} | {twin} | loss {name} | {twin} | divergence, nats |\n"
-        "|---|---:|---:|---:|---:|---:|---:|"
+        f"| text | tokens | open edges {name} | {twin} | loss {name} | {twin} | divergence, nats | "
+        "next token the same |\n|---|---:|---:|---:|---:|---:|---:|---:|"
     )
-    for label, rows in texts.items():
-        found = measure(weights.model, original.model, rows, name=twin, original=name)
-        print(_line(label, found))
+    found = {
+        label: measure(weights.model, original.model, rows, name=twin, original=name)
+        for label, rows in texts.items()
+    }
+    for label, measured in found.items():
+        print(_line(label, measured))
+    print(f"\nPrompts of several lengths:\n\n{lengths_table(next(iter(found.values())))}")
 
 
 def _line(label: str, found: Sparsity) -> str:
     shares = f"{found.dense.open_edges:.2%} | {found.open_edges:.3%}"
     numbers = f"{found.dense_loss:.4f} | {found.loss:.4f} | {found.divergence:.4f}"
-    return f"| {label} | {found.tokens} | {shares} | {numbers} |"
+    return f"| {label} | {found.tokens} | {shares} | {numbers} | {found.agreement:.2%} |"
 
 
 def next_words(sides: list[Model]) -> None:

@@ -151,6 +151,7 @@ def _say_sparsity(measured: Sparsity, as_json: bool, *, layers: bool = False) ->
         ("open edges (s > 0)", f"{dense.open_edges:.3%}", f"{gated.open_edges:.3%}"),
         ("loss, nats", f"{measured.dense_loss:.4f}", f"{measured.loss:.4f}"),
         ("divergence from dense, nats", "0", f"{measured.divergence:.4f}"),
+        ("next token the same", "100%", f"{measured.agreement:.2%}"),
         ("attention on the first token", f"{dense.first_token:.2%}", f"{gated.first_token:.2%}"),
         ("entropy of attention, nats", f"{dense.entropy:.3f}", f"{gated.entropy:.3f}"),
     )

@@ -45,6 +45,7 @@ class AttentionStats:
     per_head: tuple[tuple[float, ...], ...]
     first_token: float  # from later queries
     entropy: float
+    per_query: tuple[float, ...]  # how many keys are open to a head at each position
 
     @property
     def per_layer(self) -> tuple[float, ...]:
@@ -53,6 +54,10 @@ class AttentionStats:
     @property
     def open_edges(self) -> float:
         return sum(self.per_layer) / len(self.per_layer)
+
+    def share_upto(self, length: int) -> float:
+        """The share of open edges on prompts of so many tokens: those at the rows' starts."""
+        return sum(self.per_query[:length]) / allowed_edges(length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Sparsity:
     loss: float
     dense_loss: float
     divergence: float
+    agreement: float  # how often both find the same next token likeliest
     tokens: int  # how many were measured
 
     @property
@@ -83,6 +89,7 @@ class Sparsity:
 | open edges (s > 0) | {self.dense.open_edges:.3%} | {self.open_edges:.3%} |
 | loss, nats | {self.dense_loss:.4f} | {self.loss:.4f} |
 | divergence from dense, nats | 0 | {self.divergence:.4f} |
+| next token the same | 100% | {self.agreement:.2%} |
 | attention on the first token | {self.dense.first_token:.2%} | {self.gated.first_token:.2%} |
 | entropy of attention, nats | {self.dense.entropy:.3f} | {self.gated.entropy:.3f} |"""
 
@@ -139,14 +146,16 @@ def measure(
 ) -> Sparsity:
     """Both models on the same rows."""
     sides = ((_Tally(hard), gated_model), (_Tally(dense), dense_model))
-    sums, tokens = torch.zeros(3, dtype=torch.float64), 0
+    sums, same, tokens = torch.zeros(3, dtype=torch.float64), 0, 0
     for chunk in (chunk for tensor in rows for chunk in tensor.split(16)):
         own, other = (tally.run(model, chunk) for tally, model in sides)
         sums += losses(own, other, chunk.to(own.device)).double().sum((1, 2)).cpu()
+        same += int((own.argmax(-1) == other.argmax(-1))[:, :-1].sum())
         tokens += chunk[:, 1:].numel()
     gated_stats, dense_stats = (tally.stats() for tally, _ in sides)
     loss, dense_loss, divergence = (sums / tokens).tolist()
-    return Sparsity(name, original, gated_stats, dense_stats, loss, dense_loss, divergence, tokens)
+    told = (loss, dense_loss, divergence, same / tokens, tokens)
+    return Sparsity(name, original, gated_stats, dense_stats, *told)
 
 
 class _Tally:
@@ -155,6 +164,8 @@ class _Tally:
     def __init__(self, rule: Rule) -> None:
         self.rule, self.runs = rule, 0
         self.open: list[torch.Tensor] = []  # of each layer of each run, (head,)
+        self.keys = torch.zeros(0, dtype=torch.float64)  # open ones by query, of all rows, heads and layers
+        self.heads = torch.zeros(0, dtype=torch.float64)  # over how many of these
         self.edges = self.queries = 0  # of one head; of all heads and layers
         self.first_token = self.entropy = 0.0
 
@@ -167,7 +178,10 @@ class _Tally:
 
     def __call__(self, scores: Scores) -> Scores:
         weights = self.rule(scores)
-        self.open.append(open_gates(scores).sum((0, 2, 3)).double().cpu())
+        is_open = open_gates(scores)
+        self.open.append(is_open.sum((0, 2, 3)).double().cpu())
+        self.keys = _added(self.keys, is_open.sum((0, 1, 3)).double().cpu())
+        self.heads = _added(self.heads, torch.full((scores.shape[2],), float(scores[..., 0, 0].numel())))
         later = weights[:, :, 1:]
         shares = later / later.sum(-1, keepdim=True).clamp_min(1e-30)
         self.first_token += later[..., 0].double().sum().item()
@@ -181,7 +195,19 @@ class _Tally:
             raise ModelError(f"nothing was measured: {reason}")
         counts = torch.stack(self.open).unflatten(0, (self.runs, -1)).sum(0)  # (layer, head)
         per_head = tuple(map(tuple, (counts / self.edges).tolist()))
-        return AttentionStats(per_head, self.first_token / self.queries, self.entropy / self.queries)
+        per_query = tuple((self.keys / self.heads).tolist())
+        return AttentionStats(
+            per_head, self.first_token / self.queries, self.entropy / self.queries, per_query
+        )
+
+
+def _added(sums: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+    """Sums by position, of rows of different lengths."""
+    longest = max(len(sums), len(more))
+    wide = torch.zeros(longest, dtype=torch.float64)
+    wide[: len(sums)] += sums
+    wide[: len(more)] += more
+    return wide
 
 
 def layers_table(measured: Sparsity) -> str:
@@ -191,6 +217,19 @@ def layers_table(measured: Sparsity) -> str:
     lines = [f"| layer | all | {' | '.join(heads)} |", "|---|---:|" + "---:|" * len(heads)]
     for layer, (mean, shares) in enumerate(zip(stats.per_layer, stats.per_head, strict=True)):
         lines.append(f"| L{layer} | {mean:.2%} | {' | '.join(f'{share:.2%}' for share in shares)} |")
+    return "\n".join(lines)
+
+
+def lengths_table(measured: Sparsity) -> str:
+    """Open edges on prompts of several lengths, and how many keys the last position has open, per head."""
+    longest = len(measured.gated.per_query)
+    lengths = [length for length in (8, 12, 16, 24, 32, 64, 128, 256) if length <= longest]
+    lines = [f"| tokens | {measured.original} | {measured.name} | keys open to a head at the last |"]
+    lines.append("|---:|---:|---:|---:|")
+    for length in lengths:
+        before, after = (stats.share_upto(length) for stats in (measured.dense, measured.gated))
+        keys = measured.gated.per_query[length - 1]
+        lines.append(f"| {length} | {before:.2%} | {after:.2%} | {keys:.2f} |")
     return "\n".join(lines)
 
 
@@ -205,6 +244,7 @@ def write_card(
         "text": marks["text"],
         "settings": "\n".join(f"| {name} | {value} |" for name, value in marks["settings"].items()),
         "layers": layers_table(measured),
+        "lengths": lengths_table(measured),
     }
     template = Path(__file__).with_name("card.md").read_text(encoding="utf-8")
     path.write_text(template.format(**parts), encoding="utf-8")

@@ -29,6 +29,7 @@ from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings, settings_for
 from circuits.sparsify.text import context_of, corpus_for, speaks_little_language
 from circuits.sparsify.training import Run, Student, read_log, train
 from circuits.sparsify.vocabulary import Vocabulary, shrunk
+from circuits.zoo import stories
 from circuits.zoo.evaluate import Score, score_all
 
 
@@ -114,7 +115,7 @@ def _publish(run: Run, weights: Weights, folder: Path, name: str) -> Sparsity:
     measured = measure(twin, original, [run.corpus.held_out], name=folder.name, original=name)
     log = read_log(folder / "training" / "log.jsonl")
     draw_training(log, settings, folder / "training.svg")
-    write_card(folder / "README.md", measured, marks, _scores(weights, original, twin), log)
+    write_card(folder / "README.md", measured, marks, _scores(name, weights, original, twin), log)
     (folder / MARKS).write_text(json.dumps(marks | {"measured": asdict(measured)}, indent=1) + "\n")
     return measured
 
@@ -130,10 +131,12 @@ def _store(student: Student, weights: Weights, folder: Path, name: str) -> None:
         weights.tokenizer.save_pretrained(folder)
 
 
-def _scores(weights: Weights, original: Any, twin: Any) -> list[list[Score]]:
-    """Both models on the tasks of the little language, if they speak it and can read its prompts."""
+def _scores(name: str, weights: Weights, original: Any, twin: Any) -> list[list[Score]]:
+    """Both models on the tasks that they know: those of the little language, or of stories."""
     length = LITTLE_LANGUAGE.length
+    runs = (partial(logits_under, dense, original), partial(logits_under, hard, twin))
+    if name == "stories15m":
+        return [stories.score(logits, weights.tokenizer) for logits in runs]
     if not speaks_little_language(weights) or context_of(weights, length) < length:
         return []
-    runs = (partial(logits_under, dense, original), partial(logits_under, hard, twin))
     return [score_all(logits) for logits in runs]
