@@ -64,7 +64,7 @@ class Sampling:
 def bos_of(weights: Weights) -> list[int]:
     """What every row begins with: BOS, or nothing."""
     bos: Any = weights.tokenizer.bos_token_id
-    return [bos] if reads_bos_by_default(weights) else []
+    return [bos] if reads_bos_by_default(weights.tokenizer, weights.model.config.model_type) else []
 
 
 def sample_rows(
