@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from circuits.engine import prepare
+from circuits.engine.others import values_of_others
 from circuits.engine.select import mapping_rows
 from circuits.errors import CircuitsError, KeywordError, PromptError
 from circuits.models.load import load
@@ -19,7 +21,7 @@ from circuits.tracing.circuit import circuit
 from circuits.tracing.family import FamilyTrace
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
-from circuits.tracing.trust import notes_on
+from circuits.tracing.trust import control_question, notes_on
 
 TEXT = 'The opposite of "large" is "'
 SWAP = {"large": "hot"}
@@ -34,6 +36,11 @@ def mini() -> Model:
 @pytest.fixture(scope="module")
 def asked(mini: Model) -> Circuit:
     return trace(mini, TEXT, key="large", swap=SWAP)
+
+
+@pytest.fixture(scope="module")
+def noisy(mini: Model) -> Circuit:
+    return trace(mini, TEXT, key="large")
 
 
 # An answer of several tokens
@@ -147,8 +154,8 @@ def test_a_good_question_needs_no_note(asked: Circuit) -> None:
     assert "Note" not in str(asked)
 
 
-def test_without_a_counterfactual_the_record_says_what_was_used_and_what_is_better(mini: Model) -> None:
-    found = trace(mini, TEXT, key="large")
+def test_without_a_counterfactual_the_record_says_what_was_used_and_what_is_better(noisy: Circuit) -> None:
+    found = noisy
     (note,) = [note for note in found.notes if "noise" in note]
     assert isinstance(found.counterfactual, Noise)
     assert "noise on large(5), read by logprob(small)" in note and "swap" in note
@@ -162,25 +169,158 @@ def test_a_metric_on_the_wrong_side_is_said(mini: Model) -> None:
 
 def test_a_tiny_gap_is_said(mini: Model) -> None:
     found = trace(mini, STORE, key="drink", swap={"drink": "book"}, answer="Mary", foil="John")
-    assert any("small beside its two values" in note for note in found.notes)
+    assert any("nothing beside its two values" in note for note in found.notes)
 
 
 def test_the_plain_path_is_said(mini: Model) -> None:
     runs = prepare(mini, [to_pair(mini, TEXT, swap=SWAP)], path="plain")
-    assert any("plain path" in note for note in notes_on(runs, []))
+    assert any("plain path" in note for note in notes_on(runs, control_question(runs), []))
 
 
-def test_notes_are_kept_and_a_file_without_them_is_read(asked: Circuit, mini: Model, tmp_path: Path) -> None:
-    found = trace(mini, TEXT, key="large")
-    stored = found.save(tmp_path / "new")
-    assert Circuit.load(stored).notes == found.notes != ()
+def test_notes_are_kept_and_a_file_without_them_is_read(
+    asked: Circuit, noisy: Circuit, tmp_path: Path
+) -> None:
+    stored = noisy.save(tmp_path / "new")
+    assert Circuit.load(stored).notes == noisy.notes != ()
+    assert noisy.question is not None and noisy.question.verdict == "weak"  # a random word does more
     older = json.loads(asked.save(tmp_path / "old").read_text())
-    del older["notes"]
+    for name in ("notes", "question"):
+        del older[name]
+    for mapping in older["mappings"]:
+        del mapping["doubts"]
     for name in ("answers", "foils", "sequence"):
         del older["metric"][name]
     (tmp_path / "old" / "circuit.json").write_text(json.dumps(older))
     with pytest.warns(UserWarning, match="edited"):
-        assert Circuit.load(tmp_path / "old") == asked
+        assert Circuit.load(tmp_path / "old") == replace(asked, question=None)
+
+
+# The verdict
+
+# What was said before: every one of these printed "Modulated at …%", with every control in order.
+# What is said now: the verdict, a word of its reasons, and a word of why modulation is withheld.
+BAD: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
+    "unrelated swap": (
+        "The table was near the",
+        {"key": "table", "swap": {"table": "horse"}, "metric": "logprob"},
+        *("none", "nothing beside", "nothing beside"),
+    ),
+    "answer and foil that are never said": (
+        TEXT,
+        {"key": "large", "swap": SWAP, "answer": "The", "foil": "is"},
+        *("none", "hardly says 'The'", "nothing beside"),
+    ),
+    "unrelated word of the sentence": (
+        STORE,
+        {"key": "drink", "swap": {"drink": "book"}, "answer": "Mary", "foil": "John"},
+        *("none", "both runs say 'Mary'", "both runs say"),
+    ),
+    "unrelated names in front": (
+        f"Mary . {TEXT}",
+        {"key": "Mary", "swap": {"Mary": "John"}, "answer": "small", "foil": "cold"},
+        *("none", "favours the answer", "nothing beside"),
+    ),
+    "another first word": (
+        TEXT,
+        {"key": "The", "swap": {"The": "In"}, "answer": "small", "foil": "cold"},
+        *("none", "random word's", "both runs say"),
+    ),
+    "answer and foil exchanged": (
+        TEXT,
+        {"key": "large", "swap": SWAP, "answer": "cold", "foil": "small"},
+        *("weak", "prefers the foil 'small'", ""),
+    ),
+    "inverted gap": (
+        TEXT,
+        {"key": "large", "swap": SWAP, "answer": "short", "foil": "small"},
+        *("weak", "prefers the foil", ""),
+    ),
+    "answer of low probability": (
+        TEXT,
+        {"key": "large", "swap": SWAP, "answer": "book", "foil": "cold"},
+        *("weak", "hardly says 'book'", ""),
+    ),
+    "noise on BOS": (TEXT, {"key": 0}, "weak", "both runs say 'small'", "next to nothing"),
+    "noise on a word that is not read": (TEXT, {"key": "of"}, "weak", "both runs say", "both runs say"),
+    "noise on the relation": (TEXT, {"key": "opposite"}, "weak", "random word's", "both runs say"),
+    "unrelated key": (TEXT, {"key": "The", "swap": SWAP}, "clear", "", "next to nothing"),
+    "key after the difference": (TEXT, {"key": "is", "swap": SWAP}, "clear", "", "next to nothing"),
+    "a key beside the one that carries": (
+        STORE,
+        {"key": "Mary", "swap": {10: "Mary"}},
+        *("clear", "", "another key, 10"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_question_is_called_one(mini: Model, name: str) -> None:
+    text, question, verdict, reason, doubt = BAD[name]
+    found = trace(mini, text, **question)
+    said, mapping = found.question, found.mapping()
+    assert said is not None and said.verdict == verdict
+    assert reason in "; ".join(said.reasons) and doubt in "; ".join(mapping.doubts)
+    printed = " ".join(str(found).split())
+    assert ("verdict" in printed) == (verdict != "clear")
+    assert "Modulated at" not in printed if mapping.doubts else "withheld" not in printed
+
+
+@pytest.mark.parametrize(
+    ("question", "says"),
+    [
+        ({"key": "large", "swap": SWAP, "answer": "small", "foil": "small"}, "answer and foil are both"),
+        ({"key": "The", "swap": {"The": "In"}}, "does not change the prediction"),
+        ({"key": "large", "swap": {"large": "large"}}, "same as the prompt"),
+        ({"key": "is", "query": "large", "swap": SWAP}, "stands after query"),
+        ({"key": "large", "metric": "logit_diff"}, "noise has no prediction"),
+    ],
+    ids=["answer is foil", "same prediction on both sides", "nothing swapped", "key after query", "no foil"],
+)
+def test_what_is_no_question_at_all_is_refused(mini: Model, question: Any, says: str) -> None:
+    with pytest.raises(PromptError, match=says):
+        trace(mini, TEXT, **question)
+
+
+def test_a_model_of_random_weights_is_not_believed(model: Model) -> None:
+    found = trace(model, TEXT, key="large", swap=SWAP, metric="logprob")
+    assert found.question is not None
+    assert found.question.verdict != "clear" or found.mapping().doubts
+
+
+def test_a_good_question_is_clear_and_its_control_survives_the_disk(asked: Circuit, tmp_path: Path) -> None:
+    assert asked.question is not None and asked.question.verdict == "clear"
+    assert len(asked.question.other_gaps) == 16 and asked.question.said == ("small", "cold")
+    assert Circuit.load(asked.save(tmp_path)).question == asked.question
+    assert asked.mapping().doubts == () and "Modulated at" in str(asked)
+
+
+@pytest.mark.parametrize("path", ["fast", "plain"])
+def test_other_words_are_measured_as_whole_runs_of_their_own(model: Model, path: Any) -> None:
+    pair = to_pair(model, TEXT, swap=SWAP, metric="logprob")
+    tokens = torch.tensor([pair.clean.tokens] * 5)
+    tokens[:, pair.differs_at[0]] = torch.tensor([7, 8, 9, 10, 11])
+    expected = model.logits(tokens)[:, -1].log_softmax(-1)[:, pair.metric.answer]
+    for budget in (2**14, 2**25):
+        runs = prepare(model, [pair], path=path, budget=budget)
+        values = values_of_others(runs, tokens, pair.differs_at)
+        torch.testing.assert_close(values, expected, rtol=0, atol=1e-3)
+
+
+def test_a_pair_with_a_tiny_gap_is_left_out_of_the_mean_and_counted(mini: Model) -> None:
+    words = {"large": "hot", "hot": "large", "rich": "hot"}
+    pairs = [to_pair(mini, f'The opposite of "{old}" is "', swap={old: new}) for old, new in words.items()]
+    tiny = to_pair(mini, TEXT, swap=SWAP, answer="The", foil="is")
+    with_tiny, without = (trace(mini, family, key=5) for family in ([*pairs, tiny], pairs))
+    assert with_tiny.weak == 1 and without.weak == 0
+    assert with_tiny.total.mean == pytest.approx(without.total.mean, abs=1e-5)
+    assert "1 more left out as weak" in str(with_tiny)
+    with pytest.raises(PromptError, match="gap worth dividing by"):
+        trace(mini, [tiny], key=5)
+
+
+def test_one_pair_has_no_interval(mini: Model) -> None:
+    alone = trace(mini, [to_pair(mini, TEXT, swap=SWAP)], key=5)
+    assert "[" not in str(alone)
 
 
 # Calls

@@ -181,20 +181,34 @@ def tokens(model: str, prompt: str, as_json: bool) -> None:
 
 @main.command()
 @together(options.PROMPT, options.KEY, options.QUERY, options.MODEL, options.PAIR, options.RESULT)
+@options.STRICT
 def trace(
-    prompt: str, key: str, query: Any, model: ModelOptions, pair: PairOptions, result: ResultOptions
+    prompt: str,
+    key: str,
+    query: Any,
+    model: ModelOptions,
+    pair: PairOptions,
+    result: ResultOptions,
+    strict: bool,
 ) -> None:
     """Find the heads that carry one mapping from a key to a query."""
     ends = key, -1 if query is None else query
     with progress() as note:
         circuit = _traced(model, prompt, ends, pair, note)
-    _say_circuit(circuit, pair.share, result)
+    _say_circuit(circuit, pair.share, result, strict=strict)
 
 
 @main.command()
 @together(options.PROMPT, options.MODEL, options.PAIR, options.SPANS, options.RESULT)
+@options.STRICT
 def circuit(
-    prompt: str, model: ModelOptions, pair: PairOptions, group: Any, own: Any, result: ResultOptions
+    prompt: str,
+    model: ModelOptions,
+    pair: PairOptions,
+    group: Any,
+    own: Any,
+    result: ResultOptions,
+    strict: bool,
 ) -> None:
     """Find every mapping of a prompt and where its tokens are held."""
     with progress() as note:
@@ -203,7 +217,7 @@ def circuit(
         from circuits.tracing.circuit import circuit
 
         measured = circuit(loaded, prompt, groups=group, counterfactuals=own, progress=note, **asdict(pair))
-    _say_circuit(measured, pair.share, result)
+    _say_circuit(measured, pair.share, result, strict=strict)
 
 
 @main.command()
@@ -320,12 +334,15 @@ def _check_question(
     to_question(vocabulary, prompt, Wording(noise_at=noise_at, **given))
 
 
-def _say_circuit(circuit: Circuit, share: float, result: ResultOptions) -> None:
+def _say_circuit(circuit: Circuit, share: float, result: ResultOptions, *, strict: bool) -> None:
     from circuits.show.figure import fill_with_one
     from circuits.show.tables import circuit_sections
 
     fill = partial(fill_with_one, circuit=circuit, share=share)
     options.say_result(result, circuit.to_json, circuit_sections(circuit, share=share), fill)
+    question = circuit.question
+    if strict and question is not None and question.verdict != "clear":
+        raise Failure(f"the question is {question.verdict}: {question.reasons[0]}")
 
 
 def _comparison(first: Circuit, circuit: Circuit, share: float) -> dict[str, Any]:

@@ -52,6 +52,8 @@ class Scene:
         count, heads = len(self.carriers), self.circuit.source.layers * self.circuit.source.heads
         who = {0: f"None of {heads} heads maps", 1: f"One of {heads} heads maps"}
         key, query = self.cell
+        if self.front and self.front["doubts"]:
+            return f"Key {key} to query {query}: modulation withheld, {self.front['doubts'][0]}"
         return f"{who.get(count, f'These {count} of {heads} heads map')} key {key} to query {query}"
 
     @property
@@ -197,7 +199,8 @@ def _attention(mapping: Mapping, share: float) -> dict[str, Any]:
     steps, modulation = mapping.path[: len(mapping.carriers(share))], mapping.modulation(share)
     return {
         "kind": "attention",
-        "label": f"Modulated at {modulation:.0%} by" if steps else "Carried by no head",
+        "label": _label(mapping, modulation) if steps else "Carried by no head",
+        "doubts": list(mapping.doubts),
         "from_position": mapping.key,
         "to_position": mapping.query,
         "total": mapping.total,
@@ -205,6 +208,10 @@ def _attention(mapping: Mapping, share: float) -> dict[str, Any]:
         "heads": {str(step.head): mapping.effect_of(step.head).effect for step in steps},
         "joint": {str(step.head): step.joint for step in steps},
     }
+
+
+def _label(mapping: Mapping, modulation: float) -> str:
+    return "Modulation withheld" if mapping.doubts else f"Modulated at {modulation:.0%} by"
 
 
 # Positions

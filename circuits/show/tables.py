@@ -175,19 +175,35 @@ def _question(circuit: Circuit) -> Section:
     prompt = " ".join("…" if position is None else _token(circuit, position) for position in positions)
     values = f"clean {circuit.clean_value:z.2f}, counterfactual {circuit.counterfactual_value:z.2f}"
     rows = (
+        *_verdict(circuit),
         ("prompt", prompt),
         ("counterfactual", counterfactual_words(circuit, longest=80)),
         ("metric", f"{metric_words(circuit, longest=80)}: {values}, gap {circuit.gap:z.2f}"),
         ("output", f"{visible(out.token)}, probability {out.probability:z.2f}, layer {out.layer}"),
     )
-    return Section(title, tuple(f"Note: {visible(note, longest=400)}" for note in circuit.notes), rows=rows)
+    said = circuit.question.reasons if circuit.question else ()
+    notes = tuple(f"Note: {visible(note, longest=400)}" for note in circuit.notes if note not in said)
+    return Section(title, notes, rows=rows)
+
+
+def _verdict(circuit: Circuit) -> list[tuple[str, str]]:
+    """Said first where the question is not clear."""
+    question = circuit.question
+    if question is None or question.verdict == "clear":
+        return []
+    words = {"weak": "a weak question", "none": "no question"}
+    reasons = "; ".join(visible(reason, longest=400) for reason in question.reasons)
+    return [("verdict", f"{words[question.verdict]}: {reasons}")]
 
 
 def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     """Total, carriers, and what the carriers and the next strongest heads do."""
     carriers, modulation = mapping.carriers(share), mapping.modulation(share)
-    lines = ["Carried by no head: a total this small has no carriers"]
-    if carriers:
+    lines = [carried_by_none(mapping)]
+    if carriers and mapping.doubts:
+        lines = [f"Modulation withheld: {visible(mapping.doubts[0], longest=400)}"]
+        lines.append(f"Heads that would reach {share:.0%} of the total: {', '.join(map(str, carriers))}")
+    elif carriers:
         short = "" if modulation >= share else f"; no further head helps, so {share:.0%} is not reached"
         lines = [f"Modulated at {modulation:.0%} by {', '.join(map(str, carriers))}{short}"]
     if len(carriers) > _MOST_CARRIERS:
@@ -208,6 +224,7 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
             (str(each.head), f"{each.effect:z.3f}", *beside, *others_then, weights, joint.get(each.head, ""))
         )
     title = f"{_ends(circuit, mapping)}: total {mapping.total:z.2f} (restore {mapping.restore:z.2f})"
+    title += beyond_the_gap(mapping)
     named = ("query", "key", "value") if sides else ()
     columns = ("head", "effect", *named, "restore", "loading", "attention clean → counterfactual", "joint")
     return Section(title, tuple(lines), columns, tuple(rows), len(first))
@@ -216,6 +233,20 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
 def _sides(each: SideEffects) -> tuple[str, ...]:
     """Effects of the query, key and value side."""
     return tuple(f"{side:z.2f}" for side in (each.query, each.key, each.value))
+
+
+def beyond_the_gap(mapping: Mapping) -> str:
+    """What a total outside 0…1 means."""
+    if mapping.total > 1 + CARRIES:
+        return ": it overshoots, other paths push back"
+    return ": it works against the answer" if mapping.total <= -CARRIES else ""
+
+
+def carried_by_none(mapping: Mapping) -> str:
+    """What a mapping without carriers does."""
+    if mapping.total <= -CARRIES:
+        return f"Works against the answer: a total of {mapping.total:.2f} has no carriers"
+    return "Carried by no head: a total this small has no carriers"
 
 
 def _trust(circuit: Circuit, mapping: Mapping) -> Section:
@@ -228,7 +259,7 @@ def _trust(circuit: Circuit, mapping: Mapping) -> Section:
     if controls is None:
         rows.append(("controls", "not measured on this mapping"))
     else:
-        drawn, best = "none drawn, as there are no carriers", "there is none"
+        drawn, best = "", "there is none"
         if controls.random_draws:
             size = f"{controls.random_draws} draws of {_heads(len(mapping.carriers(controls.share)))}"
             drawn = f"mean {controls.random_mean:z.3f}, 95th percentile {controls.random_p95:z.3f} of {size}"
@@ -236,9 +267,12 @@ def _trust(circuit: Circuit, mapping: Mapping) -> Section:
         if others:
             key = max(others, key=lambda key: controls.key_totals[key])
             best = f"{_token(circuit, key)} with a total of {controls.key_totals[key]:z.3f}"
-        left = f"{controls.sufficiency:z.2f} of the total is left with the carriers alone"
-        rows += [("random heads", drawn), ("best other key", best)]
-        rows.append(("sufficiency", f"{left} (at a share of {controls.share:.0%})"))
+        if controls.random_draws:
+            rows.append(("random heads", drawn))
+        rows.append(("best other key", best))
+        if controls.random_draws:
+            left = f"{controls.sufficiency:z.2f} of the total is left with the carriers alone"
+            rows.append(("sufficiency", f"{left} (at a share of {controls.share:.0%})"))
         rows.append(("identity", f"{controls.identity:.1e} (clean patched into clean)"))
     return Section("How far to trust it", rows=(*rows, ("engine", f"{circuit.engine} path")))
 
@@ -262,7 +296,8 @@ def _others(circuit: Circuit, mappings: Sequence[Mapping], share: float) -> Sect
         if measured is not None:
             controls = (f"{measured.random_p95:z.3f}", f"{measured.sufficiency:z.2f}")
         names = listed([str(head) for head in mapping.carriers(share)], most=6) or "none"
-        numbers = (f"{mapping.total:z.3f}", f"{mapping.restore:z.3f}", f"{mapping.modulation(share):.0%}")
+        reached = "withheld" if mapping.doubts else f"{mapping.modulation(share):.0%}"
+        numbers = (f"{mapping.total:z.3f}", f"{mapping.restore:z.3f}", reached)
         rows.append((_ends(circuit, mapping), *numbers, names, *controls))
     columns = ("mapping", "total", "restore", "modulated", "carriers", "random 95%", "sufficiency")
     cut = f", the strongest {_MOST_MAPPINGS}" if len(mappings) > _MOST_MAPPINGS else ""

@@ -60,7 +60,8 @@ def _strongest(ranking: Ranking, panel: PanelFigures | None) -> Section:
     count, listed, rows = ranking.count(EXPLAINED)[0], ranking.ranked[:_MOST_UNITS], []
     for number, ranked in enumerate(listed, 1):
         head = ranked.unit if isinstance(ranked.unit, Head) else ranked.unit.head
-        effect, band = f"{ranked.effect:z.3f}", f"[{ranked.low:z.3f}, {ranked.high:z.3f}]"
+        effect = f"{ranked.effect:z.3f}"
+        band = "one pair" if ranking.pairs == 1 else f"[{ranked.low:z.3f}, {ranked.high:z.3f}]"
         pattern = () if panel is None else (str(panel.pattern(head)),)
         rows.append((str(number), visible(str(ranked.unit)), effect, band, *pattern))
     marked = 0 if count is None else min(count, len(rows))
@@ -254,7 +255,7 @@ def _short(protocol: Protocol) -> str:
 
 def _with_band(ranking: Ranking, share: float) -> str:
     count, low, high = map(_number, ranking.count(share))
-    return f"{count} [{low}, {high}]"
+    return count if ranking.pairs == 1 else f"{count} [{low}, {high}]"
 
 
 def _number(count: int | None) -> str:

@@ -25,6 +25,7 @@ from circuits.sweeps.store import Manifest, read_manifest, read_table
 from circuits.tracing.family import Interval, bootstrap
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
+from circuits.tracing.trust import weak_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class MeanCircuit:
     modulation: Interval
     count: Interval  # carriers a line
     heads: tuple[MeanHead, ...]  # strongest first
+    weak: int = 0  # lines that were left out: their gap is too small beside their own values or the others'
 
     def carriers(self, least: float = 0.5) -> tuple[Head, ...]:
         """The heads that are carriers in at least this share of the lines, the most frequent first."""
@@ -60,7 +62,8 @@ class MeanCircuit:
     def __str__(self) -> str:
         effects = f"total {self.total}, restore {self.restore}"
         carriers = f"{self.count} a line, modulation {self.modulation}"
-        lines = [f"{self.model}, mean of {self.lines} lines: {effects}"]
+        weak = f" ({self.weak} more left out as weak)" if self.weak else ""
+        lines = [f"{self.model}, mean of {self.lines} lines{weak}: {effects}"]
         lines.append(f"Carriers at a share of {self.share:.0%}: {carriers}")
         return "\n".join([*lines, *(f"  {mean}" for mean in self.heads[:8])])
 
@@ -118,6 +121,11 @@ class Sweep:
         table, manifest = self.table, self.manifest
         if table.empty:
             raise PromptError("no measured line is left to take the mean of")
+        sides = (table[name].tolist() for name in ("clean_value", "counterfactual_value"))
+        is_weak = np.array(weak_pairs(*sides))
+        if is_weak.all():
+            raise PromptError(f"none of the {len(table)} measured lines has a gap worth dividing by")
+        table = table.loc[~is_weak]
         shared = [table[name].to_numpy(np.float64) for name in ("total", "restore", "modulation")]
         counts = table["carriers"].map(len).to_numpy(np.float64)
         single = np.stack(list(table["effects"]), 1).astype(np.float64)  # (head, line)
@@ -129,7 +137,8 @@ class Sweep:
         means = [MeanHead(*parts) for parts in zip(heads, effects, carries, strict=True)]
         means.sort(key=lambda mean: (-mean.effect.mean, mean.head))
         measured = (manifest.model, len(table), manifest.share)
-        return MeanCircuit(*measured, total, restore, modulation, count, tuple(means))
+        weak = int(is_weak.sum())
+        return MeanCircuit(*measured, total, restore, modulation, count, tuple(means), weak)
 
     def circuit(self, id: str | int, *, model: Any = None) -> Circuit:
         """A line's circuit, measured again with controls and spans; `model` if its name does not load it."""

@@ -29,6 +29,7 @@ from circuits.models.model import Model
 from circuits.prompts import Metric, Pair, Prompt, Question, to_prompt
 from circuits.tasks import check_task
 from circuits.tasks.families import FAMILIES, Candidate, Marked, Roles, read_own_task, single_token
+from circuits.tracing.trust import is_small
 
 Logits = Float[torch.Tensor, "*side vocab"]
 PAIRS: Final = 64  # of a task, unless the user says otherwise
@@ -231,7 +232,7 @@ def _verdict(model: Model, candidate: Candidate, item: Item, both: Logits) -> It
             return WRONG
         before, after = (both[:, answer] - both[:, foil]).tolist()
         metric = Metric("logit_diff", answer, model.spell(answer), foil, model.spell(foil))
-    if before - after < LEAST_GAP:
+    if before - after < LEAST_GAP or is_small(before, after):
         return FLAT
     return replace(item, pair=replace(item.pair, metric=metric))
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float
 
-from circuits.engine import prepare
+from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.select import mapping_row, mapping_rows
 from circuits.errors import PromptError
@@ -27,6 +27,7 @@ from circuits.prompts import Pair, Question, Wording, to_prompt, to_question
 from circuits.prompts.swaps import stands_in
 from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import SHARE, Mapping
+from circuits.tracing.trust import doubts_about, weak_pairs
 
 RESAMPLES: Final = 1000
 Each = Float[np.ndarray, "thing pair"]  # one number for each thing on each pair
@@ -40,8 +41,11 @@ class Interval:
     mean: float
     low: float
     high: float
+    pairs: int = 0  # 0 where it is not known
 
     def __str__(self) -> str:
+        if self.pairs == 1:  # one pair says nothing about others
+            return f"{self.mean:.3f}"
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
@@ -56,6 +60,7 @@ class FamilyTrace:
     joint: Interval  # effect of the carriers at `share`, all together
     heads: tuple[tuple[Head, Interval], ...]  # strongest first
     share: float
+    weak: int = 0  # pairs that were left out: their gap is too small beside their own values or the others'
 
     def carriers(self, share: float | None = None) -> tuple[Head, ...]:
         """The heads that carry `share` of the mean total."""
@@ -64,8 +69,12 @@ class FamilyTrace:
     def __str__(self) -> str:
         carriers = " ".join(map(str, self.carriers())) or "none"
         ends, modulation = f"{self.mapping.key}→{self.mapping.query}", self.mapping.modulation(self.share)
-        lines = [f"{self.model}, {len(self.pairs)} pairs, {ends}: total {self.total}"]
-        lines.append(f"Modulated at {modulation:.0%} by {carriers}: joint {self.joint}")
+        weak = f" ({self.weak} more left out as weak)" if self.weak else ""
+        lines = [f"{self.model}, {len(self.pairs)} pairs{weak}, {ends}: total {self.total}"]
+        said = f"Modulated at {modulation:.0%} by {carriers}"
+        if self.mapping.doubts:
+            said = f"Modulation withheld: {self.mapping.doubts[0]}; it would be {carriers}"
+        lines.append(f"{said}: joint {self.joint}")
         lines += [f"  {head!s:8}{interval}" for head, interval in self.heads[: max(5, len(self.carriers()))]]
         return "\n".join(lines)
 
@@ -88,14 +97,27 @@ def trace_family(
     if len(ends) > 1:
         raise PromptError(_apart(ends))
     (ends,) = ends
-    runs = prepare(measured, pairs, rows=mapping_rows(every_head(measured), *ends))
+    runs = prepare(measured, pairs, rows=mapping_rows(every_head(measured), *ends), smallest_gap=0.0)
+    runs = _without_weak(runs)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
+    mapping = replace(mapping, doubts=doubts_about(mapping, None, asked=True))
     heads = runs.heads
     rows = [mapping_row(heads, *ends), mapping_row(mapping.carriers(share), *ends)]
     rows += [mapping_row([head], *ends) for head in heads]
     total, joint, *single = bootstrap(runs.effects(rows).double().cpu().numpy(), seed=seed)
     ranked = sorted(zip(heads, single, strict=True), key=lambda item: (-item[1].mean, item[0]))
-    return FamilyTrace(measured.name, runs.pairs, mapping, total, joint, tuple(ranked), share)
+    weak = len(pairs) - len(runs.pairs)
+    return FamilyTrace(measured.name, runs.pairs, mapping, total, joint, tuple(ranked), share, weak)
+
+
+def _without_weak(runs: Runs) -> Runs:
+    """The pairs with a gap worth dividing by."""
+    clean, other = (runs.values(side).tolist() for side in (runs.clean, runs.counterfactual))
+    kept = [number for number, weak in enumerate(weak_pairs(clean, other)) if not weak]
+    if not kept or not all(clean[number] != other[number] for number in kept):
+        small = f"no pair of these {len(clean)} has a gap worth dividing by"
+        raise PromptError(f"{small}; swap words that matter more, or name another answer and foil")
+    return runs.only(kept)
 
 
 def trace_texts(
@@ -136,7 +158,9 @@ def bootstrap(values: Each, *, seed: int = 0) -> list[Interval]:
     """Mean and 95% percentile interval of each thing, over seeded resamples of the pairs, the same for every
     thing."""
     ends = np.quantile(resampled(values, seed=seed), (0.025, 0.975), axis=0)
-    return [Interval(*map(float, three)) for three in zip(values.mean(1), *ends, strict=True)]
+    count = values.shape[1]
+    each = zip(values.mean(1), *ends, strict=True)
+    return [Interval(float(mean), float(low), float(high), count) for mean, low, high in each]
 
 
 def resampled(values: Each, *, seed: int = 0) -> Float[np.ndarray, "resample thing"]:

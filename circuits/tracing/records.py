@@ -99,6 +99,7 @@ class Mapping:
     path: tuple[Step, ...] = ()
     controls: Controls | None = None
     sides: tuple[SideEffects, ...] = ()  # of the carriers, in their order
+    doubts: tuple[str, ...] = ()  # why its modulation is withheld
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -168,6 +169,17 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionControl:
+    """Whether the pair is a question: whether its gap is worth dividing by."""
+
+    verdict: Literal["clear", "weak", "none"]
+    reasons: tuple[str, ...]  # why it is not clear
+    other_gaps: tuple[float, ...]  # how far random words in the same place move the metric
+    probability: float | None  # of the answer on the clean prompt
+    said: tuple[str, str | None]  # what both runs predict; None where draws of noise disagree
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredModel:
     """The model that was measured."""
 
@@ -210,6 +222,7 @@ class Circuit:
         compare=False, repr=False, hash=False
     )  # "patterns": (layer, head, query, key)
     notes: tuple[str, ...] = ()  # what a reader must know before the numbers
+    question: QuestionControl | None = None  # None in files of the first version
 
     @property
     def gap(self) -> float:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
@@ -24,7 +25,7 @@ from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wor
 from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import SHARE, Circuit, Mapping, MeasuredModel, Output, Span, finite, sha256_of
 from circuits.tracing.spans import span_of
-from circuits.tracing.trust import notes_on
+from circuits.tracing.trust import control_question, doubts_about, notes_on
 
 if TYPE_CHECKING:
     from circuits.tracing.family import FamilyTrace
@@ -126,6 +127,11 @@ def to_circuit(
 ) -> Circuit:
     """The record of what was measured on one pair."""
     model, pair = runs.model, runs.pairs[0]
+    question = control_question(runs, seed=seed)
+    mappings = [
+        replace(mapping, doubts=doubts_about(mapping, question, asked=mapping.ends == focus))
+        for mapping in mappings
+    ]
     patterns = torch.stack([layer.pattern[0] for layer in runs.clean.cache.layers]).float().cpu().numpy()
     arrays = {"patterns": patterns}
     probabilities = runs.clean.logits[0, 0].float().softmax(-1)
@@ -147,7 +153,8 @@ def to_circuit(
         versions=tuple((name, _version(name)) for name in _PACKAGES),
         arrays_sha256=sha256_of(arrays),
         arrays=arrays,
-        notes=notes_on(runs, mappings),
+        notes=notes_on(runs, question, mappings),
+        question=question,
     )
 
 
