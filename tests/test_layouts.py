@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from architectures import ARCHITECTURES, WINDOW, Architecture, ByHand
 from test_engine import joint_rows, pairs_of, single_rows, site_rows
 
+from circuits import Circuit, trace
 from circuits.components import SIDES
 from circuits.engine import DIRECTIONS, Direction, Runs, prepare
 from circuits.engine.loadings import loadings
@@ -181,3 +183,10 @@ def test_a_gate_needs_scores_that_can_be_edited(loaded: Loaded) -> None:
     if not loaded.model.edits_attention:
         with pytest.raises(ModelError, match=r"cannot be gated: the bridge of .* discards edits"):
             replace(loaded.model, gated=True)
+
+
+def test_what_the_plain_path_does_not_measure_is_said(tmp_path: Path) -> None:
+    found = trace(load("opt-350m").model, TEXT, key="large", swap={"large": "hot"}, metric="logprob")
+    assert [each.loading for each in found.mappings[0].heads] == [None] * 12
+    assert "not measured" in str(found) and "plain path" in str(found)
+    assert Circuit.load(found.save(tmp_path / "out")) == found
