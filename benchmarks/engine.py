@@ -294,7 +294,14 @@ MORE = (
 
 
 BY_LAYOUT = tuple(
-    Case(f"layout {name}, {LAYERS} layers, 9 tokens, query last", _layout(name), Aim("≥", 60), repeats=3)
+    Case(
+        f"layout {name}, {LAYERS} layers, 9 tokens, query last",
+        _layout(name),
+        Aim("≥", 60),
+        repeats=3,
+        hooked=6,
+        batched=4,
+    )
     for name in LAYOUTS
 )
 

@@ -23,6 +23,7 @@ from circuits.heads import Edge, Head
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import to_pair
+from circuits.sparsify.attention import dense, logits_under
 from circuits.zoo.language import tokenizer
 
 KEY, MIDDLE, LAST = 5, 6, 8
@@ -190,3 +191,11 @@ def test_what_the_plain_path_does_not_measure_is_said(tmp_path: Path) -> None:
     assert [each.loading for each in found.mappings[0].heads] == [None] * 12
     assert "not measured" in str(found) and "plain path" in str(found)
     assert Circuit.load(found.save(tmp_path / "out")) == found
+
+
+@torch.no_grad()
+def test_training_attends_with_the_soft_cap_and_window_of_the_model() -> None:
+    case = load("gemma2")
+    tokens = case.runs.clean.tokens
+    under = logits_under(dense, case.hand.model, tokens)[:, -1]
+    torch.testing.assert_close(under, case.hand.read(tokens).logits, rtol=0, atol=1e-5)
