@@ -39,6 +39,7 @@ from circuits.show.export import EXPORTS
 from circuits.sparsify.text import read_texts
 from circuits.sparsify.training import load_checkpoint
 from circuits.tracing.records import Circuit
+from circuits.tracing.wiring_record import Wiring
 from circuits.tracing.trace import trace
 from circuits.zoo.language import tokenizer
 
@@ -227,6 +228,7 @@ JSON: dict[str, bytes] = {
 JSON_READERS: dict[str, Callable[[Path], object]] = {
     "circuits.json": lambda room: read_marks(room),
     "circuit.json": lambda room: Circuit.load(room),
+    "wiring.json": lambda room: Wiring.load(room),
     "text.jsonl": lambda room: read_texts(room / "text.jsonl"),
     "config.json": lambda room: find(str(room)),
     "adapter_config.json": lambda room: find(str(room)),

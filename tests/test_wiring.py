@@ -144,6 +144,19 @@ def test_on_random_models_exactly_the_wires_above_the_threshold_are_drawn(
     assert all((each.wire.position or 0) >= runs.first_difference for each in got.wires)
 
 
+def test_wires_climb_together_or_one_by_one_to_the_same_effects(planted: Model) -> None:
+    pair = to_pair(planted, TEXT, counterfactual=OTHER, answer="dog", foil="house")
+    wires = [Wire.parse(name, layers=2) for name in sorted(PLANTED)]
+    said: list[tuple[int, int]] = []
+    together, _ = wire_effects(prepare(planted, [pair]), wires, progress=lambda *done: said.append(done))
+    assert said == [(7, 7)]
+    alone, _ = wire_effects(
+        prepare(planted, [pair], budget=1), wires, progress=lambda *done: said.append(done)
+    )
+    assert len(said) > 4 and said[-1] == (7, 7)
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
 def test_both_paths_draw_the_same(planted: Model, found: Wiring, monkeypatch: pytest.MonkeyPatch) -> None:
     module = __import__("circuits.tracing.wiring", fromlist=["prepare"])
     monkeypatch.setattr(module, "prepare", lambda *args: prepare(*args, path="plain"))
@@ -208,7 +221,7 @@ def test_print_names_positions_by_role_and_says_how_much_is_explained(found: Wir
     text = str(found)
     assert "L1H0@END" in text and "embed@S" in text and "S is red(1), END is cat(5)" in text
     assert f"{found.kept:.3f} of the gap is left" in text and "value of 4" in text
-    assert "L1H0@END" in found._repr_html_()
+    assert "L1H0@END" in found._repr_html_() and "smaller least" not in text
 
 
 def test_a_wiring_survives_the_disk_and_gives_the_same_bytes(found: Wiring, tmp_path: Path) -> None:

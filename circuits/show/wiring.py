@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from circuits.tracing.wiring_record import WireEffect, Wiring
 
 _MOST_WIRES: Final = 80  # rows of the table
+_LITTLE: Final = 0.5  # of the gap: what explains less comes with a note
 _MOST_CUT: Final = 8  # nodes that were not explored
 _MOST_WORDS: Final = 200  # tokens of a prompt that is printed whole
 
@@ -71,32 +72,31 @@ def _explained(wiring: Wiring) -> Section:
         names = listed([place_name(wiring, node) for node in wiring.cut], most=_MOST_CUT)
         rows.append(("cut", f"{len(wiring.cut)} not explored, as {wiring.most} were: {names}"))
     count = f"{len(wiring.wires)} wire{'' if len(wiring.wires) == 1 else 's'}"
-    return Section(f"{count} of at least {wiring.least:g} of the gap", rows=tuple(rows))
+    small = (
+        "Note: most of the gap runs along wires that are smaller, each for itself; a smaller least draws more"
+    )
+    lines = (small,) if wiring.kept < _LITTLE else ()
+    return Section(f"{count} of at least {wiring.least:g} of the gap", lines, rows=tuple(rows))
 
 
 def _wires(wiring: Wiring) -> Section:
-    """One row a wire; what is the same as in the row above is not said again."""
-    whole = {_side_of(each.wire): each.effect for each in wiring.sides}
+    """One row a wire; what is the same as in the row above is not said again. A side that no writer fills
+    alone has a row, too."""
     order = {node: number for number, node in enumerate(reversed(wiring.nodes))}
-    by_side: dict[tuple[int, float, str], list[WireEffect]] = {}
-    for each in wiring.wires:
-        strength = -abs(whole.get(_side_of(each.wire), 0.0))
-        by_side.setdefault((order[Node.read(each.wire)], strength, side_name(wiring, each.wire)), []).append(
-            each
-        )
+    followed = [each for each in wiring.sides if Node.read(each.wire) in order]
+    followed.sort(key=lambda each: (order[Node.read(each.wire)], -abs(each.effect), str(each.wire)))
     rows, last = [], None
-    for (_, _, side), wires in sorted(by_side.items()):
-        for number, each in enumerate(wires):
-            reader = Node.read(each.wire)
-            name = "" if reader == last else place_name(wiring, reader)
-            effect = whole.get(_side_of(each.wire))
-            seen = ("", "") if number else (side, "" if effect is None else f"{effect:z.3f}")
-            writer = place_name(wiring, Node.written(each.wire))
-            rows.append((name, *seen, writer, f"{each.effect:z.3f}"))
+    for side in followed:
+        reader = Node.read(side.wire)
+        own = [each for each in wiring.wires if _side_of(each.wire) == _side_of(side.wire)]
+        writers = [(place_name(wiring, Node.written(each.wire)), f"{each.effect:z.3f}") for each in own]
+        for number, writer in enumerate(writers or [("(no writer alone)", "")]):
+            seen = ("", "") if number else (side_name(wiring, side.wire), f"{side.effect:z.3f}")
+            rows.append(("" if reader == last else place_name(wiring, reader), *seen, *writer))
             last = reader
     if not rows:
         return Section(lines=(f"no wire carries {wiring.least:g} or more of the gap",))
-    more = (f"the first {_MOST_WIRES} of {len(rows)}:",) if len(rows) > _MOST_WIRES else ()
+    more = (f"the first {_MOST_WIRES} of {len(rows)} rows:",) if len(rows) > _MOST_WIRES else ()
     columns = ("reader", "side", "its effect", "writer", "effect")
     return Section("Wires, from the logits down", more, columns, tuple(rows[:_MOST_WIRES]))
 
