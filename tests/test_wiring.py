@@ -128,9 +128,8 @@ def test_on_random_models_exactly_the_wires_above_the_threshold_are_drawn(
 ) -> None:
     """Every side of every node that is drawn is measured again, by itself."""
     model, text = models[architecture], 'The opposite of "large" is "'
-    swapped = {"answer": "small", "foil": "cold"}
-    got = wiring(model, text, swap={"large": "hot"}, least=0.2, most=6, **swapped)
-    pair = to_pair(model, text, swap={"large": "hot"}, **swapped)
+    pair = to_pair(model, text, swap={"large": "hot"}, answer="small", foil="cold")
+    got = wiring(model, text, swap={"large": "hot"}, answer="small", foil="cold", least=0.2, most=6)
     runs = prepare(model, [pair])
     stage, nodes = Stage(runs), [node for node in got.nodes if node not in got.cut]
     sides = [side for node in nodes for side in stage.sides(node)]
