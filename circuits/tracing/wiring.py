@@ -32,7 +32,7 @@ from circuits.tracing import DRAWN, NODES
 from circuits.tracing.circuit import run_again
 from circuits.tracing.records import finite
 from circuits.tracing.trace import measured_model, output_of, package_versions
-from circuits.tracing.trust import notes_on
+from circuits.tracing.trust import control_question, notes_on
 from circuits.tracing.wiring_record import LOGITS, Node, RandomCircuits, WireEffect, Wiring, check_limits
 
 DRAWS: Final = 10  # random circuits
@@ -94,7 +94,7 @@ def wiring(
         engine=runs.path,
         seed=seed,
         versions=package_versions(),
-        notes=notes_on(runs, ()),
+        notes=notes_on(runs, control_question(runs, seed=seed), ()),
     )
 
 
