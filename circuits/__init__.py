@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from circuits.tracing.trace import trace
     from circuits.tracing.why import why
     from circuits.tracing.why_record import Why
+    from circuits.tracing.wiring import wiring
+    from circuits.tracing.wiring_record import Wiring
 
 _HOMES = {
     "engine": ("Row", "prepare"),
@@ -59,6 +61,8 @@ _HOMES = {
     "tracing.trace": ("trace",),
     "tracing.why": ("why",),
     "tracing.why_record": ("Why",),
+    "tracing.wiring": ("wiring",),
+    "tracing.wiring_record": ("Wiring",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -34,6 +34,7 @@ _RECORDS: Final = (
     "ranking.json",
     "comparison.json",
     "manifest.json",
+    "wiring.json",
 )  # what a result's folder holds
 _INVISIBLE: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 T = TypeVar("T")

@@ -124,7 +124,7 @@ def test_every_command_is_told_in_one_plain_sentence(command: click.Command) -> 
 
 
 def test_the_commands_are_these() -> None:
-    expected = "models tokens trace circuit compare render export rank sparsify sparsity sweep"
+    expected = "models tokens trace circuit compare render export rank why wiring sparsify sparsity sweep"
     assert list(cli.main.commands) == expected.split()
 
 

@@ -40,6 +40,7 @@ from circuits.sparsify.text import read_texts
 from circuits.sparsify.training import load_checkpoint
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
+from circuits.tracing.wiring_record import Wiring
 from circuits.zoo.language import tokenizer
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
@@ -227,6 +228,7 @@ JSON: dict[str, bytes] = {
 JSON_READERS: dict[str, Callable[[Path], object]] = {
     "circuits.json": lambda room: read_marks(room),
     "circuit.json": lambda room: Circuit.load(room),
+    "wiring.json": lambda room: Wiring.load(room),
     "text.jsonl": lambda room: read_texts(room / "text.jsonl"),
     "config.json": lambda room: find(str(room)),
     "adapter_config.json": lambda room: find(str(room)),

@@ -32,6 +32,7 @@ from circuits.cli.options import (
     PairOptions,
     ResultOptions,
     TaskOptions,
+    WordingOptions,
     progress,
     say,
     say_json,
@@ -212,7 +213,7 @@ def circuit(
 ) -> None:
     """Find every mapping of a prompt and where its tokens are held."""
     with progress() as note:
-        _check_question(model.model, prompt, pair, groups=group)
+        check_question(model.model, prompt, pair, groups=group)
         loaded = model.load(note)
         from circuits.tracing.circuit import circuit
 
@@ -295,6 +296,7 @@ def export(path: Path, to: str, output: Path | None, as_json: bool) -> None:
 for _name, _module, _sentence in (
     ("rank", "tasks", "Rank the heads or edges of a task; say how many it takes."),
     ("why", "wires", "Say why a head looks where it looks, and who wrote what it moves."),
+    ("wiring", "wiring", "Find the circuit of heads and MLPs, walked back from the answer."),
     ("sparsify", "jobs", "Train a sparse twin of a model, or resume its training."),
     ("sparsity", "jobs", "Show how sparse a model is, beside its dense original."),
     ("sweep", "jobs", "Trace every line of a jsonl file, or go on where that stopped."),
@@ -308,15 +310,15 @@ for _name, _module, _sentence in (
 def _traced(
     model: ModelOptions, prompt: str, ends: tuple[Any, Any], pair: PairOptions, note: Progress
 ) -> Circuit:
-    _check_question(model.model, prompt, pair, ends=ends)
+    check_question(model.model, prompt, pair, ends=ends)
     loaded, (key, query) = model.load(note), ends
     from circuits.tracing.trace import trace
 
     return trace(loaded, prompt, key=key, query=query, progress=note, **asdict(pair))
 
 
-def _check_question(
-    model: str, prompt: str, pair: PairOptions, *, ends: tuple[Any, Any] | None = None, groups: Any = None
+def check_question(
+    model: str, prompt: str, pair: WordingOptions, *, ends: tuple[Any, Any] | None = None, groups: Any = None
 ) -> None:
     """Refuse what the tokenizer alone can tell to be wrong, before any weights are read."""
     from circuits.models.tokens import read_vocabulary

@@ -143,16 +143,22 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PairOptions:
-    """The keyword arguments of `trace` and `circuit` that say what is compared and how it is read."""
+class WordingOptions:
+    """The keyword arguments of verbs on one prompt that say what is compared and how it is read."""
 
     swap: dict[str, str] | None
     counterfactual: str | None
     answer: tuple[str, ...] | None
     foil: tuple[str, ...] | None
     metric: Any
-    share: float
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairOptions(WordingOptions):
+    """The same with the share that carriers must reach, for `trace` and `circuit`."""
+
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +230,15 @@ _ANSWER: Final = "The right next token, by default what the model says; repeatab
 _FOIL: Final = "The wrong next token, by default what it says on the counterfactual; repeatable."
 _METRIC: Final = "logit_diff (answer against foil), logprob or kl."
 _METRICS: Final = click.Choice(["logit_diff", "logprob", "kl"])
-PAIR: Final = together(
+_WORDED: Final = (
     option("--swap", type=text, multiple=True, callback=to_pairs, metavar="OLD=NEW", help=_SWAP),
     option("--counterfactual", type=text, help="The whole counterfactual, instead of --swap."),
     option("--answer", type=text, multiple=True, callback=if_any, help=_ANSWER),
     option("--foil", type=text, multiple=True, callback=if_any, help=_FOIL),
     option("--metric", type=_METRICS, metavar="NAME", help=_METRIC),
-    SHARED,
-    SEED,
-    pair=PairOptions,
 )
+PAIR: Final = together(*_WORDED, SHARED, SEED, pair=PairOptions)
+WORDING: Final = together(*_WORDED, SEED, wording=WordingOptions)
 _GROUP: Final = "Positions that share a span; repeatable."
 _OWN: Final = "A counterfactual for the span of one token or group, in place of noise; repeatable."
 SPANS: Final = together(

@@ -5,14 +5,15 @@
 2. What comes of it is a new output of one head or MLP. That is a row (`engine.rows`), with the output handed
    over as a value; the engine carries it up with all others.
 3. Wires that share layer, positions and query are computed together: writers are a batch, and in a layer
-   one projection serves all heads and sides.
+   one projection serves all heads and sides. The rows of all wires then climb together, as many as the
+   budget holds.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -21,7 +22,7 @@ from jaxtyping import Float
 
 from circuits.components import ALL, SIDES, Component, Reader, Wire
 from circuits.engine.parts import FastParts, Parts, PlainParts, Positions
-from circuits.engine.rows import Cache, Change, Direction, Given, Row
+from circuits.engine.rows import Cache, Change, Direction, Given, Row, Site
 from circuits.engine.runs import Runs
 from circuits.errors import EdgeError
 
@@ -29,6 +30,7 @@ WIRED: Final = ("swap", "restore", "zero", "mean")  # the directions that a wire
 Outputs = Float[torch.Tensor, "input writer pos d_model"]
 WireEffects = Float[torch.Tensor, "wire pair"]
 Watched = tuple[int, int]  # key, query
+_ROW_BYTES: Final = 4096  # about what a row takes beside the values that it hands over
 _Group = tuple[int, bool, int | None, int | None]  # layer, whether an MLP, position, query
 
 
@@ -83,16 +85,60 @@ def wire_effects(
     groups: dict[_Group, list[int]] = defaultdict(list)
     for number, wire in enumerate(wires):
         groups[wire.reader.layer, wire.reader.kind not in SIDES, wire.position, wire.query].append(number)
+    waiting: list[_Ready] = []
     done = 0
+
+    def carry() -> None:
+        nonlocal done
+        chosen = [number for ready in waiting for number in ready.numbers]
+        rows, given = _merged(waiting)
+        effects[chosen] = runs.effects(rows, direction=direction, given=given).double().cpu()
+        waiting.clear()
+        done += len(chosen)
+        progress(done, len(wires))
+
     for numbers in groups.values():
         for chunk in sweep.chunks([wires[number] for number in numbers]):
             chosen = numbers[chunk]
             rows, given, watched = sweep.rows([wires[number] for number in chosen], watch)
-            effects[chosen] = runs.effects(rows, direction=direction, given=given).double().cpu()
             weights[chosen] = watched.double().cpu()
-            done += len(chosen)
-            progress(done, len(wires))
+            waiting.append(_Ready(chosen, rows, given))
+            if sum(ready.bytes for ready in waiting) > runs.budget // 4:
+                carry()
+    if waiting:
+        carry()
     return effects, weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """Wires of one group as rows that have not been carried yet."""
+
+    numbers: list[int]  # of the wires
+    rows: list[Row]
+    given: Given
+
+    @property
+    def bytes(self) -> int:
+        """What waits in memory: values handed over, and what each row will leave above the last block."""
+        values = sum(value.numel() * value.element_size() for value in self.given.values())
+        return values + len(self.rows) * _ROW_BYTES
+
+
+def _merged(groups: Sequence[_Ready]) -> tuple[list[Row], Given]:
+    """The rows of several groups as those of one, so that all of them climb together: the values that they
+    hand over are numbered through."""
+    rows: list[Row] = []
+    values: dict[Site, list[torch.Tensor]] = defaultdict(list)
+    count: Counter[Site] = Counter()
+    for group in groups:
+        for row in group.rows:
+            shifted = (replace(change, given=change.given + count[change.site]) for change in row.changes)
+            rows.append(Row(tuple(shifted)))
+        for site, own in group.given.items():
+            values[site].append(own)
+            count[site] += own.shape[1]
+    return rows, {site: torch.cat(parts, 1) for site, parts in values.items()}
 
 
 @dataclass(frozen=True)

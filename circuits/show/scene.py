@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from circuits.tracing.records import Circuit, Mapping, Span
+    from circuits.tracing.why_record import Why
+    from circuits.tracing.wiring_record import Wiring
 
 OUTPUT: Final = "output"  # the name of the output's node
 LONGEST: Final = 24  # tokens of a prompt that is shown whole
@@ -253,14 +255,14 @@ def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
-def metric_words(circuit: Circuit, *, longest: int = LONGEST_WORD) -> str:
+def metric_words(circuit: Circuit | Why | Wiring, *, longest: int = LONGEST_WORD) -> str:
     """The metric with its tokens spelled."""
     metric = circuit.metric
     foil = None if metric.foil_text is None else spell(metric.foil_text, longest=longest)
     return str(replace(metric, answer_text=spell(metric.answer_text, longest=longest), foil_text=foil))
 
 
-def counterfactual_words(circuit: Circuit, *, longest: int = LONGEST_WORD) -> str:
+def counterfactual_words(circuit: Circuit | Why | Wiring, *, longest: int = LONGEST_WORD) -> str:
     """The counterfactual by what differs: `large(5) → hot`; noise says itself."""
     words = getattr(circuit.counterfactual, "words", None)
     if words is None:

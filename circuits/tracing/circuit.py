@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from circuits.engine import Runs, prepare
 from circuits.errors import ModelError, PromptError, names_its_keywords
@@ -23,6 +23,9 @@ from circuits.tracing.mapping import measure_mapping, totals
 from circuits.tracing.records import Circuit, Mapping, Span
 from circuits.tracing.spans import counterfactual_text, measure_span, span_of, tokens_that_matter
 from circuits.tracing.trace import to_circuit
+
+if TYPE_CHECKING:
+    from circuits.tracing.wiring_record import Wiring
 
 
 @names_its_keywords
@@ -73,7 +76,7 @@ def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = Non
     return to_circuit(runs, ordered, spans, focus=circuit.focus, seed=circuit.seed)
 
 
-def run_again(circuit: Circuit, *, model: Any = None) -> Runs:
+def run_again(circuit: Circuit | Wiring, *, model: Any = None) -> Runs:
     """The runs of a circuit's pair on its own model, which is loaded by its name unless it is given."""
     if circuit.metric.kind == "custom":
         raise PromptError("a metric function is not in the circuit's record; call trace with it again")

@@ -126,7 +126,7 @@ def to_circuit(
     seed: int,
 ) -> Circuit:
     """The record of what was measured on one pair."""
-    model, pair = runs.model, runs.pairs[0]
+    pair = runs.pairs[0]
     question = control_question(runs, seed=seed)
     mappings = [
         replace(mapping, doubts=doubts_about(mapping, question, asked=mapping.ends == focus))
@@ -134,9 +134,6 @@ def to_circuit(
     ]
     patterns = torch.stack([layer.pattern[0] for layer in runs.clean.cache.layers]).float().cpu().numpy()
     arrays = {"patterns": patterns}
-    probabilities = runs.clean.logits[0, 0].float().softmax(-1)
-    predicted = int(probabilities.argmax())
-    word = model.spell(predicted)
     return Circuit(
         source=measured_model(runs),
         prompt=pair.clean,
@@ -146,11 +143,11 @@ def to_circuit(
         counterfactual_value=finite(float(runs.values(runs.counterfactual)[0])),
         mappings=tuple(mappings),
         spans=tuple(spans),
-        output=Output(word.strip() or word, float(probabilities[predicted]), model.n_layers),
+        output=output_of(runs),
         focus=focus,
         engine=runs.path,
         seed=seed,
-        versions=tuple((name, _version(name)) for name in _PACKAGES),
+        versions=package_versions(),
         arrays_sha256=sha256_of(arrays),
         arrays=arrays,
         notes=notes_on(runs, question, mappings),
@@ -174,6 +171,19 @@ def measured_model(runs: Runs) -> MeasuredModel:
         open_edges=opened,
         edges=model.n_layers * model.n_heads * length * (length + 1) // 2,
     )
+
+
+def output_of(runs: Runs) -> Output:
+    """What the model says at the last position of the first clean prompt."""
+    probabilities = runs.clean.logits[0, 0].float().softmax(-1)
+    predicted = int(probabilities.argmax())
+    word = runs.model.spell(predicted)
+    return Output(word.strip() or word, float(probabilities[predicted]), runs.model.n_layers)
+
+
+def package_versions() -> tuple[tuple[str, str], ...]:
+    """The packages that a measurement depends on."""
+    return tuple((name, _version(name)) for name in _PACKAGES)
 
 
 def _version(package: str) -> str:

@@ -1,0 +1,240 @@
+"""`wiring`: the circuit of components of one pair, walked back from the logits.
+
+1. At a node its sides are measured first: all that it sees there swapped at once. Of a head at a query these
+   are its query, and the key and the value of every position that it can read; MLPs and logits have one side.
+2. On the sides that carry at least `least` of the gap every writer below is measured by itself. Wires of at
+   least `least`, for the answer or against it, are drawn.
+3. The heads and MLPs that wrote them are explored in turn, those with the strongest wires first, until none
+   is left or `most` were explored. Without such a cut the order does not matter. Embeddings are leaves.
+4. The circuit is checked: how much of the gap is left when all other wires are swapped in one run, beside
+   random circuits of as many wires that are walked back from the logits, too.
+
+Positions before the first difference are the same in both runs: nothing there is measured or drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from statistics import fmean
+from typing import Any, Final
+
+from circuits.components import ALL, Component, Reader, Wire, components
+from circuits.engine import Runs, prepare
+from circuits.engine.joint import kept_effects
+from circuits.engine.wires import parts_of, wire_effects
+from circuits.errors import EdgeError, PromptError, names_its_keywords
+from circuits.links import Progress, silent
+from circuits.models.load import as_model
+from circuits.prompts import Answer, MetricFunction, MetricKind, Prompt, Swap, Wording, to_question
+from circuits.tracing import DRAWN, NODES
+from circuits.tracing.circuit import run_again
+from circuits.tracing.records import finite
+from circuits.tracing.trace import measured_model, output_of, package_versions
+from circuits.tracing.trust import control_question, notes_on
+from circuits.tracing.wiring_record import LOGITS, Node, RandomCircuits, WireEffect, Wiring, check_limits
+
+DRAWS: Final = 10  # random circuits
+_ROUND: Final = 16  # nodes that are explored together
+
+
+@names_its_keywords
+def wiring(
+    model: Any,
+    text: str,
+    *,
+    swap: Swap | None = None,
+    counterfactual: str | None = None,
+    answer: Answer | None = None,
+    foil: Answer | None = None,
+    metric: MetricKind | MetricFunction | None = None,
+    least: float = DRAWN,
+    most: int = NODES,
+    roles: Mapping[str, int | str] | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Wiring:
+    """Which components write what the answer needs, who wrote what those read, and so on to the embeddings.
+
+    `least` is the smallest effect of a wire that is drawn, as a share of the gap; at most `most` nodes are
+    explored. `roles` names positions in print: `{"S2": 9, "END": -1}`.
+
+        >>> print(circuits.wiring("mini", 'The opposite of "large" is "', swap={"large": "hot"}))
+    """
+    check_limits(least, most)
+    measured, wording = as_model(model), Wording(counterfactual, swap, None, answer, foil, metric, seed)
+    question = to_question(measured, text, wording)
+    named = _roles(question.clean, roles or {})
+    runs = prepare(measured, [question])
+    if runs.layout is None and not measured.edits_attention:
+        raise EdgeError(f"the sides of heads cannot be told apart in this model: {measured.no_scores}")
+    walk = Walk(runs, least, most, progress)
+    walk.walk()
+    drawn = _strongest_first(walk.wires)
+    kept, random = _kept(walk.stage, [each.wire for each in drawn], seed=seed, progress=progress)
+    pair = runs.pairs[0]
+    return Wiring(
+        source=measured_model(runs),
+        prompt=pair.clean,
+        counterfactual=pair.counterfactual,
+        metric=pair.metric,
+        clean_value=finite(float(runs.values(runs.clean)[0])),
+        counterfactual_value=finite(float(runs.values(runs.counterfactual)[0])),
+        output=output_of(runs),
+        wires=drawn,
+        sides=_strongest_first(walk.sides),
+        cut=tuple(walk.waiting()),
+        least=least,
+        most=most,
+        measured=walk.measured,
+        kept=kept,
+        random=random,
+        roles=named,
+        engine=runs.path,
+        seed=seed,
+        versions=package_versions(),
+        notes=notes_on(runs, control_question(runs, seed=seed), ()),
+    )
+
+
+def measure_kept(wiring: Wiring, *, model: Any = None) -> Wiring:
+    """The same wires on the same pair, with what they explain, and random ones, measured anew."""
+    stage = Stage(run_again(wiring, model=model))
+    kept, random = _kept(stage, [each.wire for each in wiring.wires], seed=wiring.seed, progress=silent)
+    return replace(wiring, kept=kept, random=random)
+
+
+# What there is to explore
+
+
+class Stage:
+    """Nodes of one pair and what they see, from the first difference on."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs, self.first, self.parallel = runs, runs.first_difference, parts_of(runs).parallel
+        self.components = components(layers=runs.model.n_layers, heads=runs.model.n_heads)
+
+    def sides(self, node: Node) -> Iterator[Wire]:
+        """The sides of a node, each as a wire from `all`; an embedding has none."""
+        if node.component is None:
+            read = range(self.runs.length - self.runs.metric.tail, self.runs.length)
+            reader = Reader(self.runs.model.n_layers, "logits")
+            yield from (Wire(ALL, reader, position) for position in read if position >= self.first)
+            return
+        layer, index, at = node.component.layer, node.component.index, node.position
+        assert at is not None
+        if node.component.kind == "mlp":
+            yield Wire(ALL, Reader(layer, "mlp"), at)
+        elif node.component.kind == "head":
+            yield Wire(ALL, Reader(layer, "query", index), at)
+            for key in range(self.first, at + 1):
+                yield Wire(ALL, Reader(layer, "key", index), key, at)
+                yield Wire(ALL, Reader(layer, "value", index), key, at)
+
+    def writers(self, side: Wire) -> list[Component]:
+        """Every component that stands below a side."""
+        return [each for each in self.components if side.reader.sees(each, parallel=self.parallel)]
+
+
+# Walking back
+
+
+@dataclass
+class Walk:
+    """A walk back from the logits: what was found so far, and what is still to be explored."""
+
+    runs: Runs
+    least: float
+    most: int
+    progress: Progress
+    wires: dict[Wire, float] = field(default_factory=dict)
+    sides: dict[Wire, float] = field(default_factory=dict)
+    explored: set[Node] = field(default_factory=set)
+    strength: dict[Node, float] = field(default_factory=dict)  # of a node's strongest wire so far
+    measured: int = 0
+
+    def __post_init__(self) -> None:
+        self.stage = Stage(self.runs)
+
+    def walk(self) -> None:
+        """Explore until nothing is left or `most` nodes were."""
+        self._explore([LOGITS])
+        while (nodes := self.waiting()) and len(self.explored) < self.most:
+            chosen = nodes[: min(_ROUND, self.most - len(self.explored))]
+            self.explored |= set(chosen)
+            self._explore(chosen)
+
+    def waiting(self) -> list[Node]:
+        """The nodes still to be explored, those with the strongest wires first."""
+        left = [node for node in self.strength if node not in self.explored]
+        return sorted(left, key=lambda node: (-self.strength[node], str(node)))
+
+    def _explore(self, nodes: Sequence[Node]) -> None:
+        followed = self._measure([side for node in nodes for side in self.stage.sides(node)])
+        self.sides |= followed
+        singles = [replace(side, writer=writer) for side in followed for writer in self.stage.writers(side)]
+        drawn = self._measure(singles)
+        self.wires |= drawn
+        for wire, effect in drawn.items():
+            if wire.writer.kind != "embed":
+                node = Node.written(wire)
+                self.strength[node] = max(abs(effect), self.strength.get(node, 0.0))
+
+    def _measure(self, wires: Sequence[Wire]) -> dict[Wire, float]:
+        """The wires that carry enough, with their effects."""
+        before = self.measured
+
+        def said(done: int, total: int) -> None:
+            self.progress("wires", before + done, before + total)
+
+        effects, _ = wire_effects(self.runs, wires, progress=said)
+        self.measured += len(wires)
+        each = zip(wires, map(finite, effects[:, 0].tolist()), strict=True)
+        return {wire: effect for wire, effect in each if abs(effect) >= self.least}
+
+
+def _strongest_first(effects: Mapping[Wire, float]) -> tuple[WireEffect, ...]:
+    ordered = sorted(effects.items(), key=lambda item: (-abs(item[1]), str(item[0])))
+    return tuple(WireEffect(wire, effect) for wire, effect in ordered)
+
+
+# Checking
+
+
+def _kept(
+    stage: Stage, wires: Sequence[Wire], *, seed: int, progress: Progress
+) -> tuple[float, RandomCircuits]:
+    """What is left of the gap when all wires but these are swapped, and the same for random ones."""
+    drawn = [random_wires(stage, len(wires), seed=f"{seed} {number}") for number in range(DRAWS)]
+    explained = kept_effects(
+        stage.runs, [wires, *drawn], progress=lambda done, total: progress("kept", done, total)
+    )
+    own, *random = map(finite, explained[:, 0].tolist())
+    return own, RandomCircuits(fmean(random), max(random), DRAWS)
+
+
+def random_wires(stage: Stage, count: int, *, seed: str) -> list[Wire]:
+    """As many wires, walked back from the logits at random: each from a random writer to a side of a node
+    that is already there."""
+    draw, wires, nodes = Random(seed), [], {LOGITS}
+    unused = {side: stage.writers(side) for side in stage.sides(LOGITS)}
+    while unused and len(wires) < count:
+        side = draw.choice(list(unused))
+        writers = unused[side]
+        wires.append(replace(side, writer=writers.pop(draw.randrange(len(writers)))))
+        if not writers:
+            del unused[side]
+        node = Node.written(wires[-1])
+        if node not in nodes:
+            nodes.add(node)
+            unused |= {side: stage.writers(side) for side in stage.sides(node)}
+    return wires
+
+
+def _roles(prompt: Prompt, roles: Mapping[str, int | str]) -> tuple[tuple[str, int], ...]:
+    """Names of positions, checked: each can stand behind an @."""
+    for name in roles:
+        if not name.strip() or any(sign in name for sign in "@.→") or name.lstrip("-").isdigit():
+            raise PromptError(f"{name!r} cannot name a position; take a word such as S2 or END")
+    return tuple((name.strip(), prompt.position(position)) for name, position in roles.items())
