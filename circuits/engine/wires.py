@@ -85,6 +85,7 @@ def wire_effects(
         groups[wire.reader.layer, wire.reader.kind not in SIDES, wire.position, wire.query].append(number)
     done = 0
     for numbers in groups.values():
+        numbers.sort(key=lambda number: wires[number].writer)  # so that a chunk projects few writers
         for chunk in sweep.chunks([wires[number] for number in numbers]):
             chosen = numbers[chunk]
             rows, given, watched = sweep.rows([wires[number] for number in chosen], watch)
