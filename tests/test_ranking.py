@@ -134,7 +134,7 @@ def stays_of(ranking: Ranking, model: Model, item: Item, size: int) -> torch.Ten
     for unit in (each.unit for each in ranking.ranked[:size]):
         if isinstance(unit, Head):
             stays[unit.layer, unit.index] = True
-        elif unit.key in names and unit.query in names:
+        elif isinstance(unit, RoleEdge) and unit.key in names and unit.query in names:
             stays[unit.head.layer, unit.head.index, names.index(unit.query), names.index(unit.key)] = True
     return stays
 
@@ -338,7 +338,7 @@ def test_a_ranking_that_was_changed_by_hand_is_refused_in_one_line(
 
 def test_a_call_that_means_nothing_is_refused(sparse: Model, sparse_heads: Ranking) -> None:
     units: Any = "neurons"
-    with pytest.raises(PromptError, match="units are heads or edges"):
+    with pytest.raises(PromptError, match="units are heads, edges, wires"):
         rank(sparse, "opposites", units=units)
     with pytest.raises(PromptError, match="has no pairs"):
         rank(sparse, Task("none", ()))
