@@ -1,7 +1,5 @@
 """Circuits in the formats of neighbouring tools: networkx's JSON, GraphML, Neuronpedia, EAP-IG."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

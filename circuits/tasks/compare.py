@@ -1,9 +1,7 @@
 """`compare`: two circuits of one question, or two models on one task, such as a dense one and its twin.
 
-1. Two circuits: the mapping in front of the first, in both: totals, carriers, open edges, heads that moved.
-2. Two models: both are asked the pairs that both get right; where they share none (their tokens differ), each
-   is asked its own. Heads, edges or both are ranked by the same protocol. Maps and panels are measured on the
-   clean prompts, for the heads that explain 90% and for all heads.
+Two models are asked the pairs that both get right; where they share none (their tokens differ), each is asked
+its own. Maps and panels are measured on the clean prompts, for the heads that explain 90% and for all heads.
 """
 
 from __future__ import annotations
@@ -74,9 +72,6 @@ def compare(
         raise PromptError("compare two circuits with no more than a share=…, or two models on a task=…")
     options: dict[str, Any] = {"mlps": mlps, "count": count, "seed": seed, "progress": progress}
     return _compare_on_task((as_model(first), as_model(second)), task, units, **options)
-
-
-# Two circuits
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +161,6 @@ def _moved(before: Mapping, after: Mapping) -> tuple[Moved, ...]:
     return tuple(sorted(moved, key=lambda each: (-abs(each.after - each.before), each.head)))
 
 
-# Two models on one task
-
-
 @dataclass(frozen=True, slots=True)
 class TaskComparison:
     """One task in two models."""
@@ -241,15 +233,12 @@ def _compare_on_task(
         raise PromptError(f"name at least one kind of unit: {' or '.join(UNITS)}")
     drawing = {name: value for name, value in options.items() if name != "mlps"}
     tasks = task if isinstance(task, tuple) else to_same_task(models, task, **drawing)
-    sides = [_measured(*side, units, **options) for side in zip(models, tasks, strict=True)]
+    sides = []
+    for model, own in zip(models, tasks, strict=True):
+        rankings = [rank(model, own, units=kind, **options) for kind in units]
+        heads, prompt = heads_of(rankings[0]), own.pairs[0].clean
+        panels = (measure_panel(model, own, heads=heads), measure_panel(model, own))
+        sides.append((model.name, prompt, rankings, *panels, maps_of(model, prompt, heads)))
     names, prompts, rankings, needed, panels, maps = zip(*sides, strict=True)
     couples, same_pairs = tuple(zip(*rankings, strict=True)), _texts(tasks[0]) == _texts(tasks[1])
     return TaskComparison(tasks[0].name, names, same_pairs, prompts, couples, needed, panels, maps)
-
-
-def _measured(model: Model, task: Task, units: Sequence[Units], **options: Any) -> tuple[Any, ...]:
-    """One side: the model's name, the prompt that is shown, a ranking for each kind of unit, panels, maps."""
-    rankings = [rank(model, task, units=kind, **options) for kind in units]
-    heads, prompt = heads_of(rankings[0]), task.pairs[0].clean
-    panels = (measure_panel(model, task, heads=heads), measure_panel(model, task))
-    return model.name, prompt, rankings, *panels, maps_of(model, prompt, heads)

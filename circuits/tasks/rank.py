@@ -20,7 +20,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -78,25 +78,11 @@ def rank(
     sizes, values = ranking.measure_curve(lambda sizes: measurement.explained(order, sizes), len(order))
     listed = [unit for unit in order if units == "heads" or effects[unit].any()]
     bands = zip(listed, bootstrap(effects[listed], seed=seed), strict=True)
-    keep = Curve.of(sizes, values, seed=seed)
-    cpr, cmd = ranking.areas(keep.sizes, keep.explained)
-    return Ranking(
-        task=task.name,
-        model=model.name,
-        fingerprint=model.fingerprint,
-        gated=model.gated,
-        protocol=measurement.protocol,
-        pairs=len(items),
-        left_out=task.left_out,
-        units=len(order),
-        ranked=tuple(Ranked(measurement.units[unit], band.mean, band.low, band.high) for unit, band in bands),
-        keep=keep,
-        random=measurement.random_curve(seed),
-        cpr=cpr,
-        cmd=cmd,
-        seed=seed,
-        each=tuple(map(tuple, values.tolist())),
-    )
+    ranked = tuple(Ranked(measurement.units[unit], *astuple(band)) for unit, band in bands)
+    measured = (task.name, model.name, model.fingerprint, model.gated, measurement.protocol)
+    counts, keep = (len(items), task.left_out, len(order)), Curve.of(sizes, values, seed=seed)
+    curves = (keep, measurement.random_curve(seed), *ranking.areas(keep.sizes, keep.explained))
+    return Ranking(*measured, *counts, ranked, *curves, seed, tuple(map(tuple, values.tolist())))
 
 
 @dataclass(frozen=True)
@@ -186,8 +172,11 @@ class _Measurement:
         """The effect of every unit alone on every pair; 0 where it does not stand in the pair's prompt."""
         effects = np.zeros((len(self.units), self.pairs))
         for number, batch in enumerate(self.batches):
-            if self.protocol.order == "loading":
-                _estimate(batch, effects)
+            if self.protocol.order == "loading":  # one backward a pair, through MLPs that compute
+                causal = np.tri(batch.runs.length, dtype=bool)
+                for index, pair in zip(batch.indices, batch.runs.pairs, strict=True):
+                    loading = _numbers(loadings(prepare(batch.runs.model, [pair]), of="change"))
+                    effects[batch.unit_at[..., causal], index] = loading[..., causal]
                 self.progress("single effects", number + 1, len(self.batches))
                 continue
             numbers, rows = zip(*batch.each_alone(self.protocol.units), strict=True)
@@ -218,14 +207,6 @@ class _Measurement:
         draws = [random.Random(f"random order/{seed}/{number}") for number in range(RANDOM_ORDERS)]
         values = [self.explained(draw.sample(range(total), total), sizes) for draw in draws]
         return Curve.of(sizes, np.mean(values, axis=0), seed=seed)
-
-
-def _estimate(batch: PairBatch, effects: Float[np.ndarray, "unit pair"]) -> None:
-    """First-order estimates in place of measured effects, one backward a pair, through MLPs that compute."""
-    causal = np.tri(batch.runs.length, dtype=bool)
-    for index, pair in zip(batch.indices, batch.runs.pairs, strict=True):
-        loading = _numbers(loadings(prepare(batch.runs.model, [pair]), of="change"))
-        effects[batch.unit_at[..., causal], index] = loading[..., causal]
 
 
 def _measurement(model: Model, items: Sequence[Item], protocol: Protocol, progress: Progress) -> _Measurement:

@@ -1,9 +1,7 @@
 """`trace`: which heads carry one mapping from a key to a query, with controls.
 
-1. The prompt and its counterfactual are run once; their predictions settle answer and foil where the user
-   named none.
-2. The mapping is measured with all its controls (`mapping`), then the spans of its two ends (`spans`).
-3. A family of pairs is traced as one, with intervals (`family`).
+The predictions on prompt and counterfactual settle answer and foil where the user named none. The mapping is
+measured (`mapping`), then the spans of its two ends (`spans`). A family of pairs is traced as one (`family`).
 """
 
 from __future__ import annotations
@@ -127,10 +125,8 @@ def to_circuit(
     """The record of what was measured on one pair."""
     model, pair = runs.model, runs.pairs[0]
     patterns = torch.stack([layer.pattern[0] for layer in runs.clean.cache.layers]).float().cpu().numpy()
-    arrays = {"patterns": patterns}
-    probabilities = runs.clean.logits[0, 0].float().softmax(-1)
-    predicted = int(probabilities.argmax())
-    word = model.spell(predicted)
+    arrays, likely = {"patterns": patterns}, runs.clean.logits[0, 0].float().softmax(-1)
+    word = model.spell(int(likely.argmax()))
     return Circuit(
         source=measured_model(runs),
         prompt=pair.clean,
@@ -140,7 +136,7 @@ def to_circuit(
         counterfactual_value=finite(float(runs.values(runs.counterfactual)[0])),
         mappings=tuple(mappings),
         spans=tuple(spans),
-        output=Output(word.strip() or word, float(probabilities[predicted]), model.n_layers),
+        output=Output(word.strip() or word, float(likely.max()), model.n_layers),
         focus=focus,
         engine=runs.path,
         seed=seed,
