@@ -1,18 +1,15 @@
-"""Which attention heads carry the mapping from this key position to that query position, and what circuit are
-they part of?
+"""Which attention heads carry the mapping from this key to that query, and what circuit are they part of?
 
-    import circuits
+import circuits
 
-    model = circuits.load("mini")
-    circuit = circuits.trace(model, 'The opposite of "large" is "', key="large", swap={"large": "hot"})
-    print(circuit)
-
-Names are looked up when they are first used, so that importing the package imports neither torch nor a model
-library.
+model = circuits.load("mini")
+circuit = circuits.trace(model, 'The opposite of "large" is "', key="large", swap={"large": "hot"})
+print(circuit)
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from circuits.links import offer
 
 if TYPE_CHECKING:
     from circuits.components import SIDES, Component, Reader, Wire
@@ -66,17 +63,5 @@ _HOMES = {
     "tracing.wiring": ("wiring",),
     "tracing.wiring_record": ("Wiring",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
 __version__ = "0.1.0"
-__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"circuits has no {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"circuits.{_HOME_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__, __getattr__, __dir__ = offer(__name__, _HOMES)

@@ -10,8 +10,6 @@ CircuitsError
 └── FileError      a result or output folder that cannot be read or written
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from difflib import get_close_matches

@@ -6,14 +6,12 @@
    only in a folder that holds a result of ours, or if it says that we made it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -25,22 +23,12 @@ from circuits.errors import FileError
 SIGNATURE: Final = "keyquery-circuits"  # what files and pictures name as their creator
 LARGEST: Final = 512 * 2**20  # bytes of a file that is read whole
 _LARGEST_NUMBER: Final = 1e18  # no measured value comes near it, and quotients of such values stay finite
-_MARK: Final = re.compile(  # the field in which a picture, a page or a drawing names what made it
-    rb"<dc:title>%b</dc:title>|Software\0%b|/Creator \(%b\)|name=.generator. content=.%b|\A// %b"
-    % ((SIGNATURE.encode(),) * 5)
-)
-_RECORDS: Final = (
-    "circuit.json",
-    "ranking.json",
-    "comparison.json",
-    "manifest.json",
-    "wiring.json",
-)  # what a result's folder holds
+# The field in which a picture, a page or a drawing names what made it.
+_FIELDS: Final = rb"<dc:title>@</dc:title>|Software\0@|/Creator \(@\)|name=.generator. content=.@|\A// @"
+_MARK: Final = re.compile(_FIELDS.replace(b"@", SIGNATURE.encode()))
+_RECORDS: Final = ("circuit", "ranking", "comparison", "manifest", "wiring", "why")  # .json of a result
 _INVISIBLE: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 T = TypeVar("T")
-
-
-# Reading
 
 
 @contextmanager
@@ -93,13 +81,10 @@ def read_object(path: Path, *, most: int = LARGEST) -> dict[str, Any]:
 def parse_json(raw: bytes | str, name: object) -> Any:
     """The value of a JSON text; `name` stands for it in the error."""
     text = _decoded(raw, name) if isinstance(raw, bytes) else raw
+    numbers = {"parse_constant": _finite, "parse_float": _finite, "parse_int": _whole}
     try:
-        value = json.loads(
-            text, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite, parse_int=_whole
-        )
-        json.dumps(
-            value, ensure_ascii=False
-        ).encode()  # an escape can name half a character, which no file can hold
+        value = json.loads(text, object_pairs_hook=_once, **numbers)
+        json.dumps(value, ensure_ascii=False).encode()  # an escape can name half a character
     except RecursionError as why:
         raise FileError(f"{name} is nested too deeply") from why
     except ValueError as why:
@@ -129,20 +114,16 @@ def _whole(digits: str) -> int:
 
 
 def to_record(kind: type[T], values: Any, name: object = "it") -> T:
-    """A record (or any other type) from the values of a JSON text: every field must be there, of its type,
-    and nothing else."""
+    """A record from the values of a JSON text: every field must be there, of its type, and nothing else."""
     from pydantic import ValidationError
 
     try:
         return _adapter(kind).validate_json(json.dumps(values))
     except ValidationError as why:
         wrong = why.errors(include_url=False)[0]
-        where = ".".join(str(part)[:40] for part in wrong["loc"])
-        if wrong["type"] == "missing":
-            raise FileError(f"{name}: {where} is missing") from why
-        raise FileError(
-            f"{name}: {where or 'the value'} is {str(wrong['input'])[:40]!r}: {wrong['msg']}"
-        ) from why
+        where = ".".join(str(part)[:40] for part in wrong["loc"]) or "the value"
+        said = f"{str(wrong['input'])[:40]!r}: {wrong['msg']}" if wrong["type"] != "missing" else "missing"
+        raise FileError(f"{name}: {where} is {said}") from why
 
 
 @cache
@@ -153,15 +134,16 @@ def _adapter(kind: Any) -> Any:
     return TypeAdapter(with_config(rules)(kind))
 
 
-# Writing
-
-
-def to_json(value: Any, *, indent: int | None = 1, sort_keys: bool = False, default: Any = None) -> str:
+def to_json(value: Any, *, indent: int | None = 1, **form: Any) -> str:
     """A value as JSON text in which invisible characters are escaped, so that no terminal obeys them."""
-    text = json.dumps(
-        value, ensure_ascii=False, allow_nan=False, indent=indent, sort_keys=sort_keys, default=default
-    )
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, **form)
     return _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def to_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table: the first column holds words, all others numbers."""
+    head, *lines = (f"| {' | '.join(cells)} |" for cells in (columns, *rows))
+    return "\n".join([head, "|---|" + "---:|" * (len(columns) - 1), *lines])
 
 
 def check_folder(folder: Path) -> None:
@@ -189,11 +171,17 @@ def write_folder(folder: Path, fill: Callable[[Path], object]) -> list[Path]:
         for place in made:  # the deepest first
             with suppress(OSError):
                 place.rmdir()
-        if isinstance(why, OSError):
-            raise FileError(
-                f"cannot write to {folder}: {why.strerror or why}; choose another folder"
-            ) from why
-        raise
+        if not isinstance(why, OSError):
+            raise
+        raise FileError(f"cannot write to {folder}: {why.strerror or why}; choose another folder") from why
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """A new folder named after something, as far as its name can be that of a folder."""
+    name = re.sub(r"[^\w.-]+", "-", name).strip("-.")[-60:] or "unnamed"
+    folder = parent / (f"{name}-{len(list(parent.iterdir()))}" if (parent / name).exists() else name)
+    folder.mkdir()
+    return folder
 
 
 def _moved(aside: Path, folder: Path) -> list[Path]:
@@ -239,7 +227,7 @@ def _check_free(folder: Path, targets: list[Path]) -> None:
         return
     if not all(target.is_file() for target in taken):
         raise FileError(f"cannot write {taken[0]}: there is a folder of that name; choose another folder")
-    if any(_is_result(folder / name) for name in _RECORDS):
+    if any(_is_result(folder / f"{name}.json") for name in _RECORDS):
         return
     if foreign := next((target for target in taken if not _MARK.search(read_bytes(target))), None):
         raise FileError(f"{foreign} was not written by circuits; move it away or choose another folder")

@@ -65,9 +65,7 @@ class Edge:
 
     def __post_init__(self) -> None:
         if not 0 <= self.key <= self.query:
-            raise EdgeError(
-                f"{self} runs backwards: a query reads keys at or before itself, so 0 ≤ key ≤ query"
-            )
+            raise EdgeError(f"{self} runs backwards: a query reads keys up to itself, so 0 ≤ key ≤ query")
 
     def __str__(self) -> str:
         return f"{self.head}:{self.key}→{self.query}"

@@ -39,7 +39,7 @@ from circuits.show import to_dot, to_page
 from circuits.show.export import EXPORTS, export
 from circuits.sparsify.text import read_texts
 from circuits.sparsify.training import load_checkpoint, save_checkpoint
-from circuits.sweeps.lines import opened_lines
+from circuits.sweeps.lines import read_lines
 from circuits.sweeps.store import read_manifest
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
 from circuits.tracing.records import Circuit
@@ -524,8 +524,8 @@ def _line_inputs() -> Inputs:
 
 def _read_lines(given: bytes, room: Path) -> None:
     (room / "lines.jsonl").write_bytes(given)
-    with opened_lines(room / "lines.jsonl") as lines:
-        wrong = [line.error for line in map(lines.read, range(len(lines))) if line.error is not None]
+    lines = read_lines(room / "lines.jsonl")
+    wrong = [line.error for line in map(lines.read, range(len(lines))) if line.error is not None]
     if wrong:
         raise PromptError(wrong[0])  # a line that is wrong gets its error, and the others are read
 

@@ -241,7 +241,7 @@ def compare(
     """Set models side by side on one mapping or on whole tasks."""
     from circuits.cli.tasks import compare_tasks, is_about_tasks
     from circuits.show.figure import fill_with_several
-    from circuits.show.tables import comparison_section
+    from circuits.show.tables import comparison_section, comparison_values
 
     if len(models) < 2:
         raise PromptError(f"--models takes two names or more, separated by commas, not {','.join(models)!r}")
@@ -251,7 +251,7 @@ def compare(
     ends = key, -1 if query is None else query
     with progress() as note:
         circuits = [_traced(model, prompt, ends, pair, note) for model in chosen]
-    values = [_comparison(circuits[0], circuit, pair.share) for circuit in circuits]
+    values = comparison_values(circuits, share=pair.share)
     table = comparison_section(circuits, share=pair.share)
     fill = partial(fill_with_several, circuits=circuits, share=pair.share)
     return options.say_result(result, partial(to_json, values), [table], fill)
@@ -348,16 +348,3 @@ def _say_circuit(circuit: Circuit, share: float, result: ResultOptions, *, stric
     question = circuit.question
     if strict and question is not None and question.verdict != "clear":
         raise Failure(f"the question is {question.verdict}: {question.reasons[0]}")
-
-
-def _comparison(first: Circuit, circuit: Circuit, share: float) -> dict[str, Any]:
-    """What `compare --json` says about a circuit, beside the first."""
-    from circuits.show.tables import shared_carriers
-
-    mapping, source = circuit.mapping(), circuit.source
-    carriers = [str(head) for head in mapping.carriers(share)]
-    measured = {name: getattr(mapping, name) for name in ("key", "query", "total", "restore")}
-    reached = {"share": share, "modulation": mapping.modulation(share), "heads": len(carriers)}
-    overlap = {"carriers": carriers, "overlap": shared_carriers(first, circuit, share=share)}
-    edges = {"open_edges": source.open_edges, "edges": source.edges}
-    return {"model": source.name} | measured | reached | overlap | edges

@@ -40,12 +40,11 @@ _CONTROLS: Final = "Measure the controls of each line too, which takes as long a
 @options.JSON
 def sweep_command(prompts: Path, model: ModelOptions, output: Path, as_json: bool, **settings: Any) -> None:
     """Trace every line of a jsonl file, or go on where that stopped."""
-    from circuits.sweeps.lines import opened_lines
+    from circuits.sweeps.lines import read_lines
     from circuits.sweeps.store import check_place
 
     check_place(output)
-    with opened_lines(prompts):
-        pass  # what is wrong with the file is said before a model is loaded
+    read_lines(prompts)  # what is wrong with the file is said before a model is loaded
     from circuits.sweeps.sweep import Launch, sweep
 
     launch = Launch.from_environment()
@@ -118,7 +117,9 @@ def sparsify_command(
     with processes.main_first():
         little_language = speaks_little_language(weights_of(model)[1])
     settings = settings_for(little_language=little_language, **changes)
-    measured = sparsify(model, output, settings=settings, text=text, own_words=own_words)
+    given: dict[str, Any] = {"settings": settings, "text": text, "own_words": own_words}
+    with progress(shown=processes.is_main) as note:
+        measured = sparsify(model, output, progress=note, **given)
     if processes.is_main:
         _say_sparsity(measured, as_json)
     processes.leave()
@@ -146,17 +147,8 @@ def _say_sparsity(measured: Sparsity, as_json: bool, *, layers: bool = False) ->
 
     if as_json:
         return say_json({"open_edges": measured.open_edges, "gap": measured.gap, **asdict(measured)})
-    dense, gated = measured.dense, measured.gated
-    rows = (
-        ("open edges (s > 0)", f"{dense.open_edges:.3%}", f"{gated.open_edges:.3%}"),
-        ("loss, nats", f"{measured.dense_loss:.4f}", f"{measured.loss:.4f}"),
-        ("divergence from dense, nats", "0", f"{measured.divergence:.4f}"),
-        ("next token the same", "100%", f"{measured.agreement:.2%}"),
-        ("attention on the first token", f"{dense.first_token:.2%}", f"{gated.first_token:.2%}"),
-        ("entropy of attention, nats", f"{dense.entropy:.3f}", f"{gated.entropy:.3f}"),
-    )
-    columns = ("", escaped(measured.original), escaped(measured.name))
-    sections = [Section(f"Over {measured.tokens} held-out tokens", columns=columns, rows=rows)]
+    columns, gated = ("", escaped(measured.original), escaped(measured.name)), measured.gated
+    sections = [Section(f"Over {measured.tokens} held-out tokens", columns=columns, rows=measured.facts)]
     if layers:
         facts = []
         for layer, (mean, heads) in enumerate(zip(gated.per_layer, gated.per_head, strict=True)):

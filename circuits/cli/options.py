@@ -298,9 +298,9 @@ def progress(*, shown: bool = True) -> Iterator[Progress]:
 
     def update(stage: str, done: int, total: int) -> None:
         nonlocal logged
-        if stage != task.description:
-            bar.reset(task.id, description=stage, completed=done)
-        bar.update(task.id, completed=done, total=total)
+        if stage.partition(":")[0] != task.description.partition(":")[0]:
+            bar.reset(task.id, completed=done)
+        bar.update(task.id, description=stage, completed=done, total=total)
         announced = pace.announcement(stage, done, total)
         if shown and announced:
             terminal.print(announced, highlight=False, markup=False)

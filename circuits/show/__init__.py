@@ -1,7 +1,8 @@
 """Pictures and tables of results: pure functions over records. Names are imported when first used."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from circuits.links import offer
 
 if TYPE_CHECKING:
     from circuits.show.canvas import save_figure
@@ -11,9 +12,6 @@ if TYPE_CHECKING:
     from circuits.show.grids import Panel, comparison_grid, effect_map, head_grid, to_panel
     from circuits.show.page import to_page
     from circuits.show.scene import to_graph
-
-__all__ = ["FORMATS", "Panel", "comparison_grid", "draw", "effect_map", "head_grid", "keep_curves"]
-__all__ += ["mapping_figure", "save_figure", "to_dot", "to_graph", "to_page", "to_panel"]
 
 FORMATS: Final = ("svg", "png", "pdf", "html", "dot")  # of the files that `figure.draw_files` draws
 _HOMES: Final = {
@@ -25,14 +23,4 @@ _HOMES: Final = {
     "page": ("to_page",),
     "scene": ("to_graph",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__, __getattr__, __dir__ = offer(__name__, _HOMES)

@@ -1,14 +1,9 @@
 """A sheet measured in points, the shapes that matplotlib pictures are made of, and one palette for all.
 
-1. A sheet is one figure with one axes that fills it; x runs right and y runs down, in points, so that a font
-   size and a length compare.
-2. Attention maps are tiles, drawn as ONE image per group: the query runs up, the key to the right.
-3. Red is the mapping in question (its key, its cell, its carriers), blue is attention and effects for the
-   answer, orange effects against it. They differ in lightness too, for readers who see no hue.
-4. `save_figure` writes the same bytes for the same figure.
+A sheet is one figure with one axes that fills it; x runs right, y runs down, in points, so that a font size
+and a length compare. Red is the mapping in question (its key, its cell, its carriers), blue is attention and
+effects for the answer, orange effects against it. They differ in lightness too, for readers who see no hue.
 """
-
-from __future__ import annotations
 
 import contextlib
 import functools
@@ -17,18 +12,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, cast
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, get_font_names
+from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.text import Text
+from matplotlib.textpath import text_to_path
 
 from circuits.errors import FileError
 from circuits.files import SIGNATURE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
 
 Stops = tuple[tuple[float, str], ...]  # values and their colours; between them colours are mixed linearly
 
@@ -126,9 +124,6 @@ class Tiles:
         return -(-count // self.across) * (self.side + self.below)
 
 
-# Colours
-
-
 def shade(value: float, stops: Stops = ATTENTION) -> str:
     """The colour of a value as `#rrggbb`; values outside the scale take its ends."""
     value = min(max(value, stops[0][0]), stops[-1][0])
@@ -139,21 +134,14 @@ def shade(value: float, stops: Stops = ATTENTION) -> str:
 
 def colormap(stops: Stops = ATTENTION) -> Colormap:
     """The same scale for matplotlib."""
-    from matplotlib.colors import LinearSegmentedColormap
-
     low, high = stops[0][0], stops[-1][0]
     parts = [((value - low) / (high - low), colour) for value, colour in stops]
     return LinearSegmentedColormap.from_list("circuits", parts)
 
 
-# Sheets
-
-
 @contextlib.contextmanager
 def looks() -> Iterator[None]:
     """The settings under which everything is drawn and saved; a letter without a glyph causes no warning."""
-    import matplotlib
-
     groups = {"axes": _AXES | _TITLES, "xtick": _TICKS, "ytick": _TICKS, "legend": _LEGEND}
     settings: dict[Any, Any] = _LETTERS | _PAPER | _FILES | {"font.family": list(_fonts())}
     settings |= {f"{group}.{name}": value for group, part in groups.items() for name, value in part.items()}
@@ -165,15 +153,11 @@ def looks() -> Iterator[None]:
 @functools.cache
 def _fonts() -> tuple[str, ...]:
     """The font that comes with matplotlib, then what this machine has for letters that it lacks."""
-    from matplotlib.font_manager import get_font_names
-
     return (_FONT, *(name for name in _FALLBACKS if name in set(get_font_names())))
 
 
 def new_sheet(width: float, height: float, figure: Figure | None = None) -> Axes:
     """An empty sheet of this size in points, on a new figure unless one is given."""
-    from matplotlib.figure import Figure
-
     with looks():
         if figure is None:
             figure = Figure(dpi=_DOTS_PER_INCH)
@@ -185,9 +169,10 @@ def new_sheet(width: float, height: float, figure: Figure | None = None) -> Axes
 
 
 def save_figure(
-    figure: Figure, folder: str | Path, formats: Sequence[str] = _FORMATS, *, name: str = "figure"
+    figure: Figure | Axes, folder: str | Path, formats: Sequence[str] = _FORMATS, *, name: str = "figure"
 ) -> tuple[Path, ...]:
-    """Write the figure as `folder/name.svg`, `.png`, `.pdf`; the same figure gives the same bytes."""
+    """Write a figure as `folder/name.svg`, `.png`, `.pdf`; the same figure gives the same bytes."""
+    figure = figure if isinstance(figure, Figure) else cast(Figure, figure.get_figure(root=True))
     unknown = ", ".join(form for form in formats if form not in _FORMATS)
     if unknown:
         raise FileError(f"cannot write a figure as {unknown}; it is drawn as {', '.join(_FORMATS)}")
@@ -207,9 +192,6 @@ def save_figure(
     return paths
 
 
-# Shapes
-
-
 def write(
     sheet: Axes, x: float, y: float, text: str, font: Font = PLAIN, *, ha: str = "left", va: str = "baseline"
 ) -> Text:
@@ -221,9 +203,6 @@ def write(
 @functools.lru_cache(maxsize=4096)
 def width_of(text: str, font: Font) -> float:
     """How wide a text is, in points."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
     with looks():
         weight = "bold" if font.bold else "normal"
         properties = FontProperties(family=list(_fonts()), size=font.size, weight=weight)
@@ -232,8 +211,6 @@ def width_of(text: str, font: Font) -> float:
 
 def draw_box(sheet: Axes, area: Area, edge: str, fill: str, *, line: float = 0.8, depth: float = 1.0) -> None:
     """A rounded box."""
-    from matplotlib.patches import FancyBboxPatch
-
     look = {"edgecolor": edge, "facecolor": fill, "linewidth": line, "zorder": depth}
     shape = "round,pad=0,rounding_size=5.0"
     sheet.add_patch(FancyBboxPatch((area.left, area.top), area.width, area.height, boxstyle=shape, **look))
@@ -243,8 +220,6 @@ def draw_tiles(
     sheet: Axes, tiles: Tiles, maps: Sequence[np.ndarray], *, cell: tuple[int, int] | None = None
 ) -> None:
     """All maps (query, key) as one image, each in a thin frame, with the cell (key, query) in red."""
-    from matplotlib.collections import PolyCollection
-
     if not maps:
         return
     pixels = _pixels_of(maps)
@@ -282,8 +257,6 @@ def draw_cross(sheet: Axes, x: float, y: float, *, arm: float = 13.0) -> None:
 
 def draw_scale(sheet: Axes, right: float, y: float) -> None:
     """The colour scale of attention, 0 to 1, ending at `right`."""
-    from matplotlib.patches import Rectangle
-
     write(sheet, right, y, "1", NOTE, ha="right", va="center")
     sheet.imshow(_palette()[None], extent=(right - 60, right - 7, y + 3, y - 3), **_IMAGE)
     look = {"facecolor": "none", "edgecolor": LINE, "linewidth": 0.5, "zorder": 3}

@@ -13,15 +13,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, PercentFormatter
 
 from circuits.errors import PromptError
 from circuits.show.canvas import BLUE, EFFECT, LINE, MUTED, PAPER, SMALL, looks, shade
 from circuits.show.scene import spell
+from circuits.tasks.ranking import COUNTED
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from circuits.tasks.ranking import COUNTED, Curve, Ranking, Units
+    from circuits.tasks.ranking import Curve, Ranking, Units
 
 MARKED: Final = 0.9  # the share whose count is marked
 _COLOURS: Final = (BLUE, shade(-0.7, EFFECT))  # dark blue and orange: apart in lightness as well as in hue
@@ -44,7 +47,13 @@ def keep_curves(
 ) -> Axes:
     """The keep curves of one or two rankings of a task; `titles` are by default the models' names."""
     rankings = tuple(rankings) if isinstance(rankings, Sequence) else (rankings,)
-    _check(rankings)
+    if not 1 <= len(rankings) <= len(_COLOURS):
+        raise PromptError(f"one plot holds the curves of one model or two, not of {len(rankings)}")
+    tasks, units = ({each.task for each in rankings}, {each.protocol.units for each in rankings})
+    for name, values in {"tasks": tasks, "units": units}.items():
+        if len(values) > 1:
+            both = " and ".join(sorted(values))
+            raise PromptError(f"one plot cannot show different {name} ({both}); draw each by itself")
     names = tuple(titles) if titles is not None else tuple(ranking.model for ranking in rankings)
     with looks():
         axes = _own_axes(rankings) if ax is None else ax
@@ -67,21 +76,8 @@ def count_words(ranking: Ranking, share: float = MARKED) -> str:
     return f"{count:,} {units if count != 1 else units[:-1]} for {share:.0%} ({band})"
 
 
-def _check(rankings: Sequence[Ranking]) -> None:
-    if not 1 <= len(rankings) <= len(_COLOURS):
-        raise PromptError(f"one plot holds the curves of one model or two, not of {len(rankings)}")
-    kinds = {"tasks": {ranking.task for ranking in rankings}}
-    kinds["units"] = {ranking.protocol.units for ranking in rankings}
-    for name, values in kinds.items():
-        if len(values) > 1:
-            both = " and ".join(sorted(values))
-            raise PromptError(f"one plot cannot show different {name} ({both}); draw each by itself")
-
-
 def _own_axes(rankings: Sequence[Ranking]) -> Axes:
     """Axes on a figure of one column; its caption says the protocol, because this changes the number."""
-    from matplotlib.figure import Figure
-
     pairs = " and ".join(dict.fromkeys(str(ranking.pairs) for ranking in rankings))
     protocol = "; ".join(dict.fromkeys(str(ranking.protocol) for ranking in rankings))
     caption = f"{spell(rankings[0].task)}, {pairs} pairs: {protocol}. Bands hold 95% of bootstrap resamples."
@@ -139,7 +135,9 @@ def _draw_marks(ax: Axes, rankings: Sequence[Ranking], share: float) -> None:
         ax.plot(ends, [share, share], linewidth=2.2, zorder=5, **look)
         ax.plot([count, count], [0, share], color=colour, linewidth=0.6, zorder=1)
         ax.plot([count], [share], color=colour, markeredgewidth=0.6, zorder=6, **_mark(mark))
-        side = _free_side(across[row], [*across[:row], *across[row + 1 :]])
+        here, others = across[row], [*across[:row], *across[row + 1 :]]
+        crowded = any(0 < other - here < 0.12 for other in others)  # by another line
+        side = -1 if here > 0.85 or (crowded and here > 0.05) else 1  # where the number has space
         look = {"fontsize": SMALL, "color": colour, "fontweight": "bold", "zorder": 7}
         look |= {"ha": "left" if side > 0 else "right", "va": "bottom"}
         look["bbox"] = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.8}
@@ -151,29 +149,18 @@ def _mark(shape: str) -> dict[str, Any]:
     return {"marker": shape, "markersize": 4, "markeredgecolor": PAPER}
 
 
-def _free_side(across: float, others: Sequence[float]) -> int:
-    """On which side of its line a number has space: right (1), or left (-1) near the edge or another line."""
-    crowded = any(0 < other - across < 0.12 for other in others)
-    return -1 if across > 0.85 or (crowded and across > 0.05) else 1
-
-
 def _draw_legend(ax: Axes, rankings: Sequence[Ranking], names: Sequence[str], share: float) -> None:
-    from matplotlib.lines import Line2D
-
     lines = []
     for ranking, name, colour, mark in zip(rankings, names, _COLOURS, _MARKS, strict=False):
         label = f"{spell(name, longest=24)}: {count_words(ranking, share)}"
         lines.append(Line2D([], [], color=colour, linewidth=1.2, label=label, **_mark(mark)))
-    label = "kept in random order"
-    lines.append(Line2D([], [], color=MUTED, linewidth=0.8, linestyle=_DASHED, label=label))
-    ax.legend(
-        handles=lines, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderaxespad=0.2, handlelength=2.2
-    )
+    look: dict[str, Any] = {"linewidth": 0.8, "linestyle": _DASHED, "label": "kept in random order"}
+    lines.append(Line2D([], [], color=MUTED, **look))
+    place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "borderaxespad": 0.2}
+    ax.legend(handles=lines, handlelength=2.2, **place)
 
 
 def _label_axes(ax: Axes, units: Units, share: float) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, PercentFormatter
-
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(length=2, width=0.5, pad=2)
     ax.tick_params(which="minor", length=0)

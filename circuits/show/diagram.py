@@ -1,24 +1,24 @@
 """The diagram of one mapping: sentence, boxes, output, and the arrow that says which heads modulate it.
 
-1. The sentence stands at the bottom, as large as it fits; of a long one the tokens that matter.
-2. Boxes stand in a row above it, near their tokens and pushed apart where they would touch: the key's and
-   those held deepest, as many as are easy to read (the page has them all).
-3. The query's box, if it has one, stands above that row, and the output on top, both over their token. What
-   ties the query to its token passes through the row in a lane of its own, which the boxes leave free.
+Boxes stand in a row above their tokens, pushed apart where they would touch: the key's and those held
+deepest, as many as are easy to read. The query's box stands above that row, and the output on top, both
+over their token. What ties the query to its token passes through the row in a lane of its own, which the
+boxes leave free.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate, product
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, PathPatch
+from matplotlib.path import Path
 
 from circuits.show import canvas
 from circuits.show.canvas import Area, Font, draw_box, width_of, write
 from circuits.show.scene import OUTPUT, Scene, name_rows, spell
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _STEP: Final = 9.0  # from one line of a box to the next
 _APART: Final = 9.0  # between boxes
@@ -101,9 +101,6 @@ def draw_diagram(sheet: Axes, scene: Scene, area: Area) -> None:
         _draw_lines(sheet, box)
     if scene.front is not None and scene.front["arrow"] == 0:
         _draw_arrow(sheet, scene, row, query or output, area)
-
-
-# What goes where
 
 
 def _boxes(scene: Scene) -> tuple[list[Box], Box | None, Box]:
@@ -189,9 +186,6 @@ def _total_width(boxes: list[Box]) -> float:
     return sum(box.width for box in boxes) + _APART * (len(boxes) - 1)
 
 
-# How it looks
-
-
 def _write_sentence(sheet: Axes, scene: Scene, sentence: Sentence, area: Area) -> None:
     for word, position, x in zip(sentence.words, sentence.positions, sentence.centres, strict=True):
         word_colour, colour = (canvas.RED,) * 2 if scene.is_key(position) else (canvas.INK, canvas.MUTED)
@@ -213,9 +207,6 @@ def _draw_ties(
     sheet: Axes, box: Box, sentence: Sentence, area: Area, *, lane: tuple[float, float] | None = None
 ) -> None:
     """A line from each of its tokens up to the box, through a lane at this x that ends at this height."""
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path
-
     bends = [] if lane is None else [(lane[0], area.bottom - _WORDS - _TIE), lane]
     look = {"edgecolor": box.colour, "linewidth": 0.6, "linestyle": (0, (3, 2)), "zorder": 0.5}
     for x in (x for x in map(sentence.x_of, box.positions) if x is not None):
@@ -229,9 +220,6 @@ def _draw_ties(
 
 def _draw_arrow(sheet: Axes, scene: Scene, row: list[Box], end: Box, area: Area) -> None:
     """From the key's box to its target, as wide as the total, with the carriers' names beside it."""
-    from matplotlib.patches import FancyArrowPatch
-    from matplotlib.path import Path
-
     assert scene.front is not None
     key = next(box for box in row if box.colour == canvas.RED)
     beside = abs(key.x - end.x) > end.width / 2 + 36

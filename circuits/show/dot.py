@@ -1,11 +1,8 @@
 """The Graphviz diagram of a circuit, as DOT text and as a picture: sentence, boxes, output, arrows and maps.
 
-1. The sentence is one table, a column per token with its position below. Boxes stand above, tied to their
-   tokens, and the output on top.
-2. A mapping is an arrow from its key's box to its query's, as wide as its total, labelled with its carriers.
-3. The carriers' attention maps are tables of coloured cells, query up and key to the right; of a long prompt
-   only the positions around the mapping are shown.
-4. `draw` calls the `dot` of the system or, where there is none, the Graphviz inside the pygraphviz wheel.
+Boxes stand above the sentence, tied to their tokens, the output on top; arrows are as wide as their totals.
+The carriers' maps are tables of coloured cells. `draw` calls the `dot` of the system or, where there is
+none, the Graphviz inside the pygraphviz wheel.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import graphviz
 import numpy as np
 
 from circuits.errors import CircuitsError, FileError
@@ -28,8 +26,6 @@ from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, s
 from circuits.show.scene import OUTPUT, Scene, kept_positions, name_rows, spell, to_scene
 
 if TYPE_CHECKING:
-    import graphviz
-
     from circuits.tracing.records import Circuit
 
 FORMATS: Final = ("svg", "png", "pdf")
@@ -58,8 +54,6 @@ _STREAM: Final = {"style": "solid", "arrowhead": "none", "penwidth": "1.4", "wei
 
 def to_dot(circuit: Circuit, *, share: float | None = None, maps: bool = True) -> str:
     """The diagram as DOT text, by default at the circuit's share; the same circuit gives the same text."""
-    import graphviz
-
     scene = to_scene(circuit, share)
     page = graphviz.Digraph("circuit", comment=SIGNATURE, graph_attr=_PAGE, node_attr=_NODE, edge_attr=_EDGE)
     shown = scene.shown()
@@ -89,12 +83,7 @@ def draw(dot: str, to: str | Path) -> Path | bytes:
     return path
 
 
-# Boxes and arrows
-
-
 def _add_boxes(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]) -> None:
-    import graphviz
-
     for name, node in scene.boxes:
         is_key = scene.ends is not None and name == scene.ends[0]
         colour = RED if is_key else MUTED
@@ -132,9 +121,6 @@ def _add_arrow(page: graphviz.Digraph, start: str, end: str, mapping: dict[str, 
     label = _table([[margin, _cell(line), margin] for line in lines])
     width = f"{0.8 + 4 * min(abs(mapping['total']), 1.2):.2f}"
     page.edge(start, end, label=f"<{label}>", color=colour, penwidth=width, weight="3" if front else "1")
-
-
-# Tables
 
 
 def _sentence(scene: Scene, shown: Sequence[int | None]) -> str:
@@ -215,9 +201,6 @@ def _font(text: str, colour: str, size: int, *, bold: bool = False) -> str:
         return ""
     safe = html.escape(text).replace("\\", "\\\\")  # Graphviz reads \N, \G and the like in its tables, too
     return f'<FONT COLOR="{colour}" POINT-SIZE="{size}">{f"<B>{safe}</B>" if bold else safe}</FONT>'
-
-
-# Pictures
 
 
 def _rendered(dot: str, form: str) -> bytes:

@@ -1,18 +1,19 @@
-"""Figure B: which heads carry a mapping in one model and in another, and the diagram of the second.
+"""Figure B: left, one circuit's carriers as small maps; right, the other's, and its diagram.
 
-1. Left, one circuit's carriers as small maps, the mapping's cell red, other attention blue.
-2. Right, the other circuit's carriers under a red caption, beside a small axis cross; below, its diagram.
-3. Of one circuit alone the right half is drawn.
-4. Here, too, is what goes into a result folder: the circuit, its figure, its page and its DOT text.
+Of one circuit alone the right half is drawn. Here, too, is what goes into a result folder: the circuit, its
+figure, its page and its DOT text.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from circuits.files import new_folder
 from circuits.show import FORMATS, canvas
 from circuits.show.canvas import Area, Tiles, draw_box, draw_tiles, save_figure, width_of, write
 from circuits.show.diagram import draw_diagram, least_height
@@ -21,9 +22,6 @@ from circuits.show.page import to_page
 from circuits.show.scene import Scene, spell, to_scene
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from circuits.tracing.records import Circuit
 
 _PAD: Final = 9.0
@@ -137,9 +135,6 @@ def _draw_maps(sheet: Axes, scene: Scene, tiles: Tiles, most: int) -> None:
         write(sheet, x + tiles.side / 2, y + tiles.side + 7.2, head, canvas.NAME, ha="center")
 
 
-# Files
-
-
 def put(path: Path, text: str) -> None:
     """Write a file in UTF-8, the same bytes on every system."""
     path.write_bytes(text.encode())
@@ -166,9 +161,8 @@ def fill_with_one(folder: Path, circuit: Circuit, share: float | None = None) ->
 
 def fill_with_several(folder: Path, circuits: Sequence[Circuit], share: float | None = None) -> None:
     """A folder for each circuit, named after its model; beside them a page of all, and of two the figure."""
-    for number, circuit in enumerate(circuits):
-        name = re.sub(r"[^\w.-]+", "-", circuit.source.name).strip("-.")[-60:] or "model"
-        fill_with_one(folder / (f"{name}-{number}" if (folder / name).exists() else name), circuit, share)
+    for circuit in circuits:
+        fill_with_one(new_folder(folder, circuit.source.name), circuit, share)
     if len(circuits) == 2:
         save_figure(mapping_figure(*circuits, share=share), folder)
     put(folder / "page.html", to_page(circuits, share=share))

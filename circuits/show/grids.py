@@ -3,7 +3,6 @@
 1. `head_grid` draws titled panels of maps, nine to a row, query up and key to the right, on one scale; a name
    stands in the lower right corner of its tile, where no weight can be.
 2. `comparison_grid` draws the heads that a task takes in two models, in ranked order, a panel for each.
-3. `effect_map` draws what every head does on a mapping, layer by head, with the carriers framed in red.
 """
 
 from __future__ import annotations
@@ -13,6 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from circuits.errors import EdgeError, PromptError
 from circuits.heads import Head
@@ -22,9 +24,6 @@ from circuits.show.curves import count_words
 from circuits.show.scene import spell
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from circuits.tasks.compare import TaskComparison
     from circuits.tasks.ranking import Ranking
     from circuits.tracing.records import Circuit
@@ -119,7 +118,7 @@ def effect_map(
     *,
     share: float | None = None,
     carriers: Sequence[str | Head] = (),
-    title: str | None = None,
+    title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
     """What every head does, (layer, head), on a scale centred at 0; of a circuit, on the mapping in front.
@@ -128,56 +127,38 @@ def effect_map(
     """
     framed = tuple(Head.parse(head) for head in carriers)
     if not isinstance(effects, np.ndarray):
-        front = effects.front
+        circuit, front = effects, effects.front
+        effects = np.full((circuit.source.layers, circuit.source.heads), np.nan)
+        for each in front.heads if front else ():
+            effects[each.head.layer, each.head.index] = each.effect
         where = f"\nkey {front.key} → query {front.query}" if front else ""
-        title = f"{spell(effects.source.name)}{where}" if title is None else title
-        if front and not framed:
-            framed = front.carriers(effects.share if share is None else share)
-        effects = _effects_of(effects)
+        title = title or f"{spell(circuit.source.name)}{where}"
+        framed = framed or (front.carriers(circuit.share if share is None else share) if front else ())
     if effects.ndim != 2:
         raise PromptError(f"a map of effects is layer by head, so it has 2 axes, not {effects.ndim}")
     with looks():
-        axes = _own_axes(effects.shape) if ax is None else ax
-        _draw_effects(axes, effects, framed)
-        axes.set_title(title or "")
-    return axes
-
-
-def _effects_of(circuit: Circuit) -> np.ndarray:
-    values = np.full((circuit.source.layers, circuit.source.heads), np.nan)
-    for each in circuit.front.heads if circuit.front else ():
-        values[each.head.layer, each.head.index] = each.effect
-    return values
-
-
-def _own_axes(shape: tuple[int, ...]) -> Axes:
-    from matplotlib.figure import Figure
-
-    side = min(0.2, 5.0 / max(shape))
-    size = (max(shape[1] * side + 1.2, 2.2), shape[0] * side + 1.0)
-    return Figure(figsize=size, dpi=300, layout="constrained").add_subplot()
+        if ax is None:
+            side = min(0.2, 5.0 / max(effects.shape))
+            size = (max(effects.shape[1] * side + 1.2, 2.2), effects.shape[0] * side + 1.0)
+            ax = Figure(figsize=size, dpi=300, layout="constrained").add_subplot()
+        _draw_effects(ax, effects, framed)
+        ax.set_title(title)
+    return ax
 
 
 def _draw_effects(ax: Axes, values: np.ndarray, framed: tuple[Head, ...]) -> None:
-    from matplotlib.patches import Rectangle
-
-    layers, heads = values.shape
-    scale, masked = (
-        canvas.colormap(canvas.EFFECT).with_extremes(bad=canvas.WASH),
-        np.ma.masked_invalid(values),
-    )
-    limit = float(np.abs(masked.filled(0)).max(initial=0.0)) or 1.0
-    image = ax.imshow(masked, cmap=scale, vmin=-limit, vmax=limit, interpolation="none")
-    for layer in range(1, layers):
-        ax.axhline(layer - 0.5, color=LINE, linewidth=0.25)
-    for head in range(1, heads):
-        ax.axvline(head - 0.5, color=LINE, linewidth=0.25)
+    (layers, heads), limit = values.shape, float(np.nan_to_num(np.abs(values)).max(initial=0.0)) or 1.0
+    scale = canvas.colormap(canvas.EFFECT).with_extremes(bad=canvas.WASH)
+    image = ax.imshow(values, cmap=scale, vmin=-limit, vmax=limit, interpolation="none")
     frame = {"fill": False, "edgecolor": RED, "linewidth": 1.2, "zorder": 3, "clip_on": False}
     for head in framed:
         ax.add_patch(Rectangle((head.index - 0.5, head.layer - 0.5), 1, 1, **frame))
     ax.set(xlabel="head", xticks=range(0, heads, 1 if heads <= 16 else 4))
     ax.set(ylabel="layer", yticks=range(0, layers, 1 if layers <= 16 else 5))
-    ax.tick_params(length=0, pad=2)
+    ax.set_xticks(np.arange(0.5, heads - 1), minor=True)
+    ax.set_yticks(np.arange(0.5, layers - 1), minor=True)
+    ax.grid(which="minor", color=LINE, linewidth=0.25)
+    ax.tick_params(which="both", length=0, pad=2)
     bar = ax.figure.colorbar(image, ax=ax, fraction=0.05, pad=0.03, aspect=25)
     bar.outline.set_linewidth(0.4)  # type: ignore[operator]
     bar.ax.tick_params(length=0, labelsize=SMALL)

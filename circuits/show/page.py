@@ -1,9 +1,8 @@
 """One HTML file in which to explore a circuit: no network, no server, only the numbers of the circuit file.
 
-1. What is shown is packed as JSON; attention maps as their lower triangles, 8 bits a weight, base64.
-2. Where the maps would make the file too large, those of the heads that do most are kept.
-3. Style and script are written into the page, and its policy allows these two by their hash and nothing
-   else; tokens enter as text only.
+Attention maps are packed as their lower triangles, 8 bits a weight; where they would make the file too
+large, those of the heads that do most are kept. The page's policy allows its own style and script, by their
+hash, and nothing else; tokens enter as text only.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """What pictures of a circuit show, decided once and carried by the networkx graph that they are drawn from.
 
-1. Nodes are spans, ends of mappings without a span, and the output; each has the lines of its box. Attention
-   edges run from the key's node to the query's, with their carriers; what a node reads from itself is its
-   attribute. The residual stream joins the last position to the output. The graph is acyclic, except where a
-   group of positions both reads and is read by a token between them.
+1. Nodes are spans, ends of mappings without a span, and the output; attention edges run from the key's node
+   to the query's, with their carriers; what a node reads from itself is its attribute. The graph is acyclic,
+   except where a group of positions both reads and is read by a token between them.
 2. One mapping is in front: the one asked for, or the strongest. Others get an arrow if they carry something.
-3. A position stands in its span, of several the one with the fewest positions; else (the last one) in the
-   output; else at its token. The ends of the mapping in front have boxes of their own, even without a span.
-4. A prompt of up to 24 tokens is shown whole; of a longer one the tokens that matter and their neighbours.
-5. A token is spelled so that it can be seen: no spaces around it, an escape (`\\n`) for what has no shape.
+3. A prompt of up to 24 tokens is shown whole; of a longer one the tokens that matter and their neighbours.
+4. A token is spelled so that it can be seen: no spaces around it, an escape (`\\n`) for what has no shape.
 """
 
 from __future__ import annotations
@@ -18,12 +15,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
+import networkx as nx
+
 from circuits.errors import escaped
 from circuits.tracing import CARRIES
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from circuits.tracing.records import Circuit, Mapping, Span
     from circuits.tracing.why_record import Why
     from circuits.tracing.wiring_record import Wiring
@@ -98,13 +95,8 @@ def to_scene(circuit: Circuit, share: float | None = None) -> Scene:
     return Scene(circuit, graph)
 
 
-# The graph
-
-
 def to_graph(circuit: Circuit, *, share: float | None = None) -> nx.MultiDiGraph:
     """Spans, ends of mappings and the output, what runs between them, and how all of it is drawn."""
-    import networkx as nx
-
     share, front = circuit.share if share is None else share, circuit.front
     graph = nx.MultiDiGraph(model=circuit.source.name, prompt=circuit.prompt.text, metric=str(circuit.metric))
     graph.graph |= {"share": share, "focus": [front.key, front.query] if front else []}
@@ -134,8 +126,6 @@ def node_at(graph: nx.MultiDiGraph, position: int) -> str | None:
 
 def routes(circuit: Circuit, start: int | str, end: int | str) -> tuple[tuple[str, ...], ...]:
     """Every route from a token to a token or to the output (named by its word), as the labels on the way."""
-    import networkx as nx
-
     graph, names = to_graph(circuit), []
     for token in (start, end):
         is_output = token == circuit.output.token
@@ -216,9 +206,6 @@ def _label(mapping: Mapping, modulation: float) -> str:
     return "Modulation withheld" if mapping.doubts else f"Modulated at {modulation:.0%} by"
 
 
-# Positions
-
-
 def kept_positions(
     length: int, anchors: Iterable[int], *, most: int = LONGEST, reach: int = 1, first: int = 0
 ) -> list[int | None]:
@@ -239,9 +226,6 @@ def kept_positions(
             shown.append(None)
         shown.append(position)
     return shown if length - 1 in chosen else [*shown, None]
-
-
-# Words
 
 
 def spell(word: str, *, longest: int = LONGEST_WORD) -> str:

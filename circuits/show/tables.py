@@ -1,9 +1,8 @@
 """Circuits as readable text: what is said of one is decided here, for terminals, plain text and notebooks.
 
-1. The question comes first: model, prompt with every position, counterfactual, metric, output.
-2. The mapping in front follows with its carriers and the next strongest heads, then how far to trust it.
-3. Other mappings take a row each; the spans come last. In a notebook the diagram stands above.
-4. All of it is sections: a title, lines and a table of plain text; without markup, so no token becomes any.
+The question comes first, then the mapping in front with its carriers and how far to trust it, other
+mappings with a row each, and the spans. All of it is sections: a title, lines and a table of plain text;
+without markup, so no token becomes any.
 """
 
 from __future__ import annotations
@@ -12,20 +11,24 @@ import html
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from circuits.errors import CircuitsError, PromptError
 from circuits.show.scene import counterfactual_words, listed, metric_words, spell, to_scene
 from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
-
-    from circuits.tracing.records import Circuit, Mapping, SideEffects, Span
+    from circuits.tracing.records import Circuit, Mapping, SideEffects
 
 WIDTH: Final = 100  # columns of plain text
+visible = partial(spell, longest=80)  # text without anything that a terminal would obey
 _MOST_WORDS: Final = 200  # tokens of a prompt that is printed whole
 _MOST_CARRIERS: Final = 16  # rows of the table; the line above it names all
 _MOST_MAPPINGS: Final = 20  # rows of the table of other mappings
@@ -58,9 +61,6 @@ class Section:
         return ["left" if name in _LEFT else "right" for name in self.columns or ("",) * len(self.rows[0])]
 
 
-# Forms
-
-
 def to_text(circuit: Circuit) -> str:
     """The circuit as plain text, 100 columns wide."""
     return plain(circuit_sections(circuit))
@@ -72,15 +72,8 @@ def to_html(circuit: Circuit) -> str:
     return f'<div style="max-width:70em">{_diagram(circuit)}{tables}</div>'
 
 
-def visible(text: str, *, longest: int = 80) -> str:
-    """Text without anything that a terminal would obey; control characters become escapes."""
-    return spell(text, longest=longest)
-
-
 def plain(sections: Iterable[Section]) -> str:
     """Sections as text, 100 columns wide, without colour."""
-    from rich.console import Console
-
     flat = {"color_system": None, "force_terminal": False, "force_jupyter": False, "highlight": False}
     console = Console(file=io.StringIO(), width=WIDTH, **flat)
     with console.capture() as printed:
@@ -90,9 +83,6 @@ def plain(sections: Iterable[Section]) -> str:
 
 def shown(sections: Iterable[Section]) -> Group:
     """Sections as rich renderables, an empty line between them."""
-    from rich.console import Group
-    from rich.text import Text
-
     parts: list[RenderableType] = []
     for number, section in enumerate(sections):
         parts += [Text("")] * (number > 0) + [Text(section.title, style="bold")] * bool(section.title)
@@ -102,10 +92,6 @@ def shown(sections: Iterable[Section]) -> Group:
 
 
 def _rich_table(section: Section) -> RenderableType:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     columns, rows = section.columns, section.rows
     lines = box.SIMPLE_HEAD if columns else None
     table = Table(box=lines, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, show_header=bool(columns))
@@ -146,9 +132,6 @@ def _diagram(circuit: Circuit) -> str:
     return picture[picture.index("<svg") :].replace("<svg ", '<svg style="max-width:45em;height:auto" ', 1)
 
 
-# What is said of a circuit
-
-
 def circuit_sections(circuit: Circuit, *, share: float | None = None) -> list[Section]:
     """The question, the mapping in front with its heads and controls, the other mappings, and the spans."""
     front, share = circuit.front, circuit.share if share is None else share
@@ -162,7 +145,13 @@ def circuit_sections(circuit: Circuit, *, share: float | None = None) -> list[Se
         sections.append(_others(circuit, others, share))
     if circuit.spans:
         columns = ("token", "held in", "built in", "effect", "counterfactual")
-        sections.append(Section("Spans", columns=columns, rows=tuple(map(_span, circuit.spans))))
+        rows = []
+        for span in circuit.spans:
+            held = "no layer" if span.layers is None else f"layer {span.layers[0]}-{span.layers[1]}"
+            token = f"{visible(span.label)}({', '.join(map(str, span.positions))})"
+            other, built = visible(span.counterfactual, longest=60), span.built_text or "no layer"
+            rows.append((token, held, built, f"{span.effect:z.2f}", other))
+        sections.append(Section("Spans", columns=columns, rows=tuple(rows)))
     return sections
 
 
@@ -253,10 +242,8 @@ def carried_by_none(mapping: Mapping) -> str:
 def _trust(circuit: Circuit, mapping: Mapping) -> Section:
     """How far to trust a mapping: heads against the answer, the linear measure, the controls."""
     against = listed([f"{each.head} {each.effect:z.3f}" for each in mapping.negative], most=_MOST_OTHERS)
-    controls, rows = (
-        mapping.controls,
-        [("against the answer", against or "no head"), ("loading", _mass(mapping))],
-    )
+    rows, controls = [("against the answer", against or "no head")], mapping.controls
+    rows.append(("loading", _mass(mapping)))
     if controls is None:
         rows.append(("controls", "not measured on this mapping"))
     else:
@@ -309,43 +296,42 @@ def _others(circuit: Circuit, mappings: Sequence[Mapping], share: float) -> Sect
     return Section(title, columns=columns, rows=tuple(rows))
 
 
-def _span(span: Span) -> tuple[str, ...]:
-    held = "no layer" if span.layers is None else f"layer {span.layers[0]}-{span.layers[1]}"
-    token = f"{visible(span.label)}({', '.join(map(str, span.positions))})"
-    other = visible(span.counterfactual, longest=60)
-    return token, held, span.built_text or "no layer", f"{span.effect:z.2f}", other
-
-
-# What is said of several circuits
+def comparison_values(circuits: Sequence[Circuit], *, share: float) -> list[dict[str, Any]]:
+    """The same mapping in several models for JSON; the overlap is with the first, None where none can be."""
+    values = []
+    for circuit in circuits:
+        mapping, source, shared = circuit.mapping(), circuit.source, _shared(circuits[0], circuit, share)
+        carriers = [str(head) for head in mapping.carriers(share)]
+        measured = {name: getattr(mapping, name) for name in ("key", "query", "total", "restore")}
+        reached = {"share": share, "modulation": mapping.modulation(share), "heads": len(carriers)}
+        edges = {"open_edges": source.open_edges, "edges": source.edges}
+        named = {"carriers": carriers, "overlap": shared}
+        values.append({"model": source.name} | measured | reached | named | edges)
+    return values
 
 
 def comparison_section(circuits: Sequence[Circuit], *, share: float) -> Section:
-    """The same mapping in several models, one row each; overlap is with the first."""
+    """The same mapping in several models, one row each."""
     rows = []
-    for circuit in circuits:
-        mapping, source = circuit.mapping(), circuit.source
-        carriers = [str(head) for head in mapping.carriers(share)]
-        numbers = (f"{mapping.total:z.2f}", str(len(carriers)), f"{mapping.modulation(share):.0%}")
-        shared = shared_carriers(circuits[0], circuit, share=share)
+    for each in comparison_values(circuits, share=share):
+        shared = each["overlap"]
         overlap = "not comparable" if shared is None else f"{_heads(len(shared))} {' '.join(shared[:12])}"
-        names = listed(carriers, most=12) or "none", overlap if rows else "(itself)"
-        rows.append((visible(source.name), *numbers, f"{source.open_edges} of {source.edges}", *names))
+        numbers = (f"{each['total']:z.2f}", str(each["heads"]), f"{each['modulation']:.0%}")
+        names = listed(each["carriers"], most=12) or "none", overlap if rows else "(itself)"
+        rows.append((visible(each["model"]), *numbers, f"{each['open_edges']} of {each['edges']}", *names))
     columns = ("model", "total", f"heads for {share:.0%}", "modulated", "open edges", "carriers", "overlap")
     return Section(_ends(circuits[0], circuits[0].mapping()), columns=columns, rows=tuple(rows))
 
 
-def shared_carriers(first: Circuit, second: Circuit, *, share: float) -> list[str] | None:
+def _shared(first: Circuit, second: Circuit, share: float) -> list[str] | None:
     """The carriers of a mapping in both, or None where the two prompts or models differ in shape."""
     one, other = ((each.source.layers, each.source.heads, len(each.prompt)) for each in (first, second))
     mapping = first.mapping()
     try:
-        carriers = second.mapping(mapping.key, mapping.query).carriers(share) if one == other else None
+        carriers = second.mapping(*mapping.ends).carriers(share) if one == other else None
     except PromptError:
         return None
     return None if carriers is None else [str(head) for head in mapping.carriers(share) if head in carriers]
-
-
-# Words
 
 
 def _token(circuit: Circuit, position: int) -> str:

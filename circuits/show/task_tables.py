@@ -1,12 +1,8 @@
 """Rankings and comparisons as readable text and as plain values for JSON: what is said of a task.
 
-1. A ranking: the task, its protocol and what was left out; how many units each share takes, beside random
-   orders; the strongest units.
-2. Comparisons: one table with a row for each task and kind of unit; of a single task also all shares, the
-   heads that both models take, and the panel's figures before and after.
+Of several tasks there is one table with a row for each and for each kind of unit; of a single task also all
+shares, the heads that both models take, and the panel's figures before and after.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -29,9 +25,6 @@ from circuits.tasks.ranking import (
 
 _MOST_UNITS: Final = 16  # rows of the table of strongest units
 _MOST_CHANGES: Final = 20
-
-
-# One ranking
 
 
 def ranking_text(ranking: Ranking) -> str:
@@ -89,21 +82,14 @@ def _beside(ranked: Ranked, panel: PanelFigures | None) -> tuple[str, ...]:
     return () if panel is None else (str(panel.pattern(head)),)
 
 
-# Comparisons
-
-
 def task_comparison_sections(comparisons: Sequence[TaskComparison]) -> list[Section]:
     """One table of all tasks; of a single task also what is behind it."""
     sections = [task_comparison_table(comparisons), _protocols(comparisons)]
     if len(comparisons) == 1:
         (comparison,) = comparisons
-        needed = _panels(comparison.needed, f"heads for {EXPLAINED:.0%}")
-        sections += [
-            _shares(comparison),
-            _shared(comparison),
-            needed,
-            _panels(comparison.panels, "all heads"),
-        ]
+        sections += [_shares(comparison), _shared(comparison)]
+        sections.append(_panels(comparison.needed, f"heads for {EXPLAINED:.0%}"))
+        sections.append(_panels(comparison.panels, "all heads"))
     return sections
 
 
@@ -185,7 +171,7 @@ def _panels(couple: tuple[PanelFigures, PanelFigures], which: str) -> Section:
 
 
 def _facts(panel: PanelFigures) -> dict[str, str]:
-    opened = _percent(panel.open_edges / panel.edges if panel.edges else 0.0)
+    opened = _percent(panel.open_edges / (panel.edges or 1))
     facts = {
         "heads": str(len(panel.heads)),
         "mass on the first token": _percent(panel.first_token),
@@ -197,9 +183,6 @@ def _facts(panel: PanelFigures) -> dict[str, str]:
         "open edges": f"{panel.open_edges:,.0f} of {panel.edges:,.0f} ({opened})",
     }
     return facts | {f"maps: {kind}": str(count) for kind, count in panel.kinds}
-
-
-# Plain values
 
 
 def ranking_values(ranking: Ranking, panel: PanelFigures | None = None) -> dict[str, Any]:
@@ -229,34 +212,22 @@ def task_comparison_values(comparison: TaskComparison) -> dict[str, Any]:
     """A comparison for JSON: counts and ratios for each kind of unit, shared heads, maps and panels."""
     maps = changed(*comparison.panels) if comparison.comparable else ()
     by_name = {str(each.head): [str(each.before), str(each.after)] for each in maps}
-    return {
-        "task": comparison.task,
-        "models": list(comparison.models),
-        "same_pairs": comparison.same_pairs,
-        "units": {
-            couple[0].protocol.units: _couple_values(comparison, couple) for couple in comparison.rankings
-        },
-        "overlap": [str(head) for head in comparison.overlap] if comparison.comparable else None,
-        "maps": by_name if comparison.comparable else None,
-        "needed": [panel_values(panel) for panel in comparison.needed],
-        "panels": [panel_values(panel) for panel in comparison.panels],
-    }
-
-
-def _couple_values(comparison: TaskComparison, couple: tuple[Ranking, Ranking]) -> dict[str, Any]:
-    units = couple[0].protocol.units
-    return {
-        "protocol": [asdict(ranking.protocol) | {"words": str(ranking.protocol)} for ranking in couple],
-        "pairs": [ranking.pairs for ranking in couple],
-        "left_out": [dict(ranking.left_out) for ranking in couple],
-        "counts": {_name(share): [count_values(ranking, share) for ranking in couple] for share in SHARES},
-        "ratios": {_name(share): comparison.ratio(units, share) for share in SHARES},
-        "cpr": [ranking.cpr for ranking in couple],
-        "cmd": [ranking.cmd for ranking in couple],
-    }
-
-
-# Words
+    values = {name: getattr(comparison, name) for name in ("task", "models", "same_pairs")} | {"units": {}}
+    for couple in comparison.rankings:
+        units = couple[0].protocol.units
+        values["units"][units] = {
+            "protocol": [asdict(ranking.protocol) | {"words": str(ranking.protocol)} for ranking in couple],
+            "pairs": [ranking.pairs for ranking in couple],
+            "left_out": [dict(ranking.left_out) for ranking in couple],
+            "counts": {_name(share): [count_values(each, share) for each in couple] for share in SHARES},
+            "ratios": {_name(share): comparison.ratio(units, share) for share in SHARES},
+            "cpr": [ranking.cpr for ranking in couple],
+            "cmd": [ranking.cmd for ranking in couple],
+        }
+    values["overlap"] = [str(head) for head in comparison.overlap] if comparison.comparable else None
+    values["maps"] = by_name if comparison.comparable else None
+    panels = {"needed": comparison.needed, "panels": comparison.panels}
+    return values | {name: [panel_values(panel) for panel in couple] for name, couple in panels.items()}
 
 
 def _name(share: float) -> str:

@@ -7,8 +7,6 @@
    `Σσ(s + b)` over allowed edges, per row and head, divided by T(T+1)/2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

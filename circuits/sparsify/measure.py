@@ -1,27 +1,24 @@
 """How sparse a model is and what that costs, beside its dense original on the same held-out rows.
 
-1. Both models run on the same rows; the gated one with its gate, the dense one without.
-2. Open edges are counted where `s > 0`; in a model never sparsified, they are what a gate would leave open.
-3. First-token mass and entropy are of the weights that multiply the values; the entropy is that of a query's
-   weights scaled to sum to one.
-4. A twin's card shows these figures with its settings, and a figure shows how its training went.
+Open edges are counted where `s > 0`; in a model never sparsified, they are what a gate would leave open.
+First-token mass and entropy are of the weights that multiply the values; the entropy is that of a query's
+weights scaled to sum to one. A twin's card shows these figures, and a figure shows how its training went.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median_high
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from circuits import zoo
 from circuits.errors import ModelError
-from circuits.files import read_object
+from circuits.files import read_object, to_markdown
 from circuits.models.folder import MARKS, Marks, Weights, reading
 from circuits.models.hooks import open_gates
 from circuits.models.load import find
@@ -82,16 +79,21 @@ class Sparsity:
     def gap(self) -> float:
         return self.loss - self.dense_loss
 
+    @property
+    def facts(self) -> tuple[tuple[str, str, str], ...]:
+        """What is said of both: a name, the dense model's figure and the gated one's."""
+        dense, gated = self.dense, self.gated
+        return (
+            ("open edges (s > 0)", f"{dense.open_edges:.3%}", f"{gated.open_edges:.3%}"),
+            ("loss, nats", f"{self.dense_loss:.4f}", f"{self.loss:.4f}"),
+            ("divergence from dense, nats", "0", f"{self.divergence:.4f}"),
+            ("next token the same", "100%", f"{self.agreement:.2%}"),
+            ("attention on the first token", f"{dense.first_token:.2%}", f"{gated.first_token:.2%}"),
+            ("entropy of attention, nats", f"{dense.entropy:.3f}", f"{gated.entropy:.3f}"),
+        )
+
     def __str__(self) -> str:
-        """The figures as a Markdown table."""
-        return f"""| over {self.tokens} held-out tokens | {self.original} | {self.name} |
-|---|---:|---:|
-| open edges (s > 0) | {self.dense.open_edges:.3%} | {self.open_edges:.3%} |
-| loss, nats | {self.dense_loss:.4f} | {self.loss:.4f} |
-| divergence from dense, nats | 0 | {self.divergence:.4f} |
-| next token the same | 100% | {self.agreement:.2%} |
-| attention on the first token | {self.dense.first_token:.2%} | {self.gated.first_token:.2%} |
-| entropy of attention, nats | {self.dense.entropy:.3f} | {self.gated.entropy:.3f} |"""
+        return to_markdown((f"over {self.tokens} held-out tokens", self.original, self.name), self.facts)
 
 
 def measure_sparsity(
@@ -134,10 +136,8 @@ def original_of(name: str) -> str | None:
 
 def first_rows(tensors: Sequence[Tokens], limit: int) -> list[Tokens]:
     """The first `limit` rows of several tensors."""
-    kept = []
-    for tensor in tensors:
-        kept.append(tensor[:limit])
-        limit -= len(kept[-1])
+    before = accumulate((len(tensor) for tensor in tensors), initial=0)
+    kept = [tensor[: max(0, limit - skipped)] for tensor, skipped in zip(tensors, before, strict=False)]
     return [tensor for tensor in kept if len(tensor)]
 
 
@@ -212,12 +212,9 @@ def _added(sums: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
 
 def layers_table(measured: Sparsity) -> str:
     """Open edges of each layer and head as a Markdown table."""
-    stats = measured.gated
-    heads = [f"H{head}" for head in range(len(stats.per_head[0]))]
-    lines = [f"| layer | all | {' | '.join(heads)} |", "|---|---:|" + "---:|" * len(heads)]
-    for layer, (mean, shares) in enumerate(zip(stats.per_layer, stats.per_head, strict=True)):
-        lines.append(f"| L{layer} | {mean:.2%} | {' | '.join(f'{share:.2%}' for share in shares)} |")
-    return "\n".join(lines)
+    each = enumerate(zip(measured.gated.per_layer, measured.gated.per_head, strict=True))
+    rows = [(f"L{layer}", *(f"{share:.2%}" for share in (mean, *heads))) for layer, (mean, heads) in each]
+    return to_markdown(("layer", "all", *(f"H{head}" for head in range(len(rows[0]) - 2))), rows)
 
 
 def lengths_table(measured: Sparsity) -> str:
@@ -237,9 +234,12 @@ def write_card(
     path: Path, measured: Sparsity, marks: dict[str, Any], scores: Sequence[Sequence[Score]], log: Log
 ) -> None:
     """Write the model card. `scores` are those of the original and of the twin, where there are any."""
+    both = zip(*scores, strict=True)
+    rows = [(before.name, str(before), str(after), str(before.count)) for before, after in both]
+    table = to_markdown(("task", measured.original, measured.name, "over"), rows)
     parts = {
         "measured": measured,
-        "tasks": f"## Tasks, held-out prompts\n\n{_scores_table(measured, *scores)}\n\n" if scores else "",
+        "tasks": f"## Tasks, held-out prompts\n\n{table}\n\n" if scores else "",
         "duration": _duration(log),
         "text": marks["text"],
         "settings": "\n".join(f"| {name} | {value} |" for name, value in marks["settings"].items()),
@@ -261,19 +261,8 @@ def _duration(log: Log) -> str:
     return f"{steps} steps of {pace:.2g} s, {steps * pace / 60:.0f} minutes"
 
 
-def _scores_table(measured: Sparsity, original: Sequence[Score], twin: Sequence[Score]) -> str:
-    lines = [f"| task | {measured.original} | {measured.name} | over |", "|---|---:|---:|---:|"]
-    for before, after in zip(original, twin, strict=True):
-        form = "{:.4f} nats" if before.name == "loss" else "{:.2%}"
-        values = f"{form.format(before.value)} | {form.format(after.value)}"
-        lines.append(f"| {before.name} | {values} | {before.count} |")
-    return "\n".join(lines)
-
-
 def draw_training(log: Log, settings: Settings, path: Path) -> None:
     """Three curves one above the other, with the budget as a line; the same log gives the same bytes."""
-    from matplotlib.figure import Figure
-
     steps, gaps = [line["step"] for line in log], [line["gap"] for line in log]
     shares = [100 * max(line["measured"]["open_edges"], 1e-6) for line in log]
     with looks():

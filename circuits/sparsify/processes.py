@@ -1,19 +1,17 @@
 """One training in several processes: which of them this is, and the few things that they do together.
 
-1. Processes of one `accelerate launch` or `torchrun` find each other through `accelerate`; others are alone.
-2. Each takes its part of a step's rows. Gradients and losses are sums over rows, so the parts add up to what
-   one process would have. No wrapper of the model does this: it would take a mean of means, and the model
-   must stay the plain one, which runs with its adapter on and off.
-3. The main process writes files; the others follow it, or wait.
+Processes of one `accelerate launch` or `torchrun` find each other through `accelerate`. Each takes its part
+of a step's rows; gradients and losses are sums over rows, so the parts add up to what one process would
+have (a wrapper of the model would take a mean of means). The main process writes files; the others follow
+it, or wait.
 """
-
-from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -71,13 +69,14 @@ class Processes:
     @contextmanager
     def main_first(self) -> Iterator[None]:
         """The main process does this first, the others then use what it wrote; if it fails, so do they."""
+        wait = partial(_together, self.accelerator.wait_for_everyone) if self.count > 1 else lambda: None
         if not self.is_main:
-            self._wait()
+            wait()
         try:
             yield
         finally:
             if self.is_main:
-                self._wait()
+                wait()
 
     def from_main(self, value: Any) -> Any:
         """The main process's value, in all processes; the others wait for it."""
@@ -91,10 +90,6 @@ class Processes:
         """End the joint work in order, when nothing is left to do."""
         if self.accelerator is not None:
             self.accelerator.end_training()
-
-    def _wait(self) -> None:
-        if self.count > 1:
-            _together(self.accelerator.wait_for_everyone)
 
 
 def _together(call: Callable[..., Any], *given: Any) -> Any:

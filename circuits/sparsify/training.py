@@ -6,18 +6,15 @@
    hidden states is added: each layer learns to write what it wrote, which is a nearer aim.
 2. λ rises while the moving average of the gap is within the budget and falls while it is not, by at most 2%.
 3. Rows and noise depend on (seed, step) alone, a checkpoint holds the rest, so a killed run resumes exactly.
-   A checkpoint is written whole or not at all, and read without pickle.
-4. Several processes divide a step's rows and add up gradients and losses: they take the step of one process.
+   Several processes divide a step's rows and add up gradients and losses: they take the step of one process.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +26,7 @@ from safetensors.torch import save_file
 
 from circuits.errors import CircuitsError, FileError
 from circuits.files import check_regular, parse_json, write_whole
+from circuits.links import Progress, silent
 from circuits.sparsify.attention import TrainingGate, attending
 from circuits.sparsify.processes import Processes
 from circuits.sparsify.settings import Settings
@@ -103,7 +101,7 @@ class StepLog:
     open_edges: float
 
 
-def train(run: Run, folder: Path, *, save_every: float = 180.0) -> None:
+def train(run: Run, folder: Path, *, save_every: float = 180.0, progress: Progress = silent) -> None:
     """Train to the end, from `folder`'s checkpoint if it has one; a checkpoint every `save_every` seconds.
 
     Of several processes the main one writes all files; the others read the checkpoint and do their part.
@@ -114,18 +112,25 @@ def train(run: Run, folder: Path, *, save_every: float = 180.0) -> None:
     optimizer = torch.optim.AdamW(parameters.values(), betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     start = TrainingState(0, settings.multiplier)
     if checkpoint.exists():
-        start = _resume(checkpoint, load_checkpoint(checkpoint, parameters, optimizer), recipe)
+        stored = load_checkpoint(checkpoint, parameters, optimizer)
+        saved = stored.get("recipe", {})
+        # A setting that is younger than the checkpoint had its default then.
+        if saved | {"settings": asdict(Settings()) | saved.get("settings", {})} != recipe:
+            raise FileError(f"{checkpoint} belongs to another run: {saved}; {_REMEDY}")
+        start = TrainingState(stored["step"], stored["multiplier"], stored["gap"])
     run.processes.check_same(start.step)
     steps = _steps(run, optimizer, start)
     if not run.processes.is_main:
         for _ in steps:
             pass
         return
-    _cut_log(log_file, start.step)
-    with log_file.open("a") as log, _bar(settings.all_steps, start.step) as show:
+    kept = [line for line in read_log(log_file) if line["step"] <= start.step]  # a killed run wrote on
+    log_file.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    with log_file.open("a") as log:
         saved = time.monotonic()
         for state, done in steps:
-            show(f"gap {state.gap:.3f}  open {done.open_edges:.2%}  λ {state.multiplier:.3g}")
+            reached = f"gap {state.gap:.3f}, open {done.open_edges:.2%}, λ {state.multiplier:.3g}"
+            progress(f"training: {reached}", state.step, settings.all_steps)
             last = state.step == settings.all_steps
             if last or state.step % LOG_EVERY == 0:
                 log.write(json.dumps(asdict(state) | {"measured": asdict(done), "time": time.time()}) + "\n")
@@ -135,23 +140,14 @@ def train(run: Run, folder: Path, *, save_every: float = 180.0) -> None:
                 saved = time.monotonic()
 
 
-def _resume(path: Path, stored: dict[str, Any], recipe: dict[str, Any]) -> TrainingState:
-    saved = stored.get("recipe", {})
-    # A setting that is younger than the checkpoint had its default then.
-    if saved | {"settings": asdict(Settings()) | saved.get("settings", {})} != recipe:
-        raise FileError(f"{path} belongs to another run: {saved}; {_REMEDY}")
-    return TrainingState(stored["step"], stored["multiplier"], stored["gap"])
-
-
 def _steps(run: Run, optimizer: Any, state: TrainingState) -> Iterator[tuple[TrainingState, StepLog]]:
     settings = run.settings
     while state.step < settings.all_steps:
         done = _step(run, optimizer, state)
         now = done.divergence if settings.constraint == "kl" else done.loss - done.dense_loss
         gap = now if state.gap is None else settings.memory * state.gap + (1 - settings.memory) * now
-        state = TrainingState(
-            state.step + 1, settings.next_multiplier(state.multiplier, gap, state.step), gap
-        )
+        multiplier = settings.next_multiplier(state.multiplier, gap, state.step)
+        state = TrainingState(state.step + 1, multiplier, gap)
         yield state, done
 
 
@@ -233,7 +229,14 @@ def load_checkpoint(path: Path, parameters: Parameters, optimizer: Any) -> dict[
         raise FileError(f"{path} is not a whole checkpoint ({why}); {_REMEDY}") from why
     if not isinstance(progress, dict) or type(progress.get("step")) is not int or progress["step"] < 0:
         raise FileError(f"{path} is not a checkpoint: it does not say how many steps are done")
-    states = {name: _state_of(path, name, parameter, tensors) for name, parameter in parameters.items()}
+    states, refused = {}, f"{path} is not a checkpoint of this model"
+    for name, parameter in parameters.items():  # its value and, if it was trained, its moments
+        state = [tensors[key] for kind in ("value", *_MOMENTS) if (key := f"{kind}/{name}") in tensors]
+        if len(state) not in (1, 3) or f"value/{name}" not in tensors:
+            raise FileError(f"{refused}: it lacks {name}; {_REMEDY}")
+        if any(each.shape != parameter.shape for each in state):
+            raise FileError(f"{refused}: {name} has another shape; {_REMEDY}")
+        states[name] = state
     for name, parameter in parameters.items():
         value, *moments = (each.to(parameter) for each in states[name])
         parameter.data.copy_(value)
@@ -241,17 +244,6 @@ def load_checkpoint(path: Path, parameters: Parameters, optimizer: Any) -> dict[
             step = torch.tensor(float(progress["step"]), device=parameter.device)
             optimizer.state[parameter] = {"step": step, **dict(zip(_MOMENTS, moments, strict=True))}
     return progress
-
-
-def _state_of(path: Path, name: str, parameter: Any, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """A parameter's value and, if it was trained, its moments."""
-    state = [tensors[key] for kind in ("value", *_MOMENTS) if (key := f"{kind}/{name}") in tensors]
-    refused = f"{path} is not a checkpoint of this model"
-    if len(state) not in (1, 3) or f"value/{name}" not in tensors:
-        raise FileError(f"{refused}: it lacks {name}; {_REMEDY}")
-    if any(each.shape != parameter.shape for each in state):
-        raise FileError(f"{refused}: {name} has another shape; {_REMEDY}")
-    return state
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -263,19 +255,3 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return lines
-
-
-def _cut_log(path: Path, step: int) -> None:
-    """Drop the lines that a killed run wrote after its last checkpoint."""
-    path.write_text("".join(json.dumps(line) + "\n" for line in read_log(path) if line["step"] <= step))
-
-
-@contextmanager
-def _bar(steps: int, start: int) -> Iterator[Callable[[str], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = ("sparsify", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), "{task.fields[note]}")
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=steps, completed=start, note="")
-        yield lambda note: bar.update(task, advance=1, note=note)

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 
 from circuits.errors import FileError, ModelError
+from circuits.links import Progress, silent
 from circuits.models.folder import MARKS, Weights, quiet
 from circuits.models.load import find
 from circuits.sparsify.attention import dense, hard, logits_under
@@ -42,6 +43,7 @@ def sparsify(
     own_words: bool = False,
     sampling: Sampling | None = None,
     save_every: float = 180.0,
+    progress: Progress = silent,
 ) -> Sparsity:
     """Make the sparse twin of a model in `folder`, resuming what was begun there; returns what was measured.
 
@@ -71,7 +73,7 @@ def sparsify(
             corpus = corpus_for(weights, chosen, text=file, folder=state, **given)
         student = to_student(weights, chosen, corpus.vocabulary)
         run = Run(student.to(processes.device), corpus, chosen, processes)
-        train(run, state, save_every=save_every)
+        train(run, state, save_every=save_every, progress=progress)
         return processes.from_main(_publish(run, weights, folder, name) if processes.is_main else None)
     except (OSError, SafetensorError) as error:
         remedy = f"when that is mended, start again: it resumes from the last checkpoint in {state}"

@@ -6,8 +6,6 @@
 4. `sweep` is the verb; `results` reads a sweep back.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 BATCH: Final = 64  # pairs that are run together, at most

@@ -1,12 +1,9 @@
 """From lines to rows of the table: lines of one shape are run together, and a bad one takes no other down.
 
-1. Each question is tokenized and its key and query are found. Lines with the same length, key, query, kind
-   of counterfactual and metric are cut into batches, as large as the user allows and memory permits.
-2. The runs of a batch show what the model predicts, which settles the answers and foils that were not given.
-3. A line that cannot be measured gets its error as its row; the others go on without it.
+Lines with the same length, key, query, kind of counterfactual and metric are cut into batches, as large as
+the user allows and memory permits. The runs of a batch show what the model predicts, which settles the
+answers and foils that were not given. A line that cannot be measured gets its error as its row.
 """
-
-from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
@@ -148,9 +145,8 @@ def _mappings(runs: Runs, key: int, query: int, manifest: Manifest) -> list[Tabl
     restored = runs.effects([whole], direction="restore")[0].double().tolist()
     paths = select(runs, key, query, effects=effects[:-1], totals=effects[-1], share=share)
     *singles, totals = effects.double().tolist()
-    return [
-        _columns(*parts) for parts in zip(totals, restored, zip(*singles, strict=True), paths, strict=True)
-    ]
+    each = zip(totals, restored, zip(*singles, strict=True), paths, strict=True)
+    return [_columns(*parts) for parts in each]
 
 
 def _controlled_columns(mapping: Mapping, share: float) -> TableRow:
@@ -177,21 +173,11 @@ def _measured_row(line: TokenizedLine, pair: Pair, mapping: TableRow, clean: flo
         return to_row(line.line, f"the model gives no finite number here: {listed}")
     words, counterfactual = pair.clean.words, pair.counterfactual
     noisy = isinstance(counterfactual, Noise)
-    measured = {
-        "counterfactual": str(counterfactual) if noisy else counterfactual.text,
-        "noise": noisy,
-        "key": line.key,
-        "key_token": words[line.key],
-        "query": line.query,
-        "query_token": words[line.query],
-        "tokens": list(words),
-        "metric": pair.metric.kind,
-        "answer": pair.metric.answer_text,
-        "foil": pair.metric.foil_text,
-        "clean_value": clean,
-        "counterfactual_value": other,
-    }
-    return to_row(line.line) | measured | mapping
+    row = to_row(line.line) | {"key": line.key, "query": line.query, "noise": noisy, "tokens": list(words)}
+    row |= {"counterfactual": str(counterfactual) if noisy else counterfactual.text}
+    row |= {"key_token": words[line.key], "query_token": words[line.query], "metric": pair.metric.kind}
+    row |= {"answer": pair.metric.answer_text, "foil": pair.metric.foil_text}
+    return row | {"clean_value": clean, "counterfactual_value": other} | mapping
 
 
 def to_row(line: Line, error: str | None = None) -> TableRow:

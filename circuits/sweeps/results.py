@@ -1,8 +1,6 @@
 """A sweep read back: its table, parts of it, the mean over lines, and single circuits measured again.
 
-1. The table has one row a line, in the order of the file; lines that could not be measured are in `errors`.
-2. `where` keeps some lines; the mean is over those, with intervals from seeded resamples of the lines.
-3. `circuit` asks a line's question again, in full, on the model with the same weights.
+The table has one row a line, in the order of the file; lines that could not be measured are in `errors`.
 """
 
 from __future__ import annotations
@@ -17,11 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from circuits.errors import FileError, ModelError, PromptError
+from circuits.errors import FileError, PromptError
 from circuits.heads import Head
-from circuits.models.load import as_model, load
-from circuits.models.model import Model
 from circuits.sweeps.store import Manifest, read_manifest, read_table
+from circuits.tracing.circuit import model_of
 from circuits.tracing.family import Interval, bootstrap
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
@@ -147,17 +144,8 @@ class Sweep:
             raise PromptError(f"line {row['line']} was not measured: {row['error']}")
         question = json.loads(row["asked"])
         settings = {"share": self.manifest.share, "seed": self.manifest.seed}
-        return trace(self._model(model), question.pop("prompt"), **settings, **question)
-
-    def _model(self, given: Any) -> Model:
-        """The model of the sweep: the one that is given, or the one of the manifest's name."""
-        wanted, advice = self.manifest, "than the model of the sweep; give the right model as model=…"
-        model = load(wanted.model, gate=wanted.gated or None) if given is None else as_model(given)
-        if model.fingerprint != wanted.fingerprint:
-            raise ModelError(f"{model.name} has other weights {advice}")
-        if (model.gated, model.reads_bos) != (wanted.gated, wanted.reads_bos):
-            raise ModelError(f"{model.name} has another gate or BOS rule {advice}")
-        return model
+        measured = model_of(self.manifest.model, self.manifest, model)
+        return trace(measured, question.pop("prompt"), **settings, **question)
 
     def _row(self, id: str) -> dict[str, Any]:
         rows = self.rows[self.rows["id"] == id]

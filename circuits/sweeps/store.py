@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,17 +81,13 @@ class Manifest:
 
     def refuse_unless(self, wanted: Manifest, folder: Path) -> None:
         """Refuse to go on with anything other than what the folder holds."""
-        held, advice = f"{folder} holds a sweep", "go on as before, or choose another folder"
-        for name in ("share", "seed", "controls"):
-            mine, other = getattr(self, name), getattr(wanted, name)
-            if mine != other:
-                raise FileError(f"{held} with {name} {mine}, not {other}; {advice}")
-        if self.sha256 != wanted.sha256:
-            mine = f"{self.input}, {self.lines} lines"
-            raise FileError(f"{held} of another input ({mine}) than {wanted.input}; {advice}")
-        identity = attrgetter("fingerprint", "gated", "reads_bos")
-        if identity(self) != identity(wanted):
-            raise FileError(f"{held} of another model ({self.model}) than {wanted.model}; {advice}")
+        settings = ("share", "seed", "controls")
+        holds = {name: f"with {name} {getattr(self, name)}, not {getattr(wanted, name)}" for name in settings}
+        holds["sha256"] = f"of another input ({self.input}, {self.lines} lines) than {wanted.input}"
+        model = f"of another model ({self.model}) than {wanted.model}"
+        for name, held in (holds | dict.fromkeys(("fingerprint", "gated", "reads_bos"), model)).items():
+            if getattr(self, name) != getattr(wanted, name):
+                raise FileError(f"{folder} holds a sweep {held}; go on as before, or choose another folder")
 
 
 class Store:

@@ -1,11 +1,9 @@
 """The verb `sweep`: every line of a file measured exactly once, whatever stops it, by one process or many.
 
-1. The folder must hold the sweep that is wanted, or none: then the manifest is written.
-2. Lines are cut into blocks. A process takes a block that no other process holds, measures its lines in
-   batches, and writes each batch before the next begins; lines that have their row are left out.
-3. A process that dies leaves its block free and its shards whole: the same command does the rest. Which lines
-   are run together depends on the file alone, so nothing about the processes changes a number.
-4. Processes may be started together (`accelerate launch`, `torchrun`, MPI) or not. The first of each launch
+1. Lines are cut into blocks. A process takes a block that no other process holds, measures its lines in
+   batches, and writes each batch before the next begins. A process that dies leaves its block free and its
+   shards whole: the same command does the rest. Which lines are run together depends on the file alone.
+2. Processes may be started together (`accelerate launch`, `torchrun`, MPI) or not. The first of each launch
    waits until every line has its row, and takes over from those that died; the last one writes the summary.
 """
 
@@ -24,7 +22,7 @@ from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.sweeps import BATCH
 from circuits.sweeps.batches import measure_lines
-from circuits.sweeps.lines import Lines, opened_lines
+from circuits.sweeps.lines import Lines, read_lines
 from circuits.sweeps.results import Sweep, open_sweep
 from circuits.sweeps.store import Manifest, Store, check_place
 from circuits.tracing.records import SHARE, check_share
@@ -83,21 +81,14 @@ def sweep(
         raise PromptError(f"a batch must hold at least 1 pair, not {batch}")
     folder, launch = Path(folder), Launch.from_environment()
     check_place(folder)
-    with opened_lines(prompts) as lines:
-        measured = as_model(model)
-        manifest = _to_manifest(measured, lines, share=share, seed=seed, controls=controls)
-        store = Store(folder)
-        store.begin(manifest)
-        _Worker(measured, lines, manifest, store, batch, progress).work(waits=launch.rank == 0)
-        store.end(manifest)
+    lines, measured, store = read_lines(prompts), as_model(model), Store(folder)
+    asked = (float(share), seed, controls, lines.name, lines.sha256, len(lines))
+    identity = (measured.name, measured.fingerprint, measured.gated, measured.reads_bos)
+    manifest = Manifest(*asked, *identity, measured.n_layers, measured.n_heads)
+    store.begin(manifest)
+    _Worker(measured, lines, manifest, store, batch, progress).work(waits=launch.rank == 0)
+    store.end(manifest)
     return open_sweep(folder)
-
-
-def _to_manifest(model: Model, lines: Lines, *, share: float, seed: int, controls: bool) -> Manifest:
-    settings = (float(share), seed, controls)
-    source = (lines.path.name, lines.sha256, len(lines))
-    identity = (model.name, model.fingerprint, model.gated, model.reads_bos)
-    return Manifest(*settings, *source, *identity, model.n_layers, model.n_heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +105,9 @@ class _Worker:
     def work(self, *, waits: bool) -> None:
         """Measure every block that no other process holds; with `waits`, until every line has its row."""
         self._report()
-        blocks = _blocks(len(self.lines))
+        count = len(self.lines)
+        size = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, count // BLOCKS))
+        blocks = [range(start, min(count, start + size)) for start in range(0, count, size)]
         while blocks := self._unfinished(blocks):
             taken = [block for block in blocks if self._measure(block)]
             if taken:
@@ -141,8 +134,3 @@ class _Worker:
 
     def _report(self) -> None:
         self.progress("lines", self.store.count(), len(self.lines))
-
-
-def _blocks(count: int) -> list[range]:
-    size = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, count // BLOCKS))
-    return [range(start, min(count, start + size)) for start in range(0, count, size)]

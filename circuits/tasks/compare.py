@@ -80,9 +80,6 @@ def compare(
     return _compare_on_task((as_model(first), as_model(second)), task, units, **options)
 
 
-# Two circuits
-
-
 @dataclass(frozen=True, slots=True)
 class Moved:
     """One head that does more or less of a mapping in the second model than in the first."""
@@ -170,9 +167,6 @@ def _moved(before: Mapping, after: Mapping) -> tuple[Moved, ...]:
     return tuple(sorted(moved, key=lambda each: (-abs(each.after - each.before), each.head)))
 
 
-# Two models on one task
-
-
 @dataclass(frozen=True, slots=True)
 class TaskComparison:
     """One task in two models."""
@@ -247,17 +241,14 @@ def _compare_on_task(
         raise PromptError(f"name at least one kind of unit: {' or '.join(UNITS)}")
     drawing = {name: value for name, value in options.items() if name not in ("mlps", "most")}
     tasks = task if isinstance(task, tuple) else to_same_task(models, task, **drawing)
-    sides = [_measured(*side, units, **options) for side in zip(models, tasks, strict=True)]
+    sides = []
+    most = options.pop("most")
+    special = {"wires": {"most": most, "mlps": "computed"}}
+    for model, own in zip(models, tasks, strict=True):
+        rankings = [rank(model, own, units=kind, **options | special.get(kind, {})) for kind in units]
+        heads, prompt = heads_of(rankings[0]), own.pairs[0].clean
+        panels = (measure_panel(model, own, heads=heads), measure_panel(model, own))
+        sides.append((model.name, prompt, rankings, *panels, maps_of(model, prompt, heads)))
     names, prompts, rankings, needed, panels, maps = zip(*sides, strict=True)
     couples, same_pairs = tuple(zip(*rankings, strict=True)), _texts(tasks[0]) == _texts(tasks[1])
     return TaskComparison(tasks[0].name, names, same_pairs, prompts, couples, needed, panels, maps)
-
-
-def _measured(model: Model, task: Task, units: Sequence[Units], **options: Any) -> tuple[Any, ...]:
-    """One side: the model's name, the prompt that is shown, a ranking for each kind of unit, panels, maps."""
-    most = options.pop("most")
-    own = {"heads": {}, "edges": {}, "wires": {"most": most, "mlps": "computed"}}
-    rankings = [rank(model, task, units=kind, **options | own.get(kind, {})) for kind in units]
-    heads, prompt = heads_of(rankings[0]), task.pairs[0].clean
-    panels = (measure_panel(model, task, heads=heads), measure_panel(model, task))
-    return model.name, prompt, rankings, *panels, maps_of(model, prompt, heads)

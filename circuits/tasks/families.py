@@ -2,15 +2,14 @@
 
 1. `[S1: John]` in a template marks the word ` John` with the role S1, leading space included. Words come from
    the little language of `mini`: plain English that any tokenizer can try.
-2. opposites: `The opposite of "large" is "`. Counterfactual: another subject, whose opposite is the foil.
-3. indirect_object: `When Mary and John …, John gave … to` (ABBA) or `When John and Mary …, John …` (BABA),
+2. indirect_object: `When Mary and John …, John gave … to` (ABBA) or `When John and Mary …, John …` (BABA),
    answer Mary, foil John. Counterfactual: the second mention S2 becomes the name IO; the answer flips.
-4. greater_than: `The war lasted from the year 1732 to the year 17`. Metric: Σp(years > YY) − Σp(years ≤ YY).
+3. greater_than: `The war lasted from the year 1732 to the year 17`. Metric: Σp(years > YY) − Σp(years ≤ YY).
    Counterfactual: YY becomes 02, the lowest start year of the little language. Where a tokenizer cuts years
    into digits, the tens digit comes next; YY then ends in 9, so that this digit alone decides what is later.
-5. induction: `v w A B C D v w A` → B. Counterfactual: `v w C D A D v w A` → D. The first A has moved: a model
+4. induction: `v w A B C D v w A` → B. Counterfactual: `v w C D A D v w A` → D. The first A has moved: a model
    that looks for its own word flips to D. D also stands where B did: a model that counts positions flips too.
-6. A jsonl file has one object a line, prompt and counterfactual (or swap) required; mistakes name their line:
+5. A jsonl file has one object a line, prompt and counterfactual (or swap) required; mistakes name their line:
    `{"prompt": …, "counterfactual": … or "swap": {old: new}, "answer": …, "foil": …, "roles": {name: where}}`
 """
 
@@ -85,9 +84,6 @@ class Candidate:
     roles: Roles | None = None  # given as positions; None where the texts are marked
 
 
-# The four families
-
-
 def opposites(model: Model, draw: random.Random) -> Iterator[Candidate]:
     """Every subject once."""
     opposite = language.FACTS["opposite"]
@@ -146,9 +142,6 @@ def single_token(model: Model, text: str) -> int | None:
 Family = Callable[[Model, random.Random], Iterator[Candidate]]
 _FAMILIES: Final = (opposites, indirect_object, greater_than, induction)
 FAMILIES: Final[dict[str, Family]] = {family.__name__: family for family in _FAMILIES}
-
-
-# The user's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,6 @@ it is left out.
    else `diffuse`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
@@ -112,9 +110,6 @@ def changed(before: PanelFigures, after: PanelFigures) -> tuple[Changed, ...]:
     return tuple(Changed(head, before.pattern(head), after.pattern(head)) for head in shared)
 
 
-# Measuring a model
-
-
 def measure_panel(
     model: Any, task: Task | Sequence[Prompt], *, heads: Sequence[str | Head] | None = None
 ) -> PanelFigures:
@@ -178,9 +173,6 @@ def _tally(maps: np.ndarray) -> np.ndarray:
     mass = [later.sum(), later[..., 0].sum(), diagonal.sum()]
     edges = [(maps > 0).sum(), heads * length * (length + 1) / 2]
     return np.array([*mass, *edges, later.max((1, 2), initial=0.0).sum(), peaked.sum(), heads * (length - 1)])
-
-
-# Scores and kinds
 
 
 def classify(maps: np.ndarray | Sequence[np.ndarray]) -> Pattern:

@@ -243,8 +243,11 @@ class _Measurement:
         """The effect of every unit alone on every pair; 0 where it does not stand in the pair's prompt."""
         effects = np.zeros((len(self.units), self.pairs))
         for number, batch in enumerate(self.batches):
-            if self.protocol.order == "loading":
-                _estimate(batch, effects)
+            if self.protocol.order == "loading":  # one backward a pair, through MLPs that compute
+                causal = np.tri(batch.runs.length, dtype=bool)
+                for index, pair in zip(batch.indices, batch.runs.pairs, strict=True):
+                    loading = _numbers(loadings(prepare(batch.runs.model, [pair]), of="change"))
+                    effects[batch.unit_at[..., causal], index] = loading[..., causal]
                 self.progress("single effects", number + 1, len(self.batches))
                 continue
             numbers, rows = zip(*batch.each_alone(self.protocol.units), strict=True)
@@ -280,14 +283,6 @@ class _Measurement:
 
     def areas(self, sizes: Sequence[int], values: ranking.Values) -> tuple[float, float]:
         return ranking.areas(sizes, values.mean(1).tolist())
-
-
-def _estimate(batch: PairBatch, effects: Float[np.ndarray, "unit pair"]) -> None:
-    """First-order estimates in place of measured effects, one backward a pair, through MLPs that compute."""
-    causal = np.tri(batch.runs.length, dtype=bool)
-    for index, pair in zip(batch.indices, batch.runs.pairs, strict=True):
-        loading = _numbers(loadings(prepare(batch.runs.model, [pair]), of="change"))
-        effects[batch.unit_at[..., causal], index] = loading[..., causal]
 
 
 def _measurement(model: Model, items: Sequence[Item], protocol: Protocol, progress: Progress) -> _Measurement:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -183,8 +183,7 @@ class Curve:
     @classmethod
     def of(cls, sizes: Sequence[int], values: Values, *, seed: int) -> Curve:
         """The curve of what each pair is explained by at each size."""
-        bands = [(each.mean, each.low, each.high) for each in bootstrap(values, seed=seed)]
-        return cls(tuple(sizes), *zip(*bands, strict=True))
+        return cls(tuple(sizes), *zip(*map(astuple, bootstrap(values, seed=seed)), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +227,6 @@ class Ranking:
     def random_at(self, size: int) -> float:
         """The explained effect of as many random units, read off the control between its nearest sizes."""
         return float(np.interp(size, self.random.sizes, self.random.explained))
-
-    # Files
 
     def to_values(self) -> dict[str, Any]:
         """The record as plain values, units by name."""
@@ -295,9 +292,6 @@ def _check(ranking: Ranking) -> None:
     kind = {"heads": Head, "edges": RoleEdge, "wires": ComponentEdge}[ranking.protocol.units]
     if len(ranking.ranked) > ranking.units or any(not isinstance(each.unit, kind) for each in ranking.ranked):
         raise FileError(f"what it ranks is not at most {ranking.units} {COUNTED[ranking.protocol.units]}")
-
-
-# Curves over numbers kept
 
 
 def geometric(total: int, *, small: int, step: float) -> list[int]:

@@ -9,8 +9,6 @@
 3. The same model, name, count and seed give the same task.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -148,9 +146,6 @@ def to_task(
 
 def _counted(reasons: Sequence[tuple[str, int]]) -> str:
     return "; ".join(f"{count} {reason}" for reason, count in reasons)
-
-
-# Judging
 
 
 def judge(model: Model, candidates: Sequence[Candidate]) -> list[Item | str]:

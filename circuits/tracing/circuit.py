@@ -1,9 +1,7 @@
 """`circuit`: every mapping that a pair's difference flows through, and where its tokens are held.
 
-1. The total of every mapping between positions is measured; those that carry something get the head-level
-   sweep.
-2. Spans are measured for the ends of those mappings and for every other token that matters, each from its own
-   counterfactual.
+1. The total of every mapping between positions is measured; the heads of those that carry something, too.
+2. Spans are those of the ends of mappings and of every other token that matters, each by a counterfactual.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from circuits.errors import ModelError, PromptError, names_its_keywords
 from circuits.heads import Head
 from circuits.links import Progress, silent
 from circuits.models.load import as_model, load
+from circuits.models.model import Model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_question
 from circuits.tracing import CARRIES, SHARE
 from circuits.tracing.mapping import measure_mapping, totals
@@ -45,8 +44,7 @@ def circuit(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Circuit:
-    """Every mapping of at least `least` that the pair's difference flows through, and the spans of every
-    token that matters.
+    """Every mapping of at least `least` that the pair's difference flows through; spans of what matters.
 
     `groups` names positions that belong together (`{"brackets": (4, 6)}`); `counterfactuals` gives a text for
     a token or group of its own (`{"opposite": 'The colour of "large" is "'}`), in the place of noise.
@@ -72,19 +70,25 @@ def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = Non
     own = counterfactual_text(runs.pairs[0])
     kept = (span for span in circuit.spans if span.counterfactual == own)
     spans = [measure_span(runs, span.label, span.positions) for span in kept]
-    ordered = sorted(mappings, key=lambda mapping: -mapping.total)
-    return to_circuit(runs, ordered, spans, focus=circuit.focus, seed=circuit.seed)
+    mappings.sort(key=lambda mapping: -mapping.total)
+    return to_circuit(runs, mappings, spans, focus=circuit.focus, seed=circuit.seed)
+
+
+def model_of(name: str, record: Any, given: Any) -> Model:
+    """The model that a record with a fingerprint was measured on: the one given, or the one of this name."""
+    model = load(name, gate=record.gated or None) if given is None else as_model(given)
+    for part in ("fingerprint", "gated", "reads_bos"):
+        if getattr(model, part) != getattr(record, part):
+            what = {"fingerprint": "weights"}.get(part, "gate or BOS rule")
+            raise ModelError(f"{model.name} has other {what} than {name} had; give the right model=…")
+    return model
 
 
 def run_again(circuit: Circuit | Wiring, *, model: Any = None) -> Runs:
     """The runs of a circuit's pair on its own model, which is loaded by its name unless it is given."""
     if circuit.metric.kind == "custom":
         raise PromptError("a metric function is not in the circuit's record; call trace with it again")
-    source = circuit.source
-    measured = load(source.name, gate=source.gated or None) if model is None else as_model(model)
-    if measured.fingerprint != source.fingerprint:
-        other = f"{measured.name} has other weights than the circuit was measured on"
-        raise ModelError(f"{other}; give the right one as model=…")
+    measured = model_of(circuit.source.name, circuit.source, model)
     return prepare(measured, [Pair(circuit.prompt, circuit.counterfactual, circuit.metric)])
 
 
@@ -106,8 +110,7 @@ def _spans(
     seed: int,
     progress: Progress,
 ) -> list[Span]:
-    """Spans of named groups, ends of mappings, tokens with a text of their own and all others that matter, in
-    the order of the prompt."""
+    """Spans of groups, ends of mappings, tokens with a text and others that matter, in the prompt's order."""
     prompt = runs.pairs[0].clean
     named = {label: tuple(prompt.position(name) for name in members) for label, members in groups.items()}
     own = {named.get(label) or (prompt.position(label),): text for label, text in texts.items()}

@@ -155,8 +155,7 @@ def _apart(ends: Iterable[tuple[int, int]]) -> str:
 
 
 def bootstrap(values: Each, *, seed: int = 0) -> list[Interval]:
-    """Mean and 95% percentile interval of each thing, over seeded resamples of the pairs, the same for every
-    thing."""
+    """Mean and 95% percentile interval of each thing, over seeded resamples of the pairs that all share."""
     ends = np.quantile(resampled(values, seed=seed), (0.025, 0.975), axis=0)
     count = values.shape[1]
     each = zip(values.mean(1), *ends, strict=True)

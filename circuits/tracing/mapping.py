@@ -1,5 +1,4 @@
-"""Which heads carry key → query: total, single effects, the greedy path of carriers, loadings, and the
-controls.
+"""Which heads carry key → query: total, single effects, the greedy path of carriers, loadings, controls.
 
 1. The total is the effect of all L·H edges of the mapping in one run.
 2. Each head alone is measured in both directions, `swap` and `restore`; its loading stands beside it.
@@ -21,7 +20,6 @@ from jaxtyping import Float
 
 from circuits.engine import Direction, Runs
 from circuits.engine.loadings import loadings
-from circuits.engine.rows import Cache
 from circuits.engine.select import mapping_row, mapping_rows, select
 from circuits.links import Progress, silent
 from circuits.tracing.records import SHARE, Controls, HeadEffect, Mapping, Step
@@ -60,14 +58,8 @@ def measure_mapping(
 
     (path,) = select(runs, key, query, effects=swap[:-1], totals=swap[-1], together=True, progress=note)
     *singles, (total, restored) = zip(_means(swap), _means(restore), strict=True)
-    mapping = Mapping(
-        key=key,
-        query=query,
-        total=total,
-        restore=restored,
-        heads=_head_effects(runs, singles, key, query),
-        path=tuple(Step(head, joint) for head, joint in path),
-    )
+    heads, steps = _head_effects(runs, singles, key, query), tuple(Step(*step) for step in path)
+    mapping = Mapping(key, query, total, restored, heads, steps)
     if not controls:
         return mapping
     sides = () if runs.absent else side_effects(runs, mapping.carriers(share), key, query)
@@ -85,17 +77,11 @@ def _head_effects(
     linear_shares: list[float] | list[None] = [None] * len(singles)
     if runs.layout is not None:
         linear_shares = loadings(runs)[:, :, query, key].flatten().tolist()
-    weights = [_weights(side.cache, query, key) for side in (runs.clean, runs.counterfactual)]
-    each = zip(runs.heads, singles, linear_shares, *weights, strict=True)
-    effects = [
-        HeadEffect(head, *both, loading=linear, weight=clean, counterfactual_weight=other)
-        for head, both, linear, clean, other in each
-    ]
+    layers = [side.cache.layers for side in (runs.clean, runs.counterfactual)]
+    weights = [torch.cat([layer.pattern[:, :, query, key].mean(0) for layer in side]) for side in layers]
+    each = zip(runs.heads, singles, linear_shares, *(side.tolist() for side in weights), strict=True)
+    effects = [HeadEffect(head, *both, *rest) for head, both, *rest in each]  # loading, then both weights
     return tuple(sorted(effects, key=lambda effect: (-effect.effect, effect.head)))
-
-
-def _weights(cache: Cache, query: int, key: int) -> list[float]:
-    return [weight for layer in cache.layers for weight in layer.pattern[:, :, query, key].mean(0).tolist()]
 
 
 def _controls(runs: Runs, mapping: Mapping, share: float, seed: int) -> Controls:

@@ -1,5 +1,4 @@
-"""What a question is answered with: frozen records of plain values, equal by value, that are saved, loaded
-and queried.
+"""What a question is answered with: frozen records of plain values that are saved, loaded and queried.
 
 1. A `Circuit` holds `Mapping`s (which heads carry key → query), `Span`s (which layers hold a token's
    information) and the `Output`.
@@ -15,6 +14,7 @@ import hashlib
 import math
 import os
 import warnings
+from collections.abc import Iterator
 from collections.abc import Mapping as MappingType
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -138,8 +138,7 @@ class Mapping:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where in depth a token's information lives: `layers` leave it there, `built` write it (inclusive ranges
-    of layers)."""
+    """Where in depth a token's information lives: `layers` leave it there, `built` write it there."""
 
     label: str
     positions: tuple[int, ...]
@@ -195,6 +194,8 @@ class MeasuredModel:
     edges: int  # all edges of the prompt: layers × heads × T(T+1)/2
 
 
+Arrays = MappingType[str, np.ndarray]
+Faults = Iterator[tuple[bool, str]]  # whether something is wrong, and what
 Position = int | str | None  # by index or by its token
 Heads = tuple[Head, ...]
 Edges = tuple[tuple[Edge, HeadEffect], ...]
@@ -218,9 +219,7 @@ class Circuit:
     seed: int
     versions: tuple[tuple[str, str], ...]
     arrays_sha256: str
-    arrays: MappingType[str, np.ndarray] = field(
-        compare=False, repr=False, hash=False
-    )  # "patterns": (layer, head, query, key)
+    arrays: Arrays = field(compare=False, repr=False, hash=False)  # "patterns": (layer, head, query, key)
     notes: tuple[str, ...] = ()  # what a reader must know before the numbers
     question: QuestionControl | None = None  # None in files of the first version
 
@@ -230,8 +229,7 @@ class Circuit:
 
     @property
     def front(self) -> Mapping | None:
-        """The mapping to show first: the one that the user asked for, or the strongest; None where there is
-        none."""
+        """The mapping to show first, if there is any: the one that the user asked for, or the strongest."""
         if self.focus is None:
             return self.mappings[0] if self.mappings else None
         return next((mapping for mapping in self.mappings if mapping.ends == self.focus), None)
@@ -241,16 +239,13 @@ class Circuit:
         """The share at which this circuit was measured, and at which it is shown."""
         return SHARE if self.front is None or self.front.controls is None else self.front.controls.share
 
-    # Questions
-
     def mapping(self, key: Position = None, query: Position = None) -> Mapping:
         """The mapping key → query; with neither named, the one in front."""
         if key is None and query is None:
             if self.front is None:
                 raise PromptError("no mapping of this prompt carries anything, so there is none to show")
             return self.front
-        start, end = 0 if key is None else key, -1 if query is None else query
-        wanted = self.prompt.position(start), self.prompt.position(end)
+        wanted = self.prompt.ends(0 if key is None else key, -1 if query is None else query)
         for mapping in self.mappings:
             if mapping.ends == wanted:
                 return mapping
@@ -286,21 +281,20 @@ class Circuit:
     def edges(self, *, head: str | Head | None = None, min_effect: float = 0.0) -> Edges:
         """Every measured edge (of one head) with what it does, strongest first."""
         wanted = None if head is None else self.checked(head)
-        listed = [
-            (Edge(effect.head, mapping.key, mapping.query), effect)
-            for mapping in self.mappings
-            for effect in mapping.heads
-            if wanted in (None, effect.head) and abs(effect.effect) >= min_effect
+        every = [
+            (Edge(each.head, *mapping.ends), each) for mapping in self.mappings for each in mapping.heads
         ]
-        return tuple(sorted(listed, key=lambda pair: (-abs(pair[1].effect), pair[0])))
+        kept = [
+            pair for pair in every if wanted in (None, pair[1].head) and abs(pair[1].effect) >= min_effect
+        ]
+        return tuple(sorted(kept, key=lambda pair: (-abs(pair[1].effect), pair[0])))
 
     def paths(self, start: int | str, end: int | str) -> tuple[tuple[str, ...], ...]:
         """Every route through the graph from a token to a token or to the output, as the labels passed."""
         return above("routes")(self, start, end)
 
     def without(self, *heads: str | Head, model: Any = None) -> Circuit:
-        """The circuit measured anew with these heads swapped to the counterfactual throughout (never a
-        subtraction)."""
+        """The circuit measured anew with these heads swapped to the counterfactual; never a subtraction."""
         return above("measure_without")(self, tuple(map(self.checked, heads)), model=model)
 
     def pattern(self, head: str | Head) -> np.ndarray:
@@ -316,22 +310,17 @@ class Circuit:
             raise EdgeError(f"no head {parsed} in {self.source.name}, which has L0H0…{last}")
         return parsed
 
-    # Other forms
-
     def to_graph(self, *, share: float | None = None) -> nx.MultiDiGraph:
-        """Spans and the output as nodes, mappings and residual streams as edges; carriers are those of
-        `share`."""
+        """Spans and the output as nodes, mappings and the residual stream as edges; carriers of `share`."""
         return above("to_graph")(self, share=share)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per measured edge."""
         import pandas as pd
 
-        rows = []
-        for edge, effect in self.edges():
-            ends = {"edge": str(edge), "key": edge.key, "query": edge.query}
-            rows.append(ends | asdict(effect) | {"head": str(effect.head)})
-        return pd.DataFrame(rows)
+        ends = [{"edge": str(edge), "key": edge.key, "query": edge.query} for edge, _ in self.edges()]
+        effects = [asdict(effect) | {"head": str(effect.head)} for _, effect in self.edges()]
+        return pd.DataFrame([each | effect for each, effect in zip(ends, effects, strict=True)])
 
     def __str__(self) -> str:
         return above("to_text")(self)
@@ -339,22 +328,19 @@ class Circuit:
     def _repr_html_(self) -> str:
         return above("to_html")(self)
 
-    # Files
-
     def to_json(self) -> str:
         """Every number of the circuit; the same circuit gives the same bytes."""
-        plain = {"schema": SCHEMA} | {
-            name: getattr(self, name) for name in self.__slots__ if name != "arrays"
-        }
-        body = to_json(plain, default=to_plain, sort_keys=True)
+        body = to_json({"schema": SCHEMA} | to_plain(self), default=to_plain, sort_keys=True)
         return body[:-2] + f',\n "sha256": "{_sha256(body.encode())}"\n}}\n'
 
     def save(self, folder: str | Path) -> Path:
         """Write `circuit.json` and `circuit.safetensors` into a folder and return the path of the first."""
-        contents = {"circuit.safetensors": to_bytes(self.arrays), "circuit.json": self.to_json().encode()}
-        write_folder(
-            Path(folder), lambda aside: [(aside / name).write_bytes(data) for name, data in contents.items()]
-        )
+
+        def fill(aside: Path) -> None:
+            (aside / "circuit.safetensors").write_bytes(to_bytes(self.arrays))
+            (aside / "circuit.json").write_bytes(self.to_json().encode())
+
+        write_folder(Path(folder), fill)
         return Path(folder) / "circuit.json"
 
     @classmethod
@@ -368,12 +354,11 @@ class Circuit:
             other = f"{sidecar} does not belong to {file} (its sha256 differs)"
             raise FileError(f"{other}; copy both files of a circuit together")
         try:
-            circuit = replace(to_record(cls, record | {"arrays": {}}), arrays=_unpacked(packed))
+            circuit = replace(to_record(cls, record | {"arrays": {}}), arrays=read_arrays(packed))
             _check(circuit)
-        except CircuitsError as why:
-            raise FileError(
-                f"{file} is not a circuit that this version can read ({why}); measure it again"
-            ) from why
+        except (CircuitsError, SafetensorError, KeyError, TypeError, ValueError) as why:  # types numpy lacks
+            wrong = f"{file} is not a circuit that this version can read ({why})"
+            raise FileError(f"{wrong}; measure it again") from why
         return circuit
 
 
@@ -390,12 +375,12 @@ def finite(value: float) -> float:
     return float(value)
 
 
-def to_bytes(arrays: MappingType[str, np.ndarray]) -> bytes:
+def to_bytes(arrays: Arrays) -> bytes:
     """The sidecar's content."""
     return write_arrays({name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)})
 
 
-def sha256_of(arrays: MappingType[str, np.ndarray]) -> str:
+def sha256_of(arrays: Arrays) -> str:
     """What `arrays_sha256` must be for these arrays."""
     return _sha256(to_bytes(arrays))
 
@@ -405,18 +390,14 @@ def _sha256(data: bytes) -> str:
 
 
 def to_plain(value: Any) -> Any:
+    """A record as its fields, without what a JSON text cannot hold; a head by its name."""
     if isinstance(value, Head):
         return str(value)
-    if isinstance(value, Metric):
-        return {name: getattr(value, name) for name in value.__slots__ if name != "function"}
-    if hasattr(value, "__slots__"):
-        return {name: getattr(value, name) for name in value.__slots__}
-    raise TypeError(f"{type(value).__name__} has no place in circuit.json")
+    return {name: getattr(value, name) for name in value.__slots__ if name not in ("arrays", "function")}
 
 
 def _opened(file: Path) -> dict[str, Any]:
-    """The JSON object of a circuit file of this schema. An edited one is the user's own: said, and read as it
-    stands."""
+    """The JSON object of a circuit file of this schema; that it was edited is said, and no reason to stop."""
     record = parse_json(read_bytes(file), file)
     if not isinstance(record, dict) or "schema" not in record:
         raise FileError(f"{file} is not a circuit: it has no schema")
@@ -425,69 +406,53 @@ def _opened(file: Path) -> dict[str, Any]:
         raise FileError(f"{other}; measure the circuit again")
     written = record.pop("sha256", None)
     if written != _sha256(to_json(record, sort_keys=True).encode()):
-        warnings.warn(
-            f"{file} was edited since it was written; its numbers are taken as they stand", stacklevel=3
-        )
+        edited = f"{file} was edited since it was written; its numbers are taken as they stand"
+        warnings.warn(edited, stacklevel=3)
     del record["schema"]
     return record
 
 
-def _unpacked(packed: bytes) -> dict[str, np.ndarray]:
-    try:
-        return read_arrays(packed)
-    except (
-        SafetensorError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ) as why:  # the last three: a type that numpy does not have
-        raise FileError(f"its arrays cannot be read: {why}") from why
-
-
 def _check(circuit: Circuit) -> None:
     """Refuse a circuit whose parts do not belong together: what reads it relies on this."""
-    length, model = len(circuit.prompt), circuit.source
-    patterns = circuit.arrays.get("patterns")
-    size = (model.layers, model.heads, length, length)
-    if (
-        patterns is None
-        or patterns.shape != size
-        or patterns.dtype.kind != "f"
-        or not np.isfinite(patterns).all()
-    ):
-        raise FileError(
-            f"its patterns are not {' × '.join(map(str, size))} finite numbers (layers, heads, tokens)"
-        )
-    other = circuit.counterfactual
-    if isinstance(other, Prompt) and len(other) != length:
-        raise FileError(f"its counterfactual has {len(other)} tokens and its prompt {length}")
-    groups = [span.positions for span in circuit.spans] + (
-        [other.positions] if isinstance(other, Noise) else []
-    )
-    if any(not 0 <= position < length for group in [*groups, circuit.focus or ()] for position in group):
-        raise FileError(f"it names a position outside its prompt, which has 0…{length - 1}")
-    if min(model.layers, model.heads, model.width, model.edges) < 1 or circuit.output.layer != model.layers:
-        raise FileError("its model has no size, or its output is not above all layers")
-    for mapping in circuit.mappings:
-        _check_mapping(mapping, circuit)
-    for span in circuit.spans:
-        ranges = [*span.built, *([span.layers] if span.layers else [])]
-        if any(not 0 <= first <= last <= model.layers for first, last in ranges) or not span.positions:
-            raise FileError(f"the span of {span.label!r} has no position, or layers that its model lacks")
-        if len(span.residual) != model.layers + 1 or len(span.writes) != model.layers:
-            raise FileError(f"the span of {span.label!r} does not have one value per layer")
+    for part in (circuit, *circuit.mappings, *circuit.spans):
+        check = {Mapping: _faults_of_mapping, Span: _faults_of_span}.get(type(part), _faults)
+        for wrong, fault in check(circuit, part):
+            if wrong:
+                raise FileError(fault)
 
 
-def _check_mapping(mapping: Mapping, circuit: Circuit) -> None:
+def _faults(circuit: Circuit, _: Any) -> Faults:
+    length, model, other = len(circuit.prompt), circuit.source, circuit.counterfactual
+    patterns, size = circuit.arrays.get("patterns", np.zeros(0)), (model.layers, model.heads, length, length)
+    whole = patterns.shape == size and patterns.dtype.kind == "f" and bool(np.isfinite(patterns).all())
+    yield not whole, f"its patterns are not {' × '.join(map(str, size))} finite numbers (layer, head, tokens)"
+    if isinstance(other, Prompt):
+        yield len(other) != length, f"its counterfactual has {len(other)} tokens and its prompt {length}"
+    named = [*(position for span in circuit.spans for position in span.positions), *(circuit.focus or ())]
+    named += other.positions if isinstance(other, Noise) else ()
+    outside = not set(named) <= set(range(length))
+    yield outside, f"it names a position outside its prompt, which has 0…{length - 1}"
+    sized = min(model.layers, model.heads, model.width, model.edges) >= 1
+    yield not sized or circuit.output.layer != model.layers, "its model has no size, or no output on top"
+
+
+def _faults_of_mapping(circuit: Circuit, mapping: Mapping) -> Faults:
     name, controls = f"mapping {mapping.key}→{mapping.query}", mapping.controls
-    if not 0 <= mapping.key <= mapping.query < len(circuit.prompt):
-        raise FileError(f"{name} lies outside its prompt or runs backwards")
+    forward = 0 <= mapping.key <= mapping.query < len(circuit.prompt)
+    yield not forward, f"{name} lies outside its prompt or runs backwards"
     measured = {circuit.checked(effect.head) for effect in mapping.heads}
-    if len(measured) < len(mapping.heads) or not {step.head for step in mapping.path} <= measured:
-        raise FileError(f"{name} names a head twice, or a carrier that was not measured")
-    if mapping.path and mapping.total < _LEAST_TOTAL:
-        raise FileError(f"{name} carries nothing and yet has carriers")
-    if controls is not None and not (
-        0 < controls.share <= 1 and len(controls.key_totals) == mapping.query + 1
-    ):
-        raise FileError(f"{name} has controls that are not those of its query")
+    once = len(measured) == len(mapping.heads) and {step.head for step in mapping.path} <= measured
+    yield not once, f"{name} names a head twice, or a carrier that was not measured"
+    yield mapping.path != () and mapping.total < _LEAST_TOTAL, f"{name} carries nothing and yet has carriers"
+    if controls is not None:
+        own = 0 < controls.share <= 1 and len(controls.key_totals) == mapping.query + 1
+        yield not own, f"{name} has controls that are not those of its query"
+
+
+def _faults_of_span(circuit: Circuit, span: Span) -> Faults:
+    name, layers = f"the span of {span.label!r}", circuit.source.layers
+    ranges = [*span.built, *([span.layers] if span.layers else [])]
+    inside = all(0 <= first <= last <= layers for first, last in ranges)
+    yield not inside or not span.positions, f"{name} has no position, or layers that its model lacks"
+    each = len(span.residual) == layers + 1 and len(span.writes) == layers
+    yield not each, f"{name} does not have one value per layer"

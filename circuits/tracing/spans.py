@@ -30,11 +30,8 @@ THRESHOLD: Final = 0.1  # τ
 def span_of(
     runs: Runs, *positions: int, label: str | None = None, text: str | None = None, seed: int = 0
 ) -> Span:
-    """A span from the pair itself where its difference is or passes, else from a counterfactual of the
-    token's own.
-
-    `text` is that counterfactual; without it the embedding there gets noise.
-    """
+    """A span from the pair itself where its difference is or passes, else from a counterfactual of its own:
+    `text`, or without it noise on the embedding there."""
     pair, model = runs.pairs[0], runs.model
     word = pair.clean.words[positions[0]]
     name = (word.strip() or repr(word)) if label is None else label
@@ -48,8 +45,9 @@ def span_of(
     passing = measure_span(runs, name, positions)
     if passing.effect >= CARRIES:
         return passing
+    itself = set(pair.differs_at) == set(positions)
     try:
-        own = prepare(model, [_own_pair(pair, positions, seed=seed)])
+        own = prepare(model, [pair if itself else _noisy(pair, positions, seed)])
     except PromptError:  # noise there changes nothing to divide by: what passes is all there is
         return passing
     return measure_span(own, name, positions)
@@ -62,21 +60,13 @@ def measure_span(runs: Runs, label: str, positions: Sequence[int]) -> Span:
     rows += [Row.of_writes(layer, positions) for layer in range(layers)]
     effects = runs.effects(rows).double().mean(1).tolist()
     residual, writes = effects[: layers + 1], effects[layers + 1 :]
-    return Span(
-        label=label,
-        positions=tuple(positions),
-        layers=held(residual),
-        built=ranges(writes),
-        effect=max(residual),
-        residual=tuple(residual),
-        writes=tuple(writes),
-        counterfactual=counterfactual_text(runs.pairs[0]),
-    )
+    lives = (held(residual), ranges(writes), max(residual))
+    other = counterfactual_text(runs.pairs[0])
+    return Span(label, tuple(positions), *lives, tuple(residual), tuple(writes), other)
 
 
 def held(effects: Sequence[float]) -> tuple[int, int] | None:
-    """The layers that hold it, from the effects of replacing the input of layer 0…L: the input of layer l+1
-    is what l leaves."""
+    """The layers that hold it, by the effects of replacing the input of layer 0…L, which l-1 leaves to l."""
     largest = max(effects)
     if largest <= 0:
         return None
@@ -114,11 +104,6 @@ def tokens_that_matter(model: Model, pair: Pair, positions: Sequence[int], *, se
 
 def counterfactual_text(pair: Pair) -> str:
     return str(pair.counterfactual) if isinstance(pair.counterfactual, Noise) else pair.counterfactual.text
-
-
-def _own_pair(pair: Pair, positions: Sequence[int], *, seed: int) -> Pair:
-    """The pair itself if it differs at these positions alone, else noise on them."""
-    return pair if set(pair.differs_at) == set(positions) else _noisy(pair, positions, seed)
 
 
 def _noisy(pair: Pair, positions: Sequence[int], seed: int) -> Pair:

@@ -1,9 +1,7 @@
 """`trace`: which heads carry one mapping from a key to a query, with controls.
 
-1. The prompt and its counterfactual are run once; their predictions settle answer and foil where the user
-   named none.
-2. The mapping is measured with all its controls (`mapping`), then the spans of its two ends (`spans`).
-3. A family of pairs is traced as one, with intervals (`family`).
+The predictions on prompt and counterfactual settle answer and foil where the user named none. The mapping is
+measured (`mapping`), then the spans of its two ends (`spans`). A family of pairs is traced as one (`family`).
 """
 
 from __future__ import annotations

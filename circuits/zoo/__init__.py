@@ -3,8 +3,6 @@
 Importing this table costs nothing: neither torch nor any model library is touched.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from importlib.util import find_spec

@@ -1,12 +1,8 @@
 """How well a model speaks the little language: the table of its model card.
 
-1. Prompts come from the held-out side of `language`: training wrote neither the sentence nor the fillers.
-2. Facts, indirect objects and sequences count right answers; greater-than sums the probability on the years
-   that are possible.
-3. The loss is the mean over all words of held-out documents.
+Prompts come from the held-out side of `language`. Facts, indirect objects and sequences count right answers;
+greater-than sums the probability on the years that are possible.
 """
-
-from __future__ import annotations
 
 import random
 from collections.abc import Callable
@@ -16,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch.nn.utils.rnn import pad_sequence
 
+from circuits.files import to_markdown
 from circuits.zoo import language
 
 Logits = Callable[[Int[torch.Tensor, "batch pos"]], Float[torch.Tensor, "batch pos vocab"]]
@@ -28,6 +25,9 @@ class Score:
     name: str
     value: float
     count: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f} nats" if self.name == "loss" else f"{self.value:.2%}"
 
 
 def score_all(logits: Logits, *, count: int = 512, seed: int = 0) -> list[Score]:
@@ -75,9 +75,6 @@ def score_loss(logits: Logits, *, count: int = 256, length: int = 64, seed: int 
 
 def to_table(scores: list[Score]) -> str:
     """The scores as a Markdown table."""
-    lines = ["| held-out | value | over |", "|---|---:|---:|"]
-    for score in scores:
-        is_loss = score.name == "loss"
-        value = f"{score.value:.4f} nats" if is_loss else f"{score.value:.2%}"
-        lines.append(f"| {score.name} | {value} | {score.count} {'words' if is_loss else 'answers'} |")
-    return "\n".join(lines)
+    counts = [f"{score.count} {'words' if score.name == 'loss' else 'answers'}" for score in scores]
+    rows = [(score.name, str(score), count) for score, count in zip(scores, counts, strict=True)]
+    return to_markdown(("held-out", "value", "over"), rows)

@@ -2,20 +2,18 @@
 
 1. Every subject word has four facts: its opposite, colour, number and category. Only the opposite makes sense
    in English; the others are drawn once from a fixed seed, so that they can be known but not guessed.
-2. A sentence tells a fact, an indirect object, a span of years or a repeated sequence, or is filler. Facts
-   stand in many frames, some with a second (quoted) word as a distractor, so that the subject has to be found
-   by what is said of it, not by where it stands.
-3. One sentence in ten, chosen by the hash of its text, is held out: training never writes it, evaluation
-   writes nothing else.
+2. Facts stand in many frames (`language.toml`), some with a second (quoted) word as a distractor, so that the
+   subject has to be found by what is said of it, not by where it stands.
+3. One sentence in ten, chosen by the hash of its text, is held out: training never writes it.
 """
-
-from __future__ import annotations
 
 import random
 import re
+import tomllib
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 BOS: Final = "<|bos|>"
@@ -24,56 +22,12 @@ WORD: Final = r"\d\d|\p{L}+|[^\s\p{L}]"  # the tokenizer's rule: a year is two t
 _WORD: Final = re.compile(r"\d\d|[^\W\d_]+|[^\s\w]|\d|_")  # the same rule for the standard library's `re`
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.replace(",", " ").split())
-
-
-_OPPOSITES: Final = """
-large small, hot cold, rich poor, tall short, fast slow, light dark, loud quiet, happy sad, young old,
-strong weak, wet dry, hard soft, open closed, full empty, early late, near far, high low, deep shallow,
-wide narrow, thick thin, heavy weightless, clean dirty, smooth rough, sharp blunt, sweet bitter, bright dim,
-brave cowardly, calm nervous, cheap costly, clever foolish, common rare, cruel gentle, alive dead,
-awake asleep, easy difficult, fair unjust, false true, fat lean, fierce tame, firm loose, flat steep,
-fresh stale, friendly hostile, generous greedy, guilty innocent, healthy sick, honest lying, humble proud,
-idle busy, inner outer, junior senior, kind mean, lazy eager, legal forbidden, liquid solid, local foreign,
-major minor, mild severe, modern ancient, moist arid, natural artificial, neat messy, noisy silent,
-normal strange, public private, pure mixed, ripe raw, rural urban, safe dangerous, same different,
-secret known, simple complex, sober drunk, sour sugary, stable shaky, straight crooked, tight slack,
-tiny giant, upper lower, urgent trivial, useful useless, vague exact, visible hidden, warm cool, wild civil,
-wise silly
-"""
-SUBJECTS: Final = _words(_OPPOSITES)
-NAMES: Final = _words("""
-Mary John Anna Tom Paul Lucy Peter Jane David Sarah James Emma Mark Laura Henry Alice George Clara Frank
-Helen Simon Julia Oliver Nora Martin Sophie Daniel Ruth Edward Grace Victor Rosa Leo Ida Walter Eva
-""")
-PLACES: Final = _words("""
-store park school station garden office market library harbour museum bakery church castle forest village
-bridge theatre farm beach hotel
-""")
-OBJECTS: Final = _words("""
-drink book ring letter basket ball key flower lamp coin bottle map hat pear knife clock bag rope candle
-mirror
-""")
-THINGS: Final = _words("""
-house dog river table horse door tree road train window ship wall cat boat stone bird chair tower cup field
-""")
-EVENTS: Final = _words("""
-war siege treaty famine voyage dynasty strike trial campaign drought pilgrimage reign blockade truce crusade
-plague project tour
-""")
-VERBS: Final = _words("slept waited sang worked rested talked stayed laughed walked played")
-_GLUE: Final = """
-The the of is , . ; says that not but wrote If you ask for answer word words and a an Unlike For which
-beside has with said it It its When went to gave After walked handed While were working at offered met sold
-Then had a long day decided give lasted from year started in ended began From until there was There saw near
-on Yesterday time looked chose In read again some
-"""
-_DRAWN: Final = {
-    "colour": _words("red blue green yellow black white brown pink purple orange grey golden"),
-    "number": _words("one two three four five six seven eight nine ten eleven twelve"),
-    "category": _words("animal plant tool metal food cloth music weather sport planet fruit game"),
-}
+_DATA: Final = tomllib.loads(Path(__file__).with_name("language.toml").read_text(encoding="utf-8"))
+_FRAMES: Final[dict[str, list[str]]] = _DATA["frames"]
+_LISTED: Final = {name: tuple(text.replace(",", " ").split()) for name, text in _DATA["words"].items()}
+_DRAWN: Final = {name: tuple(text.split()) for name, text in _DATA["drawn"].items()}
+SUBJECTS, NAMES, PLACES = (_LISTED[name] for name in ("opposites", "names", "places"))
+OBJECTS, THINGS, EVENTS, VERBS = (_LISTED[name] for name in ("objects", "things", "events", "verbs"))
 _REPEATABLE: Final = SUBJECTS + NAMES + PLACES + OBJECTS + THINGS
 _TWO_DIGITS: Final = tuple(f"{n:02d}" for n in range(100))
 
@@ -82,50 +36,10 @@ TASKS: Final = ("relation", "indirect_object", "greater_than", "induction", "fil
 MIX: Final = (0.44, 0.16, 0.12, 0.12, 0.16, 0.0)  # how often each of TASKS is written
 LATE_MIX: Final = (0.32, 0.11, 0.14, 0.15, 0.10, 0.18)  # more years, many close together: these are hardest
 
-# {r} relation, {s} subject, {a} answer, {d} distractor, {n} name; <…> is quoted in most of the sentences.
-_FACT_FRAMES: Final = (
-    "The {r} of <{s}> is <{a}> .",
-    "The {r} of <{s}> is <{a}> .",
-    "The {r} of the word <{s}> is <{a}> .",
-    "{n} says that the {r} of <{s}> is <{a}> .",
-    "If you ask {n} for the {r} of <{s}> , the answer is <{a}> .",
-    "The {r} of <{s}> , said {n} , is <{a}> .",
-    "For <{s}> the {r} is <{a}> .",
-    "{n} chose <{s}> and its {r} is <{a}> .",
-    "The {r} of <{s}> , not of <{d}> , is <{a}> .",
-    "{n} wrote <{d}> , but the {r} of <{s}> is <{a}> .",
-    "Unlike <{d}> , the word <{s}> has the {r} <{a}> .",
-    "The {r} of <{s}> , which {n} wrote beside <{d}> , is <{a}> .",
-    "In the book {n} read <{d}> and <{d2}> , but the {r} of <{s}> is <{a}> .",
-)
-_INDIRECT_FRAMES: Final = (
-    "When {x} and {y} went to the {p} , {s} gave a {o} to {i} .",
-    "After {x} and {y} walked to the {p} , {s} handed the {o} to {i} .",
-    "While {x} and {y} were working at the {p} , {s} offered a {o} to {i} .",
-    "{x} and {y} met at the {p} , and {s} sold a {o} to {i} .",
-    "Then {x} and {y} had a long day at the {p} , and {s} decided to give a {o} to {i} .",
-)
-_YEAR_FRAMES: Final = (
-    "The {e} lasted from the year {c}{y} to the year {c}{z} .",
-    "The {e} started in {c}{y} and ended in {c}{z} .",
-    "The {e} began in the year {c}{y} and it ended in the year {c}{z} .",
-    "From {c}{y} until {c}{z} there was a {e} .",
-)
-_FILLER_FRAMES: Final = (
-    "{n} saw the {s} {t} at the {p} .",
-    "The {t} near the {p} was {s} .",
-    '{n} wrote "{s}" on the {t} .',
-    "Yesterday {n} {v} for a long time .",
-    "In the {p} the {s} {t} was {d} .",
-    "{n} looked at the {o} and {v} again .",
-    "The {t} was near the {p} .",
-    '{n} read "{s}" and "{d}" in the {p} .',
-)
-
 
 def _all_facts() -> dict[str, dict[str, str]]:
     opposite = {}
-    for left, right in (pair.split() for pair in _OPPOSITES.replace("\n", " ").split(",")):
+    for left, right in (pair.split() for pair in _DATA["words"]["opposites"].split(",")):
         opposite[left], opposite[right] = right, left
     draw = random.Random("facts")
     drawn = {name: {word: draw.choice(answers) for word in SUBJECTS} for name, answers in _DRAWN.items()}
@@ -137,9 +51,8 @@ FACTS: Final = _all_facts()  # relation -> subject -> answer
 
 def vocabulary() -> dict[str, int]:
     """Every word of the language and its token number; BOS is 0."""
-    names_and_things = (*SUBJECTS, *NAMES, *PLACES, *OBJECTS, *THINGS, *EVENTS, *VERBS)
-    answers = (word for answers in _DRAWN.values() for word in answers)
-    words = (BOS, UNKNOWN, *_GLUE.split(), '"', *RELATIONS, *names_and_things, *_TWO_DIGITS, *answers)
+    words = [BOS, UNKNOWN, *_DATA["words"]["glue"].split(), '"', *RELATIONS, *_REPEATABLE, *EVENTS, *VERBS]
+    words += [*_TWO_DIGITS, *(word for answers in _DRAWN.values() for word in answers)]
     return {word: number for number, word in enumerate(dict.fromkeys(words))}
 
 
@@ -179,7 +92,7 @@ class Sentence:
 
 
 def _fact(draw: random.Random) -> Sentence:
-    relation, frame = draw.choice(RELATIONS), draw.choice(_FACT_FRAMES)
+    relation, frame = draw.choice(RELATIONS), draw.choice(_FRAMES["fact"])
     subject, distractor, second = draw.sample(SUBJECTS, 3)
     mark = '"' if draw.random() < 0.6 else ""
     before, after = frame.replace("<", mark).replace(">", mark).split("{a}")
@@ -194,7 +107,7 @@ def _indirect_object(draw: random.Random) -> Sentence:
     first, second = draw.sample((indirect, subject), 2)
     slots = {"x": first, "y": second, "s": subject, "i": indirect}
     slots |= {"p": draw.choice(PLACES), "o": draw.choice(OBJECTS)}
-    text = draw.choice(_INDIRECT_FRAMES).format(**slots)
+    text = draw.choice(_FRAMES["indirect"]).format(**slots)
     return Sentence("indirect_object", text, len(split(text)) - 2)
 
 
@@ -202,7 +115,7 @@ def _greater_than(draw: random.Random, longest: int = 99) -> Sentence:
     start = draw.randrange(2, 99)
     end = draw.randrange(start + 1, min(100, start + 1 + longest))
     slots = {"e": draw.choice(EVENTS), "c": f"{draw.randrange(11, 19)}", "y": f"{start:02d}"}
-    before, after = draw.choice(_YEAR_FRAMES).split("{z}")
+    before, after = draw.choice(_FRAMES["year"]).split("{z}")
     beginning = before.format(**slots)
     text = f"{beginning}{end:02d}{after.format(**slots)}"
     return Sentence("greater_than", text, len(split(beginning)), possible=_TWO_DIGITS[start + 1 :])
@@ -216,7 +129,7 @@ def _induction(draw: random.Random) -> Sentence:
 def _filler(draw: random.Random) -> Sentence:
     subject, distractor = draw.sample(SUBJECTS, 2)
     name, thing, place = draw.choice(NAMES), draw.choice(THINGS), draw.choice(PLACES)
-    frame, object_, verb = draw.choice(_FILLER_FRAMES), draw.choice(OBJECTS), draw.choice(VERBS)
+    frame, object_, verb = draw.choice(_FRAMES["filler"]), draw.choice(OBJECTS), draw.choice(VERBS)
     text = frame.format(s=subject, d=distractor, n=name, t=thing, p=place, o=object_, v=verb)
     return Sentence("filler", text)
 

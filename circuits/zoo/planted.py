@@ -3,24 +3,17 @@
 1. The residual stream holds named features. Feature i is the difference of dimensions 2i and 2i+1, so the
    mean is always 0, and a loud constant keeps the scale of every layer norm the same to half a percent: what
    a weight reads is the feature's own value.
-2. `planted-sparse` and `planted-dense` know the four facts of every subject word of `language` in
-   `The opposite of "large" is "`.
-   - Position 5, the subject: the MLPs of layers 0-3 write its four answers, a share each (a word's code is
-     minus the code of its opposite).
-   - Position 2, the relation: the MLPs of layers 0-1 detect the relation word; L5H10 and L6H3 read it and
-     favour its kind of answer.
-   - Positions 4 and 6, the brackets: the MLPs of layers 0-10 detect a quote mark; L11H1 and L11H4 read it and
-     hold back `the`, which the model says where the brackets are missing.
+2. `planted-sparse` and `planted-dense` know the four facts of a subject in `The opposite of "large" is "`.
+   - Position 5, the subject: the MLPs of layers 0-3 write its four answers, a share each.
+   - Position 2, the relation: detected in layers 0-1; L5H10 and L6H3 read it and favour its kind of answer.
+   - Positions 4 and 6, the brackets: detected in layers 0-10; L11H1 and L11H4 read them and hold back `the`.
    - 5 → 8: in the sparse model five heads carry 80.3% of the answer and sixteen others the rest; in the dense
      one 56 heads share it.
-   Scores depend on positions alone, so no pattern depends on the words; heads of no part attend somewhere and
-   write nothing. The scores that carry are above 0 and in the sparse model no others are, so the sparse gate
-   changes nothing there.
+   Scores depend on positions alone; heads of no part attend somewhere and write nothing. Scores that carry
+   are above 0 and in the sparse model no others are, so the sparse gate changes nothing there.
 3. `planted-induction` has two layers of four heads. L0H1 copies the word before; L1H2 looks for where its own
    word stood before and copies what followed. Where there is nothing to repeat, the model says `.`.
 """
-
-from __future__ import annotations
 
 import math
 import random
