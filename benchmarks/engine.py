@@ -7,7 +7,8 @@
    nothing" on both: ours is then `prepare` and `effects`, and (a) has two runs with TransformerLens' cache.
    (b) is at hand, and (c), a pass of its own, from nothing.
 3. The three exact ways must agree on the rows that were run, to 1e-4 of the gap, or the run ends.
-4. Then: every edge of a prompt (`scan`), peak memory, and how the time grows with tokens, layers and rows.
+4. The same for every architecture that the fast path knows beside these two (`--only layout`).
+5. Then: every edge of a prompt (`scan`), peak memory, and how the time grows with tokens, layers and rows.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 import pandas as pd
 import torch
+from layouts import LAYERS, LAYOUTS, layout_model, words_tokenizer
 from measure import (
     CLOCKS,
     Aim,
@@ -40,12 +42,9 @@ from measure import (
     show,
     show_header,
 )
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.utils.flop_counter import FlopCounterMode
 from transformer_lens.patching import generic_activation_patch
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import circuits
 from circuits.engine import Row, prepare
@@ -108,15 +107,9 @@ class Question:
 def gpt2_small(layers: int = 12) -> Model:
     """GPT-2 small's shape with seeded random weights, large enough that heads attend sharply. Its words are
     w0, w1, …"""
-    words = {f"w{index}": index for index in range(50256)} | {"<|endoftext|>": 50256}
-    spelling = Tokenizer(WordLevel(words, unk_token="<|endoftext|>"))
-    spelling.pre_tokenizer = WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=spelling, bos_token="<|endoftext|>", eos_token="<|endoftext|>"
-    )
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(n_layer=layers, initializer_range=0.05)).eval().requires_grad_(False)
-    return as_model((model, tokenizer))
+    return as_model((model, words_tokenizer()))
 
 
 @cache
@@ -278,6 +271,10 @@ def _smollm2(length: int | None, *, middle: bool = False) -> Callable[[], Questi
     return ask
 
 
+def _layout(name: str) -> Callable[[], Question]:
+    return lambda: random_question(layout_model(name), 9, key=5, query=8)
+
+
 NO_SLOWER = Aim("≥", 1)
 QUICK = (
     Case("gpt2 9 tokens, query last", _gpt2(9), Aim("≥", 80), NO_SLOWER),
@@ -293,6 +290,19 @@ MORE = (
     Case("smollm2 64 tokens, query last", _smollm2(64), repeats=3),
     Case("smollm2 64 tokens, query middle", _smollm2(64, middle=True), repeats=2),
     Case("smollm2 256 tokens, query last", _smollm2(256), repeats=2, hooked=4, batched=4),
+)
+
+
+BY_LAYOUT = tuple(
+    Case(
+        f"layout {name}, {LAYERS} layers, 9 tokens, query last",
+        _layout(name),
+        Aim("≥", 60),
+        repeats=3,
+        hooked=6,
+        batched=4,
+    )
+    for name in LAYOUTS
 )
 
 
@@ -423,7 +433,8 @@ def print_peak(act: str) -> None:
 
 
 def sections(settings: Settings) -> Iterator[tuple[str, Callable[[], Iterator[Line]]]]:
-    for case in sorted((*QUICK, *(() if settings.quick else MORE)), key=lambda case: case.name.split()[0]):
+    cases = sorted((*QUICK, *(() if settings.quick else MORE)), key=lambda case: case.name.split()[0])
+    for case in (*cases, *(() if settings.quick else BY_LAYOUT)):
         yield case.name, lambda case=case: compare(case, settings)
     yield "scan", lambda: whole_scan(settings)
     if not settings.quick:
@@ -441,7 +452,7 @@ def main() -> None:
         "--only",
         metavar="NAME",
         default="",
-        help="lines whose name contains this: gpt2, smollm2, 'gpt2 64', scan, growth, memory",
+        help="lines whose name contains this: gpt2, smollm2, 'gpt2 64', layout, scan, growth, memory",
     )
     parser.add_argument(
         "--clock",

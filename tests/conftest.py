@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,11 @@ from jaxtyping import install_import_hook
 ENGINE = ("block", "fast", "joint", "layout", "loadings", "parts", "plain", "select", "wires")
 CHECKED = [f"circuits.engine.{name}" for name in ENGINE]
 CHECKED += ["circuits.models.hooks", "circuits.sparsify.attention", "circuits.tracing.family"]
-install_import_hook(CHECKED, "beartype.beartype")  # shapes and types of tensors are checked at every call
+# Shapes and types of tensors are checked at every call, which makes tests of the engine a third slower. Of
+# several processes the first one checks, so that a run of all tests checks about half of them, not always the
+# same ones; a test that is run by itself is always checked.
+if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+    install_import_hook(CHECKED, "beartype.beartype")
 
 import pytest
 import torch

@@ -343,20 +343,18 @@ def test_a_greedy_path_is_that_of_trying_every_head_at_every_step(
 
 
 def greedy_by_hand(runs: Runs, query: int) -> list[tuple[Head, float]]:
-    """Every remaining head is tried with those taken so far, in one run each."""
+    """Every remaining head is tried with those taken so far, in a row each."""
 
-    def joint(heads: list[Head]) -> float:
-        return float(runs.effects([mapping_row(heads, KEY, query)]).double().mean())
+    def joints(sets: list[list[Head]]) -> list[float]:
+        return runs.effects([mapping_row(heads, KEY, query) for heads in sets]).double().mean(1).tolist()
 
     path: list[tuple[Head, float]] = []
-    total = joint(list(runs.heads))
+    (total,) = joints([list(runs.heads)])
     while total >= 0.01 and (not path or path[-1][1] < WHOLE * total):
         taken = [head for head, _ in path]
-        best = max(
-            (joint([*taken, head]), -head.layer, -head.index, head)
-            for head in runs.heads
-            if head not in taken
-        )
+        left = [head for head in runs.heads if head not in taken]
+        tried = zip(joints([[*taken, head] for head in left]), left, strict=True)
+        best = max((joint, -head.layer, -head.index, head) for joint, head in tried)
         if path and best[0] <= path[-1][1] + 1e-6:
             break
         path.append((best[3], best[0]))

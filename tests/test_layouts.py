@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from architectures import ARCHITECTURES, WINDOW, Architecture, ByHand
 from test_engine import joint_rows, pairs_of, single_rows, site_rows
 
+from circuits import Circuit, trace
 from circuits.components import SIDES
 from circuits.engine import DIRECTIONS, Direction, Runs, prepare
 from circuits.engine.loadings import loadings
@@ -21,6 +23,7 @@ from circuits.heads import Edge, Head
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import to_pair
+from circuits.sparsify.attention import dense, logits_under
 from circuits.zoo.language import tokenizer
 
 KEY, MIDDLE, LAST = 5, 6, 8
@@ -181,3 +184,18 @@ def test_a_gate_needs_scores_that_can_be_edited(loaded: Loaded) -> None:
     if not loaded.model.edits_attention:
         with pytest.raises(ModelError, match=r"cannot be gated: the bridge of .* discards edits"):
             replace(loaded.model, gated=True)
+
+
+def test_what_the_plain_path_does_not_measure_is_said(tmp_path: Path) -> None:
+    found = trace(load("opt-350m").model, TEXT, key="large", swap={"large": "hot"}, metric="logprob")
+    assert [each.loading for each in found.mappings[0].heads] == [None] * 12
+    assert "not measured" in str(found) and "plain path" in str(found)
+    assert Circuit.load(found.save(tmp_path / "out")) == found
+
+
+@torch.no_grad()
+def test_training_attends_with_the_soft_cap_and_window_of_the_model() -> None:
+    case = load("gemma2")
+    tokens = case.runs.clean.tokens
+    under = logits_under(dense, case.hand.model, tokens)[:, -1]
+    torch.testing.assert_close(under, case.hand.read(tokens).logits, rtol=0, atol=1e-5)

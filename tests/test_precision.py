@@ -29,7 +29,7 @@ def half(architecture: str, dtype: torch.dtype) -> Any:
     return model.to(dtype)
 
 
-def measured(circuit: Circuit) -> list[tuple[str, float, float]]:
+def measured(circuit: Circuit) -> list[tuple[str, float, float | None]]:
     return [(str(each.head), each.effect, each.loading) for each in circuit.mapping().heads]
 
 

@@ -413,7 +413,9 @@ def status_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def sweeping(model: Model, lines: Path, out: Path, rank: int = 0, size: int = 1) -> Callable[[int], object]:
+def sweeping(
+    model: Model, lines: Path, out: Path, rank: int = 0, size: int = 1, *, batch: int = 8
+) -> Callable[[int], object]:
     """A sweep as one of several processes, which writes a byte at its start and after every batch."""
 
     def act(pipe: int) -> None:
@@ -421,7 +423,7 @@ def sweeping(model: Model, lines: Path, out: Path, rank: int = 0, size: int = 1)
             os.write(pipe, b".")
 
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
-        sweep(model, lines, out, batch=8, progress=report)
+        sweep(model, lines, out, batch=batch, progress=report)
 
     return act
 
@@ -439,27 +441,27 @@ def exactly_once(out: Path) -> None:
 def test_killed_at_ten_random_moments_the_table_is_that_of_an_uninterrupted_run(
     tiny: Model, tmp_path: Path
 ) -> None:
-    lines, out, draw = write(tmp_path / "in.jsonl", alike(300)), tmp_path / "out", random.Random(7)
-    with child(sweeping(tiny, lines, tmp_path / "whole")) as (pid, pipe):
+    lines, out, draw = write(tmp_path / "in.jsonl", alike(120)), tmp_path / "out", random.Random(7)
+    with child(sweeping(tiny, lines, tmp_path / "whole", batch=3)) as (pid, pipe):
         os.read(pipe, 1)
         start = time.monotonic()
         assert status_of(pid) == 0
         whole = time.monotonic() - start
     counts = []
     for _ in range(10):
-        with child(sweeping(tiny, lines, out)) as (pid, pipe):
+        with child(sweeping(tiny, lines, out, batch=3)) as (pid, pipe):
             for _ in range(1 + draw.randrange(3)):  # the start, then one a batch
                 os.read(pipe, 1)
             time.sleep(draw.uniform(0, whole / 60))  # about as long as one batch takes
             os.kill(pid, signal.SIGKILL)
             assert status_of(pid) == -signal.SIGKILL
         counts.append(len(open_sweep(out)))
-    assert counts == sorted(counts) and 0 < counts[-1] < 300
-    with child(sweeping(tiny, lines, out)) as (pid, _):
+    assert counts == sorted(counts) and 0 < counts[-1] < 120
+    with child(sweeping(tiny, lines, out, batch=3)) as (pid, _):
         assert status_of(pid) == 0
     exactly_once(out)
     assert plain(open_sweep(out)) == plain(open_sweep(tmp_path / "whole"))
-    assert open_sweep(out).complete and len(open_sweep(out)) == 300
+    assert open_sweep(out).complete and len(open_sweep(out)) == 120
 
 
 @pytest.mark.parametrize(("size", "others_go_on"), [(2, True), (3, False)])

@@ -116,11 +116,9 @@ def test_the_greedy_path_is_what_trying_every_head_at_every_step_gives(sparse: M
     found = measure_mapping(runs, LARGE, LAST, controls=False)
     taken: list[Head] = []
     for step in found.path[:3]:
-        tried = {
-            h: float(runs.effects([mapping_row([*taken, h], LARGE, LAST)])[0, 0])
-            for h in runs.heads
-            if h not in taken
-        }
+        left = [head for head in runs.heads if head not in taken]
+        effects = runs.effects([mapping_row([*taken, head], LARGE, LAST) for head in left])[:, 0].tolist()
+        tried = dict(zip(left, effects, strict=True))
         assert tried[step.head] == pytest.approx(max(tried.values()), abs=1e-5)
         assert step.joint == pytest.approx(tried[step.head], abs=1e-5)
         taken.append(step.head)

@@ -102,7 +102,7 @@ def _packed_mapping(mapping: Mapping, width: int) -> dict[str, Any]:
     heads = []
     for each in mapping.heads:
         values = (each.effect, each.restore, each.loading, each.weight, each.counterfactual_weight)
-        heads.append([_number(each.head, width), *map(_short, values)])
+        heads.append([_number(each.head, width), *(None if v is None else _short(v) for v in values)])
     controls = None if mapping.controls is None else asdict(mapping.controls)
     if controls is not None:
         controls["key_totals"] = [_short(total) for total in controls["key_totals"]]

@@ -217,7 +217,8 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
         for each in mapping.sides
     }
     for each in [*first, *others[:_MOST_OTHERS]]:
-        others_then = (f"{value:z.3f}" for value in (each.restore, each.loading))
+        loading = "not measured" if each.loading is None else f"{each.loading:z.3f}"
+        others_then = (f"{each.restore:z.3f}", loading)
         weights = f"{each.weight:z.2f} → {each.counterfactual_weight:z.2f}"
         beside = sides.get(each.head, ("",) * 3) if sides else ()
         rows.append(
@@ -279,7 +280,10 @@ def _trust(circuit: Circuit, mapping: Mapping) -> Section:
 
 def _mass(mapping: Mapping) -> str:
     """How few heads hold most of the absolute loading."""
-    held = np.cumsum(sorted((abs(each.loading) for each in mapping.heads), reverse=True))
+    loadings = [abs(each.loading) for each in mapping.heads if each.loading is not None]
+    if not loadings:
+        return "not measured: the plain path has none"
+    held = np.cumsum(sorted(loadings, reverse=True))
     if not held.any():
         return "no head has any"
     shares = np.array([0.5, SHARE, 0.95])

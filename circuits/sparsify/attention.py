@@ -124,13 +124,21 @@ class _StraightThrough(torch.autograd.Function):
 
 
 def _attention(
-    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, **_: Any
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The library's signature: (batch, head, pos, d_head) in, (batch, pos, head, d_head) and weights out."""
     if key.shape[1] != query.shape[1]:  # grouped keys
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     scores = (query * (query.shape[-1] ** -0.5 if scaling is None else scaling)) @ key.transpose(-1, -2)
+    scores = scores if softcap is None else (scores / softcap).tanh() * softcap
     weights = _RULE.get()(scores if attention_mask is None else scores + attention_mask)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

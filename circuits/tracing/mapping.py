@@ -82,7 +82,7 @@ def _head_effects(
     runs: Runs, singles: Sequence[tuple[float, float]], key: int, query: int
 ) -> tuple[HeadEffect, ...]:
     """What each head does, given its effects in both directions; strongest first."""
-    linear_shares = [0.0] * len(singles)
+    linear_shares: list[float] | list[None] = [None] * len(singles)
     if runs.layout is not None:
         linear_shares = loadings(runs)[:, :, query, key].flatten().tolist()
     weights = [_weights(side.cache, query, key) for side in (runs.clean, runs.counterfactual)]

@@ -47,7 +47,7 @@ class HeadEffect:
     head: Head
     effect: float  # swap: its counterfactual message put into the clean run
     restore: float  # its clean message put back into the counterfactual run
-    loading: float  # the linear share of the same message, patterns and norms frozen
+    loading: float | None  # the linear share, patterns and norms frozen; None where it was not measured
     weight: float  # attention weight of the edge in the clean run (zero if its gate is shut)
     counterfactual_weight: float
 

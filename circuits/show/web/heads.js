@@ -129,7 +129,7 @@ function renderInspector(column, mapping, carriers) {
   fillFacts(inspector.facts, [
     ["Effect", number(told.effect), "its message replaced by the counterfactual's"],
     ["Restore", number(told.restore), "its clean message put back"],
-    ["Loading", number(told.loading), "the linear share, patterns frozen"],
+    ["Loading", told.loading === null ? "not measured" : number(told.loading), "the linear share, patterns frozen"],
     ["Weight", stored || told.weight !== undefined ? `${number(weight)}${counterfactual}` : "–", "attention on this edge, clean → counterfactual"],
   ]);
 }
