@@ -10,7 +10,7 @@ import click
 from click import argument, option
 
 from circuits.cli import options
-from circuits.cli.options import PairOptions, ResultOptions, progress, together
+from circuits.cli.options import ModelOptions, PairOptions, ResultOptions, progress, together
 from circuits.errors import PromptError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def why_command(
     key: str | None,
     query: Any,
     every_key: bool,
-    model: str,
+    model: ModelOptions,
     pair: PairOptions,
     result: ResultOptions,
 ) -> None:
@@ -70,18 +70,17 @@ def _of_prompt(
     key: str | None,
     query: Any,
     every_key: bool,
-    model: str,
+    model: ModelOptions,
     pair: PairOptions,
     note: Any,
 ) -> Any:
     from circuits.engine import prepare
-    from circuits.models.load import load
     from circuits.prompts import Wording, to_prompt, to_question
     from circuits.tracing.why import checked_head, explain
 
     if key is None:
         raise PromptError("name the key that the head reads: --key WORD; or give the folder of a circuit")
-    loaded = load(model)
+    loaded = model.load(note)
     ends = to_prompt(loaded, text).ends(key, -1 if query is None else query)
     told = (pair.counterfactual, pair.swap, ends[:1], pair.answer, pair.foil, pair.metric, pair.seed)
     asked = checked_head(loaded, head)
