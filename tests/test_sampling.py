@@ -110,7 +110,7 @@ def test_a_share_of_the_steps_takes_short_pieces(weights: Weights, tmp_path: Pat
         count, length = rows.shape
         assert SHORT_ROWS[0] <= length <= SHORT_ROWS[1]
         assert count == 2 * (30 // length)
-        assert (rows[:, 0] == weights.tokenizer.bos_token_id).all()
+        assert rows[:, 0].tolist() == [weights.tokenizer.bos_token_id] * len(rows)
     assert torch.equal(corpus.batch(7).tokens, tokens[7])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click import argument, option
 
-from circuits.cli import options
-from circuits.cli.options import ModelOptions, PairOptions, ResultOptions, progress, together
+import circuits.cli.options as options
+from circuits.cli import check_question
+from circuits.cli.options import ModelOptions, ResultOptions, WordingOptions, progress, together
 from circuits.errors import PromptError
+from circuits.links import Progress
 
 if TYPE_CHECKING:
-    pass
+    from circuits.engine import Runs
 
 _ASKED: Final = "PROMPT|DIR|circuit.json"
 _HEAD: Final = "The head, such as L5H1."
@@ -26,7 +29,7 @@ _EVERY: Final = "Take the key and value sides of all keys, not of one."
 @option("--head", required=True, type=options.text, help=_HEAD)
 @together(options.OPTIONAL_KEY, options.QUERY)
 @option("--every-key", is_flag=True, help=_EVERY)
-@together(options.MODEL, options.PAIR, options.RESULT)
+@together(options.MODEL, options.WORDING, options.RESULT)
 def why_command(
     asked: str,
     head: str,
@@ -34,20 +37,22 @@ def why_command(
     query: Any,
     every_key: bool,
     model: ModelOptions,
-    pair: PairOptions,
+    wording: WordingOptions,
     result: ResultOptions,
 ) -> None:
     """Say why a head looks where it looks, and who wrote what it moves."""
     from circuits.heads import Head
     from circuits.show.why import fill_with_why, why_sections
     from circuits.tracing.records import Circuit
-    from circuits.tracing.why import why
+    from circuits.tracing.why import checked_head, explain, why
 
     Head.parse(head)  # a name that is no head is told before anything is loaded
     saved = Path(asked) if _is_saved(asked) else None
     with progress() as note:
         if saved is None:
-            answer = _of_prompt(asked, head, key, query, every_key, model, pair, note)
+            runs, ends = _of_prompt(asked, (key, query), model, wording, note)
+            parsed = checked_head(runs.model, head)
+            answer = explain(runs, parsed, *ends, every_key=every_key, seed=wording.seed, progress=note)
         else:
             how = {"key": key, "query": query, "every_key": every_key, "progress": note}
             answer = why(Circuit.load(saved), head, **how)
@@ -65,24 +70,17 @@ def _is_saved(asked: str) -> bool:
 
 
 def _of_prompt(
-    text: str,
-    head: str,
-    key: str | None,
-    query: Any,
-    every_key: bool,
-    model: ModelOptions,
-    pair: PairOptions,
-    note: Any,
-) -> Any:
+    text: str, named: tuple[str | None, Any], model: ModelOptions, wording: WordingOptions, note: Progress
+) -> tuple[Runs, tuple[int, int]]:
+    """The runs of the question, and the positions of key and query."""
     from circuits.engine import prepare
     from circuits.prompts import Wording, to_prompt, to_question
-    from circuits.tracing.why import checked_head, explain
 
+    key, query = named[0], -1 if named[1] is None else named[1]
     if key is None:
         raise PromptError("name the key that the head reads: --key WORD; or give the folder of a circuit")
+    check_question(model.model, text, wording, ends=(key, query))
     loaded = model.load(note)
-    ends = to_prompt(loaded, text).ends(key, -1 if query is None else query)
-    told = (pair.counterfactual, pair.swap, ends[:1], pair.answer, pair.foil, pair.metric, pair.seed)
-    asked = checked_head(loaded, head)
-    runs = prepare(loaded, [to_question(loaded, text, Wording(*told))])
-    return explain(runs, asked, *ends, every_key=every_key, seed=pair.seed, progress=note)
+    ends = to_prompt(loaded, text).ends(key, query)
+    worded = Wording(noise_at=ends[:1], **asdict(wording))
+    return prepare(loaded, [to_question(loaded, text, worded)]), ends

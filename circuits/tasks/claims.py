@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -47,6 +47,12 @@ class Claim:
         return f"| {self.twin} | {self.what} | {counts} | {self.published} |"
 
 
+def claim(twin: str, what: str, sides: Sequence[float], published: str) -> Claim:
+    """A line from the values of both sides, dense and sparse."""
+    dense, sparse = sides
+    return Claim(twin, what, dense, sparse, published)
+
+
 def held(values: torch.Tensor, share: float) -> int:
     """How many of the largest hold a share of the absolute sum."""
     sums = values.abs().flatten().sort(descending=True).values.cumsum(0)
@@ -58,12 +64,12 @@ def figure_claims(name: str, models: Models, text: str, **asked: Any) -> Iterato
     told = json.loads((FOLDER / name / "circuits.json").read_text())["measured"]
     cost = f"at {told['divergence']:.3f} nats from dense, loss {told['loss'] - told['dense_loss']:+.3f}"
     shares = [mean(map(mean, told[side]["per_head"])) for side in ("dense", "gated")]
-    yield Claim(name, f"share of open edges, {cost}", *shares, "0.3 to 0.4% at equal loss")
+    yield claim(name, f"share of open edges, {cost}", shares, "0.3 to 0.4% at equal loss")
     found = [trace(model, text, **asked).mapping() for model in models]
     carriers = [len(each.carriers(0.8)) for each in found]
-    yield Claim(name, "figure: heads for 80% by effect", *carriers, "40+ → 5")
+    yield claim(name, "figure: heads for 80% by effect", carriers, "40+ → 5")
     loaded = [held(torch.tensor([head.loading for head in each.heads]), 0.8) for each in found]
-    yield Claim(name, "figure: heads for 80% by loading", *loaded, "40+ → 5")
+    yield claim(name, "figure: heads for 80% by loading", loaded, "40+ → 5")
 
 
 def task_claims(name: str, models: Models, task: str | Path, *, count: int) -> Iterator[Claim]:
@@ -74,13 +80,13 @@ def task_claims(name: str, models: Models, task: str | Path, *, count: int) -> I
     heads = [[each.abs().sum((2, 3)) for each in side] for side in edges]
     for kind, values, published in (("heads", heads, "3.4×"), ("edges", edges, "16.1×")):
         counts = [mean(held(each, 0.9) for each in side) for side in values]
-        yield Claim(name, f"{title}: {kind} with 90% of the loading, mean of prompts", *counts, published)
+        yield claim(name, f"{title}: {kind} with 90% of the loading, mean of prompts", counts, published)
     for kind, published in PUBLISHED.items():
         found = [rank(model, side, units=kind, count=count) for model, side in sides]
         counts = [each.count()[0] or each.units for each in found]
         random = " and ".join(f"{each.random_at(n):.2f}" for each, n in zip(found, counts, strict=True))
         told = f"one order (as many random: {random})"
-        yield Claim(name, f"{title}: n90 {kind}, {told}", *counts, published)
+        yield claim(name, f"{title}: n90 {kind}, {told}", counts, published)
         each = [[rank(m, replace(t, items=(i,)), units=kind, count=1) for i in t.items] for m, t in sides]
         counts = [mean(one.count()[0] or one.units for one in side) for side in each]
-        yield Claim(name, f"{title}: n90 {kind}, an order for each pair", *counts, published)
+        yield claim(name, f"{title}: n90 {kind}, an order for each pair", counts, published)

@@ -14,7 +14,7 @@ import torch
 
 from circuits.components import ALL, SIDES, Reader, Side, Wire
 from circuits.engine import Row, Runs
-from circuits.engine.rows import Change
+from circuits.engine.rows import Change, Given
 from circuits.engine.wires import wire_effects
 from circuits.heads import Head
 from circuits.tracing.records import SideEffects
@@ -38,11 +38,9 @@ def side_effects(runs: Runs, heads: Sequence[Head], key: int, query: int) -> tup
         return ()
     wires = [side_wire(side, head, key, query) for head in heads for side in SIDES]
     effects, weights = wire_effects(runs, wires, watch=(key, query))
-    means = effects.mean(1).unflatten(0, (-1, 3)).tolist()
-    looks = weights.mean(1).unflatten(0, (-1, 3))[:, :2].tolist()
+    by_side, looks = (values.mean(1).unflatten(0, (-1, 3)).T.tolist() for values in (effects, weights))
     patterns = pattern_effects(runs, heads, key, query)
-    each = zip(heads, means, looks, patterns, strict=True)
-    return tuple(SideEffects(head, *sides, pattern, *weight) for head, sides, weight, pattern in each)
+    return tuple(map(SideEffects, heads, *by_side, patterns, *looks[:2]))
 
 
 @torch.inference_mode()
@@ -55,5 +53,5 @@ def pattern_effects(runs: Runs, heads: Sequence[Head], key: int, query: int) -> 
         before, after = weight
         values.append(clean.z[:, query, head.index] + (after - before) * clean.value[:, head.index, key])
         rows.append(Row((Change(head.layer, query, "head", head.index, given=number),)))
-    given = {"head": torch.stack(values, 1)}
+    given: Given = {"head": torch.stack(values, 1)}
     return runs.effects(rows, given=given).double().mean(1).tolist()
