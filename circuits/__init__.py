@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from circuits.prompts import Pair, Prompt, to_pair, to_prompt
     from circuits.sweeps.results import Sweep, open_sweep
     from circuits.sweeps.sweep import sweep
+    from circuits.tasks.eap import EapGraph, from_eap
     from circuits.tasks.compare import Comparison, TaskComparison, compare
     from circuits.tasks.patterns import PanelFigures, Pattern, classify, measure_panel
     from circuits.tasks.rank import rank
@@ -52,6 +53,7 @@ _HOMES = {
     "sweeps.results": ("Sweep", "open_sweep"),
     "sweeps.sweep": ("sweep",),
     "tasks.compare": ("Comparison", "TaskComparison", "compare"),
+    "tasks.eap": ("EapGraph", "from_eap"),
     "tasks.patterns": ("PanelFigures", "Pattern", "classify", "measure_panel"),
     "tasks.rank": ("rank",),
     "tasks.ranking": ("Ranking",),

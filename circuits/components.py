@@ -38,6 +38,13 @@ class Component:
             return self.kind
         return f"M{self.layer}" if self.kind == "mlp" else f"L{self.layer}H{self.index}"
 
+    @property
+    def eap(self) -> str:
+        """Its name in EAP and MIB: `input`, `a4.h4`, `m3`."""
+        if self.kind in ("embed", "all"):
+            return "input" if self.kind == "embed" else "all"
+        return f"m{self.layer}" if self.kind == "mlp" else f"a{self.layer}.h{self.index}"
+
     @classmethod
     def of(cls, head: Head) -> Component:
         return cls(head.layer, "head", head.index)
@@ -86,6 +93,13 @@ class Reader:
         if self.kind == "logits":
             return "logits"
         return f"M{self.layer}" if self.kind == "mlp" else f"L{self.layer}H{self.index}.{self.kind}"
+
+    @property
+    def eap(self) -> str:
+        """Its name in EAP and MIB: `a5.h1<q>`, `m3`, `logits`."""
+        if self.component is None:
+            return "logits"
+        return self.component.eap + (f"<{self.kind[0]}>" if self.kind in SIDES else "")
 
     @property
     def component(self) -> Component | None:
@@ -149,6 +163,11 @@ class Wire:
             owner, _, side = reader.rpartition(".")
             reader = f"{owner}.{side}" if at is None else f"{owner}@{at}.{side}"
         return f"{self.writer}{written}→{reader}"
+
+    @property
+    def eap(self) -> str:
+        """Its name in EAP and MIB, which know no positions: `a9.h9->a10.h0<q>`."""
+        return f"{self.writer.eap}->{self.reader.eap}"
 
     @classmethod
     def parse(cls, name: str | Wire, *, layers: int) -> Wire:

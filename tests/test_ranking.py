@@ -338,7 +338,7 @@ def test_a_ranking_that_was_changed_by_hand_is_refused_in_one_line(
 
 def test_a_call_that_means_nothing_is_refused(sparse: Model, sparse_heads: Ranking) -> None:
     units: Any = "neurons"
-    with pytest.raises(PromptError, match="units are heads or edges"):
+    with pytest.raises(PromptError, match="units are heads, edges, wires"):
         rank(sparse, "opposites", units=units)
     with pytest.raises(PromptError, match="has no pairs"):
         rank(sparse, Task("none", ()))

@@ -266,6 +266,8 @@ def test_a_neuronpedia_graph_keeps_the_schema_and_its_viewers_traps(measured: Ci
     assert all(
         node["node_id"].startswith("E_") for node in stored["nodes"] if node["feature_type"] == "embedding"
     )
+    ends = [(link["source"], link["target"]) for link in stored["links"]]
+    assert len(ends) == len(set(ends))
     for link in stored["links"]:
         assert {link["source"], link["target"]} <= set(ids)
         assert isinstance(link["weight"], float)

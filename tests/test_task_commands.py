@@ -276,7 +276,7 @@ def test_rank_takes_edges_and_the_way_of_the_mlps(room: Path) -> None:
         "ranked"
     ][0]["unit"]
     text = done("rank", room / "words.jsonl", "--model", room / "dense", "-n", 2, "--units", "edges")
-    assert values["pairs"] == 2 and "Edges kept, in ranked order" in text
+    assert values["pairs"] == 2 and "Attention edges kept, in ranked order" in text
 
 
 # Two models
@@ -307,7 +307,7 @@ def test_compare_refuses_what_does_not_go_together(room: Path) -> None:
             PromptError, match="two circuits with no more than a share=…, or two models on a task=…"
         ):
             compare_any(first, second, **options)
-    with pytest.raises(PromptError, match="at least one kind of unit: heads or edges"):
+    with pytest.raises(PromptError, match="at least one kind of unit: heads or edges or wires"):
         compare(model, model, task="opposites", units=())
 
 
@@ -318,7 +318,7 @@ def test_a_comparison_tells_counts_ratio_overlap_and_patterns(found: TaskCompari
     assert found.overlap == tuple(head for head in heads_of(first) if head in heads_of(second))
     text = plain(task_comparison_sections([found]))
     for share in ("n80", "n90", "n95"):
-        assert re.findall(rf"^(heads|edges) +{share} ", text, re.MULTILINE) == ["heads", "edges"]
+        assert re.findall(rf"^(\w+ ?\w+) +{share} ", text, re.MULTILINE) == ["heads", "attention edges"]
     assert (
         f"{len(found.overlap)} of {len({*heads_of(first), *heads_of(second)})} in either are in both" in text
     )
@@ -358,9 +358,9 @@ def test_one_table_has_a_row_for_each_task_and_kind_of_unit(found: TaskCompariso
     table = text.split("\n\n")[0].split("\n")[3:]
     assert [line.split()[:2] for line in table] == [
         ["words", "heads"],
-        ["words", "edges"],
+        ["words", "attention"],
         ["other", "heads"],
-        ["other", "edges"],
+        ["other", "attention"],
     ]
     for line, (first, second) in zip(table, found.rankings * 2, strict=True):
         counts = [ranking.count(0.9) for ranking in (first, second)]

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
 _MODELS: Final = "Two models or more, such as mini,planted-sparse."
 _FORMATS: Final = "Which files to draw, by default all: svg, png, pdf, html, dot."
+_WHY: Final = "Answers that `circuits why -o` wrote, for neuronpedia; repeatable."
 _SHARE: Final = "The share that the carriers must reach, by default the one that was measured."
 
 
@@ -277,20 +278,22 @@ def render(path: Path, formats: Any, share: Any, output: Path | None, as_json: b
 
 
 @main.command()
-@options.SAVED
+@options.EXPORTED
 @option("--to", required=True, metavar="FORMAT", help="node-link, graphml, neuronpedia or eap.")
 @option("-o", "output", type=options.path, metavar="FILE", help="Where to, by default the standard output.")
+@option("--why", "answers", type=options.path, multiple=True, metavar="FILE", help=_WHY)
 @options.JSON
-def export(path: Path, to: str, output: Path | None, as_json: bool) -> None:
-    """Write a saved circuit in the format of another tool."""
+def export(path: Path, to: str, output: Path | None, answers: tuple[Path, ...], as_json: bool) -> None:
+    """Write a saved circuit, or a ranking of wires, in the format of another tool."""
     from circuits.show import export as exports
     from circuits.show.figure import put
-    from circuits.tracing.records import Circuit
+    from circuits.tracing.why_record import Why
 
-    text = exports.export(Circuit.load(path), to)
+    why = [Why.load(answer) for answer in answers]
+    text, name = exports.export(exports.load_saved(path), to, why=why), exports.saved_name(path)
     if output is None:
         return say_json({"format": to, "text": text}) if as_json else click.echo(text.encode(), nl=False)
-    file = output / f"circuit{exports.EXPORTS[to][0]}" if output.is_dir() else output
+    file = output / f"{name}{exports.EXPORTS[to][0]}" if output.is_dir() else output
     written = write_folder(file.parent, lambda aside: put(aside / file.name, text))
     return options.say_files(written, as_json=as_json)
 

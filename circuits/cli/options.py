@@ -169,6 +169,7 @@ class TaskOptions:
     count: int | None
     units: str
     mlps: Any
+    most: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,7 @@ COUNT: Final = click.IntRange(min=1)
 SHARE_RANGE: Final = click.FloatRange(0, 1, min_open=True)
 PROMPT: Final = click.argument("prompt", type=prompt)
 SAVED: Final = click.argument("path", type=path, metavar="DIR|circuit.json")
+EXPORTED: Final = click.argument("path", type=path, metavar="DIR|circuit.json|ranking.json")
 JSON: Final = option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
 _MODEL: Final = "A name of `circuits models`, a path or a hub id."
 _DTYPE: Final = "float32, float16, bfloat16 or float64; by default float32, whatever is stored."
@@ -245,18 +247,22 @@ SPANS: Final = together(
     option("--group", type=text, multiple=True, callback=to_groups, metavar="NAME=4,6", help=_GROUP),
     option("--own", type=text, multiple=True, callback=to_pairs, metavar="NAME=TEXT", help=_OWN),
 )
-_PAIRS: Final = "Pairs to measure: by default 64 for heads, 16 for edges."
+_PAIRS: Final = "Pairs to measure: by default 64 for heads, 16 for edges and wires."
 PAIRS: Final = option("-n", "count", type=COUNT, help=_PAIRS)
 _MLPS: Final = "MLPs see what is kept, write as in the clean run, or as in the counterfactual."
 _WAYS: Final = click.Choice(["computed", "held", "swapped"])
 MLPS: Final = option("--mlps", type=_WAYS, default="computed", help=_MLPS)
 _TASKS: Final = "Tasks to rank, instead of a prompt; repeatable."
-_UNITS: Final = click.Choice(["heads", "edges", "both"])
+_UNITS: Final = click.Choice(["heads", "edges", "wires", "both"])
+_CUT: Final = "What a task is cut into; wires are component edges, both are heads and (attention) edges."
+_MOST: Final = "Wires that are measured exactly, by default the 4,000 that an estimate puts in front."
+MOST: Final = option("--most", type=COUNT, help=_MOST)
 ON_TASKS: Final = together(
     option("--task", "--tasks", "tasks", type=names, multiple=True, metavar="NAME,NAME", help=_TASKS),
     PAIRS,
-    option("--units", type=_UNITS, default="both", help="What a task is cut into."),
+    option("--units", type=_UNITS, default="both", help=_CUT),
     MLPS,
+    MOST,
     task=TaskOptions,
 )
 _STRICT: Final = "Exit with code 1 if the question is not clear."

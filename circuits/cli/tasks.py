@@ -41,20 +41,26 @@ if TYPE_CHECKING:
 _WITH_PROMPTS: Final = {"prompt", "key", "query", "open_page"} | {field.name for field in fields(PairOptions)}
 _WITH_TASKS: Final = {field.name for field in fields(TaskOptions)}
 _FILES: Final = "Write the ranking, its curve and its grid of heads here."
-_UNITS: Final = click.Choice(["heads", "edges"])
+_UNITS: Final = click.Choice(["heads", "edges", "wires"])
+_RANKED: Final = "What is ranked: heads, (attention) edges, or wires: component edges, as EAP and MIB have them."
+_ORDER: Final = "Take the order of wires from a circuit of EAP-IG or MIB, and evaluate that."
 
 
 @click.command("rank")
 @click.argument("task", type=options.task)
 @together(options.MODEL, options.PAIRS)
-@click.option("--units", type=_UNITS, default="heads", help="What is ranked.")
+@click.option("--units", type=_UNITS, default="heads", help=_RANKED)
 @options.MLPS
+@options.MOST
+@click.option("--order", type=options.path, metavar="FILE", help=_ORDER)
 @click.option("--seed", type=int, default=0, help="For the pairs, resamples and random orders.")
 @together(options.output(_FILES), options.JSON, result=ResultOptions)
 def rank_command(
-    task: str, model: ModelOptions, count: int | None, units: Any, mlps: Any, seed: int, result: ResultOptions
+    task: str, model: ModelOptions, count: int | None, seed: int, result: ResultOptions, **protocol: Any
 ) -> None:
     """Rank the heads or edges of a task; say how many it takes."""
+    if protocol["order"] is not None:
+        protocol["units"] = "wires"
     from circuits.show.task_tables import ranking_sections, ranking_values
     from circuits.tasks.patterns import measure_panel
     from circuits.tasks.rank import rank
@@ -63,7 +69,7 @@ def rank_command(
     with progress() as note:
         loaded = model.load(note)
         pairs = to_task(loaded, task, count=count or PAIRS, seed=seed, progress=note)
-        ranking = rank(loaded, pairs, units=units, mlps=mlps, count=count, seed=seed, progress=note)
+        ranking = rank(loaded, pairs, count=count, seed=seed, progress=note, **protocol)
         panel = measure_panel(loaded, pairs)
     values = ranking_values(ranking, panel)
     fill = partial(_fill_with_ranking, values=values, ranking=ranking, model=loaded, task=pairs)
@@ -79,14 +85,13 @@ def compare_tasks(
     task is left out with a warning, unless it is the only one.
     """
     from circuits.show.task_tables import task_comparison_sections, task_comparison_values
-    from circuits.tasks.compare import compare, to_same_task
-    from circuits.tasks.ranking import UNITS
+    from circuits.tasks.compare import BOTH, compare, to_same_task
 
     names = list(dict.fromkeys(options.task(name) for listed in task.tasks for name in listed))
     if len(models) != 2 or not names:
         wrong = f"--task compares two models, not {len(models)}, on at least one task"
         raise PromptError(f"{wrong}; name them as --models mini,mini-sparse --task opposites")
-    kinds: Any = UNITS if task.units == "both" else (task.units,)
+    kinds: Any = BOTH if task.units == "both" else (task.units,)
     drawn, missing = [], []
     with progress() as note:
         both = models[0].load(note), models[1].load(note)
@@ -98,6 +103,7 @@ def compare_tasks(
         if not drawn:
             raise missing[0]
         protocol: Any = {"units": kinds, "mlps": task.mlps, "count": task.count, "seed": seed}
+        protocol["most"] = task.most
         comparisons = [compare(*both, task=each, progress=note, **protocol) for each in drawn]
     for error in missing:
         click.echo(f"Warning: left out: {error}", err=True)

@@ -13,7 +13,7 @@ engine asks which architecture it carries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,9 +75,9 @@ class Block:
     d_head: int
     norm1: Norm
     norm2: Norm
-    q: Callable[[Stream], torch.Tensor]
-    k: Callable[[Stream], torch.Tensor]
-    v: Callable[[Stream], torch.Tensor]
+    q: Any  # linear layers
+    k: Any
+    v: Any
     qkv: Callable[[Stream], torch.Tensor]  # queries, keys and values beside each other
     o: Any  # a linear layer: heads' outputs, beside each other, to the stream
     mlp: Callable[[Stream], Stream]
@@ -116,16 +116,36 @@ class Block:
         heads = projected.unflatten(-1, (-1, self.d_head))
         return self.spread(heads) if side == "value" else self._turned(heads, side, rotation)
 
+    def own_side(
+        self,
+        streams: Float[torch.Tensor, "*batch head pos d_model"],
+        side: Side,
+        heads: Sequence[int],
+        rotation: Rotation | None,
+    ) -> Heads:
+        """One of the three for some heads, each from a stream of its own."""
+        layer = {"query": self.q, "key": self.k, "value": self.v}[side]
+        matrix = layer.weight.T if _is_conv1d(layer) else layer.weight  # (group·d_head, d_model)
+        group = [head * matrix.shape[0] // (self.heads * self.d_head) for head in heads]
+        own = matrix.unflatten(0, (-1, self.d_head))[group]  # (head, d_head, d_model)
+        projected = torch.einsum("...htm,hdm->...thd", self.norm1(streams), own)
+        if layer.bias is not None:
+            projected = projected + layer.bias.unflatten(0, (-1, self.d_head))[group]
+        return projected if side == "value" else self._at_positions(projected, side, rotation)
+
     def spread(self, groups: Groups) -> Heads:
         """Grouped keys or values, one for every head that reads them."""
         size = self.heads // groups.shape[-2]
         return groups if size == 1 else groups.repeat_interleave(size, -2)
 
     def _turned(self, groups: Groups, side: Side, rotation: Rotation | None) -> Heads:
+        return self.spread(self._at_positions(groups, side, rotation))
+
+    def _at_positions(self, groups: Groups, side: Side, rotation: Rotation | None) -> Groups:
+        """Queries or keys, normed and rotated where the model does it."""
         norm = self.query_norm if side == "query" else self.key_norm
         groups = groups if norm is None else norm(groups)
-        groups = groups if rotation is None else rotated(groups, rotation, adjacent=self.adjacent)
-        return self.spread(groups)
+        return groups if rotation is None else rotated(groups, rotation, adjacent=self.adjacent)
 
     # Attention
 
@@ -133,7 +153,7 @@ class Block:
         """From q·k, which is overwritten, to what the softmax sees."""
         scores = products.mul_(self.scale)
         if self.cap is not None:
-            scores = scores.div_(self.cap).tanh_().mul_(self.cap)
+            scores = scores.div_(self.cap).tanh_().mul(self.cap)  # a gradient needs what tanh gave
         return scores.masked_fill_(hidden, -torch.inf)
 
     def attend(self, scores: Scores) -> Scores:

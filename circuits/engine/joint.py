@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -40,7 +40,7 @@ def joint_effects(
 ) -> WireEffects:
     """The effect of each set of wires on every pair, all of a set in one run."""
     tops = _tops(runs, rows, direction, kept=False, progress=progress)
-    return _read(runs, tops, direction)
+    return read_tops(runs, tops, direction)
 
 
 @torch.inference_mode()
@@ -48,7 +48,7 @@ def kept_effects(
     runs: Runs, rows: Sequence[Sequence[Wire]], *, progress: Progress = lambda done, total: None
 ) -> WireEffects:
     """How much of the gap each set of wires explains on every pair: all other wires are swapped together."""
-    return 1 - _read(runs, _tops(runs, rows, "swap", kept=True, progress=progress), "swap")
+    return 1 - read_tops(runs, _tops(runs, rows, "swap", kept=True, progress=progress), "swap")
 
 
 def _tops(
@@ -66,7 +66,7 @@ def _tops(
     return tops
 
 
-def _read(runs: Runs, tops: Sequence[Whole], direction: Direction) -> WireEffects:
+def read_tops(runs: Runs, tops: Sequence[Whole], direction: Direction) -> WireEffects:
     """The metric's change when these streams stand above the last block at the last position."""
     if not tops:
         return torch.zeros(0, len(runs.pairs), dtype=torch.float64)
@@ -174,28 +174,38 @@ class JointRun:
     shared: Shared
     masks: Masks
     kept: bool
-    current: list[torch.Tensor] = field(default_factory=list)  # (input, pos, d_model), in the writers' order
 
     def top(self) -> Whole:
         """The stream above the last block."""
         sweep = self.shared.sweep
         self.parts, self.heads = sweep.parts, sweep.runs.model.n_heads
         stream = sweep.base.layers[0].pre
-        self.current = [stream]
+        inputs, length, width = stream.shape
+        # What every writer so far would change if it were seen as in the other run (kept: as in this one).
+        self.changes = stream.new_empty(inputs, len(self.shared.writers), length, width)
+        self.written = 0
+        self._note(stream[:, None])
         layers = sweep.runs.model.n_layers
         for layer in range(layers):
             z = self._kept_heads(layer) if self.kept else self._live_heads(layer, stream)
-            written = self.parts.head_writes(layer, z)  # (input, pos, head, d_model)
+            written = self.parts.head_writes(layer, z).transpose(1, 2)  # (input, head, pos, d_model)
             after = stream + self.parts.write(layer, z)
             if self.parts.parallel:
                 mlp = self._mlp(layer, stream)
-                self.current += list(written.unbind(-2))
+                self._note(written)
             else:
-                self.current += list(written.unbind(-2))
+                self._note(written)
                 mlp = self._mlp(layer, after)
-            self.current.append(mlp)
+            self._note(mlp[:, None])
             stream = after + mlp
         return self._seen(Reader(layers, "logits"), stream)
+
+    def _note(self, outputs: Outputs) -> None:
+        """Keep what the next writers change. Above the last block only where the metric is read is real."""
+        end = self.written + outputs.shape[1]
+        change = self.shared.new[:, self.written : end] - outputs
+        self.changes[:, self.written : end] = (-change if self.kept else change).nan_to_num_(0.0)
+        self.written = end
 
     def _seen(self, reader: Reader, live: Whole) -> Whole:
         """What a reader that is no head sees."""
@@ -208,17 +218,12 @@ class JointRun:
     ) -> Float[torch.Tensor, "input reader pos d_model"]:
         """What its wires change in a reader's stream: swapped writers become the other run's, kept ones this
         run's."""
-        count = len(self.current)
-        used = masks[:, :count].any(0).any(1).nonzero().flatten()
-        now = torch.stack([self.current[index] for index in used.tolist()], 1) if len(used) else None
-        if now is None:
-            inputs, length, width = self.current[0].shape
-            return self.current[0].new_zeros(inputs, len(masks), length, width)
-        change = self.shared.new[:, used] - now
-        change = (-change if self.kept else change).nan_to_num(
-            0.0
-        )  # above the last block only one position is real
-        return torch.einsum("ewt,iwtd->ietd", masks[:, used].to(change.dtype), change)
+        masks = masks[:, : self.written]
+        used = masks.any(0).any(1).nonzero().flatten()
+        masks, changes = masks[:, used].to(self.changes), self.changes[:, used]
+        if bool((masks == masks[..., :1]).all()):  # the same at all positions: one product, and a faster one
+            return torch.einsum("ew,iwtd->ietd", masks[..., 0], changes)
+        return torch.einsum("ewt,iwtd->ietd", masks, changes)
 
     def _sides(
         self, layer: int, default: Whole, query: int | None
@@ -226,15 +231,14 @@ class JointRun:
         """For each side the heads that have wires there, and what they make of what they see,
         (input, pos, head, d_head)."""
         sides: dict[Side, tuple[list[int], torch.Tensor]] = {}
-        for number, side in enumerate(SIDES):
+        for side in SIDES:
             wired = self.masks.of_side(layer, side, query)
             if not wired:
                 continue
             heads = sorted(wired)
             seen = default[:, None] + self._difference(torch.stack([wired[head] for head in heads]))
-            projected = self.parts.project(layer, seen, self.shared.positions)[number]
-            own = torch.stack([projected[:, index, :, head] for index, head in enumerate(heads)], 2)
-            sides[side] = heads, own
+            positions = self.shared.positions
+            sides[side] = heads, self.parts.own_side(layer, side, seen, positions=positions, heads=heads)
         return sides
 
     def _attended(

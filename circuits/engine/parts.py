@@ -14,6 +14,7 @@ import torch
 from einops import rearrange, repeat
 from jaxtyping import Float, Int
 
+from circuits.components import SIDES, Side
 from circuits.engine.block import Heads, Hidden, Rotation, Stream
 from circuits.engine.layout import Layout
 from circuits.errors import ModelError
@@ -25,6 +26,7 @@ QueryHeads = Float[torch.Tensor, "*#batch query head d_head"]
 KeyHeads = Float[torch.Tensor, "*#batch key head d_head"]
 Patterns = Float[torch.Tensor, "*#batch head query key"]
 HeadWrites = Float[torch.Tensor, "*batch pos head d_model"]
+OwnStreams = Float[torch.Tensor, "*batch head pos d_model"]
 
 
 @runtime_checkable
@@ -38,6 +40,12 @@ class Parts(Protocol):
 
     def project(self, layer: int, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
         """Queries, keys and values of all heads from a stream at these positions."""
+        ...
+
+    def own_side(
+        self, layer: int, side: Side, streams: OwnStreams, *, positions: Positions, heads: Sequence[int]
+    ) -> Heads:
+        """Queries, keys or values of some heads, each from a stream of its own."""
         ...
 
     def attend(
@@ -83,6 +91,12 @@ class FastParts:
         block, rotation = self.layout.blocks[layer], self.rotations[layer]
         return block.split(block.project(stream), None if rotation is None else rotation[:, positions])
 
+    def own_side(
+        self, layer: int, side: Side, streams: OwnStreams, *, positions: Positions, heads: Sequence[int]
+    ) -> Heads:
+        block, rotation = self.layout.blocks[layer], self.rotations[layer]
+        return block.own_side(streams, side, heads, None if rotation is None else rotation[:, positions])
+
     def attend(
         self,
         layer: int,
@@ -127,6 +141,12 @@ class PlainParts:
         q, k, v = (side[:, positions].unflatten(0, batch) for side in sides)
         group = self.model.n_heads // k.shape[-2]
         return q, k.repeat_interleave(group, -2), v.repeat_interleave(group, -2)
+
+    def own_side(
+        self, layer: int, side: Side, streams: OwnStreams, *, positions: Positions, heads: Sequence[int]
+    ) -> Heads:
+        projected = self.project(layer, streams, positions)[SIDES.index(side)]
+        return torch.stack([projected[..., n, :, head, :] for n, head in enumerate(heads)], -2)
 
     def attend(
         self,

@@ -21,7 +21,7 @@ from circuits.show.scene import spell
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from circuits.tasks.ranking import Curve, Ranking
+    from circuits.tasks.ranking import COUNTED, Curve, Ranking, Units
 
 MARKED: Final = 0.9  # the share whose count is marked
 _COLOURS: Final = (BLUE, shade(-0.7, EFFECT))  # dark blue and orange: apart in lightness as well as in hue
@@ -60,7 +60,7 @@ def keep_curves(
 def count_words(ranking: Ranking, share: float = MARKED) -> str:
     """`61 heads for 90% (58–66)`: how many it takes, with the bootstrap band; an end not reached is open."""
     count, low, high = ranking.count(share)
-    units = ranking.protocol.units
+    units = COUNTED[ranking.protocol.units]
     if count is None:
         return f"{share:.0%} not reached with all {ranking.keep.sizes[-1]:,} {units}"
     band = f"{'?' if low is None else f'{low:,}'}–{'never' if high is None else f'{high:,}'}"
@@ -94,7 +94,7 @@ def _own_axes(rankings: Sequence[Ranking]) -> Axes:
 
 def _set_scale(ax: Axes, rankings: Sequence[Ranking]) -> None:
     most = max(ranking.keep.sizes[-1] for ranking in rankings)
-    if rankings[0].protocol.units == "edges":
+    if rankings[0].protocol.units != "heads":
         ax.set_xscale("log")
         ax.set_xlim(0.8, most * 1.25)
     else:
@@ -118,7 +118,7 @@ def _points(curve: Curve, ranking: Ranking) -> tuple[np.ndarray, ...]:
     """Sizes, means, lower and upper ends; on a logarithmic axis, which has no 0, the sizes start at 1."""
     parts = (curve.sizes, curve.explained, curve.low, curve.high)
     sizes, *values = (np.array(part, dtype=float) for part in parts)
-    if ranking.protocol.units != "edges":
+    if ranking.protocol.units == "heads":
         return sizes, *values
     shown = np.union1d([1.0], sizes[sizes > 0])
     return shown, *(np.interp(shown, sizes, part) for part in values)
@@ -171,7 +171,7 @@ def _draw_legend(ax: Axes, rankings: Sequence[Ranking], names: Sequence[str], sh
     )
 
 
-def _label_axes(ax: Axes, units: str, share: float) -> None:
+def _label_axes(ax: Axes, units: Units, share: float) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, PercentFormatter
 
     ax.spines[["top", "right"]].set_visible(False)
@@ -184,5 +184,5 @@ def _label_axes(ax: Axes, units: str, share: float) -> None:
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
-    scale = " (log scale)" if units == "edges" else ""
-    ax.set(xlabel=f"{units} kept, in ranked order{scale}", ylabel="explained effect")
+    scale = "" if units == "heads" else " (log scale)"
+    ax.set(xlabel=f"{COUNTED[units]} kept, in ranked order{scale}", ylabel="explained effect")

@@ -1,29 +1,37 @@
-"""Circuits in the formats of neighbouring tools: networkx's JSON, GraphML, Neuronpedia, EAP-IG."""
+"""Circuits and rankings of component edges in the formats of neighbouring tools: networkx's JSON, GraphML,
+Neuronpedia, EAP-IG and MIB.
+
+A ranking of component edges is a graph of components: in the EAP format all its edges with their scores, those
+that explain 90% marked as in the graph; elsewhere these alone. `tasks.eap.from_eap` reads that format back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
 
 import networkx as nx
 
+from circuits.components import Component, Reader, Wire, component_edges, components
 from circuits.errors import FileError, escaped
 from circuits.files import to_json
-from circuits.heads import Head
+from circuits.show.neuronpedia import to_neuronpedia
 from circuits.show.scene import to_graph
+from circuits.tasks.ranking import EXPLAINED, ComponentEdge, Ranking, Shape
 from circuits.tracing.records import Circuit
+from circuits.tracing.why_record import Why
 
-_QK_PARTS: Final = ("pair_wise_contributors", "top_q_marginal_contributors", "top_k_marginal_contributors")
 
 
-def to_node_link(circuit: Circuit) -> str:
+def to_node_link(found: Circuit | Ranking) -> str:
     """networkx's own JSON: read it with `networkx.node_link_graph`."""
-    return to_json(nx.node_link_data(to_graph(circuit), edges="links"))
+    return to_json(nx.node_link_data(_graph(found), edges="links"))
 
 
-def to_graphml(circuit: Circuit) -> str:
+def to_graphml(found: Circuit | Ranking) -> str:
     """GraphML for Gephi, yEd and Cytoscape; lists become text, because it has scalars only."""
-    graph = to_graph(circuit)
+    graph = _graph(found)
     nodes, edges = graph.nodes.values(), (edge for *_, edge in graph.edges(data=True))
     for attributes in (graph.graph, *nodes, *edges):
         for name, value in attributes.items():
@@ -34,64 +42,86 @@ def to_graphml(circuit: Circuit) -> str:
     return "\n".join(nx.generate_graphml(graph))
 
 
-def to_eap(circuit: Circuit) -> str:
-    """EAP-IG / MIB circuit JSON: a head `a9.h9` writes to `logits`, with its largest effect as the score."""
+def _graph(found: Circuit | Ranking) -> nx.MultiDiGraph:
+    return to_graph(found) if isinstance(found, Circuit) else component_graph(found)
+
+
+def component_graph(ranking: Ranking, share: float = EXPLAINED) -> nx.MultiDiGraph:
+    """The component edges that explain a share: components as nodes, an edge for each wire, keyed by the side
+    that reads it."""
+    shape = _shape_of(ranking)
+    graph = nx.MultiDiGraph(task=ranking.task, model=ranking.model, share=share, layers=shape.layers)
+    chosen = set(ranking.needed(share))
+    for each in ranking.ranked:
+        if each.unit not in chosen:
+            continue
+        wire = Wire.parse(str(each.unit), layers=shape.layers)
+        ends = str(wire.writer), str(wire.reader.component or "logits")
+        for name, layer, kind in (
+            (ends[0], wire.writer.layer, wire.writer.kind),
+            (ends[1], wire.reader.layer, getattr(wire.reader.component, "kind", "logits")),
+        ):
+            graph.add_node(name, layer=layer, kind=kind)
+        measured = {"effect": each.effect, "low": each.low, "high": each.high, "exact": each.exact}
+        graph.add_edge(*ends, key=wire.reader.kind, side=wire.reader.kind, **measured)
+    return graph
+
+
+def _shape_of(ranking: Ranking) -> Shape:
+    if ranking.shape is None:
+        raise FileError("only a ranking of component edges is a graph; rank the task with units='wires'")
+    return ranking.shape
+
+
+def to_eap(found: Circuit | Ranking) -> str:
+    """EAP-IG / MIB circuit JSON. Of a ranking of component edges: every edge `a9.h9->a10.h0<q>`, its effect
+    (or, where `exact` is false, its estimate) as the score, those for 90% in the graph. Of a circuit, which
+    has no wires: its heads as edges to the logits, each with its largest effect."""
+    return _eap_of_ranking(found) if isinstance(found, Ranking) else _eap_of_circuit(found)
+
+
+def _eap_of_ranking(ranking: Ranking) -> str:
+    shape, chosen = _shape_of(ranking), set(ranking.needed())
+    ranked = {each.unit: each for each in ranking.ranked}
+    edges, used = {}, {"input", "logits"}
+    for wire in component_edges(layers=shape.layers, heads=shape.heads, parallel=shape.parallel):
+        each = ranked.get(unit := ComponentEdge.of(wire))
+        inside = unit in chosen
+        score, exact = (0.0, True) if each is None else (each.effect, each.exact)
+        edges[wire.eap] = {"score": score, "in_graph": inside, "exact": exact}
+        used |= {wire.writer.eap, _owner(wire.reader)} if inside else set()
+    every = [component.eap for component in components(layers=shape.layers, heads=shape.heads)]
+    nodes = {name: {"in_graph": name in used} for name in (*every, "logits")}
+    return to_json({"cfg": _eap_config(shape), "nodes": nodes, "edges": edges})
+
+
+def _owner(reader: Reader) -> str:
+    return "logits" if reader.component is None else reader.component.eap
+
+
+def _eap_config(shape: Shape) -> dict[str, int | bool]:
+    sizes = {"n_layers": shape.layers, "n_heads": shape.heads}
+    return sizes | {"parallel_attn_mlp": shape.parallel, "d_model": shape.width}
+
+
+def _eap_of_circuit(circuit: Circuit) -> str:
     source, mappings = circuit.source, circuit.mappings
     strongest: dict[str, float] = {}
     for effect in (effect for mapping in mappings for effect in mapping.heads):
-        name = _eap_name(effect.head)
+        name = Component.of(effect.head).eap
         strongest[name] = max(strongest.get(name, 0.0), effect.effect, key=abs)
-    kept = {_eap_name(head) for mapping in mappings for head in mapping.carriers(circuit.share)}
-    names = [_eap_name(Head(layer, head)) for layer in range(source.layers) for head in range(source.heads)]
+    kept = {Component.of(head).eap for mapping in mappings for head in mapping.carriers(circuit.share)}
+    names = [f"a{layer}.h{head}" for layer in range(source.layers) for head in range(source.heads)]
     mlps = [f"m{layer}" for layer in range(source.layers)]
     nodes = {"input": True} | {name: name in kept for name in names} | dict.fromkeys([*mlps, "logits"], True)
     scores = {name: {"score": strongest.get(name, 0.0), "in_graph": name in kept} for name in names}
     edges = {f"{name}->logits": score for name, score in scores.items()}
-    config: dict[str, int | bool] = {"n_layers": source.layers, "n_heads": source.heads}
-    config |= {"parallel_attn_mlp": source.parallel, "d_model": source.width}
+    config = _eap_config(Shape(source.layers, source.heads, source.width, source.parallel))
     marked = {name: {"in_graph": in_graph} for name, in_graph in nodes.items()}
     return to_json({"cfg": config, "nodes": marked, "edges": edges})
 
 
-def _eap_name(head: Head) -> str:
-    return f"a{head.layer}.h{head.index}"
-
-
-def to_neuronpedia(circuit: Circuit) -> str:
-    """A Neuronpedia graph: embeddings, the carriers with their key→query pairs, and the predicted token."""
-    prompt, layer, last = circuit.prompt, circuit.source.layers + 1, len(circuit.prompt) - 1
-    embedded = [f"E_{token}_{position}" for position, token in enumerate(prompt.tokens)]
-    each = enumerate(zip(embedded, prompt.words, strict=True))
-    nodes = {name: _np_node(name, "E", position, "embedding", word) for position, (name, word) in each}
-    logit, probability = f"{layer}_{circuit.metric.answer}_{last}", circuit.output.probability
-    links = []
-    for mapping in circuit.mappings:
-        for head in mapping.carriers(circuit.share):
-            effect, name = mapping.effect_of(head).effect, f"{head.layer + 1}_{head.index}_{mapping.query}"
-            # Layers count from 1, as the viewer needs; `unknown` keeps it from fetching details.
-            node = _np_node(name, str(head.layer + 1), mapping.query, "unknown", str(head))
-            pairs = nodes.setdefault(name, node | {"qk_tracing_results": {part: [] for part in _QK_PARTS}})
-            pair = [embedded[mapping.query], embedded[mapping.key], effect]
-            pairs["qk_tracing_results"]["pair_wise_contributors"].append(pair)
-            links.append({"source": embedded[mapping.key], "target": name, "weight": effect})
-            links.append({"source": name, "target": logit, "weight": effect})
-    text = f'Output "{circuit.metric.answer_text}" (p={probability:.3f})'
-    answer = _np_node(logit, str(layer), last, "logit", text)
-    nodes[logit] = answer | {"is_target_logit": True, "token_prob": probability}
-    name = f"{circuit.source.name}-{prompt.text}".lower()
-    slug = "".join(letter if letter.isalnum() else "-" for letter in name)[:60].strip("-") or "circuit"
-    metadata = {"slug": slug, "scan": circuit.source.name}
-    metadata |= {"prompt_tokens": list(prompt.words), "prompt": prompt.text}
-    query = {"linkType": "both", "pinnedIds": [], "clickedId": logit, "supernodes": [], "sg_pos": ""}
-    return to_json({"metadata": metadata, "qParams": query, "nodes": list(nodes.values()), "links": links})
-
-
-def _np_node(name: str, layer: str, position: int, kind: str, text: str) -> dict[str, Any]:
-    node = {"node_id": name, "jsNodeId": name, "feature": None, "layer": layer}
-    return node | {"ctx_idx": position, "feature_type": kind, "clerp": text}
-
-
-EXPORTS: Final[dict[str, tuple[str, Callable[[Circuit], str]]]] = {  # name -> (file ending, writer)
+EXPORTS: Final[dict[str, tuple[str, Callable[..., str]]]] = {  # name -> (file ending, writer)
     "node-link": (".node-link.json", to_node_link),
     "graphml": (".graphml", to_graphml),
     "neuronpedia": (".neuronpedia.json", to_neuronpedia),
@@ -99,8 +129,25 @@ EXPORTS: Final[dict[str, tuple[str, Callable[[Circuit], str]]]] = {  # name -> (
 }
 
 
-def export(circuit: Circuit, to: str) -> str:
-    """The circuit in another tool's format, as the text of a file."""
+def export(found: Circuit | Ranking, to: str, *, why: Sequence[Why] = ()) -> str:
+    """A circuit or a ranking of component edges in another tool's format, as the text of a file. Neuronpedia's
+    has room for answers of `why`."""
     if to not in EXPORTS:
         raise FileError(f"no format {to!r}; there are {', '.join(EXPORTS)}")
-    return EXPORTS[to][1](circuit) + "\n"
+    if isinstance(found, Ranking) and to == "neuronpedia":
+        raise FileError("a ranking holds at all positions of many prompts; Neuronpedia draws one prompt: eap")
+    if why and to != "neuronpedia":
+        raise FileError(f"answers of why go with the format neuronpedia, not with {to}")
+    return (EXPORTS[to][1](found, why=why) if why else EXPORTS[to][1](found)) + "\n"
+
+
+def saved_name(path: Path) -> str:
+    """Whether a path holds a `circuit` or a `ranking`, by the names that saving gives."""
+    if path.is_dir():
+        alone = (path / "ranking.json").exists() and not (path / "circuit.json").exists()
+        return "ranking" if alone else "circuit"
+    return "ranking" if path.name.startswith("ranking") else "circuit"
+
+
+def load_saved(path: Path) -> Circuit | Ranking:
+    return Ranking.load(path) if saved_name(path) == "ranking" else Circuit.load(path)

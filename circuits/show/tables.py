@@ -34,7 +34,7 @@ _MOST_OTHERS: Final = 5  # next strongest heads, and heads against the answer
 # Columns of words; all others hold numbers.
 _OF_MODELS: Final = {"", "model", "gate", "licence", "source", "overlap"}
 _OF_CIRCUITS: Final = {"head", "mapping", "carriers", "token", "held in", "built in", "counterfactual"}
-_OF_TASKS: Final = {"task", "units", "protocol", "share", "edge", "map"}
+_OF_TASKS: Final = {"task", "units", "protocol", "share", "attention edge", "component edge", "map", "how"}
 _OF_WIRES: Final = {"reader", "side", "writer", "query writer", "key writer"}
 _LEFT: Final = _OF_MODELS | _OF_CIRCUITS | _OF_TASKS | _OF_WIRES
 

@@ -16,7 +16,16 @@ from circuits.heads import Head
 from circuits.show.tables import Section, plain, visible
 from circuits.tasks.compare import TaskComparison
 from circuits.tasks.patterns import PanelFigures, changed
-from circuits.tasks.ranking import EXPLAINED, SHARES, Protocol, Ranking, random_count
+from circuits.tasks.ranking import (
+    COUNTED,
+    EXPLAINED,
+    SHARES,
+    ComponentEdge,
+    Protocol,
+    Ranked,
+    Ranking,
+    random_count,
+)
 
 _MOST_UNITS: Final = 16  # rows of the table of strongest units
 _MOST_CHANGES: Final = 20
@@ -40,14 +49,15 @@ def _question(ranking: Ranking) -> Section:
     none, whole = (_percent(ranking.keep.explained[end]) for end in (0, -1))
     ends = f"none kept explain {none}, all kept explain {whole}"
     areas = f"CPR {ranking.cpr:.3f} (under the curve), CMD {ranking.cmd:.3f} (between the curve and 1)"
+    areas += ", at the ten sizes of MIB" if ranking.protocol.units == "wires" else ""
     rows = (("protocol", str(ranking.protocol)), ("left out", _left_out(ranking)))
-    size = f"{ranking.pairs} pairs, {ranking.units:,} {ranking.protocol.units}"
+    size = f"{ranking.pairs} pairs, {ranking.units:,} {COUNTED[ranking.protocol.units]}"
     title = f"{visible(ranking.task)} on {visible(ranking.model)} ({gate}): {size}"
     return Section(title, rows=(*rows, ("ends", ends), ("areas", areas)))
 
 
 def _counts(ranking: Ranking) -> Section:
-    units, rows = ranking.protocol.units, []
+    units, rows = COUNTED[ranking.protocol.units], []
     for share in SHARES:
         count = ranking.count(share)[0]
         chance = "" if count is None else _percent(ranking.random_at(count))
@@ -59,21 +69,24 @@ def _counts(ranking: Ranking) -> Section:
 def _strongest(ranking: Ranking, panel: PanelFigures | None) -> Section:
     count, listed, rows = ranking.count(EXPLAINED)[0], ranking.ranked[:_MOST_UNITS], []
     for number, ranked in enumerate(listed, 1):
-        head = ranked.unit if isinstance(ranked.unit, Head) else ranked.unit.head
         effect = f"{ranked.effect:z.3f}"
         band = "one pair" if ranking.pairs == 1 else f"[{ranked.low:z.3f}, {ranked.high:z.3f}]"
-        pattern = () if panel is None else (str(panel.pattern(head)),)
-        rows.append((str(number), visible(str(ranked.unit)), effect, band, *pattern))
+        rows.append((str(number), visible(str(ranked.unit)), effect, band, *_beside(ranked, panel)))
     marked = 0 if count is None else min(count, len(rows))
-    columns = (
-        "",
-        "head" if ranking.protocol.units == "heads" else "edge",
-        "effect",
-        "95%",
-        *(("map",) if panel else ()),
-    )
+    units = ranking.protocol.units
+    last = ("how",) if units == "wires" else ("map",) if panel else ()
+    columns = ("", COUNTED[units][:-1], "effect", "95%", *last)
     cut = f", the first {len(listed)} of {len(ranking.ranked):,}" if len(ranking.ranked) > len(listed) else ""
-    return Section(f"Single effects, strongest first{cut}", (), columns, tuple(rows), marked)
+    order = "in the order of the file" if ranking.protocol.order == "given" else "strongest first"
+    return Section(f"Single effects, {order}{cut}", (), columns, tuple(rows), marked)
+
+
+def _beside(ranked: Ranked, panel: PanelFigures | None) -> tuple[str, ...]:
+    """Of a component edge whether its effect was measured; of other units the pattern of their head."""
+    if isinstance(ranked.unit, ComponentEdge):
+        return ("exact" if ranked.exact else "estimate",)
+    head = ranked.unit if isinstance(ranked.unit, Head) else ranked.unit.head
+    return () if panel is None else (str(panel.pattern(head)),)
 
 
 # Comparisons
@@ -104,12 +117,13 @@ def task_comparison_table(comparisons: Sequence[TaskComparison]) -> Section:
             chance = " / ".join(_number(random_count(ranking)) for ranking in couple)
             counts = [_with_band(ranking, EXPLAINED) for ranking in couple]
             protocol = " / ".join(dict.fromkeys(_short(ranking.protocol) for ranking in couple))
-            kind = (visible(comparison.task), units, protocol)
+            kind = (visible(comparison.task), COUNTED[units], protocol)
             rows.append((*kind, *counts, _ratio(comparison.ratio(units)), chance))
     counted = (f"{_name(EXPLAINED)} {first}", f"{_name(EXPLAINED)} {second}")
     columns = ("task", "units", "protocol", *counted, "ratio", "random order")
-    mlps = " or ".join(dict.fromkeys(protocol.mlps for protocol in _protocols_of(comparisons)))
-    title = f"How many explain {EXPLAINED:.0%}, MLPs {mlps}: {first} against {second}"
+    others = [protocol.mlps for protocol in _protocols_of(comparisons) if protocol.units != "wires"]
+    mlps = f", MLPs {' or '.join(dict.fromkeys(others))}" if others else ""  # component edges have none apart
+    title = f"How many explain {EXPLAINED:.0%}{mlps}: {first} against {second}"
     return Section(title, columns=columns, rows=tuple(rows))
 
 
@@ -117,7 +131,7 @@ def _protocols(comparisons: Sequence[TaskComparison]) -> Section:
     """Every protocol of the table in words, and the pairs that were asked."""
     rows = [(_short(protocol), str(protocol)) for protocol in _protocols_of(comparisons)]
     for comparison in comparisons:
-        counts = [f"{first.pairs} for {first.protocol.units}" for first, _ in comparison.rankings]
+        counts = [f"{first.pairs} for {COUNTED[first.protocol.units]}" for first, _ in comparison.rankings]
         both, own = "pairs that both models get right", "pairs of each model's own, as their tokens differ"
         pairs = f"{', '.join(counts)} ({both if comparison.same_pairs else own})"
         left = [f"{visible(ranking.model)}: {_left_out(ranking)}" for ranking in comparison.rankings[0]]
@@ -138,7 +152,7 @@ def _shares(comparison: TaskComparison) -> Section:
         for share in SHARES:
             counts = [_with_band(ranking, share) for ranking in couple]
             chance = [_number(random_count(ranking, share)) for ranking in couple]
-            rows.append((units, _name(share), *counts, _ratio(comparison.ratio(units, share)), *chance))
+            rows.append((COUNTED[units], _name(share), *counts, _ratio(comparison.ratio(units, share)), *chance))
     first, second = map(visible, comparison.models)
     columns = ("units", "share", first, second, "ratio", f"random {first}", f"random {second}")
     title = "Counts, with the range of 95% of the bootstrap resamples"
@@ -250,7 +264,8 @@ def _name(share: float) -> str:
 
 def _short(protocol: Protocol) -> str:
     """How positions are told apart, and whether the order is measured; the table's title has the MLPs."""
-    return f"{protocol.positions}{'' if protocol.order == 'exact' else ', estimated order'}"
+    order = {"exact": "", "loading": ", estimated order", "given": ", order of a file"}
+    return protocol.positions + order.get(protocol.order, f", first {protocol.measured:,} exact")
 
 
 def _with_band(ranking: Ranking, share: float) -> str:

@@ -2,7 +2,7 @@
 
 1. Two circuits: the mapping in front of the first, in both: totals, carriers, open edges, heads that moved.
 2. Two models: both are asked the pairs that both get right; where they share none (their tokens differ), each
-   is asked its own. Heads, edges or both are ranked by the same protocol. Maps and panels are measured on the
+   is asked its own. Heads, attention edges, component edges are ranked by the same protocol. Maps and panels are measured on the
    clean prompts, for the heads that explain 90% and for all heads.
 """
 
@@ -23,12 +23,13 @@ from circuits.models.model import Model
 from circuits.prompts import Prompt
 from circuits.tasks.patterns import Changed, PanelFigures, changed, maps_of, measure_panel
 from circuits.tasks.rank import rank
-from circuits.tasks.ranking import EXPLAINED, UNITS, Mlps, Ranking, Units, heads_of
+from circuits.tasks.ranking import COUNTED, EXPLAINED, UNITS, Mlps, Ranking, Units, heads_of
 from circuits.tasks.task import PAIRS, Task, to_task
 from circuits.tracing.records import SHARE, Circuit, Mapping
 
 TaskSource = str | Path | tuple[Task, Task]
 Maps = tuple[np.ndarray, ...]  # (query, key), one for each head
+BOTH: Final[tuple[Units, ...]] = ("heads", "edges")  # what is ranked unless the user says otherwise
 _NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 
 
@@ -38,6 +39,7 @@ class TaskOptions(TypedDict, total=False):
     units: Sequence[Units]
     mlps: Mlps
     count: int | None
+    most: int | None
     seed: int
     progress: Progress
 
@@ -54,9 +56,10 @@ def compare(
     *,
     share: float | None = None,
     task: TaskSource | None = None,
-    units: Sequence[Units] = UNITS,
+    units: Sequence[Units] = BOTH,
     mlps: Mlps = "computed",
     count: int | None = None,
+    most: int | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Comparison | TaskComparison:
@@ -64,15 +67,16 @@ def compare(
 
     Two circuits are compared by the mapping in front of `first`, with the carriers of a `share`. Two models
     are compared on a `task`: its name, its path, or one Task for each model. The other options are those of
-    `rank`; `units` are several, by default heads and edges.
+    `rank`; `units` are several, by default heads and (attention) edges.
     """
     are_circuits = [isinstance(each, Circuit) for each in (first, second)]
-    changed = (tuple(units), mlps, count, seed) != (UNITS, "computed", None, 0)
+    changed = (tuple(units), mlps, count, most, seed) != (BOTH, "computed", None, None, 0)
     if all(are_circuits) and task is None and not changed:
         return _compare_circuits(first, second, SHARE if share is None else share)
     if any(are_circuits) or task is None or share is not None:
         raise PromptError("compare two circuits with no more than a share=…, or two models on a task=…")
     options: dict[str, Any] = {"mlps": mlps, "count": count, "seed": seed, "progress": progress}
+    options["most"] = most
     return _compare_on_task((as_model(first), as_model(second)), task, units, **options)
 
 
@@ -183,11 +187,11 @@ class TaskComparison:
     maps: tuple[Maps, Maps] = field(repr=False, compare=False)  # of `needed`, on `prompts`
 
     def ranking(self, units: Units) -> tuple[Ranking, Ranking]:
-        """Both rankings of heads or of edges."""
+        """Both rankings of heads, of attention edges or of component edges."""
         for couple in self.rankings:
             if couple[0].protocol.units == units:
                 return couple
-        raise PromptError(f"{units} were not ranked here; ask for them with units=({units!r},)")
+        raise PromptError(f"{COUNTED.get(units, units)} were not ranked here; ask for them with units=({units!r},)")
 
     def ratio(self, units: Units, share: float = EXPLAINED) -> float | None:
         """How many times more the first needs; None where either never reaches the share."""
@@ -239,7 +243,7 @@ def _compare_on_task(
 ) -> TaskComparison:
     if not units:
         raise PromptError(f"name at least one kind of unit: {' or '.join(UNITS)}")
-    drawing = {name: value for name, value in options.items() if name != "mlps"}
+    drawing = {name: value for name, value in options.items() if name not in ("mlps", "most")}
     tasks = task if isinstance(task, tuple) else to_same_task(models, task, **drawing)
     sides = [_measured(*side, units, **options) for side in zip(models, tasks, strict=True)]
     names, prompts, rankings, needed, panels, maps = zip(*sides, strict=True)
@@ -249,7 +253,9 @@ def _compare_on_task(
 
 def _measured(model: Model, task: Task, units: Sequence[Units], **options: Any) -> tuple[Any, ...]:
     """One side: the model's name, the prompt that is shown, a ranking for each kind of unit, panels, maps."""
-    rankings = [rank(model, task, units=kind, **options) for kind in units]
+    most = options.pop("most")
+    own = {"heads": {}, "edges": {}, "wires": {"most": most, "mlps": "computed"}}
+    rankings = [rank(model, task, units=kind, **options | own.get(kind, {})) for kind in units]
     heads, prompt = heads_of(rankings[0]), task.pairs[0].clean
     panels = (measure_panel(model, task, heads=heads), measure_panel(model, task))
     return model.name, prompt, rankings, *panels, maps_of(model, prompt, heads)

@@ -1,4 +1,5 @@
-"""`rank`: the heads or edges of a task in the order of their single effects, and how many of them explain it.
+"""`rank`: the heads, attention edges or component edges of a task in the order of their single effects, and
+how many of them explain it.
 
 1. Each unit alone is swapped to the counterfactual in the clean run; its mean effect over the pairs gives the
    order. Where that would cost too much, for edges, first-order estimates stand in.
@@ -13,6 +14,8 @@
      sees only the counterfactual); all kept explain exactly 1.
    - held: all kept explain exactly 1; none kept explain what clean MLPs alone write at the last position.
    - swapped: none kept explain exactly 0; all kept explain what heads carry from embeddings, often little.
+
+Component edges (`wires`) are measured in `tasks.wires`: there MLPs and the embedding are units, too.
 """
 
 from __future__ import annotations
@@ -37,13 +40,27 @@ from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.tasks import ranking
-from circuits.tasks.ranking import MLPS, UNITS, Curve, Mlps, Protocol, Ranked, Ranking, RoleEdge, Units
+from circuits.tasks.eap import EapGraph
+from circuits.tasks.ranking import (
+    MLPS,
+    UNITS,
+    Curve,
+    Mlps,
+    Protocol,
+    Ranked,
+    Ranking,
+    RoleEdge,
+    Shape,
+    Units,
+)
 from circuits.tasks.task import PAIRS, Item, Task, to_task
-from circuits.tracing.family import bootstrap
+from circuits.tasks.wires import MOST_WIRES, WireMeasurement
+from circuits.tracing.family import Interval, bootstrap
 
-PAIRS_OF: Final = {"heads": PAIRS, "edges": 16}  # how many are measured, unless the user says otherwise
+PAIRS_OF: Final = {"heads": PAIRS, "edges": 16, "wires": 16}  # how many are measured, unless the user says otherwise
 RANDOM_ORDERS: Final = 5
 MOST_WORK: Final = 2.5e12  # multiply-adds for the single effects of edges: two minutes of one core
+_BANDS: Final = 2000  # units whose bootstrap is in memory at a time
 _ROWS: Final = 512  # measured between two reports of progress
 
 
@@ -54,17 +71,20 @@ def rank(
     units: Units = "heads",
     mlps: Mlps = "computed",
     count: int | None = None,
+    most: int | None = None,
+    order: EapGraph | str | Path | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Ranking:
     """Which heads (or edges) a task takes, in order, and how many explain 80, 90 and 95% of it.
 
     `task` is a Task, a name of TASKS, or the path of a jsonl file; `count` pairs are measured, by default
-    64 for heads and 16 for edges.
+    64 for heads and 16 for edges. `units` are "heads", "edges" (attention edges: one head, one key, one
+    query) or "wires" (component edges: one writer, one reader, all positions together). Of component edges
+    the `most` (4,000) that an estimate puts in front are measured exactly; `order` takes their order from a
+    file of EAP-IG or MIB (`from_eap`), to evaluate somebody else's circuit.
     """
-    if units not in UNITS or mlps not in MLPS:
-        allowed = f"units are {' or '.join(UNITS)} and mlps {', '.join(MLPS)}"
-        raise PromptError(f"{allowed}, not {units!r} and {mlps!r}")
+    _check(units, mlps, most, order)
     model = as_model(model)
     wanted = PAIRS_OF[units] if count is None else count
     if not isinstance(task, Task):
@@ -72,14 +92,18 @@ def rank(
     items = task.items if count is None and units == "heads" else task.items[:wanted]
     if not items:
         raise PromptError(f"the task {task.name} has no pairs to rank")
-    measurement = _measurement(model, items, Protocol(units, mlps), progress)
+    if units == "wires":
+        given = EapGraph.load(order) if isinstance(order, str | Path) else order
+        measurement = WireMeasurement.of(model, items, most or MOST_WIRES, given, progress)
+    else:
+        measurement = _measurement(model, items, Protocol(units, mlps), progress)
     effects = measurement.single_effects()
-    order = np.argsort(-effects.mean(1), kind="stable").tolist()
-    sizes, values = ranking.measure_curve(lambda sizes: measurement.explained(order, sizes), len(order))
-    listed = [unit for unit in order if units == "heads" or effects[unit].any()]
-    bands = zip(listed, bootstrap(effects[listed], seed=seed), strict=True)
-    keep = Curve.of(sizes, values, seed=seed)
-    cpr, cmd = ranking.areas(keep.sizes, keep.explained)
+    numbers = measurement.order(effects)
+    keeps = lambda sizes: measurement.explained(numbers, sizes)  # noqa: E731
+    sizes, values = ranking.measure_curve(keeps, len(numbers), also=measurement.sizes)
+    listed = [unit for unit in numbers if units == "heads" or effects[unit].any()]
+    bands = zip(listed, _bands(effects[listed], seed), strict=True)
+    cpr, cmd = measurement.areas(sizes, values)
     return Ranking(
         task=task.name,
         model=model.name,
@@ -88,15 +112,53 @@ def rank(
         protocol=measurement.protocol,
         pairs=len(items),
         left_out=task.left_out,
-        units=len(order),
-        ranked=tuple(Ranked(measurement.units[unit], band.mean, band.low, band.high) for unit, band in bands),
-        keep=keep,
-        random=measurement.random_curve(seed),
+        units=len(numbers),
+        ranked=tuple(
+            Ranked(measurement.units[unit], band.mean, band.low, band.high, measurement.is_exact(unit))
+            for unit, band in bands
+        ),
+        keep=Curve.of(sizes, values, seed=seed),
+        random=_random_curve(measurement, seed),
         cpr=cpr,
         cmd=cmd,
         seed=seed,
         each=tuple(map(tuple, values.tolist())),
+        shape=_shape(measurement, model),
     )
+
+
+def _check(units: str, mlps: str, most: int | None, order: object) -> None:
+    if units not in UNITS or mlps not in MLPS:
+        allowed = f"units are {', '.join(UNITS)} and mlps {', '.join(MLPS)}"
+        raise PromptError(f"{allowed}, not {units!r} and {mlps!r}")
+    if units == "wires" and mlps != "computed":
+        raise PromptError(f"among component edges MLPs are units themselves: leave mlps={mlps!r} out")
+    if units != "wires" and (most is not None or order is not None):
+        raise PromptError("most= and order= go with component edges: units='wires'")
+    if most is not None and most < 1:
+        raise PromptError(f"most= is how many component edges are measured exactly, at least 1, not {most}")
+
+
+def _bands(effects: Float[np.ndarray, "unit pair"], seed: int) -> Iterator[Interval]:
+    """The interval of each unit, some at a time: resamples of thirty thousand need room."""
+    for start in range(0, len(effects), _BANDS):
+        yield from bootstrap(effects[start : start + _BANDS], seed=seed)
+
+
+def _random_curve(measurement: _Measurement | WireMeasurement, seed: int) -> Curve:
+    """The control: the mean over several random orders, at a few sizes."""
+    total = len(measurement.units)
+    every = ranking.geometric(total, small=1, step=measurement.random_step)
+    sizes = [size for size in every if size == 0 or size * 64 >= total]
+    draws = [random.Random(f"random order/{seed}/{number}") for number in range(RANDOM_ORDERS)]
+    values = [measurement.explained(draw.sample(range(total), total), sizes) for draw in draws]
+    return Curve.of(sizes, np.mean(values, axis=0), seed=seed)
+
+
+def _shape(measurement: _Measurement | WireMeasurement, model: Model) -> Shape | None:
+    if isinstance(measurement, _Measurement):
+        return None
+    return Shape(model.n_layers, model.n_heads, model.d_model, measurement.table.parallel)
 
 
 @dataclass(frozen=True)
@@ -181,6 +243,7 @@ class _Measurement:
     pairs: int
     protocol: Protocol
     progress: Progress
+    random_step: float = 1.6  # between two sizes of the control
 
     def single_effects(self) -> Float[np.ndarray, "unit pair"]:
         """The effect of every unit alone on every pair; 0 where it does not stand in the pair's prompt."""
@@ -210,14 +273,19 @@ class _Measurement:
             self.progress("keep curve", number + 1, len(self.batches))
         return explained
 
-    def random_curve(self, seed: int) -> Curve:
-        """The control: the mean over several random orders, at a few sizes."""
-        total = len(self.units)
-        every = ranking.geometric(total, small=1, step=1.6)
-        sizes = [size for size in every if size == 0 or size * 64 >= total]
-        draws = [random.Random(f"random order/{seed}/{number}") for number in range(RANDOM_ORDERS)]
-        values = [self.explained(draw.sample(range(total), total), sizes) for draw in draws]
-        return Curve.of(sizes, np.mean(values, axis=0), seed=seed)
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Sizes that the keep curve must have: none in particular."""
+        return ()
+
+    def order(self, effects: Float[np.ndarray, "unit pair"]) -> list[int]:
+        return np.argsort(-effects.mean(1), kind="stable").tolist()
+
+    def is_exact(self, unit: int) -> bool:
+        return self.protocol.order == "exact"
+
+    def areas(self, sizes: Sequence[int], values: ranking.Values) -> tuple[float, float]:
+        return ranking.areas(sizes, values.mean(1).tolist())
 
 
 def _estimate(batch: PairBatch, effects: Float[np.ndarray, "unit pair"]) -> None:

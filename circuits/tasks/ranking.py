@@ -1,10 +1,14 @@
-"""A ranking: the effects of heads or edges, the keep curve with its control, and the protocol behind it all.
+"""A ranking: the effects of heads, attention edges or component edges, the keep curve with its control, and
+the protocol behind it all.
 
 1. Up to 200 units the curve has every size. Beyond, it has small sizes and a geometric grid; where it first
    reaches a share, sizes are added until the count is exact between the two neighbours on the grid.
 2. Bands are percentiles of seeded bootstrap resamples of the pairs.
 3. CPR is the area under the curve over the share of units kept, CMD the area between the curve and 1, by the
-   trapezoid rule from none to all (the two integrated measures of the MIB benchmark, arXiv 2504.13151).
+   trapezoid rule (the two integrated measures of the MIB benchmark, arXiv 2504.13151). Of component edges,
+   which MIB counts, they are MIB's own: ten sizes from 0.1% to all, and at each the mean of the metric over
+   the pairs, less that of the counterfactual, over the mean gap. Of other units: all sizes from none to all,
+   and the mean of each pair's explained effect.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from jaxtyping import Float
 
+from circuits.components import Component, Reader, Wire
 from circuits.errors import CircuitsError, EdgeError, FileError
 from circuits.files import SIGNATURE, read_object, to_json, to_record, write_folder
 from circuits.heads import Head, by_name
@@ -26,14 +31,20 @@ from circuits.links import above
 from circuits.tracing.family import RESAMPLES, bootstrap, resampled
 from circuits.tracing.records import check_share
 
-Units = Literal["heads", "edges"]
+Units = Literal["heads", "edges", "wires"]
 Mlps = Literal["computed", "held", "swapped"]
-UNITS: Final[tuple[Units, ...]] = ("heads", "edges")
+UNITS: Final[tuple[Units, ...]] = ("heads", "edges", "wires")
+COUNTED: Final[dict[Units, str]] = {  # what a count counts; two kinds of edges are never mixed
+    "heads": "heads",
+    "edges": "attention edges",
+    "wires": "component edges",
+}
 MLPS: Final[tuple[Mlps, ...]] = ("computed", "held", "swapped")
 EXPLAINED: Final = 0.9  # the share of a task's effect that the units must explain, unless told otherwise
 SHARES: Final = (0.8, EXPLAINED, 0.95)
 EVERY_SIZE: Final = 200  # up to so many units every size is measured
 ROUNDING: Final = 1e-6
+MIB_SHARES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of all component edges
 _PROBES: Final = 7  # sizes measured at once inside a bracket
 _BESIDE: Final = ("written_by", "counts", "panel")  # what files hold beside the record, for other readers
 
@@ -47,6 +58,10 @@ _WORDS: Final = {
     "exact": "ranked by exact single effects under the same protocol",
     "loading": "ranked by first-order estimates (each message's change times the gradient), "
     "since measuring every edge would cost too much",
+    "front": "the {} that edge attribution patching (EAP) puts in front ranked by exact single effects, "
+    "the others by that estimate",
+    "given": "in the order of a file, by the size of its scores; the exact effects of the first {} "
+    "stand beside it, of the others their EAP estimates",
 }
 
 Values = Float[np.ndarray, "size pair"]
@@ -77,29 +92,78 @@ class RoleEdge:
 
 
 @dataclass(frozen=True, slots=True)
+class ComponentEdge:
+    """One writer, one reader, at all positions together: `L4H4→L5H1.query`, `M5→logits`."""
+
+    writer: Component
+    reader: str  # its name, since the layer of the logits is the model's
+
+    def __str__(self) -> str:
+        return f"{self.writer}→{self.reader}"
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """The heads at its ends."""
+        ends = (self.writer, Reader.parse(self.reader, layers=0).component)
+        return tuple(end.head for end in ends if end is not None and end.kind == "head")
+
+    @classmethod
+    def of(cls, wire: Wire) -> ComponentEdge:
+        return cls(wire.writer, str(wire.reader))
+
+    @classmethod
+    def parse(cls, name: str) -> ComponentEdge:
+        """Read `L4H4→L5H1.query`, or EAP's `a4.h4->a5.h1<q>`."""
+        wire = Wire.parse(name, layers=0)
+        if wire.position is not None or wire.query is not None or wire.writer.kind == "all":
+            raise EdgeError(f"{name!r} is not a component edge; write it as L4H4→L5H1.query, with no position")
+        return cls.of(wire)
+
+    __get_pydantic_core_schema__ = classmethod(by_name)
+
+
+Unit = Head | RoleEdge | ComponentEdge
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a model's component edges depend on."""
+
+    layers: int
+    heads: int
+    width: int
+    parallel: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Protocol:
     """What was kept, what was swapped and how units were put in order: every count depends on it."""
 
     units: Units
     mlps: Mlps = "computed"
     positions: Literal["all", "roles", "absolute"] = "all"
-    order: Literal["exact", "loading"] = "exact"
+    order: Literal["exact", "loading", "front", "given"] = "exact"
     source: Literal["swap"] = "swap"
+    measured: int = 0  # of component edges: how many effects are exact where not all are
 
     def __str__(self) -> str:
         swapped = "all that are not kept are swapped to the counterfactual in one run"
-        parts = (swapped, _WORDS[self.mlps], "embeddings clean", _WORDS[self.order])
-        return f"{self.units}, {_WORDS[self.positions]}; {'; '.join(parts)}"
+        rest = (_WORDS[self.mlps], "embeddings clean")
+        if self.units == "wires":
+            rest = ("MLPs and the embedding are writers and readers as heads are",)
+        parts = (swapped, *rest, _WORDS[self.order].format(f"{self.measured:,}"))
+        return f"{COUNTED[self.units]}, {_WORDS[self.positions]}; {'; '.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """A head or an edge, its mean single effect over pairs, and the range of 95% of bootstrap resamples."""
 
-    unit: Head | RoleEdge
+    unit: Unit
     effect: float
     low: float
     high: float
+    exact: bool = True  # measured; else a first-order estimate
 
     def __str__(self) -> str:
         return f"{self.unit!s:10} {self.effect:6.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -123,7 +187,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The heads or edges of a task in order, and how many of them it takes."""
+    """The heads, attention edges or component edges of a task in order, and how many of them it takes."""
 
     task: str
     model: str
@@ -133,13 +197,14 @@ class Ranking:
     pairs: int
     left_out: tuple[tuple[str, int], ...]
     units: int  # how many heads or edges there are
-    ranked: tuple[Ranked, ...]  # strongest first; edges that change nothing in any pair are not listed
+    ranked: tuple[Ranked, ...]  # in order; edges that change nothing in any pair are not listed
     keep: Curve
     random: Curve  # the mean of several random orders
     cpr: float  # area under the keep curve over the share of units kept
     cmd: float  # area between the keep curve and 1
     seed: int
     each: tuple[tuple[float, ...], ...] = field(repr=False)  # explained effect for each size, for each pair
+    shape: Shape | None = None  # of the model, where component edges are ranked
 
     def count(self, share: float = EXPLAINED) -> tuple[int | None, int | None, int | None]:
         """The fewest units, in ranked order, that explain `share`, with the range of 95% of the resamples.
@@ -154,7 +219,7 @@ class Ranking:
         low, high = (None if end == never else end for end in ends)
         return first_at_least(self.keep.sizes, self.keep.explained, share), low, high
 
-    def needed(self, share: float = EXPLAINED) -> tuple[Head | RoleEdge, ...]:
+    def needed(self, share: float = EXPLAINED) -> tuple[Unit, ...]:
         """The units that explain `share`; all that are listed where it is never reached."""
         return tuple(each.unit for each in self.ranked[: self.count(share)[0]])
 
@@ -196,8 +261,13 @@ class Ranking:
 
 def heads_of(ranking: Ranking, share: float = EXPLAINED) -> tuple[Head, ...]:
     """The heads that explain a share, in ranked order; of a ranking of edges, the heads of those edges."""
-    units = ranking.needed(share)
-    return tuple(dict.fromkeys(unit if isinstance(unit, Head) else unit.head for unit in units))
+    return tuple(dict.fromkeys(head for unit in ranking.needed(share) for head in _heads(unit)))
+
+
+def _heads(unit: Unit) -> tuple[Head, ...]:
+    if isinstance(unit, ComponentEdge):
+        return unit.heads
+    return (unit if isinstance(unit, Head) else unit.head,)
 
 
 def random_count(ranking: Ranking, share: float = EXPLAINED) -> int | None:
@@ -220,9 +290,9 @@ def _check(ranking: Ranking) -> None:
     lengths = [len(values) for values in ranking.each]
     if ranking.pairs < 1 or lengths != [ranking.pairs] * len(ranking.keep.sizes):
         raise FileError(f"it does not have one value for each size and each of its {ranking.pairs} pairs")
-    kind = Head if ranking.protocol.units == "heads" else RoleEdge
+    kind = {"heads": Head, "edges": RoleEdge, "wires": ComponentEdge}[ranking.protocol.units]
     if len(ranking.ranked) > ranking.units or any(not isinstance(each.unit, kind) for each in ranking.ranked):
-        raise FileError(f"what it ranks is not at most {ranking.units} {ranking.protocol.units}")
+        raise FileError(f"what it ranks is not at most {ranking.units} {COUNTED[ranking.protocol.units]}")
 
 
 # Curves over numbers kept
@@ -236,9 +306,13 @@ def geometric(total: int, *, small: int, step: float) -> list[int]:
     return sizes
 
 
-def measure_curve(measure: Callable[[list[int]], Values], total: int) -> tuple[list[int], Values]:
-    """The sizes of a curve, with those that make the counts for SHARES exact, and the values at each."""
+def measure_curve(
+    measure: Callable[[list[int]], Values], total: int, *, also: Sequence[int] = ()
+) -> tuple[list[int], Values]:
+    """The sizes of a curve, with those that make the counts for SHARES exact, and the values at each. `also`
+    are sizes that must be among them."""
     sizes = list(range(total + 1)) if total <= EVERY_SIZE else geometric(total, small=8, step=1.5)
+    sizes = sorted({*sizes, *also})
     values = dict(zip(sizes, measure(sizes), strict=True))
     for share in SHARES:
         while True:
@@ -259,7 +333,12 @@ def first_at_least(sizes: Sequence[int], explained: Sequence[float], share: floa
     return next(reached, None)
 
 
-def areas(sizes: Sequence[int], explained: Sequence[float]) -> tuple[float, float]:
+def areas(sizes: Sequence[float], explained: Sequence[float]) -> tuple[float, float]:
     """CPR and CMD."""
     kept, values = np.asarray(sizes) / sizes[-1], np.asarray(explained)
     return float(np.trapezoid(values, kept)), float(np.trapezoid(np.abs(1 - values), kept))
+
+
+def mib_sizes(total: int) -> list[int]:
+    """How many edges MIB keeps at each of its shares."""
+    return [int(share * total) for share in MIB_SHARES]

@@ -1,0 +1,251 @@
+"""Component edges of a task: estimates are gradients, curves are exact, files of EAP are read and written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from conftest import ARCHITECTURES, random_model
+
+from circuits.components import component_edges
+from circuits.engine import Runs, prepare
+from circuits.engine.component_edges import EdgeTable, kept_edges
+from circuits.engine.estimate import estimates
+from circuits.engine.joint import kept_effects
+from circuits.engine.rows import Cache
+from circuits.engine.wires import wire_effects
+from circuits.errors import CircuitsError, FileError, PromptError
+from circuits.models.load import as_model
+from circuits.models.model import Model
+from circuits.prompts import to_pair
+from circuits.show.export import export
+from circuits.tasks.compare import compare
+from circuits.tasks.eap import from_eap
+from circuits.tasks.rank import rank
+from circuits.tasks.ranking import MIB_SHARES, ComponentEdge, Ranking, heads_of
+from circuits.tasks.task import Item, Task
+from circuits.zoo.language import tokenizer
+
+TEXTS = (('The opposite of "large" is "', "large"), ('The colour of the word "wet" is "', "wet"))
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, Model]:
+    return {
+        name: replace(as_model((random_model(name), tokenizer())), reads_bos=True) for name in ARCHITECTURES
+    }
+
+
+def task_of(model: Model) -> Task:
+    """Two pairs of two lengths."""
+    pairs = [to_pair(model, text, swap={word: "hot"}, answer="small", foil="cold") for text, word in TEXTS]
+    return Task("by hand", tuple(Item(pair, ()) for pair in pairs))
+
+
+@pytest.fixture(scope="module")
+def ranking(loaded: dict[str, Model]) -> Ranking:
+    """GPT-2's shape, of whose 262 component edges 60 are measured."""
+    return rank(loaded["gpt2"], task_of(loaded["gpt2"]), units="wires", most=60)
+
+
+def towards_clean(runs: Runs, share: float) -> Runs:
+    """The same runs, with a counterfactual whose writers changed by this share of what they do."""
+
+    def mixed(clean: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return clean + share * (other - clean)
+
+    layers = [
+        replace(other, pre=mixed(own.pre, other.pre), z=mixed(own.z, other.z), mlp=mixed(own.mlp, other.mlp))
+        for own, other in zip(runs.clean.cache.layers, runs.counterfactual.cache.layers, strict=True)
+    ]
+    cache = Cache(tuple(layers), runs.counterfactual.cache.final)
+    return replace(runs, counterfactual=replace(runs.counterfactual, cache=cache), early=None)
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["dense", "gated"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_estimate_is_the_slope_of_the_exact_effect(
+    loaded: dict[str, Model], architecture: str, gated: bool
+) -> None:
+    model = replace(loaded[architecture], gated=gated)
+    runs = prepare(model, [task_of(model).pairs[0]])
+    table, step = EdgeTable.of(runs), 0.02
+    up, down = (wire_effects(towards_clean(runs, share), table.wires)[0] for share in (step, -step))
+    estimated = estimates(runs)
+    largest = float(estimated.abs().max())
+    close = ((up - down) / (2 * step) - estimated).abs() <= 0.01 * largest
+    assert float(close.double().mean()) >= (0.9 if gated else 1.0)  # a gate that opens has no slope
+    exact, _ = wire_effects(runs, table.wires)
+    assert np.corrcoef(exact[:, 0].numpy(), estimated[:, 0].numpy())[0, 1] > 0.3
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_sets_by_number_explain_what_the_same_wires_do_by_name(
+    loaded: dict[str, Model], architecture: str
+) -> None:
+    model = loaded[architecture]
+    runs = prepare(model, [task_of(model).pairs[0]])
+    table = EdgeTable.of(runs)
+    parallel = architecture == "neox"
+    assert table.wires == component_edges(layers=3, heads=4, parallel=parallel)
+    draw = torch.Generator().manual_seed(0)
+    sets = torch.stack([torch.rand(len(table), generator=draw) < share for share in (0.0, 0.3, 0.9, 1.1)])
+    named = [[wire for wire, kept in zip(table.wires, row, strict=True) if kept] for row in sets.tolist()]
+    explained = kept_edges(runs, sets)
+    torch.testing.assert_close(explained, kept_effects(runs, named), atol=1e-5, rtol=0)
+    assert explained[[0, -1], 0].tolist() == pytest.approx([0, 1], abs=1e-4)
+
+
+def test_edges_in_front_are_exact_and_the_others_estimates_that_say_so(
+    loaded: dict[str, Model], ranking: Ranking
+) -> None:
+    model, task = loaded["gpt2"], task_of(loaded["gpt2"])
+    assert (ranking.units, ranking.protocol.order, ranking.protocol.measured) == (262, "front", 60)
+    exact = {each.unit for each in ranking.ranked if each.exact}
+    assert len(exact) == 60
+    effects, estimated = {}, {}
+    for pair in task.pairs:
+        runs = prepare(model, [pair])
+        for wire, effect, estimate in zip(
+            EdgeTable.of(runs).wires, wire_effects(runs, EdgeTable.of(runs).wires)[0], estimates(runs), strict=True
+        ):
+            unit = ComponentEdge.of(wire)
+            effects.setdefault(unit, []).append(float(effect))
+            estimated.setdefault(unit, []).append(float(estimate))
+    for each in ranking.ranked:
+        wanted = effects if each.exact else estimated
+        assert each.effect == pytest.approx(np.mean(wanted[each.unit]), abs=1e-5)
+    front = sorted(estimated, key=lambda unit: -abs(np.mean(estimated[unit])))[:60]
+    assert exact == set(front)
+    values = [each.effect for each in ranking.ranked]
+    assert values == sorted(values, reverse=True)
+
+
+def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) -> None:
+    """Ten shares from 0.1%, the metric's means over pairs, trapezoids over the share of edges."""
+    model, task = loaded["gpt2"], task_of(loaded["gpt2"])
+    everywhere = component_edges(layers=3, heads=4)
+    listed = [str(each.unit) for each in ranking.ranked]
+    by_name = {str(ComponentEdge.of(wire)): wire for wire in everywhere}
+    rest = [wire for name, wire in by_name.items() if name not in listed]
+    first = [each for each in ranking.ranked if each.effect >= 0]
+    order = [by_name[str(each.unit)] for each in first]
+    last = [by_name[str(each.unit)] for each in ranking.ranked if each.effect < 0]
+    order = [*order, *rest, *last]
+    changed, gaps = np.zeros(10), 0.0
+    for pair in task.pairs:
+        runs = prepare(model, [pair])
+        gap = float(runs.gap)
+        changed += gap * kept_effects(runs, [order[: int(share * 262)] for share in MIB_SHARES])[:, 0].numpy()
+        gaps += gap
+    faithful = changed / gaps
+    widths, middles = np.diff(MIB_SHARES), (faithful[1:] + faithful[:-1]) / 2
+    assert ranking.cpr == pytest.approx(float(widths @ middles), abs=1e-4)
+    distance = np.abs(1 - faithful)
+    assert ranking.cmd == pytest.approx(float(widths @ (distance[1:] + distance[:-1]) / 2), abs=1e-4)
+
+
+def test_the_curve_begins_at_nothing_and_ends_at_everything(ranking: Ranking) -> None:
+    assert ranking.keep.explained[0] == pytest.approx(0, abs=1e-4)
+    assert ranking.keep.explained[-1] == pytest.approx(1, abs=1e-4)
+    count, low, high = ranking.count()
+    assert count is not None and low is not None and high is not None and low <= count <= high
+
+
+def test_two_kinds_of_edges_are_named_apart(ranking: Ranking) -> None:
+    text = str(ranking)
+    assert "262 component edges" in text and "attention edges" not in text
+    assert "estimate" in text and "exact" in text and "MIB" in text
+
+
+def test_a_ranking_of_wires_is_read_back(ranking: Ranking, tmp_path: Path) -> None:
+    assert Ranking.load(ranking.save(tmp_path / "saved")) == ranking
+
+
+def test_an_eap_file_holds_all_edges_and_gives_back_its_order(
+    loaded: dict[str, Model], ranking: Ranking, tmp_path: Path
+) -> None:
+    file = tmp_path / "ours.json"
+    file.write_text(export(ranking, "eap"))
+    stored = json.loads(file.read_text())
+    assert stored["cfg"] == {"n_layers": 3, "n_heads": 4, "parallel_attn_mlp": False, "d_model": 32}
+    assert len(stored["edges"]) == 262 and "a0.h1->a2.h3<q>" in stored["edges"]
+    inside = {name for name, edge in stored["edges"].items() if edge["in_graph"]}
+    assert len(inside) == ranking.count()[0]
+    heads = {f"a{head.layer}.h{head.index}" for head in heads_of(ranking)}
+    assert heads == {name for name, node in stored["nodes"].items() if node["in_graph"] and name[0] == "a"}
+    graph = from_eap(file)
+    assert {wire.eap for wire in graph.wires} == inside
+    model = loaded["gpt2"]
+    again = rank(model, task_of(model), units="wires", order=graph, most=5)
+    assert again.protocol.order == "given" and "order of a file" in str(again.protocol)
+    sizes = [abs(stored["edges"][wire.eap]["score"]) for wire in graph.order()]
+    assert sizes == sorted(sizes, reverse=True)
+    assert str(again.ranked[0].unit) == str(graph.order()[0])
+    assert [each.exact for each in again.ranked[:6]] == [True] * 5 + [False]
+
+
+def test_networkx_and_graphml_hold_components_and_the_wires_between_them(ranking: Ranking) -> None:
+    graph = nx.node_link_graph(json.loads(export(ranking, "node-link")), edges="links")
+    assert graph.number_of_edges() == ranking.count()[0]
+    assert nx.is_directed_acyclic_graph(graph) and "logits" in graph
+    again = nx.parse_graphml(export(ranking, "graphml"), force_multigraph=True)
+    assert again.number_of_edges() == graph.number_of_edges()
+
+
+def test_two_models_are_compared_by_component_edges(loaded: dict[str, Model]) -> None:
+    model = loaded["llama"]
+    sparse, task = replace(model, gated=True), Task("one pair", task_of(model).items[:1])
+    both = compare(model, sparse, task=(task, task), units=("wires",), most=20)
+    assert both.ratio("wires") is not None
+    with pytest.raises(PromptError, match="attention edges were not ranked here"):
+        both.ranking("edges")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"units": "wires", "mlps": "held"}, "leave mlps='held' out"),
+        ({"units": "heads", "most": 5}, "go with component edges"),
+        ({"units": "wires", "most": 0}, "at least 1"),
+        ({"units": "fibres"}, "units are heads, edges, wires"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(loaded: dict[str, Model], options: dict, said: str) -> None:
+    with pytest.raises(PromptError, match=said):
+        rank(loaded["gpt2"], task_of(loaded["gpt2"]), **options)
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ({"cfg": {}}, "needs `cfg` and `edges`"),
+        ({"cfg": {"n_layers": 3}, "edges": {"m0->m1": {}}}, "its cfg has no n_heads"),
+        ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m0": {}}}, "is not a wire"),
+        ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m0@3->m1@3": {}}}, "names a position"),
+        ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m0->m1": {"score": "x"}}}, "that is a number"),
+        ({"cfg": {"n_layers": 2, "n_heads": 4}, "edges": {"m0->m1": {"score": 1}}}, "2 layers of 4 heads"),
+        ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m1->m0": {"score": 1}}}, "that .* has not"),
+    ],
+)
+def test_a_file_that_is_no_circuit_of_this_model_is_refused(
+    loaded: dict[str, Model], tmp_path: Path, stored: dict, said: str
+) -> None:
+    file = tmp_path / "theirs.json"
+    file.write_text(json.dumps(stored))
+    with pytest.raises(FileError, match=said):
+        rank(loaded["gpt2"], task_of(loaded["gpt2"]), units="wires", order=file)
+
+
+def test_a_ranking_of_heads_is_no_graph(loaded: dict[str, Model], ranking: Ranking) -> None:
+    heads = rank(loaded["gpt2"], task_of(loaded["gpt2"]))
+    for to in ("eap", "node-link", "graphml"):
+        with pytest.raises(CircuitsError, match="units='wires'"):
+            export(heads, to)
+    with pytest.raises(FileError, match="draws one prompt"):
+        export(ranking, "neuronpedia")
