@@ -58,7 +58,9 @@ def by_forwards(asked: Question, wires: Sequence[Wire], sides: Sequence[torch.Te
     values = []
     for wire, side in zip(wires, sides, strict=True):
 
-        def put(now: torch.Tensor, hook: object, wire: Wire = wire, side: torch.Tensor = side) -> torch.Tensor:
+        def put(
+            now: torch.Tensor, hook: object, wire: Wire = wire, side: torch.Tensor = side
+        ) -> torch.Tensor:
             changed = now.clone()
             changed[0, :, wire.reader.index] = side
             return changed

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from circuits.prompts import Pair, Prompt, to_pair, to_prompt
     from circuits.sweeps.results import Sweep, open_sweep
     from circuits.sweeps.sweep import sweep
-    from circuits.tasks.eap import EapGraph, from_eap
     from circuits.tasks.compare import Comparison, TaskComparison, compare
+    from circuits.tasks.eap import EapGraph, from_eap
     from circuits.tasks.patterns import PanelFigures, Pattern, classify, measure_panel
     from circuits.tasks.rank import rank
     from circuits.tasks.ranking import Ranking

@@ -134,7 +134,7 @@ def stays_of(ranking: Ranking, model: Model, item: Item, size: int) -> torch.Ten
     for unit in (each.unit for each in ranking.ranked[:size]):
         if isinstance(unit, Head):
             stays[unit.layer, unit.index] = True
-        elif unit.key in names and unit.query in names:
+        elif isinstance(unit, RoleEdge) and unit.key in names and unit.query in names:
             stays[unit.head.layer, unit.head.index, names.index(unit.query), names.index(unit.key)] = True
     return stays
 

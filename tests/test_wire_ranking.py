@@ -112,7 +112,10 @@ def test_edges_in_front_are_exact_and_the_others_estimates_that_say_so(
     for pair in task.pairs:
         runs = prepare(model, [pair])
         for wire, effect, estimate in zip(
-            EdgeTable.of(runs).wires, wire_effects(runs, EdgeTable.of(runs).wires)[0], estimates(runs), strict=True
+            EdgeTable.of(runs).wires,
+            wire_effects(runs, EdgeTable.of(runs).wires)[0],
+            estimates(runs),
+            strict=True,
         ):
             unit = ComponentEdge.of(wire)
             effects.setdefault(unit, []).append(float(effect))

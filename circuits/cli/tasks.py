@@ -42,7 +42,7 @@ _WITH_PROMPTS: Final = {"prompt", "key", "query", "open_page"} | {field.name for
 _WITH_TASKS: Final = {field.name for field in fields(TaskOptions)}
 _FILES: Final = "Write the ranking, its curve and its grid of heads here."
 _UNITS: Final = click.Choice(["heads", "edges", "wires"])
-_RANKED: Final = "What is ranked: heads, (attention) edges, or wires: component edges, as EAP and MIB have them."
+_RANKED: Final = "What is ranked: heads, (attention) edges, or wires, which are component edges."
 _ORDER: Final = "Take the order of wires from a circuit of EAP-IG or MIB, and evaluate that."
 
 

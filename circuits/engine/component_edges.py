@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 
 from circuits.components import Component, Reader, Wire, components, readers
-from circuits.engine.joint import JointRun, Masks, Shared, read_tops
+from circuits.engine.joint import JointRun, Mask, Masks, Shared, read_tops
 from circuits.engine.runs import Runs
 from circuits.engine.wires import Sweep, WireEffects, parts_of
 
@@ -79,7 +79,7 @@ def kept_edges(
     table, shared, tops = EdgeTable.of(runs), Shared(Sweep(runs, "swap")), []
     for number, chosen in enumerate(sets):
         wired = table.matrix(chosen).to(runs.model.device)
-        masks = {
+        masks: dict[Reader, dict[int | None, Mask]] = {
             reader: {None: wired[index, :, None].expand(-1, runs.length)}
             for index, reader in enumerate(table.readers)
             if bool(wired[index].any())

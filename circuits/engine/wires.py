@@ -98,6 +98,7 @@ def wire_effects(
         progress(done, len(wires))
 
     for numbers in groups.values():
+        numbers.sort(key=lambda number: wires[number].writer)  # so that a chunk projects few writers
         for chunk in sweep.chunks([wires[number] for number in numbers]):
             chosen = numbers[chunk]
             rows, given, watched = sweep.rows([wires[number] for number in chosen], watch)

@@ -1,8 +1,9 @@
 """Circuits and rankings of component edges in the formats of neighbouring tools: networkx's JSON, GraphML,
 Neuronpedia, EAP-IG and MIB.
 
-A ranking of component edges is a graph of components: in the EAP format all its edges with their scores, those
-that explain 90% marked as in the graph; elsewhere these alone. `tasks.eap.from_eap` reads that format back.
+A ranking of component edges is a graph of components: in the EAP format all its edges with their scores,
+those that explain 90% marked as in the graph; elsewhere these alone. `tasks.eap.from_eap` reads that format
+back.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from circuits.show.scene import to_graph
 from circuits.tasks.ranking import EXPLAINED, ComponentEdge, Ranking, Shape
 from circuits.tracing.records import Circuit
 from circuits.tracing.why_record import Why
-
 
 
 def to_node_link(found: Circuit | Ranking) -> str:
@@ -130,8 +130,8 @@ EXPORTS: Final[dict[str, tuple[str, Callable[..., str]]]] = {  # name -> (file e
 
 
 def export(found: Circuit | Ranking, to: str, *, why: Sequence[Why] = ()) -> str:
-    """A circuit or a ranking of component edges in another tool's format, as the text of a file. Neuronpedia's
-    has room for answers of `why`."""
+    """A circuit or a ranking of component edges in another tool's format, as the text of a file. That of
+    Neuronpedia has room for answers of `why`."""
     if to not in EXPORTS:
         raise FileError(f"no format {to!r}; there are {', '.join(EXPORTS)}")
     if isinstance(found, Ranking) and to == "neuronpedia":

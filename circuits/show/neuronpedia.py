@@ -98,14 +98,10 @@ def _results(nodes: dict[str, Node], name: str) -> dict[str, list[Any]]:
 
 def _carriers(circuit: Circuit, nodes: dict[str, Node], logit: str) -> Iterator[Link]:
     """The carriers as nodes, with their key→query pairs, and the links into and out of them."""
-    carriers = [
-        (head, mapping) for mapping in circuit.mappings for head in mapping.carriers(circuit.share)
-    ]
+    carriers = [(head, mapping) for mapping in circuit.mappings for head in mapping.carriers(circuit.share)]
     for head, mapping in carriers:
         effect, name = mapping.effect_of(head).effect, _put_head(circuit, nodes, head, mapping.query)
-        at_key, at_query = (
-            _name(circuit, Component(-1, "embed"), at) for at in (mapping.key, mapping.query)
-        )
+        at_key, at_query = (_name(circuit, Component(-1, "embed"), at) for at in (mapping.key, mapping.query))
         _results(nodes, name)[PAIRS].append([at_query, at_key, effect])
         yield at_key, name, effect
         for lower, below in carriers:

@@ -152,7 +152,9 @@ def _shares(comparison: TaskComparison) -> Section:
         for share in SHARES:
             counts = [_with_band(ranking, share) for ranking in couple]
             chance = [_number(random_count(ranking, share)) for ranking in couple]
-            rows.append((COUNTED[units], _name(share), *counts, _ratio(comparison.ratio(units, share)), *chance))
+            rows.append(
+                (COUNTED[units], _name(share), *counts, _ratio(comparison.ratio(units, share)), *chance)
+            )
     first, second = map(visible, comparison.models)
     columns = ("units", "share", first, second, "ratio", f"random {first}", f"random {second}")
     title = "Counts, with the range of 95% of the bootstrap resamples"

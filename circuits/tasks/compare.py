@@ -2,8 +2,8 @@
 
 1. Two circuits: the mapping in front of the first, in both: totals, carriers, open edges, heads that moved.
 2. Two models: both are asked the pairs that both get right; where they share none (their tokens differ), each
-   is asked its own. Heads, attention edges, component edges are ranked by the same protocol. Maps and panels are measured on the
-   clean prompts, for the heads that explain 90% and for all heads.
+   is asked its own. Heads, attention edges or component edges are ranked by the same protocol. Maps and
+   panels are measured on the clean prompts, for the heads that explain 90% and for all heads.
 """
 
 from __future__ import annotations
@@ -191,7 +191,9 @@ class TaskComparison:
         for couple in self.rankings:
             if couple[0].protocol.units == units:
                 return couple
-        raise PromptError(f"{COUNTED.get(units, units)} were not ranked here; ask for them with units=({units!r},)")
+        raise PromptError(
+            f"{COUNTED.get(units, units)} were not ranked here; ask for them with units=({units!r},)"
+        )
 
     def ratio(self, units: Units, share: float = EXPLAINED) -> float | None:
         """How many times more the first needs; None where either never reaches the share."""

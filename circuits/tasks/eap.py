@@ -1,6 +1,7 @@
 """Circuits of EAP-IG and MIB, read from their JSON: component edges with scores.
 
-    {"cfg": {"n_layers": 12, "n_heads": 12, …}, "edges": {"a9.h9->a10.h0<q>": {"score": 0.1, "in_graph": true}}}
+    {"cfg": {"n_layers": 12, "n_heads": 12, …},
+     "edges": {"a9.h9->a10.h0<q>": {"score": 0.1, "in_graph": true}, …}}
 
 Their tools put edges in the order of the size of their scores; so does `EapGraph.order`. Where no edge has a
 score, those that are in the graph come first.
@@ -80,9 +81,9 @@ def _edge(file: Path, name: str, value: Any, layers: int) -> EapEdge:
         raise FileError(f"{file}: {why}") from why
     if wire.position is not None or wire.query is not None or wire.writer.kind == "all":
         raise FileError(f"{file}: {name!r} names a position; an edge of EAP holds at all of them")
-    score, inside = (value.get("score"), value.get("in_graph")) if isinstance(value, Mapping) else (None, None)
-    if not (score is None or (isinstance(score, int | float) and math.isfinite(score))) or not isinstance(
-        inside, bool | None
-    ):
+    stored = value if isinstance(value, Mapping) else {}
+    score, inside = stored.get("score"), stored.get("in_graph", False)
+    is_number = isinstance(score, int | float) and math.isfinite(score)
+    if not (score is None or is_number) or not isinstance(inside, bool):
         raise FileError(f"{file}: {name!r} needs a `score` that is a number and `in_graph`, true or false")
-    return EapEdge(wire, None if score is None else float(score), bool(inside))
+    return EapEdge(wire, None if score is None else float(score), inside)

@@ -24,6 +24,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -41,23 +42,16 @@ from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.tasks import ranking
 from circuits.tasks.eap import EapGraph
-from circuits.tasks.ranking import (
-    MLPS,
-    UNITS,
-    Curve,
-    Mlps,
-    Protocol,
-    Ranked,
-    Ranking,
-    RoleEdge,
-    Shape,
-    Units,
-)
+from circuits.tasks.ranking import MLPS, UNITS, Curve, Mlps, Protocol, Ranked, Ranking, RoleEdge, Shape, Units
 from circuits.tasks.task import PAIRS, Item, Task, to_task
 from circuits.tasks.wires import MOST_WIRES, WireMeasurement
 from circuits.tracing.family import Interval, bootstrap
 
-PAIRS_OF: Final = {"heads": PAIRS, "edges": 16, "wires": 16}  # how many are measured, unless the user says otherwise
+PAIRS_OF: Final = {
+    "heads": PAIRS,
+    "edges": 16,
+    "wires": 16,
+}  # how many are measured, unless the user says otherwise
 RANDOM_ORDERS: Final = 5
 MOST_WORK: Final = 2.5e12  # multiply-adds for the single effects of edges: two minutes of one core
 _BANDS: Final = 2000  # units whose bootstrap is in memory at a time
@@ -99,8 +93,8 @@ def rank(
         measurement = _measurement(model, items, Protocol(units, mlps), progress)
     effects = measurement.single_effects()
     numbers = measurement.order(effects)
-    keeps = lambda sizes: measurement.explained(numbers, sizes)  # noqa: E731
-    sizes, values = ranking.measure_curve(keeps, len(numbers), also=measurement.sizes)
+    keep = partial(measurement.explained, numbers)
+    sizes, values = ranking.measure_curve(keep, len(numbers), also=measurement.sizes)
     listed = [unit for unit in numbers if units == "heads" or effects[unit].any()]
     bands = zip(listed, _bands(effects[listed], seed), strict=True)
     cpr, cmd = measurement.areas(sizes, values)

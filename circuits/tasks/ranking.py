@@ -116,7 +116,9 @@ class ComponentEdge:
         """Read `L4H4→L5H1.query`, or EAP's `a4.h4->a5.h1<q>`."""
         wire = Wire.parse(name, layers=0)
         if wire.position is not None or wire.query is not None or wire.writer.kind == "all":
-            raise EdgeError(f"{name!r} is not a component edge; write it as L4H4→L5H1.query, with no position")
+            raise EdgeError(
+                f"{name!r} is not a component edge; write it as L4H4→L5H1.query, with no position"
+            )
         return cls.of(wire)
 
     __get_pydantic_core_schema__ = classmethod(by_name)

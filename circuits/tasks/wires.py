@@ -88,9 +88,10 @@ class WireMeasurement:
         """Which edges are measured exactly: all, or those in front."""
         chosen = np.ones(len(self.table), dtype=bool)
         if self.most < len(chosen):
-            by_estimate = self.given or np.argsort(-np.abs(self.estimate.mean(1)), kind="stable")
+            by_estimate = np.argsort(-np.abs(self.estimate.mean(1)), kind="stable").tolist()
+            front = by_estimate if self.given is None else self.given
             chosen[:] = False
-            chosen[list(by_estimate[: self.most])] = True
+            chosen[np.array(front[: self.most])] = True
         return chosen
 
     def is_exact(self, unit: int) -> bool:
@@ -105,7 +106,7 @@ class WireMeasurement:
             values, _ = wire_effects(
                 runs, wires, progress=lambda done, total: self.progress("single effects", done, total)
             )
-            effects[np.ix_(front, indices)] = values.numpy()
+            effects[np.ix_(front, np.array(indices))] = values.numpy()
         return effects
 
     def order(self, effects: Each) -> list[int]:
