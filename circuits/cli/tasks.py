@@ -59,13 +59,13 @@ def rank_command(
     task: str, model: ModelOptions, count: int | None, seed: int, result: ResultOptions, **protocol: Any
 ) -> None:
     """Rank the heads or edges of a task; say how many it takes."""
-    if protocol["order"] is not None:
-        protocol["units"] = "wires"
     from circuits.show.task_tables import ranking_sections, ranking_values
     from circuits.tasks.patterns import measure_panel
     from circuits.tasks.rank import rank
     from circuits.tasks.task import PAIRS, to_task
 
+    if protocol["order"] is not None:
+        protocol["units"] = "wires"
     with progress() as note:
         loaded = model.load(note)
         pairs = to_task(loaded, task, count=count or PAIRS, seed=seed, progress=note)
