@@ -20,6 +20,7 @@ from circuits.engine.wires import wire_effects
 from circuits.errors import CircuitsError, EdgeError
 from circuits.heads import Edge, Head
 from circuits.models.model import Model
+from circuits.show.export import export
 from circuits.tracing.sides import side_effects
 from circuits.tracing.why import explain
 
@@ -169,3 +170,29 @@ def test_clean_into_clean_changes_nothing(mini: Model) -> None:
     object.__setattr__(same, "gap", torch.ones(1))
     wires = [Wire.parse(name, layers=12) for name in ("M3@8→L5H1@8.query", "all@5→L4H0@8.value", "M0→M4")]
     assert wire_effects(same, wires)[0].abs().max() < 1e-5
+
+
+def test_a_neuronpedia_graph_holds_the_writers_and_the_parts_of_the_score(
+    found: circuits.Circuit, answer: circuits.Why
+) -> None:
+    plain, told = (json.loads(export(found, "neuronpedia", why=why)) for why in ((), (answer,)))
+    nodes = {node["node_id"]: node for node in told["nodes"]}
+    ends = [(link["source"], link["target"]) for link in told["links"]]
+    assert len(ends) == len(set(ends)) > len(plain["links"])
+    assert {name for end in ends for name in end} <= nodes.keys()
+    head = nodes[f"{answer.head.layer + 1}_{answer.head.index}_{answer.query}"]
+    results = head["qk_tracing_results"]
+    assert answer.ledger is not None
+    parts = [
+        part.part for part in answer.ledger.parts if "biases" not in (part.query_writer, part.key_writer)
+    ]
+    assert [score for *_, score in results["pair_wise_contributors"]][-len(parts) :] == parts
+    for kind, summed in (
+        ("top_q_marginal_contributors", answer.ledger.by_query_writer),
+        ("top_k_marginal_contributors", answer.ledger.by_key_writer),
+    ):
+        largest = max((each for each in summed if each[0] != "biases"), key=lambda each: abs(each[1]))
+        name, score = results[kind][0]
+        assert (nodes[name]["clerp"] if largest[0] != "embed" else "embed", score) == largest
+    with pytest.raises(CircuitsError, match="go with the format neuronpedia"):
+        export(found, "eap", why=[answer])
