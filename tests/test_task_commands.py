@@ -365,12 +365,12 @@ def test_one_table_has_a_row_for_each_task_and_kind_of_unit(found: TaskCompariso
     for line, (first, second) in zip(table, found.rankings * 2, strict=True):
         counts = [ranking.count(0.9) for ranking in (first, second)]
         numbers = " ".join(f"{count} [{low}, {high}]" for count, low, high in counts)
-        ratio, chance = found.ratio(first.protocol.units), f"{random_count(first)} / {random_count(second)}"
+        ratio, chance = found.ratio(first.protocol.units), f"{random_count(first)}/{random_count(second)}"
         assert " ".join(line.split()).endswith(f"{first.protocol.positions} {numbers} {ratio:.1f}× {chance}")
     assert all(
         str(ranking.protocol) in " ".join(text.split()) for couple in found.rankings for ranking in couple
     )
-    assert text.startswith("How many explain 90%, MLPs computed: mini against mini-sparse")
+    assert text.startswith("How many explain 90% (n90), MLPs computed: mini against mini-sparse")
     assert "Counts" not in text  # what is behind it is told of a single task only
 
 

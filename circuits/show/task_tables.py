@@ -114,16 +114,15 @@ def task_comparison_table(comparisons: Sequence[TaskComparison]) -> Section:
     for comparison in comparisons:
         for couple in comparison.rankings:
             units = couple[0].protocol.units
-            chance = " / ".join(_number(random_count(ranking)) for ranking in couple)
+            chance = "/".join(_number(random_count(ranking)) for ranking in couple)
             counts = [_with_band(ranking, EXPLAINED) for ranking in couple]
             protocol = " / ".join(dict.fromkeys(_short(ranking.protocol) for ranking in couple))
             kind = (visible(comparison.task), COUNTED[units], protocol)
             rows.append((*kind, *counts, _ratio(comparison.ratio(units)), chance))
-    counted = (f"{_name(EXPLAINED)} {first}", f"{_name(EXPLAINED)} {second}")
-    columns = ("task", "units", "protocol", *counted, "ratio", "random order")
+    columns = ("task", "units", "protocol", first, second, "ratio", "random order")
     others = [protocol.mlps for protocol in _protocols_of(comparisons) if protocol.units != "wires"]
     mlps = f", MLPs {' or '.join(dict.fromkeys(others))}" if others else ""  # component edges have none apart
-    title = f"How many explain {EXPLAINED:.0%}{mlps}: {first} against {second}"
+    title = f"How many explain {EXPLAINED:.0%} ({_name(EXPLAINED)}){mlps}: {first} against {second}"
     return Section(title, columns=columns, rows=tuple(rows))
 
 
@@ -266,7 +265,7 @@ def _name(share: float) -> str:
 
 def _short(protocol: Protocol) -> str:
     """How positions are told apart, and whether the order is measured; the table's title has the MLPs."""
-    order = {"exact": "", "loading": ", estimated order", "given": ", order of a file"}
+    order = {"exact": "", "loading": ", estimated", "given": ", order of a file"}
     return protocol.positions + order.get(protocol.order, f", first {protocol.measured:,} exact")
 
 
