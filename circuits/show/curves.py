@@ -17,11 +17,12 @@ import numpy as np
 from circuits.errors import PromptError
 from circuits.show.canvas import BLUE, EFFECT, LINE, MUTED, PAPER, SMALL, looks, shade
 from circuits.show.scene import spell
+from circuits.tasks.ranking import COUNTED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from circuits.tasks.ranking import COUNTED, Curve, Ranking, Units
+    from circuits.tasks.ranking import Curve, Ranking, Units
 
 MARKED: Final = 0.9  # the share whose count is marked
 _COLOURS: Final = (BLUE, shade(-0.7, EFFECT))  # dark blue and orange: apart in lightness as well as in hue
