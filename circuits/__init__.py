@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from circuits.tasks.task import Task, to_task
     from circuits.tracing.circuit import circuit
     from circuits.tracing.family import FamilyTrace, trace_family
-    from circuits.tracing.records import Circuit
+    from circuits.tracing.records import Circuit, Stability
+    from circuits.tracing.stability import stability
     from circuits.tracing.trace import trace
     from circuits.tracing.why import why
     from circuits.tracing.why_record import Why
@@ -56,7 +57,8 @@ _HOMES = {
     "tasks.task": ("Task", "to_task"),
     "tracing.circuit": ("circuit",),
     "tracing.family": ("FamilyTrace", "trace_family"),
-    "tracing.records": ("Circuit",),
+    "tracing.records": ("Circuit", "Stability"),
+    "tracing.stability": ("stability",),
     "tracing.trace": ("trace",),
     "tracing.why": ("why",),
     "tracing.why_record": ("Why",),

@@ -28,6 +28,8 @@ def frozen(name: str) -> Any:
 def by_head(record: dict[str, Any]) -> dict[str, Any]:
     """The record of a circuit with heads in order, so that heads of equal effect need not stand in the same
     order."""
+    own = record["counterfactual"].get("text")  # spans from noise of their own are in another unit since
+    record["spans"] = [span for span in record["spans"] if span["counterfactual"] == own or own is None]
     for mapping in record["mappings"]:
         mapping.pop("sides", None)  # not measured then
         mapping["heads"].sort(key=lambda effect: effect["head"])

@@ -261,7 +261,7 @@ def test_a_bad_question_is_called_one(mini: Model, name: str) -> None:
     assert said is not None and said.verdict == verdict
     assert reason in "; ".join(said.reasons) and doubt in "; ".join(mapping.doubts)
     printed = " ".join(str(found).split())
-    assert ("verdict" in printed) == (verdict != "clear")
+    assert ("Verdict" in printed) == (verdict != "clear")
     assert "Modulated at" not in printed if mapping.doubts else "withheld" not in printed
 
 
@@ -321,6 +321,46 @@ def test_a_pair_with_a_tiny_gap_is_left_out_of_the_mean_and_counted(mini: Model)
 def test_one_pair_has_no_interval(mini: Model) -> None:
     alone = trace(mini, [to_pair(mini, TEXT, swap=SWAP)], key=5)
     assert "[" not in str(alone)
+
+
+# Stability
+
+
+def test_stability_tells_the_core_from_the_rim(mini: Model, tmp_path: Path) -> None:
+    found = trace(mini, TEXT, key="large", swap=SWAP, stability=6)
+    steady = found.stability
+    assert steady is not None and len(steady.counterfactuals) + steady.weak == 6
+    assert steady.counterfactuals[0] == "hot"
+    assert len(set(steady.counterfactuals)) == len(steady.counterfactuals)
+    assert set(steady.core) | set(steady.rim) == {each.head for each in steady.heads}
+    assert all(0 < each.carries <= 1 for each in steady.heads) and 0 <= steady.overlap <= 1
+    assert set(found.carriers()) <= {each.head for each in steady.heads}
+    assert [share for share, _ in steady.shares] == [0.7, 0.8, 0.9] and steady.restore
+    assert "core (in 80% of runs or more)" in str(found)
+    assert Circuit.load(found.save(tmp_path)) == found
+
+
+def test_the_other_direction_of_stability_is_restore(mini: Model) -> None:
+    pair = to_pair(mini, TEXT, swap=SWAP)
+    assert isinstance(pair.counterfactual, type(pair.clean))
+    turned = Pair(pair.counterfactual, pair.clean, pair.metric)
+    one, other = (prepare(mini, [each]) for each in (pair, turned))
+    rows = mapping_rows(one.heads, 5, 8)
+    back, swapped = one.effects(rows, direction="restore"), other.effects(rows)
+    torch.testing.assert_close(back, swapped, rtol=0, atol=1e-4)
+
+
+# One unit
+
+
+def test_spans_are_in_gaps_of_the_pair_and_a_token_that_moves_nothing_has_none(mini: Model) -> None:
+    whole = circuit(mini, TEXT, swap=SWAP)
+    by_label = {span.label: span for span in whole.spans}
+    assert by_label["large"].moves == 1.0
+    for span in whole.spans:
+        assert abs(span.moves) >= 0.05
+        if span.counterfactual.startswith("noise"):  # its own, so all of it is in the embedding
+            assert span.residual[0] == pytest.approx(span.moves, abs=1e-3)
 
 
 # Calls

@@ -103,6 +103,7 @@ def test_spans_are_told_with_layers_built_and_counterfactual() -> None:
         "0,",
         "20-21",
         "0.90",
+        "1.00",
         "noise",
     ]
     assert line_with(str(samples.planted()), "brackets(4, 6)").split()[2:5] == ["layer", "0-10", "0-10"]

@@ -184,6 +184,7 @@ def tokens(model: str, prompt: str, as_json: bool) -> None:
 @main.command()
 @together(options.PROMPT, options.KEY, options.QUERY, options.MODEL, options.PAIR, options.RESULT)
 @options.STRICT
+@options.STABILITY
 def trace(
     prompt: str,
     key: str,
@@ -192,11 +193,12 @@ def trace(
     pair: PairOptions,
     result: ResultOptions,
     strict: bool,
+    stability: int,
 ) -> None:
     """Find the heads that carry one mapping from a key to a query."""
     ends = key, -1 if query is None else query
     with progress() as note:
-        circuit = _traced(model, prompt, ends, pair, note)
+        circuit = _traced(model, prompt, ends, pair, note, stability=stability)
     _say_circuit(circuit, pair.share, result, strict=strict)
 
 
@@ -311,13 +313,19 @@ for _name, _module, _sentence in (
 
 
 def _traced(
-    model: ModelOptions, prompt: str, ends: tuple[Any, Any], pair: PairOptions, note: Progress
+    model: ModelOptions,
+    prompt: str,
+    ends: tuple[Any, Any],
+    pair: PairOptions,
+    note: Progress,
+    *,
+    stability: int = 0,
 ) -> Circuit:
     check_question(model.model, prompt, pair, ends=ends)
     loaded, (key, query) = model.load(note), ends
     from circuits.tracing.trace import trace
 
-    return trace(loaded, prompt, key=key, query=query, progress=note, **asdict(pair))
+    return trace(loaded, prompt, key=key, query=query, progress=note, stability=stability, **asdict(pair))
 
 
 def check_question(

@@ -144,14 +144,12 @@ def circuit_sections(circuit: Circuit, *, share: float | None = None) -> list[Se
     if others:
         sections.append(_others(circuit, others, share))
     if circuit.spans:
-        columns = ("token", "held in", "built in", "effect", "counterfactual")
-        rows = []
-        for span in circuit.spans:
-            held = "no layer" if span.layers is None else f"layer {span.layers[0]}-{span.layers[1]}"
-            token = f"{visible(span.label)}({', '.join(map(str, span.positions))})"
-            other, built = visible(span.counterfactual, longest=60), span.built_text or "no layer"
-            rows.append((token, held, built, f"{span.effect:z.2f}", other))
-        sections.append(Section("Spans", columns=columns, rows=tuple(rows)))
+        columns = ("token", "held in", "built in", "effect", "moves", "counterfactual")
+        remarks = tuple(visible(span.remark, longest=200) for span in circuit.spans if span.remark)
+        title = "Spans, in gaps of the pair"
+        sections.append(Section(title, remarks, columns=columns, rows=tuple(map(_span, circuit.spans))))
+    if circuit.stability is not None:
+        sections.append(Section("Stability", tuple(str(circuit.stability).splitlines())))
     return sections
 
 
@@ -164,7 +162,6 @@ def _question(circuit: Circuit) -> Section:
     prompt = " ".join("…" if position is None else _token(circuit, position) for position in positions)
     values = f"clean {circuit.clean_value:z.2f}, counterfactual {circuit.counterfactual_value:z.2f}"
     rows = (
-        *_verdict(circuit),
         ("prompt", prompt),
         ("counterfactual", counterfactual_words(circuit, longest=80)),
         ("metric", f"{metric_words(circuit, longest=80)}: {values}, gap {circuit.gap:z.2f}"),
@@ -172,17 +169,17 @@ def _question(circuit: Circuit) -> Section:
     )
     said = circuit.question.reasons if circuit.question else ()
     notes = tuple(f"Note: {visible(note, longest=400)}" for note in circuit.notes if note not in said)
-    return Section(title, notes, rows=rows)
+    return Section(title, (*_verdict(circuit), *notes), rows=rows)
 
 
-def _verdict(circuit: Circuit) -> list[tuple[str, str]]:
+def _verdict(circuit: Circuit) -> list[str]:
     """Said first where the question is not clear."""
     question = circuit.question
     if question is None or question.verdict == "clear":
         return []
     words = {"weak": "a weak question", "none": "no question"}
     reasons = "; ".join(visible(reason, longest=400) for reason in question.reasons)
-    return [("verdict", f"{words[question.verdict]}: {reasons}")]
+    return [f"Verdict: {words[question.verdict]}: {reasons}"]
 
 
 def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
@@ -294,6 +291,13 @@ def _others(circuit: Circuit, mappings: Sequence[Mapping], share: float) -> Sect
     cut = f", the strongest {_MOST_MAPPINGS}" if len(mappings) > _MOST_MAPPINGS else ""
     title = f"{len(mappings)} other mapping{'s' if len(mappings) > 1 else ''}{cut}"
     return Section(title, columns=columns, rows=tuple(rows))
+
+
+def _span(span: Span) -> tuple[str, ...]:
+    held = "no layer" if span.layers is None else f"layer {span.layers[0]}-{span.layers[1]}"
+    token = f"{visible(span.label)}({', '.join(map(str, span.positions))})"
+    other = visible(span.counterfactual, longest=60)
+    return token, held, span.built_text or "no layer", f"{span.effect:z.2f}", f"{span.moves:z.2f}", other
 
 
 def comparison_values(circuits: Sequence[Circuit], *, share: float) -> list[dict[str, Any]]:

@@ -119,7 +119,7 @@ def _spans(
     ends = (ends | {position for positions in own for position in positions}) - grouped
     every = range(int(runs.model.reads_bos), len(prompt))
     others = [position for position in every if position not in grouped | ends]
-    matter = tokens_that_matter(runs.model, runs.pairs[0], others, seed=seed)
+    matter = tokens_that_matter(runs, others, seed=seed)
     wanted: list[tuple[tuple[int, ...], str | None]] = [(members, label) for label, members in named.items()]
     wanted += [((position,), None) for position in sorted(ends | set(matter))]
     spans: list[Span] = []

@@ -26,27 +26,12 @@ from circuits.models.model import Model
 from circuits.prompts import Pair, Question, Wording, to_prompt, to_question
 from circuits.prompts.swaps import stands_in
 from circuits.tracing.mapping import measure_mapping
-from circuits.tracing.records import SHARE, Mapping
+from circuits.tracing.records import SHARE, Interval, Mapping
 from circuits.tracing.trust import doubts_about, weak_pairs
 
 RESAMPLES: Final = 1000
 Each = Float[np.ndarray, "thing pair"]  # one number for each thing on each pair
 _AT_ONCE: Final = 2**22  # numbers of resampling weights in memory at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean over pairs and the range that holds 95% of its bootstrap resamples."""
-
-    mean: float
-    low: float
-    high: float
-    pairs: int = 0  # 0 where it is not known
-
-    def __str__(self) -> str:
-        if self.pairs == 1:  # one pair says nothing about others
-            return f"{self.mean:.3f}"
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA: Final = 1
+CORE: Final = 0.8  # of the runs in which a head of the core carries
 _LEAST_TOTAL: Final = 1e-6  # of a mapping that has carriers; modulation divides by it
 
 
@@ -148,10 +149,21 @@ class Span:
     residual: tuple[float, ...]  # effect of replacing the residual stream at the input of layer 0…L
     writes: tuple[float, ...]  # effect of replacing what block 0…L-1 writes there
     counterfactual: str  # what was put in the token's place
+    moves: float = 1.0  # how far that moves the metric, in gaps of the pair
 
     def __str__(self) -> str:
         held = "no layer" if self.layers is None else f"layer {self.layers[0]}-{self.layers[1]}"
         return f"{self.label} / {held}" + (f" / built in {self.built_text}" if self.built else "")
+
+    @property
+    def remark(self) -> str:
+        """A word on layers that write where nothing is held; empty where the two agree."""
+        first, last = self.layers or (0, -1)
+        built = [layer for low, high in self.built for layer in range(low, high + 1)]
+        apart = ", ".join(str(layer) for layer in built if not first <= layer <= last)
+        if not apart:
+            return ""
+        return f"{self.label}: what layer {apart} writes matters, though afterwards too little is held here"
 
     @property
     def built_text(self) -> str:
@@ -165,6 +177,74 @@ class Output:
     token: str
     probability: float
     layer: int  # the number of layers: the output stands above them all
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over pairs and the range that holds 95% of its bootstrap resamples."""
+
+    mean: float
+    low: float
+    high: float
+    pairs: int = 0  # 0 where it is not known
+
+    def __str__(self) -> str:
+        if self.pairs == 1:  # one pair says nothing about others
+            return f"{self.mean:.3f}"
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadStability:
+    """A head that carries the mapping under some counterfactuals."""
+
+    head: Head
+    carries: float  # the share of runs in which it is a carrier
+    effect: Interval  # over all runs
+
+    def __str__(self) -> str:
+        return f"{self.head!s:8}carries in {self.carries:.0%} of runs, effect {self.effect}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """A mapping under other counterfactuals of the same kind."""
+
+    key: int
+    query: int
+    share: float
+    counterfactuals: tuple[str, ...]  # one a run
+    total: Interval
+    heads: tuple[HeadStability, ...]  # that carry in any run, the most frequent first
+    overlap: float  # the mean share that two runs' carriers have in common
+    shares: tuple[tuple[float, tuple[Head, ...]], ...]  # the core at neighbouring shares
+    restore: tuple[Head, ...] | None  # the carriers in the other direction; None for noise
+    weak: int = 0  # counterfactuals that were left out: they hardly move the answer
+
+    @property
+    def core(self) -> tuple[Head, ...]:
+        """The heads that carry in at least 80% of the runs."""
+        return tuple(each.head for each in self.heads if each.carries >= CORE)
+
+    @property
+    def rim(self) -> tuple[Head, ...]:
+        """The other carriers."""
+        return tuple(each.head for each in self.heads if each.carries < CORE)
+
+    def __str__(self) -> str:
+        weak = f" ({self.weak} more hardly move the answer)" if self.weak else ""
+        runs = f"{self.key}→{self.query} under {len(self.counterfactuals)} counterfactuals{weak}"
+        lines = [f"{runs}: total {self.total}, carriers overlap by {self.overlap:.0%}"]
+        lines.append(f"core (in {CORE:.0%} of runs or more): {_named(self.core)}")
+        lines.append(f"rim: {_named(self.rim)}")
+        lines += [f"core at a share of {share:.0%}: {_named(core)}" for share, core in self.shares]
+        if self.restore is not None:
+            lines.append(f"carriers in the other direction (restore): {_named(self.restore)}")
+        return "\n".join([*lines, *(f"  {each}" for each in self.heads[:8])])
+
+
+def _named(heads: tuple[Head, ...]) -> str:
+    return " ".join(map(str, heads)) or "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +302,7 @@ class Circuit:
     arrays: Arrays = field(compare=False, repr=False, hash=False)  # "patterns": (layer, head, query, key)
     notes: tuple[str, ...] = ()  # what a reader must know before the numbers
     question: QuestionControl | None = None  # None in files of the first version
+    stability: Stability | None = None  # where it was asked for
 
     @property
     def gap(self) -> float:

@@ -7,20 +7,20 @@
    embedding holds counts as layer 0.
 2. What each block writes there is replaced likewise, everything above recomputed: the layers with at least τ
    of the largest effect have built it.
-3. The tokens that matter are listed by effect: noise on each token's embedding in turn, and how much the
-   answer suffers.
+3. Every effect is in units of one gap, the pair's, also where a token has a counterfactual of its own (a
+   text, or noise on its embedding). `moves` says how far that counterfactual moves the metric in this unit; a
+   token that it moves by less than 0.05 does not matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
+import torch
+
 from circuits.engine import Row, Runs, prepare
-from circuits.errors import PromptError
-from circuits.models.model import Model
-from circuits.prompts import Noise, Pair, Wording, to_question
+from circuits.prompts import Noise, Pair, Wording, to_prompt, to_question
 from circuits.tracing import CARRIES
 from circuits.tracing.records import Span
 
@@ -35,34 +35,43 @@ def span_of(
     pair, model = runs.pairs[0], runs.model
     word = pair.clean.words[positions[0]]
     name = (word.strip() or repr(word)) if label is None else label
-    if text is not None:
-        metric = pair.metric
-        wording = (
-            Wording(text, answer=metric.answer_text, metric="logprob") if metric.sequence else Wording(text)
-        )
-        own = prepare(model, [to_question(model, pair.clean.text, wording)])
-        return measure_span(own, name, positions)
-    passing = measure_span(runs, name, positions)
-    if passing.effect >= CARRIES:
-        return passing
-    itself = set(pair.differs_at) == set(positions)
-    try:
-        own = prepare(model, [pair if itself else _noisy(pair, positions, seed)])
-    except PromptError:  # noise there changes nothing to divide by: what passes is all there is
-        return passing
-    return measure_span(own, name, positions)
+    if text is None:
+        passing = measure_span(runs, name, positions)
+        if passing.effect >= CARRIES or set(pair.differs_at) == set(positions):
+            return passing
+        own = _noisy(pair, positions, seed)
+    elif pair.metric.kind == "logit_diff":  # a text has a prediction, and so a foil, of its own
+        own = to_question(model, pair.clean.text, Wording(text))
+    else:
+        other = to_prompt(model, text).followed_by(model, pair.metric.sequence[:-1])
+        own = Pair(pair.clean, other, pair.metric)
+    unit = float(runs.gap[0])
+    return measure_span(prepare(model, [own], smallest_gap=0.0), name, positions, unit=unit)
 
 
-def measure_span(runs: Runs, label: str, positions: Sequence[int]) -> Span:
-    """Span and built layers of some positions, from the pairs of `runs`."""
+def measure_span(runs: Runs, label: str, positions: Sequence[int], *, unit: float | None = None) -> Span:
+    """Span and built layers of some positions, from the pairs of `runs`; effects are in units of their own
+    gap, or of `unit`."""
     layers = runs.model.n_layers
     rows = [Row.of_residual(layer, positions) for layer in range(layers + 1)]
     rows += [Row.of_writes(layer, positions) for layer in range(layers)]
-    effects = runs.effects(rows).double().mean(1).tolist()
+    gap = runs.gap.double()
+    scale = gap / (gap if unit is None else unit)
+    values = runs.mean_over_draws(runs.measure([Row(()), *rows])).double()
+    change = values[:, :1] - values[:, 1:]
+    effects = (change / (gap if unit is None else torch.full_like(gap, unit))[:, None]).mean(0).tolist()
     residual, writes = effects[: layers + 1], effects[layers + 1 :]
-    lives = (held(residual), ranges(writes), max(residual))
-    other = counterfactual_text(runs.pairs[0])
-    return Span(label, tuple(positions), *lives, tuple(residual), tuple(writes), other)
+    return Span(
+        label=label,
+        positions=tuple(positions),
+        layers=held(residual),
+        built=ranges(writes),
+        effect=max(residual),
+        residual=tuple(residual),
+        writes=tuple(writes),
+        counterfactual=counterfactual_text(runs.pairs[0]),
+        moves=float(scale.mean()),
+    )
 
 
 def held(effects: Sequence[float]) -> tuple[int, int] | None:
@@ -92,14 +101,15 @@ def ranges(effects: Sequence[float]) -> tuple[tuple[int, int], ...]:
     return tuple(listed)
 
 
-def tokens_that_matter(model: Model, pair: Pair, positions: Sequence[int], *, seed: int) -> list[int]:
-    """The positions where noise costs the answer at least τ of what it costs at the most important one."""
-    losses = []
+def tokens_that_matter(runs: Runs, positions: Sequence[int], *, seed: int) -> list[int]:
+    """The positions where noise moves the metric by a share of the pair's gap that is worth a box."""
+    pair, gap = runs.pairs[0], float(runs.gap[0])
+    matter = []
     for position in positions:
-        runs = prepare(model, [_noisy(pair, (position,), seed)], smallest_gap=0.0)
-        losses.append(float(runs.gap[0]))
-    least = max(THRESHOLD * max(losses, default=0.0), 1e-2)
-    return [position for position, loss in zip(positions, losses, strict=True) if loss >= least]
+        noisy = prepare(runs.model, [_noisy(pair, (position,), seed)], smallest_gap=0.0)
+        if abs(float(noisy.gap[0]) / gap) >= CARRIES:
+            matter.append(position)
+    return matter
 
 
 def counterfactual_text(pair: Pair) -> str:
@@ -107,6 +117,5 @@ def counterfactual_text(pair: Pair) -> str:
 
 
 def _noisy(pair: Pair, positions: Sequence[int], seed: int) -> Pair:
-    """Noise on these positions, read by the log-probability of the answer."""
-    metric = replace(pair.metric, kind="logprob", foil=None, foil_text=None, foils=(), function=None)
-    return Pair(pair.clean, Noise(tuple(positions), seed=seed), metric)
+    """Noise on these positions, read by the pair's own metric."""
+    return Pair(pair.clean, Noise(tuple(positions), seed=seed), pair.metric)

@@ -20,6 +20,7 @@ from circuits.errors import PromptError, names_its_keywords
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_prompt, to_question
+from circuits.tracing import CARRIES
 from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import SHARE, Circuit, Mapping, MeasuredModel, Output, Span, finite, sha256_of
 from circuits.tracing.spans import span_of
@@ -47,6 +48,7 @@ class TextOptions(Options, total=False):
     answer: Answer | None
     foil: Answer | None
     metric: MetricKind | MetricFunction | None
+    stability: int
 
 
 Position = int | str
@@ -77,6 +79,7 @@ def trace(
     answer: Answer | None = None,
     foil: Answer | None = None,
     metric: MetricKind | MetricFunction | None = None,
+    stability: int = 0,
     share: float = SHARE,
     seed: int = 0,
     progress: Progress = silent,
@@ -87,7 +90,8 @@ def trace(
     an answer of several tokens is measured by its log-probability (`metric="logprob"`).
 
     `text` is a prompt; or a family of prompts or pairs of equal length, and then the answer is their mean
-    with bootstrap intervals. Each prompt of a family takes the words of the swap that it has, or the
+    with bootstrap intervals. `stability=16` measures the mapping under as many other counterfactuals, too.
+    Each prompt of a family takes the words of the swap that it has, or the
     counterfactual of its place in the list.
     """
     measured = as_model(model)
@@ -112,7 +116,15 @@ def trace(
     runs = prepare(measured, [to_question(measured, text, wording)], rows=first)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
     spans = [span_of(runs, position, seed=seed) for position in dict.fromkeys(ends)]
-    return to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
+    spans = [span for span in spans if abs(span.moves) >= CARRIES]
+    found = to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
+    if not stability:
+        return found
+    from circuits.tracing import stability as other_runs
+
+    asked = {"swap": swap, "counterfactual": counterfactual, "answer": answer, "foil": foil, "metric": metric}
+    others = other_runs.stability(measured, text, key=ends[0], query=ends[1], n=stability, **asked, **how)
+    return replace(found, stability=others)
 
 
 def to_circuit(

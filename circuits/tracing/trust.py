@@ -109,18 +109,18 @@ def _gaps_of_others(runs: Runs, clean: float, seed: int) -> list[float]:
 def words_like(model: Model, token: int, draw: random.Random, count: int = OTHER_WORDS) -> list[int]:
     """Random tokens that are written as this one is: a word or not, with a space in front or without."""
     text, special = model.spell(token), set(model.tokenizer.all_special_ids)
-    kind, size = _spelling(text), min(model.vocab_size, len(model.tokenizer))
+    kind, size = spelling(text), min(model.vocab_size, len(model.tokenizer))
     words: list[int] = []
     for _ in range(_TRIES * count):
         other = draw.randrange(size)
-        if other != token and other not in special and _spelling(model.spell(other)) == kind:
+        if other != token and other not in special and spelling(model.spell(other)) == kind:
             words.append(other)
             if len(words) == count:
                 return words
     return []
 
 
-def _spelling(text: str) -> tuple[bool, bool]:
+def spelling(text: str) -> tuple[bool, bool]:
     """Whether it begins with a space, and whether it is a word: letters, more than one."""
     return text[:1].isspace(), text.strip().isalpha() and len(text.strip()) > 1
 

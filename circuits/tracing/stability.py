@@ -1,0 +1,254 @@
+"""How stable a mapping is: the same question under other counterfactuals of the same kind.
+
+1. Of a swap: other words in the place of the counterfactual's, those nearest to it by their embedding that
+   are written alike and keep the length. Of noise: other draws, one a run. Rephrasings, if the user gives
+   them.
+2. All runs of one length are measured together; each has its own path of carriers. Runs whose gap is too
+   small to divide by are left out and counted.
+3. A head in the carriers of at least 80% of the runs belongs to the core, any other carrier to the rim.
+4. The same at neighbouring shares, and in the other direction (the counterfactual as the clean prompt, which
+   is `restore`), so that a reader sees what hangs on a choice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from circuits.engine import prepare
+from circuits.engine.runs import every_head
+from circuits.engine.select import mapping_rows, select
+from circuits.errors import PromptError, names_its_keywords
+from circuits.heads import Head
+from circuits.links import Progress, silent
+from circuits.models.load import as_model
+from circuits.models.model import Model
+from circuits.prompts import (
+    Answer,
+    MetricFunction,
+    MetricKind,
+    Noise,
+    Pair,
+    Prompt,
+    Question,
+    Swap,
+    Wording,
+    to_prompt,
+    to_question,
+)
+from circuits.tracing import SHARE
+from circuits.tracing.family import bootstrap
+from circuits.tracing.records import CORE, HeadStability, Stability
+from circuits.tracing.trust import spelling, weak_pairs
+
+RUNS: Final = 16
+_SPREAD: Final = 0.1  # neighbouring shares
+_AT_ONCE: Final = 2**26  # logits in memory
+Path = list[tuple[Head, float]]
+
+
+@names_its_keywords
+def stability(
+    model: Any,
+    text: str,
+    *,
+    key: int | str,
+    query: int | str = -1,
+    n: int = RUNS,
+    swap: Swap | None = None,
+    counterfactual: str | None = None,
+    answer: Answer | None = None,
+    foil: Answer | None = None,
+    metric: MetricKind | MetricFunction | None = None,
+    rephrasings: Sequence[str] = (),
+    share: float = SHARE,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Stability:
+    """Which heads carry key → query whatever the counterfactual, over `n` of the same kind.
+
+    `rephrasings` are other texts in which key, query and the words of the swap stand by the same names.
+    """
+    measured = as_model(model)
+    if n < 2:
+        raise PromptError(f"stability compares runs, so n is at least 2, not {n}")
+    ends = to_prompt(measured, text).ends(key, query)
+    wording = Wording(counterfactual, swap, ends[:1], answer, foil, metric, seed)
+    question = to_question(measured, text, wording)
+    groups = [_measure(measured, _alike(measured, question, n, seed), ends, share)]
+    for number, other in enumerate(rephrasings):
+        progress("rephrasings", number, len(rephrasings))
+        own = to_prompt(measured, other).ends(key, query)
+        reworded = to_question(measured, other, replace(wording, noise_at=own[:1]))
+        groups.append(_measure(measured, _settled(measured, [reworded]), own, share))
+    turned = _measure(measured, _turned(measured, question), ends, share)
+    record = _to_record(measured, ends, groups, turned, share=share, seed=seed)
+    return replace(record, weak=max(0, n + len(rephrasings) - len(record.counterfactuals)))
+
+
+# Other counterfactuals of the same kind
+
+
+def _alike(model: Model, question: Question, count: int, seed: int) -> list[Pair]:
+    """The question itself and others of its kind, as far as they are settled."""
+    noise = question.counterfactual
+    if isinstance(noise, Noise):
+        draws = [replace(noise, draws=1, seed=seed * count + number) for number in range(count)]
+        return _settled(model, [replace(question, counterfactual=draw) for draw in draws])
+    others = [replace(question, counterfactual=prompt) for prompt in _other_prompts(model, question, count)]
+    return _settled(model, [question, *others])[:count]
+
+
+def _other_prompts(model: Model, question: Question, count: int) -> list[Prompt]:
+    """The counterfactual with other words where it differs, the same one wherever it has the same."""
+    clean, prompt = question.clean, question.counterfactual
+    assert isinstance(prompt, Prompt)
+    differing = [p for p, (a, b) in enumerate(zip(clean.tokens, prompt.tokens, strict=True)) if a != b]
+    words = {prompt.tokens[p] for p in differing}
+    near = {word: _nearest(model, word, 4 * count, besides={*clean.tokens, *words}) for word in words}
+    listed = []
+    for number in range(min(len(tokens) for tokens in near.values())):
+        tokens = tuple(
+            near[token][number] if p in differing else token for p, token in enumerate(prompt.tokens)
+        )
+        spelled = tuple(map(model.spell, tokens))
+        listed.append(Prompt("".join(spelled[model.reads_bos :]), tokens, spelled))
+    return listed
+
+
+def _nearest(model: Model, token: int, count: int, *, besides: set[int]) -> list[int]:
+    """The tokens with the nearest embeddings that are written like this one."""
+    embedded = model.bridge.W_E.detach().float()
+    near = torch.cosine_similarity(embedded, embedded[token][None], dim=-1).argsort(descending=True).tolist()
+    kind, special = spelling(model.spell(token)), set(model.tokenizer.all_special_ids)
+    chosen: list[int] = []
+    for other in near:
+        if other in besides or other in special or other >= len(model.tokenizer):
+            continue
+        if spelling(model.spell(other)) == kind:
+            chosen.append(other)
+            if len(chosen) == count:
+                break
+    return chosen
+
+
+def _settled(model: Model, questions: Sequence[Question]) -> list[Pair]:
+    """The questions as pairs; without those whose counterfactual does not change the prediction."""
+    pairs = []
+    clean = _predicted(model, [questions[0].clean])[0]
+    texts = [question.counterfactual for question in questions if isinstance(question.counterfactual, Prompt)]
+    others = iter(_predicted(model, texts))
+    for question in questions:
+        other = next(others) if isinstance(question.counterfactual, Prompt) else None
+        try:
+            pairs.append(question.settle(model, clean, other))
+        except PromptError:
+            if len(questions) == 1:
+                raise
+    return pairs
+
+
+def _predicted(model: Model, prompts: Sequence[Prompt]) -> list[torch.Tensor]:
+    """The logits at the last position of each."""
+    if not prompts:
+        return []
+    tokens = torch.tensor([prompt.tokens for prompt in prompts])
+    step = max(1, _AT_ONCE // (tokens.shape[1] * model.vocab_size))
+    return [logits for part in tokens.split(step) for logits in model.logits(part)[:, -1]]
+
+
+def _turned(model: Model, question: Question) -> list[Pair]:
+    """The pair with clean and counterfactual exchanged; none for noise, which cannot be the clean prompt."""
+    other = question.counterfactual
+    if isinstance(other, Noise):
+        return []
+    (pair,) = _settled(model, [question])
+    return [Pair(other, pair.clean, pair.metric)]
+
+
+# Measuring
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Runs of one length: their pairs, the path of each, and the effects of each head and last of all."""
+
+    pairs: tuple[Pair, ...]
+    paths: list[Path]
+    effects: Float[np.ndarray, "row run"]
+
+    def carriers(self, share: float) -> list[frozenset[Head]]:
+        """Each run's heads up to a share of its own total."""
+        return [_up_to(path, share * total) for path, total in zip(self.paths, self.effects[-1], strict=True)]
+
+
+def _measure(model: Model, pairs: Sequence[Pair], ends: tuple[int, int], share: float) -> _Group:
+    """All pairs together; without those whose gap is too small to divide by."""
+    rows = mapping_rows(every_head(model), *ends)
+    if not pairs:
+        return _Group((), [], np.zeros((len(rows), 0)))
+    runs = prepare(model, pairs, rows=rows, smallest_gap=0.0)
+    sides = (runs.values(side).tolist() for side in (runs.clean, runs.counterfactual))
+    kept = [number for number, weak in enumerate(weak_pairs(*sides)) if not weak]
+    if not kept:
+        return _Group((), [], np.zeros((len(rows), 0)))
+    runs = runs.only(kept)
+    effects, most = runs.effects(rows), min(1.0, share + _SPREAD)
+    paths = select(runs, *ends, effects=effects[:-1], totals=effects[-1], share=most)
+    return _Group(runs.pairs, paths, effects.double().cpu().numpy())
+
+
+def _to_record(
+    model: Model, ends: tuple[int, int], groups: Sequence[_Group], turned: _Group, *, share: float, seed: int
+) -> Stability:
+    near = sorted({round(max(_SPREAD, share - _SPREAD), 2), share, round(min(1.0, share + _SPREAD), 2)})
+    sets = {level: [heads for group in groups for heads in group.carriers(level)] for level in near}
+    count = len(sets[share])
+    if count < 2:
+        raise PromptError("fewer than two counterfactuals of this kind move the answer: nothing to compare")
+    *single, total = bootstrap(np.concatenate([group.effects for group in groups], axis=1), seed=seed)
+    often = Counter(head for heads in sets[share] for head in heads)
+    every = zip(every_head(model), single, strict=True)
+    heads = [HeadStability(head, often[head] / count, effect) for head, effect in every if often[head]]
+    return Stability(
+        key=ends[0],
+        query=ends[1],
+        share=share,
+        counterfactuals=tuple(_name(pair) for group in groups for pair in group.pairs),
+        total=total,
+        heads=tuple(sorted(heads, key=lambda each: (-each.carries, -each.effect.mean, each.head))),
+        overlap=_overlap(sets[share]),
+        shares=tuple((level, _core(sets[level])) for level in near),
+        restore=tuple(sorted(turned.carriers(share)[0])) if turned.pairs else None,
+    )
+
+
+def _up_to(path: Path, goal: float) -> frozenset[Head]:
+    """The heads of a path until they reach the goal."""
+    count = next((count for count, (_, joint) in enumerate(path, 1) if joint >= goal), len(path))
+    return frozenset(head for head, _ in path[:count])
+
+
+def _core(sets: Sequence[frozenset[Head]]) -> tuple[Head, ...]:
+    often = Counter(head for heads in sets for head in heads)
+    return tuple(sorted(head for head, count in often.items() if count >= CORE * len(sets)))
+
+
+def _overlap(sets: Sequence[frozenset[Head]]) -> float:
+    """The mean share that two runs' carriers have in common, of all that either has."""
+    both = [len(one & other) / len(one | other) for one, other in combinations(sets, 2) if one | other]
+    return sum(both) / len(both) if both else 1.0
+
+
+def _name(pair: Pair) -> str:
+    other = pair.counterfactual
+    if isinstance(other, Noise):
+        return str(other)
+    return " ".join(other.words[position].strip() for position in pair.differs_at)
