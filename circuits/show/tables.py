@@ -25,7 +25,7 @@ from circuits.show.scene import counterfactual_words, listed, metric_words, spel
 from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:
-    from circuits.tracing.records import Circuit, Mapping, SideEffects
+    from circuits.tracing.records import Circuit, Mapping, SideEffects, Span
 
 WIDTH: Final = 100  # columns of plain text
 visible = partial(spell, longest=80)  # text without anything that a terminal would obey
