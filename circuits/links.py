@@ -6,16 +6,28 @@ method such as `Circuit.to_graph` therefore calls `above("to_graph")`, and this 
 kind, says where that leads.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from graphviz import Digraph
+    from matplotlib.figure import Figure
 
 Progress = Callable[[str, int, int], None]  # what is under way, how much is done, how much there is
 
+PICTURES: Final = (".svg", ".png", ".pdf", ".html", ".dot")  # endings of files that are drawn
 ABOVE: Final = {
     "to_text": "circuits.show.tables",
     "ranking_text": "circuits.show.task_tables",
-    "to_html": "circuits.show.tables",
+    "figure_of": "circuits.show.results",
+    "page_of": "circuits.show.results",
+    "dot_of": "circuits.show.results",
+    "html_of": "circuits.show.results",
+    "save_picture": "circuits.show.results",
     "to_graph": "circuits.show.scene",
     "routes": "circuits.show.scene",
     "measure_without": "circuits.tracing.circuit",
@@ -32,6 +44,31 @@ ABOVE: Final = {
 def above(name: str) -> Callable[..., Any]:
     """The function of this name in the module above that has it."""
     return getattr(import_module(ABOVE[name]), name)
+
+
+class Pictured:
+    """What every result can be asked for: its figure, its page, its diagram, and files of them."""
+
+    __slots__ = ()
+
+    def figure(self, **options: Any) -> Figure:
+        """The result as a matplotlib figure; `ax=` where a single panel makes sense."""
+        return above("figure_of")(self, **options)
+
+    def page(self, **options: Any) -> str:
+        """The result as one HTML file, its text."""
+        return above("page_of")(self, **options)
+
+    def to_dot(self, **options: Any) -> Digraph:
+        """The result as a Graphviz diagram, to be restyled, saved or rendered."""
+        return above("dot_of")(self, **options)
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the figure (.svg, .png, .pdf), the page (.html) or the diagram (.dot), by the ending."""
+        return above("save_picture")(self, path, **options)
+
+    def _repr_html_(self) -> str:
+        return above("html_of")(self)
 
 
 def silent(stage: str, done: int, total: int) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -16,8 +17,13 @@ from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long,
 
 from circuits.errors import CircuitsError, FileError
 from circuits.show import canvas, scene
-from circuits.show.dot import draw, to_dot
+from circuits.show import dot as diagram
+from circuits.show.dot import draw
 from circuits.tracing.records import Circuit
+
+
+def to_dot(circuit: Circuit, **options: Any) -> str:
+    return diagram.to_dot(circuit, **options).source
 
 
 def texts(dot: str) -> list[str]:
@@ -65,7 +71,7 @@ def test_only_the_key_of_the_sentence_is_red() -> None:
 
 
 def test_each_map_has_its_red_cell_at_the_query_row_and_the_key_column() -> None:
-    maps = to_dot(planted()).split("maps [")[1].split("\n")[0]
+    maps = "".join(line for line in to_dot(planted()).split("\n") if '"head L' in line and "TABLE" in line)
     tiles = re.findall(r'FIXEDSIZE="TRUE" WIDTH="\d+" HEIGHT="\d+">(<TR>.*?)</TABLE>', maps)
     tiles = [tile for tile in tiles if canvas.RED in tile]
     assert len(tiles) == 5
@@ -99,7 +105,9 @@ def test_many_carriers_are_counted_instead_of_drawn_one_by_one() -> None:
 def test_a_total_is_the_width_of_its_arrow() -> None:
     widths = [
         float(width)
-        for width in re.findall(r"-> output .*?penwidth=([\d.]+) weight=[13]\]", to_dot(planted()))
+        for width in re.findall(
+            r"-> output .*?penwidth=([\d.]+) weight=[13]\]", to_dot(planted(), maps=False)
+        )
     ]
     assert max(widths) == pytest.approx(0.8 + 4 * 1.0)
     assert any(width == pytest.approx(0.8 + 4 * 0.19) for width in widths)
@@ -109,12 +117,13 @@ def test_a_span_that_is_built_twice_says_so_and_stands_between_key_and_output() 
     dot = to_dot(deep())
     said = texts(dot)
     assert {"layer 0-21", "built in 0, 20-21", "layer 22-30", "layer 30"} <= set(said)
-    assert "4 -> 7" in dot and "7 -> output" in dot
+    assert '4 -> "head L22H8"' in dot and '"head L22H8" -> 7' in dot and "7 -> output" in dot
+    assert "4 -> 7" in to_dot(deep(), maps=False)
     assert "0" in said  # no BOS: the sentence starts at position 0
 
 
 def test_nothing_carried_is_drawn_without_maps() -> None:
-    assert "maps" not in to_dot(empty())
+    assert "head L" not in to_dot(empty()) and "caption" not in to_dot(empty())
     assert {"small", "The"} <= set(texts(to_dot(empty())))
 
 
@@ -181,6 +190,13 @@ def test_a_file_is_written_by_its_ending(tmp_path) -> None:
     assert (tmp_path / "deep" / "circuit.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(FileError, match="svg, png, pdf"):
         draw(to_dot(planted()), tmp_path / "circuit.gif")
+
+
+def test_a_diagram_can_be_restyled_before_it_is_rendered() -> None:
+    page = diagram.to_dot(planted())
+    page.graph_attr["bgcolor"] = "#fafafa"
+    page.node("mine", "my note")
+    assert "my note" in texts(page.source) and b"#fafafa" in draw(page, "svg")  # type: ignore[operator]
 
 
 def test_text_that_is_not_dot_is_refused_in_one_line() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import re
 import warnings
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,16 +17,30 @@ from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, PathPatch
+from matplotlib.patches import FancyArrowPatch, PathPatch
 from matplotlib.text import Text
-from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, mapping_of, planted, span_of
+from render_samples import (
+    CARRIERS,
+    HOSTILE,
+    WORDS,
+    circuit_of,
+    deep,
+    dense,
+    empty,
+    hostile,
+    long,
+    mapping_of,
+    planted,
+    span_of,
+)
 
 from circuits.errors import EdgeError, FileError, PromptError
 from circuits.heads import Head
 from circuits.show import canvas
 from circuits.show.canvas import save_figure
-from circuits.show.figure import mapping_figure
+from circuits.show.figure import circuit_figure, mapping_figure, scene_figure
 from circuits.show.grids import Panel, effect_map, head_grid, to_panel
+from circuits.show.scene import Scene
 from circuits.tracing.records import Circuit
 
 
@@ -142,28 +158,13 @@ def test_effects_of_thirty_layers_keep_their_shape() -> None:
 
 def test_figure_b_says_what_the_published_figure_says() -> None:
     said = words(mapping_figure(dense(), planted()))
-    assert {
-        "GPT-2",
-        "Sparse GPT-2",
-        "These 5 of 144 heads map key 5 to query 8",
-        "Modulated at 80% by",
-        "Q",
-        "K",
-    } <= set(said)
-    assert {*map(str, CARRIERS), "L11H7 L10H1 L9H7", "L9H1 L8H6"} <= set(said)
-    assert {
-        "opposite",
-        "layer 0-1",
-        "large",
-        "layer 0-3",
-        "brackets",
-        "layer 0-10",
-        "small",
-        "layer 12",
-    } <= set(said)
+    caption = "These 5 of 144 heads map key 5 to query 8"
+    assert {"GPT-2", "Sparse GPT-2", caption, "Modulated at 80% by", "Q", "K"} <= set(said)
+    assert {*map(str, CARRIERS), "L11H7 L10H1 L9H7 L9H1 L8H6", "L9H7 L9H1"} <= set(said)
+    assert {"opposite", "large", "brackets", "small", "layer 12 · p = 0.93", "layer", "12"} <= set(said)
     assert "43 of 144 heads carry 80%" in said and "5 of 144 heads carry 80%" in said
-    assert [word for word in said if word.isdigit()] == [str(at) for at in range(1, 9)]
-    assert sum(re.fullmatch(r"L\d+H\d+", word) is not None for word in said) == 43 + 5
+    assert [word for word in said if word.isdigit()][-9:] == [str(at) for at in range(9)]  # with BOS
+    assert "attention 0" in said  # the scale of the maps
 
 
 def test_the_caption_and_the_key_are_red() -> None:
@@ -175,16 +176,17 @@ def test_the_caption_and_the_key_are_red() -> None:
     assert red == {"These 5 of 144 heads map key 5 to query 8", "large", "5"}
 
 
-def test_every_map_has_its_red_cell_in_the_row_of_the_query_counted_from_below() -> None:
+def test_every_map_has_a_red_frame_around_its_cell_and_the_weight_is_seen_in_it() -> None:
     figure = mapping_figure(planted())
-    groups = {
-        to_hex(tuple(np.ravel(c.get_facecolor())) or "none", keep_alpha=True): c
-        for c in figure.axes[0].collections
-        if isinstance(c, PolyCollection)
-    }
+    polygons = [c for c in figure.axes[0].collections if isinstance(c, PolyCollection)]
+    groups = {to_hex(np.ravel(group.get_edgecolor())[:3]): group for group in polygons}
+    assert all(
+        to_hex(tuple(np.ravel(group.get_facecolor())) or "none", keep_alpha=True) == "#00000000"
+        for group in polygons
+    )
     cells, frames = (
         [np.asarray(path.vertices) for path in groups[colour].get_paths()]
-        for colour in (f"{canvas.RED}ff", "#00000000")
+        for colour in (canvas.RED, canvas.LINE)
     )
     assert len(cells) == 5
     for cell, frame in zip(cells, frames, strict=True):
@@ -192,6 +194,76 @@ def test_every_map_has_its_red_cell_in_the_row_of_the_query_counted_from_below()
         middle = (cell.min(axis=0) + cell.max(axis=0)) / 2
         assert int((middle[0] - left) / side * 9) == 5
         assert 8 - int((middle[1] - top) / side * 9) == 8
+
+
+def random_circuit(seed: int) -> Circuit:
+    """Any number of tokens (hostile ones among them), layers, heads, mappings and spans."""
+    draw = random.Random(seed)
+    layers, heads, length = draw.randint(2, 30), draw.randint(1, 12), draw.randint(2, 45)
+    pool = [*HOSTILE, *WORDS, " the", "a", " extraordinarily", " of", "."]
+    tokens = tuple(draw.choice(pool) for _ in range(length))
+    every = [Head(layer, head) for layer in range(layers) for head in range(heads)]
+    ends = {tuple(sorted(draw.choices(range(length), k=2))) for _ in range(draw.randint(0, 12))}
+    mappings = []
+    for key, query in sorted(ends):
+        chosen = draw.sample(every, min(len(every), draw.randint(1, 14)))
+        path = [(head, 0.9 * (number + 1) / len(chosen)) for number, head in enumerate(chosen)]
+        mappings.append(mapping_of(key, query, path, total=draw.choice([0.9, 0.3, 0.06]), controls=False))
+    spans = []
+    for position in draw.sample(range(length), draw.randint(0, min(length, 8))):
+        first, last = sorted(draw.choices(range(layers), k=2))
+        group = tuple(sorted({position, draw.randrange(length)})) if draw.random() < 0.3 else (position,)
+        name = (
+            tokens[position]
+            if len(group) == 1
+            else draw.choice(["brackets", "a rather long name of a group"])
+        )
+        spans.append(span_of(name, group, (first, last), ((first, first),), layers))
+    options: Any = {"layers": layers, "heads": heads, "bos": draw.random() < 0.5, "token": draw.choice(pool)}
+    return circuit_of(tokens, tuple(mappings), name="random", spans=tuple(spans), **options)
+
+
+def assert_that_no_text_is_cut_or_overlaps(figure: Figure) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
+    width, height = figure.get_size_inches() * figure.dpi
+    assert min(float(text.get_fontsize()) for text in texts(figure)) >= 6
+    for word, box in boxes:
+        assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1, word
+    for at, (word, box) in enumerate(boxes):
+        for other, beside in boxes[at + 1 :]:
+            across = min(box.x1, beside.x1) - max(box.x0, beside.x0)
+            assert min(across, min(box.y1, beside.y1) - max(box.y0, beside.y0)) <= 3, (word, other)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_text_of_a_random_circuit_is_cut_or_overlaps_another(seed: int) -> None:
+    circuit = random_circuit(seed)
+    assert_that_no_text_is_cut_or_overlaps(circuit_figure(circuit))
+    assert_that_no_text_is_cut_or_overlaps(mapping_figure(circuit))
+
+
+@pytest.mark.studies
+def test_no_text_of_two_hundred_random_circuits_is_cut_or_overlaps_another() -> None:
+    for seed in range(6, 206):
+        circuit = random_circuit(seed)
+        assert_that_no_text_is_cut_or_overlaps(circuit_figure(circuit))
+        assert_that_no_text_is_cut_or_overlaps(mapping_figure(circuit))
+
+
+def test_the_circuit_figure_draws_every_mapping_or_counts_it() -> None:
+    said = " ".join(words(circuit_figure(planted())))
+    assert "Both mappings with a total of 0.05 or more." in said and "L7H2" in said
+    many = [mapping_of(0, query, [(Head(3, 4), 0.4)], total=0.4, controls=False) for query in range(1, 45)]
+    crowd = circuit_of(tuple(f"w{at}" for at in range(45)), tuple(many), name="many", bos=False)
+    assert re.search(r"\d+ of 44 mappings with a total", " ".join(words(circuit_figure(crowd))))
+
+
+def test_layers_in_which_nothing_happens_fold_and_the_figure_says_so() -> None:
+    said = words(circuit_figure(deep()))
+    assert {"1–9", "13–19", "23–28", "22", "29"} <= set(said)
+    assert "folded" in " ".join(said) and "folded" not in " ".join(words(circuit_figure(planted())))
 
 
 @pytest.mark.parametrize(
@@ -208,21 +280,8 @@ def test_every_map_has_its_red_cell_in_the_row_of_the_query_counted_from_below()
     ],
 )
 def test_no_text_is_cut_off_overlaps_another_or_is_too_small(left, right) -> None:
-    figure = mapping_figure(left(), right() if right else None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
-    width, height = figure.get_size_inches() * figure.dpi
-    assert min(float(text.get_fontsize()) for text in texts(figure)) >= 6
-    for word, box in boxes:
-        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, word
-    for at, (word, box) in enumerate(boxes):
-        for other, beside in boxes[at + 1 :]:
-            over = (
-                min(box.x1, beside.x1) - max(box.x0, beside.x0),
-                min(box.y1, beside.y1) - max(box.y0, beside.y0),
-            )
-            assert min(over) <= 3, (word, other)
+    assert_that_no_text_is_cut_or_overlaps(mapping_figure(left(), right() if right else None))
+    assert_that_no_text_is_cut_or_overlaps(circuit_figure(left()))
 
 
 def test_two_circuits_fill_a_page_of_two_columns_and_one_fills_its_right_half() -> None:
@@ -230,58 +289,45 @@ def test_two_circuits_fill_a_page_of_two_columns_and_one_fills_its_right_half() 
     assert mapping_figure(planted()).get_size_inches()[0] < 4.2
 
 
-def test_a_key_without_a_span_and_a_query_in_the_middle_have_boxes_of_their_own() -> None:
-    inner = mapping_of(2, 5, [(Head(3, 4), 0.4)], total=0.4, controls=False)
-    said = words(mapping_figure(replace(planted(), mappings=(inner,), focus=(2, 5), spans=())))
-    assert {"pos 2", "pos 5", "One of 144 heads maps key 2 to query 5"} <= set(said)
-
-
-def crowded(key: int, query: int) -> Circuit:
-    """Boxes at every token but the query's, of two heights."""
-    spans = [
-        span_of(str(at), (at,), (0, 3 - at % 2), ((0, 0),) if at % 2 else ())
-        for at in range(1, 9)
-        if at != query
-    ]
-    ends = [span_of("query", (query,), (2, 11), ((2, 3),))]
-    mapping = mapping_of(key, query, [(head, 0.2) for head in CARRIERS], total=1.0)
-    return replace(planted(), mappings=(mapping,), focus=(key, query), spans=(*spans, *ends))
-
-
-@pytest.mark.parametrize(("key", "query"), [(5, 8), (1, 8), (7, 8), (1, 4), (3, 5)])
-def test_the_querys_line_and_the_carriers_names_keep_clear_of_the_boxes(key: int, query: int) -> None:
-    sheet = mapping_figure(crowded(key, query)).axes[0]
-    boxes = [
-        patch for patch in sheet.patches if isinstance(patch, FancyBboxPatch) and patch.get_width() < 100
-    ]
-    frames = [
-        (box.get_x(), box.get_y(), box.get_x() + box.get_width(), box.get_y() + box.get_height())
-        for box in boxes
-    ]
-    ties = [patch for patch in sheet.patches if type(patch) is PathPatch and patch.get_linestyle() != "solid"]
-    assert len(ties) >= 4 and len(frames) >= 5
-    places = [np.asarray(points) for tie in ties for points in tie.get_path().to_polygons(closed_only=False)]
-    x, y = np.concatenate(
-        [np.linspace(one, other, 9) for points in places for one, other in pairwise(points)]
-    ).T
-    for left, top, right, bottom in frames:
-        assert not ((x > left + 1) & (x < right - 1) & (y > top + 1) & (y < bottom - 1)).any()
-    figure = sheet.get_figure()
-    assert isinstance(figure, Figure)
-    names = [text for text in texts(figure) if text.get_text().startswith(("Modulated", "L"))]
-    for text in names:
-        corners = sheet.transData.inverted().transform(text.get_window_extent())
-        (left, low), (right, high) = corners.min(0), corners.max(0)
-        assert not any(
-            left < frame[2] and frame[0] < right and low < frame[3] and frame[1] < high for frame in frames
-        ), text.get_text()
-
-
 def test_a_position_that_reads_itself_has_no_arrow_and_is_drawn() -> None:
     own = mapping_of(5, 5, [(Head(3, 4), 0.4)], total=0.4)
-    assert "Modulated at 100% by" not in words(
-        mapping_figure(replace(planted(), mappings=(own,), focus=(5, 5)))
+    figure = circuit_figure(replace(planted(), mappings=(own,), focus=(5, 5)))
+    assert "L3H4" in words(figure)
+    assert not [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
+
+
+def components() -> nx.MultiDiGraph:
+    """What `wiring` gives: components at positions, and wires between them."""
+    graph = nx.MultiDiGraph(model="tiny", words=["a", "b", "c"], layers=2, reads_bos=False, anchors=[2, 0])
+    look = {"effect": 0.5, "lines": ["x"], "box": False}
+    graph.add_node("embed@0", kind="embed", label="embed", positions=[0], layer=-1, **look)
+    graph.add_node("M0@0", kind="mlp", label="M0", positions=[0], layer=0, **look)
+    graph.add_node("L1H0@2", kind="head", label="L1H0", positions=[2], layer=1, front=True, **look)
+    graph.add_node(
+        "output",
+        kind="output",
+        label="d",
+        positions=[2],
+        layer=2,
+        effect=1.0,
+        lines=["d", "layer 2"],
+        box=True,
     )
+    for start, end, side in (
+        ("embed@0", "M0@0", ""),
+        ("M0@0", "L1H0@2", "value"),
+        ("M0@0", "L1H0@2", "key"),
+        ("L1H0@2", "output", ""),
+    ):
+        graph.add_edge(start, end, kind="wire", side=side, effect=0.5)
+    return graph
+
+
+def test_components_and_wires_are_drawn_at_their_place_and_sides_differ_by_their_dashes() -> None:
+    figure = scene_figure(Scene(planted(), components()), "tiny")
+    assert {"M0", "L1H0", "a", "b", "c"} <= set(words(figure))
+    wires = [patch for patch in figure.axes[0].patches if type(patch) is PathPatch]
+    assert len(wires) == 4 and len({str(wire.get_linestyle()) for wire in wires}) == 3
 
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import networkx as nx
 import pytest
 from render_samples import CARRIERS, SPANS, deep, dense, empty, mapping_of, planted, span_of
 
 from circuits.heads import Head
-from circuits.show.dot import draw, to_dot
+from circuits.show.diagram import lay_out
+from circuits.show.dot import to_dot
 from circuits.show.export import export
-from circuits.show.figure import mapping_figure
+from circuits.show.figure import circuit_figure, mapping_figure
 from circuits.show.grids import effect_map, to_panel
 from circuits.show.page import to_page
 from circuits.show.scene import OUTPUT, to_graph, to_scene
@@ -33,29 +33,57 @@ def at_share(circuit: Circuit, share: float) -> Circuit:
     return replace(circuit, mappings=(measured, *others))
 
 
-def titles_across(circuit: Circuit, names: set[str]) -> dict[str, list[str]]:
-    """The titles of the boxes from left to right in the graph, the figure, the drawn diagram and the page."""
-    nodes = sorted(
-        (node["order"], node["lines"][0]) for node in to_graph(circuit).nodes.values() if "order" in node
-    )
-    figure = [text for text in mapping_figure(circuit).axes[0].texts if text.get_fontweight() == "bold"]
-    in_figure = sorted(
-        (text.get_position()[0], text.get_text()) for text in figure if text.get_text() in names
-    )
-    data = draw(to_dot(circuit, maps=False), "svg")
-    assert isinstance(data, bytes)
-    drawn = ElementTree.fromstring(data).iter("{http://www.w3.org/2000/svg}text")
-    bold = [text for text in drawn if text.get("font-weight") == "bold" and text.text in names]
-    in_dot = sorted((float(text.get("x", 0)), str(text.text)) for text in bold)
+Spans = dict[tuple[int, ...], str]  # positions and what is said of their layers
+
+
+def spans_in_graph(circuit: Circuit) -> Spans:
+    nodes = to_graph(circuit).nodes.values()
+    return {tuple(node["positions"]): node["lines"][1] for node in nodes if node["kind"] == "span"}
+
+
+def spans_in_dot(circuit: Circuit) -> Spans:
+    found = re.findall(r'^\t"?([\d+]+)"? \[label=.*?>(layer [\d-]+|no layer)<', to_dot(circuit).source, re.M)
+    return {tuple(map(int, name.split("+"))): layers for name, layers in found}
+
+
+def spans_in_figure(circuit: Circuit) -> Spans:
+    """A box for each position, with its layers; positions that share a span share a box's layers."""
+    ids = [patch.get_gid() or "" for patch in circuit_figure(circuit).axes[0].patches]
+    boxes = [re.fullmatch(r"span (\d+) layer (\d+)-(\d+)", name) for name in ids]
+    return {
+        (int(box[1]),): f"layer {box[2]}-{box[3]}" if box[2] != box[3] else f"layer {box[2]}"
+        for box in boxes
+        if box
+    }
+
+
+def spans_in_page(circuit: Circuit) -> Spans:
     page = json.loads(to_page(circuit).split('id="data">')[1].split("</script>")[0])
-    in_page = [span["lines"][0] for span in page["circuits"][0]["spans"]]
-    lists = {"graph": nodes, "figure": in_figure, "dot": in_dot}
-    return {name: [title for _, title in each] for name, each in lists.items()} | {"page": in_page}
+    return {tuple(span["positions"]): span["lines"][1] for span in page["circuits"][0]["spans"]}
 
 
-def test_boxes_stand_in_the_same_order_in_every_picture() -> None:
-    across = titles_across(planted(), {"opposite", "large", "brackets"})
-    assert across == {picture: ["opposite", "large", "brackets"] for picture in across}
+@pytest.mark.parametrize("circuit", [planted(), deep()], ids=["planted", "deep"])
+def test_positions_and_spans_are_the_same_in_graph_diagram_figure_and_page(circuit: Circuit) -> None:
+    spans = spans_in_graph(circuit)
+    assert len(spans) == 3
+    assert spans_in_dot(circuit) == spans_in_page(circuit) == spans
+    each = {(position,): layers for positions, layers in spans.items() for position in positions}
+    assert spans_in_figure(circuit) == each
+
+
+def test_mappings_run_between_the_same_positions_in_graph_figure_and_page() -> None:
+    circuit = deep()
+    layout = lay_out(to_scene(circuit), 480)
+    centres = dict(zip(layout.columns.centres, layout.columns.positions, strict=True))
+    drawn = {(centres[item.start], centres[item.end]) for item in layout.lanes}
+    page = json.loads(to_page(circuit).split('id="data">')[1].split("</script>")[0])
+    listed = {(mapping["key"], mapping["query"]) for mapping in page["circuits"][0]["mappings"]}
+    assert (
+        drawn
+        == listed
+        == {(data["from_position"], data["to_position"]) for *_, data in to_scene(circuit).arrows}
+    )
+    assert {item.layer for item in layout.lanes if item.front} == {22, 29}
 
 
 def test_every_picture_is_drawn_from_the_graph() -> None:
@@ -79,7 +107,8 @@ def test_the_share_of_every_picture_is_that_of_the_circuit_unless_another_is_giv
     )
     said = {text.get_text() for text in mapping_figure(half).axes[0].texts}
     assert "Modulated at 61% by" in said and "These 3 of 144 heads map key 5 to query 8" in said
-    assert "Modulated at 61% by" in to_dot(half) and "Modulated at 80% by" in to_dot(half, share=0.8)
+    dots = to_dot(half).source, to_dot(half, share=0.8).source
+    assert "Modulated at 61% by" in dots[0] and "Modulated at 80% by" in dots[1]
     assert to_panel(half).heads == CARRIERS[:3] and len(effect_map(half).patches) == 3
     page = to_page(half)
     assert '"share":0.5' in page and 'value="50"' in page and ">50%</output>" in page
@@ -115,10 +144,10 @@ def test_the_ends_of_the_mapping_in_front_have_boxes_of_their_own_in_every_pictu
     circuit = replace(planted(), mappings=(inside,), focus=(4, 6))
     scene = to_scene(circuit)
     assert scene.ends == ("4+6", "6") and scene.graph.nodes["6"]["lines"] == ['"', "pos 6"]
-    for said in (to_dot(circuit), str([text.get_text() for text in mapping_figure(circuit).axes[0].texts])):
-        assert "pos 6" in said and "Modulated at 100% by" in said
-    bare = replace(planted(), spans=())
-    assert "pos 5" in to_dot(bare) and "pos 8" not in to_dot(bare)  # the output stands for the last token
+    said = str([text.get_text() for text in mapping_figure(circuit).axes[0].texts])
+    assert "pos 6" in to_dot(circuit).source and "Modulated at 100% by" in said and "L3H4" in said
+    bare = to_dot(replace(planted(), spans=())).source
+    assert "pos 5" in bare and "pos 8" not in bare  # the output stands for the last token
 
 
 def test_a_mapping_that_a_position_has_with_itself_is_in_front_and_has_no_arrow() -> None:
@@ -142,7 +171,7 @@ def test_the_caption_counts_the_carriers(count: int, caption: str) -> None:
 @pytest.mark.parametrize("circuit", [planted(), dense(), deep()], ids=["planted", "dense", "deep"])
 def test_a_head_is_spelled_in_one_way(circuit: Circuit) -> None:
     figure = " ".join(text.get_text() for text in mapping_figure(circuit).axes[0].texts)
-    for said in (figure, to_dot(circuit), str(circuit), to_page(circuit), export(circuit, "graphml")):
+    for said in (figure, to_dot(circuit).source, str(circuit), to_page(circuit), export(circuit, "graphml")):
         assert not re.search(r"L\d+-H\d+", said)
 
 

@@ -273,7 +273,8 @@ def render(path: Path, formats: Any, share: Any, output: Path | None, as_json: b
 
     circuit, folder = Circuit.load(path), output or (path if path.is_dir() else path.parent)
     reached = circuit.share if share is None else share
-    written = write_folder(folder, lambda aside: draw_files(aside, circuit, reached, formats or FORMATS))
+    draw = partial(draw_files, by_graphviz="dot" in (formats or ()))
+    written = write_folder(folder, lambda aside: draw(aside, circuit, reached, formats or FORMATS))
     options.say_files(written, as_json=as_json)
 
 
@@ -299,6 +300,7 @@ def export(path: Path, to: str, output: Path | None, answers: tuple[Path, ...], 
 
 
 for _name, _module, _sentence in (
+    ("heads", "tasks", "Show the attention maps of the heads that matter, in order."),
     ("rank", "tasks", "Rank the heads or edges of a task; say how many it takes."),
     ("why", "wires", "Say why a head looks where it looks, and who wrote what it moves."),
     ("wiring", "wiring", "Find the circuit of heads and MLPs, walked back from the answer."),

@@ -170,6 +170,7 @@ class TaskOptions:
     units: str
     mlps: Any
     most: int | None
+    all_heads: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +264,7 @@ ON_TASKS: Final = together(
     option("--units", type=_UNITS, default="both", help=_CUT),
     MLPS,
     MOST,
+    option("--all", "all_heads", is_flag=True, help="Draw every head of a task, not only those it takes."),
     task=TaskOptions,
 )
 _STRICT: Final = "Exit with code 1 if the question is not clear."

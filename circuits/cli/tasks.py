@@ -1,4 +1,4 @@
-"""The commands on tasks: `circuits rank`, and the side of `circuits compare` that takes `--task`.
+"""The commands on tasks: `circuits rank`, `circuits heads`, and the side of `circuits compare` with `--task`.
 
 With `-o` the records, the keep curves and the grids of heads are written, all or none. The attention maps are
 those of the task's first prompt.
@@ -6,10 +6,10 @@ those of the task's first prompt.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,12 +28,12 @@ from circuits.cli.options import (
     together,
 )
 from circuits.errors import NoPairError, PromptError
-from circuits.files import SIGNATURE, to_json
+from circuits.files import SIGNATURE, new_folder, to_json
+from circuits.tracing import CARRIES
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from circuits.models.model import Model
+    from circuits.show.grids import Panel
     from circuits.tasks.compare import TaskComparison
     from circuits.tasks.ranking import Ranking
     from circuits.tasks.task import Task
@@ -76,6 +76,64 @@ def rank_command(
     say_result(result, partial(to_json, values), ranking_sections(ranking, panel), fill)
 
 
+@click.command("heads")
+@click.argument("prompt", type=options.prompt, required=False)
+@click.option("--task", type=options.task, help="A task, instead of a prompt.")
+@click.option("--all", "all_heads", is_flag=True, help="Every head, not only those that matter.")
+@together(options.MODEL, options.PAIRS, options.PAIR)
+@together(options.output("Write the grid of heads here."), options.JSON, result=ResultOptions)
+def heads_command(
+    prompt: str | None,
+    task: str | None,
+    all_heads: bool,
+    model: ModelOptions,
+    count: int | None,
+    pair: PairOptions,
+    result: ResultOptions,
+) -> None:
+    """Show the attention maps of the heads that matter, in order."""
+    from circuits.heads import Head
+    from circuits.show.grids import facts_of, ranking_panel, to_panel
+    from circuits.show.tables import Section
+    from circuits.tasks.patterns import maps_of, measure_panel
+    from circuits.tasks.rank import rank
+    from circuits.tasks.ranking import heads_of
+    from circuits.tasks.task import PAIRS, to_task
+    from circuits.tracing.circuit import circuit
+
+    if (prompt is None) == (task is None):
+        raise click.UsageError("give a prompt or a --task, one of the two")
+    with progress() as note:
+        loaded = model.load(note)
+        if task is not None:
+            pairs = to_task(loaded, task, count=count or PAIRS, seed=pair.seed, progress=note)
+            ranking = rank(loaded, pairs, count=count, seed=pair.seed, progress=note)
+            every = [each.unit for each in ranking.ranked if isinstance(each.unit, Head)]
+            heads = every if all_heads else heads_of(ranking)
+            figures = measure_panel(loaded, pairs, heads=heads)
+            maps = maps_of(loaded, pairs.pairs[0].clean, figures.heads)
+            panel = ranking_panel(ranking, figures.heads, maps, figures=figures)
+        else:
+            found = circuit(loaded, prompt or "", progress=note, **asdict(pair))
+            every = [Head(*index) for index in product(range(loaded.n_layers), range(loaded.n_heads))]
+            heads = [*found.heads(), *(every if all_heads else ())]
+            figures = measure_panel(loaded, [found.prompt], heads=list(dict.fromkeys(heads)))
+            words = f"heads with an effect of {CARRIES:g} or more" if not all_heads else "all heads"
+            panel = replace(to_panel(found, figures.heads, note=words), facts=facts_of(figures))
+    rows = zip(panel.heads, panel.effects, figures.patterns, strict=True)
+    values = [{"head": str(head), "effect": effect} | asdict(pattern) for head, effect, pattern in rows]
+    table = [
+        (str(n), each["head"], f"{each['effect']:z.3f}", each["kind"]) for n, each in enumerate(values, 1)
+    ]
+    columns = ("", "head", "effect", "map")
+    section = Section(f"{panel.title}: {panel.note}", (panel.facts,), columns, tuple(table))
+    say_result(result, partial(to_json, values), [section], partial(_fill_with_grid, panel))
+
+
+def _fill_with_grid(panel: Panel, folder: Path) -> None:
+    show.save_figure(show.head_grid(panel), folder, name="heads")
+
+
 def compare_tasks(
     models: Sequence[ModelOptions], task: TaskOptions, seed: int, result: ResultOptions
 ) -> None:
@@ -108,9 +166,8 @@ def compare_tasks(
     for error in missing:
         click.echo(f"Warning: left out: {error}", err=True)
     to_text = partial(to_json, [task_comparison_values(each) for each in comparisons])
-    say_result(
-        result, to_text, task_comparison_sections(comparisons), partial(_fill_with_comparisons, comparisons)
-    )
+    fill = partial(_fill_with_comparisons, comparisons, task.all_heads)
+    say_result(result, to_text, task_comparison_sections(comparisons), fill)
 
 
 def is_about_tasks() -> bool:
@@ -141,35 +198,25 @@ def _fill_with_ranking(folder: Path, values: Any, ranking: Ranking, model: Model
     heads = heads_of(ranking)
     maps = maps_of(model, task.pairs[0].clean, heads)
     _put(folder / "ranking.json", values)
-    _draw(show.keep_curves(ranking), folder, "curve")
+    show.save_figure(show.keep_curves(ranking), folder, name="curve")
     show.save_figure(show.head_grid(ranking_panel(ranking, heads, maps)), folder, name="heads")
 
 
-def _fill_with_comparisons(comparisons: Sequence[TaskComparison], folder: Path) -> None:
+def _fill_with_comparisons(comparisons: Sequence[TaskComparison], all_heads: bool, folder: Path) -> None:
     """The files of one task, or a folder for each of several."""
-    for number, comparison in enumerate(comparisons):
-        name = re.sub(r"[^\w.-]+", "-", comparison.task).strip("-.")[-60:] or "task"
-        own = folder / (f"{name}-{number}" if (folder / name).exists() else name)
-        _fill_with_comparison(comparison, folder if len(comparisons) == 1 else own)
-
-
-def _fill_with_comparison(comparison: TaskComparison, folder: Path) -> None:
     from circuits.show.task_tables import ranking_values, task_comparison_values
 
-    folder.mkdir(exist_ok=True)
-    _put(folder / "comparison.json", task_comparison_values(comparison))
-    for rankings in comparison.rankings:
-        units = rankings[0].protocol.units
-        for side, ranking in zip(("first", "second"), rankings, strict=True):
-            _put(folder / f"ranking-{units}-{side}.json", ranking_values(ranking))
-        _draw(show.keep_curves(rankings), folder, f"curve-{units}")
-    show.save_figure(show.comparison_grid(comparison), folder, name="heads")
+    for comparison in comparisons:
+        own = folder if len(comparisons) == 1 else new_folder(folder, comparison.task)
+        _put(own / "comparison.json", task_comparison_values(comparison))
+        for rankings in comparison.rankings:
+            units = rankings[0].protocol.units
+            for side, ranking in zip(("first", "second"), rankings, strict=True):
+                _put(own / f"ranking-{units}-{side}.json", ranking_values(ranking))
+            show.save_figure(show.keep_curves(rankings), own, name=f"curve-{units}")
+        show.save_figure(show.comparison_grid(comparison, all_heads=all_heads), own, name="heads")
 
 
 def _put(file: Path, values: dict[str, Any]) -> None:
     """Write values as JSON that says what wrote it."""
     file.write_text(to_json({"written_by": SIGNATURE} | values) + "\n", encoding="utf-8")
-
-
-def _draw(axes: Axes, folder: Path, name: str) -> None:
-    show.save_figure(axes.get_figure(root=True), folder, name=name)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from circuits.show.canvas import save_figure
     from circuits.show.curves import keep_curves
     from circuits.show.dot import draw, to_dot
-    from circuits.show.figure import mapping_figure
+    from circuits.show.figure import circuit_figure, mapping_figure
     from circuits.show.grids import Panel, comparison_grid, effect_map, head_grid, to_panel
     from circuits.show.page import to_page
     from circuits.show.scene import to_graph
@@ -18,7 +18,7 @@ _HOMES: Final = {
     "canvas": ("save_figure",),
     "curves": ("keep_curves",),
     "dot": ("draw", "to_dot"),
-    "figure": ("mapping_figure",),
+    "figure": ("circuit_figure", "mapping_figure"),
     "grids": ("Panel", "comparison_grid", "effect_map", "head_grid", "to_panel"),
     "page": ("to_page",),
     "scene": ("to_graph",),

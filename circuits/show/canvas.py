@@ -59,7 +59,7 @@ _TITLES: Final = {"titlesize": BODY, "titleweight": "bold", "titlelocation": "le
 _TICKS: Final = {"color": MUTED, "labelsize": SMALL}
 _LEGEND: Final = {"frameon": False, "fontsize": SMALL, "borderpad": 0.2, "labelspacing": 0.25}
 _PAPER: Final = {"figure.facecolor": PAPER, "savefig.facecolor": PAPER, "image.composite_image": False}
-_FILES: Final = {"svg.fonttype": "path", "svg.hashsalt": "circuits", "pdf.fonttype": 42}
+_FILES: Final = {"svg.fonttype": "none", "svg.hashsalt": "circuits", "pdf.fonttype": 42}
 _IMAGE: Final[dict[str, Any]] = {"interpolation": "none", "aspect": "auto", "zorder": 2}
 
 _FORMATS: Final = ("svg", "png", "pdf")
@@ -80,6 +80,7 @@ PLAIN: Final = Font()
 TITLE: Final = Font(9.0, bold=True)
 HEADING: Final = Font(bold=True)
 NAME: Final = Font(SMALL)
+HEADING_SMALL: Final = Font(SMALL, bold=True)
 NOTE: Final = Font(SMALL, MUTED)
 
 
@@ -193,46 +194,63 @@ def save_figure(
 
 
 def write(
-    sheet: Axes, x: float, y: float, text: str, font: Font = PLAIN, *, ha: str = "left", va: str = "baseline"
+    sheet: Axes,
+    x: float,
+    y: float,
+    text: str,
+    font: Font = PLAIN,
+    *,
+    ha: str = "left",
+    va: str = "baseline",
+    **more: Any,
 ) -> Text:
     """Text at a point; `ha` and `va` say which of its points."""
-    look: dict[str, Any] = {"fontsize": font.size, "color": font.colour, "ha": ha, "va": va}
+    look: dict[str, Any] = {"fontsize": font.size, "color": font.colour, "ha": ha, "va": va} | more
     return sheet.text(x, y, text, fontweight="bold" if font.bold else "normal", **look)
 
 
 @functools.lru_cache(maxsize=4096)
 def width_of(text: str, font: Font) -> float:
     """How wide a text is, in points."""
-    with looks():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a letter without a glyph
         weight = "bold" if font.bold else "normal"
         properties = FontProperties(family=list(_fonts()), size=font.size, weight=weight)
         return float(text_to_path.get_text_width_height_descent(text, properties, ismath=False)[0])
 
 
-def draw_box(sheet: Axes, area: Area, edge: str, fill: str, *, line: float = 0.8, depth: float = 1.0) -> None:
+def draw_box(
+    sheet: Axes,
+    area: Area,
+    edge: str,
+    fill: str,
+    *,
+    line: float = 0.8,
+    depth: float = 1.0,
+    rounding: float = 5.0,
+) -> FancyBboxPatch:
     """A rounded box."""
     look = {"edgecolor": edge, "facecolor": fill, "linewidth": line, "zorder": depth}
-    shape = "round,pad=0,rounding_size=5.0"
-    sheet.add_patch(FancyBboxPatch((area.left, area.top), area.width, area.height, boxstyle=shape, **look))
+    shape = f"round,pad=0,rounding_size={min(rounding, area.width / 2, area.height / 2)}"
+    box = FancyBboxPatch((area.left, area.top), area.width, area.height, boxstyle=shape, **look)
+    sheet.add_patch(box)
+    return box
 
 
 def draw_tiles(
     sheet: Axes, tiles: Tiles, maps: Sequence[np.ndarray], *, cell: tuple[int, int] | None = None
 ) -> None:
-    """All maps (query, key) as one image, each in a thin frame, with the cell (key, query) in red."""
+    """All maps (query, key) as one image, each in a thin frame; the cell (key, query) has a red one."""
     if not maps:
         return
-    pixels = _pixels_of(maps)
+    pixels = _pixels_of(maps, tiles.side)
     gap, below = (round(space / tiles.side * pixels) for space in (tiles.gap, tiles.below))
     rows, across = -(-len(maps) // tiles.across), min(tiles.across, len(maps))
     picture = np.zeros((rows * (pixels + below) - below, across * (pixels + gap) - gap), dtype=np.uint8)
     for number, weights in enumerate(maps):
         row, column = divmod(number, tiles.across)
         top, left = row * (pixels + below), column * (pixels + gap)
-        shown = np.array(weights, dtype=float)
-        if cell is not None:
-            shown[cell[::-1]] = 0  # nothing dark is left around the red
-        picture[top : top + pixels, left : left + pixels] = _resized(shown[::-1], pixels)
+        picture[top : top + pixels, left : left + pixels] = _resized(np.asarray(weights)[::-1], pixels)
     right = tiles.x + across * (tiles.side + tiles.gap) - tiles.gap
     bottom = tiles.y + rows * (tiles.side + tiles.below) - tiles.below
     sheet.imshow(_palette()[picture], extent=(tiles.x, right, bottom, tiles.y), **_IMAGE)
@@ -243,7 +261,8 @@ def draw_tiles(
     if cell is not None:
         each = zip(corners, maps, strict=True)
         marks = [_cell(x, y, tiles.side, cell, len(weights)) for (x, y), weights in each]
-        sheet.add_collection(PolyCollection(marks, facecolors=RED, edgecolors="none", zorder=3))
+        look = {"facecolors": "none", "edgecolors": RED, "linewidths": min(1.4, 0.5 + tiles.side / 60)}
+        sheet.add_collection(PolyCollection(marks, zorder=4.5, **look))
 
 
 def draw_cross(sheet: Axes, x: float, y: float, *, arm: float = 13.0) -> None:
@@ -269,9 +288,10 @@ def _palette() -> np.ndarray:
     return (colormap()(np.arange(256))[:, :3] * 255).round().astype(np.uint8)
 
 
-def _pixels_of(maps: Sequence[np.ndarray]) -> int:
+def _pixels_of(maps: Sequence[np.ndarray], side: float) -> int:
     """Pixels along a tile's side: a whole number for each position of the longest map that still fits."""
-    most = max(8, min(_SHARPEST, int((_MOST_PIXELS / len(maps)) ** 0.5)))
+    printed = int(side / 72 * _DOTS_PER_INCH)
+    most = max(8, min(_SHARPEST, printed, int((_MOST_PIXELS / len(maps)) ** 0.5)))
     longest = max(len(weights) for weights in maps)
     return longest * (most // longest) if longest <= most else most
 
@@ -292,7 +312,7 @@ def _square(x: float, y: float, side: float) -> list[tuple[float, float]]:
 def _cell(x: float, y: float, side: float, cell: tuple[int, int], length: int) -> list[tuple[float, float]]:
     """The mapping's cell, never so small that it cannot be seen."""
     (key, query), step = cell, side / length
-    size = max(step, 2.0)
+    size = max(step, 2.5)
     left = min(max(x + (key + 0.5) * step - size / 2, x), x + side - size)
     top = min(max(y + (length - query - 0.5) * step - size / 2, y), y + side - size)
     return _square(left, top, size)

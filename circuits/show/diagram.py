@@ -1,246 +1,434 @@
-"""The diagram of one mapping: sentence, boxes, output, and the arrow that says which heads modulate it.
+"""A circuit on a scale of layers: tokens are columns, layers are rows, and what happens stands where it does.
 
-Boxes stand in a row above their tokens, pushed apart where they would touch: the key's and those held
-deepest, as many as are easy to read. The query's box stands above that row, and the output on top, both
-over their token. What ties the query to its token passes through the row in a lane of its own, which the
-boxes leave free.
+1. A row is a layer, the lowest first; it is as high as what stands in it needs. Of a deep model a run of
+   three or more layers in which nothing happens folds into one thin row, and the axis says which.
+2. A span is a box in the columns of its positions, from its first to its last layer; the layers that build it
+   are shaded. Positions that share a span are joined under the sentence, with its name.
+3. A mapping is an arrow from key to query in every layer in which heads carry it, as wide as what they do,
+   with their names on it; what would touch gets a lane of its own. Names of the mapping in front are filled.
+4. Components (heads, MLPs, …) are nodes at their position and layer; wires run between them, and how they are
+   dashed says which side of the reader they enter: query, key or value.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import accumulate, product
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
 
+import networkx as nx
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, PathPatch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
+from circuits.heads import Head
 from circuits.show import canvas
 from circuits.show.canvas import Area, Font, draw_box, width_of, write
-from circuits.show.scene import OUTPUT, Scene, name_rows, spell
+from circuits.show.scene import OUTPUT, Scene, spell
 
-_STEP: Final = 9.0  # from one line of a box to the next
-_APART: Final = 9.0  # between boxes
-_WORDS: Final = 24.0  # the height of the sentence
-_TIE: Final = 24.0  # from the sentence up to the boxes
-_RISE: Final = 58.0  # from the boxes up to what they point at: space for the carriers' names
-_MOST_BOXES: Final = 4
-# Tokens shown and letters of each: the first that fits.
-_LENGTHS: Final = ((24, 32), (24, 16), (18, 14), (14, 12), (10, 10), (8, 8), (6, 6))
-_SIZES: Final = (9.0, 8.0, 7.0, 6.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A node of the graph and its place: (x, y) is the middle of its upper edge. A lane has no lines."""
-
-    lines: tuple[str, ...]
-    positions: tuple[int, ...]
-    order: int  # among all boxes, from left to right
-    colour: str  # of its title and its edge
-    x: float = 0.0
-    y: float = 0.0
-
-    @property
-    def width(self) -> float:
-        if not self.lines:
-            return 0.0
-        title, *rest = self.lines
-        widths = (width_of(line, canvas.NAME) for line in rest)
-        return max(width_of(title, canvas.HEADING), *widths, 24.0) + 12
-
-    @property
-    def height(self) -> float:
-        return 7.0 + _STEP * len(self.lines)
-
-    @property
-    def area(self) -> Area:
-        return Area(self.x - self.width / 2, self.y, self.width, self.height)
+AXIS: Final = 30.0  # the width of the axis of layers
+LANE: Final = 10.5  # the height of a lane
+_THIN: Final = 9.0  # the height of a row in which nothing stands
+_NARROWEST: Final = 10.0  # a column
+_WIDEST: Final = 56.0
+_GAP: Final = 26.0  # between words, at most
+_OUTPUT: Final = 33.0
+_SHALLOW: Final = 12  # layers of a model that is never folded
+_LONGEST: Final = 14  # letters of a token
+_SIDES: Final = {"query": "-", "key": (0, (4, 1.5)), "value": (0, (1, 1.2)), "": "-"}
+_SHAPES: Final = {"head": "round,pad=0,rounding_size=4", "mlp": "square,pad=0", "embed": "square,pad=0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
-    """The words that are shown, their positions (None for a gap), their size, and where they stand."""
+class Columns:
+    """The tokens that are shown (None for a gap) and where they stand; upright where they are too many."""
 
-    words: list[str]
-    positions: list[int | None]
+    positions: tuple[int | None, ...]
+    words: tuple[str, ...]
+    centres: tuple[float, ...]
+    step: float  # the least distance between two
     size: float
-    centres: list[float]
+    upright: bool
 
     def x_of(self, position: int) -> float | None:
         return self.centres[self.positions.index(position)] if position in self.positions else None
 
-
-def least_height(scene: Scene) -> float:
-    """The height that the diagram needs."""
-    row, query, output = _boxes(scene)
-    highest, upper = max((box.height for box in row), default=0.0), 0.0 if query is None else 50.0
-    return _WORDS + _TIE + highest + _RISE + upper + output.height
-
-
-def draw_diagram(sheet: Axes, scene: Scene, area: Area) -> None:
-    """Sentence, boxes, output and the arrow of the mapping in front, inside the area."""
-    row, query, output = _boxes(scene)
-    sentence = _fit(scene, area)
-    last = sentence.x_of(len(scene.circuit.prompt) - 1) or area.right
-    output = _over(output, last, area.top, area)
-    stream = [(last, area.bottom - _WORDS), (last, output.area.bottom)]
-    if query is not None:
-        query = _over(query, sentence.x_of(query.positions[-1]) or last, output.area.bottom + 14, area)
-        if output.positions[0] in query.positions:
-            stream = [(query.x, query.y), (output.x, output.area.bottom)]
-    row, lane = _placed(row, query, sentence, area, last)
-    _write_sentence(sheet, scene, sentence, area)
-    sheet.plot(*zip(*stream, strict=True), color=canvas.LINE, linewidth=1.2, zorder=0.4)
-    for box in row:
-        _draw_ties(sheet, box, sentence, area)
-    if query is not None:
-        _draw_ties(sheet, query, sentence, area, lane=(lane, min(box.y for box in row)))
-    for box in (*row, output, *([query] if query else [])):
-        _draw_lines(sheet, box)
-    if scene.front is not None and scene.front["arrow"] == 0:
-        _draw_arrow(sheet, scene, row, query or output, area)
+    @property
+    def height(self) -> float:
+        """Of the words and the numbers above them."""
+        font = Font(self.size)
+        return 12 + (max(width_of(word, font) for word in self.words) if self.upright else self.size + 1)
 
 
-def _boxes(scene: Scene) -> tuple[list[Box], Box | None, Box]:
-    """The boxes of the row, the query's box (None where the output stands for it), and the output's."""
-    key, query = scene.ends or (None, None)
-    upper, row = None, []
-    for name, node in sorted(scene.boxes, key=lambda box: box[1]["rank"]):
-        colour = canvas.RED if name == key else canvas.MUTED
-        box = Box(tuple(node["lines"]), tuple(node["positions"]), node["order"], colour)
-        if name == query != key:
-            upper = box
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What stands in a layer between `left` and `right`: an arrow with its heads' names, or a component."""
+
+    layer: int
+    text: str
+    start: float
+    end: float  # of the arrow; a component has its place at both
+    text_at: float  # the middle of the text
+    left: float
+    right: float
+    effect: float
+    front: bool
+    name: str = ""  # of a component
+    kind: str = ""
+
+
+Places = dict[str, tuple[Item, float]]  # components by name, with the height at which they stand
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything stands, measured from the upper left corner; y runs down."""
+
+    columns: Columns
+    rows: dict[tuple[int, int], tuple[float, float]]  # first and last layer: the row's top and bottom
+    lanes: dict[Item, float]  # the height at which it stands
+    width: float
+    height: float
+    left_out: int = 0  # mappings of which an end is not shown
+
+    def y_of(self, layer: int, *, top: bool) -> float:
+        for (first, last), (upper, lower) in self.rows.items():
+            if first <= layer <= last:
+                return upper if top else lower
+        return self.top  # the output stands above all layers
+
+    @property
+    def top(self) -> float:
+        """The upper end of the last layer."""
+        return min(upper for upper, _ in self.rows.values())
+
+    @property
+    def foot(self) -> float:
+        """The lower end of the first layer."""
+        return max(lower for _, lower in self.rows.values())
+
+    @property
+    def folded(self) -> list[tuple[int, int]]:
+        return [layers for layers in self.rows if layers[0] < layers[1]]
+
+
+def lay_out(scene: Scene, width: float, *, only_front: bool = False, most: int = 40) -> Layout:
+    """Everything of a scene (or, of its mappings, the one in front alone) in this width."""
+    columns = fit_columns(scene, AXIS, width, most=most)
+    mappings = [data for _, _, data in scene.arrows] + scene.own_arrows
+    wanted = [data for data in mappings if not only_front or data is scene.front]
+    items, left_out = _components(scene.graph, columns), 0
+    for data in wanted:
+        ends = columns.x_of(data["from_position"]), columns.x_of(data["to_position"])
+        if ends[0] is None or ends[1] is None:
+            left_out += 1
         else:
-            row.append(box)
-    out = scene.graph.nodes[OUTPUT]
-    return row[:_MOST_BOXES], upper, Box(tuple(out["lines"]), tuple(out["positions"]), 0, canvas.INK)
+            drawn = _arrows(data, ends[0], ends[1], width, front=data is scene.front)
+            items += drawn
+            left_out += not drawn
+    depth = scene.depth
+    lanes = {layer: _in_lanes([item for item in items if item.layer == layer]) for layer in range(depth)}
+    rows, placed, y = {}, {}, _OUTPUT + sum(row_height(lanes, row) for row in _rows(scene, lanes))
+    height = y + columns.height + 10.0 * len(_in_lanes(_groups(scene, columns)))
+    for first, last in _rows(scene, lanes):
+        rows[first, last] = (y - row_height(lanes, (first, last)), y)
+        for number, lane in enumerate(lanes[first] if first == last else ()):
+            placed |= dict.fromkeys(lane, y - 2 - LANE * (number + 0.5))
+        y = rows[first, last][0]
+    return Layout(columns, rows, placed, width, height, left_out)
 
 
-def _fit(scene: Scene, area: Area) -> Sentence:
-    """The sentence at the largest size and length that the area holds; failing that, at the smallest."""
-    all_words, sentence = scene.circuit.prompt.words, None
-    for (most, longest), size in product(_LENGTHS, _SIZES):
-        positions = scene.shown(most=most)
+def row_height(lanes: dict[int, list[list[Item]]], row: tuple[int, int]) -> float:
+    return _THIN + 2 if row[0] < row[1] else max(_THIN, LANE * len(lanes[row[0]]) + 4)
+
+
+def _rows(scene: Scene, lanes: dict[int, list[list[Item]]]) -> list[tuple[int, int]]:
+    """Layers from below; a run of three or more in which nothing happens is one row of a deep model."""
+    busy = {layer for layer, stacked in lanes.items() if stacked}
+    for _, node in scene.boxes:
+        for first, last in [node["layers"], *node.get("ranges", ())] if node["layers"] else ():
+            busy |= {first, last}
+    rows: list[tuple[int, int]] = []
+    for layer in range(scene.depth):
+        quiet = scene.depth > _SHALLOW and layer not in busy
+        if quiet and rows and rows[-1][1] == layer - 1 and not {*range(rows[-1][0], layer)} & busy:
+            rows[-1] = (rows[-1][0], layer)
+        else:
+            rows.append((layer, layer))
+    kept = (
+        ((first, last),) if last - first > 1 else [(n, n) for n in range(first, last + 1)]
+        for first, last in rows
+    )
+    return [row for part in kept for row in part]
+
+
+def fit_columns(scene: Scene, left: float, right: float, *, most: int) -> Columns:
+    """Words side by side, as large as they fit; else upright, in columns of equal width."""
+    all_words, space = scene.words, right - left - 6
+    for longest, size in ((_LONGEST, 8.0), (_LONGEST, 7.0), (10, 6.0)):
+        positions = scene.shown(most=min(most, int(space / _NARROWEST)), bos=True)
         words = ["…" if each is None else spell(all_words[each], longest=longest) for each in positions]
-        numbers = ["" if each is None else str(each) for each in positions]
-        texts = zip(words, numbers, strict=True)
-        widths = [max(width_of(word, Font(size)), width_of(number, canvas.NAME)) for word, number in texts]
-        free = area.width - sum(widths)
-        gap = min(15.0, free / max(1, len(widths) - 1))
-        start = area.left + (free - gap * (len(widths) - 1)) / 2
-        ends = accumulate((width + gap for width in widths), initial=start)
-        centres = [left + width / 2 for left, width in zip(ends, widths, strict=False)]
-        sentence = Sentence(words, positions, size, centres)
-        if free >= 4.0 * (len(words) - 1):
+        if positions[0] == 0 and scene.graph.graph["reads_bos"]:
+            words[0] = spell(all_words[0], longest=7)
+        widths = [max(width_of(word, Font(size)), 12.0) for word in words]
+        gap = (space - sum(widths)) / len(widths)
+        if gap >= 5.0:
+            gap = min(gap, _GAP)
             break
-    assert sentence is not None
-    return sentence
+    upright = gap < 5.0
+    if upright:
+        gap, widths = 0.0, [min(space / len(words), 24.0)] * len(words)
+    free = space - sum(widths) - gap * len(widths)
+    centres, x = [], left + 3 + free / 2
+    for width in widths:
+        centres.append(x + (width + gap) / 2)
+        x += width + gap
+    step = min((after - before for before, after in pairwise(centres)), default=_WIDEST)
+    return Columns(tuple(positions), tuple(words), tuple(centres), min(step, _WIDEST), size, upright)
 
 
-def _over(box: Box, x: float, y: float, area: Area) -> Box:
-    """The box at this height, over x as far as the area allows."""
-    half = box.width / 2
-    return replace(box, x=min(max(x, area.left + half), area.right - half), y=y)
+def _arrows(data: dict[str, Any], start: float, end: float, width: float, *, front: bool) -> list[Item]:
+    """A mapping's arrows, one in each layer in which heads carry it."""
+    layers: dict[int, dict[str, float]] = {}
+    for name, effect in data["heads"].items():
+        layers.setdefault(Head.parse(name).layer, {})[name] = effect
+    items = []
+    for layer, heads in layers.items():
+        more = f" +{len(heads) - 3}" if len(heads) > 3 else ""
+        text = " ".join([*heads][:3]) + more
+        wide = width_of(text, canvas.HEADING_SMALL) + 6
+        if end - start >= wide + 16:
+            middle = (start + end) / 2
+        elif end + 5 + wide <= width:
+            middle = end + 5 + wide / 2
+        else:
+            middle = start - 5 - wide / 2
+        left, right = min(start, middle - wide / 2) - 2, max(end, middle + wide / 2) + 2
+        effect = sum(heads.values())
+        items.append(Item(layer, text, start, end, middle, left, right, effect, front))
+    return items
 
 
-def _placed(
-    row: list[Box], query: Box | None, sentence: Sentence, area: Area, last: float
-) -> tuple[list[Box], float]:
-    """The boxes side by side, left of the last token's line where they fit, and the x of the query's lane."""
-    lane = [] if query is None else [replace(query, lines=())]
-    while len(row) > 1 and _total_width([*row, *lane]) > area.width:
-        row = row[:-1]
-    clear = last - 8
-    right = area.right if query or _total_width(row) > clear - area.left else clear
-    boxes, wished = sorted([*row, *lane], key=lambda box: box.order), []
-    for box in boxes:
-        centres = [x for x in map(sentence.x_of, box.positions) if x is not None] or [area.middle]
-        wished.append(sum(centres) / len(centres))
-    base = area.bottom - _WORDS - _TIE
-    each = zip(boxes, _apart(wished, [box.width for box in boxes], area.left, right), strict=True)
-    placed = [replace(box, x=x, y=base - box.height) for box, x in each]
-    return [box for box in placed if box.lines], next((box.x for box in placed if not box.lines), right)
+def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[Item]:
+    """The components of a graph of wires, each at its position and layer."""
+    items = []
+    for name, node in graph.nodes.items():
+        x = columns.x_of(node["positions"][0]) if node.get("kind") in _SHAPES else None
+        if x is not None and node["layer"] >= 0:
+            wide = width_of(node["label"], canvas.HEADING_SMALL) + 6
+            place = (x, x, x, x - wide / 2 - 1, x + wide / 2 + 1)
+            front, kind = node.get("front", False), node["kind"]
+            items.append(Item(node["layer"], node["label"], *place, node["effect"], front, name, kind))
+    return sorted(items, key=lambda item: item.kind == "mlp")  # a layer's MLP stands above its heads
 
 
-def _apart(wished: list[float], widths: list[float], left: float, right: float) -> list[float]:
-    """Centres near those wished for where no boxes touch: neighbours yield by halves, then the edges hold."""
-    x, numbers = list(wished), range(len(wished))
-    for _, number in product(range(60), numbers[1:]):
-        least = (widths[number - 1] + widths[number]) / 2 + _APART
-        overlap = max(0.0, x[number - 1] + least - x[number])
-        x[number - 1], x[number] = x[number - 1] - overlap / 2, x[number] + overlap / 2
-    edge = left
-    for number in numbers:
-        x[number] = max(x[number], edge + widths[number] / 2)
-        edge = x[number] + widths[number] / 2 + _APART
-    edge = right
-    for number in reversed(numbers):
-        x[number] = min(x[number], edge - widths[number] / 2)
-        edge = x[number] - widths[number] / 2 - _APART
-    return x
+def _in_lanes(items: Iterable[Item]) -> list[list[Item]]:
+    """Items in as few lanes as keep them apart, in the order in which they come."""
+    lanes: list[list[Item]] = []
+    for item in items:
+        for lane in lanes:
+            if all(item.right < other.left or other.right < item.left for other in lane):
+                lane.append(item)
+                break
+        else:
+            lanes.append([item])
+    return lanes
 
 
-def _total_width(boxes: list[Box]) -> float:
-    return sum(box.width for box in boxes) + _APART * (len(boxes) - 1)
+def _groups(scene: Scene, columns: Columns) -> list[Item]:
+    """Spans whose name is not that of their token, as what stands under the sentence."""
+    groups = []
+    for _, node in scene.boxes:
+        centres = [x for x in map(columns.x_of, node["positions"]) if x is not None]
+        alone = len(node["positions"]) == 1 and spell(scene.words[node["positions"][0]]) == node["lines"][0]
+        if centres and not alone and node["kind"] == "span":
+            text, (start, end) = spell(node["lines"][0], longest=24), (min(centres), max(centres))
+            half = width_of(text, canvas.NOTE) / 2 + 2
+            middle = min(max((start + end) / 2, half), max(columns.centres[-1], AXIS + half))
+            ends = (min(start, middle - half), max(end, middle + half))
+            groups.append(Item(0, text, start, end, middle, *ends, 0.0, False))
+    return groups
 
 
-def _write_sentence(sheet: Axes, scene: Scene, sentence: Sentence, area: Area) -> None:
-    for word, position, x in zip(sentence.words, sentence.positions, sentence.centres, strict=True):
-        word_colour, colour = (canvas.RED,) * 2 if scene.is_key(position) else (canvas.INK, canvas.MUTED)
-        write(sheet, x, area.bottom - 13, word, Font(sentence.size, word_colour), ha="center")
+# How it looks
+
+
+def draw_layout(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
+    """Draw a scene as it was laid out, with the upper left corner at (x, y)."""
+    _draw_rows(sheet, scene, layout, x, y)
+    _draw_spans(sheet, scene, layout, x, y)
+    _draw_streams(sheet, layout, x, y)
+    for item, lane in layout.lanes.items():
+        if not item.name:
+            _draw_item(sheet, item, x, y + lane)
+    _draw_wires(sheet, scene.graph, layout, x, y)
+    _draw_output(sheet, scene, layout, x, y)
+    _draw_sentence(sheet, scene, layout, x, y)
+
+
+def _draw_rows(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
+    """The axis, with a line between layers, and a mark where some are folded."""
+    right = x + layout.width
+    for (first, last), (top, bottom) in layout.rows.items():
+        middle = y + (top + bottom) / 2
+        if first == last:
+            write(sheet, x + AXIS - 9, middle, str(first), canvas.NOTE, ha="right", va="center_baseline")
+        else:
+            band = Area(x, y + top, layout.width, bottom - top)
+            draw_box(sheet, band, "none", canvas.WASH, line=0, depth=0.2, rounding=0.1)
+            text = f"{first}–{last}"
+            write(sheet, x + AXIS - 9, middle, text, canvas.NOTE, ha="right", va="center_baseline")
+        look = {"color": canvas.LINE, "linewidth": 0.35, "zorder": 0.3}
+        sheet.plot([x + AXIS - 5, right], [y + bottom, y + bottom], **look)
+    top = layout.top + y
+    write(sheet, x + AXIS - 9, top - 4, f"{scene.depth}", canvas.NOTE, ha="right")
+    write(sheet, x, top - 14, "layer", canvas.NOTE)
+    sheet.plot([x + AXIS - 5, right], [top, top], color=canvas.LINE, linewidth=0.35, zorder=0.3)
+
+
+def _draw_spans(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
+    half = min(0.36 * layout.columns.step, 11.0)
+    key = scene.ends[0] if scene.ends else None
+    for name, node in scene.boxes:
+        if not node["layers"] or node["kind"] != "span":
+            continue
+        (first, last), red = node["layers"], name == key
+        colour, line = (canvas.RED, 1.3) if red else (canvas.MUTED, 0.7)
+        for position in node["positions"]:
+            centre = layout.columns.x_of(position)
+            if centre is None:
+                continue
+            top, bottom = y + layout.y_of(last, top=True) + 1, y + layout.y_of(first, top=False) - 1
+            area = Area(x + centre - half, top, 2 * half, bottom - top)
+            for start, end in node["ranges"]:
+                upper, lower = y + layout.y_of(end, top=True) + 1, y + layout.y_of(start, top=False) - 1
+                built = Area(area.left, max(upper, top), area.width, min(lower, bottom) - max(upper, top))
+                draw_box(sheet, built, "none", canvas.shade(0.2), line=0, depth=0.6, rounding=2.0)
+            box = draw_box(sheet, area, colour, "none", line=line, depth=0.9, rounding=2.5)
+            box.set_gid(f"span {position} layer {first}-{last}")
+
+
+def _draw_streams(sheet: Axes, layout: Layout, x: float, y: float) -> None:
+    """The stream of every token that is read or written, up to the highest arrow at it."""
+    foot, tops = layout.foot, dict[float, tuple[float, bool]]()
+    for item, lane in layout.lanes.items():
+        for end in (item.start, item.end) if not item.name else ():
+            top, front = tops.get(end, (foot, False))
+            tops[end] = (min(top, lane), front or (item.front and end == item.start))
+    for centre, (top, front) in tops.items():
+        colour, style = (canvas.RED, (0, (1, 1.5))) if front else (canvas.LINE, "-")
+        look: dict[str, Any] = {"color": colour, "linestyle": style, "linewidth": 0.8, "zorder": 0.5}
+        sheet.plot([x + centre, x + centre], [y + foot, y + top], **look)
+
+
+def _draw_item(sheet: Axes, item: Item, x: float, y: float) -> None:
+    """An arrow and the names on it, or a component; what belongs to the mapping in front is filled."""
+    colour = _colour(item)
+    wide = width_of(item.text, canvas.HEADING_SMALL) + 4
+    if item.start < item.end:
+        width = 0.6 + 2.6 * min(abs(item.effect), 1.2)
+        look = {"color": colour, "linewidth": width, "zorder": 2 + item.front, "shrinkA": 0, "shrinkB": 0}
+        ends = {"posA": (x + item.start, y), "posB": (x + item.end, y), "mutation_scale": 5 + 1.5 * width}
+        sheet.add_patch(FancyArrowPatch(**ends, arrowstyle="-|>", **look))
+    if item.kind == "" and item.start == item.end:  # a position that reads itself
+        sheet.plot([x + item.start], [y], "o", color=colour, markersize=3, zorder=3)
+    fill, ink = (colour, canvas.PAPER) if item.front else (canvas.PAPER, canvas.INK)
+    look = {"edgecolor": colour, "facecolor": fill, "linewidth": 0.7, "zorder": 4}
+    corner = (x + item.text_at - wide / 2, y - 4.1)
+    shape = _SHAPES.get(item.kind, _SHAPES["head"])
+    sheet.add_patch(FancyBboxPatch(corner, wide, 8.2, boxstyle=shape, **look))
+    font = Font(canvas.SMALL, ink, bold=item.front)
+    write(sheet, x + item.text_at, y + 2.1, item.text, font, ha="center").set_zorder(5)
+
+
+def _colour(item: Item) -> str:
+    if item.front:
+        return canvas.RED
+    strength = 0.45 + 0.5 * min(abs(item.effect), 1.0)
+    return canvas.shade(strength) if item.effect >= 0 else canvas.shade(-strength, canvas.EFFECT)
+
+
+def _draw_wires(sheet: Axes, graph: nx.MultiDiGraph, layout: Layout, x: float, y: float) -> None:
+    """Components, and the wires between them: from the top of a writer to the bottom of its reader."""
+    places = {item.name: (item, lane) for item, lane in layout.lanes.items() if item.name}
+    for item, lane in places.values():
+        _draw_item(sheet, item, x, y + lane)
+    for start, end, wire in graph.edges(data=True):
+        if wire.get("kind") != "wire":
+            continue
+        first, last = (_anchor(layout, graph, places, name, x, y) for name in (start, end))
+        if first is None or last is None:
+            continue
+        (x0, y0), (x1, y1) = (first[0], first[1] - 4), (last[0], last[1] + 4)
+        middle = (y0 + y1) / 2
+        codes, points = [Path.MOVETO] + [Path.CURVE4] * 3, [(x0, y0), (x0, middle), (x1, middle), (x1, y1)]
+        colour = canvas.RED if wire.get("front") else canvas.shade(0.45 + 0.5 * min(abs(wire["effect"]), 1.0))
+        look = {"edgecolor": colour, "linewidth": 0.5 + 2.0 * min(abs(wire["effect"]), 1.2), "zorder": 1.5}
+        style = _SIDES[wire.get("side", "")]
+        sheet.add_patch(PathPatch(Path(points, codes), fill=False, linestyle=style, **look))
+
+
+def _anchor(
+    layout: Layout,
+    graph: nx.MultiDiGraph,
+    places: dict[str, tuple[Item, float]],
+    name: str,
+    x: float,
+    y: float,
+) -> tuple[float, float] | None:
+    """Where a wire meets a node: at its mark, at the token (what embeds it), or at the output."""
+    if name in places:
+        item, lane = places[name]
+        return x + item.text_at, y + lane
+    node = graph.nodes[name]
+    centre = layout.columns.x_of(node["positions"][0])
+    if centre is None:
+        return None
+    above = name == OUTPUT or node.get("kind") == "logits"
+    return x + centre, y + (layout.top - 4 if above else layout.foot + 2)
+
+
+def _draw_output(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
+    """The output over the last token, and the residual stream between them."""
+    lines = [spell(line, longest=24) for line in scene.graph.nodes[OUTPUT]["lines"]]
+    title, note = lines[0], " · ".join(lines[1:])
+    wide = max(width_of(title, canvas.HEADING), width_of(note, canvas.NOTE)) + 12
+    last = layout.columns.x_of(len(scene.words) - 1) or layout.columns.centres[-1]
+    centre = x + min(max(last, wide / 2), layout.width - wide / 2)
+    look = {"color": canvas.LINE, "linewidth": 1.1, "zorder": 0.4}
+    sheet.plot([x + last, x + last], [y + layout.foot, y + layout.top - 4], **look)
+    draw_box(sheet, Area(centre - wide / 2, y + 1, wide, 23), canvas.INK, canvas.PAPER, line=1.2, depth=3)
+    write(sheet, centre, y + 11, title, canvas.HEADING, ha="center").set_zorder(5)
+    write(sheet, centre, y + 20, note, canvas.NOTE, ha="center").set_zorder(5)
+
+
+def _draw_sentence(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
+    """The positions, the words under them, and the names of those that share a span."""
+    columns, top = layout.columns, y + layout.foot
+    for word, position, centre in zip(columns.words, columns.positions, columns.centres, strict=True):
+        red = scene.is_key(position)
         number = "" if position is None else str(position)
-        write(sheet, x, area.bottom - 3, number, Font(canvas.SMALL, colour), ha="center")
+        write(
+            sheet,
+            x + centre,
+            top + 8,
+            number,
+            Font(canvas.SMALL, canvas.RED if red else canvas.MUTED),
+            ha="center",
+        )
+        font = Font(columns.size, canvas.RED if red else canvas.INK, bold=red)
+        if columns.upright:
+            write(sheet, x + centre, top + 11, word, font, ha="center", va="top", rotation=90)
+        else:
+            write(sheet, x + centre, top + 11 + columns.size, word, font, ha="center")
+    for number, lane in enumerate(_in_lanes(_groups(scene, columns))):
+        for group in lane:
+            _draw_group(sheet, group, x, top + columns.height + 3 + 10 * number)
 
 
-def _draw_lines(sheet: Axes, box: Box) -> None:
-    fill, line = (canvas.PAPER, 1.2) if box.colour == canvas.INK else (canvas.WASH, 0.8)
-    draw_box(sheet, box.area, box.colour, fill, line=line)
-    title = Font(canvas.BODY, canvas.RED if box.colour == canvas.RED else canvas.INK, bold=True)
-    for number, line in enumerate(box.lines):
-        font = canvas.NOTE if number else title
-        write(sheet, box.x, box.y + 10.5 + _STEP * number, line, font, ha="center")
-
-
-def _draw_ties(
-    sheet: Axes, box: Box, sentence: Sentence, area: Area, *, lane: tuple[float, float] | None = None
-) -> None:
-    """A line from each of its tokens up to the box, through a lane at this x that ends at this height."""
-    bends = [] if lane is None else [(lane[0], area.bottom - _WORDS - _TIE), lane]
-    look = {"edgecolor": box.colour, "linewidth": 0.6, "linestyle": (0, (3, 2)), "zorder": 0.5}
-    for x in (x for x in map(sentence.x_of, box.positions) if x is not None):
-        curve = [(x, area.bottom - 13 - sentence.size)]
-        for x1, y1 in (*bends, (box.x, box.area.bottom)):  # it leaves and reaches every point upright
-            x0, middle = curve[-1][0], (curve[-1][1] + y1) / 2
-            curve += [(x0, middle), (x1, middle), (x1, y1)]
-        codes = [Path.MOVETO] + [Path.CURVE4] * (len(curve) - 1)
-        sheet.add_patch(PathPatch(Path(curve, codes), fill=False, **look))
-
-
-def _draw_arrow(sheet: Axes, scene: Scene, row: list[Box], end: Box, area: Area) -> None:
-    """From the key's box to its target, as wide as the total, with the carriers' names beside it."""
-    assert scene.front is not None
-    key = next(box for box in row if box.colour == canvas.RED)
-    beside = abs(key.x - end.x) > end.width / 2 + 36
-    side = 1 if key.x < end.x else -1
-    if beside:
-        x, y = end.x - (end.width / 2 + 1) * side, end.y + end.height / 2
-        bend = (key.x + (x - key.x) * 0.3, y)
-    else:
-        x, y = end.x - 7 * side, end.area.bottom + 1
-        bend = (x, (key.y + y) / 2)
-    points = [(key.x, key.y - 0.5), (key.x, (key.y + y) / 2), bend, (x, y)]
-    look = {"linewidth": 0.8 + 1.6 * min(abs(scene.front["total"]), 1.2), "color": canvas.RED, "zorder": 1.5}
-    path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
-    sheet.add_patch(FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=9, **look))
-    title, names = scene.front["label"], name_rows(scene.carriers, most=9, in_a_row=3)
-    wide = max([width_of(title, canvas.HEADING), *(width_of(line, canvas.PLAIN) for line in names)])
-    on_left = key.x - 8 - wide >= area.left
-    x = key.x - 8 if on_left else (key.x if beside else max(key.x, end.x)) + 12
-    left, right = (x - wide, x) if on_left else (x, x + wide)
-    lowest = min(box.y for box in row if box is key or (box.area.left < right and left < box.area.right))
-    y = lowest - 10 - 9.5 * len(names)
-    for number, line in enumerate([title, *names]):
-        font, ha = canvas.PLAIN if number else canvas.HEADING, "right" if on_left else "left"
-        write(sheet, x, y + 9.5 * number, line, font, ha=ha).set_zorder(6)
+def _draw_group(sheet: Axes, group: Item, x: float, y: float) -> None:
+    look = {"color": canvas.MUTED, "linewidth": 0.7, "zorder": 1}
+    sheet.plot([x + group.start, x + group.start, x + group.end, x + group.end], [y - 2, y, y, y - 2], **look)
+    text = write(sheet, x + group.text_at, y + 6.2, group.text, canvas.NOTE, ha="center")
+    text.set_zorder(5)

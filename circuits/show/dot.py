@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import graphviz
+import networkx as nx
 import numpy as np
 
 from circuits.errors import CircuitsError, FileError
@@ -28,6 +30,7 @@ from circuits.show.scene import OUTPUT, Scene, kept_positions, name_rows, spell,
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
 
+Edge = dict[str, Any]  # the attributes of a mapping's edge
 FORMATS: Final = ("svg", "png", "pdf")
 _WHEEL: Final = """
 import sys, pygraphviz
@@ -38,7 +41,6 @@ except (pygraphviz.DotError, ValueError, OSError) as why:
 sys.stdout.buffer.write(picture)
 """
 _MOST_MAPS: Final = 12
-_MAPS_IN_A_ROW: Final = 6
 _MOST_NAMES: Final = 12
 _LONGEST_MAP: Final = 16  # rows and columns of a map that is shown whole
 _MAP_SIZE: Final = 66  # points
@@ -52,23 +54,65 @@ _TIE: Final = {"style": "dashed", "arrowhead": "none", "penwidth": "0.8", "weigh
 _STREAM: Final = {"style": "solid", "arrowhead": "none", "penwidth": "1.4", "weight": "1"}
 
 
-def to_dot(circuit: Circuit, *, share: float | None = None, maps: bool = True) -> str:
-    """The diagram as DOT text, by default at the circuit's share; the same circuit gives the same text."""
-    scene = to_scene(circuit, share)
-    page = graphviz.Digraph("circuit", comment=SIGNATURE, graph_attr=_PAGE, node_attr=_NODE, edge_attr=_EDGE)
+def to_dot(circuit: Circuit, *, share: float | None = None, maps: bool = True) -> graphviz.Digraph:
+    """The diagram, by default at the circuit's share, with carriers' maps as nodes; `.source` is its text.
+
+    The same circuit gives the same text.
+    """
+    scene, page = to_scene(circuit, share), _new_page()
     shown = scene.shown()
     page.node("sentence", f"<{_sentence(scene, shown)}>")
     _add_boxes(page, scene, shown)
     for start, end, mapping in scene.arrows:
-        _add_arrow(page, _place(scene, start), _place(scene, end), mapping)
+        with_maps = maps and mapping is scene.front and bool(scene.carriers)
+        add = partial(_add_heads, scene=scene) if with_maps else _add_arrow
+        add(page, _place(scene, start), _place(scene, end), mapping)
     if maps and scene.carriers:
-        page.node("maps", f"<{_maps(scene)}>")
-        page.edge(OUTPUT, "maps", style="invis")
-    return page.source
+        page.node("caption", f"<{_caption(scene)}>")
+        page.edge(OUTPUT, "caption", style="invis")
+    return page
 
 
-def draw(dot: str, to: str | Path) -> Path | bytes:
-    """Render DOT text to a .svg, .png or .pdf file (its path is returned), or to the bytes of a format."""
+def heads_to_dot(groups: dict[str, list[tuple[str, float]]], needed: dict[str, set[str]]) -> graphviz.Digraph:
+    """Heads with their effects, a column for each title; those that are needed are red."""
+    page = _new_page(rankdir="LR")
+    for number, (title, heads) in enumerate(groups.items()):
+        page.node(f"title {number}", f"<{_lines([title], INK)}>", color=INK, fillcolor=PAPER, **_BOX)
+        for name, effect in heads:
+            front = name in needed[title]
+            label = f"<{_lines([name, f'{effect:z.2f}'], RED if front else INK)}>"
+            page.node(f"{number} {name}", label, color=RED if front else LINE, fillcolor=WASH, **_BOX)
+            width = f"{0.8 + 4 * min(abs(effect), 1.2):.2f}"
+            page.edge(
+                f"{number} {name}", f"title {number}", color=RED if front else shade(0.7), penwidth=width
+            )
+    return page
+
+
+def graph_to_dot(graph: nx.MultiDiGraph) -> graphviz.Digraph:
+    """A graph of components and wires: nodes by position and layer, wires dashed by the side they enter."""
+    page = _new_page()
+    for name, node in graph.nodes.items():
+        label = f"<{_lines([str(line) for line in node.get('lines', [node['label']])], INK)}>"
+        page.node(name, label, color=RED if node.get("front") else MUTED, fillcolor=WASH, **_BOX)
+    for start, end, wire in graph.edges(data=True):
+        style = {"key": "dashed", "value": "dotted"}.get(wire.get("side", ""), "solid")
+        colour = RED if wire.get("front") else shade(0.7)
+        width, side = f"{0.8 + 4 * min(abs(wire.get('effect', 0.0)), 1.2):.2f}", wire.get("side", "")
+        page.edge(start, end, label=f" {side}" if side else "", style=style, color=colour, penwidth=width)
+    return page
+
+
+def _new_page(**look: str) -> graphviz.Digraph:
+    page = graphviz.Digraph("circuit", comment=SIGNATURE, graph_attr=_PAGE | look)
+    page.node_attr.update(_NODE)
+    page.edge_attr.update(_EDGE)
+    return page
+
+
+def draw(dot: str | graphviz.Digraph, to: str | Path) -> Path | bytes:
+    """Render a diagram to a .svg, .png or .pdf file (its path is returned), or to the bytes of a format."""
+    dot = dot if isinstance(dot, str) else dot.source
     if isinstance(to, str) and to in FORMATS:
         return _rendered(dot, to)
     path = Path(to)
@@ -112,7 +156,7 @@ def _place(scene: Scene, name: str, *, sentence: bool = False) -> str:
     return OUTPUT if position == last and not sentence else f"sentence:p{position}:n"
 
 
-def _add_arrow(page: graphviz.Digraph, start: str, end: str, mapping: dict[str, Any]) -> None:
+def _add_arrow(page: graphviz.Digraph, start: str, end: str, mapping: Edge) -> None:
     front = mapping["arrow"] == 0
     ink, colour = (INK, RED) if front else (MUTED, shade(0.7))
     names = name_rows(list(mapping["heads"]), most=_MOST_NAMES)
@@ -121,6 +165,19 @@ def _add_arrow(page: graphviz.Digraph, start: str, end: str, mapping: dict[str, 
     label = _table([[margin, _cell(line), margin] for line in lines])
     width = f"{0.8 + 4 * min(abs(mapping['total']), 1.2):.2f}"
     page.edge(start, end, label=f"<{label}>", color=colour, penwidth=width, weight="3" if front else "1")
+
+
+def _add_heads(
+    page: graphviz.Digraph, start: str, end: str, mapping: dict[str, Any], *, scene: Scene
+) -> None:
+    """The mapping in front through its carriers, each a node with its map, as wide as what it does."""
+    assert scene.cell is not None
+    kept = kept_positions(len(scene.words), (*scene.cell, 0), most=_LONGEST_MAP, reach=2)
+    for head in scene.carriers[:_MOST_MAPS]:
+        page.node(f"head {head}", f"<{_tile(scene.circuit.pattern(head), head, kept, scene.cell)}>")
+        look = {"color": RED, "penwidth": f"{0.8 + 4 * min(abs(mapping['heads'][head]), 1.2):.2f}"}
+        page.edge(start, f"head {head}", arrowhead="none", weight="3", **look)
+        page.edge(f"head {head}", end, weight="3", **look)
 
 
 def _sentence(scene: Scene, shown: Sequence[int | None]) -> str:
@@ -134,18 +191,15 @@ def _sentence(scene: Scene, shown: Sequence[int | None]) -> str:
     return _table([words, numbers], padding=5)
 
 
-def _maps(scene: Scene) -> str:
-    """The caption, the axis cross and the carriers' maps, a few to a row."""
-    assert scene.cell is not None
-    length, heads = len(scene.circuit.prompt), scene.carriers[:_MOST_MAPS]
-    kept = kept_positions(length, (*scene.cell, 0), most=_LONGEST_MAP, reach=2)
-    tiles = [_cell(_tile(scene.circuit.pattern(head), head, kept, scene.cell)) for head in heads]
-    across = f'COLSPAN="{min(len(tiles), _MAPS_IN_A_ROW) + 1}"'
-    rows = [[_cell(_font(scene.caption, RED, 11, bold=True), across)]]
-    for start in range(0, len(tiles), _MAPS_IN_A_ROW):
-        rows.append([_cell("" if start else _cross()), *tiles[start : start + _MAPS_IN_A_ROW]])
-    rows += [[_cell(_font(scene.more(_MOST_MAPS), MUTED, 9), across)]] if scene.more(_MOST_MAPS) else []
-    return _table(rows, padding=4)
+def _caption(scene: Scene) -> str:
+    """What the maps are, how they are to be read, and how much of the mapping their heads carry."""
+    assert scene.front is not None
+    lines = [_font(scene.front["label"], INK, 9, bold=True)]
+    lines += [_font(row, INK, 9) for row in name_rows(scene.carriers, most=_MOST_NAMES)]
+    rows = [[_cell(_font(scene.caption, RED, 11, bold=True), 'COLSPAN="2"')]]
+    rows.append([_cell(_cross()), _cell(_table([[_cell(line)] for line in lines]))])
+    more = scene.more(_MOST_MAPS)
+    return _table(rows + ([[_cell(_font(more, MUTED, 9), 'COLSPAN="2"')]] if more else []), padding=4)
 
 
 def _tile(pattern: np.ndarray, name: str, kept: Sequence[int | None], cell: tuple[int, int]) -> str:
@@ -158,8 +212,9 @@ def _tile(pattern: np.ndarray, name: str, kept: Sequence[int | None], cell: tupl
             colour = LINE
             if query is not None and key is not None:
                 weight = round(float(pattern[query, key]) * 64) / 64
-                colour = RED if (key, query) == cell else shade(weight)
+                colour = shade(weight)
             fill = "" if colour == PAPER else f' BGCOLOR="{colour}"'
+            fill += f' BORDER="1" COLOR="{RED}"' if (key, query) == cell else ""
             row.append(_cell(look=f'WIDTH="{sizes[key]}" HEIGHT="{sizes[query]}"{fill}'))
         rows.append(row)
     length = sum(sizes[position] for position in kept) + 2

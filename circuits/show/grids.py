@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -19,17 +20,20 @@ from matplotlib.patches import Rectangle
 from circuits.errors import EdgeError, PromptError
 from circuits.heads import Head
 from circuits.show import canvas
-from circuits.show.canvas import LINE, RED, SMALL, Area, Font, Tiles, draw_tiles, looks, width_of, write
+from circuits.show.canvas import LINE, RED, SMALL, Area, Font, Tiles, draw_tiles, looks, write
 from circuits.show.curves import count_words
 from circuits.show.scene import spell
 
 if TYPE_CHECKING:
     from circuits.tasks.compare import TaskComparison
+    from circuits.tasks.patterns import PanelFigures
     from circuits.tasks.ranking import Ranking
     from circuits.tracing.records import Circuit
 
 _PAD: Final = 8.0
 _TITLE: Final = 22.0  # the height of a panel's title
+_LINE: Final = 8.5  # from one line of facts to the next
+_LARGE: Final = 34.0  # the side of a map that has space for a name
 _LEGEND: Final = 26.0  # the height of the axis cross and the scale below all panels
 
 
@@ -41,6 +45,9 @@ class Panel:
     heads: tuple[Head, ...]
     maps: tuple[np.ndarray, ...]
     note: str = ""  # at the panel's top right
+    effects: tuple[float, ...] = ()  # what each head does, if that is known
+    needed: int | None = None  # how many of them, in order, are enough
+    facts: str = ""  # what the maps of the panel show, in words
 
     def __post_init__(self) -> None:
         heads, maps = len(self.heads), len(self.maps)
@@ -54,63 +61,134 @@ def to_panel(
     """A panel of a circuit's heads: those given, else the carriers of the mapping in front."""
     carriers = circuit.front.carriers(circuit.share) if circuit.front else ()
     chosen = tuple(Head.parse(head) for head in (carriers if heads is None else heads))
+    effects = dict.fromkeys(chosen, 0.0)
+    for each in (effect for mapping in circuit.mappings for effect in mapping.heads):
+        if each.head in effects:
+            effects[each.head] = max(effects[each.head], each.effect, key=abs)
     maps = tuple(circuit.pattern(head) for head in chosen)
-    return Panel(circuit.source.name if title is None else title, chosen, maps, note)
+    name = circuit.source.name if title is None else title
+    return Panel(name, chosen, maps, note, tuple(effects[head] for head in chosen))
 
 
 def ranking_panel(
-    ranking: Ranking, heads: Sequence[Head], maps: Sequence[np.ndarray], *, title: str | None = None
+    ranking: Ranking,
+    heads: Sequence[Head],
+    maps: Sequence[np.ndarray],
+    *,
+    title: str | None = None,
+    figures: PanelFigures | None = None,
 ) -> Panel:
     """A panel of heads with their maps (query, key); its note says the task and how many it takes."""
-    note = f"{spell(ranking.task)}: {count_words(ranking)}"
-    return Panel(ranking.model if title is None else title, tuple(heads), tuple(maps), note)
+    note, name = f"{spell(ranking.task)}: {count_words(ranking)}", ranking.model if title is None else title
+    effect_of = {each.unit: each.effect for each in ranking.ranked}
+    known = all(head in effect_of for head in heads)
+    effects = tuple(effect_of[head] for head in heads) if known else ()
+    facts = "" if figures is None else facts_of(figures)
+    return Panel(name, tuple(heads), tuple(maps), note, effects, ranking.count()[0] if known else None, facts)
+
+
+def facts_of(figures: PanelFigures) -> str:
+    """What the maps of a panel show, in one line."""
+    facts = {
+        "dominant diagonals": f"{figures.dominant_diagonal:.0%} of heads",
+        "mean peak": f"{figures.mean_peak:.2f}",
+        "mass on the first token": f"{figures.first_token:.0%}",
+        "on the diagonal": f"{figures.diagonal:.0%}",
+        "off-diagonal weight above 0.5": f"{figures.peaked:.1f} heads",
+        "open edges": f"{figures.open_edges / (figures.edges or 1):.1%}",
+    }
+    return " · ".join(f"{name} {value}" for name, value in facts.items())
 
 
 def comparison_grid(
     comparison: TaskComparison,
     *,
     titles: Sequence[str] | None = None,
-    per_row: int = 9,
+    per_row: int | None = None,
+    all_heads: bool = False,
     figure: Figure | None = None,
 ) -> Figure:
-    """Both models' heads for 90%, the first above the second; `titles` are by default the models' names."""
-    names = comparison.models if titles is None else tuple(titles)
-    each = zip(comparison.rankings[0], comparison.needed, comparison.maps, names, strict=True)
-    panels = [ranking_panel(ranking, needed.heads, maps, title=name) for ranking, needed, maps, name in each]
+    """Both models' heads for 90%, or all of them, the first above the second; `titles` are by default the
+    models' names."""
+    names, panels = comparison.models if titles is None else tuple(titles), []
+    figures = comparison.panels if all_heads else comparison.needed
+    for number, ranking in enumerate(comparison.rankings[0]):
+        order = comparison.order(number)[: None if all_heads else len(comparison.needed[number].heads)]
+        maps = comparison.maps[number][: len(order)]
+        panels.append(ranking_panel(ranking, order, maps, title=names[number], figures=figures[number]))
     return head_grid(panels, per_row=per_row, figure=figure)
 
 
-def head_grid(panels: Panel | Sequence[Panel], *, per_row: int = 9, figure: Figure | None = None) -> Figure:
-    """Figure A: the maps of each panel's heads in order, one image per panel however many heads there are."""
+def head_grid(
+    panels: Panel | Sequence[Panel], *, per_row: int | None = None, figure: Figure | None = None
+) -> Figure:
+    """Figure A: the maps of each panel's heads in order, one image per panel however many heads there are.
+
+    Nine stand in a row, or twice as many where a panel has more than seven rows of them.
+    """
     panels = (panels,) if isinstance(panels, Panel) else tuple(panels)
+    if per_row is None:
+        per_row = 9 if max((len(panel.heads) for panel in panels), default=0) <= 63 else 18
     if not panels or per_row < 1:
         raise PromptError("a head grid needs at least one panel and one tile to a row")
-    width = canvas.WIDTH * 72
-    side = (width - 2 * _PAD - 5.0 * (per_row - 1)) / per_row
+    width, gap = canvas.WIDTH * 72, 5.0 if per_row <= 9 else 4.0
+    side = (width - 2 * _PAD - gap * (per_row - 1)) / per_row
+    below = gap + (7.0 if any(panel.effects for panel in panels) else 0.0) + (7.0 if side < _LARGE else 0.0)
+    facts = [textwrap.wrap(panel.facts, int((width - 2 * _PAD) / 3.2)) for panel in panels]
+    tops = [_TITLE + _LINE * len(lines) for lines in facts]
     rows = [-(-len(panel.heads) // per_row) for panel in panels]
-    heights = [_TITLE + max(count * (side + 5.0), 20.0) + 2 for count in rows]
+    heights = [top + max(count * (side + below), 20.0) + 2 for top, count in zip(tops, rows, strict=True)]
     sheet = canvas.new_sheet(width, sum(heights) + (_PAD + 1) * len(heights) - _PAD + _LEGEND, figure)
-    top = 1.0
+    y = 1.0
     with looks():
-        for panel, height in zip(panels, heights, strict=True):
-            tiles = Tiles(_PAD, top + _TITLE, side, per_row)
-            _draw_panel(sheet, panel, tiles, Area(0.5, top, width - 1, height))
-            top += height + 1 + _PAD
-        canvas.draw_cross(sheet, _PAD + 4, top + 12, arm=11.0)
-        canvas.draw_scale(sheet, width - _PAD, top + 6)
+        for panel, height, top, lines in zip(panels, heights, tops, facts, strict=True):
+            tiles = Tiles(_PAD, y + top, side, per_row, gap, below)
+            _draw_panel(sheet, panel, tiles, Area(0.5, y, width - 1, height), lines)
+            y += height + 1 + _PAD
+        canvas.draw_cross(sheet, _PAD + 4, y + 12, arm=11.0)
+        if any(panel.effects for panel in panels):
+            write(
+                sheet,
+                _PAD + 34,
+                y + 9,
+                "below each map: its rank and the effect of the head alone",
+                canvas.NOTE,
+            )
+        canvas.draw_scale(sheet, width - _PAD, y + 6)
     return sheet.get_figure(root=True)  # type: ignore[return-value]
 
 
-def _draw_panel(sheet: Axes, panel: Panel, tiles: Tiles, area: Area) -> None:
+def _draw_panel(sheet: Axes, panel: Panel, tiles: Tiles, area: Area, facts: Sequence[str]) -> None:
     canvas.draw_box(sheet, area, LINE, canvas.PAPER, depth=0)
     write(sheet, _PAD, area.top + 14.5, spell(panel.title), canvas.TITLE)
     write(sheet, area.right - _PAD, area.top + 14.5, panel.note, canvas.NOTE, ha="right")
+    for number, line in enumerate(facts):
+        write(sheet, _PAD, area.top + _TITLE + 2 + _LINE * number, line, canvas.NOTE)
     draw_tiles(sheet, tiles, panel.maps)
-    longest = max((width_of(str(head), canvas.NAME) for head in panel.heads), default=0.0)
-    font = Font(SMALL if longest < tiles.side * 0.8 else SMALL * tiles.side * 0.8 / longest)
+    large = tiles.side >= _LARGE  # then the name stands inside the map, where no weight can be
     for number, head in enumerate(panel.heads):
-        x, y = tiles.corner(number)
-        write(sheet, x + tiles.side - 1.5, y + tiles.side - 2.5, str(head), font, ha="right").set_zorder(5)
+        (x, y), last = tiles.corner(number), number + 1 == panel.needed
+        enough, foot = panel.needed is None or number < panel.needed, y + tiles.side
+        font = Font(SMALL, canvas.INK if enough else canvas.MUTED)
+        place = (x + tiles.side - 1.5, foot - 2.5) if large else (x + tiles.side, foot + 6.5)
+        write(sheet, *place, str(head), font, ha="right").set_zorder(5)
+        if last:
+            frame = {"facecolor": "none", "edgecolor": RED, "linewidth": 1.1, "zorder": 4.6}
+            sheet.add_patch(Rectangle((x, y), tiles.side, tiles.side, **frame))
+        if panel.effects:
+            mark, under = (
+                Font(SMALL, RED if last else canvas.MUTED, bold=last),
+                foot + (6.5 if large else 13.5),
+            )
+            write(sheet, x + tiles.side, under, _effect(panel.effects[number]), mark, ha="right")
+            if large:
+                write(sheet, x, under, f"n90 = {number + 1}" if last else f"{number + 1}", mark)
+
+
+def _effect(value: float) -> str:
+    """`.32`, `-.05`, `1.02`: an effect in as few letters as say it."""
+    text = f"{value:z.2f}"
+    return text.replace("0.", ".", 1) if abs(value) < 0.995 else text
 
 
 def effect_map(

@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 OUTPUT: Final = "output"  # the name of the output's node
 LONGEST: Final = 24  # tokens of a prompt that is shown whole
 LONGEST_WORD: Final = 32  # characters of a token that is shown whole
-_MOST_ARROWS: Final = 6
+_MOST_ARROWS: Final = 24
 _JOINERS: Final = "\u200c\u200d"  # between letters they shape a word, so they stay
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A circuit and its graph, with what the graph says of the mapping in front, if there is one."""
+    """A circuit and its graph, with what the graph says of the mapping in front, if there is one.
+
+    What is drawn on a scale of layers comes from the graph alone, so a graph of components and wires will do.
+    """
 
     circuit: Circuit
     graph: nx.MultiDiGraph
@@ -67,6 +70,21 @@ class Scene:
         drawn = [edge for edge in self.graph.edges(data=True) if edge[2].get("arrow", -1) >= 0]
         return sorted(drawn, key=lambda edge: edge[2]["arrow"])
 
+    @property
+    def own_arrows(self) -> list[dict[str, Any]]:
+        """The mappings that carry something between positions of one node, or of a position with itself."""
+        listed = [data for node in self.graph.nodes.values() for data in node.get("self_attention", ())]
+        return [data for data in listed if abs(data["total"]) >= CARRIES or data is self.front]
+
+    @property
+    def words(self) -> list[str]:
+        return self.graph.graph["words"]
+
+    @property
+    def depth(self) -> int:
+        """The number of layers."""
+        return self.graph.graph["layers"]
+
     def is_key(self, position: int | None) -> bool:
         return self.cell is not None and position == self.cell[0]
 
@@ -77,8 +95,8 @@ class Scene:
 
     def shown(self, *, most: int = LONGEST, also: Sequence[int] = (), bos: bool = False) -> list[int | None]:
         """The positions to show, None for a gap; a BOS that plays no part is left out unless it is wanted."""
-        length, anchors = len(self.circuit.prompt), [*self.graph.graph["anchors"], *also]
-        drop_bos = self.circuit.source.reads_bos and length > 1 and 0 not in anchors and not bos
+        length, anchors = len(self.words), [*self.graph.graph["anchors"], *also]
+        drop_bos = self.graph.graph["reads_bos"] and length > 1 and 0 not in anchors and not bos
         return kept_positions(length, anchors, most=most, first=int(drop_bos))
 
 
@@ -100,6 +118,8 @@ def to_graph(circuit: Circuit, *, share: float | None = None) -> nx.MultiDiGraph
     share, front = circuit.share if share is None else share, circuit.front
     graph = nx.MultiDiGraph(model=circuit.source.name, prompt=circuit.prompt.text, metric=str(circuit.metric))
     graph.graph |= {"share": share, "focus": [front.key, front.query] if front else []}
+    graph.graph |= {"words": list(circuit.prompt.words), "layers": circuit.source.layers}
+    graph.graph["reads_bos"] = circuit.source.reads_bos
     node_of = _add_nodes(graph, circuit)
     arrows = _arrows(circuit, node_of)
     for mapping in sorted(circuit.mappings, key=lambda mapping: (mapping.key, mapping.query)):
@@ -145,6 +165,7 @@ def _add_nodes(graph: nx.MultiDiGraph, circuit: Circuit) -> dict[int, str | None
             name += "'"
         graph.add_node(name, kind="span", label=span.label, positions=list(span.positions), box=True)
         graph.nodes[name].update(layers=list(span.layers or ()), built=span.built_text, effect=span.effect)
+        graph.nodes[name]["ranges"] = [list(layers) for layers in span.built]
         graph.nodes[name]["lines"] = _span_lines(span)
     ends = {position for mapping in circuit.mappings for position in (mapping.key, mapping.query)} | {last}
     bare = {position for position in ends if node_at(graph, position) is None}

@@ -17,6 +17,7 @@ import pandas as pd
 
 from circuits.errors import FileError, PromptError
 from circuits.heads import Head
+from circuits.links import Pictured
 from circuits.sweeps.store import Manifest, read_manifest, read_table
 from circuits.tracing.circuit import model_of
 from circuits.tracing.family import Interval, bootstrap
@@ -38,7 +39,7 @@ class MeanHead:
 
 
 @dataclass(frozen=True, slots=True)
-class MeanCircuit:
+class MeanCircuit(Pictured):
     """The mean over lines. A head that carries in most lines carries in the mean circuit."""
 
     model: str
@@ -66,7 +67,7 @@ class MeanCircuit:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Pictured):
     """A sweep, or some lines of it."""
 
     folder: Path

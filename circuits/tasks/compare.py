@@ -17,11 +17,11 @@ import numpy as np
 
 from circuits.errors import PromptError
 from circuits.heads import Head
-from circuits.links import Progress, silent
+from circuits.links import Pictured, Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Prompt
-from circuits.tasks.patterns import Changed, PanelFigures, changed, maps_of, measure_panel
+from circuits.tasks.patterns import Changed, PanelFigures, attention_maps, changed, measure_panel
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import COUNTED, EXPLAINED, UNITS, Mlps, Ranking, Units, heads_of
 from circuits.tasks.task import PAIRS, Task, to_task
@@ -93,7 +93,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Pictured):
     """One mapping in two models."""
 
     names: tuple[str, str]
@@ -168,7 +168,7 @@ def _moved(before: Mapping, after: Mapping) -> tuple[Moved, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskComparison:
+class TaskComparison(Pictured):
     """One task in two models."""
 
     task: str
@@ -178,7 +178,12 @@ class TaskComparison:
     rankings: tuple[tuple[Ranking, Ranking], ...]  # one couple for each kind of unit
     needed: tuple[PanelFigures, PanelFigures]  # the heads that explain 90%, in ranked order
     panels: tuple[PanelFigures, PanelFigures]  # all heads
-    maps: tuple[Maps, Maps] = field(repr=False, compare=False)  # of `needed`, on `prompts`
+    maps: tuple[Maps, Maps] = field(repr=False, compare=False)  # of all heads in `order`, on `prompts`
+
+    def order(self, side: int) -> tuple[Head, ...]:
+        """All heads of one model (0 or 1): those that explain 90% first, then the others, as ranked."""
+        ranked = [each.unit for each in self.rankings[0][side].ranked if isinstance(each.unit, Head)]
+        return tuple(dict.fromkeys([*self.needed[side].heads, *ranked, *self.panels[side].heads]))
 
     def ranking(self, units: Units) -> tuple[Ranking, Ranking]:
         """Both rankings of heads, of attention edges or of component edges."""
@@ -248,7 +253,9 @@ def _compare_on_task(
         rankings = [rank(model, own, units=kind, **options | special.get(kind, {})) for kind in units]
         heads, prompt = heads_of(rankings[0]), own.pairs[0].clean
         panels = (measure_panel(model, own, heads=heads), measure_panel(model, own))
-        sides.append((model.name, prompt, rankings, *panels, maps_of(model, prompt, heads)))
+        sides.append((model.name, prompt, rankings, *panels, attention_maps(model, [prompt])[0]))
     names, prompts, rankings, needed, panels, maps = zip(*sides, strict=True)
     couples, same_pairs = tuple(zip(*rankings, strict=True)), _texts(tasks[0]) == _texts(tasks[1])
-    return TaskComparison(tasks[0].name, names, same_pairs, prompts, couples, needed, panels, maps)
+    compared = TaskComparison(tasks[0].name, names, same_pairs, prompts, couples, needed, panels, ((), ()))
+    ordered = [tuple(maps[side][head.layer, head.index] for head in compared.order(side)) for side in (0, 1)]
+    return replace(compared, maps=(ordered[0], ordered[1]))

@@ -27,7 +27,7 @@ from circuits.components import Component, Reader, Wire
 from circuits.errors import CircuitsError, EdgeError, FileError
 from circuits.files import SIGNATURE, read_object, to_json, to_record, write_folder
 from circuits.heads import Head, by_name
-from circuits.links import above
+from circuits.links import PICTURES, Pictured, above
 from circuits.tracing.family import RESAMPLES, bootstrap, resampled
 from circuits.tracing.records import check_share
 
@@ -187,7 +187,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(Pictured):
     """The heads, attention edges or component edges of a task in order, and how many of them it takes."""
 
     task: str
@@ -232,11 +232,13 @@ class Ranking:
         """The record as plain values, units by name."""
         return asdict(self) | {"ranked": [asdict(each) | {"unit": str(each.unit)} for each in self.ranked]}
 
-    def save(self, folder: str | Path) -> Path:
-        """Write `ranking.json` into a folder and return its path."""
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or `ranking.json` into a folder."""
+        if Path(path).suffix in PICTURES:
+            return above("save_picture")(self, path, **options)
         text = to_json({"written_by": SIGNATURE} | self.to_values()) + "\n"
-        write_folder(Path(folder), lambda aside: (aside / "ranking.json").write_bytes(text.encode()))
-        return Path(folder) / "ranking.json"
+        write_folder(Path(path), lambda aside: (aside / "ranking.json").write_bytes(text.encode()))
+        return Path(path) / "ranking.json"
 
     @classmethod
     def load(cls, path: str | Path) -> Ranking:

@@ -20,7 +20,7 @@ from circuits.engine.runs import every_head
 from circuits.engine.select import mapping_row, mapping_rows
 from circuits.errors import PromptError
 from circuits.heads import Head
-from circuits.links import Progress, silent
+from circuits.links import Pictured, Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Pair, Question, Wording, to_prompt, to_question
@@ -35,7 +35,7 @@ _AT_ONCE: Final = 2**22  # numbers of resampling weights in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
-class FamilyTrace:
+class FamilyTrace(Pictured):
     """A mapping averaged over pairs. `mapping` holds the means; the intervals stand beside it."""
 
     model: str

@@ -28,7 +28,7 @@ from safetensors.numpy import save as write_arrays
 from circuits.errors import CircuitsError, EdgeError, FileError, PromptError
 from circuits.files import parse_json, read_bytes, to_json, to_record, write_folder
 from circuits.heads import Edge, Head
-from circuits.links import above
+from circuits.links import PICTURES, Pictured, above
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing import SHARE
 
@@ -89,7 +89,7 @@ class Controls:
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class Mapping(Pictured):
     """Key → query: its total, what each head does, and the greedy path from one head to all that help."""
 
     key: int
@@ -282,7 +282,7 @@ Edges = tuple[tuple[Edge, HeadEffect], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Circuit:
+class Circuit(Pictured):
     """Spans, mappings with their carriers, and the output, for one pair on one model."""
 
     source: MeasuredModel
@@ -406,23 +406,25 @@ class Circuit:
     def __str__(self) -> str:
         return above("to_text")(self)
 
-    def _repr_html_(self) -> str:
-        return above("to_html")(self)
-
     def to_json(self) -> str:
         """Every number of the circuit; the same circuit gives the same bytes."""
         body = to_json({"schema": SCHEMA} | to_plain(self), default=to_plain, sort_keys=True)
         return body[:-2] + f',\n "sha256": "{_sha256(body.encode())}"\n}}\n'
 
-    def save(self, folder: str | Path) -> Path:
-        """Write `circuit.json` and `circuit.safetensors` into a folder and return the path of the first."""
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or the circuit itself into a folder.
+
+        Returns the path of the picture, or of the folder's `circuit.json`.
+        """
+        if Path(path).suffix in PICTURES:
+            return above("save_picture")(self, path, **options)
 
         def fill(aside: Path) -> None:
             (aside / "circuit.safetensors").write_bytes(to_bytes(self.arrays))
             (aside / "circuit.json").write_bytes(self.to_json().encode())
 
-        write_folder(Path(folder), fill)
-        return Path(folder) / "circuit.json"
+        write_folder(Path(path), fill)
+        return Path(path) / "circuit.json"
 
     @classmethod
     def load(cls, path: str | Path) -> Circuit:
