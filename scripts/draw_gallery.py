@@ -1,4 +1,4 @@
-"""The pictures of docs/figures.md, from measured circuits: `python scripts/draw_gallery.py` draws them all again."""
+"""The pictures of docs/figures.md, from measured circuits: `python scripts/draw_gallery.py` draws them all."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from circuits.show.canvas import looks
 OPPOSITE = 'The opposite of "large" is "'
 NAMES = "When Mary and John went to the store, John gave a drink to"
 LONG = (
-    'Mary wrote "hot" on the wall . The tree near the park was tall . Yesterday John waited for a long time . '
-    'The dog was old . The opposite of "large" is "'
+    'Mary wrote "hot" on the wall . The tree near the park was tall . Yesterday John waited for a long time '
+    '. The dog was old . The opposite of "large" is "'
 )
 TASKS = ("opposites", "indirect_object")
 FOLDER = Path(__file__).parent.parent / "docs" / "figures"
