@@ -1,4 +1,4 @@
-"""The pictures of docs/figures.md, from measured circuits: `python scripts/draw_gallery.py` draws them all."""
+"""The pictures of docs/figures.md, from measured circuits: `python scripts/draw_gallery.py` draws all."""
 
 from __future__ import annotations
 

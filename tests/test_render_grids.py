@@ -179,7 +179,7 @@ def test_the_caption_and_the_key_are_red() -> None:
 def test_every_map_has_a_red_frame_around_its_cell_and_the_weight_is_seen_in_it() -> None:
     figure = mapping_figure(planted())
     polygons = [c for c in figure.axes[0].collections if isinstance(c, PolyCollection)]
-    groups = {to_hex(np.ravel(group.get_edgecolor())[:3]): group for group in polygons}
+    groups = {to_hex(tuple(np.ravel(group.get_edgecolor())[:3])): group for group in polygons}
     assert all(
         to_hex(tuple(np.ravel(group.get_facecolor())) or "none", keep_alpha=True) == "#00000000"
         for group in polygons
