@@ -26,11 +26,11 @@ TWIN = Settings(
     steps=1500,
     batch=64,
     length=addition.LENGTH,
-    learning_rate=1e-3,
+    learning_rate=1.5e-3,
     warmup=50,
-    gap=0.01,
-    slack=5.0,
-    healing=200,
+    gap=0.03,
+    slack=4.0,
+    healing=150,
     lora=0,
     states=5.0,
 )
@@ -95,9 +95,8 @@ def main() -> None:
     said = {"width": WIDTH, "count": count, "steps": STEPS, "batch": BATCH, "rate": RATE, "decay": DECAY}
     said |= {"seen": len(sides[False]), "held_out": len(sides[True])}
     (dense / "README.md").write_text(CARD.format(seen_right=seen_right, held_out_right=right, **said))
-    sampling = Sampling(
-        rows=len(sides[False]), openings=tuple(addition.question(*pair) for pair in sides[False])
-    )
+    questions = tuple(addition.question(*pair) for pair in sides[False])
+    sampling = Sampling(rows=len(questions), openings=questions, openings_count=False)
     print(sparsify(str(dense), twin, settings=TWIN, sampling=sampling))
     for name in (dense, twin):
         print(

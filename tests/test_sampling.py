@@ -114,6 +114,14 @@ def test_a_share_of_the_steps_takes_short_pieces(weights: Weights, tmp_path: Pat
     assert torch.equal(corpus.batch(7).tokens, tokens[7])
 
 
+def test_openings_count_as_targets_only_if_they_should(weights: Weights, tmp_path: Path) -> None:
+    openings = ("", "The opposite of")
+    for counted, expected in ((True, {10.0}), (False, {9.0, 6.0})):  # without BOS, or without all four
+        sampling = Sampling(rows=32, openings=openings, openings_count=counted)
+        own = OwnWords(weights, sampling, 10, 0, tmp_path / str(counted))
+        assert set(own.counted(own.chunk(0)).sum(1).tolist()) == expected
+
+
 def test_later_steps_draw_from_more_text(weights: Weights, tmp_path: Path) -> None:
     own = OwnWords(weights, Sampling(rows=2 * CHUNK_ROWS + 1), 4, 0, tmp_path)
     assert [len(own.upto(done)) for done in (0.0, 0.3, 0.34, 0.9, 1.0)] == [1, 1, 2, 3, 3]

@@ -99,14 +99,31 @@ def _setting(*names: str, kind: Any, about: str) -> options.Decorator:
     about="Further steps with half the gap; fewer with fewer --steps.",
 )
 @_setting("--lora", kind=click.IntRange(min=0), about="Rank of an adapter; 0 trains all weights.")
+@_setting("--states", kind=click.FloatRange(min=0), about="Weight of the distance of hidden states.")
+@_setting("--short", kind=click.FloatRange(0, 1), about="Share of steps on rows of 8 to 24 tokens.")
+@_setting(
+    "--tokens", kind=click.IntRange(min=0), about="Train an adapter on the likeliest tokens alone; 0: all."
+)
+@option("--samples", type=COUNT, default=1024, help="Rows that the model writes itself.")
+@option("--openings", type=_FILE, help="What its rows begin with, one opening a line.")
+@option("--temperature", "heat", type=float, multiple=True, help="Of its own words; repeatable.")
 @_setting("--seed", kind=int, about="For rows and noise.")
 @options.JSON
 def sparsify_command(
-    model: str, output: Path, as_json: bool, text: Any, own_words: bool, **changes: Any
+    model: str,
+    output: Path,
+    as_json: bool,
+    text: Any,
+    own_words: bool,
+    samples: int,
+    openings: Path | None,
+    heat: tuple[float, ...],
+    **changes: Any,
 ) -> None:
     """Train a sparse twin of a model, or resume its training."""
     from circuits.sparsify.measure import weights_of
     from circuits.sparsify.processes import join, started_alone
+    from circuits.sparsify.sampling import Sampling
     from circuits.sparsify.settings import settings_for
     from circuits.sparsify.text import speaks_little_language
     from circuits.sparsify.twin import sparsify
@@ -118,7 +135,11 @@ def sparsify_command(
     with processes.main_first():
         little_language = speaks_little_language(weights_of(model)[1])
     settings = settings_for(little_language=little_language, **changes)
-    measured = sparsify(model, output, settings=settings, text=text, own_words=own_words)
+    sampling = None
+    if (samples, openings, heat) != (1024, None, ()):
+        lines = ("",) if openings is None else tuple(read_text(openings).splitlines())
+        sampling = Sampling(samples, lines, heat or (1.0,))
+    measured = sparsify(model, output, settings=settings, text=text, own_words=own_words, sampling=sampling)
     if processes.is_main:
         _say_sparsity(measured, as_json)
     processes.leave()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -44,6 +44,7 @@ class Sampling:
     rows: int = 1024
     openings: tuple[str, ...] = ("",)
     temperatures: tuple[float, ...] = (1.0,)
+    openings_count: bool = True  # whether what the model says of an opening's own tokens is learnt too
 
     def __post_init__(self) -> None:
         if self.rows < 1 or not self.openings or not self.temperatures:
@@ -56,6 +57,7 @@ class Sampling:
         if self.openings != ("",):
             crc = zlib.crc32("\n".join(self.openings).encode())
             said += f" after {len(self.openings)} openings (crc {crc:08x})"
+            said += "" if self.openings_count else ", which do not count,"
         if self.temperatures != (1.0,):
             said += f" at temperatures {', '.join(f'{each:g}' for each in self.temperatures)}"
         return said
@@ -129,6 +131,7 @@ class OwnWords:
     tokens: int = 0  # how many different ones are sampled and trained on; 0: all
     _read: dict[str, Tokens] = field(default_factory=dict)
     _vocabulary: Vocabulary | None = None
+    _openings: set[tuple[int, ...]] | None = None
 
     @property
     def chunks(self) -> int:
@@ -147,6 +150,18 @@ class OwnWords:
             rows = self._rows("survey", _SURVEYED_ROWS)
             self._vocabulary = survey(self.weights.model, rows, most=self.tokens, needed=needed)
         return self._vocabulary
+
+    def counted(self, rows: Tokens) -> Float[torch.Tensor, "batch pos"]:
+        """1 for each token that counts as a target, 0 for those of the longest opening that a row has."""
+        weight = torch.ones(rows.shape)
+        if not self.sampling.openings_count:
+            if self._openings is None:
+                self._openings = {tuple(opening(self.weights, text)) for text in self.sampling.openings}
+            lengths = sorted({len(tokens) for tokens in self._openings}, reverse=True)
+            for row, weights in zip(rows.tolist(), weight, strict=True):
+                found = (length for length in lengths if tuple(row[:length]) in (self._openings or ()))
+                weights[: next(found, 0)] = 0.0
+        return weight
 
     def held_out(self) -> Tokens:
         """Rows by the whole model that are never trained on."""

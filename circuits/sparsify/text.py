@@ -193,7 +193,7 @@ def own_corpus(own: OwnWords, settings: Settings) -> Corpus:
             tokens = torch.stack([_piece(row, length, ends, width, draw) for row in chosen])
         else:
             tokens = rows[draw.sample(range(len(rows)), min(len(rows), settings.batch))]
-        return _unweighted(vocabulary.shrink(tokens) if vocabulary else tokens)
+        return WeightedRows(vocabulary.shrink(tokens) if vocabulary else tokens, own.counted(tokens))
 
     label = str(own) + (f", {vocabulary}" if vocabulary else "")
     return Corpus(label, batch, own.held_out(), vocabulary)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from jaxtyping import Float
 
 BOS: Final = "<s>"
 WORDS: Final = (BOS, *"0123456789", "+", "=")
@@ -60,6 +61,21 @@ def share_right(logits: Callable[[torch.Tensor], torch.Tensor], pairs: list[tupl
     with torch.inference_mode():
         said = torch.cat([logits(part[:, :-1]).argmax(-1) for part in rows.split(512)])
     return (said[:, QUESTION - 1 :] == rows[:, QUESTION:]).all(1).double().mean().item()
+
+
+def attention(model: Any, pairs: list[tuple[int, int]]) -> Float[torch.Tensor, "sum layer head query key"]:
+    """Attention of all heads as it multiplies the values, over each question and its answer."""
+    layers: list[torch.Tensor] = []
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.n_layers)]
+    with model.hooked([(name, lambda each, hook: layers.append(each.clone())) for name in names]):
+        model.logits(to_tokens(pairs)[:, :-1])
+    return torch.stack(layers, 1)
+
+
+def units_read(weights: torch.Tensor, query: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many open edges lead from the units of both numbers to a query, and their weight, for each sum."""
+    read = weights[:, :, :, query][..., list(POSITIONS["units"])].flatten(1)
+    return (read > 0).sum(1).double(), read.sum(1).double()
 
 
 def tokenizer() -> Any:

@@ -1,0 +1,52 @@
+"""A real language model and its sparse twin on the same sentence: Tom and Ben went to the park. Ben gave …
+
+Finding: to be printed.
+"""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+import circuits
+from circuits.show import comparison_grid, mapping_figure, save_figure
+from circuits.show.canvas import BLUE, MUTED, looks
+from circuits.show.task_tables import task_comparison_table
+
+HERE = Path(__file__).parent / "stories"
+MODELS = ("stories15m", "stories15m-sparse")
+TEXT = "Tom and Ben went to the park. {} gave the ball to"
+LABELLED = 0.1  # heads whose effect is at least this in either model are named in the figure
+
+
+def same_heads(effects: list[dict[str, float]]) -> Figure:
+    """The effect of each head on the task, dense across and sparse upwards: alike lies on the diagonal."""
+    with looks():
+        figure = Figure(figsize=(4.6, 4.4), layout="constrained")
+        axes = figure.subplots()
+        axes.axline((0, 0), slope=1, color=MUTED, linewidth=0.8, linestyle=":")
+        for head, dense in effects[0].items():
+            sparse = effects[1][head]
+            axes.plot(dense, sparse, "o", color=BLUE, markersize=4)
+            if max(abs(dense), abs(sparse)) >= LABELLED:
+                axes.annotate(head, (dense, sparse), xytext=(4, 3), textcoords="offset points", fontsize=7)
+        axes.set(xlabel=f"effect of the head in {MODELS[0]}", ylabel=f"effect of the head in {MODELS[1]}")
+    return figure
+
+
+def main() -> None:
+    models = [circuits.load(name) for name in MODELS]
+    found = [circuits.trace(m, TEXT.format("Ben"), key=9, counterfactual=TEXT.format("Tom")) for m in models]
+    print(circuits.compare(*found))
+    save_figure(mapping_figure(*found), HERE, ["png", "svg"], name="mapping")
+    task = circuits.compare(*models, task=HERE / "names.jsonl", units=("heads",))
+    print(task_comparison_table([task]))
+    save_figure(comparison_grid(task), HERE, ["png", "svg"], name="heads")
+    effects = [{str(each.unit): each.effect for each in ranking.ranked} for ranking in task.ranking("heads")]
+    save_figure(same_heads(effects), HERE, ["png", "svg"], name="same_heads")
+    needed = [{str(head) for head in ranking.needed()} for ranking in task.ranking("heads")]
+    shared, either = needed[0] & needed[1], needed[0] | needed[1]
+    print(f"heads for 90%: {len(shared)} of {len(either)} are in both: {' '.join(sorted(shared))}")
+
+
+if __name__ == "__main__":
+    main()
