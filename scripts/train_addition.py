@@ -23,14 +23,14 @@ from circuits.zoo import addition
 
 STEPS, BATCH, RATE, DECAY, WIDTH = 1800, 192, 2e-3, 0.3, 64
 TWIN = Settings(
-    steps=1500,
+    steps=2600,
     batch=64,
     length=addition.LENGTH,
-    learning_rate=1.5e-3,
+    learning_rate=1e-3,
     warmup=50,
     gap=0.03,
-    slack=4.0,
-    healing=150,
+    slack=10.0,
+    healing=400,
     lora=0,
     states=5.0,
 )

@@ -121,6 +121,7 @@ def sparsify_command(
     **changes: Any,
 ) -> None:
     """Train a sparse twin of a model, or resume its training."""
+    from circuits.files import read_text
     from circuits.sparsify.measure import weights_of
     from circuits.sparsify.processes import join, started_alone
     from circuits.sparsify.sampling import Sampling
