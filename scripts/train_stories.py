@@ -64,14 +64,6 @@ CLOSING = replace(
     SETTINGS, steps=260, healing=0, learning_rate=2e-4, warmup=1, gap=0.12, slack=1.0, multiplier=6.0
 )
 
-# A third one takes more prompts about two names, since a short sentence is little of the text before.
-ABOUT_NAMES = Sampling(
-    rows=512,
-    openings=tuple(text for text in openings() if "gave" in text or not text)[-96:],
-    temperatures=(0.7, 1.0),
-)
-NAMES_AGAIN = replace(CLOSING, steps=170, learning_rate=3e-4, gap=0.11, multiplier=7.0, short=0.6, seed=1)
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -87,11 +79,8 @@ def main() -> None:
         return
     first = asked.folder / "first"
     sparsify("stories15m", first, settings=SETTINGS, sampling=SAMPLING, save_every=60)
-    second, last = asked.folder / "second", asked.folder / "stories15m-sparse"
-    sparsify("stories15m", second, settings=CLOSING, sampling=SAMPLING, after=first, save_every=60)
-    print(
-        sparsify("stories15m", last, settings=NAMES_AGAIN, sampling=ABOUT_NAMES, after=second, save_every=60)
-    )
+    last = asked.folder / "stories15m-sparse"
+    print(sparsify("stories15m", last, settings=CLOSING, sampling=SAMPLING, after=first, save_every=60))
 
 
 if __name__ == "__main__":
