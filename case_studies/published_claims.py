@@ -1,6 +1,8 @@
 """What the paper on gated attention claims, measured on every pair of models here: one table.
 
-Finding: to be printed.
+Finding: what is claimed of loadings is found (on `mini`, 90% of the loading of opposites lies on 7.4 times
+fewer heads and 71.7 times fewer edges; on stories 1.7 and 11.4 times). What is claimed of effects is not: the
+dense models explain 90% with few heads too (1.3 times fewer in the twin on opposites, 1.8 on stories).
 """
 
 import sys

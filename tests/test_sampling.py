@@ -140,6 +140,11 @@ def test_a_run_killed_while_it_samples_ends_with_the_same_weights(foreign: Path,
         whole, killed = (load_file(tmp_path / folder / file) for folder in ("whole", "killed"))
         assert all(torch.equal(whole[name], killed[name]) for name in whole)
     assert load(tmp_path / "killed").gated  # the adapter fits the whole model
+    still = replace(FEWER_TOKENS, steps=1, learning_rate=1e-12)
+    sparsify(foreign, tmp_path / "next", settings=still, sampling=TWO_CHUNKS, after=tmp_path / "killed")
+    taken = load_file(tmp_path / "next" / "adapter_model.safetensors")
+    assert all(torch.equal(taken[name], killed[name]) for name in killed)
+    assert "after 4 steps of killed" in (tmp_path / "next" / "README.md").read_text()
 
 
 def test_a_damaged_chunk_is_refused(weights: Weights, tmp_path: Path) -> None:

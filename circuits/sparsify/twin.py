@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from circuits.sparsify.measure import AnyModel, Sparsity, draw_training, measure
 from circuits.sparsify.processes import join
 from circuits.sparsify.sampling import Sampling
 from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings, settings_for
-from circuits.sparsify.text import context_of, corpus_for, speaks_little_language
-from circuits.sparsify.training import Run, Student, read_log, train
+from circuits.sparsify.text import Corpus, context_of, corpus_for, speaks_little_language
+from circuits.sparsify.training import Run, Student, load_checkpoint, read_log, train
 from circuits.sparsify.vocabulary import Vocabulary, shrunk
 from circuits.zoo import stories
 from circuits.zoo.evaluate import Score, score_all
@@ -42,6 +42,7 @@ def sparsify(
     text: str | Path | None = None,
     own_words: bool = False,
     sampling: Sampling | None = None,
+    after: str | Path | None = None,
     save_every: float = 180.0,
     progress: Progress = silent,
 ) -> Sparsity:
@@ -50,6 +51,7 @@ def sparsify(
     `model` is a name, a path, a `Model` (read again by its name) or a Hugging Face model with its tokenizer,
     which stays as it is. The twin learns from `text`, from the model's own words if there is none, or, with
     `own_words`, from both in turn. `sampling` says how the model's own words are sampled.
+    `after` is the folder of an earlier training whose weights this one begins with.
     """
     processes = join()
     with processes.main_first():  # what must be fetched or converted is so once
@@ -72,12 +74,22 @@ def sparsify(
             given: dict[str, Any] = {"own_words": own_words, "sampling": sampling}
             corpus = corpus_for(weights, chosen, text=file, folder=state, **given)
         student = to_student(weights, chosen, corpus.vocabulary)
+        if after is not None:
+            corpus = _begin_with(student, corpus, Path(after))
         run = Run(student.to(processes.device), corpus, chosen, processes)
         train(run, state, save_every=save_every, progress=progress)
         return processes.from_main(_publish(run, weights, folder, name) if processes.is_main else None)
     except (OSError, SafetensorError) as error:
         remedy = f"when that is mended, start again: it resumes from the last checkpoint in {state}"
         raise FileError(f"cannot write to {folder}: {error}; {remedy}") from error
+
+
+def _begin_with(student: Student, corpus: Corpus, earlier: Path) -> Corpus:
+    """Take over the weights of an earlier training, and say so in the name of the text."""
+    checkpoint = earlier / "training" / "checkpoint.safetensors"
+    unused = torch.optim.AdamW(student.parameters.values())  # its moments belong to the earlier training
+    done = load_checkpoint(checkpoint, student.parameters, unused)
+    return replace(corpus, name=f"{corpus.name}, after {done['step']} steps of {earlier.name}")
 
 
 def to_student(weights: Weights, settings: Settings, vocabulary: Vocabulary | None = None) -> Student:
