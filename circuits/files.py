@@ -28,6 +28,7 @@ _FIELDS: Final = rb"<dc:title>@</dc:title>|Software\0@|/Creator \(@\)|name=.gene
 _MARK: Final = re.compile(_FIELDS.replace(b"@", SIGNATURE.encode()))
 _RECORDS: Final = ("circuit", "ranking", "comparison", "manifest", "wiring", "why")  # .json of a result
 _INVISIBLE: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+_KIND: Final = re.compile(r"str|int|float|bool|none|(list|tuple|dict)\[.*")  # of a union: no part of a name
 T = TypeVar("T")
 
 
@@ -121,7 +122,8 @@ def to_record(kind: type[T], values: Any, name: object = "it") -> T:
         return _adapter(kind).validate_json(json.dumps(values))
     except ValidationError as why:
         wrong = why.errors(include_url=False)[0]
-        where = ".".join(str(part)[:40] for part in wrong["loc"]) or "the value"
+        named = (str(part)[:40] for part in wrong["loc"] if not _KIND.fullmatch(str(part)))
+        where = ".".join(named) or "the value"
         said = f"{str(wrong['input'])[:40]!r}: {wrong['msg']}" if wrong["type"] != "missing" else "missing"
         raise FileError(f"{name}: {where} is {said}") from why
 

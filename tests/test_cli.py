@@ -33,13 +33,17 @@ from circuits.show.export import EXPORTS, export
 from circuits.tasks import TASKS
 from circuits.tasks.families import FAMILIES
 from circuits.tracing.records import Circuit
+from circuits.zoo import planted
 
 PROMPT = 'The opposite of "large" is "'
 ASKED = ["--key", "large", "--query", "-1", "--swap", "large=hot", "--answer", "small", "--foil", "cold"]
 FILES = [
     "circuit.dot",
     "circuit.json",
+    "circuit.pdf",
+    "circuit.png",
     "circuit.safetensors",
+    "circuit.svg",
     "figure.pdf",
     "figure.png",
     "figure.svg",
@@ -124,7 +128,9 @@ def test_every_command_is_told_in_one_plain_sentence(command: click.Command) -> 
 
 
 def test_the_commands_are_these() -> None:
-    expected = "models tokens trace circuit compare render export rank why wiring sparsify sparsity sweep"
+    expected = (
+        "models tokens trace circuit compare render export heads rank why wiring sparsify sparsity sweep"
+    )
     assert list(cli.main.commands) == expected.split()
 
 
@@ -192,9 +198,9 @@ def test_the_share_changes_the_carriers(directories: dict[str, Path]) -> None:
 
 
 def test_circuit_takes_groups_and_prints_spans() -> None:
-    text = done(
-        "circuit", PROMPT, "--swap", "large=hot", "--model", "planted-sparse", "--group", "brackets=4,6"
-    )
+    own = [f"--own={label}={text}" for label, text in planted.COUNTERFACTUALS.items() if label != "large"]
+    asked = ["--swap", "large=hot", "--model", "planted-sparse", "--group", "brackets=4,6", *own]
+    text = done("circuit", PROMPT, *asked)
     assert "Modulated at 80% by" in text
     spans = {line.split("(")[0]: line for line in text.split("Spans")[1].split("\n") if "layer" in line}
     assert (

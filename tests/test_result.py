@@ -24,7 +24,9 @@ from circuits.zoo import planted
 
 @pytest.fixture(scope="module")
 def measured() -> Circuit:
-    return circuit(load("planted-sparse"), planted.PROMPT, swap=planted.SWAP, groups={"brackets": (4, 6)})
+    own = {label: text for label, text in planted.COUNTERFACTUALS.items() if label != "large"}
+    how = {"groups": {"brackets": (4, 6)}, "counterfactuals": own}
+    return circuit(load("planted-sparse"), planted.PROMPT, swap=planted.SWAP, **how)
 
 
 @pytest.fixture(scope="module")

@@ -270,7 +270,7 @@ ON_TASKS: Final = together(
 _STRICT: Final = "Exit with code 1 if the question is not clear."
 STRICT: Final = option("--strict", is_flag=True, help=_STRICT)
 _STABILITY: Final = "Measure it under so many other counterfactuals too: core and rim."
-STABILITY: Final = option("--stability", type=COUNT, default=0, metavar="N", help=_STABILITY)
+STABILITY: Final = option("--stability", type=click.IntRange(min=0), default=0, metavar="N", help=_STABILITY)
 OPEN: Final = option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
 OUTPUT: Final = output("Write the circuit, its figures and its page here.")
 RESULT: Final = together(OUTPUT, OPEN, JSON, result=ResultOptions)

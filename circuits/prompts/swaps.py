@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from circuits.errors import PromptError
@@ -27,10 +28,12 @@ _Place = tuple[int, int, str]  # from and to which character, and what to put th
 
 def swap_words(text: str, swap: Mapping[str, str]) -> str:
     """The text with each whole word replaced, wherever it stands."""
+    places = _word_places(text, swap)
+    found = {text[start:end] for start, end, _ in places}
     for old in swap:
-        if not _whole_word(old).search(text):
+        if old not in found and not _whole_word(old).search(text):
             raise PromptError(_not_there(old, text))
-    return _replaced(text, _word_places(text, swap))
+    return _replaced(text, places)
 
 
 def swapped(model: Model, text: str, swap: Swap) -> str:
@@ -56,9 +59,17 @@ def stands_in(old: str | int, text: str) -> bool:
 
 def _whole_word(word: str) -> re.Pattern[str]:
     """Where it stands as a word: no letter before it, if it begins with one, and none behind it."""
-    before = f"(?<!{_LETTER})" if re.match(_LETTER, word) else ""
-    behind = f"(?!{_LETTER})" if re.match(_LETTER, word[-1:]) else ""
-    return re.compile(f"{before}{re.escape(word)}{behind}" if word else r"(?!)")
+    return re.compile(_whole([word], *_edges(word)) if word else r"(?!)")
+
+
+def _whole(words: list[str], letter_first: bool, letter_last: bool) -> str:
+    before, behind = f"(?<!{_LETTER})" * letter_first, f"(?!{_LETTER})" * letter_last
+    return f"{before}(?:{'|'.join(map(re.escape, words))}){behind}"
+
+
+def _edges(word: str) -> tuple[bool, bool]:
+    """Whether it begins and ends with a letter."""
+    return bool(re.match(_LETTER, word)), bool(re.match(_LETTER, word[-1:]))
 
 
 def _not_there(old: str, text: str) -> str:
@@ -69,10 +80,11 @@ def _not_there(old: str, text: str) -> str:
 
 
 def _word_places(text: str, swap: Mapping[str, str]) -> list[_Place]:
-    longest_first = sorted(swap, key=len, reverse=True)
+    longest_first = sorted(filter(None, swap), key=len, reverse=True)
     if not longest_first:
         return []
-    either = re.compile("|".join(_whole_word(word).pattern for word in longest_first))
+    kinds = groupby(longest_first, key=_edges)  # words alike share their look around: a thousand take no time
+    either = re.compile("|".join(_whole(list(words), *kind) for kind, words in kinds))
     return [(*match.span(), swap[match[0]]) for match in either.finditer(text)]
 
 

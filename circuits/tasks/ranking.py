@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -183,7 +183,9 @@ class Curve:
     @classmethod
     def of(cls, sizes: Sequence[int], values: Values, *, seed: int) -> Curve:
         """The curve of what each pair is explained by at each size."""
-        return cls(tuple(sizes), *zip(*map(astuple, bootstrap(values, seed=seed)), strict=True))
+        bands = bootstrap(values, seed=seed)
+        ends = (tuple(getattr(band, name) for band in bands) for name in ("mean", "low", "high"))
+        return cls(tuple(sizes), *ends)
 
 
 @dataclass(frozen=True, slots=True)
