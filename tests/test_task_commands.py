@@ -342,7 +342,10 @@ def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(foun
     assert {"GPT2", "Sparse GPT2", f"words: {count_words(first)}", f"words: {count_words(second)}"} <= set(
         words
     )
-    assert [len(maps) for maps in found.maps] == [len(panel.heads) for panel in found.needed]
+    assert [len(maps) for maps in found.maps] == [len(panel.heads) for panel in found.panels]
+    every = [text.get_text() for text in comparison_grid(found, all_heads=True).axes[0].texts]
+    named = [word for word in every if re.fullmatch(r"L\d+H\d+", word)]
+    assert named == [*map(str, found.order(0)), *map(str, found.order(1))]
 
 
 def test_models_of_different_shape_are_not_set_side_by_side(found: TaskComparison) -> None:

@@ -301,7 +301,7 @@ def test_own_items_are_read_with_roles_by_index_or_word_and_left_out_ones_counte
         ),
         (
             {"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 1.5}},
-            "line 2: the item: roles.x.int is '1.5'",
+            "line 2: the item: roles.x is '1.5'",
         ),
     ],
 )
