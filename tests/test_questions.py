@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from circuits.cli import main
 from circuits.engine import prepare
 from circuits.engine.others import values_of_others
 from circuits.engine.select import mapping_rows
@@ -321,6 +323,15 @@ def test_a_pair_with_a_tiny_gap_is_left_out_of_the_mean_and_counted(mini: Model)
 def test_one_pair_has_no_interval(mini: Model) -> None:
     alone = trace(mini, [to_pair(mini, TEXT, swap=SWAP)], key=5)
     assert "[" not in str(alone)
+
+
+def test_strict_exits_with_one_unless_the_question_is_clear() -> None:
+    told = ["trace", TEXT, "--key", "large", "--swap", "large=hot"]
+    bad = [*told, "--answer", "The", "--foil", "is"]
+    for call, code in ((told, 0), ([*told, "--strict"], 0), (bad, 0), ([*bad, "--strict"], 1)):
+        done = CliRunner().invoke(main, call)
+        assert done.exit_code == code, done.output
+    assert "the question is none" in done.stderr and "Verdict: no question" in done.stdout
 
 
 # Stability
