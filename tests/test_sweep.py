@@ -482,7 +482,8 @@ def test_of_several_processes_one_is_killed_and_a_restart_with_another_number_of
         for pid in others:
             if not others_go_on:
                 os.kill(pid, signal.SIGKILL)
-            assert status_of(pid) == (0 if others_go_on else -signal.SIGKILL)
+            ends = {0} if others_go_on else {0, -signal.SIGKILL}  # a quick one has ended before
+            assert status_of(pid) in ends
     assert len(open_sweep(out)) > 0
     assert open_sweep(out).complete or not others_go_on  # the first takes over what the dead has left
     number = 5 - size
@@ -574,7 +575,7 @@ def test_lines_can_be_kept_by_column_by_metadata_and_by_a_test(swept: Sweep) -> 
 def test_the_mean_circuit_is_the_mean_of_the_lines_with_the_intervals_of_a_family(swept: Sweep) -> None:
     mean, table = swept.mean(), swept.table
     sides = (table[name].tolist() for name in ("clean_value", "counterfactual_value"))
-    table = table[[not weak for weak in weak_pairs(*sides)]]  # weak lines are counted and left out
+    table = table.loc[[not weak for weak in weak_pairs(*sides)]]  # weak lines are counted and left out
     assert mean.lines == len(table) == 20 - mean.weak and mean.weak
     (total,) = bootstrap(table["total"].to_numpy()[None])
     assert astuple(mean.total) == pytest.approx(astuple(total))
