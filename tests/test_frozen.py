@@ -45,8 +45,8 @@ def assert_same(old: Any, new: Any, where: str = "") -> None:
         assert len(old) == len(new), where
         for number, pair in enumerate(zip(old, new, strict=True)):
             assert_same(*pair, f"{where}[{number}]")
-    else:  # a logit of 14 in single precision has steps of 1e-6, so above one the bound is a share
-        assert new == (pytest.approx(old, abs=1e-6, rel=1e-6) if isinstance(old, float) else old), where
+    else:  # sums are taken in another order since the first rows climb behind the runs: single precision
+        assert new == (pytest.approx(old, abs=3e-6, rel=3e-6) if isinstance(old, float) else old), where
 
 
 @pytest.mark.parametrize("name", MODELS)
