@@ -130,7 +130,7 @@ def lay_out(scene: Scene, width: float, *, only_front: bool = False, most: int =
     depth = scene.depth
     lanes = {layer: _in_lanes([item for item in items if item.layer == layer]) for layer in range(depth)}
     rows, placed, y = {}, {}, _OUTPUT + sum(row_height(lanes, row) for row in _rows(scene, lanes))
-    height = y + columns.height + 10.0 * len(_in_lanes(_groups(scene, columns)))
+    height = y + columns.height + 10.0 * len(_in_lanes(_groups(scene, columns, width)))
     for first, last in _rows(scene, lanes):
         rows[first, last] = (y - row_height(lanes, (first, last)), y)
         for number, lane in enumerate(lanes[first] if first == last else ()):
@@ -236,7 +236,7 @@ def _in_lanes(items: Iterable[Item]) -> list[list[Item]]:
     return lanes
 
 
-def _groups(scene: Scene, columns: Columns) -> list[Item]:
+def _groups(scene: Scene, columns: Columns, width: float) -> list[Item]:
     """Spans whose name is not that of their token, as what stands under the sentence."""
     groups = []
     for _, node in scene.boxes:
@@ -245,7 +245,7 @@ def _groups(scene: Scene, columns: Columns) -> list[Item]:
         if centres and not alone and node["kind"] == "span":
             text, (start, end) = spell(node["lines"][0], longest=24), (min(centres), max(centres))
             half = width_of(text, canvas.NOTE) / 2 + 2
-            middle = min(max((start + end) / 2, half), max(columns.centres[-1], AXIS + half))
+            middle = min(max((start + end) / 2, half), width - half)
             ends = (min(start, middle - half), max(end, middle + half))
             groups.append(Item(0, text, start, end, middle, *ends, 0.0, False))
     return groups
@@ -303,7 +303,7 @@ def _draw_spans(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -
             area = Area(x + centre - half, top, 2 * half, bottom - top)
             for start, end in node["ranges"]:
                 upper, lower = y + layout.y_of(end, top=True) + 1, y + layout.y_of(start, top=False) - 1
-                built = Area(area.left, max(upper, top), area.width, min(lower, bottom) - max(upper, top))
+                built = Area(area.left, upper, area.width, lower - upper)  # perhaps beyond what holds it
                 draw_box(sheet, built, "none", canvas.shade(0.2), line=0, depth=0.6, rounding=2.0)
             box = draw_box(sheet, area, colour, "none", line=line, depth=0.9, rounding=2.5)
             box.set_gid(f"span {position} layer {first}-{last}")
@@ -422,7 +422,7 @@ def _draw_sentence(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float
             write(sheet, x + centre, top + 11, word, font, ha="center", va="top", rotation=90)
         else:
             write(sheet, x + centre, top + 11 + columns.size, word, font, ha="center")
-    for number, lane in enumerate(_in_lanes(_groups(scene, columns))):
+    for number, lane in enumerate(_in_lanes(_groups(scene, columns, layout.width))):
         for group in lane:
             _draw_group(sheet, group, x, top + columns.height + 3 + 10 * number)
 

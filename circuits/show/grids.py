@@ -94,10 +94,10 @@ def facts_of(figures: PanelFigures) -> str:
         "mean peak": f"{figures.mean_peak:.2f}",
         "mass on the first token": f"{figures.first_token:.0%}",
         "on the diagonal": f"{figures.diagonal:.0%}",
-        "off-diagonal weight above 0.5": f"{figures.peaked:.1f} heads",
+        "off-diagonal weight above 0.5": f"in {figures.peaked:.1f} heads",
         "open edges": f"{figures.open_edges / (figures.edges or 1):.1%}",
     }
-    return " · ".join(f"{name} {value}" for name, value in facts.items())
+    return " · ".join(f"{name} {value}".replace(" ", "\u00a0") for name, value in facts.items())
 
 
 def comparison_grid(
@@ -124,11 +124,11 @@ def head_grid(
 ) -> Figure:
     """Figure A: the maps of each panel's heads in order, one image per panel however many heads there are.
 
-    Nine stand in a row, or twice as many where a panel has more than seven rows of them.
+    Nine stand in a row, or 17 where a panel has more than seven rows of them.
     """
     panels = (panels,) if isinstance(panels, Panel) else tuple(panels)
     if per_row is None:
-        per_row = 9 if max((len(panel.heads) for panel in panels), default=0) <= 63 else 18
+        per_row = 9 if max((len(panel.heads) for panel in panels), default=0) <= 63 else 17
     if not panels or per_row < 1:
         raise PromptError("a head grid needs at least one panel and one tile to a row")
     width, gap = canvas.WIDTH * 72, 5.0 if per_row <= 9 else 4.0
@@ -147,13 +147,10 @@ def head_grid(
             y += height + 1 + _PAD
         canvas.draw_cross(sheet, _PAD + 4, y + 12, arm=11.0)
         if any(panel.effects for panel in panels):
-            write(
-                sheet,
-                _PAD + 34,
-                y + 9,
-                "below each map: its rank and the effect of the head alone",
-                canvas.NOTE,
-            )
+            rank = "its rank and " if side >= _LARGE else ""
+            framed = "; framed: the last that 90% takes" if any(panel.needed for panel in panels) else ""
+            note = f"below each map: {rank}the effect of the head alone{framed}"
+            write(sheet, _PAD + 34, y + 9, note, canvas.NOTE)
         canvas.draw_scale(sheet, width - _PAD, y + 6)
     return sheet.get_figure(root=True)  # type: ignore[return-value]
 
