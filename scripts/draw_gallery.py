@@ -8,6 +8,7 @@ from pathlib import Path
 import circuits
 from circuits.show import circuit_figure, comparison_grid, draw, mapping_figure, to_dot
 from circuits.show.canvas import looks
+from circuits.tracing.wiring_record import Wiring
 
 OPPOSITE = 'The opposite of "large" is "'
 NAMES = "When Mary and John went to the store, John gave a drink to"
@@ -15,6 +16,7 @@ LONG = (
     'Mary wrote "hot" on the wall . The tree near the park was tall . Yesterday John waited for a long time '
     '. The dog was old . The opposite of "large" is "'
 )
+STORY = "Tom and Ben went to the park. Ben gave the ball to"
 TASKS = ("opposites", "indirect_object")
 FOLDER = Path(__file__).parent.parent / "docs" / "figures"
 
@@ -33,6 +35,7 @@ def main() -> None:
         "opposite-mini": ("mini", OPPOSITE, {"swap": swap}),
         "long-mini": ("mini", LONG, {"swap": swap}),
         "opposite-smollm2": ("smollm2", OPPOSITE, {"swap": swap, "answer": "small", "foil": "cold"}),
+        "names-stories15m": ("stories15m", STORY, {"counterfactual": STORY.replace(". Ben", ". Tom")}),
         "names-smollm2": ("smollm2", NAMES, {"counterfactual": NAMES.replace(", John", ", Mary")}),
     }
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -43,6 +46,10 @@ def main() -> None:
         save(circuit_figure(found), f"circuit-{name}")
         save(mapping_figure(found), f"mapping-{name}")
         draw(to_dot(found), FOLDER / f"graphviz-{name}.svg")
+    if not (records / "wiring" / "wiring.json").exists():
+        _, _, options = questions["names-stories15m"]
+        circuits.wiring(circuits.load("stories15m"), STORY, **options).save(records / "wiring")
+    save(Wiring.load(records / "wiring").figure(), "wiring-names-stories15m")
     both = circuits.load("mini"), circuits.load("mini-sparse")
     for task in TASKS:
         compared = circuits.compare(*both, task=task, units=("heads",), count=32)

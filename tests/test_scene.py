@@ -10,8 +10,10 @@ from dataclasses import replace
 
 import networkx as nx
 import pytest
+from matplotlib.figure import Figure
 from render_samples import CARRIERS, SPANS, deep, dense, empty, mapping_of, planted, span_of
 
+from circuits.errors import FileError, PromptError
 from circuits.heads import Head
 from circuits.show.diagram import lay_out
 from circuits.show.dot import to_dot
@@ -20,6 +22,7 @@ from circuits.show.figure import circuit_figure, mapping_figure
 from circuits.show.grids import effect_map, to_panel
 from circuits.show.page import to_page
 from circuits.show.scene import OUTPUT, to_graph, to_scene
+from circuits.tasks.compare import Moved, compare
 from circuits.tracing.records import Circuit
 
 FOR_A_TRACE = {"canvas", "diagram", "dot", "figure", "page", "scene", "tables"}
@@ -180,6 +183,7 @@ def test_the_files_of_a_trace_need_no_grids_curves_exports_or_task_tables(tmp_pa
     code = f"""
 import sys
 from circuits.show.figure import fill_with_one
+from circuits.tasks.compare import Moved, compare
 from circuits.tracing.records import Circuit
 circuit = Circuit.load({str(tmp_path)!r})
 fill_with_one(__import__("pathlib").Path({str(tmp_path / "out")!r}), circuit)
@@ -188,3 +192,21 @@ print(*(name.removeprefix("circuits.show.") for name in sys.modules if name.star
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(ran.stdout.split()) == FOR_A_TRACE
+
+
+def test_every_result_has_a_figure_a_page_a_diagram_and_files_by_their_ending(tmp_path) -> None:
+    circuit = planted()
+    mapping, comparison = circuit.mapping(), compare(circuit, circuit)
+    moved = replace(comparison, moved=(Moved(CARRIERS[0], 0.1, 0.4),))
+    for result in (circuit, mapping, comparison, moved):
+        assert isinstance(result.figure(), Figure) and "<svg" in result._repr_html_()
+        assert "html" in result.page()[:40] and result.to_dot().source.startswith("// keyquery-circuits")
+        for ending in (".svg", ".html", ".dot"):
+            assert result.save(tmp_path / f"picture{ending}").suffix == ending
+    with pytest.raises(FileError, match="endings"):
+        mapping.save(tmp_path / "picture.gif")
+    with pytest.raises(PromptError, match="kind"):
+        circuit.figure(kind="pie")
+    axes = Figure().add_subplot()
+    assert mapping.figure(ax=axes) is axes.get_figure() and len(axes.lines) > 3
+    assert "<text" in (tmp_path / "picture.svg").read_text()  # text stays text

@@ -196,3 +196,11 @@ def test_a_neuronpedia_graph_holds_the_writers_and_the_parts_of_the_score(
         assert (nodes[name]["clerp"] if largest[0] != "embed" else "embed", score) == largest
     with pytest.raises(CircuitsError, match="go with the format neuronpedia"):
         export(found, "eap", why=[answer])
+
+
+def test_an_explanation_is_drawn_and_saved_by_the_ending_of_the_path(
+    answer: circuits.Why, tmp_path: Path
+) -> None:
+    for ending in ("svg", "html", "dot"):
+        assert answer.save(tmp_path / f"why.{ending}").stat().st_size > 500
+    assert "L5H1.value" in answer.to_dot().source

@@ -21,6 +21,7 @@ from circuits.errors import CircuitsError, EdgeError, FileError, ModelError, Pro
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import to_pair
+from circuits.show.results import wiring_scene
 from circuits.tracing.wiring import Stage, random_wires, wiring
 from circuits.tracing.wiring_record import Node, Wiring
 from circuits.zoo.language import tokenizer, vocabulary
@@ -319,3 +320,18 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "wiring.json").write_text("[1]")
     with pytest.raises(CircuitsError, match="JSON object"):
         Wiring.load(tmp_path)
+
+
+def test_a_wiring_is_drawn_on_the_scale_of_layers_with_its_strongest_way_filled(
+    found: Wiring, tmp_path: Path
+) -> None:
+    scene = wiring_scene(found)
+    front = [(start, end) for start, end, wire in scene.graph.edges(data=True) if wire["front"]]
+    assert front and {start.partition("@")[0] for start, _ in front} & {"embed"}
+    assert [end for _, end in front if end == "output"] == ["output"]
+    said = {text.get_text() for text in found.figure().axes[0].texts}
+    shown = {node["label"] for _, node in scene.graph.nodes(data=True) if node["kind"] in ("head", "mlp")}
+    assert shown <= said
+    for ending in ("svg", "html", "dot"):
+        assert found.save(tmp_path / f"w.{ending}").stat().st_size > 500
+    assert found.to_dot().source.count("->") == len(found.wires)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -15,7 +16,7 @@ from circuits.tracing import DRAWN, NODES
 _LEAST: Final = "The smallest effect of a wire that is drawn, as a share of the gap."
 _MOST: Final = "Components at positions whose writers are looked for, the strongest first."
 _ROLE: Final = "A name for a position, in print; repeatable."
-_FILES: Final = "Write wiring.json here."
+_FILES: Final = "Write wiring.json and its figure here."
 _NAMED: Final[dict[str, Any]] = {"type": options.text, "multiple": True, "callback": options.to_pairs}
 
 
@@ -44,4 +45,9 @@ def wiring_command(
         found = wiring(loaded, prompt, progress=note, **limits, **asdict(wording))
     from circuits.show.wiring import wiring_sections
 
-    say_result(result, found.to_json, wiring_sections(found), found.save)
+    def fill(folder: Path) -> None:
+        found.save(folder)
+        for ending in ("svg", "png", "pdf", "dot"):
+            found.save(folder / f"wiring.{ending}")
+
+    say_result(result, found.to_json, wiring_sections(found), fill)

@@ -360,13 +360,24 @@ def _draw_wires(sheet: Axes, graph: nx.MultiDiGraph, layout: Layout, x: float, y
         first, last = (_anchor(layout, graph, places, name, x, y) for name in (start, end))
         if first is None or last is None:
             continue
-        (x0, y0), (x1, y1) = (first[0], first[1] - 4), (last[0], last[1] + 4)
-        middle = (y0 + y1) / 2
-        codes, points = [Path.MOVETO] + [Path.CURVE4] * 3, [(x0, y0), (x0, middle), (x1, middle), (x1, y1)]
+        points = _curve(first, last, straight=start not in places)
+        codes = [Path.MOVETO] + [Path.CURVE4] * 3
         colour = canvas.RED if wire.get("front") else canvas.shade(0.45 + 0.5 * min(abs(wire["effect"]), 1.0))
         look = {"edgecolor": colour, "linewidth": 0.5 + 2.0 * min(abs(wire["effect"]), 1.2), "zorder": 1.5}
-        style = _SIDES[wire.get("side", "")]
+        style = _SIDES.get(wire.get("side", ""), "-")
         sheet.add_patch(PathPatch(Path(points, codes), fill=False, linestyle=style, **look))
+
+
+def _curve(
+    start: tuple[float, float], end: tuple[float, float], *, straight: bool
+) -> list[tuple[float, float]]:
+    """From the top of a writer to the bottom of a reader; in one column in a bow, the wider the longer."""
+    (x0, y0), (x1, y1) = start, end
+    if abs(x0 - x1) < 1 and not straight:
+        side, bow = 9.0, 10 + 0.3 * abs(y0 - y1)
+        return [(x0 - side, y0), (x0 - side - bow, y0), (x1 - side - bow, y1), (x1 - side, y1)]
+    (y0, y1), middle = (y0 - 4, y1 + 4), (y0 + y1) / 2
+    return [(x0, y0), (x0, middle), (x1, middle), (x1, y1)]
 
 
 def _anchor(

@@ -55,12 +55,16 @@ def circuit_figure(
     return scene_figure(scene, circuit.source.name if title is None else title, figure=figure)
 
 
-def scene_figure(scene: Scene, title: str, *, how: str = _HOW, figure: Figure | None = None) -> Figure:
+def scene_figure(
+    scene: Scene, title: str, *, how: str = _HOW, caption: str | None = None, figure: Figure | None = None
+) -> Figure:
     """A scene on a scale of layers, with its title and a caption that counts what is not drawn."""
     columns = min(len(scene.words), 40)
     width = min(max(AXIS + _COLUMN * columns + 24, _NARROW * 72), canvas.WIDTH * 72)
     layout = lay_out(scene, width - 2 * _PAD)
-    lines = textwrap.wrap(_caption(scene, layout) + how, int((width - 2 * _PAD) / 3.05))
+    lines = textwrap.wrap(
+        (_caption(scene, layout) if caption is None else caption) + how, int((width - 2 * _PAD) / 3.25)
+    )
     height = _TITLE + layout.height + 8 + _STEP * len(lines) + 6
     sheet = canvas.new_sheet(width, height, figure)
     with canvas.looks():

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import html
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import graphviz
+import networkx as nx
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,10 +25,14 @@ from circuits.errors import FileError, PromptError
 from circuits.links import PICTURES
 from circuits.show import canvas
 from circuits.show.canvas import INK, LINE, MUTED, RED, SMALL, looks
-from circuits.show.scene import Scene, spell
+from circuits.show.scene import OUTPUT, Scene, spell
 
 _MOST: Final = 24  # heads in a plot
 _WIDTH: Final = 3.4  # inches: one column of two
+_WIRES: Final = (
+    "A head or an MLP stands at its position and layer; a wire is as wide as its effect. It enters a head by "
+    "its query (solid), its key (dashed) or its value (dotted). Filled: the strongest way to the output."
+)
 _STYLE: Final = "body{font:14px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}svg{max-width:100%}"
 
 
@@ -88,12 +94,55 @@ def figure_of(result: Any, *, ax: Axes | None = None, **options: Any) -> Figure:
         from circuits.show.curves import keep_curves
 
         return _root(keep_curves(result, ax=ax, **options))
-    if hasattr(result, "to_graph"):
+    if kind == "Wiring":
         from circuits.show.figure import scene_figure
 
-        graph = result.to_graph()
-        return scene_figure(Scene(result, graph), graph.graph["model"], **options)
+        options = {"title": result.source.name, "how": _WIRES, "caption": _wiring_caption(result)} | options
+        return scene_figure(wiring_scene(result), **options)
+    if kind == "Why":
+        return result.figure(**options)
     return _root(effects_plot(*heads_of_result(result), ax=ax, **options))
+
+
+def wiring_scene(wiring: Any) -> Scene:
+    """The graph of a wiring as it is drawn on a scale of layers, the strongest way to the output in front."""
+    given, last = wiring.to_graph(), len(wiring.prompt) - 1
+    graph = nx.MultiDiGraph(model=given.graph["model"], layers=given.graph["layers"], reads_bos=False)
+    where = [node["position"] for node in given.nodes.values()]
+    graph.graph |= {"words": list(wiring.prompt.words), "anchors": list(dict.fromkeys([last, *where]))}
+    front = _strongest_way(given)
+    in_front = {end for start, end, _ in front} | {start for start, *_ in front}
+    for name, node in given.nodes.items():
+        shown = dict(
+            node, positions=[node["position"]], box=False, front=name in in_front, lines=[node["label"]]
+        )
+        graph.add_node(OUTPUT if node["kind"] == "logits" else name, **shown)
+    said = wiring.output
+    lines = [spell(said.token), f"layer {said.layer}", f"p = {said.probability:.2f}"]
+    graph.add_node(OUTPUT, kind="logits", positions=[last], lines=lines, box=False)
+    for start, end, key, wire in given.edges(keys=True, data=True):
+        target = OUTPUT if given.nodes[end]["kind"] == "logits" else end
+        graph.add_edge(start, target, key=key, **wire, front=(start, end, key) in front)
+    return Scene(wiring, graph)
+
+
+def _strongest_way(graph: nx.MultiDiGraph) -> set[tuple[str, str, str]]:
+    """The wires of the way from a token to the logits whose weakest wire is strongest, if there is one."""
+    best: dict[str, tuple[float, tuple[Any, ...]]] = {}
+    for name, node in graph.nodes.items():
+        best[name] = (math.inf if node["kind"] == "embed" else 0.0, ())
+    for name in nx.topological_sort(graph):
+        for start, _, key, effect in graph.in_edges(name, keys=True, data="effect"):
+            reached = min(best[start][0], abs(effect))
+            if reached > best[name][0]:
+                best[name] = (reached, (*best[start][1], (start, name, key)))
+    ends = [name for name, node in graph.nodes.items() if node["kind"] == "logits"]
+    return {wire for name in ends for wire in best[name][1]}
+
+
+def _wiring_caption(wiring: Any) -> str:
+    kept = f"together they keep {wiring.kept:z.0%} of the gap, as many random ones {wiring.random.mean:z.0%}"
+    return f"{len(wiring.wires)} wires of {wiring.least:g} or more; {kept}. "
 
 
 def _root(axes: Axes) -> Figure:
@@ -133,8 +182,8 @@ def dot_of(result: Any, **options: Any) -> graphviz.Digraph:
     kind = type(result).__name__
     if kind == "Circuit":
         return dot.to_dot(result, **options)
-    if hasattr(result, "to_graph"):
-        return dot.graph_to_dot(result.to_graph(), **options)
+    if kind == "Wiring":
+        return dot.graph_to_dot(wiring_scene(result).graph, **options)
     if kind in ("Ranking", "TaskComparison"):
         rankings = result.rankings[0] if kind == "TaskComparison" else (result,)
         each = {
@@ -142,6 +191,10 @@ def dot_of(result: Any, **options: Any) -> graphviz.Digraph:
             for ranking in rankings
         }
         needed = {ranking.model: {str(unit) for unit in ranking.needed()} for ranking in rankings}
+    elif kind == "Why":
+        sides = {f"{result.head}.{side.side}": side for side in result.sides}
+        each = {name: [(str(w), w.effect) for w in side.writers[:8]] for name, side in sides.items()}
+        needed = {name: {str(w) for w in side.writers[: side.leading]} for name, side in sides.items()}
     else:
         title, rows = heads_of_result(result)
         each = {title: [(row.name, row.effect) for row in rows[:_MOST]]}
@@ -155,6 +208,8 @@ def html_of(result: Any) -> str:
 
     if type(result).__name__ == "Circuit":
         return tables.to_html(result)
+    if type(result).__name__ == "Why":
+        return result._repr_html_()
     picture, text = io.BytesIO(), str(result)
     with looks():
         figure_of(result).savefig(picture, format="svg", metadata={"Date": None})

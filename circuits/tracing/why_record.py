@@ -10,7 +10,7 @@ from circuits.components import Component, Side
 from circuits.errors import FileError
 from circuits.files import parse_json, read_bytes, to_json, to_record, write_folder
 from circuits.heads import Head
-from circuits.links import above
+from circuits.links import PICTURES, Pictured, above
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing.records import MeasuredModel, to_plain
 
@@ -66,7 +66,7 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class Why(Pictured):
     """Why one head looks from one query at one key, and who wrote what it moves."""
 
     source: MeasuredModel
@@ -98,9 +98,9 @@ class Why:
     def _repr_html_(self) -> str:
         return above("why_html")(self)
 
-    def figure(self) -> Figure:
+    def figure(self, **options: Any) -> Figure:
         """The three sides as columns of bars, one for each leading writer."""
-        return above("why_figure")(self)
+        return above("why_figure")(self, **options)
 
     # Files
 
@@ -109,11 +109,13 @@ class Why:
         record = {"schema": SCHEMA, "kind": "why"} | {name: getattr(self, name) for name in self.__slots__}
         return to_json(record, default=_to_plain, sort_keys=True)
 
-    def save(self, folder: str | Path) -> Path:
-        """Write `why.json` into a folder and return its path."""
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or `why.json` into a folder."""
+        if Path(path).suffix in PICTURES:
+            return above("save_picture")(self, path, **options)
         data = self.to_json().encode()
-        write_folder(Path(folder), lambda aside: [(aside / "why.json").write_bytes(data)])
-        return Path(folder) / "why.json"
+        write_folder(Path(path), lambda aside: [(aside / "why.json").write_bytes(data)])
+        return Path(path) / "why.json"
 
     @classmethod
     def load(cls, path: str | Path) -> Why:

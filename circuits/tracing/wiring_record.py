@@ -18,7 +18,7 @@ from circuits.components import ALL, SIDES, Component, Reader, Wire
 from circuits.errors import CircuitsError, EdgeError, FileError, PromptError
 from circuits.files import SIGNATURE, read_object, to_json, to_record, write_folder
 from circuits.heads import Head, by_name
-from circuits.links import above
+from circuits.links import PICTURES, Pictured, above
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing.records import MeasuredModel, Output, to_plain
 
@@ -88,7 +88,7 @@ class RandomCircuits:
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class Wiring(Pictured):
     """The wires of one pair on one model, from the embeddings to the logits, and how much they explain."""
 
     source: MeasuredModel
@@ -234,11 +234,13 @@ class Wiring:
         plain |= {name: getattr(self, name) for name in self.__slots__}
         return to_json(plain, default=_to_plain, sort_keys=True) + "\n"
 
-    def save(self, folder: str | Path) -> Path:
-        """Write `wiring.json` into a folder and return its path."""
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or `wiring.json` into a folder."""
+        if Path(path).suffix in PICTURES:
+            return above("save_picture")(self, path, **options)
         data = self.to_json().encode()
-        write_folder(Path(folder), lambda aside: (aside / "wiring.json").write_bytes(data))
-        return Path(folder) / "wiring.json"
+        write_folder(Path(path), lambda aside: (aside / "wiring.json").write_bytes(data))
+        return Path(path) / "wiring.json"
 
     @classmethod
     def load(cls, path: str | Path) -> Wiring:
