@@ -30,6 +30,8 @@ def by_head(record: dict[str, Any]) -> dict[str, Any]:
     order."""
     own = record["counterfactual"].get("text")  # spans from noise of their own are in another unit since
     record["spans"] = [span for span in record["spans"] if span["counterfactual"] == own or own is None]
+    if record["source"]["name"].startswith("planted"):  # built by code: its last bits differ by processor
+        record["source"].pop("fingerprint")
     for mapping in record["mappings"]:
         mapping.pop("sides", None)  # not measured then
         mapping["heads"].sort(key=lambda effect: effect["head"])
@@ -45,8 +47,8 @@ def assert_same(old: Any, new: Any, where: str = "") -> None:
         assert len(old) == len(new), where
         for number, pair in enumerate(zip(old, new, strict=True)):
             assert_same(*pair, f"{where}[{number}]")
-    else:  # sums are taken in another order since the first rows climb behind the runs: single precision
-        assert new == (pytest.approx(old, abs=3e-6, rel=3e-6) if isinstance(old, float) else old), where
+    else:  # single precision, sums in another order, and a modulation divides by a total of a tenth
+        assert new == (pytest.approx(old, abs=1e-5, rel=1e-5) if isinstance(old, float) else old), where
 
 
 @pytest.mark.parametrize("name", MODELS)
