@@ -16,6 +16,7 @@ import time
 import warnings
 import webbrowser
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -587,7 +588,9 @@ def test_a_signal_ends_a_command_in_one_line_and_leaves_nothing_behind(
 ) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "circuits", "render", saved, "-o", out]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+    heard = partial(signal.signal, number, signal.SIG_DFL)  # tests in the background inherit a deaf ear
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": heard}
+    with subprocess.Popen(command, **pipes) as job:
         while not list(out.glob(".unfinished-*/*")) and job.poll() is None:
             time.sleep(0.001)
         job.send_signal(number)

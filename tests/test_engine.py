@@ -14,8 +14,9 @@ from conftest import random_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
-from circuits.engine.block import Block
+from circuits.engine import DIRECTIONS, Direction, Row, Runs, fast, prepare
+from circuits.engine.block import Block, Pattern
+from circuits.engine.layout import read_layout
 from circuits.engine.loadings import loadings, scan
 from circuits.engine.rows import Change, Layer, check_rows
 from circuits.engine.runs import every_head
@@ -550,3 +551,38 @@ def test_rows_that_climb_behind_the_runs_have_the_effects_that_they_have_afterwa
     torch.testing.assert_close(behind.effects(shuffled), after.effects(shuffled), atol=1e-5, rtol=0)
     restored = (runs.effects(rows, direction="restore") for runs in (behind, after))
     torch.testing.assert_close(*restored, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_a_prompt_too_long_for_its_patterns_to_be_kept_has_the_same_effects(
+    model: Model, gate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = gated(model) if gate else model
+    pairs = pairs_of(model)
+    rows = [*single_rows(model, MIDDLE), *joint_rows(model, LAST + 1), *site_rows(LAST + 1)]
+    short = prepare(model, pairs, family=pairs)
+    monkeypatch.setattr(fast, "MOST_PATTERNS", 0)
+    monkeypatch.setattr(fast, "MOST_SCORES", 300)
+    long = prepare(model, pairs, family=pairs, rows=rows)
+    assert short.keeps_patterns and not long.keeps_patterns
+    for direction in DIRECTIONS:
+        some = rows[: -len(site_rows(LAST + 1))] if direction == "knockout" else rows
+        expected, got = (runs.effects(some, direction=direction) for runs in (short, long))
+        torch.testing.assert_close(got, expected, atol=CLOSE, rtol=CLOSE)
+    torch.testing.assert_close(loadings(long), loadings(short), atol=CLOSE, rtol=CLOSE)
+    singles, total = long.effects(mapping_rows(long.heads, KEY, LAST)).split([len(long.heads), 1])
+    how = {"effects": singles, "totals": total[0], "together": True}
+    paths = [select(runs, KEY, LAST, **how)[0] for runs in (short, long)]
+    assert [head for head, _ in paths[0]] == [head for head, _ in paths[1]]
+
+
+def test_what_is_asked_of_a_pattern_that_was_not_kept_is_what_the_pattern_holds(model: Model) -> None:
+    stored = prepare(model, pairs_of(model)).clean.cache.layers[1]
+    block = read_layout(model).blocks[1]
+    assert stored.query is not None and stored.key is not None
+    again, index = Pattern(stored.query, stored.key, block), torch.tensor([3, 8, 3, 5])
+    heads, keys = torch.tensor([0, 1, 2, 0]), torch.tensor([1, 8, 0, 5])
+    for asked in (0, (0, 1), (slice(None), slice(None), 4, 2), (slice(None), heads, index, keys)):
+        torch.testing.assert_close(again[asked], stored.pattern[asked])
+    spread = (slice(None), heads, index, keys, None)
+    torch.testing.assert_close(again[spread], stored.pattern[spread])

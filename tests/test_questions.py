@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from circuits.cli import main
 from circuits.engine import prepare
-from circuits.engine.others import values_of_others
+from circuits.engine.prepare import values_of_others
 from circuits.engine.select import mapping_rows
 from circuits.errors import CircuitsError, KeywordError, PromptError
 from circuits.models.load import load

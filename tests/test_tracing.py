@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
 from circuits.engine import prepare
+from circuits.engine.prepare import gaps_of_noise
 from circuits.engine.select import mapping_row
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.heads import Head
 from circuits.models.load import load
 from circuits.models.model import Model
-from circuits.prompts import to_pair
+from circuits.prompts import Noise, Pair, to_pair
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import bootstrap, trace_family
 from circuits.tracing.mapping import measure_mapping
@@ -21,6 +24,7 @@ from circuits.tracing.trace import trace
 from circuits.zoo import planted
 
 LARGE, LAST = planted.KEY, planted.QUERY
+circuit_module = sys.modules[circuit.__module__]
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +153,42 @@ def test_noise_is_the_counterfactual_where_none_is_given(sparse: Model) -> None:
     assert found.metric.kind == "logprob"
     assert str(found.carriers()[0]) in planted.PLANTED_CARRIERS
     assert found.mapping().total > 0.5
+
+
+def test_a_mapping_before_the_first_difference_is_zero_and_its_ends_are_not_noised(sparse: Model) -> None:
+    found = trace(sparse, planted.PROMPT, key="opposite", query="of", swap=planted.SWAP)
+    assert (found.mapping().total, found.mapping().path, found.spans) == (0, (), ())
+
+
+def test_noise_on_single_tokens_moves_the_metric_as_a_pair_of_its_own_does(sparse: Model) -> None:
+    runs, draws = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)]), 3
+    for position, gap in zip((2, LARGE), gaps_of_noise(runs, (2, LARGE), draws=draws, seed=1), strict=True):
+        noise = Pair(runs.pairs[0].clean, Noise((position,), draws=draws, seed=1), runs.metric)
+        assert gap == pytest.approx(float(prepare(sparse, [noise], smallest_gap=0).gap[0]), abs=1e-4)
+
+
+def test_the_mappings_of_a_long_prompt_are_sought_from_queries_down_and_a_note_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, question = load("mini"), {"swap": {"Mary": "Anna"}, "answer": "Mary", "foil": "Anna"}
+    text = "When Mary and John went to the store , John gave a drink to"
+    every = circuit(model, text, **question)
+    assert not any("sought" in note for note in every.notes)
+    monkeypatch.setattr(circuit_module, "SHORT", 4)
+    monkeypatch.setattr(circuit_module, "KEYS_TOGETHER", 3)
+    sought = circuit(model, text, **question)
+    assert [mapping.ends for mapping in sought.mappings] == [mapping.ends for mapping in every.mappings]
+    assert any("sought query by query, then by groups of 3 keys" in note for note in sought.notes)
+
+
+def test_runs_that_take_half_of_the_free_memory_are_announced(
+    sparse: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms = sys.modules[prepare.__module__]
+    monkeypatch.setattr(rooms, "_MUCH", 1000)
+    monkeypatch.setattr(rooms, "free_memory", lambda: 10**6)
+    with pytest.warns(UserWarning, match=r"the runs of 9 tokens will take 0\.0 GB of 0\.0 free; a shorter"):
+        prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)])
 
 
 def test_two_runs_give_the_same_record(sparse: Model, asked: Circuit) -> None:

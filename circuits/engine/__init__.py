@@ -9,7 +9,8 @@
    nothing: exactly 0.
 """
 
+from circuits.engine.prepare import prepare
 from circuits.engine.rows import DIRECTIONS, Change, Direction, Row
-from circuits.engine.runs import Runs, prepare
+from circuits.engine.runs import Runs
 
 __all__ = ["DIRECTIONS", "Change", "Direction", "Row", "Runs", "prepare"]

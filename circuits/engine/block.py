@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from circuits.components import Side
 from circuits.models.hooks import gated
@@ -188,11 +188,46 @@ def _is_conv1d(layer: Any) -> bool:
     return type(layer).__name__ == "Conv1D"
 
 
-def hidden_keys(start: int, length: int, window: int | None, device: torch.device) -> Hidden:
-    """What the queries from `start` on must not read."""
-    query = torch.arange(start, length, device=device)[:, None]
-    key = torch.arange(length, device=device)
+def hidden_keys(queries: Int[torch.Tensor, " query"], length: int, window: int | None) -> Hidden:
+    """What these queries must not read."""
+    query, key = queries[:, None], torch.arange(length, device=queries.device)
     return (key > query) if window is None else (key > query) | (key <= query - window)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The pattern of a long run, which is not kept: what is asked of it is computed again from queries and
+    keys. It is indexed as the tensor (input, head, query, key) is; the input by a number or a slice."""
+
+    query: Float[torch.Tensor, "input head pos d_head"]
+    key: Float[torch.Tensor, "input head pos d_head"]
+    block: Block
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        given = index if isinstance(index, tuple) else (index,)
+        inputs, heads, queries, *rest = *given, *[slice(None)] * (3 - len(given))
+        every = torch.arange(self.key.shape[2], device=self.key.device)
+        if isinstance(queries, torch.Tensor):
+            wanted, queries = queries.unique(return_inverse=True)
+        elif isinstance(queries, int):
+            wanted, queries = every[queries, None], 0
+        else:
+            wanted, queries = every[queries], slice(None)
+        computed = self._rows(_kept_axis(inputs), _kept_axis(heads), wanted)
+        inputs, heads = (0 if isinstance(own, int) else own for own in (inputs, heads))
+        return computed[inputs, heads, queries, *rest]
+
+    def _rows(self, inputs: slice, heads: slice, queries: torch.Tensor) -> torch.Tensor:
+        key = self.key[inputs, heads]
+        products = self.query[inputs, heads][:, :, queries] @ key.mT
+        return self.block.attend(
+            self.block.scores(products, hidden_keys(queries, key.shape[2], self.block.window))
+        )
+
+
+def _kept_axis(index: Any) -> slice:
+    """One number as a slice; anything else takes all, and is chosen from afterwards."""
+    return slice(index, index + 1) if isinstance(index, int) else slice(None)
 
 
 def rotated(heads: Groups, rotation: Rotation, *, adjacent: bool = False) -> Groups:

@@ -23,18 +23,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 
 from circuits.components import SIDES
-from circuits.engine.block import Heads
+from circuits.engine.block import Heads, Pattern
 from circuits.engine.layout import Layout
 from circuits.engine.rows import Cache, Change, ChangeTable, Layer, NewValues, Row, Site
 
+MOST_PATTERNS: Final = 2**27  # numbers in the patterns of one run; those of longer ones are computed again
+MOST_SCORES: Final = 2**24  # numbers in the scores that are there at once, or one query's if it has more
 Tensors = list[torch.Tensor]
+RunHeads = Float[torch.Tensor, "input pos head d_head"]
 Rows = Float[torch.Tensor, "input row pos d_model"]
 RowHeads = Float[torch.Tensor, "input row pos head d_head"]
 RowQueries = Float[torch.Tensor, "input row query head d_head"]
@@ -111,6 +114,8 @@ class WholeRun:
         self.length, self.last = self.cache.final.shape[1], len(self.layout.blocks) - 1
         self.rotations = self.layout.rotations(self.cache.final, self.start)
         self.hidden = self.layout.hidden(self.cache.final, self.start)
+        numbers = len(self.layout.blocks) * self.layout.heads * self.length**2
+        self.keeps_patterns = len(self.cache.final) * numbers <= MOST_PATTERNS
 
     def enter(self, layer: int) -> Tensors:
         return [self.cache.final[:, self.start :]]
@@ -122,16 +127,30 @@ class WholeRun:
             self._whole(rearrange(own, "i t h d -> i h t d"), name, 2)
             for own, name in zip(heads, SIDES, strict=True)
         )
-        pattern = block.attend(block.scores(query[:, :, self.start :] @ key.mT, self.hidden[layer]))
-        z = rearrange(pattern @ value, "i h t d -> i t h d")
-        if self.taken is not None:
-            row, column = self.taken.query - self.start, self.taken.key
-            z[:, row] += self.taken.change(layer, pattern[:, :, row, column], value[:, :, column])
+        pattern, z = self._read(layer, query[:, :, self.start :], key, value)
         z = z[:, -self.tail :] if layer == self.last else z
         final = self.cache.final  # stands for what attention and MLP will write, until they have
-        read = self._whole(pattern, "pattern", 2), value, self._whole(z, "z")
-        self.cache.layers = (*self.cache.layers, Layer(final, *read, final, final, query=query, key=key))
+        kept = Pattern(query, key, block) if pattern is None else self._whole(pattern, "pattern", 2)
+        written = kept, value, self._whole(z, "z"), final, final
+        self.cache.layers = (*self.cache.layers, Layer(final, *written, query=query, key=key))
         return [z.flatten(-2)]
+
+    def _read(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor | None, RunHeads]:
+        """The pattern, unless it is too large to be kept, and what the heads read by it."""
+        block, parts, patterns = self.layout.blocks[layer], [], []
+        for window in windows(query.shape[2], query.shape[0] * query.shape[1] * self.length):
+            products = query[:, :, window] @ key.mT
+            pattern = block.attend(block.scores(products, self.hidden[layer][window]))
+            z = rearrange(pattern @ value, "i h t d -> i t h d")
+            if self.taken is not None and self.taken.query - self.start in range(window.start, window.stop):
+                row, column = self.taken.query - self.start - window.start, self.taken.key
+                z[:, row] += self.taken.change(layer, pattern[:, :, row, column], value[:, :, column])
+            parts.append(z)
+            if self.keeps_patterns:
+                patterns.append(pattern)
+        return _joined(patterns, 2) if patterns else None, _joined(parts, 1)
 
     def write(self, layer: int, written: Tensors) -> Tensors:
         self.cache.layers[layer].attention = self._whole(written[0], "attention")
@@ -153,6 +172,16 @@ class WholeRun:
             return torch.cat((getattr(self.ahead.layers[layer], name).narrow(dim, 0, missing), own), dim)
         shape = (*own.shape[:dim], missing, *own.shape[dim + 1 :])
         return torch.cat((own.new_full(shape, torch.nan), own), dim)
+
+
+def windows(queries: int, numbers: int) -> list[slice]:
+    """The queries, as many at a time as their scores may be there at once: of so many numbers each."""
+    step = max(1, MOST_SCORES // numbers)
+    return [slice(first, min(first + step, queries)) for first in range(0, queries, step)]
+
+
+def _joined(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim)
 
 
 def carry(
@@ -195,11 +224,12 @@ def carry(
 def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
     """The rows in the order in which they join, as many at a time as the budget holds, at least one."""
     inputs, length, width = base.final.shape
-    numbers = inputs * (16 * width + 3 * layout.heads * length)  # live at once, per position of a row
-    live, held = numbers * base.final.element_size(), 0
+    size, held = base.final.element_size(), 0
     chunk: list[int] = []
     for index in sorted(range(len(rows)), key=lambda index: rows[index].first_layer):
-        needed = live * (length - rows[index].first_position)
+        positions = length - rows[index].first_position
+        scores = min(inputs * layout.heads * length * positions, MOST_SCORES)
+        needed = size * (inputs * 16 * width * positions + 3 * scores)  # live at once
         if chunk and held + needed > budget:
             yield chunk
             chunk, held = [], 0
@@ -297,13 +327,16 @@ class RowStream:
         tail is read."""
         return max(self.start, self.length - self.tail) if layer >= self.top_layer - 1 else self.start
 
-    def _table(self, layer: int, site: Site, rows: Sequence[int], first: int = -1) -> ChangeTable | None:
+    def _table(
+        self, layer: int, site: Site, rows: Sequence[int], first: int = -1, stop: int | None = None
+    ) -> ChangeTable | None:
         """The changes of these rows, numbered by their order here, from `first` (or what is needed) on."""
         if not (listed := self.changes.get((layer, site))):
             return None
         number = {row: number for number, row in enumerate(rows)}
         first = self._first(layer) if first < 0 else first
-        chosen = [(number[row], c) for row, c in listed if row in number and c.position >= first]
+        needed = range(first, self.length if stop is None else stop)
+        chosen = [(number[row], c) for row, c in listed if row in number and c.position in needed]
         return ChangeTable.of(chosen, self.wide.device) if chosen else None
 
     # Joining
@@ -339,7 +372,7 @@ class RowStream:
             z = _copies(stored.z[:, window], len(rows))
             if table := self._table(layer, "edge", rows):
                 now = NewValues(self.base).message(layer, table.head, table.key, table.position)
-                self._swap_edges(layer, z, table, now)
+                self._swap_edges(layer, z, table, now, first)
             self._set_heads(layer, z, rows)
             parts.append(Part(rows, narrow, stored.pre[:, None, window], z))
         return parts
@@ -365,12 +398,14 @@ class RowStream:
         if not rows:
             return []
         query, key, value = self._heads(layer, wide, narrow, first)
-        pattern = self._pattern(layer, query, key, rows, first)
-        z = self._read(layer, pattern, value)
-        if not self.knockout and (table := self._table(layer, "edge", rows)):
-            now = self._message_now(layer, pattern, value, table, first)
-            self._swap_edges(layer, z, table, now)
-        self._swap_taken(layer, z, pattern, value)
+        numbers = self.inputs * len(rows) * self.layout.heads * self.length
+        z = _joined(
+            [
+                self._read(layer, query[:, :, window], key, value, rows, first + window.start)
+                for window in windows(query.shape[2], numbers)
+            ],
+            2,
+        )
         self._set_heads(layer, z, rows)
         needed = slice(first - self.start, None)
         stream = self.wide[:, :, needed]
@@ -395,6 +430,19 @@ class RowStream:
         query, key, value = heads
         return query[:, :, first - self.start :], key, value
 
+    def _read(
+        self, layer: int, query: RowQueries, key: RowHeads, value: RowHeads, rows: Sequence[int], first: int
+    ) -> RowQueries:
+        """What the heads read at the queries from `first` on, edges swapped."""
+        pattern = self._pattern(layer, query, key, rows, first)
+        z, stop = self._read_by(layer, pattern, value), first + query.shape[2]
+        if not self.knockout and (table := self._table(layer, "edge", rows, first, stop)):
+            now = self._message_now(layer, pattern, value, table, first)
+            self._swap_edges(layer, z, table, now, first)
+        if self.taken is not None and first <= self.taken.query < stop:
+            self._swap_taken(self.taken, layer, z[:, :, self.taken.query - first], pattern, value, first)
+        return z
+
     def _pattern(
         self, layer: int, query: RowQueries, key: RowHeads, rows: Sequence[int], first: int
     ) -> Float[torch.Tensor, "input row head query key"]:
@@ -404,15 +452,15 @@ class RowStream:
         before = rearrange(query, "i r q h d -> i h (r q) d") @ stored[:, :, : self.start].mT
         own = rearrange(query, "i r q h d -> i r h q d") @ rearrange(key, "i r k h d -> i r h d k")
         before = rearrange(before, "i h (r q) k -> i r h q k", q=own.shape[-2])
-        block = self.layout.blocks[layer]
-        scores = block.scores(torch.cat((before, own), -1), self.hidden[layer][first - self.start :])
-        table = self._table(layer, "edge", rows) if self.knockout else None
+        block, begin, count = self.layout.blocks[layer], first - self.start, own.shape[-2]
+        scores = block.scores(torch.cat((before, own), -1), self.hidden[layer][begin : begin + count])
+        table = self._table(layer, "edge", rows, first, first + count) if self.knockout else None
         if table is None:
             return block.attend(scores)
         scores[:, table.row, table.head, table.position - first, table.key] = -torch.inf
         return block.attend(scores).nan_to_num_(0.0)  # without any key a head writes nothing
 
-    def _read(self, layer: int, pattern: torch.Tensor, value: torch.Tensor) -> RowHeads:
+    def _read_by(self, layer: int, pattern: torch.Tensor, value: torch.Tensor) -> RowHeads:
         """What the heads read, by their pattern."""
         queries, shared = pattern.shape[-2], self.base.layers[layer].value[:, :, : self.start]
         before = rearrange(pattern[..., : self.start], "i r h q k -> i h (r q) k") @ shared
@@ -434,21 +482,28 @@ class RowStream:
         own = value[:, table.row, (table.key - self.start).clamp(min=0), table.head]
         return weight[..., None] * torch.where((table.key >= self.start)[:, None], own, shared)
 
-    def _swap_edges(self, layer: int, z: RowHeads, table: ChangeTable, now: torch.Tensor) -> None:
-        """Put new messages in the place of what they are now; several keys of one head and query add up."""
+    def _swap_edges(self, layer: int, z: RowHeads, table: ChangeTable, now: torch.Tensor, first: int) -> None:
+        """Put new messages in the place of what they are now, in outputs from position `first` on; several
+        keys of one head and query add up."""
         change = self.new.message(layer, table.head, table.key, table.position) - now
         _, _, window, heads, _ = z.shape
-        flat = (table.row * window + table.position - self._first(layer)) * heads + table.head
+        flat = (table.row * window + table.position - first) * heads + table.head
         z.flatten(1, 3).index_add_(1, flat, change.expand(len(z), -1, -1))
 
-    def _swap_taken(self, layer: int, z: RowHeads, pattern: torch.Tensor, value: torch.Tensor) -> None:
-        """In every row, the messages that are swapped throughout."""
-        if self.taken is None or self.taken.query < self._first(layer):
-            return
-        row, column = self.taken.query - self._first(layer), self.taken.key
+    def _swap_taken(
+        self,
+        taken: Taken,
+        layer: int,
+        z: Float[torch.Tensor, "input row head d_head"],
+        pattern: torch.Tensor,
+        value: torch.Tensor,
+        first: int,
+    ) -> None:
+        """In every row, the messages that are swapped throughout, at their query."""
+        column = taken.key
         shared = self.base.layers[layer].value[:, None, :, column]  # (input, 1, head, d_head)
         read = value[:, :, column - self.start] if column >= self.start else shared
-        z[:, :, row] += self.taken.change(layer, pattern[:, :, :, row, column], read)
+        z += taken.change(layer, pattern[:, :, :, taken.query - first, column], read)
 
 
 def _copies(values: torch.Tensor, rows: int) -> torch.Tensor:

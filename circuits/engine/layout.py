@@ -50,9 +50,9 @@ class Layout:
 
     def hidden(self, stream: Stream, start: int) -> tuple[Hidden, ...]:
         """For every block, what the queries from `start` on must not read."""
-        length = stream.shape[-2]
-        windows = {block.window for block in self.blocks}
-        made = {window: hidden_keys(start, length, window, stream.device) for window in windows}
+        length, windows = stream.shape[-2], {block.window for block in self.blocks}
+        queries = torch.arange(start, length, device=stream.device)
+        made = {window: hidden_keys(queries, length, window) for window in windows}
         return tuple(made[block.window] for block in self.blocks)
 
     def logits(self, stream: Float[torch.Tensor, "*batch d_model"]) -> Float[torch.Tensor, "*batch vocab"]:

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -32,38 +34,65 @@ def loadings(runs: Runs, *, of: Literal["message", "change"] = "message") -> Edg
 
     Averaged over pairs. With `of="change"` it is the first-order estimate of the edge's `swap` effect.
     """
+    return _by_layer(runs, slice(None), slice(None), of)
+
+
+def loadings_of(runs: Runs, key: int, query: int) -> Float[torch.Tensor, "layer head"]:
+    """The loading of key → query in every head, without those of all other edges."""
+    return _by_layer(runs, slice(query, query + 1), slice(key, key + 1), "message")[..., 0, 0]
+
+
+@torch.inference_mode()
+def _by_layer(runs: Runs, queries: slice, keys: slice, of: str) -> Edges:
     if runs.layout is None:
         raise ModelError(f"loadings need the layout of {runs.model.name}, which the fast path does not know")
-    gradients = _gradients(runs, runs.layout)
-    with torch.inference_mode():
-        return torch.stack([_edges(runs, layer, gradient, of) for layer, gradient in enumerate(gradients)])
+    found = [
+        _edges(runs, layer, gradient, queries, keys, of) for layer, gradient in _gradients(runs, runs.layout)
+    ]
+    return torch.stack(found[::-1])
 
 
-def _edges(runs: Runs, layer: int, gradient: torch.Tensor, of: str) -> Float[torch.Tensor, "head query key"]:
+def _edges(
+    runs: Runs, layer: int, gradient: torch.Tensor, queries: slice, keys: slice, of: str
+) -> Float[torch.Tensor, "head query key"]:
     def read(cache: Cache) -> torch.Tensor:
         stored = cache.layers[layer]
-        return torch.einsum("iqhd,ihqk,ihkd->ihqk", gradient, stored.pattern, stored.value)
+        pattern, value = stored.pattern[:, :, queries, keys], stored.value[:, :, keys]
+        return torch.einsum("iqhd,ihqk,ihkd->ihqk", gradient[:, queries], pattern, value)
 
     scores = read(runs.clean.cache) - (read(runs.counterfactual.cache) if of == "change" else 0)
     return (runs.mean_over_draws(scores) / runs.gap[:, None, None, None]).mean(0)
 
 
-def _gradients(runs: Runs, layout: Layout) -> list[Float[torch.Tensor, "input pos head d_head"]]:
-    """∂metric/∂z of every layer on the clean inputs."""
-    stored = runs.clean.cache
-    with torch.inference_mode(False), torch.enable_grad():
-        stream = stored.layers[0].pre.clone()
-        handles = []
-        for block, layer in zip(layout.blocks, stored.layers, strict=True):
+def _gradients(
+    runs: Runs, layout: Layout
+) -> Iterator[tuple[int, Float[torch.Tensor, "input pos head d_head"]]]:
+    """∂metric/∂z of every layer on the clean inputs, from the last to the first: each block is computed again
+    from what it read, so that only one at a time is in memory."""
+    cache, tail = runs.clean.cache, runs.metric.tail
+    with _gradient():
+        top = torch.zeros_like(cache.final)
+        top[:, -tail:] = cache.final[:, -tail:]  # elsewhere it was left behind, and nothing reads it
+        top.requires_grad_()
+        logits = layout.output(layout.final_norm.frozen(top[:, None, -tail:]))
+        (above,) = torch.autograd.grad(runs.read(logits).sum(), top)
+    for layer in reversed(range(len(layout.blocks))):
+        with _gradient():
+            block, stored = layout.blocks[layer], cache.layers[layer]
+            stream = stored.pre.clone().requires_grad_()
             value = block.split_side(block.v(block.norm1.frozen(stream)), "value", None)
-            z = torch.einsum("ihqk,ikhd->iqhd", layer.pattern.clone(), value)
-            z = z if z.requires_grad else z.requires_grad_()
-            handles.append(z)
+            z = torch.einsum("ihqk,ikhd->iqhd", stored.pattern[:].clone(), value)
             written = _frozen(block.attention_norm, block.o(z.flatten(-2)))
             middle = stream if layout.parallel else stream + written
-            stream = stream + written + _frozen(block.mlp_norm, block.mlp(block.norm2.frozen(middle)))
-        logits = layout.output(layout.final_norm.frozen(stream[:, None, -runs.metric.tail :]))
-        return list(torch.autograd.grad(runs.read(logits).sum(), handles))
+            out = stream + written + _frozen(block.mlp_norm, block.mlp(block.norm2.frozen(middle)))
+            above, gradient = torch.autograd.grad(out, (stream, z), above)
+        yield layer, gradient
+
+
+@contextmanager
+def _gradient() -> Iterator[None]:
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 def _frozen(norm: Norm | None, written: torch.Tensor) -> torch.Tensor:

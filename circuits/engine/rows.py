@@ -21,6 +21,7 @@ from typing import Final, Literal
 import torch
 from jaxtyping import Float, Int
 
+from circuits.engine.block import Pattern
 from circuits.errors import EdgeError
 from circuits.heads import Edge, Head
 
@@ -128,11 +129,12 @@ class Layer:
     """One block of one run. Keys and values are spread over all heads, rotated where the model rotates.
 
     Of the last block the fast path computes `z`, `attention` and `mlp` only where the metric is read, at the
-    last position or the last few; elsewhere, where nothing can read them, they are NaN.
+    last position or the last few; elsewhere, where nothing can read them, they are NaN. Of a long prompt it
+    keeps no pattern.
     """
 
     pre: Float[torch.Tensor, "input pos d_model"]
-    pattern: Float[torch.Tensor, "input head query key"]
+    pattern: Float[torch.Tensor, "input head query key"] | Pattern
     value: Float[torch.Tensor, "input head pos d_head"]
     z: Float[torch.Tensor, "input pos head d_head"]
     attention: Float[torch.Tensor, "input pos d_model"]

@@ -1,5 +1,5 @@
-"""`prepare`: a batch of pairs, run once clean and once counterfactual, ready to be asked what any change
-would do."""
+"""A batch of pairs that was run clean and counterfactual (`prepare`), ready to be asked what any change would
+do."""
 
 from __future__ import annotations
 
@@ -10,30 +10,20 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from itertools import product
 from operator import add
-from typing import Any, Final, Literal, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 
-from circuits.engine.fast import WholeRun, carry, climb
-from circuits.engine.layout import Layout, read_layout
+from circuits.engine.fast import carry
+from circuits.engine.layout import Layout
 from circuits.engine.rows import Cache, Change, ChangeTable, Direction, Given, NewValues, Row, check_rows
 from circuits.errors import PromptError
 from circuits.heads import Head
 from circuits.models.model import Model
-from circuits.prompts import Metric, Noise, Pair, Question
+from circuits.prompts import Metric, Noise, Pair
 
-Path = Literal["fast", "plain"]
-BUDGET: Final = (
-    32 * 2**20
-)  # bytes of rows under way at once: what a processor's cache holds, enough for tall products
-SMALLEST_GAP: Final = 1e-3
-_TOLERANCE: Final = 1e-3  # of the largest logit, between a whole run on the fast path and the model's own
-_ROUNDINGS: Final = 4  # as many of the dtype's are allowed for, where that is more (fp16, bf16)
-_layouts: WeakKeyDictionary[Model, tuple[int, Layout | None]] = (
-    WeakKeyDictionary()
-)  # -> (longest prompt verified, layout)
+Way = Literal["fast", "plain"]
 T = TypeVar("T")
 Effects = Float[torch.Tensor, "row pair"]
 Values = Float[torch.Tensor, "input row"]  # of the metric
@@ -94,13 +84,18 @@ class Runs:
     early: Early | None = None
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Way:
         """Which path measures the rows."""
         return "plain" if self.layout is None else "fast"
 
     @property
     def length(self) -> int:
         return len(self.pairs[0])
+
+    @property
+    def keeps_patterns(self) -> bool:
+        """Whether the runs are short enough for that."""
+        return isinstance(self.clean.cache.layers[0].pattern, torch.Tensor)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -324,137 +319,3 @@ def _chosen(stored: Any, inputs: torch.Tensor) -> Any:
         parts = {field.name: _chosen(getattr(stored, field.name), inputs) for field in fields(stored)}
         return replace(stored, **parts)
     return stored
-
-
-# Preparing
-
-
-def prepare(
-    model: Model,
-    pairs: Sequence[Pair | Question],
-    *,
-    rows: Sequence[Row] = (),
-    family: Sequence[Pair] | None = None,
-    path: Path | None = None,
-    budget: int = BUDGET,
-    smallest_gap: float = SMALLEST_GAP,
-) -> Runs:
-    """Run the pairs clean and counterfactual; `path` forces the fast or the plain path.
-
-    A question is settled by what the model predicts in these runs: answer and foil, where the user named
-    none. `rows` that will be asked for first climb behind the runs, which costs them no pass of their own.
-    """
-    unsettled = [each.unsettled if isinstance(each, Question) else each for each in pairs]
-    runs = _run(model, unsettled, rows, family, path, budget)
-    settled = []
-    for number, each in enumerate(pairs):
-        settled.append(each if isinstance(each, Pair) else each.settle(model, *runs.predictions(number)))
-    if len({pair.metric.kind for pair in settled}) > 1:
-        raise PromptError("pairs that are run together have the same kind of metric")
-    runs = replace(runs, pairs=tuple(settled))
-    for pair, gap in zip(runs.pairs, runs.gap.tolist(), strict=True):
-        if not abs(gap) >= smallest_gap:
-            small = f"the counterfactual changes {pair.metric} by only {gap:.2g}, too little to divide by"
-            raise PromptError(f"{small}; swap a word that matters more, or name another answer and foil")
-    return runs
-
-
-@torch.inference_mode()
-def _run(
-    model: Model,
-    pairs: Sequence[Pair],
-    rows: Sequence[Row],
-    family: Sequence[Pair] | None,
-    path: Path | None,
-    budget: int,
-) -> Runs:
-    if not pairs:
-        raise PromptError("there is no pair to run")
-    lengths = {len(pair) for pair in (*pairs, *(family or ()))}
-    if len(lengths) > 1:
-        counts = f"pairs that are run together have the same number of tokens; these have {sorted(lengths)}"
-        raise PromptError(f"{counts}: run each length by itself")
-    inputs = [pair for pair in pairs for _ in range(draws_of(pair))]
-    tokens = _stack([pair.clean.tokens for pair in inputs], model)
-    others = [p.clean if isinstance(p.counterfactual, Noise) else p.counterfactual for p in inputs]
-    sides = (tokens, None), (_stack([other.tokens for other in others], model), _noise(model, pairs))
-    tails = {pair.metric.tail for pair in pairs}
-    if len(tails) > 1:
-        raise PromptError("pairs that are run together have answers of the same number of tokens")
-    (tail,) = tails
-    relatives = None if family is None else _stack([pair.clean.tokens for pair in family], model)
-    layout = None if path == "plain" else _layout(model, tokens[:1])
-    if path == "fast" and layout is None:
-        raise PromptError(f"the fast path does not know the layout of {model.name}; take the plain path")
-    if layout is None:
-        from circuits.engine import plain
-
-        clean, other = (
-            Run(fed, noise, *plain.run(model, fed, noise, tail=tail), tail) for fed, noise in sides
-        )
-        means = None if relatives is None else plain.run(model, relatives, None)[0]
-        return Runs(model, tuple(pairs), clean, other, means, layout, budget)
-    begun = [(fed, noise, _embedded(layout, fed, noise)) for fed, noise in sides]
-    clean, other = (Run(*each, layout.logits, tail) for each in begun)
-    means = None if relatives is None else _embedded(layout, relatives, None)
-    climbing = [WholeRun(layout, clean.cache, tail=tail)]
-    start = first_difference(pairs)
-    climbing.append(WholeRun(layout, other.cache, start, clean.cache, tail=tail))
-    climbing += [] if means is None else [WholeRun(layout, means)]
-    runs = Runs(model, tuple(pairs), clean, other, means, layout, budget)
-    check_rows(rows, direction="swap", **runs.sizes)
-    early = list(dict.fromkeys(row for row in map(runs.reaching, rows) if row.changes))
-    how = {"budget": budget, "behind": climbing, "tail": tail}
-    top = carry(layout, clean.cache, NewValues(other.cache), early, **how)
-    return replace(runs, early=Early({row: number for number, row in enumerate(early)}, top))
-
-
-def _embedded(layout: Layout, tokens: torch.Tensor, noise: torch.Tensor | None) -> Cache:
-    """A run that has not begun."""
-    embedded = layout.embed(tokens)
-    return Cache((), embedded if noise is None else embedded + noise)
-
-
-def _stack(rows: Sequence[Sequence[int]], model: Model) -> Int[torch.Tensor, "input pos"]:
-    return torch.tensor(rows, device=model.device)
-
-
-def _layout(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | None:
-    """The model's layout, verified on a prompt at least this long; None where its runs are not the model's
-    own."""
-    longest, layout = _layouts.get(model, (0, None))
-    if probe.shape[1] > longest and (longest == 0 or layout is not None):
-        layout = _verified(model, probe)
-        _layouts[model] = (probe.shape[1], layout)
-    return layout
-
-
-def _verified(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | None:
-    try:
-        layout = read_layout(model)
-        run = _embedded(layout, probe, None)
-        climb(layout, [WholeRun(layout, run)])
-        ours, own = layout.logits(run.final[:, -1]), model.logits(probe)[:, -1]
-    except (AttributeError, TypeError, RuntimeError):  # a part that is missing, or of another shape
-        return None
-    tolerance = max(_TOLERANCE, _ROUNDINGS * torch.finfo(own.dtype).eps)
-    return layout if torch.allclose(ours, own, rtol=0, atol=tolerance * float(own.abs().max())) else None
-
-
-def _noise(model: Model, pairs: Sequence[Pair]) -> Float[torch.Tensor, "input pos d_model"] | None:
-    """Seeded noise on the embeddings, in standard deviations of the embedding matrix; nothing where a pair
-    has a text."""
-    if not any(isinstance(pair.counterfactual, Noise) for pair in pairs):
-        return None
-    embedding = model.bridge.W_E
-    scale, width = float(embedding.std()) * model.embedding_scale, embedding.shape[-1]
-    drawn = []
-    for pair in pairs:
-        noise = torch.zeros(draws_of(pair), len(pair), width)
-        if isinstance(pair.counterfactual, Noise):
-            generator = torch.Generator().manual_seed(pair.counterfactual.seed)
-            positions = list(pair.counterfactual.positions)
-            random = torch.randn(len(noise), len(positions), width, generator=generator)
-            noise[:, positions] = random * scale * pair.counterfactual.scale
-        drawn.append(noise)
-    return torch.cat(drawn).to(model.device, model.dtype)

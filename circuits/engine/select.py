@@ -116,7 +116,8 @@ def _with_one_more(
         head for head, wanted in zip(runs.heads, left[:, list(going)].any(1).tolist(), strict=True) if wanted
     ]
     part = runs.only(pairs)
-    by_trunk = part.layout is not None and not part.absent
+    # In a long prompt a trunk of its own costs more, time and memory, than the layers that rows share.
+    by_trunk = part.layout is not None and not part.absent and part.keeps_patterns
     values = (_behind_trunk if by_trunk else _by_rows)(part, taken, heads, key, query)
     joint = torch.zeros(len(runs.heads), len(runs.pairs), dtype=torch.float64)
     numbers = [head.layer * runs.model.n_heads + head.index for head in heads]

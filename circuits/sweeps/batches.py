@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from circuits.engine import Runs, prepare
-from circuits.engine.runs import SMALLEST_GAP
+from circuits.engine.prepare import SMALLEST_GAP, bytes_of_run
 from circuits.engine.select import mapping_row, select
 from circuits.errors import CircuitsError
 from circuits.heads import Head
@@ -74,8 +74,7 @@ def measure_lines(
 def _fitting(model: Model, length: int, *, noisy: bool) -> int:
     """How many pairs of this length may be cached at once."""
     draws = Noise(()).draws if noisy else 1
-    one_side = model.n_layers * length * (model.n_heads * length + 8 * model.d_model) * 4
-    return max(1, MEMORY // (2 * draws * one_side))
+    return max(1, MEMORY // (2 * draws * bytes_of_run(model, length)))
 
 
 def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | TableRow:

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import torch
 
+from circuits.engine import prepare
 from circuits.engine.loadings import loadings
-from circuits.engine.runs import prepare
 from circuits.models.model import Model
 from circuits.tasks.compare import to_same_task
 from circuits.tasks.rank import rank

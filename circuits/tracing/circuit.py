@@ -1,6 +1,8 @@
 """`circuit`: every mapping that a pair's difference flows through, and where its tokens are held.
 
 1. The total of every mapping between positions is measured; the heads of those that carry something, too.
+   Of a long prompt only those are measured that can matter: first all messages into each query together, then
+   those of groups of keys, then the mappings of the groups that have an effect.
 2. Spans are those of the ends of mappings and of every other token that matters, each by a counterfactual.
 """
 
@@ -8,23 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from circuits.engine import Runs, prepare
+from circuits.engine import Row, Runs, prepare
 from circuits.errors import ModelError, PromptError, names_its_keywords
-from circuits.heads import Head
+from circuits.heads import Edge, Head
 from circuits.links import Progress, silent
 from circuits.models.load import as_model, load
 from circuits.models.model import Model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_question
-from circuits.tracing import CARRIES, SHARE
-from circuits.tracing.mapping import measure_mapping, totals
+from circuits.tracing import CARRIES, SHARE, SHORT
+from circuits.tracing.mapping import measure_mapping, measured_in_parts, totals
 from circuits.tracing.records import Circuit, Mapping, Span
-from circuits.tracing.spans import counterfactual_text, measure_span, span_of, tokens_that_matter
+from circuits.tracing.spans import MOST_NOISED, counterfactual_text, measure_span, span_of, tokens_that_matter
 from circuits.tracing.trace import to_circuit
 
 if TYPE_CHECKING:
     from circuits.tracing.wiring_record import Wiring
+
+KEYS_TOGETHER: Final = 16  # that are measured together first, in a long prompt
 
 
 @names_its_keywords
@@ -56,7 +60,7 @@ def circuit(
         progress("mappings", len(mappings), len(ends))
         mappings.append(measure_mapping(runs, key, query, share=share, seed=seed))
     spans = _spans(runs, mappings, groups or {}, counterfactuals or {}, seed=seed, progress=progress)
-    return to_circuit(runs, mappings, spans, focus=None, seed=seed)
+    return to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=_notes_on_search(runs))
 
 
 def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = None) -> Circuit:
@@ -94,11 +98,51 @@ def run_again(circuit: Circuit | Wiring, *, model: Any = None) -> Runs:
 
 def _carrying(runs: Runs, least: float, progress: Progress) -> list[tuple[int, int]]:
     """The (key, query) whose total is at least `least`, strongest first."""
-    first = min(runs.pairs[0].differs_at)
-    ends = [(key, query) for query in range(first, runs.length) for key in range(query + 1)]
+    queries = list(range(runs.first_difference, runs.length))
+    if runs.length <= SHORT:
+        ends = [(key, query) for query in queries for key in range(query + 1)]
+    else:
+        ends = _worth_measuring(runs, queries, least / 2, progress)
     measured_totals = zip(ends, totals(runs, ends, progress=progress), strict=True)
     carrying = sorted((-total, *end) for end, total in measured_totals if total >= least)
     return [(key, query) for _, key, query in carrying]
+
+
+def _worth_measuring(
+    runs: Runs, queries: Sequence[int], least: float, progress: Progress
+) -> list[tuple[int, int]]:
+    """Of a long prompt, the mappings of queries and of groups of keys whose messages together have an
+    effect."""
+
+    def into(query: int) -> Row:
+        return Row.of_heads(runs.heads, [query])
+
+    def messages(group: tuple[int, range]) -> Row:
+        query, keys = group
+        return Row.of_edges(Edge(head, key, query) for head in runs.heads for key in keys)
+
+    joint = measured_in_parts(runs, queries, into, "queries", progress)
+    reading = [query for query, effect in zip(queries, joint, strict=True) if abs(effect) >= least]
+    groups = [(query, keys) for query in reading for keys in _grouped(query + 1)]
+    joint = measured_in_parts(runs, groups, messages, "groups of keys", progress)
+    found = [group for group, effect in zip(groups, joint, strict=True) if abs(effect) >= least]
+    return [(key, query) for query, keys in found for key in keys]
+
+
+def _notes_on_search(runs: Runs) -> tuple[str, ...]:
+    """What was not measured because the prompt is long."""
+    if runs.length <= SHORT:
+        return ()
+    sought = "mappings were sought query by query, then by groups of"
+    unseen = "what cancels within a query or a group is not seen"
+    notes = [f"a prompt of {runs.length} tokens: {sought} {KEYS_TOGETHER} keys; {unseen}"]
+    if runs.length > MOST_NOISED:
+        notes.append("in so long a prompt only ends of mappings have spans")
+    return tuple(notes)
+
+
+def _grouped(keys: int) -> list[range]:
+    return [range(first, min(first + KEYS_TOGETHER, keys)) for first in range(0, keys, KEYS_TOGETHER)]
 
 
 def _spans(

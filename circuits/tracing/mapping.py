@@ -11,31 +11,40 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 from jaxtyping import Float
 
-from circuits.engine import Direction, Runs
-from circuits.engine.loadings import loadings
+from circuits.engine import Direction, Row, Runs
+from circuits.engine.loadings import loadings_of
 from circuits.engine.select import mapping_row, mapping_rows, select
 from circuits.links import Progress, silent
 from circuits.tracing.records import SHARE, Controls, HeadEffect, Mapping, Step
 from circuits.tracing.sides import side_effects
 
+T = TypeVar("T")
 DRAWS: Final = 100
+ROWS: Final = 64  # that are measured between two words on progress
 _BOTH: Final[tuple[Direction, Direction]] = ("swap", "restore")
 
 
 def totals(runs: Runs, ends: Sequence[tuple[int, int]], *, progress: Progress = silent) -> list[float]:
     """The total of each (key, query)."""
+    return measured_in_parts(runs, ends, lambda end: mapping_row(runs.heads, *end), "totals", progress)
+
+
+def measured_in_parts(
+    runs: Runs, asked: Sequence[T], to_row: Callable[[T], Row], stage: str, progress: Progress
+) -> list[float]:
+    """The effect of the row of each thing asked for, averaged over the pairs; after every part it is told how
+    far this is."""
     measured: list[float] = []
-    for start in range(0, len(ends), 64):
-        rows = [mapping_row(runs.heads, key, query) for key, query in ends[start : start + 64]]
-        measured += _means(runs.effects(rows))
-        progress("totals", len(measured), len(ends))
+    for start in range(0, len(asked), ROWS):
+        measured += _means(runs.effects([to_row(each) for each in asked[start : start + ROWS]]))
+        progress(stage, len(measured), len(asked))
     return measured
 
 
@@ -76,7 +85,7 @@ def _head_effects(
     """What each head does, given its effects in both directions; strongest first."""
     linear_shares: list[float] | list[None] = [None] * len(singles)
     if runs.layout is not None:
-        linear_shares = loadings(runs)[:, :, query, key].flatten().tolist()
+        linear_shares = loadings_of(runs, key, query).flatten().tolist()
     layers = [side.cache.layers for side in (runs.clean, runs.counterfactual)]
     weights = [torch.cat([layer.pattern[:, :, query, key].mean(0) for layer in side]) for side in layers]
     each = zip(runs.heads, singles, linear_shares, *(side.tolist() for side in weights), strict=True)

@@ -20,11 +20,14 @@ from typing import Final
 import torch
 
 from circuits.engine import Row, Runs, prepare
-from circuits.prompts import Noise, Pair, Wording, to_prompt, to_question
-from circuits.tracing import CARRIES
+from circuits.engine.prepare import bytes_of_run, gaps_of_noise
+from circuits.prompts import NOISE_DRAWS, Noise, Pair, Wording, to_prompt, to_question
+from circuits.tracing import CARRIES, SHORT
 from circuits.tracing.records import Span
 
 THRESHOLD: Final = 0.1  # τ
+MOST_NOISED: Final = 256  # tokens of a prompt each of which is tried with noise
+_MEMORY: Final = 2**30  # bytes of noisy runs at once
 
 
 def span_of(
@@ -39,7 +42,10 @@ def span_of(
         passing = measure_span(runs, name, positions)
         if passing.effect >= CARRIES or set(pair.differs_at) == set(positions):
             return passing
-        own = _noisy(pair, positions, seed)
+        draws = _MEMORY // (2 * bytes_of_run(model, runs.length))
+        if draws == 0:  # not even one fits: the span is what passes through
+            return passing
+        own = _noisy(pair, positions, min(draws, NOISE_DRAWS), seed)
     elif pair.metric.kind == "logit_diff":  # a text has a prediction, and so a foil, of its own
         own = to_question(model, pair.clean.text, Wording(text))
     else:
@@ -102,20 +108,23 @@ def ranges(effects: Sequence[float]) -> tuple[tuple[int, int], ...]:
 
 
 def tokens_that_matter(runs: Runs, positions: Sequence[int], *, seed: int) -> list[int]:
-    """The positions where noise moves the metric by a share of the pair's gap that is worth a box."""
-    pair, gap = runs.pairs[0], float(runs.gap[0])
-    matter = []
-    for position in positions:
-        noisy = prepare(runs.model, [_noisy(pair, (position,), seed)], smallest_gap=0.0)
-        if abs(float(noisy.gap[0]) / gap) >= CARRIES:
-            matter.append(position)
-    return matter
+    """The positions where noise moves the metric by a share of the pair's gap that is worth a box. One draw
+    decides in a long prompt; in a very long one the answer is none, since each costs a run of its own."""
+    if runs.length > MOST_NOISED:
+        return []
+    draws = NOISE_DRAWS if runs.length <= SHORT else 1
+    moved = gaps_of_noise(runs, positions, draws=draws, seed=seed)
+    return [
+        position
+        for position, gap in zip(positions, moved, strict=True)
+        if abs(gap / float(runs.gap[0])) >= CARRIES
+    ]
 
 
 def counterfactual_text(pair: Pair) -> str:
     return str(pair.counterfactual) if isinstance(pair.counterfactual, Noise) else pair.counterfactual.text
 
 
-def _noisy(pair: Pair, positions: Sequence[int], seed: int) -> Pair:
+def _noisy(pair: Pair, positions: Sequence[int], draws: int, seed: int) -> Pair:
     """Noise on these positions, read by the pair's own metric."""
-    return Pair(pair.clean, Noise(tuple(positions), seed=seed), pair.metric)
+    return Pair(pair.clean, Noise(tuple(positions), draws=draws, seed=seed), pair.metric)

@@ -115,7 +115,8 @@ def trace(
     first = mapping_rows(every_head(measured), *ends)
     runs = prepare(measured, [to_question(measured, text, wording)], rows=first)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
-    spans = [span_of(runs, position, seed=seed) for position in dict.fromkeys(ends)]
+    reached = ends[1] >= runs.first_difference  # else nothing differs where the query reads
+    spans = [span_of(runs, position, seed=seed) for position in dict.fromkeys(ends) if reached]
     spans = [span for span in spans if abs(span.moves) >= CARRIES]
     found = to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
     if not stability:
@@ -134,6 +135,7 @@ def to_circuit(
     *,
     focus: tuple[int, int] | None,
     seed: int,
+    notes: tuple[str, ...] = (),
 ) -> Circuit:
     """The record of what was measured on one pair."""
     pair = runs.pairs[0]
@@ -160,7 +162,7 @@ def to_circuit(
         versions=package_versions(),
         arrays_sha256=sha256_of(arrays),
         arrays=arrays,
-        notes=notes_on(runs, question, mappings),
+        notes=(*notes_on(runs, question, mappings), *notes),
         question=question,
     )
 
