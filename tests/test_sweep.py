@@ -439,6 +439,7 @@ def exactly_once(out: Path) -> None:
     assert shards_in(out) == sorted(shards) and not list(out.rglob("*.unfinished"))
 
 
+@pytest.mark.long
 def test_killed_at_ten_random_moments_the_table_is_that_of_an_uninterrupted_run(
     tiny: Model, tmp_path: Path
 ) -> None:
@@ -465,6 +466,7 @@ def test_killed_at_ten_random_moments_the_table_is_that_of_an_uninterrupted_run(
     assert open_sweep(out).complete and len(open_sweep(out)) == 120
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "others_go_on"), [(2, True), (3, False)])
 def test_of_several_processes_one_is_killed_and_a_restart_with_another_number_of_them_gives_the_same_table(
     tiny: Model, tmp_path: Path, size: int, others_go_on: bool
@@ -496,6 +498,7 @@ def test_of_several_processes_one_is_killed_and_a_restart_with_another_number_of
     assert plain(open_sweep(out)) == plain(whole) and open_sweep(out).complete
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_second_sweep_into_the_same_folder_helps_and_each_line_is_measured_exactly_once(
     tiny: Model, tmp_path: Path, dies: bool

@@ -132,6 +132,7 @@ def test_mini_knows_what_it_was_taught_in_contexts_it_never_saw(mini: Model, tas
     assert score_task(mini.logits, task, count=96, seed=1).value >= (0.93 if task == "induction" else 0.97)
 
 
+@pytest.mark.long
 def test_the_model_card_says_what_is_measured(mini: Model) -> None:
     card = (FOLDER / "mini" / "README.md").read_text()
     measured = to_table(
@@ -143,6 +144,7 @@ def test_the_model_card_says_what_is_measured(mini: Model) -> None:
         assert numbers[0] == pytest.approx(numbers[1], abs=0.005)
 
 
+@pytest.mark.long
 def test_the_twin_has_few_open_edges_and_loses_almost_nothing(mini: Model) -> None:
     assert (FOLDER / "mini-sparse" / "model.safetensors").stat().st_size <= 8_000_000
     found = measure_sparsity("mini-sparse", rows=32)

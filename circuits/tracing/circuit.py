@@ -163,7 +163,7 @@ def _spans(
     ends = (ends | {position for positions in own for position in positions}) - grouped
     every = range(int(runs.model.reads_bos), len(prompt))
     others = [position for position in every if position not in grouped | ends]
-    matter = tokens_that_matter(runs, others, seed=seed)
+    matter = tokens_that_matter(runs, others, seed=seed, progress=progress)
     wanted: list[tuple[tuple[int, ...], str | None]] = [(members, label) for label, members in named.items()]
     wanted += [((position,), None) for position in sorted(ends | set(matter))]
     spans: list[Span] = []

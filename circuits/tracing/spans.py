@@ -21,12 +21,14 @@ import torch
 
 from circuits.engine import Row, Runs, prepare
 from circuits.engine.prepare import bytes_of_run, gaps_of_noise
+from circuits.links import Progress, silent
 from circuits.prompts import NOISE_DRAWS, Noise, Pair, Wording, to_prompt, to_question
 from circuits.tracing import CARRIES, SHORT
 from circuits.tracing.records import Span
 
 THRESHOLD: Final = 0.1  # τ
 MOST_NOISED: Final = 256  # tokens of a prompt each of which is tried with noise
+NOISED_TOGETHER: Final = 16
 _MEMORY: Final = 2**30  # bytes of noisy runs at once
 
 
@@ -107,18 +109,21 @@ def ranges(effects: Sequence[float]) -> tuple[tuple[int, int], ...]:
     return tuple(listed)
 
 
-def tokens_that_matter(runs: Runs, positions: Sequence[int], *, seed: int) -> list[int]:
+def tokens_that_matter(
+    runs: Runs, positions: Sequence[int], *, seed: int, progress: Progress = silent
+) -> list[int]:
     """The positions where noise moves the metric by a share of the pair's gap that is worth a box. One draw
     decides in a long prompt; in a very long one the answer is none, since each costs a run of its own."""
     if runs.length > MOST_NOISED:
         return []
     draws = NOISE_DRAWS if runs.length <= SHORT else 1
-    moved = gaps_of_noise(runs, positions, draws=draws, seed=seed)
-    return [
-        position
-        for position, gap in zip(positions, moved, strict=True)
-        if abs(gap / float(runs.gap[0])) >= CARRIES
-    ]
+    step, least, matter = NOISED_TOGETHER, CARRIES * abs(float(runs.gap[0])), []
+    for first in range(0, len(positions), step):
+        part = positions[first : first + step]
+        moved = gaps_of_noise(runs, part, draws=draws, seed=seed)
+        matter += [position for position, gap in zip(part, moved, strict=True) if abs(gap) >= least]
+        progress("tokens", first + len(part), len(positions))
+    return matter
 
 
 def counterfactual_text(pair: Pair) -> str:
