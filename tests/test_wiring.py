@@ -21,7 +21,9 @@ from circuits.errors import CircuitsError, EdgeError, FileError, ModelError, Pro
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import to_pair
+from circuits.show.export import export, load_saved
 from circuits.show.results import wiring_scene
+from circuits.tasks.eap import from_eap
 from circuits.tracing.wiring import Stage, random_wires, wiring
 from circuits.tracing.wiring_record import Node, Wiring
 from circuits.zoo.language import tokenizer, vocabulary
@@ -229,6 +231,22 @@ def test_a_wiring_survives_the_disk_and_gives_the_same_bytes(found: Wiring, tmp_
     assert Wiring.load(file) == Wiring.load(file.parent) == found
     first = file.read_bytes()
     assert Wiring.load(file).save(tmp_path / "deep").read_bytes() == first
+
+
+def test_a_wiring_goes_to_eap_and_back_and_to_graphs_that_networkx_reads(
+    found: Wiring, tmp_path: Path
+) -> None:
+    found.save(tmp_path)
+    assert load_saved(tmp_path) == load_saved(tmp_path / "wiring.json") == found
+    (tmp_path / "eap.json").write_text(export(found, "eap"))
+    drawn = {(each.wire.writer, each.wire.reader): each.effect for each in found.wires}
+    read = {(edge.wire.writer, edge.wire.reader): edge for edge in from_eap(tmp_path / "eap.json").edges}
+    assert {ends: edge.score for ends, edge in read.items() if edge.in_graph} == drawn
+    assert all(edge.score == 0 for ends, edge in read.items() if ends not in drawn)
+    (tmp_path / "wiring.graphml").write_text(export(found, "graphml"))
+    assert set(nx.read_graphml(tmp_path / "wiring.graphml")) == {str(node) for node in found.nodes}
+    with pytest.raises(FileError, match="a wiring takes eap or graphml"):
+        export(found, "neuronpedia")
 
 
 def test_the_command_prints_writes_and_names_roles(directories: dict[str, Path], tmp_path: Path) -> None:

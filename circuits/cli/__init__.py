@@ -285,7 +285,7 @@ def render(path: Path, formats: Any, share: Any, output: Path | None, as_json: b
 @option("--why", "answers", type=options.path, multiple=True, metavar="FILE", help=_WHY)
 @options.JSON
 def export(path: Path, to: str, output: Path | None, answers: tuple[Path, ...], as_json: bool) -> None:
-    """Write a saved circuit or ranking in the format of another tool."""
+    """Write a saved circuit, wiring or ranking in the format of another tool."""
     from circuits.show import export as exports
     from circuits.show.figure import put
     from circuits.tracing.why_record import Why

@@ -1,14 +1,16 @@
-"""Circuits and rankings of component edges in the formats of neighbouring tools: networkx's JSON, GraphML,
-Neuronpedia, EAP-IG and MIB.
+"""Circuits, wirings and rankings of component edges in the formats of neighbouring tools: networkx's JSON,
+GraphML, Neuronpedia, EAP-IG and MIB.
 
-A ranking of component edges is a graph of components: in the EAP format all its edges with their scores,
-those that explain 90% marked as in the graph; elsewhere these alone. `tasks.eap.from_eap` reads that format
-back.
+1. A ranking of component edges is a graph of components: in the EAP format all its edges with their scores,
+   those that explain 90% marked as in the graph; elsewhere these alone.
+2. A wiring has its wires at positions, which EAP does not know: there an edge has the score of its strongest
+   wire.
+3. `tasks.eap.from_eap` reads the EAP format back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,17 +21,21 @@ from circuits.errors import FileError, escaped
 from circuits.files import to_json
 from circuits.show.neuronpedia import to_neuronpedia
 from circuits.show.scene import to_graph
-from circuits.tasks.ranking import EXPLAINED, ComponentEdge, Ranking, Shape
+from circuits.show.wiring import wiring_graph
+from circuits.tasks.ranking import EXPLAINED, Ranking, Shape
 from circuits.tracing.records import Circuit
 from circuits.tracing.why_record import Why
+from circuits.tracing.wiring_record import Wiring
+
+Exportable = Circuit | Ranking | Wiring
 
 
-def to_node_link(found: Circuit | Ranking) -> str:
+def to_node_link(found: Exportable) -> str:
     """networkx's own JSON: read it with `networkx.node_link_graph`."""
     return to_json(nx.node_link_data(_graph(found), edges="links"))
 
 
-def to_graphml(found: Circuit | Ranking) -> str:
+def to_graphml(found: Exportable) -> str:
     """GraphML for Gephi, yEd and Cytoscape; lists become text, because it has scalars only."""
     graph = _graph(found)
     nodes, edges = graph.nodes.values(), (edge for *_, edge in graph.edges(data=True))
@@ -42,7 +48,9 @@ def to_graphml(found: Circuit | Ranking) -> str:
     return "\n".join(nx.generate_graphml(graph))
 
 
-def _graph(found: Circuit | Ranking) -> nx.MultiDiGraph:
+def _graph(found: Exportable) -> nx.MultiDiGraph:
+    if isinstance(found, Wiring):
+        return wiring_graph(found)
     return to_graph(found) if isinstance(found, Circuit) else component_graph(found)
 
 
@@ -73,21 +81,30 @@ def _shape_of(ranking: Ranking) -> Shape:
     return ranking.shape
 
 
-def to_eap(found: Circuit | Ranking) -> str:
+def to_eap(found: Exportable) -> str:
     """EAP-IG / MIB circuit JSON. Of a ranking of component edges: every edge `a9.h9->a10.h0<q>`, its effect
-    (or, where `exact` is false, its estimate) as the score, those for 90% in the graph. Of a circuit, which
-    has no wires: its heads as edges to the logits, each with its largest effect."""
-    return _eap_of_ranking(found) if isinstance(found, Ranking) else _eap_of_circuit(found)
+    (or, where `exact` is false, its estimate) as the score, those for 90% in the graph. Of a wiring: the
+    edges of its wires in the graph, all others with a score of 0. Of a circuit, which has no wires: its heads
+    as edges to the logits, each with its largest effect."""
+    if isinstance(found, Circuit):
+        return _eap_of_circuit(found)
+    if isinstance(found, Ranking):
+        scores = {str(each.unit): (each.effect, each.exact) for each in found.ranked}
+        return _eap_of_edges(_shape_of(found), scores, {str(unit) for unit in found.needed()})
+    scores = {}
+    for each in reversed(found.wires):  # strongest last, so that it stays
+        scores[str(Wire(each.wire.writer, each.wire.reader))] = (each.effect, True)
+    source = found.source
+    shape = Shape(source.layers, source.heads, source.width, source.parallel)
+    return _eap_of_edges(shape, scores, set(scores))
 
 
-def _eap_of_ranking(ranking: Ranking) -> str:
-    shape, chosen = _shape_of(ranking), set(ranking.needed())
-    ranked = {each.unit: each for each in ranking.ranked}
+def _eap_of_edges(shape: Shape, scores: Mapping[str, tuple[float, bool]], chosen: set[str]) -> str:
+    """Every component edge, by the spoken names of those that have a score and of those in the graph."""
     edges, used = {}, {"input", "logits"}
     for wire in component_edges(layers=shape.layers, heads=shape.heads, parallel=shape.parallel):
-        each = ranked.get(unit := ComponentEdge.of(wire))
-        inside = unit in chosen
-        score, exact = (0.0, True) if each is None else (each.effect, each.exact)
+        score, exact = scores.get(str(wire), (0.0, True))
+        inside = str(wire) in chosen
         edges[wire.eap] = {"score": score, "in_graph": inside, "exact": exact}
         used |= {wire.writer.eap, _owner(wire.reader)} if inside else set()
     every = [component.eap for component in components(layers=shape.layers, heads=shape.heads)]
@@ -129,25 +146,29 @@ EXPORTS: Final[dict[str, tuple[str, Callable[..., str]]]] = {  # name -> (file e
 }
 
 
-def export(found: Circuit | Ranking, to: str, *, why: Sequence[Why] = ()) -> str:
-    """A circuit or a ranking of component edges in another tool's format, as the text of a file. That of
-    Neuronpedia has room for answers of `why`."""
+def export(found: Exportable, to: str, *, why: Sequence[Why] = ()) -> str:
+    """A circuit, a wiring or a ranking of component edges in another tool's format, as the text of a file.
+    That of Neuronpedia has room for answers of `why`."""
     if to not in EXPORTS:
         raise FileError(f"no format {to!r}; there are {', '.join(EXPORTS)}")
     if isinstance(found, Ranking) and to == "neuronpedia":
         raise FileError("a ranking holds at all positions of many prompts; Neuronpedia draws one prompt: eap")
+    if isinstance(found, Wiring) and to == "neuronpedia":
+        raise FileError(
+            "Neuronpedia's format takes a circuit, and answers of why; a wiring takes eap or graphml"
+        )
     if why and to != "neuronpedia":
         raise FileError(f"answers of why go with the format neuronpedia, not with {to}")
     return (EXPORTS[to][1](found, why=why) if why else EXPORTS[to][1](found)) + "\n"
 
 
 def saved_name(path: Path) -> str:
-    """Whether a path holds a `circuit` or a `ranking`, by the names that saving gives."""
-    if path.is_dir():
-        alone = (path / "ranking.json").exists() and not (path / "circuit.json").exists()
-        return "ranking" if alone else "circuit"
-    return "ranking" if path.name.startswith("ranking") else "circuit"
+    """Whether a path holds a `circuit`, a `ranking` or a `wiring`, by the names that saving gives."""
+    for name in ("circuit", "ranking", "wiring"):
+        if (path / f"{name}.json").exists() or (path.is_file() and path.name.startswith(name)):
+            return name
+    return "circuit"
 
 
-def load_saved(path: Path) -> Circuit | Ranking:
-    return Ranking.load(path) if saved_name(path) == "ranking" else Circuit.load(path)
+def load_saved(path: Path) -> Exportable:
+    return {"circuit": Circuit, "ranking": Ranking, "wiring": Wiring}[saved_name(path)].load(path)
