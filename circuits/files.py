@@ -23,9 +23,13 @@ from circuits.errors import FileError
 SIGNATURE: Final = "keyquery-circuits"  # what files and pictures name as their creator
 LARGEST: Final = 512 * 2**20  # bytes of a file that is read whole
 _LARGEST_NUMBER: Final = 1e18  # no measured value comes near it, and quotients of such values stay finite
-# The field in which a picture, a page or a drawing names what made it.
-_FIELDS: Final = rb"<dc:title>@</dc:title>|Software\0@|/Creator \(@\)|name=.generator. content=.@|\A// @"
-_MARK: Final = re.compile(_FIELDS.replace(b"@", SIGNATURE.encode()))
+_FIELDS: Final = {  # where a page, a picture or a drawing names what made it: a page in its head
+    ".html": rb"\A(?:(?!<(?:body|script|style|svg|pre|!--)).){0,4000}?<meta name=.generator. content=.@",
+    ".svg": rb"\A.{0,2000}?<dc:title>@</dc:title>",
+    ".png": rb"\A.{0,2000}?Software\0@",
+    ".pdf": rb"/Creator \(@\)",
+    ".dot": rb"\A// @",
+}
 _RECORDS: Final = ("circuit", "ranking", "comparison", "manifest", "wiring", "why")  # .json of a result
 _INVISIBLE: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _KIND: Final = re.compile(r"str|int|float|bool|none|(list|tuple|dict)\[.*")  # of a union: no part of a name
@@ -230,9 +234,15 @@ def _check_free(folder: Path, targets: list[Path]) -> None:
     if not all(target.is_file() for target in taken):
         raise FileError(f"cannot write {taken[0]}: there is a folder of that name; choose another folder")
     if any(_is_result(folder / f"{name}.json") for name in _RECORDS):
-        return
-    if foreign := next((target for target in taken if not _MARK.search(read_bytes(target))), None):
+        taken = [target for target in taken if target.suffix == ".html"]  # every page of ours says so
+    if foreign := next((target for target in taken if not _is_marked(target)), None):
         raise FileError(f"{foreign} was not written by circuits; move it away or choose another folder")
+
+
+def _is_marked(path: Path) -> bool:
+    """Whether a file says in its own field that circuits made it."""
+    field = _FIELDS.get(path.suffix, rb"(?!)").replace(b"@", SIGNATURE.encode())
+    return re.search(field, read_bytes(path), re.DOTALL) is not None
 
 
 def _is_result(path: Path) -> bool:

@@ -34,6 +34,7 @@ from circuits.errors import CircuitsError, PromptError
 from circuits.files import parse_json, to_json
 from circuits.heads import Edge, Head
 from circuits.models import folder, hub, state_dict
+from circuits.models.load import as_model
 from circuits.prompts import Prompt, swap_words
 from circuits.show import to_dot, to_page
 from circuits.show.export import EXPORTS, export
@@ -43,6 +44,11 @@ from circuits.sweeps.lines import read_lines
 from circuits.sweeps.store import read_manifest
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
 from circuits.tracing.records import Circuit
+from circuits.tracing.trace import trace
+from circuits.tracing.why import why
+from circuits.tracing.why_record import Why
+from circuits.tracing.wiring import wiring
+from circuits.tracing.wiring_record import Wiring
 from circuits.zoo.language import tokenizer
 
 Inputs = st.SearchStrategy[Any]
@@ -277,6 +283,36 @@ def _circuit_inputs() -> Inputs:
     )
     loose = st.tuples(damaged(small_circuit().to_json().encode()), st.just(pack(packed)))
     return st.one_of(whole, whole, whole, other, bent, loose)
+
+
+@cache
+def small_results() -> dict[str, str]:
+    """A wiring and an answer of why, as they are written, of a tiny model."""
+    model = as_model((random_model("gpt2"), tokenizer_once()))
+    pair: dict[str, Any] = {"swap": {"large": "hot"}, "metric": "logprob"}
+    wired = wiring(model, "The large", most=2, roles={"END": -1}, **pair)
+    found = trace(model, "The large", key="large", **pair)
+    return {"wiring.json": wired.to_json(), "why.json": why(found, "L1H2", model=model).to_json()}
+
+
+def _read_wiring(given: bytes, room: Path) -> None:
+    (room / "wiring.json").write_bytes(given)
+    known = Wiring.load(room)
+    assert not CONTROL.search(str(known)), "a wiring must not pass control characters on"
+    known.to_json(), known.to_graph(), known.to_dot(), known.page()
+
+
+def _read_why(given: bytes, room: Path) -> None:
+    (room / "why.json").write_bytes(given)
+    known = Why.load(room)
+    assert not CONTROL.search(str(known)), "an answer must not pass control characters on"
+    known.to_json(), known.figure(), known.page()
+
+
+def _result_inputs(name: str) -> Inputs:
+    text = small_results()[name]
+    whole = mutated(json.loads(text)).map(to_wild_json)
+    return st.one_of(whole.map(lambda text: text.encode("utf-8", "surrogatepass")), damaged(text.encode()))
 
 
 @cache
@@ -598,6 +634,8 @@ class Reader:
 READERS = (
     Reader("circuit.json + safetensors", _circuit_inputs, _read_circuit, 6000),
     Reader("ranking.json", _ranking_inputs, _read_ranking, 4000),
+    Reader("wiring.json", lambda: _result_inputs("wiring.json"), _read_wiring, 2000),
+    Reader("why.json", lambda: _result_inputs("why.json"), _read_why, 2000),
     Reader("jsonl text", _jsonl_inputs, _read_jsonl, 4000),
     Reader(".pth state dict", _state_inputs, _read_state, 2000),
     Reader(

@@ -145,11 +145,14 @@ def test_a_pickle_that_is_named_is_refused_and_not_run(ending: str, tmp_path: Pa
         {"peft_type": "PROMPT_TUNING"},
         {"layer_replication": [[0, 10**6]]},
         {"target_modules": "(a+)+$"},
+        {"target_modules": ".*.*.*.*.*.*.*.*.*.*x"},
+        {"target_modules": ".?" * 40 + "x"},
+        {"rank_pattern": {"a*a*a*a*a*a*": 4}},
         {"r": 10**9},
         {"rank_pattern": {"c_attn": 10**9}},
         {"base_model_name_or_path": 5},
     ],
-    ids=lambda changes: next(iter(changes)),
+    ids=str,
 )
 def test_an_adapter_is_a_plain_lora_or_refused(
     changes: dict[str, Any], directories: dict[str, Path], tmp_path: Path
@@ -491,6 +494,28 @@ def test_a_file_that_is_not_ours_is_not_overwritten(name: str, tmp_path: Path) -
         form = name.rsplit(".", 1)[1]
         assert "was not written by circuits" in refusal("render", saved, "-o", out, "--format", form)
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<title>made with keyquery-circuits</title>",
+        '<body><pre>&lt;meta name="generator" content="keyquery-circuits"&gt; <meta name="generator" '
+        'content="keyquery-circuits"></pre>',
+        "<body>my figure: <svg><metadata><dc:title>keyquery-circuits</dc:title></metadata></svg>",
+    ],
+    ids=["named", "quoted", "with our figure"],
+)
+@pytest.mark.parametrize("beside", [False, True], ids=["elsewhere", "beside a circuit"])
+def test_a_page_of_the_users_own_that_mentions_us_is_not_overwritten(
+    page: str, beside: bool, tmp_path: Path
+) -> None:
+    saved = small().save(tmp_path / "saved")
+    mine = (saved.parent if beside else tmp_path) / "page.html"
+    mine.write_text(f"<!doctype html>{page}")
+    told = refusal("render", saved, "-o", mine.parent, "--format", "html")
+    assert "page.html was not written by circuits" in told
+    assert mine.read_text() == f"<!doctype html>{page}"
 
 
 def test_a_file_of_ours_is_replaced(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from circuits.cli import main
 from circuits.engine import prepare
 from circuits.engine.prepare import values_of_others
 from circuits.engine.select import mapping_rows
-from circuits.errors import CircuitsError, KeywordError, PromptError
+from circuits.errors import CircuitsError, EdgeError, KeywordError, PromptError
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Wording, swap_words, to_pair, to_question
+from circuits.show.figure import mapping_figure
+from circuits.tracing import trace as tracing
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import FamilyTrace
 from circuits.tracing.records import Circuit
@@ -359,6 +362,38 @@ def test_the_other_direction_of_stability_is_restore(mini: Model) -> None:
     rows = mapping_rows(one.heads, 5, 8)
     back, swapped = one.effects(rows, direction="restore"), other.effects(rows)
     torch.testing.assert_close(back, swapped, rtol=0, atol=1e-4)
+
+
+# A long prompt
+
+
+def test_of_a_long_prompt_the_maps_of_the_strongest_heads_are_kept_and_what_is_written_is_read(
+    mini: Model, asked: Circuit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tracing, "MOST_MAPS", 2 * 9 * 9 * 2)  # two maps of nine tokens in half precision
+    found = trace(mini, TEXT, key="large", swap=SWAP)
+    path = [step.head for step in found.mapping().path]
+    assert found.arrays["patterns"].shape == (2, 9, 9)
+    assert [head for head in path if found.has_map(head)] == path[:2]
+    stored = Circuit.load(found.save(tmp_path))
+    assert stored == replace(asked, arrays_sha256=found.arrays_sha256)
+    assert abs(stored.pattern(path[1]) - asked.pattern(path[1])).max() < 1e-3
+    with pytest.raises(EdgeError, match=r"map of L0H9 is not .* of the 2 strongest heads"):
+        stored.pattern("L0H9")
+    done = CliRunner().invoke(main, ["render", str(tmp_path), "--format", "svg,html,dot"])
+    assert done.exit_code == 0, done.output
+    assert f"and {len(found.carriers()) - 2} more heads" in mapping_text(stored)
+
+
+def mapping_text(circuit: Circuit) -> str:
+    (sheet,) = mapping_figure(circuit).axes
+    return " ".join(text.get_text() for text in sheet.texts)
+
+
+def test_a_share_of_one_is_the_whole_path_and_says_what_it_lacks(mini: Model) -> None:
+    printed = " ".join(str(trace(mini, TEXT, key="large", swap=SWAP, share=1.0)).split())
+    assert re.search(r"the path ends here, 0\.\d% short of the total", printed)
+    assert "no further head helps" not in printed
 
 
 # One unit

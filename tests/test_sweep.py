@@ -152,7 +152,7 @@ def test_lines_of_one_shape_are_run_together_and_a_batch_is_never_larger_than_as
         for word in words
     ]
     sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out", batch=4)
-    names = [shard.stem for shard in shards_in(tmp_path / "out")]  # a shard is a batch
+    names = [shard.stem.rpartition("-")[0] for shard in shards_in(tmp_path / "out")]  # a shard is a batch
     assert names == ["000000001-4", "000000005-4", "000000009-1"]
 
 
@@ -375,6 +375,44 @@ def test_a_damaged_shard_is_named_and_can_be_measured_again(tiny: Model, tmp_pat
     shard.unlink()
     (out / "summary.json").unlink()
     assert plain(sweep(tiny, lines, out)) == whole
+
+
+def test_no_flipped_bit_of_a_shard_passes(tiny: Model, tmp_path: Path) -> None:
+    sweep(tiny, write(tmp_path / "in.jsonl", alike(4)), tmp_path / "out")
+    shard = shards_in(tmp_path / "out")[0]
+    content, draw = shard.read_bytes(), random.Random(0)
+    for _ in range(100):
+        damaged = bytearray(content)
+        damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+        shard.write_bytes(damaged)
+        with pytest.raises(FileError, match=r"checksum is another.* measures its lines again"):
+            open_sweep(tmp_path / "out")
+
+
+def test_the_manifest_decides_what_is_complete(tiny: Model, tmp_path: Path) -> None:
+    lines, out = write(tmp_path / "in.jsonl", alike(8)), tmp_path / "out"
+    whole = sweep(tiny, lines, out, batch=2)
+    shards_in(out)[0].unlink()
+    left = open_sweep(out)
+    assert (len(left), left.complete) == (6, False) and "8 in the input, not complete" in str(left)
+    assert plain(sweep(tiny, lines, out, batch=2)) == plain(whole) and open_sweep(out).complete
+
+
+def test_a_copied_shard_does_not_count_twice(tiny: Model, tmp_path: Path) -> None:
+    sweep(tiny, write(tmp_path / "in.jsonl", alike(4)), tmp_path / "out", batch=2)
+    shard = shards_in(tmp_path / "out")[0]
+    first, count, checksum = shard.stem.split("-")
+    copies = {f"{first} copy.parquet": None, f"000000009-{count}-{checksum}.parquet": "its name says"}
+    copies[f"{first}-{count}.parquet"] = "in two shards"
+    for name, said in copies.items():
+        copy = shard.with_name(name)
+        copy.write_bytes(shard.read_bytes())
+        if said is None:
+            assert len(open_sweep(tmp_path / "out")) == 4
+        else:
+            with pytest.raises(FileError, match=said):
+                open_sweep(tmp_path / "out")
+        copy.unlink()
 
 
 # Processes that are killed, and several at once

@@ -46,7 +46,10 @@ _LARGEST_SETTINGS: Final = 64 * 2**20  # bytes of a JSON file of settings
 _NO_LIMIT: Final = 2**63
 _ADAPTER: Final = "adapter_model.safetensors"
 _EXTRAS: Final = ("megatron_config", "loftq_config", "corda_config", "eva_config", "arrow_config")
-_REPEATED_GROUP: Final = re.compile(r"\)\s*[*+{]")  # matching such a pattern can take for ever
+# Matching a pattern with a repeated group, or with many repeated parts, can take for ever.
+_REPEATED_GROUP: Final = re.compile(r"\)\s*[*+{]")
+_REPEATED: Final = re.compile(r"(?<!\()(?:[*+?]|\{[^{}]*\})[?+]?")
+_MOST_REPEATED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,12 +280,23 @@ def _vet_adapter(path: Path, config: dict[str, Any]) -> None:
         raise ModelError(f"{path} sets {extra}; only plain LoRA adapters can be read")
     if _REPEATED_GROUP.search(json.dumps(config)):
         raise ModelError(f"{path} holds a pattern with a repeated group; list its target_modules by name")
+    if any(len(_REPEATED.findall(pattern)) > _MOST_REPEATED for pattern in _patterns_in(config)):
+        most = f"more than {_MOST_REPEATED} repeated parts"
+        raise ModelError(f"{path} holds a pattern of {most}; list its target_modules by name")
     pattern = config.get("rank_pattern") or {}
     ranks = [config.get("r"), *(pattern.values() if isinstance(pattern, dict) else [None])]
     shapes = shapes_in(path.with_name(_ADAPTER)).values()
     largest = max((max(shape) for shape in shapes if shape and prod(shape)), default=0)
     if not all(isinstance(rank, int) and 0 < rank <= largest for rank in ranks):
         raise ModelError(f"{path} names a rank that its {_ADAPTER} does not hold")
+
+
+def _patterns_in(config: dict[str, Any]) -> Iterator[str]:
+    """Every text of an adapter's settings that is matched against the names of modules."""
+    for name in ("target_modules", "exclude_modules", "layers_pattern", "rank_pattern", "alpha_pattern"):
+        given = config.get(name)
+        listed = given if isinstance(given, list | dict) else [given]
+        yield from (text for text in listed if isinstance(text, str))
 
 
 def _with_adapter(base: Weights, folder: Path) -> PreTrainedModel:

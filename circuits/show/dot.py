@@ -173,7 +173,7 @@ def _add_heads(
     """The mapping in front through its carriers, each a node with its map, as wide as what it does."""
     assert scene.cell is not None
     kept = kept_positions(len(scene.words), (*scene.cell, 0), most=_LONGEST_MAP, reach=2)
-    for head in scene.carriers[:_MOST_MAPS]:
+    for head in scene.mapped(_MOST_MAPS):
         page.node(f"head {head}", f"<{_tile(scene.circuit.pattern(head), head, kept, scene.cell)}>")
         look = {"color": RED, "penwidth": f"{0.8 + 4 * min(abs(mapping['heads'][head]), 1.2):.2f}"}
         page.edge(start, f"head {head}", arrowhead="none", weight="3", **look)

@@ -137,8 +137,8 @@ def mapping_figure(
 
 def _left_half(many: Scene, scene: Scene, full: float) -> tuple[Tiles, float]:
     """The maps of the left half and its width: as many to a row as make it as high as the right half."""
-    count, best = max(1, len(many.carriers[:_MOST_LEFT])), None
-    longest = max((width_of(head, canvas.NAME) for head in many.carriers[:_MOST_LEFT]), default=20.0)
+    count, best = max(1, len(many.mapped(_MOST_LEFT))), None
+    longest = max((width_of(head, canvas.NAME) for head in many.mapped(_MOST_LEFT)), default=20.0)
     for across in range(1, 10):
         rows, split, space, side = -(-count // across), full * _LEFT_SHARE, 1.0, 1.0
         for _ in range(3):  # the right half's height depends on the width that is left for it
@@ -160,7 +160,7 @@ def _left_half(many: Scene, scene: Scene, full: float) -> tuple[Tiles, float]:
 
 def _tiles_above(scene: Scene, area: Area) -> Tiles:
     """The maps above the diagram, in one row or two."""
-    count = len(scene.carriers[:_MOST_RIGHT])
+    count = len(scene.mapped(_MOST_RIGHT))
     across = count if count <= 6 else -(-count // 2)
     space = area.width - 2 * _PAD - _CROSS - 4
     side = min(64.0, (space - 6.0 * (across - 1)) / across) if across else 0.0
@@ -178,7 +178,7 @@ def _named(scene: Scene) -> list[str]:
 
 def _height_with_diagram(scene: Scene, width: float) -> float:
     tiles = _tiles_above(scene, Area(0, 0, width, 0))
-    maps = tiles.height(len(scene.carriers[:_MOST_RIGHT])) + (9.0 if scene.more(_MOST_RIGHT) else 0.0)
+    maps = tiles.height(len(scene.mapped(_MOST_RIGHT))) + (9.0 if scene.more(_MOST_RIGHT) else 0.0)
     layout = lay_out(scene, width - 2 * _PAD, only_front=True, most=24)
     return tiles.y + maps + 12 + _STEP * len(_named(scene)) + 8 + layout.height + _PAD
 
@@ -195,7 +195,7 @@ def _draw_with_diagram(sheet: Axes, scene: Scene, title: str, area: Area) -> Non
     if scene.carriers:
         canvas.draw_cross(sheet, tiles.x - _CROSS + 2, tiles.y + tiles.side / 2 + 8)
     _draw_maps(sheet, scene, tiles, _MOST_RIGHT)
-    bottom, more = tiles.y + tiles.height(len(scene.carriers[:_MOST_RIGHT])), scene.more(_MOST_RIGHT)
+    bottom, more = tiles.y + tiles.height(len(scene.mapped(_MOST_RIGHT))), scene.more(_MOST_RIGHT)
     write(sheet, area.middle, bottom + 6, more, canvas.NOTE, ha="center")
     bottom += (9 if more else 0) + 14
     for number, line in enumerate(_named(scene)):
@@ -217,7 +217,7 @@ def _draw_frame(sheet: Axes, scene: Scene, title: str, area: Area) -> None:
 
 
 def _draw_maps(sheet: Axes, scene: Scene, tiles: Tiles, most: int) -> None:
-    heads = scene.carriers[:most]
+    heads = scene.mapped(most)
     draw_tiles(sheet, tiles, [scene.circuit.pattern(head) for head in heads], cell=scene.cell)
     for number, head in enumerate(heads):
         x, y = tiles.corner(number)

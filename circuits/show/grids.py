@@ -59,7 +59,7 @@ def to_panel(
     circuit: Circuit, heads: Sequence[str | Head] | None = None, *, title: str | None = None, note: str = ""
 ) -> Panel:
     """A panel of a circuit's heads: those given, else the carriers of the mapping in front."""
-    carriers = circuit.front.carriers(circuit.share) if circuit.front else ()
+    carriers = filter(circuit.has_map, circuit.front.carriers(circuit.share) if circuit.front else ())
     chosen = tuple(Head.parse(head) for head in (carriers if heads is None else heads))
     effects = dict.fromkeys(chosen, 0.0)
     for each in (effect for mapping in circuit.mappings for effect in mapping.heads):

@@ -119,8 +119,8 @@ def _packed_maps(scene: Scene, most_bytes: int) -> dict[str, Any]:
     path = [step.head for step in circuit.front.path] if circuit.front else []
     all_heads = [Head(layer, index) for layer in range(source.layers) for index in range(source.heads)]
     triangle = np.tril_indices(len(circuit.prompt))
-    heads = list(dict.fromkeys([*path, *circuit.heads(min_effect=0.0), *all_heads]))
-    kept = heads[: max(1, most_bytes // len(triangle[0]))]
+    heads = dict.fromkeys([*path, *circuit.heads(min_effect=0.0), *all_heads])
+    kept = [head for head in heads if circuit.has_map(head)][: max(1, most_bytes // len(triangle[0]))]
     weights = np.stack([np.asarray(circuit.pattern(head), dtype=float)[triangle] for head in kept])
     data = (np.clip(weights, 0, 1) * 255).round().astype(np.uint8).tobytes()
     return {"heads": [_number(head, source.heads) for head in kept], "data": base64.b64encode(data).decode()}

@@ -88,9 +88,13 @@ class Scene:
     def is_key(self, position: int | None) -> bool:
         return self.cell is not None and position == self.cell[0]
 
+    def mapped(self, most: int) -> tuple[str, ...]:
+        """The first carriers, at most so many, of those whose attention maps the circuit has."""
+        return tuple(head for head in self.carriers if self.circuit.has_map(head))[:most]
+
     def more(self, most: int) -> str:
-        """How many carriers there are beyond `most`, in words."""
-        count = len(self.carriers) - most
+        """How many carriers there are beyond those with a map, in words."""
+        count = len(self.carriers) - len(self.mapped(most))
         return f"and {count} more head{'s' if count > 1 else ''}" if count > 0 else ""
 
     def shown(self, *, most: int = LONGEST, also: Sequence[int] = (), bos: bool = False) -> list[int | None]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 100  # columns of plain text
 visible = partial(spell, longest=80)  # text without anything that a terminal would obey
+_ALMOST: Final = 0.99  # of the total, which is as good as all of it
 _MOST_WORDS: Final = 200  # tokens of a prompt that is printed whole
 _MOST_CARRIERS: Final = 16  # rows of the table; the line above it names all
 _MOST_MAPPINGS: Final = 20  # rows of the table of other mappings
@@ -190,18 +191,16 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
         lines = [f"Modulation withheld: {visible(mapping.doubts[0], longest=400)}"]
         lines.append(f"Heads that would reach {share:.0%} of the total: {', '.join(map(str, carriers))}")
     elif carriers:
-        short = "" if modulation >= share else f"; no further head helps, so {share:.0%} is not reached"
-        lines = [f"Modulated at {modulation:.0%} by {', '.join(map(str, carriers))}{short}"]
+        lines = [
+            f"Modulated at {modulation:.0%} by {', '.join(map(str, carriers))}{_short(modulation, share)}"
+        ]
     if len(carriers) > _MOST_CARRIERS:
         lines.append(f"the first {_MOST_CARRIERS} of {len(carriers)} carriers and the next strongest heads:")
     first = [mapping.effect_of(head) for head in carriers[:_MOST_CARRIERS]]
     others = [each for each in mapping.heads if each.head not in carriers and abs(each.effect) >= 0.0005]
     others.sort(key=lambda each: -abs(each.effect))
     joint, rows = {step.head: f"{step.joint:z.3f}" for step in mapping.path}, []
-    sides = {
-        each.head: tuple(f"{side:z.2f}" for side in (each.query, each.key, each.value))
-        for each in mapping.sides
-    }
+    sides = {each.head: _sides(each) for each in mapping.sides}
     for each in [*first, *others[:_MOST_OTHERS]]:
         loading = "not measured" if each.loading is None else f"{each.loading:z.3f}"
         others_then = (f"{each.restore:z.3f}", loading)
@@ -215,6 +214,15 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     named = ("query", "key", "value") if sides else ()
     columns = ("head", "effect", *named, "restore", "loading", "attention clean → counterfactual", "joint")
     return Section(title, tuple(lines), columns, tuple(rows), len(first))
+
+
+def _short(modulation: float, share: float) -> str:
+    """Why a share was not reached, if it was not."""
+    if modulation >= share:
+        return ""
+    if modulation >= _ALMOST:
+        return f"; the path ends here, {1 - modulation:.1%} short of the total"
+    return f"; no further head helps, so {share:.0%} is not reached"
 
 
 def _sides(each: SideEffects) -> tuple[str, ...]:

@@ -73,6 +73,7 @@ class Sweep(Pictured):
     folder: Path
     manifest: Manifest
     rows: pd.DataFrame = field(repr=False, compare=False)
+    complete: bool  # whether every line of the input has its row on disk
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -86,11 +87,6 @@ class Sweep(Pictured):
     def errors(self) -> pd.DataFrame:
         """The lines that could not be measured, and why."""
         return self._kept(self.rows["error"].notna()).loc[:, ["line", "id", "prompt", "error"]]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every line of the input has its row on disk."""
-        return (self.folder / "summary.json").exists()
 
     def where(self, test: Callable[[pd.DataFrame], Any] | None = None, /, **equal: Any) -> Sweep:
         """The lines that pass a test of the table and have these columns or metadata, as in `kind="noun"`."""
@@ -174,4 +170,4 @@ def open_sweep(folder: str | Path) -> Sweep:
     for name in ("carriers", "joint", "tokens", "key_totals"):
         values = [None if value is None else tuple(value) for value in rows[name]]
         rows[name] = pd.Series(values, index=rows.index, dtype=object)
-    return Sweep(folder, manifest, rows)
+    return Sweep(folder, manifest, rows, len(rows) == manifest.lines)

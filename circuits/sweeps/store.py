@@ -1,19 +1,22 @@
 """The folder of a sweep: a manifest that says what is measured, and shards that appear whole or not at all.
 
     DIR/manifest.json          settings, sha256 of the input, the model and its fingerprint
-    DIR/shards/*.parquet       rows, named after their first line and their number; no line is in two shards
+    DIR/shards/*.parquet       rows, named after their first line, their number and the sha256 of the file
     DIR/summary.json           written when every line has its row
     DIR/.locks/                a lock for each block of lines, and one for manifest and summary; beside each
                                of them the file that its holder is writing
 
 1. A file is written aside, synced, renamed, and its folder synced: after a crash it is whole or absent.
 2. The manifest is written before the first shard. A sweep that asks for anything else is refused.
-3. Only the process that holds the lock of a block writes rows of its lines. The operating system releases the
+3. A shard that does not fit its name is refused, and so is a line that is in two shards: bits that flipped, a
+   copy. Whether a sweep is complete is what its rows say beside the manifest.
+4. Only the process that holds the lock of a block writes rows of its lines. The operating system releases the
    locks of a process that dies; the next process to take the block removes what it left half-written.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -34,7 +37,7 @@ SCHEMA: Final = 1
 _LARGEST_MANIFEST: Final = 2**20  # bytes
 _MANIFEST: Final = "manifest"  # the lock of manifest and summary
 _PATIENCE: Final = 30.0  # seconds that a process waits for it
-_SHARD: Final = re.compile(r"\d{9,18}-\d{1,9}\.parquet", re.ASCII)
+_SHARD: Final = re.compile(r"(\d{9,18})-(\d{1,9})(?:-([0-9a-f]{16}))?\.parquet", re.ASCII)  # older: no sum
 _TEXT, _NUMBER, _NUMBERS, _TEXTS = pa.string(), pa.float64(), pa.list_(pa.float32()), pa.list_(pa.string())
 COLUMNS: Final = pa.schema(
     [
@@ -122,23 +125,25 @@ class Store:
 
     def count(self) -> int:
         """How many lines have their row, by the names of the shards alone."""
-        return sum(int(shard.stem.partition("-")[2]) for shard in shards_in(self.folder))
+        return sum(_parts_of_name(shard)[1] for shard in shards_in(self.folder))
 
     def put(self, rows: Sequence[TableRow], block: int) -> None:
         """Add rows of a block that is taken, as a shard."""
         ordered = sorted(rows, key=lambda row: row["line"])
-        shard = self.shards / f"{ordered[0]['line']:09d}-{len(ordered)}.parquet"
-        table = pa.Table.from_pylist(ordered, schema=COLUMNS)
+        packed = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(ordered, schema=COLUMNS), packed, compression="zstd")
+        content = packed.getvalue().to_pybytes()
+        shard = self.shards / f"{ordered[0]['line']:09d}-{len(ordered)}-{_checksum(content)}.parquet"
         with writing(self.folder):
             aside = self._unfinished(f"{block:09d}")
-            write_whole(shard, lambda file: pq.write_table(table, file, compression="zstd"), aside=aside)
+            write_whole(shard, lambda file: file.write_bytes(content), aside=aside)
 
     def end(self, manifest: Manifest) -> None:
         """Write the summary, once every line has its row."""
-        if self.count() < manifest.lines or (self.folder / "summary.json").exists():
+        if len(self.finished()) < manifest.lines or (self.folder / "summary.json").exists():
             return
-        columns = [_read_shard(shard, ["error"]).column("error") for shard in shards_in(self.folder)]
-        errors = sum(len(column) - column.null_count for column in columns)
+        column = read_table(self.folder, ["line", "error"]).column("error")
+        errors = len(column) - column.null_count
         summary = {"lines": manifest.lines, "measured": manifest.lines - errors, "errors": errors}
         with writing(self.folder), self._alone():
             self._write("summary.json", summary)
@@ -183,19 +188,43 @@ def shards_in(folder: Path) -> list[Path]:
     return sorted(file for file in (folder / "shards").glob("*.parquet") if _SHARD.fullmatch(file.name))
 
 
-def read_table(folder: Path) -> pa.Table:
-    """Every row so far, in the order of the lines."""
-    parts = [_read_shard(shard) for shard in shards_in(folder)]
+def read_table(folder: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table:
+    """Every row so far, in the order of the lines; each line once."""
+    parts, home = [], {}
+    for shard in shards_in(folder):
+        parts.append(_read_shard(shard, columns))
+        for line in parts[-1].column("line").to_pylist():
+            if (other := home.setdefault(line, shard)) is not shard:
+                twice = f"line {line} of {folder} is in two shards, {other.name} and {shard.name}"
+                raise FileError(f"{twice}; delete the one that is a copy")
     return pa.concat_tables(parts).sort_by("line") if parts else COLUMNS.empty_table()
 
 
 def _read_shard(shard: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table:
+    """Some columns of a shard, which must be as its name says."""
     try:
-        table = pq.ParquetFile(shard).read(columns=list(columns))
-        return table.cast(pa.schema([COLUMNS.field(name) for name in columns]))
+        content, (first, count, checksum) = shard.read_bytes(), _parts_of_name(shard)
+        if checksum not in (None, _checksum(content)):
+            raise ValueError("its checksum is another: it was damaged or edited")
+        table = pq.ParquetFile(pa.BufferReader(content)).read(columns=[*dict.fromkeys(["line", *columns])])
+        lines = table.column("line").to_pylist()
+        if lines[:1] != [first] or len(lines) != count:
+            raise ValueError(f"its name says {count} lines from {first} on, and it holds others")
+        return table.select(columns).cast(pa.schema([COLUMNS.field(name) for name in columns]))
     except (pa.ArrowException, OSError, KeyError, ValueError) as why:
         advice = "delete it, and the same command measures its lines again"
         raise FileError(f"cannot read {shard} ({' '.join(str(why).split())[:120]}); {advice}") from why
+
+
+def _parts_of_name(shard: Path) -> tuple[int, int, str | None]:
+    """The first line, the number of lines and the checksum that a shard is named after."""
+    named = _SHARD.fullmatch(shard.name)
+    assert named is not None
+    return int(named[1]), int(named[2]), named[3]
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -2,8 +2,9 @@
 
 1. A `Circuit` holds `Mapping`s (which heads carry key → query), `Span`s (which layers hold a token's
    information) and the `Output`.
-2. `circuit.json` holds every number, `circuit.safetensors` beside it the attention patterns. The JSON carries
-   the sha256 of both: a sidecar of another circuit is refused, a JSON that was edited is read with a warning.
+2. `circuit.json` holds every number, `circuit.safetensors` beside it the attention patterns: of all heads, or
+   of a long prompt those of the heads that do most. The JSON carries the sha256 of both: a sidecar of another
+   circuit is refused, a JSON that was edited is read with a warning.
 3. Queries only read. What they need from above this module (drawing, tables, measuring again) is listed in
    `circuits.links`.
 """
@@ -299,7 +300,8 @@ class Circuit(Pictured):
     seed: int
     versions: tuple[tuple[str, str], ...]
     arrays_sha256: str
-    arrays: Arrays = field(compare=False, repr=False, hash=False)  # "patterns": (layer, head, query, key)
+    # "patterns": (layer, head, query, key); or (map, query, key), and "heads": (map, layer and index)
+    arrays: Arrays = field(compare=False, repr=False, hash=False)
     notes: tuple[str, ...] = ()  # what a reader must know before the numbers
     question: QuestionControl | None = None  # None in files of the first version
     stability: Stability | None = None  # where it was asked for
@@ -381,7 +383,21 @@ class Circuit(Pictured):
     def pattern(self, head: str | Head) -> np.ndarray:
         """The attention map of a head in the clean run, (query, key)."""
         checked = self.checked(head)
-        return self.arrays["patterns"][checked.layer, checked.index]
+        patterns, heads = self.arrays["patterns"], self.arrays.get("heads")
+        if heads is None:
+            return patterns[checked.layer, checked.index]
+        if not self.has_map(checked):
+            kept = (
+                f"of a prompt of {len(self.prompt)} tokens those of the {len(heads)} strongest heads are kept"
+            )
+            raise EdgeError(f"the attention map of {checked} is not in this circuit: {kept}")
+        (place,) = np.flatnonzero((heads == (checked.layer, checked.index)).all(1))
+        return patterns[place].astype(np.float32)
+
+    def has_map(self, head: str | Head) -> bool:
+        """Whether the attention map of a head was kept; of a short prompt all are."""
+        checked, heads = self.checked(head), self.arrays.get("heads")
+        return heads is None or bool((heads == (checked.layer, checked.index)).all(1).any())
 
     def checked(self, head: str | Head) -> Head:
         """The head, if this model has it."""
@@ -506,9 +522,19 @@ def _check(circuit: Circuit) -> None:
 
 def _faults(circuit: Circuit, _: Any) -> Faults:
     length, model, other = len(circuit.prompt), circuit.source, circuit.counterfactual
-    patterns, size = circuit.arrays.get("patterns", np.zeros(0)), (model.layers, model.heads, length, length)
-    whole = patterns.shape == size and patterns.dtype.kind == "f" and bool(np.isfinite(patterns).all())
-    yield not whole, f"its patterns are not {' × '.join(map(str, size))} finite numbers (layer, head, tokens)"
+    patterns, heads = circuit.arrays.get("patterns", np.zeros(0)), circuit.arrays.get("heads")
+    size = (model.layers, model.heads) if heads is None else (len(np.atleast_1d(heads)),)
+    whole = patterns.shape == (*size, length, length) and patterns.dtype.kind == "f"
+    whole = whole and bool(np.isfinite(patterns).all())
+    yield (
+        not whole,
+        f"its patterns are not finite numbers of {' × '.join(map(str, size))} heads and its tokens",
+    )
+    if heads is not None:
+        listed = heads.ndim == 2 and heads.shape[1] == 2 and heads.dtype.kind == "i"
+        there = listed and bool(((heads >= 0) & (heads < (model.layers, model.heads))).all())
+        once = there and len(np.unique(heads, axis=0)) == len(heads)
+        yield not once, "its list of heads with a map names one twice, or one that its model lacks"
     if isinstance(other, Prompt):
         yield len(other) != length, f"its counterfactual has {len(other)} tokens and its prompt {length}"
     named = [*(position for span in circuit.spans for position in span.positions), *(circuit.focus or ())]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
+import numpy as np
 import torch
 
 from circuits.engine import Runs, prepare
@@ -29,6 +30,7 @@ from circuits.tracing.trust import control_question, doubts_about, notes_on
 if TYPE_CHECKING:
     from circuits.tracing.family import FamilyTrace
 
+MOST_MAPS: Final = 128 * 2**20  # bytes of attention maps in a circuit
 _PACKAGES: Final = ("keyquery-circuits", "torch", "transformer-lens", "transformers")
 
 
@@ -144,8 +146,7 @@ def to_circuit(
         replace(mapping, doubts=doubts_about(mapping, question, asked=mapping.ends == focus))
         for mapping in mappings
     ]
-    patterns = torch.stack([layer.pattern[0] for layer in runs.clean.cache.layers]).float().cpu().numpy()
-    arrays = {"patterns": patterns}
+    arrays = attention_maps(runs, mappings)
     return Circuit(
         source=measured_model(runs),
         prompt=pair.clean,
@@ -165,6 +166,21 @@ def to_circuit(
         notes=(*notes_on(runs, question, mappings), *notes),
         question=question,
     )
+
+
+def attention_maps(runs: Runs, mappings: Sequence[Mapping]) -> dict[str, np.ndarray]:
+    """The maps of the clean run: all of them, or of a long prompt those of the heads that do most, first the
+    paths of the mappings, in half precision."""
+    layers, size = runs.clean.cache.layers, runs.length**2
+    if 4 * len(runs.heads) * size <= MOST_MAPS:
+        return {"patterns": torch.stack([layer.pattern[0] for layer in layers]).float().cpu().numpy()}
+    paths = [step.head for mapping in mappings for step in mapping.path]
+    singles = sorted((-abs(each.effect), each.head) for mapping in mappings for each in mapping.heads)
+    ordered = dict.fromkeys([*paths, *(head for _, head in singles), *runs.heads])
+    heads = [*ordered][: max(1, MOST_MAPS // (2 * size))]
+    maps = torch.stack([layers[head.layer].pattern[0, head.index] for head in heads])
+    numbers = np.array([(head.layer, head.index) for head in heads], dtype=np.int32)
+    return {"patterns": maps.half().cpu().numpy(), "heads": numbers}
 
 
 def measured_model(runs: Runs) -> MeasuredModel:
