@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from circuits.tracing.records import Circuit, Stability
     from circuits.tracing.stability import stability
     from circuits.tracing.trace import trace
+    from circuits.tracing.verify import Verification, verify
     from circuits.tracing.why import why
     from circuits.tracing.why_record import Why
     from circuits.tracing.wiring import wiring
@@ -60,6 +61,7 @@ _HOMES = {
     "tracing.records": ("Circuit", "Stability"),
     "tracing.stability": ("stability",),
     "tracing.trace": ("trace",),
+    "tracing.verify": ("Verification", "verify"),
     "tracing.why": ("why",),
     "tracing.why_record": ("Why",),
     "tracing.wiring": ("wiring",),

@@ -12,6 +12,9 @@ from typing import Any, Final
 
 from circuits.errors import EdgeError
 
+ROUNDING: Final = (
+    1e-5  # of the gap: effects that lie nearer to each other are equal, and the lower head leads
+)
 _HEAD: Final = re.compile(
     r"(?:L(\d{1,9})-?H(\d{1,9})|(\d{1,9})\.(\d{1,9})|a(\d{1,9})\.h(\d{1,9}))", re.IGNORECASE | re.ASCII
 )

@@ -304,6 +304,7 @@ for _name, _module, _sentence in (
     ("rank", "tasks", "Rank the heads or edges of a task; say how many it takes."),
     ("why", "wires", "Say why a head looks where it looks, and who wrote what it moves."),
     ("wiring", "wiring", "Find the circuit of heads and MLPs, walked back from the answer."),
+    ("verify", "verify", "Measure a saved circuit again and say whether it holds."),
     ("sparsify", "jobs", "Train a sparse twin of a model, or resume its training."),
     ("sparsity", "jobs", "Show how sparse a model is, beside its dense original."),
     ("sweep", "jobs", "Trace every line of a jsonl file, or go on where that stopped."),

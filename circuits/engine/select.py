@@ -4,7 +4,9 @@
    counterfactual's. What one head more would do is a row on top of the trunk; all of them climb behind it, so
    a step costs one run and half of the rows' layers.
 2. Every pair has a path of its own, or all pairs share one (`together`), chosen by the mean over them.
-3. Of equal heads the lower one is taken. A head that has no message at all never joins.
+3. Of equal heads the lower one is taken: equal are joint effects within the rounding that the engine keeps
+   to, whatever threads, batch and chunks it runs with (`ROUNDING`). So a head that adds no more than that
+   does not help, and a share is reached if that much is missing. A head without any message never joins.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from jaxtyping import Bool, Float
 from circuits.engine.fast import Taken, WholeRun, carry
 from circuits.engine.rows import Cache, NewValues, Row
 from circuits.engine.runs import Runs
-from circuits.heads import Edge, Head
+from circuits.heads import ROUNDING, Edge, Head
 
 WHOLE: Final = 0.995  # a path ends when it has this share of the total, whatever share is wanted
 LEAST_TOTAL: Final = 0.01  # below this a mapping carries nothing, and has no carriers
@@ -61,7 +63,7 @@ def select(
     heads, reads = runs.heads, _reads(runs, key, query).T.cpu()  # (head, pair)
     single, total = effects.double().cpu() @ mean.T, (mean @ totals.double().cpu()).tolist()
     left = ((effects.cpu() != 0) | reads).double() @ mean.T > 0  # (head, group)
-    goals = [min(share, WHOLE) * each for each in total]
+    goals = [min(share, WHOLE) * each - ROUNDING for each in total]
     paths: list[Path] = [[] for _ in groups]
     going = [number for number, each in enumerate(total) if each >= LEAST_TOTAL]
     joint = single
@@ -79,9 +81,11 @@ def select(
 def _step(
     path: Path, joint: Float[torch.Tensor, " head"], left: Bool[torch.Tensor, " head"], heads: Sequence[Head]
 ) -> None:
-    """Add the head that raises the joint effect most; where none does, nothing is left."""
-    best = int(torch.where(left, joint, -torch.inf).argmax())
-    if path and float(joint[best]) <= path[-1][1]:
+    """Add the head that raises the joint effect most, of equal ones the lowest; where none does, nothing is
+    left."""
+    open_to = torch.where(left, joint, -torch.inf)
+    best = int((open_to >= open_to.max() - ROUNDING).nonzero()[0])
+    if path and float(joint[best]) <= path[-1][1] + ROUNDING:
         left[:] = False
         return
     path.append((heads[best], float(joint[best])))

@@ -26,6 +26,7 @@ from circuits.tracing.spans import MOST_NOISED, counterfactual_text, measure_spa
 from circuits.tracing.trace import to_circuit
 
 if TYPE_CHECKING:
+    from circuits.tracing.why_record import Why
     from circuits.tracing.wiring_record import Wiring
 
 KEYS_TOGETHER: Final = 16  # that are measured together first, in a long prompt
@@ -80,7 +81,9 @@ def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = Non
 
 def model_of(name: str, record: Any, given: Any) -> Model:
     """The model that a record with a fingerprint was measured on: the one given, or the one of this name."""
-    model = load(name, gate=record.gated or None) if given is None else as_model(given)
+    dtype = getattr(record, "dtype", "float32")
+    how: dict[str, Any] = {"gate": record.gated or None, "bos": record.reads_bos, "dtype": dtype}
+    model = load(name, **how) if given is None else as_model(given)
     for part in ("fingerprint", "gated", "reads_bos"):
         if getattr(model, part) != getattr(record, part):
             what = {"fingerprint": "weights"}.get(part, "gate or BOS rule")
@@ -88,7 +91,7 @@ def model_of(name: str, record: Any, given: Any) -> Model:
     return model
 
 
-def run_again(circuit: Circuit | Wiring, *, model: Any = None) -> Runs:
+def run_again(circuit: Circuit | Wiring | Why, *, model: Any = None) -> Runs:
     """The runs of a circuit's pair on its own model, which is loaded by its name unless it is given."""
     if circuit.metric.kind == "custom":
         raise PromptError("a metric function is not in the circuit's record; call trace with it again")

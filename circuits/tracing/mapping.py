@@ -90,7 +90,7 @@ def _head_effects(
     weights = [torch.cat([layer.pattern[:, :, query, key].mean(0) for layer in side]) for side in layers]
     each = zip(runs.heads, singles, linear_shares, *(side.tolist() for side in weights), strict=True)
     effects = [HeadEffect(head, *both, *rest) for head, both, *rest in each]  # loading, then both weights
-    return tuple(sorted(effects, key=lambda effect: (-effect.effect, effect.head)))
+    return tuple(sorted(effects, key=lambda effect: (-round(effect.effect, 5), effect.head)))
 
 
 def _controls(runs: Runs, mapping: Mapping, share: float, seed: int) -> Controls:

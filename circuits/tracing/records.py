@@ -28,7 +28,7 @@ from safetensors.numpy import save as write_arrays
 
 from circuits.errors import CircuitsError, EdgeError, FileError, PromptError
 from circuits.files import parse_json, read_bytes, to_json, to_record, write_folder
-from circuits.heads import Edge, Head
+from circuits.heads import ROUNDING, Edge, Head
 from circuits.links import PICTURES, Pictured, above
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing import SHARE
@@ -119,7 +119,7 @@ class Mapping(Pictured):
     def _steps(self, share: float) -> tuple[Step, ...]:
         check_share(share)
         for count, step in enumerate(self.path, 1):
-            if step.joint >= share * self.total:
+            if step.joint >= share * self.total - ROUNDING:
                 return self.path[:count]
         return self.path
 
@@ -273,6 +273,7 @@ class MeasuredModel:
     parallel: bool  # attention and MLP read the same stream
     open_edges: int  # edges of the clean run with a weight above zero
     edges: int  # all edges of the prompt: layers × heads × T(T+1)/2
+    dtype: str = "float32"
 
 
 Arrays = MappingType[str, np.ndarray]

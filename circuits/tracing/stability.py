@@ -26,7 +26,7 @@ from circuits.engine import prepare
 from circuits.engine.runs import every_head
 from circuits.engine.select import mapping_rows, select
 from circuits.errors import PromptError, names_its_keywords
-from circuits.heads import Head
+from circuits.heads import ROUNDING, Head
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -232,7 +232,7 @@ def _to_record(
 
 def _up_to(path: Path, goal: float) -> frozenset[Head]:
     """The heads of a path until they reach the goal."""
-    count = next((count for count, (_, joint) in enumerate(path, 1) if joint >= goal), len(path))
+    count = next((count for count, (_, joint) in enumerate(path, 1) if joint >= goal - ROUNDING), len(path))
     return frozenset(head for head, _ in path[:count])
 
 

@@ -198,6 +198,7 @@ def measured_model(runs: Runs) -> MeasuredModel:
         parallel=runs.layout is not None and runs.layout.parallel,
         open_edges=opened,
         edges=model.n_layers * model.n_heads * length * (length + 1) // 2,
+        dtype=str(model.dtype).removeprefix("torch."),
     )
 
 

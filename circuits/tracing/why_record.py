@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from circuits.components import Component, Side
+from circuits.components import SIDES, Component, Side
 from circuits.errors import FileError
 from circuits.files import parse_json, read_bytes, to_json, to_record, write_folder
 from circuits.heads import Head
@@ -126,7 +127,27 @@ class Why(Pictured):
             raise FileError(f"{file} is not an answer of why; circuits why writes one")
         if record.pop("schema", None) != SCHEMA:
             raise FileError(f"{file} is of another version, this one reads {SCHEMA}; measure it again")
-        return to_record(cls, record)
+        why = to_record(cls, record, file)
+        if fault := next((fault for wrong, fault in _faults(why) if wrong), None):
+            raise FileError(f"{file} is not an answer that this version can read ({fault}); ask again")
+        return why
+
+
+def _faults(why: Why) -> Iterator[tuple[bool, str]]:
+    """What does not belong together: what reads an answer relies on this."""
+    length, model, other = len(why.prompt), why.source, why.counterfactual
+    yield not 0 <= why.key <= why.query < length, "its key and query are not in its prompt, or run backwards"
+    yield why.head.layer >= model.layers or why.head.index >= model.heads, "its model lacks its head"
+    if isinstance(other, Prompt):
+        yield len(other) != length, f"its counterfactual has {len(other)} tokens and its prompt {length}"
+    if why.attention is not None:
+        square = [len(row) for row in why.attention] == [length] * length
+        yield not square, "its attention map is not that of its prompt"
+    yield [side.side for side in why.sides] != list(SIDES), f"its sides are not {', '.join(SIDES)}"
+    yield any(side.leading > len(side.writers) for side in why.sides), "it has fewer writers than lead"
+    positions = [each.position for side in why.sides for each in side.writers]
+    outside = any(position is not None and not 0 <= position < length for position in positions)
+    yield outside, f"a writer stands outside its prompt, which has 0…{length - 1}"
 
 
 def _to_plain(value: Any) -> Any:

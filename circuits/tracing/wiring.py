@@ -100,8 +100,13 @@ def wiring(
 
 def measure_kept(wiring: Wiring, *, model: Any = None) -> Wiring:
     """The same wires on the same pair, with what they explain, and random ones, measured anew."""
-    stage = Stage(run_again(wiring, model=model))
-    kept, random = _kept(stage, [each.wire for each in wiring.wires], seed=wiring.seed, progress=silent)
+    return kept_again(wiring, run_again(wiring, model=model))
+
+
+def kept_again(wiring: Wiring, runs: Runs) -> Wiring:
+    """The same on runs of its pair that are at hand."""
+    wires = [each.wire for each in wiring.wires]
+    kept, random = _kept(Stage(runs), wires, seed=wiring.seed, progress=silent)
     return replace(wiring, kept=kept, random=random)
 
 

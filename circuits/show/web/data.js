@@ -26,7 +26,7 @@ function mappingOf(circuit) {
 // The greedy path up to the step that reaches the share of the total.
 function carriersOf(mapping) {
   if (!mapping) return [];
-  const reached = mapping.path.findIndex(([, joint]) => joint >= state.share * mapping.total);
+  const reached = mapping.path.findIndex(([, joint]) => joint >= state.share * mapping.total - 1e-5);
   return reached < 0 ? mapping.path : mapping.path.slice(0, reached + 1);
 }
 

@@ -1,0 +1,198 @@
+"""`verify`: a saved result measured again on its own pair and model, and whether it holds.
+
+1. The model is loaded by its name; weights, gate, BOS rule and dtype must be those of the record.
+2. What was measured then is measured again: of a circuit the values, the verdict, every mapping with its
+   heads and carriers, and the spans; of a wiring every wire and side, and what all wires explain; of an
+   answer of why its sides and writers. Other mappings or wires are not looked for.
+3. A number holds if it is within 0.001 (of the gap, for effects): other processors and libraries round
+   otherwise. Words hold if they are the same: carriers, layers, the verdict, the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingType
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from circuits.engine import Runs
+from circuits.engine.wires import wire_effects
+from circuits.errors import FileError
+from circuits.files import read_object
+from circuits.links import Progress, silent
+from circuits.prompts import Noise
+from circuits.tracing.circuit import run_again
+from circuits.tracing.mapping import measure_mapping
+from circuits.tracing.records import Circuit, Span
+from circuits.tracing.spans import counterfactual_text, measure_span, span_of
+from circuits.tracing.trace import package_versions, to_circuit
+from circuits.tracing.why import explain
+from circuits.tracing.why_record import Why
+from circuits.tracing.wiring import kept_again
+from circuits.tracing.wiring_record import Wiring
+
+TOLERANCE: Final = 1e-3
+NAMES: Final = ("circuit.json", "wiring.json", "why.json")
+Saved = Circuit | Wiring | Why
+Facts = MappingType[str, float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """A saved result beside the same measured again."""
+
+    kind: Literal["circuit", "wiring", "why"]
+    model: str
+    compared: int  # numbers and words
+    differences: tuple[str, ...]  # one sentence each
+    notes: tuple[str, ...] = ()  # packages of another version than then
+
+    @property
+    def holds(self) -> bool:
+        return not self.differences
+
+    def __str__(self) -> str:
+        kept = self.compared - len(self.differences)
+        verdict = "holds" if self.holds else "does not hold"
+        said = f"{self.kind} on {self.model} {verdict}: {kept} of {self.compared} facts are the same"
+        return "\n".join([said, *self.differences, *(f"Note: {note}" for note in self.notes)])
+
+
+def verify(saved: str | Path | Saved, *, model: Any = None, progress: Progress = silent) -> Verification:
+    """Measure a saved circuit, wiring or answer of why again; `model` where its own name does not load it.
+
+    >>> print(circuits.verify("out"))
+    """
+    record = saved if isinstance(saved, Circuit | Wiring | Why) else load_result(Path(saved))
+    runs = run_again(record, model=model)
+    if isinstance(record, Circuit):
+        kind, then, now = (
+            "circuit",
+            _facts_of_circuit(record, record.share),
+            _circuit_again(record, runs, progress),
+        )
+    elif isinstance(record, Wiring):
+        kind, then, now = "wiring", _facts_of_wiring(record), _wiring_again(record, runs, progress)
+    else:
+        kind, then, now = "why", _facts_of_why(record), _why_again(record, runs, progress)
+    return Verification(
+        kind, record.source.name, len(then), tuple(_compared(then, now)), _other_versions(record)
+    )
+
+
+def load_result(path: Path) -> Saved:
+    """A circuit, a wiring or an answer of why, from its file, or from a folder that holds one of them."""
+    if path.is_dir():
+        here = [path / name for name in NAMES if (path / name).exists()]
+        if len(here) != 1:
+            held = "none of them" if not here else " and ".join(file.name for file in here)
+            raise FileError(f"{path} must hold one of {', '.join(NAMES)}, and it holds {held}; name the file")
+        path = here[0]
+    record = read_object(path)
+    if record.get("kind") == "why":
+        return Why.load(path)
+    return Wiring.load(path) if "wires" in record else Circuit.load(path)
+
+
+def _compared(then: Facts, now: Facts) -> list[str]:
+    """One sentence for each fact that does not hold."""
+    differences = []
+    for name, was in then.items():
+        value = now.get(name, "not there")
+        if isinstance(was, str) or isinstance(value, str):
+            differs, shown = was != value, (str(was) or "none", str(value) or "none")
+        else:
+            differs, shown = abs(was - value) > TOLERANCE * max(1.0, abs(was)), (f"{was:.4f}", f"{value:.4f}")
+        if differs:
+            differences.append(f"{name}: was {shown[0]}, is {shown[1]}")
+    return differences
+
+
+def _other_versions(record: Saved) -> tuple[str, ...]:
+    now = dict(package_versions())
+    listed = () if isinstance(record, Why) else record.versions
+    return tuple(f"{name} was {was}, is {now.get(name)}" for name, was in listed if now.get(name) != was)
+
+
+# A circuit
+
+
+def _facts_of_circuit(circuit: Circuit, share: float) -> dict[str, float | str]:
+    facts: dict[str, float | str] = {"the clean value": circuit.clean_value}
+    facts |= {"the counterfactual's value": circuit.counterfactual_value}
+    facts |= {"the prediction": circuit.output.token, "its probability": circuit.output.probability}
+    if circuit.question is not None:
+        facts["the verdict"] = circuit.question.verdict
+    for mapping in circuit.mappings:
+        name = f"{mapping.key}→{mapping.query}"
+        facts |= {f"{name} total": mapping.total, f"{name} restore": mapping.restore}
+        facts[f"{name} carriers at {share:.0%}"] = " ".join(map(str, mapping.carriers(share)))
+        facts |= {f"{name} {each.head}": each.effect for each in mapping.heads}
+        facts |= {f"{name} {each.head} restored": each.restore for each in mapping.heads}
+    for span in circuit.spans:
+        name = f"span of {span.label}({', '.join(map(str, span.positions))})"
+        held = "no layer" if span.layers is None else f"{span.layers[0]}-{span.layers[1]}"
+        facts |= {f"{name} held in": held, f"{name} built in": span.built_text}
+        facts |= {f"{name} effect": span.effect, f"{name} moves": span.moves}
+    return facts
+
+
+def _circuit_again(circuit: Circuit, runs: Runs, progress: Progress) -> Facts:
+    mappings = []
+    for number, old in enumerate(circuit.mappings):
+        progress("mappings", number, len(circuit.mappings))
+        mappings.append(measure_mapping(runs, *old.ends, controls=False, seed=circuit.seed))
+    spans = [_span_again(runs, span, circuit.seed) for span in circuit.spans]
+    again = to_circuit(runs, mappings, spans, focus=circuit.focus, seed=circuit.seed)
+    return _facts_of_circuit(again, circuit.share)
+
+
+def _span_again(runs: Runs, span: Span, seed: int) -> Span:
+    if span.counterfactual == counterfactual_text(runs.pairs[0]):
+        return measure_span(runs, span.label, span.positions)
+    noisy = span.counterfactual == str(Noise(span.positions, seed=seed))
+    text = None if noisy else span.counterfactual
+    return span_of(runs, *span.positions, label=span.label, text=text, seed=seed)
+
+
+# A wiring
+
+
+def _facts_of_wiring(wiring: Wiring) -> dict[str, float | str]:
+    facts: dict[str, float | str] = {"the clean value": wiring.clean_value}
+    facts |= {
+        "the counterfactual's value": wiring.counterfactual_value,
+        "the prediction": wiring.output.token,
+    }
+    facts |= {str(each.wire): each.effect for each in (*wiring.sides, *wiring.wires)}
+    return facts | {"all wires together": wiring.kept}
+
+
+def _wiring_again(wiring: Wiring, runs: Runs, progress: Progress) -> Facts:
+    wires = [each.wire for each in (*wiring.sides, *wiring.wires)]
+    effects, _ = wire_effects(runs, wires, progress=lambda done, total: progress("wires", done, total))
+    facts = _facts_of_wiring(kept_again(wiring, runs))
+    sides = (runs.clean, runs.counterfactual)
+    values = dict(
+        zip(("the clean value", "the counterfactual's value"), map(runs.values, sides), strict=True)
+    )
+    facts |= {name: float(value[0]) for name, value in values.items()}
+    return facts | {str(wire): float(effect) for wire, effect in zip(wires, effects[:, 0], strict=True)}
+
+
+# An answer of why
+
+
+def _facts_of_why(why: Why) -> dict[str, float | str]:
+    facts: dict[str, float | str] = {"the gap": why.gap, "its weight": why.weight, "its effect": why.effect}
+    facts |= {"of its weight alone": why.pattern, "its other weight": why.counterfactual_weight}
+    for side in why.sides:
+        facts |= {f"{side.side} side": side.effect, f"{side.side} side, leading writers": side.together}
+        facts |= {f"{each} on the {side.side} side": each.effect for each in side.writers}
+    return facts
+
+
+def _why_again(why: Why, runs: Runs, progress: Progress) -> Facts:
+    ends = why.key, why.query
+    how: dict[str, Any] = {"every_key": why.every_key, "seed": why.seed, "progress": progress}
+    return _facts_of_why(explain(runs, why.head, *ends, **how))
