@@ -1,14 +1,13 @@
 """Random questions: how many are called clear, weak or none, and how often random heads rival the carriers.
 
 Each question takes a sentence, a random word of it as key, and a random word of the vocabulary in its place.
-Also printed: what stability costs beside one trace. `python benchmarks/questions.py [model] [count]`
+`python benchmarks/questions.py [model] [count]`
 """
 
 from __future__ import annotations
 
 import random
 import sys
-import time
 from collections import Counter
 
 import circuits
@@ -20,6 +19,11 @@ SENTENCES = (
     "When Mary and John went to the store, John gave a drink to",
     "The table was near the",
 )
+STORIES = (
+    "Tom and Ben went to the park. Ben gave the ball to",
+    "Once upon a time, there was a little girl named",
+    "Tim had a red ball. He liked to play with his",
+)
 
 
 def main(name: str = "mini", count: str = "100") -> None:
@@ -27,7 +31,7 @@ def main(name: str = "mini", count: str = "100") -> None:
     verdicts: Counter[str] = Counter()
     doubtful = by_chance = 0
     for _ in range(int(count)):
-        text = draw.choice(SENTENCES)
+        text = draw.choice(STORIES if name.startswith("stories") else SENTENCES)
         prompt = circuits.to_prompt(model, text)
         key = draw.randrange(int(model.reads_bos), len(prompt))
         words = words_like(model, prompt.tokens[key], draw, 1)
@@ -48,12 +52,6 @@ def main(name: str = "mini", count: str = "100") -> None:
     shares = ", ".join(f"{verdict} {number}" for verdict, number in sorted(verdicts.items()))
     print(f"{name}, {count} random questions: {shares}")
     print(f"of the clear ones: modulation withheld {doubtful}, random heads reach half of it {by_chance}")
-    asked = {"key": "large", "swap": {"large": "hot"}}
-    for n in (0, 16):
-        start = time.process_time()
-        found = circuits.trace(model, SENTENCES[0], stability=n, **asked)
-        print(f"trace with stability {n}: {time.process_time() - start:.1f} CPU s")
-    print(found.stability)
 
 
 if __name__ == "__main__":

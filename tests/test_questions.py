@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from conftest import random_model
 
 from circuits.cli import main
 from circuits.engine import prepare
 from circuits.engine.prepare import values_of_others
 from circuits.engine.select import mapping_rows
-from circuits.errors import CircuitsError, EdgeError, KeywordError, PromptError
-from circuits.models.load import load
+from circuits.errors import CircuitsError, EdgeError, KeywordError, ModelError, PromptError
+from circuits.models.load import as_model, load
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Wording, swap_words, to_pair, to_question
 from circuits.show.figure import mapping_figure
@@ -25,8 +26,10 @@ from circuits.tracing import trace as tracing
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import FamilyTrace
 from circuits.tracing.records import Circuit
+from circuits.tracing.stability import stability
 from circuits.tracing.trace import trace
 from circuits.tracing.trust import control_question, notes_on
+from circuits.zoo.language import tokenizer
 
 TEXT = 'The opposite of "large" is "'
 SWAP = {"large": "hot"}
@@ -292,6 +295,14 @@ def test_a_model_of_random_weights_is_not_believed(model: Model) -> None:
     assert found.question.verdict != "clear" or found.mapping().doubts
 
 
+def test_a_model_that_says_the_same_whatever_it_reads_is_refused() -> None:
+    constant: Any = random_model("gpt2")
+    with torch.no_grad():
+        constant.transformer.ln_f.weight.zero_()
+    with pytest.raises(ModelError, match="does not change the logits"):
+        as_model((constant, tokenizer()))
+
+
 def test_a_good_question_is_clear_and_its_control_survives_the_disk(asked: Circuit, tmp_path: Path) -> None:
     assert asked.question is not None and asked.question.verdict == "clear"
     assert len(asked.question.other_gaps) == 16 and asked.question.said == ("small", "cold")
@@ -352,6 +363,17 @@ def test_stability_tells_the_core_from_the_rim(mini: Model, tmp_path: Path) -> N
     assert [share for share, _ in steady.shares] == [0.7, 0.8, 0.9] and steady.restore
     assert "core (in 80% of runs or more)" in str(found)
     assert Circuit.load(found.save(tmp_path)) == found
+
+
+def test_rephrasings_are_runs_of_their_own(mini: Model) -> None:
+    asked: dict[str, Any] = {"key": "large", "swap": SWAP, "n": 2}
+    steady = stability(mini, TEXT, **asked, rephrasings=[f"Mary . {TEXT}", f"The dog was old . {TEXT}"])
+    assert len(steady.counterfactuals) + steady.weak == 4
+    assert steady.counterfactuals.count("hot") == 3
+    alone = stability(mini, TEXT, **asked)
+    assert {each.head for each in alone.heads} <= {each.head for each in steady.heads}
+    with pytest.raises(PromptError, match=r"no word|no token"):
+        stability(mini, TEXT, **asked, rephrasings=["The dog was old"])
 
 
 def test_the_other_direction_of_stability_is_restore(mini: Model) -> None:

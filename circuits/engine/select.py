@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import torch
@@ -49,11 +49,13 @@ def select(
     totals: Float[torch.Tensor, " pair"],
     share: float = 1.0,
     together: bool = False,
+    among: Collection[Head] | None = None,
     progress: Callable[[float], None] = lambda reached: None,
 ) -> list[Path]:
     """One path a pair, or one for all together, until `share` of the total is reached or no head helps.
 
-    `effects` are those of the single heads, `totals` those of all heads; both are measured beforehand.
+    `effects` are those of the single heads, `totals` those of all heads; both are measured beforehand. Heads
+    that are not `among` these are not tried.
     """
     count = len(runs.pairs)
     groups = [list(range(count))] if together else [[pair] for pair in range(count)]
@@ -63,9 +65,11 @@ def select(
     heads, reads = runs.heads, _reads(runs, key, query).T.cpu()  # (head, pair)
     single, total = effects.double().cpu() @ mean.T, (mean @ totals.double().cpu()).tolist()
     left = ((effects.cpu() != 0) | reads).double() @ mean.T > 0  # (head, group)
+    if among is not None:
+        left &= torch.tensor([head in among for head in heads])[:, None]
     goals = [min(share, WHOLE) * each - ROUNDING for each in total]
     paths: list[Path] = [[] for _ in groups]
-    going = [number for number, each in enumerate(total) if each >= LEAST_TOTAL]
+    going = [n for n, each in enumerate(total) if each >= LEAST_TOTAL and bool(left[:, n].any())]
     joint = single
     while going:
         for number in going:

@@ -3,8 +3,9 @@
 1. Of a swap: other words in the place of the counterfactual's, those nearest to it by their embedding that
    are written alike and keep the length. Of noise: other draws, one a run. Rephrasings, if the user gives
    them.
-2. All runs of one length are measured together; each has its own path of carriers. Runs whose gap is too
-   small to divide by are left out and counted.
+2. All runs of one length are measured together, the turned one of step 4 among them; each has its own path of
+   carriers. Heads that do less than a thousandth of the gap by themselves, whatever the run, are not tried.
+   Runs whose gap is too small to divide by are left out and counted.
 3. A head in the carriers of at least 80% of the runs belongs to the core, any other carrier to the rim.
 4. The same at neighbouring shares, and in the other direction (the counterfactual as the clean prompt, which
    is `restore`), so that a reader sees what hangs on a choice.
@@ -50,6 +51,7 @@ from circuits.tracing.trust import spelling, weak_pairs
 
 RUNS: Final = 16
 _SPREAD: Final = 0.1  # neighbouring shares
+_LEAST: Final = 0.001  # of the gap: the effect of a head that is tried
 _AT_ONCE: Final = 2**26  # logits in memory
 Path = list[tuple[Head, float]]
 
@@ -82,14 +84,15 @@ def stability(
     ends = to_prompt(measured, text).ends(key, query)
     wording = Wording(counterfactual, swap, ends[:1], answer, foil, metric, seed)
     question = to_question(measured, text, wording)
-    groups = [_measure(measured, _alike(measured, question, n, seed), ends, share)]
+    alike = _alike(measured, question, n, seed)
+    turned = _turned(alike[0]) if alike else None
+    groups = [_measure(measured, alike, ends, share, also=turned)]
     for number, other in enumerate(rephrasings):
         progress("rephrasings", number, len(rephrasings))
         own = to_prompt(measured, other).ends(key, query)
         reworded = to_question(measured, other, replace(wording, noise_at=own[:1]))
         groups.append(_measure(measured, _settled(measured, [reworded]), own, share))
-    turned = _measure(measured, _turned(measured, question), ends, share)
-    record = _to_record(measured, ends, groups, turned, share=share, seed=seed)
+    record = _to_record(measured, ends, groups, share=share, seed=seed)
     return replace(record, weak=max(0, n + len(rephrasings) - len(record.counterfactuals)))
 
 
@@ -103,7 +106,11 @@ def _alike(model: Model, question: Question, count: int, seed: int) -> list[Pair
         draws = [replace(noise, draws=1, seed=seed * count + number) for number in range(count)]
         return _settled(model, [replace(question, counterfactual=draw) for draw in draws])
     others = [replace(question, counterfactual=prompt) for prompt in _other_prompts(model, question, count)]
-    return _settled(model, [question, *others])[:count]
+    pairs = _settled(model, [question])
+    for start in range(0, len(others), count):
+        if len(pairs) < count:
+            pairs += _settled(model, others[start : start + count], strict=False)
+    return pairs[:count]
 
 
 def _other_prompts(model: Model, question: Question, count: int) -> list[Prompt]:
@@ -139,38 +146,33 @@ def _nearest(model: Model, token: int, count: int, *, besides: set[int]) -> list
     return chosen
 
 
-def _settled(model: Model, questions: Sequence[Question]) -> list[Pair]:
-    """The questions as pairs; without those whose counterfactual does not change the prediction."""
+def _settled(model: Model, questions: Sequence[Question], *, strict: bool = True) -> list[Pair]:
+    """The questions as pairs; unless `strict` without those that do not change the prediction."""
     pairs = []
-    clean = _predicted(model, [questions[0].clean])[0]
     texts = [question.counterfactual for question in questions if isinstance(question.counterfactual, Prompt)]
-    others = iter(_predicted(model, texts))
+    clean, *predicted = _predicted(model, [questions[0].clean, *texts])
+    others = iter(predicted)
     for question in questions:
         other = next(others) if isinstance(question.counterfactual, Prompt) else None
         try:
             pairs.append(question.settle(model, clean, other))
         except PromptError:
-            if len(questions) == 1:
+            if strict:
                 raise
     return pairs
 
 
 def _predicted(model: Model, prompts: Sequence[Prompt]) -> list[torch.Tensor]:
     """The logits at the last position of each."""
-    if not prompts:
-        return []
     tokens = torch.tensor([prompt.tokens for prompt in prompts])
     step = max(1, _AT_ONCE // (tokens.shape[1] * model.vocab_size))
     return [logits for part in tokens.split(step) for logits in model.logits(part)[:, -1]]
 
 
-def _turned(model: Model, question: Question) -> list[Pair]:
+def _turned(pair: Pair) -> Pair | None:
     """The pair with clean and counterfactual exchanged; none for noise, which cannot be the clean prompt."""
-    other = question.counterfactual
-    if isinstance(other, Noise):
-        return []
-    (pair,) = _settled(model, [question])
-    return [Pair(other, pair.clean, pair.metric)]
+    other = pair.counterfactual
+    return None if isinstance(other, Noise) else Pair(other, pair.clean, pair.metric)
 
 
 # Measuring
@@ -178,35 +180,48 @@ def _turned(model: Model, question: Question) -> list[Pair]:
 
 @dataclass(frozen=True)
 class _Group:
-    """Runs of one length: their pairs, the path of each, and the effects of each head and last of all."""
+    """Runs of one length: their pairs, the path of each, the effects of each head and last of all heads, and
+    the carriers of the turned pair, if there is one."""
 
     pairs: tuple[Pair, ...]
     paths: list[Path]
     effects: Float[np.ndarray, "row run"]
+    turned: frozenset[Head] | None = None
 
     def carriers(self, share: float) -> list[frozenset[Head]]:
         """Each run's heads up to a share of its own total."""
         return [_up_to(path, share * total) for path, total in zip(self.paths, self.effects[-1], strict=True)]
 
 
-def _measure(model: Model, pairs: Sequence[Pair], ends: tuple[int, int], share: float) -> _Group:
-    """All pairs together; without those whose gap is too small to divide by."""
+def _measure(
+    model: Model, pairs: Sequence[Pair], ends: tuple[int, int], share: float, *, also: Pair | None = None
+) -> _Group:
+    """All pairs together; without those whose gap is too small to divide by. `also` is the turned pair."""
     rows = mapping_rows(every_head(model), *ends)
+    every = [*pairs, *([] if also is None else [also])]
     if not pairs:
         return _Group((), [], np.zeros((len(rows), 0)))
-    runs = prepare(model, pairs, rows=rows, smallest_gap=0.0)
+    runs = prepare(model, every, rows=rows, smallest_gap=0.0)
     sides = (runs.values(side).tolist() for side in (runs.clean, runs.counterfactual))
     kept = [number for number, weak in enumerate(weak_pairs(*sides)) if not weak]
     if not kept:
         return _Group((), [], np.zeros((len(rows), 0)))
     runs = runs.only(kept)
     effects, most = runs.effects(rows), min(1.0, share + _SPREAD)
-    paths = select(runs, *ends, effects=effects[:-1], totals=effects[-1], share=most)
-    return _Group(runs.pairs, paths, effects.double().cpu().numpy())
+    does = (effects[:-1].abs().amax(1) >= _LEAST).tolist()
+    among = [head for head, wanted in zip(runs.heads, does, strict=True) if wanted]
+    paths = select(runs, *ends, effects=effects[:-1], totals=effects[-1], share=most, among=among)
+    own = [place for place, number in enumerate(kept) if number < len(pairs)]
+    shares = effects.double().cpu().numpy()
+    turned = None
+    if len(own) < len(kept):
+        turned = _up_to(paths[-1], share * float(shares[-1, -1]))
+    chosen = tuple(runs.pairs[place] for place in own)
+    return _Group(chosen, [paths[place] for place in own], shares[:, own], turned)
 
 
 def _to_record(
-    model: Model, ends: tuple[int, int], groups: Sequence[_Group], turned: _Group, *, share: float, seed: int
+    model: Model, ends: tuple[int, int], groups: Sequence[_Group], *, share: float, seed: int
 ) -> Stability:
     near = sorted({round(max(_SPREAD, share - _SPREAD), 2), share, round(min(1.0, share + _SPREAD), 2)})
     sets = {level: [heads for group in groups for heads in group.carriers(level)] for level in near}
@@ -226,7 +241,7 @@ def _to_record(
         heads=tuple(sorted(heads, key=lambda each: (-each.carries, -each.effect.mean, each.head))),
         overlap=_overlap(sets[share]),
         shares=tuple((level, _core(sets[level])) for level in near),
-        restore=tuple(sorted(turned.carriers(share)[0])) if turned.pairs else None,
+        restore=None if groups[0].turned is None else tuple(sorted(groups[0].turned)),
     )
 
 
