@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := OMP_NUM_THREADS=2
 
-.PHONY: demo test check map wheel long real browser studies bench fuzz figures clean
+.PHONY: demo test check map wheel long real browser studies bench tracr fuzz figures clean
 
 demo: .venv/installed
 	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
@@ -47,6 +47,12 @@ bench: .venv/tested
 	$(TORCH) $(BIN)/python benchmarks/engine.py
 	$(TORCH) $(BIN)/python benchmarks/trace.py
 	$(TORCH) $(BIN)/python benchmarks/sweep.py
+
+TRACR := git+https://github.com/google-deepmind/tracr@9ce2b8c82b6ba10e62e86cf6f390e7536d4fd2cd
+
+tracr: .venv/tested  # programs with a known circuit; tracr itself is not on the package index
+	$(PIP) jax dm-haiku chex && $(PIP) --no-deps $(TRACR)
+	$(TORCH) $(BIN)/python benchmarks/tracr_programs.py
 
 fuzz: .venv/tested  # wild files and texts for every reader: each is read or refused in one line
 	$(TORCH) $(BIN)/python benchmarks/fuzz.py

@@ -22,6 +22,7 @@ from circuits.models.load import as_model, load
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Wording, swap_words, to_pair, to_question
 from circuits.show.figure import mapping_figure
+from circuits.tracing import stability as stabilities
 from circuits.tracing import trace as tracing
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import FamilyTrace
@@ -363,6 +364,15 @@ def test_stability_tells_the_core_from_the_rim(mini: Model, tmp_path: Path) -> N
     assert [share for share, _ in steady.shares] == [0.7, 0.8, 0.9] and steady.restore
     assert "core (in 80% of runs or more)" in str(found)
     assert Circuit.load(found.save(tmp_path)) == found
+
+
+def test_heads_that_are_not_tried_would_not_have_carried(
+    mini: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {"key": "large", "swap": SWAP, "n": 6}
+    steady = stability(mini, TEXT, **asked)
+    monkeypatch.setattr(stabilities, "_LEAST", 0.0)
+    assert stability(mini, TEXT, **asked) == steady
 
 
 def test_rephrasings_are_runs_of_their_own(mini: Model) -> None:
