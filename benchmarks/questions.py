@@ -29,7 +29,7 @@ STORIES = (
 def main(name: str = "mini", count: str = "100") -> None:
     model, draw = circuits.load(name), random.Random(0)
     verdicts: Counter[str] = Counter()
-    doubtful = by_chance = 0
+    doubtful = half = as_well = 0
     for _ in range(int(count)):
         text = draw.choice(STORIES if name.startswith("stories") else SENTENCES)
         prompt = circuits.to_prompt(model, text)
@@ -48,10 +48,12 @@ def main(name: str = "mini", count: str = "100") -> None:
         if found.question.verdict == "clear" and controls is not None and mapping.path:
             doubtful += bool(mapping.doubts)
             joint = mapping.modulation(controls.share) * mapping.total
-            by_chance += controls.random_p95 >= RANDOM * joint
+            half += controls.random_p95 >= RANDOM * joint
+            as_well += controls.random_p95 >= joint
     shares = ", ".join(f"{verdict} {number}" for verdict, number in sorted(verdicts.items()))
     print(f"{name}, {count} random questions: {shares}")
-    print(f"of the clear ones: modulation withheld {doubtful}, random heads reach half of it {by_chance}")
+    said = f"modulation withheld {doubtful}, random heads reach half of it {half}, do as well {as_well}"
+    print(f"of the clear ones: {said}")
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Compiled:
         logits = self.tracr.apply([BOS, *words]).attn_logits
         named = {}
         for layer, scores in enumerate(logits):
-            heads = np.array(torch.tensor(np.array(scores[0])).softmax(-1))
+            heads = _tensor(scores[0]).softmax(-1).numpy()
             named |= {f"L{layer}H{number}": head for number, head in enumerate(heads)}
         return named
 
@@ -216,7 +216,7 @@ def truth(made: Compiled, clean: list[str], other: list[str]) -> tuple[Wires, se
         for side, read, position in _sides(by_name.get(name), made.output, looks, at):
             for part in made.parts:
                 if _below(part, by_name.get(name)) and (part.writes & read & apart[position]).any():
-                    reader = name if name == "logits" else f"{name}@{at}{side}"
+                    reader = f"{name}@{at}{side}" if side else name  # logits and MLPs read where they stand
                     wires.add((f"{part.name}@{position}", reader))
                     waiting.append((part.name, position))
                     if side == ".value":

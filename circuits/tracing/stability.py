@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from circuits.engine import prepare
+from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.select import mapping_rows, select
 from circuits.errors import PromptError, names_its_keywords
@@ -52,7 +52,6 @@ from circuits.tracing.trust import spelling, weak_pairs
 RUNS: Final = 16
 _SPREAD: Final = 0.1  # neighbouring shares
 _LEAST: Final = 0.001  # of the gap: the effect of a head that is tried
-_AT_ONCE: Final = 2**26  # logits in memory
 Path = list[tuple[Head, float]]
 
 
@@ -85,13 +84,15 @@ def stability(
     wording = Wording(counterfactual, swap, ends[:1], answer, foil, metric, seed)
     question = to_question(measured, text, wording)
     alike = _alike(measured, question, n, seed)
-    turned = _turned(alike[0]) if alike else None
-    groups = [_measure(measured, alike, ends, share, also=turned)]
+    groups = [_measure(measured, alike[:n], ends, share, turn=True)]
+    for start in range(n, len(alike), n):
+        if (missing := n - sum(group.settled for group in groups)) > 0:
+            groups.append(_measure(measured, alike[start : start + missing], ends, share, strict=False))
     for number, other in enumerate(rephrasings):
         progress("rephrasings", number, len(rephrasings))
         own = to_prompt(measured, other).ends(key, query)
         reworded = to_question(measured, other, replace(wording, noise_at=own[:1]))
-        groups.append(_measure(measured, _settled(measured, [reworded]), own, share))
+        groups.append(_measure(measured, [reworded], own, share))
     record = _to_record(measured, ends, groups, share=share, seed=seed)
     return replace(record, weak=max(0, n + len(rephrasings) - len(record.counterfactuals)))
 
@@ -99,18 +100,14 @@ def stability(
 # Other counterfactuals of the same kind
 
 
-def _alike(model: Model, question: Question, count: int, seed: int) -> list[Pair]:
-    """The question itself and others of its kind, as far as they are settled."""
+def _alike(model: Model, question: Question, count: int, seed: int) -> list[Question]:
+    """The question and others of its kind, more than are needed: some may not change the prediction."""
     noise = question.counterfactual
     if isinstance(noise, Noise):
         draws = [replace(noise, draws=1, seed=seed * count + number) for number in range(count)]
-        return _settled(model, [replace(question, counterfactual=draw) for draw in draws])
-    others = [replace(question, counterfactual=prompt) for prompt in _other_prompts(model, question, count)]
-    pairs = _settled(model, [question])
-    for start in range(0, len(others), count):
-        if len(pairs) < count:
-            pairs += _settled(model, others[start : start + count], strict=False)
-    return pairs[:count]
+        return [replace(question, counterfactual=draw) for draw in draws]
+    others = _other_prompts(model, question, count)
+    return [question, *(replace(question, counterfactual=prompt) for prompt in others)]
 
 
 def _other_prompts(model: Model, question: Question, count: int) -> list[Prompt]:
@@ -134,45 +131,15 @@ def _nearest(model: Model, token: int, count: int, *, besides: set[int]) -> list
     """The tokens with the nearest embeddings that are written like this one."""
     embedded = model.bridge.W_E.detach().float()
     near = torch.cosine_similarity(embedded, embedded[token][None], dim=-1).argsort(descending=True).tolist()
-    kind, special = spelling(model.spell(token)), set(model.tokenizer.all_special_ids)
+    kind, size = spelling(model.spell(token)), len(model.tokenizer)
+    refused = besides | set(model.tokenizer.all_special_ids)
     chosen: list[int] = []
     for other in near:
-        if other in besides or other in special or other >= len(model.tokenizer):
-            continue
-        if spelling(model.spell(other)) == kind:
+        if other not in refused and other < size and spelling(model.spell(other)) == kind:
             chosen.append(other)
             if len(chosen) == count:
                 break
     return chosen
-
-
-def _settled(model: Model, questions: Sequence[Question], *, strict: bool = True) -> list[Pair]:
-    """The questions as pairs; unless `strict` without those that do not change the prediction."""
-    pairs = []
-    texts = [question.counterfactual for question in questions if isinstance(question.counterfactual, Prompt)]
-    clean, *predicted = _predicted(model, [questions[0].clean, *texts])
-    others = iter(predicted)
-    for question in questions:
-        other = next(others) if isinstance(question.counterfactual, Prompt) else None
-        try:
-            pairs.append(question.settle(model, clean, other))
-        except PromptError:
-            if strict:
-                raise
-    return pairs
-
-
-def _predicted(model: Model, prompts: Sequence[Prompt]) -> list[torch.Tensor]:
-    """The logits at the last position of each."""
-    tokens = torch.tensor([prompt.tokens for prompt in prompts])
-    step = max(1, _AT_ONCE // (tokens.shape[1] * model.vocab_size))
-    return [logits for part in tokens.split(step) for logits in model.logits(part)[:, -1]]
-
-
-def _turned(pair: Pair) -> Pair | None:
-    """The pair with clean and counterfactual exchanged; none for noise, which cannot be the clean prompt."""
-    other = pair.counterfactual
-    return None if isinstance(other, Noise) else Pair(other, pair.clean, pair.metric)
 
 
 # Measuring
@@ -186,6 +153,7 @@ class _Group:
     pairs: tuple[Pair, ...]
     paths: list[Path]
     effects: Float[np.ndarray, "row run"]
+    settled: int  # pairs, and those whose gap is too small to divide by
     turned: frozenset[Head] | None = None
 
     def carriers(self, share: float) -> list[frozenset[Head]]:
@@ -194,30 +162,59 @@ class _Group:
 
 
 def _measure(
-    model: Model, pairs: Sequence[Pair], ends: tuple[int, int], share: float, *, also: Pair | None = None
+    model: Model,
+    questions: Sequence[Question],
+    ends: tuple[int, int],
+    share: float,
+    *,
+    turn: bool = False,
+    strict: bool = True,
 ) -> _Group:
-    """All pairs together; without those whose gap is too small to divide by. `also` is the turned pair."""
+    """All questions together, and with `turn` the first one turned; without those whose gap is too small to
+    divide by. With `strict` the first must be a question; others that are none are left out."""
     rows = mapping_rows(every_head(model), *ends)
-    every = [*pairs, *([] if also is None else [also])]
-    if not pairs:
-        return _Group((), [], np.zeros((len(rows), 0)))
-    runs = prepare(model, every, rows=rows, smallest_gap=0.0)
+    unsettled = [question.unsettled for question in questions]
+    turned = _turned(unsettled[0]) if turn else None
+    runs = prepare(model, unsettled + ([] if turned is None else [turned]), rows=rows, smallest_gap=0.0)
+    pairs = _settled(runs, questions, strict=strict)
+    settled = len(pairs)
+    if turned is not None and 0 in pairs:
+        pairs |= {len(questions): replace(turned, metric=pairs[0].metric)}
+    runs = replace(runs.only(list(pairs)), pairs=tuple(pairs.values())) if pairs else runs
     sides = (runs.values(side).tolist() for side in (runs.clean, runs.counterfactual))
-    kept = [number for number, weak in enumerate(weak_pairs(*sides)) if not weak]
+    kept = [number for number, weak in enumerate(weak_pairs(*sides)) if not weak] if pairs else []
     if not kept:
-        return _Group((), [], np.zeros((len(rows), 0)))
+        return _Group((), [], np.zeros((len(rows), 0)), settled)
     runs = runs.only(kept)
     effects, most = runs.effects(rows), min(1.0, share + _SPREAD)
     does = (effects[:-1].abs().amax(1) >= _LEAST).tolist()
     among = [head for head, wanted in zip(runs.heads, does, strict=True) if wanted]
     paths = select(runs, *ends, effects=effects[:-1], totals=effects[-1], share=most, among=among)
-    own = [place for place, number in enumerate(kept) if number < len(pairs)]
-    shares = effects.double().cpu().numpy()
-    turned = None
-    if len(own) < len(kept):
-        turned = _up_to(paths[-1], share * float(shares[-1, -1]))
+    measured, own = (
+        effects.double().cpu().numpy(),
+        [place for place in range(len(kept)) if kept[place] < settled],
+    )
+    back = _up_to(paths[-1], share * float(measured[-1, -1])) if len(own) < len(kept) else None
     chosen = tuple(runs.pairs[place] for place in own)
-    return _Group(chosen, [paths[place] for place in own], shares[:, own], turned)
+    return _Group(chosen, [paths[place] for place in own], measured[:, own], settled, back)
+
+
+def _settled(runs: Runs, questions: Sequence[Question], *, strict: bool) -> dict[int, Pair]:
+    """The questions as pairs, by number; without those that do not change the prediction."""
+    pairs: dict[int, Pair] = {}
+    for number, question in enumerate(questions):
+        try:
+            pairs[number] = question.settle(runs.model, *runs.predictions(number))
+        except PromptError:
+            if strict and number == 0:
+                raise
+    return pairs
+
+
+def _turned(pair: Pair) -> Pair | None:
+    """The pair with clean and counterfactual exchanged; none for noise, which cannot be the clean prompt."""
+    other = pair.counterfactual
+    return None if isinstance(other, Noise) else Pair(other, pair.clean, pair.metric)
 
 
 def _to_record(
