@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 from circuits.cli import main
 from circuits.errors import ModelError
 from circuits.models.load import as_model, load, to_device, to_dtype
+from circuits.sparsify.measure import measure_sparsity
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.zoo.language import tokenizer
@@ -120,3 +121,23 @@ def test_devices_and_dtypes_go_by_name() -> None:
             to_dtype(wrong)
     with pytest.raises(ModelError, match="no device 'abacus'"):
         to_device("abacus")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [["sparsity", "planted-sparse"], ["sparsify", "planted-dense", "-o", "twin"]],
+    ids=lambda call: call[0],
+)
+def test_commands_that_train_and_measure_twins_take_a_device(
+    call: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(main, [*call, "--device", "abacus"])
+    assert refused.exit_code == 1 and "there is no device 'abacus' here" in refused.stderr
+    assert not (tmp_path / "twin").exists()
+
+
+def test_sparsity_is_measured_in_the_dtype_that_is_asked_for() -> None:
+    single, double = (measure_sparsity("planted-sparse", rows=2, dtype=dtype) for dtype in (None, "float64"))
+    assert single.open_edges == pytest.approx(double.open_edges, abs=1e-3)
+    assert single.loss == pytest.approx(double.loss, abs=1e-3) and single.loss != double.loss

@@ -107,6 +107,7 @@ def _setting(*names: str, kind: Any, about: str) -> options.Decorator:
 @option("--openings", type=_FILE, help="What its rows begin with, one opening a line.")
 @option("--temperature", "heat", type=float, multiple=True, help="Of its own words; repeatable.")
 @_setting("--seed", kind=int, about="For rows and noise.")
+@options.DEVICE
 @options.JSON
 def sparsify_command(
     model: str,
@@ -117,6 +118,7 @@ def sparsify_command(
     samples: int,
     openings: Path | None,
     heat: tuple[float, ...],
+    device: str,
     **changes: Any,
 ) -> None:
     """Train a sparse twin of a model, or resume its training."""
@@ -141,7 +143,7 @@ def sparsify_command(
         sampling = Sampling(samples, lines, heat or (1.0,))
     given: dict[str, Any] = {"settings": settings, "text": text, "own_words": own_words, "sampling": sampling}
     with progress(shown=processes.is_main) as note:
-        measured = sparsify(model, output, progress=note, **given)
+        measured = sparsify(model, output, device=device, progress=note, **given)
     if processes.is_main:
         _say_sparsity(measured, as_json)
     processes.leave()
@@ -152,15 +154,16 @@ def sparsify_command(
 @option("--text", type=_FILE, help="Held-out text or jsonl; speakers of the little language have their own.")
 @option("--original", type=text, metavar="MODEL", help="The dense model, if the twin's files do not name it.")
 @option("--rows", type=COUNT, default=128, help="At most so many rows of text.")
+@options.RUNNING
 @options.JSON
-def sparsity_command(model: str, text: Path | None, original: str | None, rows: int, as_json: bool) -> None:
+def sparsity_command(model: str, text: Path | None, as_json: bool, **settings: Any) -> None:
     """Show how sparse a model is, beside its dense original."""
     from circuits.sparsify.measure import measure_sparsity
     from circuits.sparsify.text import read_texts
 
     with progress():
         texts = None if text is None else read_texts(text)
-        measured = measure_sparsity(model, texts, original=original, rows=rows)
+        measured = measure_sparsity(model, texts, **settings)
     _say_sparsity(measured, as_json, layers=True)
 
 

@@ -214,10 +214,8 @@ JSON: Final = option("--json", "as_json", is_flag=True, help="Print one JSON val
 _MODEL: Final = "A name of `circuits models`, a path or a hub id."
 _DTYPE: Final = "float32, float16, bfloat16 or float64; by default float32, whatever is stored."
 _DEVICE: Final = "Where to run: cpu, cuda, cuda:1; auto takes the GPU of this process, if there is one."
-RUNNING: Final = together(
-    option("--dtype", type=text, metavar="NAME", help=_DTYPE),
-    option("--device", type=text, default="cpu", help=_DEVICE),
-)
+DEVICE: Final = option("--device", type=text, default="cpu", help=_DEVICE)
+RUNNING: Final = together(option("--dtype", type=text, metavar="NAME", help=_DTYPE), DEVICE)
 MODEL: Final = together(
     option("--model", default="mini", type=text, help=_MODEL), RUNNING, model=ModelOptions
 )

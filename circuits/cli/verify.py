@@ -17,14 +17,15 @@ _SAVED: Final = "DIR|circuit.json|wiring.json|why.json"
 
 @click.command("verify")
 @click.argument("path", type=options.path, metavar=_SAVED)
+@options.DEVICE
 @options.JSON
-def verify_command(path: Path, as_json: bool) -> None:
+def verify_command(path: Path, device: str, as_json: bool) -> None:
     """Measure a saved circuit again and say whether it holds."""
     from circuits.show.tables import Section, visible
     from circuits.tracing.verify import load_result, verify
 
     with progress() as note:
-        found = verify(load_result(path), progress=note)
+        found = verify(load_result(path), device=device, progress=note)
     if as_json:
         say_json({"holds": found.holds, **asdict(found)})
     else:

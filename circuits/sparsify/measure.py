@@ -5,6 +5,8 @@ First-token mass and entropy are of the weights that multiply the values; the en
 weights scaled to sum to one. A twin's card shows these figures, and a figure shows how its training went.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -21,7 +23,7 @@ from circuits.errors import ModelError
 from circuits.files import read_object, to_markdown
 from circuits.models.folder import MARKS, Marks, Weights, reading
 from circuits.models.hooks import open_gates
-from circuits.models.load import find
+from circuits.models.load import Device, Dtype, find, to_device, to_dtype
 from circuits.models.model import Model
 from circuits.show import canvas
 from circuits.show.canvas import looks, save_figure
@@ -97,7 +99,13 @@ class Sparsity:
 
 
 def measure_sparsity(
-    model: AnyModel, texts: Sequence[str] | None = None, *, original: AnyModel | None = None, rows: int = 128
+    model: AnyModel,
+    texts: Sequence[str] | None = None,
+    *,
+    original: AnyModel | None = None,
+    rows: int = 128,
+    dtype: Dtype | None = None,
+    device: Device = "cpu",
 ) -> Sparsity:
     """Measure a model on at most `rows` rows of texts; a model of the little language needs no texts.
 
@@ -114,7 +122,9 @@ def measure_sparsity(
         chosen = [little_language(replace(LITTLE_LANGUAGE, length=length)).held_out]
     else:
         raise ModelError(f"{name} has no held-out text of its own; give it some")
-    return measure(weights.model, dense_weights.model, first_rows(chosen, rows), name=name, original=label)
+    place = {"device": to_device(device), "dtype": torch.float32 if dtype is None else to_dtype(dtype)}
+    gated, dense = (each.model.to(**place) for each in (weights, dense_weights))
+    return measure(gated, dense, first_rows(chosen, rows), name=name, original=label)
 
 
 def weights_of(model: AnyModel | tuple[Any, Any]) -> tuple[str, Weights]:

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from circuits.errors import FileError, ModelError
 from circuits.links import Progress, silent
 from circuits.models.folder import MARKS, Weights, quiet
-from circuits.models.load import find
+from circuits.models.load import Device, find, to_device
 from circuits.sparsify.attention import dense, hard, logits_under
 from circuits.sparsify.measure import AnyModel, Sparsity, draw_training, measure, weights_of, write_card
 from circuits.sparsify.processes import join
@@ -43,6 +43,7 @@ def sparsify(
     own_words: bool = False,
     sampling: Sampling | None = None,
     after: str | Path | None = None,
+    device: Device = "cpu",
     save_every: float = 180.0,
     progress: Progress = silent,
 ) -> Sparsity:
@@ -51,9 +52,10 @@ def sparsify(
     `model` is a name, a path, a `Model` (read again by its name) or a Hugging Face model with its tokenizer,
     which stays as it is. The twin learns from `text`, from the model's own words if there is none, or, with
     `own_words`, from both in turn. `sampling` says how the model's own words are sampled.
-    `after` is the folder of an earlier training whose weights this one begins with.
+    `after` is the folder of an earlier training whose weights this one begins with. One process trains on
+    `device`; of several, each where its launcher put it. Twins are trained in fp32.
     """
-    processes = join()
+    processes, place = join(), to_device(device)
     with processes.main_first():  # what must be fetched or converted is so once
         name, weights = weights_of(model)
     chosen = settings or settings_for(little_language=speaks_little_language(weights))
@@ -73,10 +75,11 @@ def sparsify(
         with processes.main_first():  # the model's own words are sampled once
             given: dict[str, Any] = {"own_words": own_words, "sampling": sampling}
             corpus = corpus_for(weights, chosen, text=file, folder=state, **given)
+        place = processes.device or place
         student = to_student(weights, chosen, corpus.vocabulary)
         if after is not None:
             corpus = _begin_with(student, corpus, Path(after))
-        run = Run(student.to(processes.device), corpus, chosen, processes)
+        run = Run(student.to(place), corpus, chosen, processes)
         train(run, state, save_every=save_every, progress=progress)
         return processes.from_main(_publish(run, weights, folder, name) if processes.is_main else None)
     except (OSError, SafetensorError) as error:

@@ -16,7 +16,7 @@ from circuits.engine import Row, Runs, prepare
 from circuits.errors import ModelError, PromptError, names_its_keywords
 from circuits.heads import Edge, Head
 from circuits.links import Progress, silent
-from circuits.models.load import as_model, load
+from circuits.models.load import Device, as_model, load, to_device
 from circuits.models.model import Model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_question
 from circuits.tracing import CARRIES, SHARE, SHORT
@@ -79,11 +79,11 @@ def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = Non
     return to_circuit(runs, mappings, spans, focus=circuit.focus, seed=circuit.seed)
 
 
-def model_of(name: str, record: Any, given: Any) -> Model:
+def model_of(name: str, record: Any, given: Any, *, device: Device = "cpu") -> Model:
     """The model that a record with a fingerprint was measured on: the one given, or the one of this name."""
     dtype = getattr(record, "dtype", "float32")
     how: dict[str, Any] = {"gate": record.gated or None, "bos": record.reads_bos, "dtype": dtype}
-    model = load(name, **how) if given is None else as_model(given)
+    model = load(name, device=to_device(device), **how) if given is None else as_model(given)
     for part in ("fingerprint", "gated", "reads_bos"):
         if getattr(model, part) != getattr(record, part):
             what = {"fingerprint": "weights"}.get(part, "gate or BOS rule")
@@ -91,11 +91,11 @@ def model_of(name: str, record: Any, given: Any) -> Model:
     return model
 
 
-def run_again(circuit: Circuit | Wiring | Why, *, model: Any = None) -> Runs:
+def run_again(circuit: Circuit | Wiring | Why, *, model: Any = None, device: Device = "cpu") -> Runs:
     """The runs of a circuit's pair on its own model, which is loaded by its name unless it is given."""
     if circuit.metric.kind == "custom":
         raise PromptError("a metric function is not in the circuit's record; call trace with it again")
-    measured = model_of(circuit.source.name, circuit.source, model)
+    measured = model_of(circuit.source.name, circuit.source, model, device=device)
     return prepare(measured, [Pair(circuit.prompt, circuit.counterfactual, circuit.metric)])
 
 

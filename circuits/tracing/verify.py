@@ -20,6 +20,7 @@ from circuits.engine.wires import wire_effects
 from circuits.errors import FileError
 from circuits.files import read_object
 from circuits.links import Progress, silent
+from circuits.models.load import Device
 from circuits.prompts import Noise
 from circuits.tracing.circuit import run_again
 from circuits.tracing.mapping import measure_mapping
@@ -58,13 +59,15 @@ class Verification:
         return "\n".join([said, *self.differences, *(f"Note: {note}" for note in self.notes)])
 
 
-def verify(saved: str | Path | Saved, *, model: Any = None, progress: Progress = silent) -> Verification:
+def verify(
+    saved: str | Path | Saved, *, model: Any = None, device: Device = "cpu", progress: Progress = silent
+) -> Verification:
     """Measure a saved circuit, wiring or answer of why again; `model` where its own name does not load it.
 
     >>> print(circuits.verify("out"))
     """
     record = saved if isinstance(saved, Circuit | Wiring | Why) else load_result(Path(saved))
-    runs = run_again(record, model=model)
+    runs = run_again(record, model=model, device=device)
     if isinstance(record, Circuit):
         kind, then, now = (
             "circuit",
