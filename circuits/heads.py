@@ -36,7 +36,13 @@ def by_name(cls: Any, source: Any, handler: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Head:
-    """One attention head."""
+    """One attention head.
+
+    >>> circuits.Head.parse("L5H1")
+    Head(layer=5, index=1)
+    >>> str(circuits.Head(5, 1))
+    'L5H1'
+    """
 
     layer: int
     index: int
@@ -60,7 +66,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edge:
-    """One head reading one key position from one query position."""
+    """One head reading one key position from one query position.
+
+    >>> circuits.Edge.parse("L5H1:5→8").key
+    5
+    """
 
     head: Head
     key: int

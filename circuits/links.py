@@ -32,11 +32,8 @@ ABOVE: Final = {
     "routes": "circuits.show.scene",
     "measure_without": "circuits.tracing.circuit",
     "why_text": "circuits.show.why",
-    "why_html": "circuits.show.why",
-    "why_figure": "circuits.show.why",
     "measure_kept": "circuits.tracing.wiring",
     "wiring_text": "circuits.show.wiring",
-    "wiring_html": "circuits.show.wiring",
     "wiring_graph": "circuits.show.wiring",
 }
 

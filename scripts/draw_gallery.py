@@ -1,61 +1,146 @@
-"""The pictures of docs/figures.md, from measured circuits: `python scripts/draw_gallery.py` draws all."""
+"""The pictures of docs/figures.md, from measured results: `python scripts/draw_gallery.py` draws all.
+
+1. Each question is measured once and kept in `--records`; delete a folder there to measure it again.
+2. `--check FOLDER` draws into another folder, to be looked at: each picture as it is, in greyscale, and as a
+   reader with deuteranopia sees it (the matrix of Machado, Oliveira and Fernandes, 2009, in linear light).
+"""
 
 from __future__ import annotations
 
 import argparse
+import io
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
 
 import circuits
-from circuits.show import circuit_figure, comparison_grid, draw, mapping_figure, to_dot
+from circuits.show import circuit_figure, comparison_grid, draw, keep_curves, mapping_figure, to_dot
 from circuits.show.canvas import looks
-from circuits.tracing.wiring_record import Wiring
 
+FOLDER = Path(__file__).parent.parent / "docs" / "figures"
 OPPOSITE = 'The opposite of "large" is "'
 NAMES = "When Mary and John went to the store, John gave a drink to"
-LONG = (
-    'Mary wrote "hot" on the wall . The tree near the park was tall . Yesterday John waited for a long time '
-    '. The dog was old . The opposite of "large" is "'
-)
 STORY = "Tom and Ben went to the park. Ben gave the ball to"
+LONG = (
+    "Once upon a time, there were two boys named Tom and Ben. One day, Tom and Ben went to the big park. "
+    "They saw a red ball under a tree. Ben gave the ball to"
+)
+HOT: dict[str, Any] = {"swap": {"large": "hot"}}
+QUESTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "opposite-mini": ("mini", OPPOSITE, HOT),
+    "opposite-smollm2": ("smollm2", OPPOSITE, HOT | {"answer": "small", "foil": "cold"}),
+    "names-stories15m": ("stories15m", STORY, {"counterfactual": STORY.replace(". Ben", ". Tom")}),
+    "names-smollm2": ("smollm2", NAMES, {"counterfactual": NAMES.replace(", John", ", Mary")}),
+    "long-stories15m": ("stories15m", LONG, {"counterfactual": LONG.replace(". Ben", ". Tom")}),
+}
+WORDS = {"large": "hot", "hot": "large", "old": "wet", "wet": "old", "rich": "cold", "cold": "rich"}
 TASKS = ("opposites", "indirect_object")
-FOLDER = Path(__file__).parent.parent / "docs" / "figures"
+DEUTERANOPIA = np.array(
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+)
+Pictures = Iterator[tuple[str, Callable[[], Figure | bytes]]]  # a name, and what draws it
 
 
-def save(figure, name: str) -> None:
+def kept(folder: Path, kind: Any, measure: Callable[[], Any]) -> Any:
+    """A result from its folder; measured and put there the first time."""
+    if not folder.exists():
+        measure().save(folder)
+    return kind.load(folder)
+
+
+def pictures(records: Path, graphviz: str) -> Pictures:
+    for name, (model, text, options) in QUESTIONS.items():
+        measure = partial(lambda m, t, o: circuits.circuit(circuits.load(m), t, **o), model, text, options)
+        found = kept(records / name, circuits.Circuit, measure)
+        yield f"circuit-{name}.png", partial(circuit_figure, found)
+        yield f"mapping-{name}.png", partial(mapping_figure, found)
+        yield f"graphviz-{name}.{graphviz}", partial(lambda dot: draw(dot, graphviz), to_dot(found))
+    yield from wires(records)
+    yield from tasks(records)
+
+
+def wires(records: Path) -> Pictures:
+    _, text, options = QUESTIONS["names-stories15m"]
+    load = partial(circuits.load, "stories15m")
+    wiring = kept(records / "wiring", circuits.Wiring, lambda: circuits.wiring(load(), text, **options))
+    yield "wiring-names-stories15m.png", wiring.figure
+    found = circuits.Circuit.load(records / "names-stories15m")
+    why = kept(records / "why", circuits.Why, lambda: circuits.why(found, "L5H1", key=1, query=13))
+    yield "why-names-stories15m.png", why.figure
+
+
+def tasks(records: Path) -> Pictures:
+    both = circuits.load("mini"), circuits.load("mini-sparse")
+    for task in TASKS:
+        compared = circuits.compare(*both, task=task, units=("heads",), count=32)
+        yield f"heads-{task}.png", partial(comparison_grid, compared)
+        if task == TASKS[0]:
+            yield f"heads-{task}-all.png", partial(comparison_grid, compared, all_heads=True)
+            yield f"curves-{task}.png", partial(curves, compared)
+    traces = [circuits.trace(model, OPPOSITE, key="large", **HOT) for model in both]
+    yield "mapping-two-models.png", partial(mapping_figure, *traces)
+    yield "comparison.png", circuits.compare(*traces).figure
+    prompts = [(OPPOSITE.replace("large", word), {"swap": {word: other}}) for word, other in WORDS.items()]
+    pairs = [circuits.to_pair(both[0], text, **swap) for text, swap in prompts]
+    yield "family.png", circuits.trace_family(both[0], pairs, key=5).figure
+    lines = records / "words.jsonl"
+    lines.write_text("".join(json.dumps({"prompt": text, "key": 5, **swap}) + "\n" for text, swap in prompts))
+    yield "sweep.png", circuits.sweep(both[0], lines, records / "sweep").figure
+    yield "stability.png", circuits.stability(both[0], OPPOSITE, key="large", **HOT).figure
+
+
+def curves(compared: circuits.TaskComparison) -> Figure:
+    return keep_curves(compared.ranking("heads")).get_figure(root=True)  # type: ignore[return-value]
+
+
+def png(drawn: Figure | bytes) -> bytes:
+    if isinstance(drawn, bytes):
+        return drawn
+    data = io.BytesIO()
     with looks():
-        figure.savefig(FOLDER / f"{name}.png", dpi=140, metadata={"Software": "keyquery-circuits"})
+        drawn.savefig(data, format="png", dpi=140, metadata={"Software": "keyquery-circuits"})
+    return data.getvalue()
+
+
+def seen(picture: Image.Image) -> Image.Image:
+    """As a reader with deuteranopia sees it."""
+    values = np.asarray(picture.convert("RGB")) / 255.0
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    changed = np.clip(linear @ DEUTERANOPIA.T, 0, 1)
+    shown = np.where(changed <= 0.0031308, changed * 12.92, 1.055 * changed ** (1 / 2.4) - 0.055)
+    return Image.fromarray((shown * 255).round().astype(np.uint8))
+
+
+def check(folder: Path, name: str, data: bytes) -> None:
+    """The picture three times, one above the other."""
+    plain = Image.open(io.BytesIO(data)).convert("RGB")
+    three = [plain, plain.convert("L").convert("RGB"), seen(plain)]
+    sheet = Image.new("RGB", (plain.width, 3 * plain.height), "white")
+    for number, each in enumerate(three):
+        sheet.paste(each, (0, number * plain.height))
+    folder.mkdir(parents=True, exist_ok=True)
+    sheet.save(folder / name)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the gallery again.")
-    parser.add_argument("--records", type=Path, default=Path("runs/gallery"), help="where circuits are kept")
-    records = parser.parse_args().records
-    swap = {"large": "hot"}
-    questions = {
-        "opposite-mini": ("mini", OPPOSITE, {"swap": swap}),
-        "long-mini": ("mini", LONG, {"swap": swap}),
-        "opposite-smollm2": ("smollm2", OPPOSITE, {"swap": swap, "answer": "small", "foil": "cold"}),
-        "names-stories15m": ("stories15m", STORY, {"counterfactual": STORY.replace(". Ben", ". Tom")}),
-        "names-smollm2": ("smollm2", NAMES, {"counterfactual": NAMES.replace(", John", ", Mary")}),
-    }
+    parser.add_argument("--records", type=Path, default=Path("runs/gallery"), help="where results are kept")
+    parser.add_argument("--check", type=Path, help="draw into this folder, as different readers see it")
+    asked = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, (model, text, options) in questions.items():
-        if not (records / name / "circuit.json").exists():
-            circuits.circuit(circuits.load(model), text, **options).save(records / name)
-        found = circuits.Circuit.load(records / name)
-        save(circuit_figure(found), f"circuit-{name}")
-        save(mapping_figure(found), f"mapping-{name}")
-        draw(to_dot(found), FOLDER / f"graphviz-{name}.svg")
-    if not (records / "wiring" / "wiring.json").exists():
-        _, _, options = questions["names-stories15m"]
-        circuits.wiring(circuits.load("stories15m"), STORY, **options).save(records / "wiring")
-    save(Wiring.load(records / "wiring").figure(), "wiring-names-stories15m")
-    both = circuits.load("mini"), circuits.load("mini-sparse")
-    for task in TASKS:
-        compared = circuits.compare(*both, task=task, units=("heads",), count=32)
-        save(comparison_grid(compared), f"heads-{task}")
-        if task == TASKS[0]:
-            save(comparison_grid(compared, all_heads=True), f"heads-{task}-all")
+    for name, draw_it in pictures(asked.records, "png" if asked.check else "svg"):
+        data = png(draw_it())
+        if asked.check:
+            check(asked.check, name, data)
+        else:
+            (FOLDER / name).write_bytes(data)
+        print(name)
 
 
 if __name__ == "__main__":

@@ -26,12 +26,25 @@ def to_dot(circuit: Circuit, **options: Any) -> str:
     return diagram.to_dot(circuit, **options).source
 
 
-def texts(dot: str) -> list[str]:
-    """Every piece of text in the drawn diagram, in order."""
+def elements(dot: str) -> list[tuple[str, float, str]]:
+    """Every piece of text in the drawn diagram, with its place across the page and its size."""
     data = draw(dot, "svg")
     assert isinstance(data, bytes)
     found = ElementTree.fromstring(data).iter("{http://www.w3.org/2000/svg}text")
-    return [(element.text or "").replace("\xa0", " ") for element in found]
+    return [
+        ((one.text or "").replace("\xa0", " "), float(one.attrib["x"]), one.attrib["font-size"])
+        for one in found
+    ]
+
+
+def texts(dot: str) -> list[str]:
+    return [text for text, _, _ in elements(dot)]
+
+
+def sentence(dot: str) -> list[str]:
+    """The words of the sentence from left to right: no other text is as large."""
+    words = [(x, text) for text, x, size in elements(dot) if size == "13.00"]
+    return [text for _, text in sorted(words)]
 
 
 def test_the_planted_diagram_says_all_that_figure_b_says() -> None:
@@ -51,7 +64,8 @@ def test_the_planted_diagram_says_all_that_figure_b_says() -> None:
     } <= set(said)
     assert "Modulated at 80% by" in said
     assert "L11H7 L10H1 L9H7" in said and "L9H1 L8H6" in said
-    assert [word for word in said if word in {"The", "opposite", "of", '"', "large", "is"}][:8] == [
+    assert sentence(to_dot(planted())) == [
+        "<|endoftext|>",
         "The",
         "opposite",
         "of",
@@ -61,13 +75,12 @@ def test_the_planted_diagram_says_all_that_figure_b_says() -> None:
         "is",
         '"',
     ]
-    assert [number for number in said if number.isdigit()] == [str(at) for at in range(1, 9)]
+    assert sorted(word for word in said if word.isdigit()) == [str(at) for at in range(9)]  # with BOS
 
 
 def test_only_the_key_of_the_sentence_is_red() -> None:
-    sentence = to_dot(planted()).split("sentence [")[1].split("\n")[0]
-    red = re.findall(rf'COLOR="{canvas.RED}" POINT-SIZE="13">([^<]*)<', sentence)
-    assert red == ["large"]
+    tokens = "".join(line for line in to_dot(planted()).split("\n") if '"token ' in line)
+    assert re.findall(rf'COLOR="{canvas.RED}" POINT-SIZE="13"><B>([^<]*)<', tokens) == ["large"]
 
 
 def test_each_map_has_its_red_cell_at_the_query_row_and_the_key_column() -> None:
@@ -102,6 +115,17 @@ def test_many_carriers_are_counted_instead_of_drawn_one_by_one() -> None:
     assert "and 31 more heads" in said and "and 31 more" in said
 
 
+def test_a_box_stands_above_its_token_and_carriers_are_as_wide_as_what_they_add() -> None:
+    dot = to_dot(planted())
+    for token, box in ((5, "5"), (2, "2"), (4, '"4+6"'), (6, '"4+6"')):
+        assert f'"token {token}":n -> {box}:s' in dot
+    assert re.search(r'"token 5" \[.*group="column 5"\]', dot) and re.search(
+        r'\n\t5 \[.*group="column 5"', dot
+    )
+    widths = [float(width) for width in re.findall(r'5 -> "head L\d+H\d+":s .*penwidth=([\d.]+)', dot)]
+    assert widths == pytest.approx([0.8 + 4 * gain for gain in (0.3, 0.18, 0.13, 0.1, 0.09)])
+
+
 def test_a_total_is_the_width_of_its_arrow() -> None:
     widths = [
         float(width)
@@ -117,7 +141,7 @@ def test_a_span_that_is_built_twice_says_so_and_stands_between_key_and_output() 
     dot = to_dot(deep())
     said = texts(dot)
     assert {"layer 0-21", "built in 0, 20-21", "layer 22-30", "layer 30"} <= set(said)
-    assert '4 -> "head L22H8"' in dot and '"head L22H8" -> 7' in dot and "7 -> output" in dot
+    assert '4 -> "head L22H8":s' in dot and '"head L22H8":n -> 7' in dot and "7 -> output" in dot
     assert "4 -> 7" in to_dot(deep(), maps=False)
     assert "0" in said  # no BOS: the sentence starts at position 0
 
@@ -208,6 +232,14 @@ def test_drawing_works_with_no_dot_on_the_path(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("PATH", "")
     for form in ("svg", "png", "pdf"):
         assert draw(to_dot(planted()), form)
+
+
+def test_without_any_graphviz_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    (tmp_path / "pygraphviz.py").write_text("raise ImportError")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(CircuitsError, match="no Graphviz to draw with: pip install pygraphviz"):
+        draw(to_dot(planted()), "svg")
 
 
 def test_importing_the_package_imports_no_drawing_library() -> None:

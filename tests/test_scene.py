@@ -15,17 +15,18 @@ from render_samples import CARRIERS, SPANS, deep, dense, empty, mapping_of, plan
 
 from circuits.errors import FileError, PromptError
 from circuits.heads import Head
-from circuits.show.diagram import lay_out
+from circuits.show.diagram import circuit_figure
 from circuits.show.dot import to_dot
 from circuits.show.export import export
-from circuits.show.figure import circuit_figure, mapping_figure
+from circuits.show.figure import mapping_figure
 from circuits.show.grids import effect_map, to_panel
+from circuits.show.layout import lay_out
 from circuits.show.page import to_page
 from circuits.show.scene import OUTPUT, to_graph, to_scene
 from circuits.tasks.compare import Moved, compare
 from circuits.tracing.records import Circuit
 
-FOR_A_TRACE = {"canvas", "diagram", "dot", "figure", "page", "scene", "tables"}
+FOR_A_TRACE = {"canvas", "diagram", "dot", "figure", "layout", "page", "scene", "tables"}
 
 
 def at_share(circuit: Circuit, share: float) -> Circuit:

@@ -21,7 +21,7 @@ from circuits.errors import CircuitsError, EdgeError
 from circuits.heads import Edge, Head
 from circuits.models.model import Model
 from circuits.show.export import export
-from circuits.tracing.sides import side_effects
+from circuits.tracing.mapping import side_effects
 from circuits.tracing.why import explain
 
 SWAP = {"large": "hot"}

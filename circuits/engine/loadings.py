@@ -122,7 +122,13 @@ class Scan:
 
 
 def scan(runs: Runs, *, direction: Direction = "swap", most: int = MOST_EDGES) -> Scan:
-    """The exact effect of every edge, or of the `most` edges with the largest first-order estimate."""
+    """The exact effect of every edge, or of the `most` edges with the largest first-order estimate.
+
+    >>> scanned = circuits.scan(circuits.prepare(model, [pair]))
+    >>> edge, effect = scanned.top(1)[0]
+    >>> print(edge, f"{effect:.2f}")
+    L5H1:5→8 0.08
+    """
     shape = runs.model.n_layers, runs.model.n_heads, runs.length, runs.length
     chosen = torch.ones(shape, dtype=torch.bool).tril()
     if int(chosen.sum()) > most:

@@ -52,6 +52,11 @@ def prepare(
 
     A question is settled by what the model predicts in these runs: answer and foil, where the user named
     none. `rows` that will be asked for first climb behind the runs, which costs them no pass of their own.
+
+        >>> runs = circuits.prepare(model, [pair])
+        >>> row = circuits.Row.of_edges([circuits.Edge.parse("L5H1:5→8")])
+        >>> f"{runs.effects([row]).item():.3f}"
+        '0.076'
     """
     unsettled = [each.unsettled if isinstance(each, Question) else each for each in pairs]
     runs = _run(model, unsettled, rows, family, path, budget)

@@ -46,7 +46,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """All the changes of one run; no change at all is the base run itself."""
+    """All the changes of one run; no change at all is the base run itself.
+
+    >>> edge = circuits.Edge.parse("L5H1:5→8")
+    >>> circuits.Row.of_edges([edge]).first_layer
+    5
+    """
 
     changes: tuple[Change, ...]
 

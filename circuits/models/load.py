@@ -57,6 +57,10 @@ def load(
     `gate=True` is for weights that cannot say it themselves, a bare state dict; on a model that its files
     call dense it is an error. `bos=None` reads BOS first if the tokenizer adds it by itself or the
     architecture is GPT-2.
+
+        >>> model = circuits.load("mini")
+        >>> model.n_layers, model.n_heads, model.gated
+        (12, 12, False)
     """
     asked, place = None if dtype is None else to_dtype(dtype), to_device(device)
     with reading(name):
@@ -76,6 +80,9 @@ def as_model(
     device stay. One in half precision stays as it is: a copy in fp32 is measured, and a warning says so,
     unless `dtype` asks for what it is. A bridge keeps its dtype and its own BOS rule (`bridge.to_tokens`).
     Objects carry no mark of a gate, so `gate=True` is taken at its word.
+
+        >>> circuits.as_model(model) is model
+        True
     """
     from circuits.models.model import Model
 

@@ -32,6 +32,11 @@ class Model:
     """A language model ready to be measured: made by `load` or `as_model`, in eval mode, hooks checked.
 
     Run it through `logits`, or `forward` inside `hooked`; these apply the gate, `bridge` on its own does not.
+
+        >>> model.name, model.reads_bos
+        ('mini', True)
+        >>> [model.spell(token) for token in circuits.to_prompt(model, TEXT).tokens][5]
+        'large'
     """
 
     name: str

@@ -18,7 +18,11 @@ _INDEX: Final = re.compile(r"-?\d{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text as the model reads it: one word (token text) per position."""
+    """A text as the model reads it: one word (token text) per position.
+
+    >>> found.prompt.position("large"), found.prompt.words[5]
+    (5, 'large')
+    """
 
     text: str
     tokens: tuple[int, ...]
@@ -90,7 +94,11 @@ class Noise:
 
 
 def to_prompt(model: Model, text: str) -> Prompt:
-    """The text as this model reads it."""
+    """The text as this model reads it.
+
+    >>> circuits.to_prompt(model, TEXT).words
+    ('<|bos|>', 'The', 'opposite', 'of', '"', 'large', '"', 'is', '"')
+    """
     refuse_half_characters(text)
     tokens = model.tokenize(text)
     return Prompt(text, tokens, tuple(model.spell(token) for token in tokens))

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A clean prompt, its counterfactual of the same length, and the metric."""
+    """A clean prompt, its counterfactual of the same length, and the metric.
+
+    >>> pair.differs_at, str(pair.metric)
+    ((5,), 'logit(small) − logit(cold)')
+    """
 
     clean: Prompt
     counterfactual: Prompt | Noise
@@ -209,7 +213,12 @@ def to_pair(
     metric: MetricKind | MetricFunction | None = None,
     seed: int = 0,
 ) -> Pair:
-    """A pair from what the user gave; what was not given is read off the model's predictions."""
+    """A pair from what the user gave; what was not given is read off the model's predictions.
+
+    >>> pair = circuits.to_pair(model, TEXT, swap={"large": "hot"}, answer="small", foil="cold")
+    >>> pair.counterfactual.words[5]
+    'hot'
+    """
     wording = Wording(counterfactual, swap, noise_at, answer, foil, metric, seed)
     question = to_question(model, text, wording)
     sides = [side for side in (question.clean, question.counterfactual) if isinstance(side, Prompt)]

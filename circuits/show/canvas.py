@@ -172,7 +172,11 @@ def new_sheet(width: float, height: float, figure: Figure | None = None) -> Axes
 def save_figure(
     figure: Figure | Axes, folder: str | Path, formats: Sequence[str] = _FORMATS, *, name: str = "figure"
 ) -> tuple[Path, ...]:
-    """Write a figure as `folder/name.svg`, `.png`, `.pdf`; the same figure gives the same bytes."""
+    """Write a figure as `folder/name.svg`, `.png`, `.pdf`; the same figure gives the same bytes.
+
+    >>> [path.name for path in show.save_figure(found.figure(), folder, ["svg"])]
+    ['figure.svg']
+    """
     figure = figure if isinstance(figure, Figure) else cast(Figure, figure.get_figure(root=True))
     unknown = ", ".join(form for form in formats if form not in _FORMATS)
     if unknown:
@@ -240,7 +244,7 @@ def draw_box(
 def draw_tiles(
     sheet: Axes, tiles: Tiles, maps: Sequence[np.ndarray], *, cell: tuple[int, int] | None = None
 ) -> None:
-    """All maps (query, key) as one image, each in a thin frame; the cell (key, query) has a red one."""
+    """All maps (query, key) as one image, each in a thin frame; around the cell (key, query) is a red one."""
     if not maps:
         return
     pixels = _pixels_of(maps, tiles.side)
@@ -259,10 +263,13 @@ def draw_tiles(
     look = {"facecolors": "none", "edgecolors": LINE, "linewidths": 0.5, "zorder": 4}
     sheet.add_collection(PolyCollection(frames, **look))
     if cell is not None:
-        each = zip(corners, maps, strict=True)
-        marks = [_cell(x, y, tiles.side, cell, len(weights)) for (x, y), weights in each]
-        look = {"facecolors": "none", "edgecolors": RED, "linewidths": min(1.4, 0.5 + tiles.side / 60)}
-        sheet.add_collection(PolyCollection(marks, zorder=4.5, **look))
+        line, (key, query) = min(1.4, 0.5 + tiles.side / 60), cell
+        marks = [
+            _cell(x, y, tiles.side, cell, len(each), line) for (x, y), each in zip(corners, maps, strict=True)
+        ]
+        fills = [shade(float(each[query, key])) for each in maps]
+        look = {"facecolors": fills, "edgecolors": RED, "linewidths": line, "zorder": 4.5}
+        sheet.add_collection(PolyCollection(marks, **look))
 
 
 def draw_cross(sheet: Axes, x: float, y: float, *, arm: float = 13.0) -> None:
@@ -309,10 +316,10 @@ def _square(x: float, y: float, side: float) -> list[tuple[float, float]]:
     return [(x, y), (x + side, y), (x + side, y + side), (x, y + side)]
 
 
-def _cell(x: float, y: float, side: float, cell: tuple[int, int], length: int) -> list[tuple[float, float]]:
-    """The mapping's cell, never so small that it cannot be seen."""
+def _cell(
+    x: float, y: float, side: float, cell: tuple[int, int], length: int, line: float
+) -> list[tuple[float, float]]:
+    """A frame around the mapping's cell, which it does not cover; never so small that it cannot be seen."""
     (key, query), step = cell, side / length
-    size = max(step, 2.5)
-    left = min(max(x + (key + 0.5) * step - size / 2, x), x + side - size)
-    top = min(max(y + (length - query - 0.5) * step - size / 2, y), y + side - size)
-    return _square(left, top, size)
+    size = max(step, 2.0) + line
+    return _square(x + (key + 0.5) * step - size / 2, y + (length - query - 0.5) * step - size / 2, size)

@@ -45,7 +45,12 @@ def keep_curves(
     titles: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The keep curves of one or two rankings of a task; `titles` are by default the models' names."""
+    """The keep curves of one or two rankings of a task; `titles` are by default the models' names.
+
+    >>> axes = show.keep_curves(circuits.rank(model, "greater_than", count=4))
+    >>> axes.get_ylabel()
+    'explained effect'
+    """
     rankings = tuple(rankings) if isinstance(rankings, Sequence) else (rankings,)
     if not 1 <= len(rankings) <= len(_COLOURS):
         raise PromptError(f"one plot holds the curves of one model or two, not of {len(rankings)}")

@@ -1,257 +1,104 @@
-"""A circuit on a scale of layers: tokens are columns, layers are rows, and what happens stands where it does.
+"""A circuit on a scale of layers, drawn as `layout` places it.
 
-1. A row is a layer, the lowest first; it is as high as what stands in it needs. Of a deep model a run of
-   three or more layers in which nothing happens folds into one thin row, and the axis says which.
-2. A span is a box in the columns of its positions, from its first to its last layer; the layers that build it
+1. A span is a box in the columns of its positions, from its first to its last layer; the layers that build it
    are shaded. Positions that share a span are joined under the sentence, with its name.
-3. A mapping is an arrow from key to query in every layer in which heads carry it, as wide as what they do,
-   with their names on it; what would touch gets a lane of its own. Names of the mapping in front are filled.
-4. Components (heads, MLPs, …) are nodes at their position and layer; wires run between them, and how they are
-   dashed says which side of the reader they enter: query, key or value.
+2. A mapping's arrow is as wide as what its heads do. Names of the mapping in front are filled.
+3. Wires run between components; how they are dashed says which side of the reader they enter: query, key or
+   value. Folded layers are one grey row, and the axis says which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Final
+import textwrap
+from typing import TYPE_CHECKING, Any, Final
 
 import networkx as nx
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
-from circuits.heads import Head
 from circuits.show import canvas
 from circuits.show.canvas import Area, Font, draw_box, width_of, write
-from circuits.show.scene import OUTPUT, Scene, spell
+from circuits.show.layout import AXIS, SHAPES, Item, Layout, groups_under, in_lanes, lay_out
+from circuits.show.scene import OUTPUT, Scene, spell, to_scene
+from circuits.tracing import CARRIES
 
-AXIS: Final = 30.0  # the width of the axis of layers
-LANE: Final = 10.5  # the height of a lane
-_THIN: Final = 9.0  # the height of a row in which nothing stands
-_NARROWEST: Final = 10.0  # a column
-_WIDEST: Final = 56.0
-_GAP: Final = 26.0  # between words, at most
-_OUTPUT: Final = 33.0
-_SHALLOW: Final = 12  # layers of a model that is never folded
-_LONGEST: Final = 14  # letters of a token
+if TYPE_CHECKING:
+    from circuits.tracing.records import Circuit
+
+_PAD: Final = 9.0
+_TITLE: Final = 22.0  # the height of a title
+_STEP: Final = 9.0  # from one line of a caption to the next
+_BOX: Final = 23.0  # the height of the output's box
+_COLUMN: Final = 50.0  # of a token, where there is space
+_NARROW: Final = 3.4  # inches: one column of two
+_HOW: Final = (
+    "A box: the layers that hold what a token says; shaded: those that build it. An arrow: heads that read "
+    "the key and write to the query in that layer, as wide as what they add to the joint effect; filled: the "
+    "mapping in front."
+)
 _SIDES: Final = {"query": "-", "key": (0, (4, 1.5)), "value": (0, (1, 1.2)), "": "-"}
-_SHAPES: Final = {"head": "round,pad=0,rounding_size=4", "mlp": "square,pad=0", "embed": "square,pad=0"}
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The tokens that are shown (None for a gap) and where they stand; upright where they are too many."""
+def circuit_figure(
+    circuit: Circuit, *, share: float | None = None, title: str | None = None, figure: Figure | None = None
+) -> Figure:
+    """Every mapping of a circuit where its heads stand, the spans of its tokens, and the output.
 
-    positions: tuple[int | None, ...]
-    words: tuple[str, ...]
-    centres: tuple[float, ...]
-    step: float  # the least distance between two
-    size: float
-    upright: bool
-
-    def x_of(self, position: int) -> float | None:
-        return self.centres[self.positions.index(position)] if position in self.positions else None
-
-    @property
-    def height(self) -> float:
-        """Of the words and the numbers above them."""
-        font = Font(self.size)
-        return 12 + (max(width_of(word, font) for word in self.words) if self.upright else self.size + 1)
+    >>> figure = show.circuit_figure(found)
+    >>> figure.axes[0].texts[0].get_text()
+    'mini'
+    """
+    scene = to_scene(circuit, share)
+    return scene_figure(scene, circuit.source.name if title is None else title, figure=figure)
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """What stands in a layer between `left` and `right`: an arrow with its heads' names, or a component."""
-
-    layer: int
-    text: str
-    start: float
-    end: float  # of the arrow; a component has its place at both
-    text_at: float  # the middle of the text
-    left: float
-    right: float
-    effect: float
-    front: bool
-    name: str = ""  # of a component
-    kind: str = ""
-
-
-Places = dict[str, tuple[Item, float]]  # components by name, with the height at which they stand
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where everything stands, measured from the upper left corner; y runs down."""
-
-    columns: Columns
-    rows: dict[tuple[int, int], tuple[float, float]]  # first and last layer: the row's top and bottom
-    lanes: dict[Item, float]  # the height at which it stands
-    width: float
-    height: float
-    left_out: int = 0  # mappings of which an end is not shown
-
-    def y_of(self, layer: int, *, top: bool) -> float:
-        for (first, last), (upper, lower) in self.rows.items():
-            if first <= layer <= last:
-                return upper if top else lower
-        return self.top  # the output stands above all layers
-
-    @property
-    def top(self) -> float:
-        """The upper end of the last layer."""
-        return min(upper for upper, _ in self.rows.values())
-
-    @property
-    def foot(self) -> float:
-        """The lower end of the first layer."""
-        return max(lower for _, lower in self.rows.values())
-
-    @property
-    def folded(self) -> list[tuple[int, int]]:
-        return [layers for layers in self.rows if layers[0] < layers[1]]
-
-
-def lay_out(scene: Scene, width: float, *, only_front: bool = False, most: int = 40) -> Layout:
-    """Everything of a scene (or, of its mappings, the one in front alone) in this width."""
-    columns = fit_columns(scene, AXIS, width, most=most)
-    mappings = [data for _, _, data in scene.arrows] + scene.own_arrows
-    wanted = [data for data in mappings if not only_front or data is scene.front]
-    items, left_out = _components(scene.graph, columns), 0
-    for data in wanted:
-        ends = columns.x_of(data["from_position"]), columns.x_of(data["to_position"])
-        if ends[0] is None or ends[1] is None:
-            left_out += 1
-        else:
-            drawn = _arrows(data, ends[0], ends[1], width, front=data is scene.front)
-            items += drawn
-            left_out += not drawn
-    depth = scene.depth
-    lanes = {layer: _in_lanes([item for item in items if item.layer == layer]) for layer in range(depth)}
-    rows, placed, y = {}, {}, _OUTPUT + sum(row_height(lanes, row) for row in _rows(scene, lanes))
-    height = y + columns.height + 10.0 * len(_in_lanes(_groups(scene, columns, width)))
-    for first, last in _rows(scene, lanes):
-        rows[first, last] = (y - row_height(lanes, (first, last)), y)
-        for number, lane in enumerate(lanes[first] if first == last else ()):
-            placed |= dict.fromkeys(lane, y - 2 - LANE * (number + 0.5))
-        y = rows[first, last][0]
-    return Layout(columns, rows, placed, width, height, left_out)
-
-
-def row_height(lanes: dict[int, list[list[Item]]], row: tuple[int, int]) -> float:
-    return _THIN + 2 if row[0] < row[1] else max(_THIN, LANE * len(lanes[row[0]]) + 4)
-
-
-def _rows(scene: Scene, lanes: dict[int, list[list[Item]]]) -> list[tuple[int, int]]:
-    """Layers from below; a run of three or more in which nothing happens is one row of a deep model."""
-    busy = {layer for layer, stacked in lanes.items() if stacked}
-    for _, node in scene.boxes:
-        for first, last in [node["layers"], *node.get("ranges", ())] if node["layers"] else ():
-            busy |= {first, last}
-    rows: list[tuple[int, int]] = []
-    for layer in range(scene.depth):
-        quiet = scene.depth > _SHALLOW and layer not in busy
-        if quiet and rows and rows[-1][1] == layer - 1 and not {*range(rows[-1][0], layer)} & busy:
-            rows[-1] = (rows[-1][0], layer)
-        else:
-            rows.append((layer, layer))
-    kept = (
-        ((first, last),) if last - first > 1 else [(n, n) for n in range(first, last + 1)]
-        for first, last in rows
+def scene_figure(
+    scene: Scene, title: str, *, how: str = _HOW, caption: str | None = None, figure: Figure | None = None
+) -> Figure:
+    """A scene on a scale of layers, with its title and a caption that counts what is not drawn."""
+    columns = min(len(scene.words), 40)
+    width = min(max(AXIS + _COLUMN * columns + 24, _NARROW * 72), canvas.WIDTH * 72)
+    layout = lay_out(scene, width - 2 * _PAD)
+    lines = textwrap.wrap(
+        (_caption(scene, layout) if caption is None else caption) + how, int((width - 2 * _PAD) / 3.25)
     )
-    return [row for part in kept for row in part]
+    height = _TITLE + layout.height + 8 + _STEP * len(lines) + 6
+    sheet = canvas.new_sheet(width, height, figure)
+    with canvas.looks():
+        name, note = spell(title, longest=36), _note(scene)
+        write(sheet, _PAD, 14, name, canvas.TITLE)
+        if width_of(name, canvas.TITLE) + width_of(note, canvas.HEADING_SMALL) + 3 * _PAD < width:
+            write(sheet, width - _PAD, 14, note, Font(canvas.SMALL, canvas.RED, bold=True), ha="right")
+        draw_layout(sheet, scene, layout, _PAD, _TITLE)
+        for number, line in enumerate(lines):
+            write(sheet, _PAD, _TITLE + layout.height + 12 + _STEP * number, line, canvas.NOTE)
+    return sheet.get_figure(root=True)  # type: ignore[return-value]
 
 
-def fit_columns(scene: Scene, left: float, right: float, *, most: int) -> Columns:
-    """Words side by side, as large as they fit; else upright, in columns of equal width."""
-    all_words, space = scene.words, right - left - 6
-    for longest, size in ((_LONGEST, 8.0), (_LONGEST, 7.0), (10, 6.0)):
-        positions = scene.shown(most=min(most, int(space / _NARROWEST)), bos=True)
-        words = ["…" if each is None else spell(all_words[each], longest=longest) for each in positions]
-        if positions[0] == 0 and scene.graph.graph["reads_bos"]:
-            words[0] = spell(all_words[0], longest=7)
-        widths = [max(width_of(word, Font(size)), 12.0) for word in words]
-        gap = (space - sum(widths)) / len(widths)
-        if gap >= 5.0:
-            gap = min(gap, _GAP)
-            break
-    upright = gap < 5.0
-    if upright:
-        gap, widths = 0.0, [min(space / len(words), 24.0)] * len(words)
-    free = space - sum(widths) - gap * len(widths)
-    centres, x = [], left + 3 + free / 2
-    for width in widths:
-        centres.append(x + (width + gap) / 2)
-        x += width + gap
-    step = min((after - before for before, after in pairwise(centres)), default=_WIDEST)
-    return Columns(tuple(positions), tuple(words), tuple(centres), min(step, _WIDEST), size, upright)
+def _note(scene: Scene) -> str:
+    if scene.front is None or scene.cell is None:
+        return ""
+    total, modulation = scene.front["total"], scene.front["modulation"]
+    reached = f"{modulation:.0%} by {len(scene.carriers)} head{'' if len(scene.carriers) == 1 else 's'}"
+    reached = "modulation withheld" if scene.front["doubts"] else reached
+    return f"key {scene.cell[0]} → query {scene.cell[1]}: total {total:z.2f}, {reached}"
 
 
-def _arrows(data: dict[str, Any], start: float, end: float, width: float, *, front: bool) -> list[Item]:
-    """A mapping's arrows, one in each layer in which heads carry it."""
-    layers: dict[int, dict[str, float]] = {}
-    for name, effect in data["heads"].items():
-        layers.setdefault(Head.parse(name).layer, {})[name] = effect
-    items = []
-    for layer, heads in layers.items():
-        more = f" +{len(heads) - 3}" if len(heads) > 3 else ""
-        text = " ".join([*heads][:3]) + more
-        wide = width_of(text, canvas.HEADING_SMALL) + 6
-        if end - start >= wide + 16:
-            middle = (start + end) / 2
-        elif end + 5 + wide <= width:
-            middle = end + 5 + wide / 2
-        else:
-            middle = start - 5 - wide / 2
-        left, right = min(start, middle - wide / 2) - 2, max(end, middle + wide / 2) + 2
-        effect = sum(heads.values())
-        items.append(Item(layer, text, start, end, middle, left, right, effect, front))
-    return items
+def _caption(scene: Scene, layout: Layout) -> str:
+    """The verdict, how many mappings are drawn and how many are not, and which layers are folded."""
+    carrying = [mapping.ends for mapping in scene.circuit.mappings if abs(mapping.total) >= CARRIES]
+    count, drawn = len(carrying), len(layout.mappings & set(carrying))
+    every = {0: "No mapping", 1: "The only mapping", 2: "Both mappings"}.get(count, f"All {count} mappings")
+    some = every if drawn == count else f"{drawn} of {count} mappings"
+    verdict = f"{scene.verdict}. " if scene.verdict else ""
+    folded = ", ".join(f"{first}–{last}" for first, last in layout.folded)
+    layers = f" Folded: layers {folded}, in which no head carries and no box or shade ends." if folded else ""
+    return f"{verdict}{some} with a total of {CARRIES:g} or more.{layers} "
 
 
-def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[Item]:
-    """The components of a graph of wires, each at its position and layer."""
-    items = []
-    for name, node in graph.nodes.items():
-        x = columns.x_of(node["positions"][0]) if node.get("kind") in _SHAPES else None
-        if x is not None and node["layer"] >= 0:
-            wide = width_of(node["label"], canvas.HEADING_SMALL) + 6
-            place = (x, x, x, x - wide / 2 - 1, x + wide / 2 + 1)
-            front, kind = node.get("front", False), node["kind"]
-            items.append(Item(node["layer"], node["label"], *place, node["effect"], front, name, kind))
-    return sorted(items, key=lambda item: item.kind == "mlp")  # a layer's MLP stands above its heads
-
-
-def _in_lanes(items: Iterable[Item]) -> list[list[Item]]:
-    """Items in as few lanes as keep them apart, in the order in which they come."""
-    lanes: list[list[Item]] = []
-    for item in items:
-        for lane in lanes:
-            if all(item.right < other.left or other.right < item.left for other in lane):
-                lane.append(item)
-                break
-        else:
-            lanes.append([item])
-    return lanes
-
-
-def _groups(scene: Scene, columns: Columns, width: float) -> list[Item]:
-    """Spans whose name is not that of their token, as what stands under the sentence."""
-    groups = []
-    for _, node in scene.boxes:
-        centres = [x for x in map(columns.x_of, node["positions"]) if x is not None]
-        alone = len(node["positions"]) == 1 and spell(scene.words[node["positions"][0]]) == node["lines"][0]
-        if centres and not alone and node["kind"] == "span":
-            text, (start, end) = spell(node["lines"][0], longest=24), (min(centres), max(centres))
-            half = width_of(text, canvas.NOTE) / 2 + 2
-            middle = min(max((start + end) / 2, half), width - half)
-            ends = (min(start, middle - half), max(end, middle + half))
-            groups.append(Item(0, text, start, end, middle, *ends, 0.0, False))
-    return groups
-
-
-# How it looks
+# What stands on the sheet
 
 
 def draw_layout(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
@@ -336,17 +183,20 @@ def _draw_item(sheet: Axes, item: Item, x: float, y: float) -> None:
     fill, ink = (colour, canvas.PAPER) if item.front else (canvas.PAPER, canvas.INK)
     look = {"edgecolor": colour, "facecolor": fill, "linewidth": 0.7, "zorder": 4}
     corner = (x + item.text_at - wide / 2, y - 4.1)
-    shape = _SHAPES.get(item.kind, _SHAPES["head"])
+    shape = SHAPES.get(item.kind, SHAPES["head"])
     sheet.add_patch(FancyBboxPatch(corner, wide, 8.2, boxstyle=shape, **look))
     font = Font(canvas.SMALL, ink, bold=item.front)
     write(sheet, x + item.text_at, y + 2.1, item.text, font, ha="center").set_zorder(5)
 
 
 def _colour(item: Item) -> str:
-    if item.front:
-        return canvas.RED
-    strength = 0.45 + 0.5 * min(abs(item.effect), 1.0)
-    return canvas.shade(strength) if item.effect >= 0 else canvas.shade(-strength, canvas.EFFECT)
+    return canvas.RED if item.front else _strength(item.effect)
+
+
+def _strength(effect: float) -> str:
+    """Blue for the answer, orange against it, the darker the stronger; the palest is still seen on paper."""
+    strength = 0.55 + 0.45 * min(abs(effect), 1.0)
+    return canvas.shade(strength) if effect >= 0 else canvas.shade(-strength, canvas.EFFECT)
 
 
 def _draw_wires(sheet: Axes, graph: nx.MultiDiGraph, layout: Layout, x: float, y: float) -> None:
@@ -360,23 +210,25 @@ def _draw_wires(sheet: Axes, graph: nx.MultiDiGraph, layout: Layout, x: float, y
         first, last = (_anchor(layout, graph, places, name, x, y) for name in (start, end))
         if first is None or last is None:
             continue
-        points = _curve(first, last, straight=start not in places)
+        points = _curve(first, last, beside=start in places, under=end not in places)
         codes = [Path.MOVETO] + [Path.CURVE4] * 3
-        colour = canvas.RED if wire.get("front") else canvas.shade(0.45 + 0.5 * min(abs(wire["effect"]), 1.0))
+        colour = canvas.RED if wire.get("front") else _strength(wire["effect"])
         look = {"edgecolor": colour, "linewidth": 0.5 + 2.0 * min(abs(wire["effect"]), 1.2), "zorder": 1.5}
         style = _SIDES.get(wire.get("side", ""), "-")
         sheet.add_patch(PathPatch(Path(points, codes), fill=False, linestyle=style, **look))
 
 
 def _curve(
-    start: tuple[float, float], end: tuple[float, float], *, straight: bool
+    start: tuple[float, float], end: tuple[float, float], *, beside: bool, under: bool
 ) -> list[tuple[float, float]]:
-    """From the top of a writer to the bottom of a reader; in one column in a bow, the wider the longer."""
+    """From the top of a writer to the bottom of a reader; in one column in a bow, the wider the longer, from
+    the side of the writer (if it has a mark) to the side of the reader (or to the output, from below)."""
     (x0, y0), (x1, y1) = start, end
-    if abs(x0 - x1) < 1 and not straight:
-        side, bow = 9.0, 10 + 0.3 * abs(y0 - y1)
-        return [(x0 - side, y0), (x0 - side - bow, y0), (x1 - side - bow, y1), (x1 - side, y1)]
-    (y0, y1), middle = (y0 - 4, y1 + 4), (y0 + y1) / 2
+    if abs(x0 - x1) < 1 and beside:
+        left, bow = x0 - 9.0, 10 + 0.3 * abs(y0 - y1)
+        up = [(x1 - bow, y1 + 12), (x1, y1)] if under else [(left - bow, y1), (left, y1)]
+        return [(left, y0), (left - bow, y0), *up]
+    (y0, y1), middle = (y0 - 4, y1 if under else y1 + 4), (y0 + y1) / 2
     return [(x0, y0), (x0, middle), (x1, middle), (x1, y1)]
 
 
@@ -397,7 +249,7 @@ def _anchor(
     if centre is None:
         return None
     above = name == OUTPUT or node.get("kind") == "logits"
-    return x + centre, y + (layout.top - 4 if above else layout.foot + 2)
+    return x + centre, y + (_BOX + 1 if above else layout.foot + 2)
 
 
 def _draw_output(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
@@ -408,8 +260,8 @@ def _draw_output(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) 
     last = layout.columns.x_of(len(scene.words) - 1) or layout.columns.centres[-1]
     centre = x + min(max(last, wide / 2), layout.width - wide / 2)
     look = {"color": canvas.LINE, "linewidth": 1.1, "zorder": 0.4}
-    sheet.plot([x + last, x + last], [y + layout.foot, y + layout.top - 4], **look)
-    draw_box(sheet, Area(centre - wide / 2, y + 1, wide, 23), canvas.INK, canvas.PAPER, line=1.2, depth=3)
+    sheet.plot([x + last, x + last], [y + layout.foot, y + _BOX + 1], **look)
+    draw_box(sheet, Area(centre - wide / 2, y + 1, wide, _BOX), canvas.INK, canvas.PAPER, line=1.2, depth=3)
     write(sheet, centre, y + 11, title, canvas.HEADING, ha="center").set_zorder(5)
     write(sheet, centre, y + 20, note, canvas.NOTE, ha="center").set_zorder(5)
 
@@ -433,7 +285,7 @@ def _draw_sentence(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float
             write(sheet, x + centre, top + 11, word, font, ha="center", va="top", rotation=90)
         else:
             write(sheet, x + centre, top + 11 + columns.size, word, font, ha="center")
-    for number, lane in enumerate(_in_lanes(_groups(scene, columns, layout.width))):
+    for number, lane in enumerate(in_lanes(groups_under(scene, columns, layout.width))):
         for group in lane:
             _draw_group(sheet, group, x, top + columns.height + 3 + 10 * number)
 

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -25,7 +26,7 @@ import numpy as np
 from circuits.errors import CircuitsError, FileError
 from circuits.files import SIGNATURE
 from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade
-from circuits.show.scene import OUTPUT, Scene, kept_positions, name_rows, spell, to_scene
+from circuits.show.scene import OUTPUT, Scene, gains, kept_positions, name_rows, spell, to_scene
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
@@ -33,17 +34,22 @@ if TYPE_CHECKING:
 Edge = dict[str, Any]  # the attributes of a mapping's edge
 FORMATS: Final = ("svg", "png", "pdf")
 _WHEEL: Final = """
-import sys, pygraphviz
+import sys
+try:
+    import pygraphviz
+except ImportError:
+    sys.exit(3)
 try:
     picture = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode()).draw(format=sys.argv[1], prog="dot")
 except (pygraphviz.DotError, ValueError, OSError) as why:
     sys.exit(str(why))
 sys.stdout.buffer.write(picture)
 """
+_MISSING: Final = 3  # the exit code of the above without pygraphviz
 _MOST_MAPS: Final = 12
 _MOST_NAMES: Final = 12
 _LONGEST_MAP: Final = 16  # rows and columns of a map that is shown whole
-_MAP_SIZE: Final = 66  # points
+_MAP_SIZE: Final = 96  # points
 
 _SPACES: Final = {"nodesep": "0.3", "ranksep": "0.42", "pad": "0.15", "dpi": "192"}
 _PAGE: Final = _SPACES | {"rankdir": "BT", "bgcolor": PAPER, "fontname": SVG_FONT}
@@ -58,16 +64,21 @@ def to_dot(circuit: Circuit, *, share: float | None = None, maps: bool = True) -
     """The diagram, by default at the circuit's share, with carriers' maps as nodes; `.source` is its text.
 
     The same circuit gives the same text.
+
+        >>> diagram = show.to_dot(found)
+        >>> diagram.graph_attr["bgcolor"] = "transparent"
+        >>> type(diagram).__name__
+        'Digraph'
     """
     scene, page = to_scene(circuit, share), _new_page()
-    shown = scene.shown()
-    page.node("sentence", f"<{_sentence(scene, shown)}>")
+    shown = scene.shown(bos=maps)  # the maps have a column for it
+    _add_sentence(page, scene, shown)
     _add_boxes(page, scene, shown)
     for start, end, mapping in scene.arrows:
-        with_maps = maps and mapping is scene.front and bool(scene.carriers)
+        with_maps = maps and mapping is scene.front and bool(scene.mapped(1))
         add = partial(_add_heads, scene=scene) if with_maps else _add_arrow
         add(page, _place(scene, start), _place(scene, end), mapping)
-    if maps and scene.carriers:
+    if maps and scene.mapped(1):
         page.node("caption", f"<{_caption(scene)}>")
         page.edge(OUTPUT, "caption", style="invis")
     return page
@@ -82,10 +93,8 @@ def heads_to_dot(groups: dict[str, list[tuple[str, float]]], needed: dict[str, s
             front = name in needed[title]
             label = f"<{_lines([name, f'{effect:z.2f}'], RED if front else INK)}>"
             page.node(f"{number} {name}", label, color=RED if front else LINE, fillcolor=WASH, **_BOX)
-            width = f"{0.8 + 4 * min(abs(effect), 1.2):.2f}"
-            page.edge(
-                f"{number} {name}", f"title {number}", color=RED if front else shade(0.7), penwidth=width
-            )
+            look = {"color": RED if front else shade(0.7), "penwidth": _width(effect)}
+            page.edge(f"{number} {name}", f"title {number}", **look)
     return page
 
 
@@ -96,11 +105,17 @@ def graph_to_dot(graph: nx.MultiDiGraph) -> graphviz.Digraph:
         label = f"<{_lines([str(line) for line in node.get('lines', [node['label']])], INK)}>"
         page.node(name, label, color=RED if node.get("front") else MUTED, fillcolor=WASH, **_BOX)
     for start, end, wire in graph.edges(data=True):
-        style = {"key": "dashed", "value": "dotted"}.get(wire.get("side", ""), "solid")
+        side = wire.get("side", "")
+        style = {"key": "dashed", "value": "dotted"}.get(side, "solid")
         colour = RED if wire.get("front") else shade(0.7)
-        width, side = f"{0.8 + 4 * min(abs(wire.get('effect', 0.0)), 1.2):.2f}", wire.get("side", "")
-        page.edge(start, end, label=f" {side}" if side else "", style=style, color=colour, penwidth=width)
+        look = {"style": style, "color": colour, "penwidth": _width(wire.get("effect", 0.0))}
+        page.edge(start, end, label=f" {side}" if side else "", **look)
     return page
+
+
+def _width(effect: float) -> str:
+    """How wide an arrow of this effect is, in points."""
+    return f"{0.8 + 4 * min(abs(effect), 1.2):.2f}"
 
 
 def _new_page(**look: str) -> graphviz.Digraph:
@@ -111,7 +126,11 @@ def _new_page(**look: str) -> graphviz.Digraph:
 
 
 def draw(dot: str | graphviz.Digraph, to: str | Path) -> Path | bytes:
-    """Render a diagram to a .svg, .png or .pdf file (its path is returned), or to the bytes of a format."""
+    """Render a diagram to a .svg, .png or .pdf file (its path is returned), or to the bytes of a format.
+
+    >>> show.draw(found.to_dot(), folder / "circuit.svg").name
+    'circuit.svg'
+    """
     dot = dot if isinstance(dot, str) else dot.source
     if isinstance(to, str) and to in FORMATS:
         return _rendered(dot, to)
@@ -132,17 +151,19 @@ def _add_boxes(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]
         is_key = scene.ends is not None and name == scene.ends[0]
         colour = RED if is_key else MUTED
         label = f"<{_lines(node['lines'], RED if is_key else INK)}>"
-        page.node(name, label, color=colour, fillcolor=WASH, penwidth="1.1", **_BOX)
+        look = {"color": colour, "penwidth": "1.8" if is_key else "1.1"}
+        page.node(name, label, fillcolor=WASH, group=_group(node["positions"][-1]), **look, **_BOX)
         for position in node["positions"]:
             if position in shown:
-                page.edge(f"sentence:p{position}:n", f"{name}:s", color=colour, **_TIE)
+                page.edge(f"{_token(position)}:n", f"{name}:s", color=colour, **_TIE)
     targets = {end for _, end, _ in scene.arrows}
     row = graphviz.Digraph(graph_attr={"rank": "same"})  # the boxes that no arrow lifts, from left to right
     for start, end in pairwise(name for name, _ in scene.boxes if name not in targets):
         row.edge(start, end, style="invis")
     page.subgraph(row)
     label = f"<{_lines(scene.graph.nodes[OUTPUT]['lines'], INK)}>"
-    page.node(OUTPUT, label, color=INK, fillcolor=PAPER, penwidth="1.6", **_BOX)
+    last = _group(len(scene.words) - 1)
+    page.node(OUTPUT, label, color=INK, fillcolor=PAPER, penwidth="1.6", group=last, **_BOX)
     (start,) = scene.graph.predecessors(OUTPUT)
     page.edge(_place(scene, start, sentence=True), OUTPUT, color=LINE, **_STREAM)
 
@@ -153,7 +174,7 @@ def _place(scene: Scene, name: str, *, sentence: bool = False) -> str:
     if node["box"]:
         return name
     position, last = node["positions"][0], len(scene.circuit.prompt) - 1
-    return OUTPUT if position == last and not sentence else f"sentence:p{position}:n"
+    return OUTPUT if position == last and not sentence else f"{_token(position)}:n"
 
 
 def _add_arrow(page: graphviz.Digraph, start: str, end: str, mapping: Edge) -> None:
@@ -163,8 +184,8 @@ def _add_arrow(page: graphviz.Digraph, start: str, end: str, mapping: Edge) -> N
     lines = [_font(mapping["label"], ink, 9, bold=front), *(_font(row, ink, 9) for row in names)]
     margin = _cell(look='WIDTH="8"')
     label = _table([[margin, _cell(line), margin] for line in lines])
-    width = f"{0.8 + 4 * min(abs(mapping['total']), 1.2):.2f}"
-    page.edge(start, end, label=f"<{label}>", color=colour, penwidth=width, weight="3" if front else "1")
+    look = {"color": colour, "penwidth": _width(mapping["total"]), "weight": "3" if front else "1"}
+    page.edge(start, end, label=f"<{label}>", **look)
 
 
 def _add_heads(
@@ -175,20 +196,33 @@ def _add_heads(
     kept = kept_positions(len(scene.words), (*scene.cell, 0), most=_LONGEST_MAP, reach=2)
     for head in scene.mapped(_MOST_MAPS):
         page.node(f"head {head}", f"<{_tile(scene.circuit.pattern(head), head, kept, scene.cell)}>")
-        look = {"color": RED, "penwidth": f"{0.8 + 4 * min(abs(mapping['heads'][head]), 1.2):.2f}"}
-        page.edge(start, f"head {head}", arrowhead="none", weight="3", **look)
-        page.edge(f"head {head}", end, weight="3", **look)
+        look = {"color": RED, "penwidth": _width(gains(mapping)[head])}
+        page.edge(start, f"head {head}:s", arrowhead="none", weight="3", **look)
+        page.edge(f"head {head}:n", end, weight="3", **look)
 
 
-def _sentence(scene: Scene, shown: Sequence[int | None]) -> str:
-    words, numbers = [], []
-    for position in shown:
-        is_key = scene.is_key(position)
-        text = "…" if position is None else spell(scene.circuit.prompt.words[position])
-        port, number = ("", "") if position is None else (f'PORT="p{position}"', str(position))
-        words.append(_cell(_font(text, RED if is_key else INK, 13), port))
-        numbers.append(_cell(_font(number, RED if is_key else MUTED, 8), 'CELLPADDING="0"'))
-    return _table([words, numbers], padding=5)
+def _add_sentence(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]) -> None:
+    """A node for each token, in a row; boxes of a token's group stand straight above it."""
+    row, names = graphviz.Digraph(graph_attr={"rank": "min"}), []
+    for number, position in enumerate(shown):
+        ink, word = (RED if scene.is_key(position) else INK), "…"
+        names.append(f"gap {number}" if position is None else _token(position))
+        if position is not None:
+            word = spell(scene.circuit.prompt.words[position])
+        count = _font("" if position is None else str(position), RED if ink == RED else MUTED, 8)
+        label = _table([[_cell(_font(word, ink, 13, bold=ink == RED))], [_cell(count, 'CELLPADDING="0"')]])
+        row.node(names[-1], f"<{label}>", group=_group(position))
+    for start, end in pairwise(names):
+        row.edge(start, end, style="invis")
+    page.subgraph(row)
+
+
+def _token(position: int) -> str:
+    return f"token {position}"
+
+
+def _group(position: int | None) -> str:
+    return "" if position is None else f"column {position}"
 
 
 def _caption(scene: Scene) -> str:
@@ -196,7 +230,8 @@ def _caption(scene: Scene) -> str:
     assert scene.front is not None
     lines = [_font(scene.front["label"], INK, 9, bold=True)]
     lines += [_font(row, INK, 9) for row in name_rows(scene.carriers, most=_MOST_NAMES)]
-    rows = [[_cell(_font(scene.caption, RED, 11, bold=True), 'COLSPAN="2"')]]
+    said = [_cell(_font(line, INK, 9, bold=True), 'COLSPAN="2"') for line in textwrap.wrap(scene.verdict, 60)]
+    rows = [*([line] for line in said), [_cell(_font(scene.caption, RED, 11, bold=True), 'COLSPAN="2"')]]
     rows.append([_cell(_cross()), _cell(_table([[_cell(line)] for line in lines]))])
     more = scene.more(_MOST_MAPS)
     return _table(rows + ([[_cell(_font(more, MUTED, 9), 'COLSPAN="2"')]] if more else []), padding=4)
@@ -263,6 +298,8 @@ def _rendered(dot: str, form: str) -> bytes:
     own_dot = shutil.which("dot")
     command = [own_dot, f"-T{form}"] if own_dot else [sys.executable, "-P", "-c", _WHEEL, form]
     ran = subprocess.run(command, input=dot.encode(), capture_output=True, check=False)
+    if ran.returncode == _MISSING and not own_dot:
+        raise CircuitsError("no Graphviz to draw with: pip install pygraphviz, or install Graphviz")
     if ran.returncode:
         reason = " ".join(ran.stderr.decode(errors="replace").split()) or "no reason given"
         raise CircuitsError(f"Graphviz refused the diagram: {reason}")

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -20,7 +19,7 @@ from matplotlib.patches import Rectangle
 from circuits.errors import EdgeError, PromptError
 from circuits.heads import Head
 from circuits.show import canvas
-from circuits.show.canvas import LINE, RED, SMALL, Area, Font, Tiles, draw_tiles, looks, write
+from circuits.show.canvas import LINE, RED, SMALL, Area, Font, Tiles, draw_tiles, looks, width_of, write
 from circuits.show.curves import count_words
 from circuits.show.scene import spell
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 _PAD: Final = 8.0
 _TITLE: Final = 22.0  # the height of a panel's title
+_DOT: Final = " · "
 _LINE: Final = 8.5  # from one line of facts to the next
 _LARGE: Final = 34.0  # the side of a map that has space for a name
 _LEGEND: Final = 26.0  # the height of the axis cross and the scale below all panels
@@ -39,7 +39,12 @@ _LEGEND: Final = 26.0  # the height of the axis cross and the scale below all pa
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A titled group of heads in order, each with its attention map (query, key)."""
+    """A titled group of heads in order, each with its attention map (query, key).
+
+    >>> panel = show.to_panel(found, ["L5H1", "L4H0"], title="Two heads")
+    >>> len(panel.maps), panel.maps[0].shape
+    (2, (9, 9))
+    """
 
     title: str
     heads: tuple[Head, ...]
@@ -58,7 +63,11 @@ class Panel:
 def to_panel(
     circuit: Circuit, heads: Sequence[str | Head] | None = None, *, title: str | None = None, note: str = ""
 ) -> Panel:
-    """A panel of a circuit's heads: those given, else the carriers of the mapping in front."""
+    """A panel of a circuit's heads: those given, else the carriers of the mapping in front.
+
+    >>> print(*show.to_panel(found).heads)
+    L5H1 L4H0 L5H0 L5H3 L4H5 L3H11
+    """
     carriers = filter(circuit.has_map, circuit.front.carriers(circuit.share) if circuit.front else ())
     chosen = tuple(Head.parse(head) for head in (carriers if heads is None else heads))
     effects = dict.fromkeys(chosen, 0.0)
@@ -90,14 +99,14 @@ def ranking_panel(
 def facts_of(figures: PanelFigures) -> str:
     """What the maps of a panel show, in one line."""
     facts = {
-        "dominant diagonals": f"{figures.dominant_diagonal:.0%} of heads",
+        "dominant diagonals": f"{figures.dominant_diagonal:.0%}",
         "mean peak": f"{figures.mean_peak:.2f}",
-        "mass on the first token": f"{figures.first_token:.0%}",
-        "on the diagonal": f"{figures.diagonal:.0%}",
-        "off-diagonal weight above 0.5": f"in {figures.peaked:.1f} heads",
+        "mass on first token": f"{figures.first_token:.0%}",
+        "on diagonal": f"{figures.diagonal:.0%}",
+        "off-diagonal > 0.5": f"in {figures.peaked:.1f} heads",
         "open edges": f"{figures.open_edges / (figures.edges or 1):.1%}",
     }
-    return " · ".join(f"{name} {value}".replace(" ", "\u00a0") for name, value in facts.items())
+    return _DOT.join(f"{name} {value}" for name, value in facts.items())
 
 
 def comparison_grid(
@@ -109,7 +118,12 @@ def comparison_grid(
     figure: Figure | None = None,
 ) -> Figure:
     """Both models' heads for 90%, or all of them, the first above the second; `titles` are by default the
-    models' names."""
+    models' names.
+
+        >>> sparse = circuits.load("mini-sparse")
+        >>> both = circuits.compare(model, sparse, task="greater_than", count=4, units=("heads",))
+        >>> figure = show.comparison_grid(both)
+    """
     names, panels = comparison.models if titles is None else tuple(titles), []
     figures = comparison.panels if all_heads else comparison.needed
     for number, ranking in enumerate(comparison.rankings[0]):
@@ -125,6 +139,8 @@ def head_grid(
     """Figure A: the maps of each panel's heads in order, one image per panel however many heads there are.
 
     Nine stand in a row, or 17 where a panel has more than seven rows of them.
+
+        >>> figure = show.head_grid(show.to_panel(found))
     """
     panels = (panels,) if isinstance(panels, Panel) else tuple(panels)
     if per_row is None:
@@ -134,7 +150,7 @@ def head_grid(
     width, gap = canvas.WIDTH * 72, 5.0 if per_row <= 9 else 4.0
     side = (width - 2 * _PAD - gap * (per_row - 1)) / per_row
     below = gap + (7.0 if any(panel.effects for panel in panels) else 0.0) + (7.0 if side < _LARGE else 0.0)
-    facts = [textwrap.wrap(panel.facts, int((width - 2 * _PAD) / 3.2)) for panel in panels]
+    facts = [_lines(panel.facts, width - 2 * _PAD) for panel in panels]
     tops = [_TITLE + _LINE * len(lines) for lines in facts]
     rows = [-(-len(panel.heads) // per_row) for panel in panels]
     heights = [top + max(count * (side + below), 20.0) + 2 for top, count in zip(tops, rows, strict=True)]
@@ -153,6 +169,18 @@ def head_grid(
             write(sheet, _PAD + 34, y + 9, note, canvas.NOTE)
         canvas.draw_scale(sheet, width - _PAD, y + 6)
     return sheet.get_figure(root=True)  # type: ignore[return-value]
+
+
+def _lines(facts: str, width: float) -> list[str]:
+    """Facts in lines of at most this width, each of them whole."""
+    lines: list[str] = []
+    for fact in filter(None, facts.split(_DOT)):
+        longer = f"{lines[-1]}{_DOT}{fact}" if lines else fact
+        if lines and width_of(longer, canvas.NOTE) <= 0.97 * width:  # letters on a screen are wider
+            lines[-1] = longer
+        else:
+            lines.append(fact)
+    return lines
 
 
 def _draw_panel(sheet: Axes, panel: Panel, tiles: Tiles, area: Area, facts: Sequence[str]) -> None:
@@ -199,6 +227,10 @@ def effect_map(
     """What every head does, (layer, head), on a scale centred at 0; of a circuit, on the mapping in front.
 
     Framed are the carriers: those given, else of a circuit the carriers of `share`, by default the circuit's.
+
+        >>> axes = show.effect_map(found)
+        >>> axes.get_xlabel(), axes.get_ylabel()
+        ('head', 'layer')
     """
     framed = tuple(Head.parse(head) for head in carriers)
     if not isinstance(effects, np.ndarray):

@@ -38,7 +38,11 @@ _LISTED: Final = 12  # mappings whose ends are shown in a long sentence
 def to_page(
     circuits: Circuit | Sequence[Circuit], *, share: float | None = None, title: str | None = None
 ) -> str:
-    """The page of one circuit, or of several side by side; opened at `share`, by default the first's."""
+    """The page of one circuit, or of several side by side; opened at `share`, by default the first's.
+
+    >>> show.to_page(found)[:15]
+    '<!doctype html>'
+    """
     scenes = [to_scene(each, share) for each in (circuits if isinstance(circuits, Sequence) else (circuits,))]
     if not scenes:
         raise PromptError("a page needs at least one circuit")

@@ -33,6 +33,7 @@ _WIRES: Final = (
     "A head or an MLP stands at its position and layer; a wire is as wide as its effect. It enters a head by "
     "its query (solid), its key (dashed) or its value (dotted). Filled: the strongest way to the output."
 )
+_SEVERAL: Final = ("Circuit", "TaskComparison", "Wiring", "Why")
 _STYLE: Final = "body{font:14px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}svg{max-width:100%}"
 
 
@@ -59,6 +60,12 @@ def heads_of_result(result: Any) -> tuple[str, list[HeadRow]]:
         carriers = result.carriers()
         rows = [HeadRow(str(h), e.mean, e.low, e.high, carries=h in carriers) for h, e in result.heads]
         return f"{spell(result.model)}, {len(result.pairs)} pairs, total {result.total.mean:z.2f}", rows
+    if kind == "Stability":
+        core = {each.head for each in result.heads if each.head in result.core}
+        each = [(each.head, each.effect) for each in result.heads]
+        rows = [HeadRow(str(h), e.mean, e.low, e.high, carries=h in core) for h, e in each]
+        runs = f"{len(result.counterfactuals)} counterfactuals, total {result.total.mean:z.2f}"
+        return f"key {result.key} → query {result.query}, {runs}", rows
     if kind == "Sweep":
         return heads_of_result(result.mean())
     if kind == "MeanCircuit":
@@ -78,8 +85,11 @@ def heads_of_result(result: Any) -> tuple[str, list[HeadRow]]:
 def figure_of(result: Any, *, ax: Axes | None = None, **options: Any) -> Figure:
     """The figure of any result; `ax` takes a plot of a single panel."""
     kind = type(result).__name__
+    if ax is not None and kind in _SEVERAL:
+        raise PromptError(f"the figure of a {kind} is more than one panel; give it a figure= instead of ax=")
     if kind == "Circuit":
-        from circuits.show.figure import circuit_figure, mapping_figure
+        from circuits.show.diagram import circuit_figure
+        from circuits.show.figure import mapping_figure
 
         drawn = options.pop("kind", "circuit" if result.focus is None else "mapping")
         draw = {"circuit": circuit_figure, "mapping": mapping_figure}.get(drawn)
@@ -95,12 +105,14 @@ def figure_of(result: Any, *, ax: Axes | None = None, **options: Any) -> Figure:
 
         return _root(keep_curves(result, ax=ax, **options))
     if kind == "Wiring":
-        from circuits.show.figure import scene_figure
+        from circuits.show.diagram import scene_figure
 
         options = {"title": result.source.name, "how": _WIRES, "caption": _wiring_caption(result)} | options
         return scene_figure(wiring_scene(result), **options)
     if kind == "Why":
-        return result.figure(**options)
+        from circuits.show.why import why_figure
+
+        return why_figure(result, **options)
     return _root(effects_plot(*heads_of_result(result), ax=ax, **options))
 
 
@@ -208,15 +220,26 @@ def html_of(result: Any) -> str:
 
     if type(result).__name__ == "Circuit":
         return tables.to_html(result)
-    if type(result).__name__ == "Why":
-        return result._repr_html_()
-    picture, text = io.BytesIO(), str(result)
+    picture = io.BytesIO()
     with looks():
         figure_of(result).savefig(picture, format="svg", metadata={"Date": None})
     svg = picture.getvalue().decode()
+    return f'<div style="max-width:70em">{svg[svg.index("<svg") :]}{_tables_of(result)}</div>'
+
+
+def _tables_of(result: Any) -> str:
+    """Tables where a result has them, else its text."""
+    from circuits.show.tables import section_html
+    from circuits.show.why import why_sections
+    from circuits.show.wiring import wiring_sections
+
+    sections = {"Why": why_sections, "Wiring": wiring_sections}.get(type(result).__name__)
+    if sections is not None:
+        return "".join(map(section_html, sections(result)))
+    text = str(result)
     if type(result).__name__ == "Mapping":
         text = "\n".join(f"{row.name:8}{row.effect:z.3f}" for row in heads_of_result(result)[1][:_MOST])
-    return f'<div style="max-width:70em">{svg[svg.index("<svg") :]}<pre>{html.escape(text)}</pre></div>'
+    return f"<pre>{html.escape(text)}</pre>"
 
 
 def page_of(result: Any, **options: Any) -> str:

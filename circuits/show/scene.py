@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +58,12 @@ class Scene:
         if self.front and self.front["doubts"]:
             return f"Key {key} to query {query}: modulation withheld, {self.front['doubts'][0]}"
         return f"{who.get(count, f'These {count} of {heads} heads map')} key {key} to query {query}"
+
+    @property
+    def verdict(self) -> str:
+        """`A weak question: …`, which comes before all else; nothing where the question is clear."""
+        words = verdict_words(self.circuit)
+        return words[:1].upper() + words[1:]
 
     @property
     def boxes(self) -> list[tuple[str, dict[str, Any]]]:
@@ -118,7 +125,12 @@ def to_scene(circuit: Circuit, share: float | None = None) -> Scene:
 
 
 def to_graph(circuit: Circuit, *, share: float | None = None) -> nx.MultiDiGraph:
-    """Spans, ends of mappings and the output, what runs between them, and how all of it is drawn."""
+    """Spans, ends of mappings and the output, what runs between them, and how all of it is drawn.
+
+    >>> graph = show.to_graph(found)
+    >>> sorted(graph.nodes)
+    ['5', '8', 'output']
+    """
     share, front = circuit.share if share is None else share, circuit.front
     graph = nx.MultiDiGraph(model=circuit.source.name, prompt=circuit.prompt.text, metric=str(circuit.metric))
     graph.graph |= {"share": share, "focus": [front.key, front.query] if front else []}
@@ -227,6 +239,14 @@ def _attention(mapping: Mapping, share: float) -> dict[str, Any]:
     }
 
 
+def gains(mapping: dict[str, Any]) -> dict[str, float]:
+    """What each head adds to the joint effect of those before it; the gains of all add up to it."""
+    joints = [0.0, *mapping["joint"].values()]
+    return {
+        name: after - before for name, (before, after) in zip(mapping["joint"], pairwise(joints), strict=True)
+    }
+
+
 def _label(mapping: Mapping, modulation: float) -> str:
     return "Modulation withheld" if mapping.doubts else f"Modulated at {modulation:.0%} by"
 
@@ -281,6 +301,15 @@ def counterfactual_words(circuit: Circuit | Why | Wiring, *, longest: int = LONG
         clean, other = (spell(word, longest=longest) for word in pair)
         texts += [f"{clean}({position}) → {other}"] if pair[0] != pair[1] else []
     return listed(texts, most=8)
+
+
+def verdict_words(circuit: Circuit | Wiring) -> str:
+    """`a weak question: …` with its reasons; nothing where the question is clear, or was not judged."""
+    question = getattr(circuit, "question", None)
+    if question is None or question.verdict == "clear":
+        return ""
+    kind = {"weak": "a weak question", "none": "no question"}[question.verdict]
+    return f"{kind}: {'; '.join(spell(reason, longest=400) for reason in question.reasons)}"
 
 
 def listed(texts: Sequence[str], *, most: int) -> str:

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from circuits.errors import CircuitsError, PromptError
-from circuits.show.scene import counterfactual_words, listed, metric_words, spell, to_scene
+from circuits.show.scene import counterfactual_words, listed, metric_words, spell, to_scene, verdict_words
 from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:
@@ -170,17 +170,8 @@ def _question(circuit: Circuit) -> Section:
     )
     said = circuit.question.reasons if circuit.question else ()
     notes = tuple(f"Note: {visible(note, longest=400)}" for note in circuit.notes if note not in said)
-    return Section(title, (*_verdict(circuit), *notes), rows=rows)
-
-
-def _verdict(circuit: Circuit) -> list[str]:
-    """Said first where the question is not clear."""
-    question = circuit.question
-    if question is None or question.verdict == "clear":
-        return []
-    words = {"weak": "a weak question", "none": "no question"}
-    reasons = "; ".join(visible(reason, longest=400) for reason in question.reasons)
-    return [f"Verdict: {words[question.verdict]}: {reasons}"]
+    verdict = verdict_words(circuit)
+    return Section(title, (*([f"Verdict: {verdict}"] if verdict else ()), *notes), rows=rows)
 
 
 def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:

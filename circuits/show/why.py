@@ -7,9 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from circuits.components import Side
-from circuits.show.canvas import BODY, LINE, RED, SMALL, WIDTH, colormap, looks, save_figure, shade
+from circuits.show.canvas import (
+    BODY,
+    EFFECT,
+    INK,
+    LINE,
+    RED,
+    SMALL,
+    WIDTH,
+    colormap,
+    looks,
+    save_figure,
+    shade,
+)
 from circuits.show.scene import counterfactual_words, metric_words, spell
-from circuits.show.tables import Section, plain, section_html, visible
+from circuits.show.tables import Section, plain, visible
 from circuits.tracing.why_record import SideWriters, WriterEffect
 
 if TYPE_CHECKING:
@@ -20,6 +32,8 @@ if TYPE_CHECKING:
 
 _MOST: Final = 8  # writers and parts that are printed
 _BARS: Final = 9  # of one side: the whole of it and its leading writers
+_NARROW: Final = 0.5  # the width of a side that no writer fills, beside one that some do
+_WORDS: Final = 16  # tokens whose words stand along the map
 _SMALL: Final = 0.0005  # effects below this are not listed
 _SAYS: Final[dict[Side, str]] = {
     "query": "query (what it asks for)",
@@ -31,11 +45,6 @@ _SAYS: Final[dict[Side, str]] = {
 def why_text(why: Why) -> str:
     """The answer as plain text, 100 columns wide."""
     return plain(why_sections(why))
-
-
-def why_html(why: Why) -> str:
-    """The answer for a notebook."""
-    return f'<div style="max-width:70em">{"".join(map(section_html, why_sections(why)))}</div>'
 
 
 def why_sections(why: Why) -> list[Section]:
@@ -82,7 +91,7 @@ def _ledger(ledger: Ledger) -> Section:
     return Section("Ledger of the clean score", lines, ("query writer", "key writer", "part"), rows)
 
 
-def why_figure(why: Why) -> Figure:
+def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
     """The head's map with the edge framed, and three columns of bars on one scale: each whole side, and below
     it its leading writers."""
     from matplotlib.figure import Figure
@@ -91,8 +100,11 @@ def why_figure(why: Why) -> Figure:
         [side, *(each for each in side.writers if abs(each.effect) >= _SMALL)][:_BARS] for side in why.sides
     ]
     with looks():
-        figure = Figure(figsize=(WIDTH, 0.9 + 0.16 * max(map(len, shown))), layout="constrained")
-        axes = figure.subplots(1, 4, width_ratios=(1.15, 1, 1, 1))
+        figure = Figure() if figure is None else figure
+        figure.set_size_inches(WIDTH, 0.9 + 0.16 * max(map(len, shown)))
+        figure.set_layout_engine("constrained")
+        sides = [1.0 if len(bars) > 1 else _NARROW for bars in shown]
+        axes = figure.subplots(1, 4, width_ratios=(1.15, *sides))
         _draw_map(axes[0], why)
         effects = [each.effect for bars in shown for each in bars]
         limits = min(0.0, *effects), max(0.0, *effects)
@@ -128,9 +140,13 @@ def _draw_map(axis: Axes, why: Why) -> None:
     axis.imshow(why.attention, cmap=colormap(), vmin=0, vmax=1, origin="lower", aspect="equal")
     frame = {"fill": False, "edgecolor": RED, "linewidth": 1.2}
     axis.add_patch(Rectangle((why.key - 0.5, why.query - 0.5), 1, 1, **frame))
-    ticks = sorted({0, why.key, why.query})
-    axis.set_xticks(ticks, [str(tick) for tick in ticks])
-    axis.set_yticks(ticks, [str(tick) for tick in ticks])
+    ticks, names = sorted({0, why.key, why.query}), [*map(str, range(length))]
+    if length <= _WORDS:
+        ticks, names = [*range(length)], [spell(word, longest=9) for word in why.prompt.words]
+        axis.tick_params(length=0, pad=1)
+        axis.tick_params(axis="x", rotation=90)
+    axis.set_xticks(ticks, [names[tick] for tick in ticks])
+    axis.set_yticks(ticks, [names[tick] for tick in ticks])
 
 
 def _draw_bars(axis: Axes, bars: Sequence[SideWriters | WriterEffect]) -> None:
@@ -138,7 +154,8 @@ def _draw_bars(axis: Axes, bars: Sequence[SideWriters | WriterEffect]) -> None:
     assert isinstance(side, SideWriters)
     names = ["all of it", *map(str, bars[1:])]
     effects = [each.effect for each in bars]
-    axis.barh(range(len(bars)), effects, color=[RED, *[shade(0.75)] * (len(bars) - 1)], height=0.7)
+    colours = [INK, *(shade(0.75) if effect >= 0 else shade(-0.7, EFFECT) for effect in effects[1:])]
+    axis.barh(range(len(bars)), effects, color=colours, height=0.7)
     axis.set_yticks(range(len(bars)), names)
     axis.axvline(0, color=LINE, linewidth=0.6)
     axis.set_title(f"{side.side} side")

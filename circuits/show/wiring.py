@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from circuits.show.scene import counterfactual_words, listed, metric_words, spell
-from circuits.show.tables import Section, plain, section_html, visible
+from circuits.show.tables import Section, plain, visible
 from circuits.tracing.wiring_record import Node
 
 if TYPE_CHECKING:
@@ -29,11 +29,6 @@ _MOST_WORDS: Final = 200  # tokens of a prompt that is printed whole
 def wiring_text(wiring: Wiring) -> str:
     """The wiring as plain text, 100 columns wide."""
     return plain(wiring_sections(wiring))
-
-
-def wiring_html(wiring: Wiring) -> str:
-    """The wiring for a notebook."""
-    return f'<div style="max-width:70em">{"".join(map(section_html, wiring_sections(wiring)))}</div>'
 
 
 def wiring_sections(wiring: Wiring) -> list[Section]:

@@ -68,7 +68,16 @@ class MeanCircuit(Pictured):
 
 @dataclass(frozen=True, slots=True)
 class Sweep(Pictured):
-    """A sweep, or some lines of it."""
+    """A sweep, or some lines of it.
+
+    >>> lines = folder / "lines.jsonl"
+    >>> _ = lines.write_text(json.dumps({"prompt": TEXT, "key": 5, "swap": {"large": "hot"}}))
+    >>> swept = circuits.sweep(model, lines, folder / "swept")
+    >>> len(swept), swept.complete
+    (1, True)
+    >>> print(*sorted(swept.mean().carriers()))
+    L3H11 L4H0 L4H5 L5H0 L5H1 L5H3
+    """
 
     folder: Path
     manifest: Manifest
@@ -161,7 +170,14 @@ class Sweep(Pictured):
 
 
 def open_sweep(folder: str | Path) -> Sweep:
-    """A sweep from its folder, finished or not."""
+    """A sweep from its folder, finished or not.
+
+    >>> lines = folder / "lines.jsonl"
+    >>> _ = lines.write_text(json.dumps({"prompt": TEXT, "key": 5, "swap": {"large": "hot"}}))
+    >>> swept = circuits.sweep(model, lines, folder / "swept")
+    >>> len(circuits.open_sweep(folder / "swept"))
+    1
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileError(f"no folder {folder}; give the one that circuits sweep wrote to")

@@ -75,7 +75,14 @@ def sweep(
     batch: int = BATCH,
     progress: Progress = silent,
 ) -> Sweep:
-    """Trace every line of a jsonl file into a folder, or go on with it; `batch`: most pairs run together."""
+    """Trace every line of a jsonl file into a folder, or go on with it; `batch`: most pairs run together.
+
+    >>> lines = folder / "lines.jsonl"
+    >>> _ = lines.write_text(json.dumps({"prompt": TEXT, "key": 5, "swap": {"large": "hot"}}))
+    >>> swept = circuits.sweep(model, lines, folder / "swept")
+    >>> swept.table["total"].round(2).tolist()
+    [1.0]
+    """
     check_share(share)
     if batch < 1:
         raise PromptError(f"a batch must hold at least 1 pair, not {batch}")

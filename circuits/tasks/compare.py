@@ -68,6 +68,12 @@ def compare(
     Two circuits are compared by the mapping in front of `first`, with the carriers of a `share`. Two models
     are compared on a `task`: its name, its path, or one Task for each model. The other options are those of
     `rank`; `units` are several, by default heads and (attention) edges.
+
+        >>> sparse = circuits.load("mini-sparse")
+        >>> other = circuits.trace(sparse, TEXT, key="large", swap={"large": "hot"})
+        >>> both = circuits.compare(found, other)
+        >>> print(*both.overlap)
+        L5H1 L4H0 L5H3 L4H5
     """
     are_circuits = [isinstance(each, Circuit) for each in (first, second)]
     changed = (tuple(units), mlps, count, most, seed) != (BOTH, "computed", None, None, 0)
@@ -94,7 +100,12 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Pictured):
-    """One mapping in two models."""
+    """One mapping in two models.
+
+    >>> both = circuits.compare(found, found)
+    >>> both.jaccard, both.ratio
+    (1.0, 1.0)
+    """
 
     names: tuple[str, str]
     key: int
@@ -169,7 +180,13 @@ def _moved(before: Mapping, after: Mapping) -> tuple[Moved, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TaskComparison(Pictured):
-    """One task in two models."""
+    """One task in two models.
+
+    >>> sparse = circuits.load("mini-sparse")
+    >>> both = circuits.compare(model, sparse, task="opposites", count=4, units=("heads",))
+    >>> both.models, len(both.overlap) > 0
+    (('mini', 'mini-sparse'), True)
+    """
 
     task: str
     models: tuple[str, str]

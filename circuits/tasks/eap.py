@@ -31,7 +31,14 @@ class EapEdge:
 
 @dataclass(frozen=True, slots=True)
 class EapGraph:
-    """What a file says."""
+    """What a file says.
+
+    >>> file = folder / "eap.json"
+    >>> _ = file.write_text(export(found, "eap"))
+    >>> graph = circuits.EapGraph.load(file)
+    >>> graph.layers, graph.heads
+    (12, 12)
+    """
 
     layers: int
     heads: int
@@ -63,7 +70,13 @@ class EapGraph:
 
 
 def from_eap(path: str | Path) -> EapGraph:
-    """The component edges of a circuit that EAP-IG or MIB wrote as JSON, with their scores."""
+    """The component edges of a circuit that EAP-IG or MIB wrote as JSON, with their scores.
+
+    >>> file = folder / "eap.json"
+    >>> _ = file.write_text(export(found, "eap"))
+    >>> len(circuits.from_eap(file).edges) > 0
+    True
+    """
     return EapGraph.load(path)
 
 

@@ -44,7 +44,12 @@ PEAK: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What kind of map it is, and the scores that say so, 0…1 each."""
+    """What kind of map it is, and the scores that say so, 0…1 each.
+
+    >>> pattern = circuits.classify(found.pattern("L5H1"))
+    >>> pattern.kind
+    'first token'
+    """
 
     kind: Kind
     first: float
@@ -61,7 +66,12 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class PanelFigures:
-    """What a panel of maps shows, averaged over prompts. Shares are of the mass of queries 1 and later."""
+    """What a panel of maps shows, averaged over prompts. Shares are of the mass of queries 1 and later.
+
+    >>> figures = circuits.measure_panel(model, [found.prompt], heads=found.carriers())
+    >>> f"{figures.mean_peak:.2f}"
+    '0.95'
+    """
 
     model: str
     prompts: int
@@ -113,7 +123,12 @@ def changed(before: PanelFigures, after: PanelFigures) -> tuple[Changed, ...]:
 def measure_panel(
     model: Any, task: Task | Sequence[Prompt], *, heads: Sequence[str | Head] | None = None
 ) -> PanelFigures:
-    """What the maps of these heads (by default all) show on the clean prompts of a task."""
+    """What the maps of these heads (by default all) show on the clean prompts of a task.
+
+    >>> figures = circuits.measure_panel(model, [found.prompt])
+    >>> len(figures.heads), figures.open_edges == figures.edges
+    (144, True)
+    """
     model = as_model(model)
     prompts = [pair.clean for pair in task.pairs] if isinstance(task, Task) else task
     if not prompts:
@@ -176,7 +191,11 @@ def _tally(maps: np.ndarray) -> np.ndarray:
 
 
 def classify(maps: np.ndarray | Sequence[np.ndarray]) -> Pattern:
-    """The pattern of one head from its map (query, key), or from its maps on several prompts."""
+    """The pattern of one head from its map (query, key), or from its maps on several prompts.
+
+    >>> circuits.classify(found.pattern("L5H1")).kind
+    'first token'
+    """
     several = [maps] if isinstance(maps, np.ndarray) and maps.ndim == 2 else list(maps)
     if not several or any(each.ndim != 2 or each.shape[0] != each.shape[1] for each in several):
         raise PromptError("a map is square, query by key; give one map or several")

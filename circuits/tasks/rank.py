@@ -77,6 +77,11 @@ def rank(
     query) or "wires" (component edges: one writer, one reader, all positions together). Of component edges
     the `most` (4,000) that an estimate puts in front are measured exactly; `order` takes their order from a
     file of EAP-IG or MIB (`from_eap`), to evaluate somebody else's circuit.
+
+        >>> ranking = circuits.rank(model, "opposites", count=4)
+        >>> count, low, high = ranking.count(0.9)
+        >>> low <= count <= high
+        True
     """
     _check(units, mlps, most, order)
     model = as_model(model)

@@ -190,7 +190,12 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Ranking(Pictured):
-    """The heads, attention edges or component edges of a task in order, and how many of them it takes."""
+    """The heads, attention edges or component edges of a task in order, and how many of them it takes.
+
+    >>> ranking = circuits.rank(model, "opposites", count=4)
+    >>> len(ranking.ranked), ranking.model
+    (144, 'mini')
+    """
 
     task: str
     model: str

@@ -86,7 +86,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Many seeded pairs of one kind, for one model."""
+    """Many seeded pairs of one kind, for one model.
+
+    >>> task = circuits.to_task(model, "opposites", count=4)
+    >>> len(task.pairs), str(task.pairs[0].metric)
+    (4, 'logit(sweet) − logit(dark)')
+    """
 
     name: str
     items: tuple[Item, ...]
@@ -114,7 +119,12 @@ class Task:
 def to_task(
     model: Any, name: str | Path, *, count: int = PAIRS, seed: int = 0, progress: Progress = silent
 ) -> Task:
-    """At most `count` pairs that this model gets right, of one of TASKS or of a jsonl file of your own."""
+    """At most `count` pairs that this model gets right, of one of TASKS or of a jsonl file of your own.
+
+    >>> task = circuits.to_task(model, "indirect_object", count=4)
+    >>> task.pairs[0].clean.text
+    'After Laura and Sarah walked to the market, Sarah handed the map to'
+    """
     check_task(name)
     model, path = as_model(model), Path(name)
     if count < 1:

@@ -53,6 +53,10 @@ def circuit(
 
     `groups` names positions that belong together (`{"brackets": (4, 6)}`); `counterfactuals` gives a text for
     a token or group of its own (`{"opposite": 'The colour of "large" is "'}`), in the place of noise.
+
+        >>> whole = circuits.circuit(model, TEXT, swap={"large": "hot"})
+        >>> [mapping.ends for mapping in whole.mappings]
+        [(5, 8)]
     """
     measured, wording = as_model(model), Wording(counterfactual, swap, None, answer, foil, metric, seed)
     runs = prepare(measured, [to_question(measured, text, wording)])

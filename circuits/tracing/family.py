@@ -36,7 +36,12 @@ _AT_ONCE: Final = 2**22  # numbers of resampling weights in memory at a time
 
 @dataclass(frozen=True, slots=True)
 class FamilyTrace(Pictured):
-    """A mapping averaged over pairs. `mapping` holds the means; the intervals stand beside it."""
+    """A mapping averaged over pairs. `mapping` holds the means; the intervals stand beside it.
+
+    >>> family = circuits.trace_family(model, [pair], key=5)
+    >>> print(*family.carriers())
+    L5H1 L4H0 L5H0 L5H3 L4H5 L3H11
+    """
 
     model: str
     pairs: tuple[Pair, ...]
@@ -74,7 +79,13 @@ def trace_family(
     seed: int = 0,
     progress: Progress = silent,
 ) -> FamilyTrace:
-    """Which heads carry the mapping on average over these pairs."""
+    """Which heads carry the mapping on average over these pairs.
+
+    >>> other = circuits.to_pair(model, TEXT.replace("large", "hot"), swap={"hot": "large"})
+    >>> family = circuits.trace_family(model, [pair, other], key=5)
+    >>> print(family.total)
+    1.000 [0.999, 1.001]
+    """
     measured = as_model(model)
     if not pairs:
         raise PromptError("a family needs at least one prompt or pair")

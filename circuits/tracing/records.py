@@ -208,8 +208,13 @@ class HeadStability:
 
 
 @dataclass(frozen=True, slots=True)
-class Stability:
-    """A mapping under other counterfactuals of the same kind."""
+class Stability(Pictured):
+    """A mapping under other counterfactuals of the same kind.
+
+    >>> steady = circuits.stability(model, TEXT, key="large", swap={"large": "hot"}, n=3)
+    >>> len(steady.counterfactuals), set(steady.core) <= {each.head for each in steady.heads}
+    (3, True)
+    """
 
     key: int
     query: int
@@ -285,7 +290,16 @@ Edges = tuple[tuple[Edge, HeadEffect], ...]
 
 @dataclass(frozen=True, slots=True)
 class Circuit(Pictured):
-    """Spans, mappings with their carriers, and the output, for one pair on one model."""
+    """Spans, mappings with their carriers, and the output, for one pair on one model.
+
+    >>> print(*found.carriers(share=0.5))
+    L5H1 L4H0 L5H0 L5H3
+    >>> f"{found.mapping().total:.2f}", f"{found.gap:.1f}"
+    ('1.00', '26.0')
+    >>> saved = found.save(folder / "saved")
+    >>> circuits.Circuit.load(folder / "saved") == found
+    True
+    """
 
     source: MeasuredModel
     prompt: Prompt

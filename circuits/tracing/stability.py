@@ -76,6 +76,10 @@ def stability(
     """Which heads carry key → query whatever the counterfactual, over `n` of the same kind.
 
     `rephrasings` are other texts in which key, query and the words of the swap stand by the same names.
+
+        >>> steady = circuits.stability(model, TEXT, key="large", swap={"large": "hot"}, n=3)
+        >>> print(*steady.core)
+        L5H1 L5H0 L4H5 L5H3 L4H0
     """
     measured = as_model(model)
     if n < 2:

@@ -95,6 +95,12 @@ def trace(
     with bootstrap intervals. `stability=16` measures the mapping under as many other counterfactuals, too.
     Each prompt of a family takes the words of the swap that it has, or the
     counterfactual of its place in the list.
+
+        >>> found = circuits.trace(model, TEXT, key="large", query=-1, swap={"large": "hot"})
+        >>> print(*found.carriers())
+        L5H1 L4H0 L5H0 L5H3 L4H5 L3H11
+        >>> f"{found.mapping().modulation():.0%}"
+        '80%'
     """
     measured = as_model(model)
     how = {"share": share, "seed": seed, "progress": progress}

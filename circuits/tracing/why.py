@@ -21,8 +21,8 @@ from circuits.heads import Head
 from circuits.links import Progress, silent
 from circuits.models.model import Model
 from circuits.tracing.circuit import run_again
+from circuits.tracing.mapping import pattern_effects, side_wire, tells_sides
 from circuits.tracing.records import Circuit
-from circuits.tracing.sides import pattern_effects, side_wire, tells_sides
 from circuits.tracing.trace import measured_model
 from circuits.tracing.why_record import Ledger, LedgerPart, SideWriters, Why, WriterEffect
 
@@ -47,8 +47,9 @@ def why(
     Without `key` and `query` it is the mapping in front. With `every_key` the head's key and value sides are
     those of all keys of the query. `model` is needed where the circuit's own cannot be loaded by name.
 
-        >>> found = circuits.trace("mini", 'The opposite of "large" is "', key="large", swap={"large": "hot"})
-        >>> print(circuits.why(found, found.carriers()[0]))
+        >>> answer = circuits.why(found, "L5H1")
+        >>> print(answer.side("value").writers[0])
+        M0@5
     """
     asked = found.checked(head)
     if key is None and query is None:

@@ -16,7 +16,7 @@ from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing.records import MeasuredModel, to_plain
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 SCHEMA: Final = 1
 
@@ -68,7 +68,12 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Why(Pictured):
-    """Why one head looks from one query at one key, and who wrote what it moves."""
+    """Why one head looks from one query at one key, and who wrote what it moves.
+
+    >>> answer = circuits.why(found, "L5H1")
+    >>> [side.side for side in answer.sides]
+    ['query', 'key', 'value']
+    """
 
     source: MeasuredModel
     prompt: Prompt
@@ -95,13 +100,6 @@ class Why(Pictured):
 
     def __str__(self) -> str:
         return above("why_text")(self)
-
-    def _repr_html_(self) -> str:
-        return above("why_html")(self)
-
-    def figure(self, **options: Any) -> Figure:
-        """The three sides as columns of bars, one for each leading writer."""
-        return above("why_figure")(self, **options)
 
     # Files
 

@@ -60,7 +60,9 @@ def wiring(
     `least` is the smallest effect of a wire that is drawn, as a share of the gap; at most `most` nodes are
     explored. `roles` names positions in print: `{"S2": 9, "END": -1}`.
 
-        >>> print(circuits.wiring("mini", 'The opposite of "large" is "', swap={"large": "hot"}))
+        >>> wires = circuits.wiring(model, TEXT, swap={"large": "hot"}, least=0.1, most=8)
+        >>> print(wires.wires[0].wire)
+        M10@8→logits
     """
     check_limits(least, most)
     measured, wording = as_model(model), Wording(counterfactual, swap, None, answer, foil, metric, seed)

@@ -89,7 +89,12 @@ class RandomCircuits:
 
 @dataclass(frozen=True, slots=True)
 class Wiring(Pictured):
-    """The wires of one pair on one model, from the embeddings to the logits, and how much they explain."""
+    """The wires of one pair on one model, from the embeddings to the logits, and how much they explain.
+
+    >>> wires = circuits.wiring(model, TEXT, swap={"large": "hot"}, least=0.1, most=8)
+    >>> len(wires.into("logits")) > 0
+    True
+    """
 
     source: MeasuredModel
     prompt: Prompt
@@ -222,9 +227,6 @@ class Wiring(Pictured):
 
     def __str__(self) -> str:
         return above("wiring_text")(self)
-
-    def _repr_html_(self) -> str:
-        return above("wiring_html")(self)
 
     # Files
 

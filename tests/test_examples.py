@@ -1,0 +1,54 @@
+"""Every public name has a docstring with an example, and every example says what it prints."""
+
+from __future__ import annotations
+
+import doctest
+from typing import Any
+
+import pytest
+import write_reference
+
+import circuits
+from circuits import show
+
+CONSTANTS = {"SIDES"}  # a tuple has no docstring
+NAMES = [f"circuits.{name}" for name in circuits.__all__ if name not in CONSTANTS]
+NAMES += [f"circuits.show.{name}" for name in show.__all__]
+
+
+def offered(name: str) -> Any:
+    package = show if name.startswith("circuits.show.") else circuits
+    return getattr(package, name.rpartition(".")[2])
+
+
+def test_every_public_name_has_an_example() -> None:
+    without = [name for name in NAMES if ">>> " not in (offered(name).__doc__ or "")]
+    assert without == [] and len(NAMES) >= 54
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    listed = {name for names in write_reference.GROUPS.values() for name in names}
+    assert listed == set(circuits.__all__)
+
+
+@pytest.mark.studies
+def test_every_example_prints_what_it_says() -> None:
+    setup: dict[str, Any] = {}
+    exec(write_reference.SETUP, setup)
+    finder, runner, report = (
+        doctest.DocTestFinder(recurse=False),
+        doctest.DocTestRunner(verbose=False),
+        list[str](),
+    )
+    for name in NAMES:
+        (test,) = finder.find(offered(name), name, module=False, globs=dict(setup))  # type: ignore[arg-type]
+        runner.run(test, out=report.append)
+    assert runner.failures == 0, "".join(report)
+    assert runner.tries >= 100
+
+
+@pytest.mark.parametrize("page", ["cli", "api"])
+def test_the_pages_of_the_reference_are_those_of_the_code(page: str) -> None:
+    """`python scripts/write_reference.py` writes them again."""
+    write = {"cli": write_reference.command_page, "api": write_reference.api_page}[page]
+    assert (write_reference.FOLDER / f"{page}.md").read_text() == write()
