@@ -28,6 +28,7 @@ from circuits.show.canvas import INK, LINE, MUTED, RED, SMALL, looks
 from circuits.show.scene import OUTPUT, Scene, spell
 
 _MOST: Final = 24  # heads in a plot
+_SEEN: Final = 0.01  # of the strongest effect: what is less is not seen
 _WIDTH: Final = 3.4  # inches: one column of two
 _WIRES: Final = (
     "A head or an MLP stands at its position and layer; a wire is as wide as its effect. It enters a head by "
@@ -163,13 +164,16 @@ def _root(axes: Axes) -> Figure:
 
 def effects_plot(title: str, rows: Sequence[HeadRow], *, most: int = _MOST, ax: Axes | None = None) -> Axes:
     """Heads with their effects, strongest above, intervals as lines; those that carry are red and filled."""
-    shown = sorted(rows, key=lambda row: -abs(row.effect))[:most]
+    ranked = sorted(rows, key=lambda row: -abs(row.effect))[:most]
+    least = _SEEN * max((abs(row.effect) for row in ranked), default=0.0)
+    shown = [row for row in ranked if row.carries or row.before is not None or abs(row.effect) >= least]
     with looks():
         if ax is None:
             size = (_WIDTH, 0.75 + 0.145 * max(len(shown), 2))
             ax = Figure(figsize=size, dpi=300, layout="constrained").add_subplot()
         for y, row in enumerate(shown):
             colour = RED if row.carries else canvas.shade(0.75)
+            colour = canvas.shade(-0.7, canvas.EFFECT) if row.effect < 0 and not row.carries else colour
             if row.low is not None and row.high is not None:
                 ax.plot([row.low, row.high], [y, y], color=colour, linewidth=1.6, alpha=0.5, zorder=2)
             if row.before is not None:
@@ -180,7 +184,7 @@ def effects_plot(title: str, rows: Sequence[HeadRow], *, most: int = _MOST, ax: 
         ax.axvline(0, color=LINE, linewidth=0.6, zorder=0)
         ax.set(ylim=(max(len(shown), 2) - 0.4, -0.6), xlabel="effect (share of the gap)")
         ax.set_yticks(range(len(shown)), [row.name for row in shown])
-        more = f", the strongest {most} of {len(rows)}" if len(rows) > most else ""
+        more = f", the strongest {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
         ax.set_title(f"{title}{more}", fontsize=SMALL, loc="left", wrap=True)
         ax.tick_params(length=2, labelsize=SMALL, color=MUTED)
         ax.spines[["top", "right"]].set_visible(False)
