@@ -52,6 +52,8 @@ GROUPS = {
         "TaskComparison",
         "Sweep",
         "open_sweep",
+        "verify",
+        "Verification",
     ),
     "Heads, edges and components": ("Head", "Edge", "Component", "Reader", "Wire", "SIDES"),
     "Tasks and patterns": ("to_task", "Task", "classify", "Pattern", "measure_panel", "PanelFigures"),

@@ -40,7 +40,12 @@ Facts = MappingType[str, float | str]
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """A saved result beside the same measured again."""
+    """A saved result beside the same measured again.
+
+    >>> checked = circuits.verify(found, model=model)
+    >>> checked.kind, checked.holds
+    ('circuit', True)
+    """
 
     kind: Literal["circuit", "wiring", "why"]
     model: str
@@ -64,7 +69,8 @@ def verify(
 ) -> Verification:
     """Measure a saved circuit, wiring or answer of why again; `model` where its own name does not load it.
 
-    >>> print(circuits.verify("out"))
+    >>> circuits.verify(found, model=model).differences
+    ()
     """
     record = saved if isinstance(saved, Circuit | Wiring | Why) else load_result(Path(saved))
     runs = run_again(record, model=model, device=device)
