@@ -15,8 +15,18 @@ from conftest import ARCHITECTURES, random_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from circuits.components import ALL, SIDES, Component, Reader, Wire, component_edges, components, readers
-from circuits.engine import Direction, prepare
+from circuits.components import (
+    ALL,
+    SIDES,
+    Component,
+    Reader,
+    Side,
+    Wire,
+    component_edges,
+    components,
+    readers,
+)
+from circuits.engine import Direction, fast, prepare
 from circuits.engine.joint import joint_effects, kept_effects
 from circuits.engine.wires import wire_effects
 from circuits.models.load import as_model
@@ -130,7 +140,7 @@ class ByHand:
             z = torch.zeros(length, 4, matrix.shape[1])
             untouched = self.project(block, norm1(seen(Reader(layer, "query"))))
 
-            def side(kind: str, head: int, query: int | None = None) -> torch.Tensor:
+            def side(kind: Side, head: int, query: int | None = None) -> torch.Tensor:
                 number, reader = SIDES.index(kind), Reader(layer, kind, head)  # noqa: B023
                 if reader not in touched:
                     return untouched[number][:, head]  # noqa: B023
@@ -319,6 +329,23 @@ def test_the_writers_of_a_reader_together_are_its_side_and_all_readers_together_
     everything = [Wire(ALL, reader) for reader in readers(layers=3, heads=4)]
     assert float(joint_effects(runs, [everything])) == pytest.approx(1, abs=CLOSE)
     assert float(joint_effects(runs, [[]])) == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_wires_of_a_prompt_too_long_for_its_patterns_to_be_kept_have_the_same_effects(
+    loaded: dict[str, Model], architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, hand = loaded[architecture], ByHand(architecture, gated=False)
+    wires, short = existing(KINDS, hand), prepare(model, [pair_of(model)])
+    monkeypatch.setattr(fast, "MOST_PATTERNS", 0)
+    long = prepare(model, [pair_of(model)])
+    assert short.keeps_patterns and not long.keeps_patterns
+    for measure in (
+        lambda runs: wire_effects(runs, wires)[0],
+        lambda runs: joint_effects(runs, [wires[:3]]),
+        lambda runs: kept_effects(runs, [[wire for wire in wires if wire.writer != ALL]]),
+    ):
+        torch.testing.assert_close(measure(long), measure(short), atol=CLOSE, rtol=CLOSE)
 
 
 @st.composite

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -223,6 +223,24 @@ class Pattern:
         return self.block.attend(
             self.block.scores(products, hidden_keys(queries, key.shape[2], self.block.window))
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What attention or the MLP of a long run wrote, which is not kept: where it is asked for, it is computed
+    again from the heads' outputs and the stream. It is indexed as the tensor (input, pos, d_model) is."""
+
+    by: Literal["attention", "mlp"]
+    block: Block
+    z: Float[torch.Tensor, "input pos head d_head"]
+    pre: Float[torch.Tensor, "input pos d_model"]
+    parallel: bool
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        attention = self.block.write(self.z[index].flatten(-2))
+        if self.by == "attention":
+            return attention
+        return self.block.mlp_output(self.pre[index] if self.parallel else self.pre[index] + attention)
 
 
 def _kept_axis(index: Any) -> slice:

@@ -23,19 +23,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 
 from circuits.components import SIDES
-from circuits.engine.block import Heads, Pattern
+from circuits.engine.block import Heads, Pattern, Written
 from circuits.engine.layout import Layout
 from circuits.engine.rows import Cache, Change, ChangeTable, Layer, NewValues, Row, Site
 
 MOST_PATTERNS: Final = 2**27  # numbers in the patterns of one run; those of longer ones are computed again
-MOST_SCORES: Final = 2**24  # numbers in the scores that are there at once, or one query's if it has more
+MOST_SCORES: Final = 2**22  # numbers in the scores that are there at once, or one query's if it has more
 Tensors = list[torch.Tensor]
 RunHeads = Float[torch.Tensor, "input pos head d_head"]
 Rows = Float[torch.Tensor, "input row pos d_model"]
@@ -153,14 +153,27 @@ class WholeRun:
         return _joined(patterns, 2) if patterns else None, _joined(parts, 1)
 
     def write(self, layer: int, written: Tensors) -> Tensors:
-        self.cache.layers[layer].attention = self._whole(written[0], "attention")
+        self.written, stored = written[0], self.cache.layers[layer]
+        kept = (
+            self._whole(written[0], "attention") if self.keeps_patterns else self._again("attention", layer)
+        )
+        stored.attention = kept
         stream = self.cache.final[:, -written[0].shape[1] :]
         return [stream if self.layout.parallel else stream + written[0]]
 
     def leave(self, layer: int, added: Tensors) -> None:
         stored = self.cache.layers[layer]
-        stored.mlp = self._whole(added[0], "mlp")
-        self.cache.final = stored.pre + stored.attention + stored.mlp
+        if self.keeps_patterns:
+            stored.mlp = self._whole(added[0], "mlp")
+            self.cache.final = stored.pre + stored.attention[:] + stored.mlp
+            return
+        stored.mlp = self._again("mlp", layer)
+        above = stored.pre[:, -added[0].shape[1] :] + self.written + added[0]
+        self.cache.final = self._whole(above, "final")
+
+    def _again(self, by: Literal["attention", "mlp"], layer: int) -> Written:
+        stored = self.cache.layers[layer]
+        return Written(by, self.layout.blocks[layer], stored.z, stored.pre, self.layout.parallel)
 
     def _whole(self, own: torch.Tensor, name: str, dim: int = 1) -> torch.Tensor:
         """All positions: in front of its own those of the run ahead, or NaN for what is left behind. A copy:
@@ -169,7 +182,8 @@ class WholeRun:
         if missing == 0:
             return own.clone(memory_format=torch.contiguous_format)
         if self.ahead is not None:
-            return torch.cat((getattr(self.ahead.layers[layer], name).narrow(dim, 0, missing), own), dim)
+            stored = self.ahead.pre(layer) if name == "final" else getattr(self.ahead.layers[layer], name)
+            return torch.cat((stored.narrow(dim, 0, missing), own), dim)
         shape = (*own.shape[:dim], missing, *own.shape[dim + 1 :])
         return torch.cat((own.new_full(shape, torch.nan), own), dim)
 

@@ -287,5 +287,5 @@ class JointRun:
     def _mlp(self, layer: int, live: Whole) -> Whole:
         reader = Reader(layer, "mlp")
         if self.kept and self.masks.at(reader) is None:
-            return self.shared.other.layers[layer].mlp
+            return self.shared.other.layers[layer].mlp[:]
         return self.parts.mlp(layer, self._seen(reader, live), self.shared.positions)

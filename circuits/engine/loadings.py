@@ -18,8 +18,9 @@ import torch
 from jaxtyping import Bool, Float
 
 from circuits.engine.block import Norm
+from circuits.engine.fast import windows
 from circuits.engine.layout import Layout
-from circuits.engine.rows import Cache, Direction, Row
+from circuits.engine.rows import Cache, Direction, Layer, Row
 from circuits.engine.runs import Runs
 from circuits.errors import ModelError
 from circuits.heads import Edge, Head
@@ -81,12 +82,22 @@ def _gradients(
             block, stored = layout.blocks[layer], cache.layers[layer]
             stream = stored.pre.clone().requires_grad_()
             value = block.split_side(block.v(block.norm1.frozen(stream)), "value", None)
-            z = torch.einsum("ihqk,ikhd->iqhd", stored.pattern[:].clone(), value)
+            z = _read(stored, value)
             written = _frozen(block.attention_norm, block.o(z.flatten(-2)))
             middle = stream if layout.parallel else stream + written
             out = stream + written + _frozen(block.mlp_norm, block.mlp(block.norm2.frozen(middle)))
             above, gradient = torch.autograd.grad(out, (stream, z), above)
         yield layer, gradient
+
+
+def _read(stored: Layer, value: torch.Tensor) -> Float[torch.Tensor, "input pos head d_head"]:
+    """What the heads read by the run's own pattern, which is constant here."""
+    inputs, length, heads, _ = value.shape
+    parts = [
+        torch.einsum("ihqk,ikhd->iqhd", stored.pattern[:, :, window].clone(), value)
+        for window in windows(length, inputs * heads * length)
+    ]
+    return torch.cat(parts, 1)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 
 from circuits.engine.fast import MOST_PATTERNS, WholeRun, carry, climb
 from circuits.engine.layout import Layout, read_layout
-from circuits.engine.rows import Cache, Change, NewValues, Row, check_rows
+from circuits.engine.rows import Cache, Change, Given, NewValues, Row, check_rows
 from circuits.engine.runs import Early, Run, Runs, Way, draws_of, first_difference
 from circuits.errors import PromptError
 from circuits.models.model import Model
@@ -242,7 +242,7 @@ def gaps_of_noise(runs: Runs, positions: Sequence[int], *, draws: int, seed: int
         Row((Change(0, position, "residual", given=number),))
         for number, position in enumerate(position for position in positions for _ in range(draws))
     ]
-    given = {"residual": (embedded + noise).flatten(1, 2)}
+    given: Given = {"residual": (embedded + noise).flatten(1, 2)}
     # Of `swap` what comes before the pair's difference would be left out, and noise there is none of that.
     moved = one.measure([Row(()), *rows], direction="zero", given=given)
     values = one.mean_over_draws(moved)[0].double()

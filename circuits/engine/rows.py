@@ -21,7 +21,7 @@ from typing import Final, Literal
 import torch
 from jaxtyping import Float, Int
 
-from circuits.engine.block import Pattern
+from circuits.engine.block import Pattern, Written
 from circuits.errors import EdgeError
 from circuits.heads import Edge, Head
 
@@ -135,15 +135,15 @@ class Layer:
 
     Of the last block the fast path computes `z`, `attention` and `mlp` only where the metric is read, at the
     last position or the last few; elsewhere, where nothing can read them, they are NaN. Of a long prompt it
-    keeps no pattern.
+    keeps neither patterns nor writes.
     """
 
     pre: Float[torch.Tensor, "input pos d_model"]
     pattern: Float[torch.Tensor, "input head query key"] | Pattern
     value: Float[torch.Tensor, "input head pos d_head"]
     z: Float[torch.Tensor, "input pos head d_head"]
-    attention: Float[torch.Tensor, "input pos d_model"]
-    mlp: Float[torch.Tensor, "input pos d_model"]
+    attention: Float[torch.Tensor, "input pos d_model"] | Written
+    mlp: Float[torch.Tensor, "input pos d_model"] | Written
     query: Float[torch.Tensor, "input head pos d_head"] | None = (
         None  # the fast path reads these two, the plain one does not
     )

@@ -290,7 +290,7 @@ def stream_of(cache: Cache, reader: Reader, parallel: bool) -> Float[torch.Tenso
     """What a reader sees in a run."""
     if reader.kind == "mlp" and not parallel:
         stored = cache.layers[reader.layer]
-        return stored.pre + stored.attention
+        return stored.pre + stored.attention[:]
     return cache.pre(reader.layer)
 
 
