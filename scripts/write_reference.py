@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.testing import CliRunner
 
 import circuits
 from circuits import show
@@ -63,19 +64,17 @@ GROUPS = {
 }
 
 
-def help_of(name: str, command: click.Command) -> str:
+def help_of(name: str) -> str:
     """What `circuits NAME --help` prints, 100 columns wide."""
-    with click.Context(
-        command, info_name=f"circuits {name}", max_content_width=100, terminal_width=100
-    ) as context:
-        return f"## circuits {name}\n\n```text\n{command.get_help(context)}\n```\n"
+    wide = {"terminal_width": 100, "max_content_width": 100, "prog_name": "circuits"}
+    said = CliRunner().invoke(commands, [name, "--help"], **wide)
+    return f"## circuits {name}\n\n```text\n{said.output.rstrip()}\n```\n"
 
 
 def command_page() -> str:
     """docs/cli.md."""
     context = click.Context(commands, info_name="circuits")
-    found = {name: commands.get_command(context, name) for name in commands.list_commands(context)}
-    parts = [help_of(name, command) for name, command in found.items() if command is not None]
+    parts = [help_of(name) for name in commands.list_commands(context)]
     codes = (
         "Exit codes: 0 done, 1 one line on what was wrong, 2 a wrong call, 130 interrupted, 143 terminated."
     )
