@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from graphviz import Digraph
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 Progress = Callable[[str, int, int], None]  # what is under way, how much is done, how much there is
+Watch = Callable[[T], None]  # is shown a result as far as it is measured; whatever it raises ends the work
 
 PICTURES: Final = (".svg", ".png", ".pdf", ".html", ".dot")  # endings of files that are drawn
 ABOVE: Final = {
@@ -70,6 +72,10 @@ class Pictured:
 
 def silent(stage: str, done: int, total: int) -> None:
     """No progress shown."""
+
+
+def unwatched(partial: object) -> None:
+    """Nobody looks at a result before it is complete."""
 
 
 def offer(package: str, homes: dict[str, tuple[str, ...]]) -> tuple[list[str], Any, Any]:

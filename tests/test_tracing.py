@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -206,6 +207,29 @@ def test_progress_is_told(sparse: Model) -> None:
     told: list[str] = []
     circuit(sparse, planted.PROMPT, swap=planted.SWAP, progress=lambda stage, done, total: told.append(stage))
     assert {"totals", "mappings", "spans"} <= set(told)
+
+
+def test_a_circuit_can_be_watched_as_it_grows(sparse: Model, asked: Circuit) -> None:
+    seen: list[Circuit] = []
+    found = trace(sparse, planted.PROMPT, key="large", swap=planted.SWAP, watch=seen.append)
+    assert found == asked
+    total, carriers, controls, span = (each.mapping() for each in seen)
+    final = replace(found.mapping(), doubts=())
+    assert (total.total, total.path, total.heads) == (final.total, (), ())
+    assert carriers == replace(final, controls=None, sides=())
+    assert controls == span == final
+    assert [each.spans for each in seen] == [(), (), (), found.spans[:1]]
+
+
+def test_what_a_watcher_raises_ends_the_work_and_leaves_the_model_as_it_was(
+    sparse: Model, asked: Circuit
+) -> None:
+    def stop(partial: Circuit) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        trace(sparse, planted.PROMPT, key="large", swap=planted.SWAP, watch=stop)
+    assert trace(sparse, planted.PROMPT, key="large", swap=planted.SWAP) == asked
 
 
 def test_a_family_gives_means_with_intervals(sparse: Model) -> None:

@@ -28,7 +28,7 @@ from circuits.engine.rows import Change, Given
 from circuits.engine.select import mapping_row, mapping_rows, select
 from circuits.engine.wires import wire_effects
 from circuits.heads import Head
-from circuits.links import Progress, silent
+from circuits.links import Progress, Watch, silent, unwatched
 from circuits.tracing.records import SHARE, Controls, HeadEffect, Mapping, SideEffects, Step
 
 T = TypeVar("T")
@@ -63,20 +63,23 @@ def measure_mapping(
     controls: bool = True,
     seed: int = 0,
     progress: Progress = silent,
+    watch: Watch[Mapping] = unwatched,
 ) -> Mapping:
-    """Everything about one mapping, averaged over the pairs of `runs`."""
+    """Everything about one mapping, averaged over the pairs of `runs`; `watch` is shown it as it grows."""
     rows = mapping_rows(runs.heads, key, query)
     swap, restore = (runs.effects(rows, direction=direction) for direction in _BOTH)
+    *singles, (total, restored) = zip(_means(swap), _means(restore), strict=True)
+    watch(Mapping(key, query, total, restored))
 
     def note(reached: float) -> None:
         progress("carriers", min(99, int(100 * reached)), 100)
 
     (path,) = select(runs, key, query, effects=swap[:-1], totals=swap[-1], together=True, progress=note)
-    *singles, (total, restored) = zip(_means(swap), _means(restore), strict=True)
     heads, steps = _head_effects(runs, singles, key, query), tuple(Step(*step) for step in path)
     mapping = Mapping(key, query, total, restored, heads, steps)
     if not controls:
         return mapping
+    watch(mapping)
     sides = () if runs.absent else side_effects(runs, mapping.carriers(share), key, query)
     return replace(mapping, controls=_controls(runs, mapping, share, seed), sides=sides)
 

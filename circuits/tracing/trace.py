@@ -18,7 +18,7 @@ from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.select import mapping_rows
 from circuits.errors import PromptError, names_its_keywords
-from circuits.links import Progress, silent
+from circuits.links import Progress, Watch, silent, unwatched
 from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_prompt, to_question
 from circuits.tracing import CARRIES
@@ -51,6 +51,7 @@ class TextOptions(Options, total=False):
     foil: Answer | None
     metric: MetricKind | MetricFunction | None
     stability: int
+    watch: Watch[Circuit]
 
 
 Position = int | str
@@ -85,6 +86,7 @@ def trace(
     share: float = SHARE,
     seed: int = 0,
     progress: Progress = silent,
+    watch: Watch[Circuit] = unwatched,
 ) -> Circuit | FamilyTrace:
     """Which heads carry the mapping from `key` to `query`, how much of it, and how sure that is.
 
@@ -95,6 +97,9 @@ def trace(
     with bootstrap intervals. `stability=16` measures the mapping under as many other counterfactuals, too.
     Each prompt of a family takes the words of the swap that it has, or the
     counterfactual of its place in the list.
+
+    `watch` is called with the circuit of one prompt as far as it is measured: with the total, the carriers,
+    the controls, each span. What it raises ends the work.
 
         >>> found = circuits.trace(model, TEXT, key="large", query=-1, swap={"large": "hot"})
         >>> print(*found.carriers())
@@ -122,10 +127,18 @@ def trace(
     wording = Wording(counterfactual, swap, ends[:1], answer, foil, metric, seed)
     first = mapping_rows(every_head(measured), *ends)
     runs = prepare(measured, [to_question(measured, text, wording)], rows=first)
-    mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
+    spans: list[Span] = []
+
+    def show(mapping: Mapping) -> None:
+        if watch is not unwatched:
+            watch(draft(runs, [mapping], spans, focus=ends, seed=seed))
+
+    mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress, watch=show)
     reached = ends[1] >= runs.first_difference  # else nothing differs where the query reads
-    spans = [span_of(runs, position, seed=seed) for position in dict.fromkeys(ends) if reached]
-    spans = [span for span in spans if abs(span.moves) >= CARRIES]
+    for position in dict.fromkeys(ends) if reached else ():
+        show(mapping)
+        span = span_of(runs, position, seed=seed)
+        spans += [span] if abs(span.moves) >= CARRIES else []
     found = to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
     if not stability:
         return found
@@ -145,13 +158,26 @@ def to_circuit(
     seed: int,
     notes: tuple[str, ...] = (),
 ) -> Circuit:
-    """The record of what was measured on one pair."""
-    pair = runs.pairs[0]
+    """The record of what was measured on one pair, with how far to trust it."""
     question = control_question(runs, seed=seed)
     mappings = [
         replace(mapping, doubts=doubts_about(mapping, question, asked=mapping.ends == focus))
         for mapping in mappings
     ]
+    notes = (*notes_on(runs, question, mappings), *notes)
+    return replace(draft(runs, mappings, spans, focus=focus, seed=seed), notes=notes, question=question)
+
+
+def draft(
+    runs: Runs,
+    mappings: Sequence[Mapping],
+    spans: Sequence[Span],
+    *,
+    focus: tuple[int, int] | None,
+    seed: int,
+) -> Circuit:
+    """The record of what is measured so far; nobody has asked yet how far to trust it."""
+    pair = runs.pairs[0]
     arrays = attention_maps(runs, mappings)
     return Circuit(
         source=measured_model(runs),
@@ -169,8 +195,6 @@ def to_circuit(
         versions=package_versions(),
         arrays_sha256=sha256_of(arrays),
         arrays=arrays,
-        notes=(*notes_on(runs, question, mappings), *notes),
-        question=question,
     )
 
 
