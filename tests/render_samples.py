@@ -248,6 +248,17 @@ def long(length: int = 500) -> Circuit:
     )
 
 
+def wide(length: int) -> Circuit:
+    """A prompt of long words, with boxes at both ends and carriers in many layers."""
+    words = ("<BOS>", *(f" considerable{at}" for at in range(1, length)))
+    main = mapping_of(
+        1, length - 1, [(Head(layer, layer % 12), 0.1 * (layer + 1)) for layer in range(2, 10)], total=1.0
+    )
+    early = mapping_of(2, 3, [(Head(1, 1), 0.2)], total=0.2)
+    spans = (span_of("considerable1", (1,), (0, 4)), span_of("the end", (length - 2, length - 1), (5, 11)))
+    return circuit_of(words, (main, early), name="wide", spans=spans, focus=(1, length - 1))
+
+
 def empty() -> Circuit:
     """A prompt on which nothing is carried."""
     return circuit_of(WORDS, (), name="Nothing", spans=())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import json
 import re
@@ -11,7 +12,9 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
+import chromium
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -27,21 +30,22 @@ from render_samples import (
     long,
     mapping_of,
     planted,
+    wide,
 )
 
 from circuits.errors import PromptError
 from circuits.heads import Head
+from circuits.models.load import load
+from circuits.models.model import Model
 from circuits.show import scene
 from circuits.show.page import to_page
+from circuits.tracing.records import QuestionControl
+from circuits.tracing.trace import trace
+from circuits.tracing.why import why as explain
+from circuits.zoo import planted as planted_model
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-)
 
 
 class Elements(HTMLParser):
@@ -166,9 +170,14 @@ def test_any_tokens_give_a_page_that_parses_with_their_text_intact(words: list[s
     assert json.loads(parsed.text["data"])["circuits"][0]["words"] == words
 
 
-def test_circuits_of_one_prompt_share_what_is_chosen_and_others_do_not() -> None:
-    groups = [circuit["group"] for circuit in data_of(to_page([dense(), planted(), deep()]))["circuits"]]
-    assert groups == [0, 0, 2]
+def test_circuits_of_one_prompt_stand_side_by_side_and_others_are_picked() -> None:
+    several = [dense(), planted(), long(60), deep()]
+    groups = [circuit["group"] for circuit in data_of(to_page(several))["circuits"]]
+    assert groups == [0, 0, 2, 0]
+
+
+def test_the_script_is_small() -> None:
+    assert len(to_page(empty()).encode()) - len(Elements(to_page(empty())).text["data"]) < 300_000
 
 
 def test_a_page_needs_a_circuit() -> None:
@@ -181,14 +190,13 @@ def test_a_page_needs_a_circuit() -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if not CHROMIUM.exists():
-        pytest.fail("no Chromium on this machine; the browser tests need it: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split())
+    with chromium.launched() as opened:
         yield opened
-        opened.close()
+
+
+@pytest.fixture(scope="module")
+def sparse() -> Model:
+    return load("planted-sparse")
 
 
 @pytest.fixture
@@ -202,15 +210,17 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Any]:
     page.on("dialog", lambda dialog: said.append(dialog.message) or dialog.dismiss())
     page.on("request", lambda request: asked.append(request.url))
 
-    def open_page(*circuits: Any) -> Page:
-        (tmp_path / "page.html").write_text(to_page(circuits), encoding="utf-8")
+    def open_page(*circuits: Any, **options: Any) -> Page:
+        (tmp_path / "page.html").write_text(to_page(circuits, **options), encoding="utf-8")
         page.goto((tmp_path / "page.html").as_uri())
         return page
 
     yield open_page
     page.close()
     assert said == []
-    assert set(asked) == {(tmp_path / "page.html").as_uri()}
+    assert {url for url in asked if not url.startswith(("data:", "blob:"))} == {
+        (tmp_path / "page.html").as_uri()
+    }
 
 
 def names(page: Page, column: int = 0) -> list[str]:
@@ -219,6 +229,11 @@ def names(page: Page, column: int = 0) -> list[str]:
 
 def token(page: Page, at: int, column: int = 0):
     return page.locator(".column").nth(column).locator(f'.token[data-at="{at}"]')
+
+
+def box_of(thing: Any) -> dict[str, float]:
+    """Where a thing is on the screen."""
+    return thing.bounding_box()
 
 
 def pixel(page: Page, x: int, y: int) -> list[int]:
@@ -246,24 +261,38 @@ def test_the_slider_adds_and_removes_carriers_along_the_path(show) -> None:
 @pytest.mark.browser
 def test_the_diagram_says_what_the_figure_says(show) -> None:
     page = show(planted())
-    said = page.locator(".picture text").all_text_contents()
-    assert {
-        "opposite",
-        "layer 0-1",
-        "large",
-        "layer 0-3",
-        "brackets",
-        "layer 0-10",
-        "small",
-        "layer 12",
-        "Modulated at 80% by",
-    } <= set(said)
+    said = set(page.locator(".picture text").all_text_contents())
+    assert {"opposite", "large", "brackets", "small", "layer 12", "Modulated at 80% by"} <= said
+    assert {str(head) for head in CARRIERS} <= said
     assert (
         page.locator(".status").inner_text()
         == '5 of 144 heads carry 80% of large (5) → " (8); its total is 1.00 of the gap.'
     )
     page.locator("#share").fill("30")
     assert "Modulated at 30% by" in page.locator(".picture text").all_text_contents()
+
+
+@pytest.mark.browser
+def test_boxes_and_arrows_are_drawn_where_the_graph_has_them(show) -> None:
+    for circuit in (planted(), deep()):
+        page, graph = show(circuit), scene.to_graph(circuit)
+        script = "(items) => items.map((item) => [item.dataset.positions, item.dataset.layers])"
+        drawn = {tuple(each) for each in page.locator(".box").evaluate_all(script)}
+        spans = [node for node in graph.nodes.values() if node["kind"] == "span"]
+        assert drawn == {
+            ("+".join(map(str, node["positions"])), "-".join(map(str, node["layers"]))) for node in spans
+        }
+        arrows = page.locator(".thing.arrow").evaluate_all("(items) => items.map((i) => i.dataset.thing)")
+        assert set(arrows) == {
+            f"arrow:{data['from_position']}-{data['to_position']}"
+            for *_, data in graph.edges(data=True)
+            if data["kind"] == "attention"
+        }
+        centres = {at: box_of(token(page, at).locator(".word")) for node in spans for at in node["positions"]}
+        for number in range(page.locator(".box").count()):
+            box = box_of(page.locator(".box").nth(number).locator(".frame"))
+            middle = box["x"] + box["width"] / 2
+            assert any(abs(word["x"] + word["width"] / 2 - middle) < 2 for word in centres.values())
 
 
 @pytest.mark.browser
@@ -355,18 +384,23 @@ def test_the_page_opens_at_the_share_of_the_circuit(show) -> None:
     assert page.locator("#share-value").inner_text() == "50%"
 
 
+def things(page: Page, column: int = 0) -> Any:
+    return page.locator(".column").nth(column).locator(".picture .thing")
+
+
 @pytest.mark.browser
 def test_the_keyboard_reaches_everything(show) -> None:
     page = show(dense(), planted())
     reached = []
-    for _ in range(40):
+    for _ in range(60):
         page.keyboard.press("Tab")
-        place = page.evaluate("document.activeElement.id || document.activeElement.className.split(' ')[0]")
-        if place == "" or place == "BODY":
+        script = "[document.activeElement.id || document.activeElement.getAttribute('class')]"
+        (place,) = page.evaluate(script)
+        if not place:
             break
-        reached.append(place)
-    assert reached[:2] == ["pick-key", "share"]
-    assert reached[2:] == ["token", "chip", "tile", "cell"] * 2
+        reached.append(place.split()[0])
+    assert reached[:4] == ["pick-key", "share", "search", "link"]
+    assert reached[4:] == ([*["tool"] * 6, "thing", "chip", "tile", "cell", "tool"]) * 2
     page.locator("#pick-key").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("#pick-query").is_checked()
@@ -387,9 +421,255 @@ def test_the_keyboard_reaches_everything(show) -> None:
 
 
 @pytest.mark.browser
+def test_the_arrow_keys_reach_every_box_arrow_head_and_token_and_each_says_its_numbers(show) -> None:
+    page = show(planted())
+    wanted = {things(page).nth(number).get_attribute("data-thing") for number in range(things(page).count())}
+    assert {"output", "box:5", "box:2", "box:4+6", "arrow:5-8", "arrow:2-8", "token:0"} <= wanted
+    assert {f"head:{head.layer * 12 + head.index}" for head in CARRIERS} <= wanted
+    things(page).first.focus()
+    page.keyboard.press("Home")
+    reached = set()
+    for _ in range(things(page).count()):
+        focused = page.locator(":focus")
+        reached.add(focused.get_attribute("data-thing"))
+        assert len(focused.get_attribute("aria-label") or "") > 5
+        assert page.locator(".hint").inner_text() != ""
+        page.keyboard.press("ArrowRight")
+    assert reached == wanted
+    page.locator('[data-thing="box:5"]').focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".inspector h3").inner_text() == "large"
+    assert "layer 0-3" in page.locator(".inspector .said").inner_text()
+    page.locator('[data-thing="arrow:2-8"]').first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".inspector h3").inner_text() == 'opposite (2) to " (8)'
+    assert names(page) == [str(head) for head in planted().carriers(2, 8)]
+
+
+# Pinning
+
+
+@pytest.mark.browser
+def test_a_pinned_head_stays_while_the_mouse_crosses_others_until_escape(show) -> None:
+    page = show(dense(), planted())
+    column = page.locator(".column").nth(1)
+    shown, pinned = column.locator(".inspector h3"), column.locator(".tile").nth(2)
+    pinned.click()
+    assert shown.inner_text() == "L9H7"
+    for other in (
+        column.locator(".tile").nth(0),
+        column.locator(".cell").nth(40),
+        column.locator('[data-thing="output"]'),
+    ):
+        other.hover()
+        assert shown.inner_text() == "L9H7"
+        assert page.locator(".hint").is_visible()  # what is passed over still says its numbers
+    assert page.locator(".column").first.locator(".inspector h3").inner_text() == "L9H7"
+    assert column.locator(".cell.pinned").get_attribute("data-head") == str(9 * 12 + 7)
+    page.keyboard.press("Escape")
+    column.locator(".tile").nth(0).hover()
+    assert shown.inner_text() == "L11H7"
+    pinned.click()
+    pinned.click()  # a second click frees it, too
+    column.locator(".tile").nth(1).hover()
+    assert shown.inner_text() == "L10H1"
+
+
+@pytest.mark.browser
+def test_a_link_shows_what_was_seen(show, browser: Browser) -> None:
+    page = show(dense(), planted(), long(60))
+    page.locator("#share").fill("61")
+    page.locator("#pick-query").check()
+    page.locator(".chip").nth(1).click()
+    page.locator(".column").nth(1).locator(".tile").first.click()
+    page.locator(".tool", has_text="+").first.click()
+    page.wait_for_timeout(100)
+    seen = {
+        "status": page.locator(".status").all_inner_texts(),
+        "head": page.locator(".inspector h3").all_inner_texts(),
+        "view": page.locator(".picture").first.get_attribute("viewBox"),
+    }
+    other = browser.new_page(viewport={"width": 1440, "height": 900})
+    other.goto(page.url)
+    assert other.locator("#share").input_value() == "61" and other.locator("#pick-query").is_checked()
+    assert other.locator(".inspector.is-pinned").count() == 2
+    again = {
+        "status": other.locator(".status").all_inner_texts(),
+        "head": other.locator(".inspector h3").all_inner_texts(),
+        "view": other.locator(".picture").first.get_attribute("viewBox"),
+    }
+    rounded = [[round(float(part)) for part in each["view"].split()] for each in (seen, again)]
+    assert rounded[0] == pytest.approx(rounded[1], abs=1)
+    assert {**seen, "view": ""} == {**again, "view": ""}
+    other.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    "wild", ["#pin=9~head:99999&pair=77-1", "#group=x&share=999&view=0~a~b~c", "#%%%&pin=0~writer:1-2-3"]
+)
+def test_a_wild_address_opens_the_page_as_it_is(show, wild: str) -> None:
+    page = show(planted())
+    page.goto(page.url.split("#")[0] + wild)
+    page.reload()
+    assert names(page)[:2] == ["L11H7", "L10H1"]
+    assert page.locator(".is-pinned").count() == 0
+
+
+# Zoom, pan, fit
+
+
+def inside(page: Page, thing: Any) -> bool:
+    """Whether a thing is wholly within the frame of the diagram."""
+    frame, box = box_of(page.locator(".stage")), box_of(thing)
+    within_x = frame["x"] - 1 <= box["x"] and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
+    return (
+        within_x
+        and frame["y"] - 1 <= box["y"]
+        and box["y"] + box["height"] <= frame["y"] + frame["height"] + 1
+    )
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [400, 1300])
+@pytest.mark.parametrize("length", [14, 40])
+def test_a_wide_prompt_can_be_zoomed_dragged_and_fitted_and_nothing_is_out_of_reach(
+    show, width: int, length: int
+) -> None:
+    page = show(wide(length))
+    page.set_viewport_size({"width": width, "height": 900})
+    every = [things(page).nth(number) for number in range(things(page).count())]
+    assert len(every) >= length
+    page.locator(".tool", has_text="Fit").click()
+    assert all(inside(page, each) for each in every)
+    for _ in range(8):
+        page.locator(".tool", has_text="+").click()
+    assert not all(inside(page, each) for each in every)
+    for place in (0, length // 2, length - 1):
+        token(page, place).focus()
+        page.keyboard.press("ArrowLeft" if place else "ArrowRight")
+        page.keyboard.press("ArrowRight" if place else "ArrowLeft")
+        assert inside(page, page.locator(":focus"))
+    frame = box_of(page.locator(".stage"))
+    before = box_of(token(page, length - 1))["x"]
+    page.mouse.move(frame["x"] + 150, frame["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(frame["x"] + 210, frame["y"] + 60, steps=4)
+    page.mouse.up()
+    assert box_of(token(page, length - 1))["x"] > before
+    assert page.locator(".is-pinned").count() == 0  # what moved is no click
+    page.locator(".stage").hover()
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, 400)
+    page.keyboard.up("Control")
+    page.locator(".tool", has_text="Fit").click()
+    assert all(inside(page, each) for each in every)
+
+
+# What is found, told and saved
+
+
+@pytest.mark.browser
+def test_search_finds_heads_and_tokens_and_pins_them(show) -> None:
+    page = show(planted())
+    for typed, shown in (("9.7", "L9H7"), ("L10H1", "L10H1"), ("larg", "large")):
+        page.keyboard.press("Escape")
+        page.locator("#search").fill(typed)
+        page.keyboard.press("Enter")
+        assert page.locator(".inspector.is-pinned h3").inner_text() == shown
+    page.locator("#search").fill("elephant")
+    assert page.locator("#found").inner_text() == "no head or token of this name"
+
+
+@pytest.mark.browser
+def test_the_verdict_comes_first_with_its_reasons(show) -> None:
+    weak = QuestionControl("weak", ("the gap is only 0.03",), (0.1,), 0.5, ("a", "b"))
+    doubted = replace(planted().mappings[0], doubts=("another key, 2, carries more (0.40)",))
+    page = show(replace(planted(), question=weak, mappings=(doubted, planted().mappings[1])))
+    verdict = page.locator(".verdict")
+    assert "A weak question" in verdict.inner_text() and "the gap is only 0.03" in verdict.inner_text()
+    assert "another key, 2, carries more (0.40)" in verdict.inner_text()
+    assert verdict.bounding_box()["y"] < page.locator(".diagram").bounding_box()["y"]
+    assert "modulation withheld" in page.locator(".status").inner_text()
+    assert "Modulated at 80% by" not in page.locator(".picture text").all_text_contents()
+    clear = QuestionControl("clear", (), (0.1,), 0.9, ("small", "cold"))
+    page = show(replace(planted(), question=clear))
+    assert page.locator(".verdict.clear").inner_text().startswith("A clear question")
+
+
+@pytest.mark.browser
+def test_a_picker_chooses_among_prompts(show) -> None:
+    page = show(planted(), long(60), wide(14))
+    assert page.locator("#prompts option").count() == 3 and page.locator(".column").count() == 1
+    page.locator("#prompts").select_option(index=1)
+    assert names(page) == ["L1H1", "L0H1"]
+    page.locator("#after").click()
+    assert page.locator("h2").inner_text() == "wide"
+    page.locator("#after").click()
+    assert page.locator("h2").inner_text() == "Sparse GPT-2"
+    assert not show(planted()).locator("#picker").is_visible()
+
+
+@pytest.mark.browser
+def test_a_head_stands_beside_random_heads_and_with_the_writers_of_its_sides(
+    show, sparse: Model, tmp_path: Path
+) -> None:
+    found = trace(sparse, planted_model.PROMPT, key="large", swap=planted_model.SWAP)
+    told = explain(found, found.carriers()[0], model=sparse)
+    page = show(found, why=[told])
+    assert page.locator(".verdict").inner_text().startswith("A clear question")
+    beside = page.locator(".chance .meaning").inner_text()
+    assert beside.startswith("above what random heads do") and "of 100 draws" in beside
+    sides = page.locator(".side .whole").all_inner_texts()
+    assert [side.split(":")[0] for side in sides] == ["query", "key", "value"]
+    best = max(told.sides[2].writers, key=lambda writer: abs(writer.effect))
+    writer = page.locator(".side").nth(2).locator(".writer").first
+    assert str(best) in writer.inner_text() and f"{best.effect:.3f}" in writer.inner_text()
+    writer.click()
+    assert page.locator(".inspector.is-pinned").count() == 1
+
+
+@pytest.mark.browser
+def test_what_is_shown_can_be_downloaded(show, tmp_path: Path, browser: Browser) -> None:
+    page = show(planted())
+    files = {}
+    for kind in ("SVG", "PNG", "CSV"):
+        with page.expect_download() as waited:
+            page.locator(".tool", has_text=kind).click()
+        files[kind] = tmp_path / waited.value.suggested_filename
+        waited.value.save_as(files[kind])
+    drawing = ElementTree.parse(files["SVG"]).getroot()
+    said = {text.text for text in drawing.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"large", "small", "Modulated at 80% by", *map(str, CARRIERS)} <= said
+    assert files["PNG"].read_bytes().startswith(b"\x89PNG")
+    rows = list(csv.DictReader(files["CSV"].read_text(encoding="utf-8-sig").splitlines()))
+    known = {str(each.head): each for each in planted().mapping().heads}
+    first = [row for row in rows if row["key"] == "5"]
+    assert {row["head"]: float(row["effect"]) for row in first} == {
+        name: each.effect for name, each in known.items()
+    }
+    assert [row["head"] for row in first if row["carrier"] == "1"] == [str(head) for head in CARRIERS]
+    alone = browser.new_page()
+    alone.goto(files["SVG"].as_uri())
+    assert alone.locator("text").count() > 20
+    alone.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_serious_fault_of_accessibility(show, scheme: str) -> None:
+    page = show(dense(), planted(), long(60))
+    page.emulate_media(color_scheme=scheme)
+    page.locator(".tile").first.click()
+    page.wait_for_timeout(200)
+    assert chromium.serious_faults(page) == []
+
+
+@pytest.mark.browser
 def test_a_hostile_prompt_stays_text(show) -> None:
     page = show(hostile())
-    assert page.locator(".token .word").all_text_contents() == [scene.spell(word) for word in HOSTILE]
+    spelled = [scene.spell(word, longest=16) for word in HOSTILE]
+    assert page.locator(".token .word").all_text_contents() == spelled
     assert page.locator("h1 *").count() == 0
     assert page.locator("img, iframe, object").count() == 0
     assert page.evaluate("document.scripts.length") == 2
@@ -400,7 +680,7 @@ def test_a_long_prompt_is_elided_and_its_gaps_open(show) -> None:
     page = show(long(120))
     assert page.locator(".token:not(.gap)").count() < 20
     page.locator(".token.gap").first.click()
-    assert token(page, 20).is_visible()
+    page.locator(".tool", has_text="Fit").click()
     token(page, 20).click()
     assert "not in this file" in page.locator(".status").inner_text()
 
@@ -419,7 +699,7 @@ def test_an_empty_circuit_and_a_model_without_bos_are_shown(show) -> None:
     page = show(empty(), deep())
     assert names(page) == [] and names(page, 1) == ["L22H8", "L22H7", "L29H7"]
     assert page.locator(".column").nth(1).locator(".cell").count() == 270
-    assert token(page, 0, 1).locator(".word").inner_text() == "The"
+    assert token(page, 0, 1).locator(".word").text_content() == "The"
 
 
 @pytest.mark.browser

@@ -29,6 +29,7 @@ from circuits.show.scene import Scene, name_rows, spell, to_scene
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
+    from circuits.tracing.why_record import Why
 
 _PAD: Final = 9.0
 _TITLE: Final = 22.0  # the height of a title
@@ -252,17 +253,18 @@ def draw_files(
     formats: Sequence[str] = FORMATS,
     *,
     by_graphviz: bool = False,
+    why: Sequence[Why] = (),
 ) -> None:
     """`figure` and `circuit` as .svg, .png, .pdf, `page.html` and `circuit.dot`, those that are asked for.
 
-    With `by_graphviz` the diagram is also drawn by Graphviz, in the same formats.
+    With `by_graphviz` the diagram is also drawn by Graphviz, in the same formats; the page tells `why`.
     """
     pictures = [form for form in formats if form not in ("html", "dot")]
     if pictures:
         save_figure(mapping_figure(circuit, share=share), folder, pictures)
         save_figure(circuit_figure(circuit, share=share), folder, pictures, name="circuit")
     if "html" in formats:
-        put(folder / "page.html", to_page(circuit, share=share))
+        put(folder / "page.html", to_page(circuit, share=share, why=why))
     if "dot" in formats:
         diagram = to_dot(circuit, share=share)
         put(folder / "circuit.dot", diagram.source)

@@ -153,6 +153,11 @@ class Sweep(Pictured):
         measured = model_of(self.manifest.model, self.manifest, model)
         return trace(measured, question.pop("prompt"), **settings, **question)
 
+    def circuits(self, *, most: int = 24, model: Any = None) -> list[Circuit]:
+        """The circuits of the first lines, measured again; `show.to_page` picks among them in one page."""
+        measured = model_of(self.manifest.model, self.manifest, model)
+        return [self.circuit(name, model=measured) for name in self.table["id"][:most]]
+
     def _row(self, id: str) -> dict[str, Any]:
         rows = self.rows[self.rows["id"] == id]
         if len(rows) == 1:

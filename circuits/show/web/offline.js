@@ -1,0 +1,3 @@
+// A page that is a file has nobody to ask.
+
+const live = null;
