@@ -36,8 +36,13 @@ real: .venv/tested  # the same claims on the weights of real language models
 	@command -v npm >/dev/null || echo "no npm here: stories15m must be in the cache or on the hub, or its tests fail"
 	$(TORCH) $(BIN)/python -m pytest -m real
 
-browser: .venv/tested  # needs Chromium: apt-get install chromium
+browser: .venv/tested .venv/axe.min.js  # needs Chromium: apt-get install chromium
 	$(BIN)/python -m pytest -m browser
+
+.venv/axe.min.js: .venv/bin/python  # finds faults of accessibility, for tests alone; needs npm
+	cd .venv && npm pack --silent axe-core@4.14.0 >/dev/null
+	cd .venv && tar -xzf axe-core-4.14.0.tgz --strip-components=1 package/axe.min.js
+	rm .venv/axe-core-4.14.0.tgz && touch $@
 
 studies: .venv/tested  # the longer case studies, the notebooks, and the examples of docstrings
 	$(TORCH) $(BIN)/python -m pytest -m studies
@@ -47,6 +52,7 @@ bench: .venv/tested
 	$(TORCH) $(BIN)/python benchmarks/engine.py
 	$(TORCH) $(BIN)/python benchmarks/trace.py
 	$(TORCH) $(BIN)/python benchmarks/sweep.py
+	$(TORCH) $(BIN)/python benchmarks/explore.py
 
 TRACR := git+https://github.com/google-deepmind/tracr@9ce2b8c82b6ba10e62e86cf6f390e7536d4fd2cd
 
@@ -85,7 +91,7 @@ docs: .venv/documented  # writes build/docs/index.html; warnings are errors
 	touch $@
 
 .venv/tested: .venv/installed
-	$(PIP) -e '.[smollm2,train]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel
+	$(PIP) -e '.[smollm2,train,explore]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel
 	touch $@
 
 .venv/documented: .venv/tested

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from circuits.engine.loadings import scan
     from circuits.errors import CircuitsError
     from circuits.heads import Edge, Head
+    from circuits.live.explore import explore
     from circuits.models.load import as_model, load
     from circuits.models.model import Model
     from circuits.prompts import Pair, Prompt, to_pair, to_prompt
@@ -45,6 +46,7 @@ _HOMES = {
     "components": ("SIDES", "Component", "Reader", "Wire"),
     "errors": ("CircuitsError",),
     "heads": ("Edge", "Head"),
+    "live.explore": ("explore",),
     "models.load": ("as_model", "load"),
     "models.model": ("Model",),
     "prompts": ("Pair", "Prompt", "to_pair", "to_prompt"),

@@ -29,7 +29,7 @@ ORDER = (
     "tracing",
     "tasks",
 )
-ORDER = (*ORDER, "show", "sweeps", "sparsify", "cli")
+ORDER = (*ORDER, "show", "sweeps", "sparsify", "live", "cli")
 FRONT = ("circuits", "circuits.__main__")
 ABOUT = {
     "errors": "one line for every mistake",
@@ -46,6 +46,7 @@ ABOUT = {
     "show": "scene, figures, page, tables",
     "sweeps": "thousands of prompts",
     "sparsify": "train a sparse twin",
+    "live": "explore: the page, live",
     "cli": "every command",
 }
 

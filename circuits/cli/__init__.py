@@ -49,6 +49,7 @@ _SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 
 _MODELS: Final = "Two models or more, such as mini,planted-sparse."
 _FORMATS: Final = "Which files to draw, by default all: svg, png, pdf, html, dot."
 _WHY: Final = "Answers that `circuits why -o` wrote, for neuronpedia; repeatable."
+_TOLD: Final = "Answers of `circuits why -o` for the page, beside those in the folder; repeatable."
 _SHARE: Final = "The share that the carriers must reach, by default the one that was measured."
 
 
@@ -263,17 +264,22 @@ def compare(
 @options.SAVED
 @option("--format", "formats", type=options.formats, metavar="NAME,NAME", help=_FORMATS)
 @option("--share", type=options.SHARE_RANGE, help=_SHARE)
+@option("--why", "answers", type=options.path, multiple=True, metavar="FILE", help=_TOLD)
 @options.output("Where to, by default beside the circuit.")
 @options.JSON
-def render(path: Path, formats: Any, share: Any, output: Path | None, as_json: bool) -> None:
+def render(
+    path: Path, formats: Any, share: Any, answers: tuple[Path, ...], output: Path | None, as_json: bool
+) -> None:
     """Draw a saved circuit as figures, a page and a Graphviz file."""
     from circuits.show import FORMATS
     from circuits.show.figure import draw_files
     from circuits.tracing.records import Circuit
+    from circuits.tracing.why_record import Why
 
-    circuit, folder = Circuit.load(path), output or (path if path.is_dir() else path.parent)
-    reached = circuit.share if share is None else share
-    draw = partial(draw_files, by_graphviz="dot" in (formats or ()))
+    circuit, beside = Circuit.load(path), path if path.is_dir() else path.parent
+    folder, reached = output or beside, circuit.share if share is None else share
+    why = [Why.load(answer) for answer in [*sorted(beside.glob("why*.json")), *answers]]
+    draw = partial(draw_files, by_graphviz="dot" in (formats or ()), why=why)
     written = write_folder(folder, lambda aside: draw(aside, circuit, reached, formats or FORMATS))
     options.say_files(written, as_json=as_json)
 
@@ -300,6 +306,7 @@ def export(path: Path, to: str, output: Path | None, answers: tuple[Path, ...], 
 
 
 for _name, _module, _sentence in (
+    ("explore", "explore", "Open a page in which to ask a model, live."),
     ("heads", "tasks", "Show the attention maps of the heads that matter, in order."),
     ("rank", "tasks", "Rank the heads or edges of a task; say how many it takes."),
     ("why", "wires", "Say why a head looks where it looks, and who wrote what it moves."),

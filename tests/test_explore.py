@@ -1,0 +1,269 @@
+"""Explore in a real browser: from a typed prompt to an answer, with numbers equal to those of `trace`."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import chromium
+import pytest
+
+import circuits
+from circuits.live.explore import Explorer
+from circuits.models.load import load
+from circuits.models.model import Model
+from circuits.tracing.records import Circuit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+PROMPT, LARGE, LAST = 'The opposite of "large" is "', 5, 8
+
+
+@pytest.fixture(scope="module")
+def mini() -> Model:
+    return load("mini")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("explored")
+
+
+@pytest.fixture(scope="module")
+def opened(mini: Model, folder: Path) -> Iterator[Explorer]:
+    with circuits.explore(mini, folder=folder) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium.launched() as running:
+        yield running
+
+
+@pytest.fixture
+def tab(browser: Browser, opened: Explorer) -> Iterator[Any]:
+    """Opens tabs of the live page; at the end none complained and all spoke with the server alone."""
+    tabs, said, asked = [], list[str](), list[str]()
+
+    def open_tab(fragment: str = "") -> Page:
+        page = browser.new_page(viewport={"width": 1300, "height": 900})
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(opened.address + fragment)
+        tabs.append(page)
+        return page
+
+    yield open_tab
+    for page in tabs:
+        page.close()
+    assert said == []
+    assert all(url.startswith((opened.address, "data:", "blob:")) for url in asked)
+
+
+def type_prompt(page: Page, text: str = PROMPT, *, key: int = LARGE) -> None:
+    page.locator("#prompt").fill(text)
+    page.locator(f'.ask-chip[data-at="{key}"]').click()
+    page.locator(".proposal").first.wait_for()
+
+
+def ask(page: Page) -> None:
+    page.locator("#ask-go").click()
+    page.locator("#ask-said", has_text="answered in").wait_for()
+
+
+def shown_numbers(page: Page) -> dict[str, Any]:
+    """What the page says of the question: the sentence, the carriers, the controls."""
+    facts = dict(
+        zip(
+            page.locator(".trust dt").all_inner_texts(),
+            page.locator(".trust .value").all_inner_texts(),
+            strict=True,
+        )
+    )
+    return {"carriers": page.locator(".tile .name").all_inner_texts(), "facts": facts}
+
+
+def download_csv(page: Page, tmp_path: Path) -> dict[str, float]:
+    with page.expect_download() as waited:
+        page.locator(".tool", has_text="CSV").click()
+    file = tmp_path / "numbers.csv"
+    waited.value.save_as(file)
+    import csv
+
+    rows = csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines())
+    return {row["head"]: float(row["effect"]) for row in rows}
+
+
+def test_from_a_typed_prompt_to_an_answer_with_the_numbers_of_trace(
+    tab: Any, mini: Model, tmp_path: Path
+) -> None:
+    page = tab()
+    page.locator("#prompt").fill(PROMPT)
+    page.locator(".ask-chip").nth(LAST).wait_for()
+    words = page.locator(".ask-chip .word").all_inner_texts()
+    assert words[LARGE] == "large" and page.locator(".ask-chip .at").all_inner_texts()[-1] == str(LAST)
+    page.locator("#ask-next .next").first.wait_for()
+    assert page.locator("#ask-next .next").first.inner_text().startswith("small ")
+    assert page.locator("#ask-go").is_disabled()
+    page.locator(f'.ask-chip[data-at="{LARGE}"]').click()
+    page.locator(f'.ask-chip[data-at="{LAST}"]').click()
+    page.locator(".proposal").first.wait_for()
+    word = page.locator(".proposal b").first.inner_text()
+    assert page.locator(f'.other[data-at="{LARGE}"]').input_value() == word
+    ask(page)
+    found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
+    mapping = found.mapping()
+    assert page.locator(".tile .name").all_inner_texts() == [str(head) for head in found.carriers()]
+    assert shown_numbers(page)["facts"]["Total"] == f"{mapping.total:.2f}".replace("-", "−")
+    exact = {str(each.head): each.effect for each in mapping.heads}
+    assert download_csv(page, tmp_path) == exact  # to the last digit
+    assert page.locator(".verdict").first.inner_text().startswith("A clear question")
+
+
+def test_the_counterfactual_can_be_edited_token_by_token(tab: Any, mini: Model) -> None:
+    page = tab()
+    type_prompt(page)
+    field = page.locator(f'.other[data-at="{LARGE}"]')
+    field.fill("fast")
+    field.press("Tab")
+    assert "changed" in str(page.locator(f'.other[data-at="{LARGE}"]').get_attribute("class"))
+    ask(page)
+    assert "large(5) → fast" in page.locator(".heading .lede").inner_text()
+    found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: "fast"})
+    assert page.locator(".tile .name").all_inner_texts() == [str(head) for head in found.carriers()]
+
+
+def test_a_head_is_explained_another_key_traced_and_the_answer_saved_and_copied(
+    tab: Any, mini: Model, folder: Path, browser: Browser
+) -> None:
+    page = tab()
+    type_prompt(page)
+    ask(page)
+    word = page.locator(f'.other[data-at="{LARGE}"]').input_value()
+    found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
+    page.locator(".tile").first.click()
+    page.locator(".why").click()
+    page.locator(".side .writer").first.wait_for()
+    told = circuits.why(found, found.carriers()[0], model=mini)
+    shown = page.locator(".side .whole .num").all_inner_texts()
+    assert shown == [f"{side.effect:.3f}".replace("-", "−") for side in told.sides]
+    page.locator("#ask-save").click()
+    page.locator("#ask-said", has_text="saved in").wait_for()
+    saved = Path(page.locator("#ask-said").inner_text().removeprefix("saved in "))
+    assert saved.parent == folder and Circuit.load(saved) == found
+    page.keyboard.press("Escape")
+    page.locator('.token[data-at="2"]').click()
+    page.locator(".status", has_text="opposite (2)").wait_for()
+    page.locator("#ask-said", has_text="answered in").wait_for()
+    other = circuits.trace(mini, PROMPT, key=2, query=LAST, swap={LARGE: word})
+    assert shown_numbers(page)["facts"]["Total"] == f"{other.mapping().total:.2f}".replace("-", "−")
+    assert page.locator("#prompts option").count() >= 2  # the history
+
+
+def test_two_models_stand_side_by_side(tab: Any, mini: Model) -> None:
+    page = tab()
+    page.locator("#beside").select_option("mini-sparse")
+    type_prompt(page)
+    page.locator("#ask-go").click()
+    page.locator(".column").nth(1).locator(".tile").first.wait_for()
+    page.locator(".verdict.clear, .verdict.weak").nth(1).wait_for()
+    word = page.locator(f'.other[data-at="{LARGE}"]').input_value()
+    for column, name in enumerate(("mini", "mini-sparse")):
+        found = circuits.trace(load(name), PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
+        names = page.locator(".column").nth(column).locator(".tile .name").all_inner_texts()
+        assert names == [str(head) for head in found.carriers()]
+
+
+def test_a_broken_question_is_one_line_of_the_page_and_the_next_is_answered(tab: Any) -> None:
+    page = tab()
+    page.locator("#prompt").fill("zebra xylophone")
+    page.locator("#ask-error", has_text="does not know").wait_for()
+    type_prompt(page)
+    assert page.locator("#ask-error").inner_text() == ""
+    field = page.locator(f'.other[data-at="{LARGE}"]')
+    field.fill("hot cold")
+    field.press("Tab")
+    page.locator("#ask-go").click()
+    page.locator("#ask-error", has_text="same number of tokens").wait_for()
+    page.locator(".proposal").first.click()
+    ask(page)
+    assert page.locator(".tile").count() > 0
+
+
+def test_a_question_that_is_cancelled_leaves_the_next_one_right(tab: Any, mini: Model) -> None:
+    page = tab()
+    type_prompt(page)
+    for _ in range(3):
+        page.locator("#ask-go").click()
+        page.evaluate("document.getElementById('ask-cancel').click()")
+        page.locator("#ask-said", has_text=re.compile("cancelled|answered")).wait_for()
+    page.locator("#ask-go").click()
+    page.locator("#ask-cancel").click()
+    page.locator("#ask-said", has_text=re.compile("cancelled|answered")).wait_for()
+    ask(page)
+    word = page.locator(f'.other[data-at="{LARGE}"]').input_value()
+    found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
+    assert page.locator(".tile .name").all_inner_texts() == [str(head) for head in found.carriers()]
+
+
+def test_two_tabs_at_once_get_their_own_answers(tab: Any, mini: Model) -> None:
+    one, two = tab(), tab()
+    type_prompt(one)
+    type_prompt(two, key=2)
+    one.locator("#ask-go").click()
+    two.locator("#ask-go").click()
+    for page, key in ((one, LARGE), (two, 2)):
+        page.locator("#ask-said", has_text="answered in").wait_for()
+        word = page.locator(f'.other[data-at="{key}"]').input_value()
+        found = circuits.trace(mini, PROMPT, key=key, query=LAST, swap={key: word})
+        assert page.locator(".tile .name").all_inner_texts() == [str(head) for head in found.carriers()]
+        assert f"({key}) →" in page.locator(".status").inner_text()
+
+
+def test_a_reloaded_page_shows_what_it_showed(tab: Any) -> None:
+    page = tab()
+    type_prompt(page)
+    ask(page)
+    page.locator(".tile").first.click()
+    page.wait_for_timeout(100)
+    before = page.locator(".status").inner_text(), page.locator(".inspector h3").inner_text()
+    page.reload()
+    page.locator(".inspector.is-pinned").wait_for()
+    assert (page.locator(".status").inner_text(), page.locator(".inspector h3").inner_text()) == before
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1300])
+def test_no_serious_fault_of_accessibility_and_nothing_wider_than_the_window(
+    tab: Any, scheme: str, width: int
+) -> None:
+    page = tab()
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    type_prompt(page)
+    ask(page)
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert chromium.serious_faults(page) == []
+
+
+def test_the_command_says_its_address_and_stops_cleanly_on_ctrl_c(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "circuits", "explore", "--no-browser", "--port", "0"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert re.match(r"exploring mini at http://127\.0\.0\.1:\d+/[\w-]{32}/ \(Ctrl-C stops it\)", line)
+    process.send_signal(signal.SIGINT)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 0 and complaints == "stopped\n"
