@@ -30,6 +30,7 @@ from circuits.cli import main
 from circuits.errors import CircuitsError, FileError, ModelError, PromptError
 from circuits.models.load import load
 from circuits.models.model import Model
+from circuits.show.page import to_page
 from circuits.sweeps.lines import read_line
 from circuits.sweeps.results import Sweep, open_sweep
 from circuits.sweeps.store import shards_in
@@ -631,6 +632,13 @@ def test_the_mean_circuit_is_the_mean_of_the_lines_with_the_intervals_of_a_famil
     assert str(mean.heads[0].head) in str(mean)
     with pytest.raises(PromptError, match="no measured line"):
         swept.where(line=21).mean()
+
+
+def test_the_circuits_of_a_sweep_are_picked_in_one_page(swept: Sweep, models: dict[str, Model]) -> None:
+    found = swept.circuits(most=3, model=models["gpt2"])
+    assert [circuit.prompt.text for circuit in found] == swept.table["prompt"][:3].tolist()
+    data = json.loads(to_page(found).split('id="data">')[1].split("</script>")[0])
+    assert [circuit["words"] for circuit in data["circuits"]] == [list(each.prompt.words) for each in found]
 
 
 def test_a_circuit_is_measured_again_only_on_the_same_weights(swept: Sweep, models: dict[str, Model]) -> None:
