@@ -88,7 +88,7 @@ def explore(
 
     loaded = load(model) if isinstance(model, (str, Path)) else as_model(model)
     listening = _listen(port)
-    opened = _serve(Shelf(loaded), Desk(), listening, Path(folder))
+    opened = _serve(Shelf(loaded), Desk(), listening, Path(folder).absolute())
     if browser:
         import webbrowser
 
