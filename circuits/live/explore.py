@@ -79,7 +79,10 @@ def explore(
     The page is served on this machine alone, at an address that nobody can guess; `port=0` takes a free one.
     Answers that are saved go into `folder`. In a notebook the page appears in the output cell.
 
-        >>> circuits.explore("mini")
+        >>> page = circuits.explore(model)
+        >>> page.address.startswith("http://127.0.0.1:")
+        True
+        >>> page.stop()
     """
     needs_installing()
     from circuits.live.answers import Shelf
