@@ -291,7 +291,7 @@ def render(
 @option("--why", "answers", type=options.path, multiple=True, metavar="FILE", help=_WHY)
 @options.JSON
 def export(path: Path, to: str, output: Path | None, answers: tuple[Path, ...], as_json: bool) -> None:
-    """Write a saved circuit, wiring or ranking in the format of another tool."""
+    """Write a saved result in the format of another tool."""
     from circuits.show import export as exports
     from circuits.show.figure import put
     from circuits.tracing.why_record import Why
