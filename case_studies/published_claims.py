@@ -1,38 +1,50 @@
 """What the paper on gated attention claims, measured on every pair of models here: one table.
 
-Finding: what is claimed of loadings is found (on `mini`, 90% of the loading of opposites lies on 7.4 times
-fewer heads and 71.7 times fewer edges; on stories 1.7 and 11.4 times). What is claimed of effects is not: the
-dense models explain 90% with few heads too (1.3 times fewer in the twin on opposites, 1.8 on stories).
+Finding: to be measured.
 """
 
-import sys
+import argparse
+from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
 
 import circuits
 from circuits.sparsify.measure import original_of
-from circuits.tasks.claims import figure_claims, task_claims
+from circuits.tasks.claims import HEADER, figure_claims, measured_once, task_parts
+from circuits.zoo import FOLDER
 
-STORIES = Path(__file__).parent / "stories"  # prompts with two names, in frames of three kinds
-OPPOSITE = ('The opposite of "large" is "', {"swap": {"large": "hot"}, "key": "large"})
+STUDIES = Path(__file__).parent
+OPPOSITE = {"text": 'The opposite of "large" is "', "swap": {"large": "hot"}, "key": "large"}
 NAMES = "Tom and Ben went to the park. {} gave the ball to"
-GIVEN = (NAMES.format("Ben"), {"counterfactual": NAMES.format("Tom"), "key": 9})
-TWINS = {  # the figure's question, and the tasks that the pair can do
-    "mini-sparse": (OPPOSITE, ("opposites", "indirect_object", "greater_than")),
-    "stories15m-sparse": (GIVEN, (STORIES / "names.jsonl",)),
+GIVEN = {"text": NAMES.format("Ben"), "counterfactual": NAMES.format("Tom"), "key": 9}
+CARRY = {"text": "3 6 + 2 8 = 0", "counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}
+TWINS = {  # the figure's question, the tasks, and how many pairs of each
+    "mini-sparse": (OPPOSITE, ("opposites", "indirect_object", "greater_than", "induction"), 6),
+    "stories15m-sparse": (GIVEN, (STUDIES / "stories" / "names.jsonl", "indirect_object", "greater_than"), 6),
+    "addition-sparse": (CARRY, (STUDIES / "addition" / "carries.jsonl",), 12),
+    "smollm2-sparse": (OPPOSITE, ("indirect_object", "greater_than"), 3),
 }
-COUNT = 6
+MOST = 1000  # component edges that are measured exactly
 
 
-def main(names: list[str] | None = None, count: int = COUNT) -> None:
-    print("| twin | quantity | dense | sparse | ratio | published |\n|---|---|---:|---:|---:|---:|")
-    for name in names or TWINS:
-        (text, asked), tasks = TWINS[name]
-        models = tuple(circuits.load(each) for each in (original_of(name), name))
-        for claim in figure_claims(name, models, text, **asked):
-            print(claim, flush=True)
-        for claim in (claim for task in tasks for claim in task_claims(name, models, task, count=count)):
-            print(claim, flush=True)
+def main(names: list[str], keep: Path | None = None) -> None:
+    print(f"| {' | '.join(HEADER)} |\n|---|---|---|---:|---:|---:|---|---|")
+    for twin in names or TWINS:
+        figure, tasks, count = TWINS[twin]
+        weights = sha256((FOLDER / twin / "circuits.json").read_bytes()).hexdigest()[:12]
+        models = cache(lambda twin=twin: tuple(map(circuits.load, (original_of(twin), twin))))
+        parts = {"figure": partial(figure_claims, twin, **figure)}
+        for task in tasks:
+            parts |= task_parts(twin, task, count=count, most=MOST)
+        for name, part in parts.items():
+            key = f"{twin}, {name}, {count} pairs, {MOST} exact, {weights}"
+            for claim in measured_once(keep, key, lambda part=part, models=models: part(models=models())):
+                print(claim, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("twins", nargs="*", help="by default all")
+    parser.add_argument("--keep", type=Path, help="a file; what it holds is not measured again")
+    asked = parser.parse_args()
+    main(asked.twins, asked.keep)

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 from dataclasses import replace
@@ -15,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from stages import Stage, parser, train_stages
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from circuits.models.load import load
-from circuits.sparsify import Settings, sparsify
+from circuits.sparsify import Settings
 from circuits.sparsify.measure import layers_table
 from circuits.sparsify.sampling import Sampling
 from circuits.zoo import FOLDER, addition
@@ -102,9 +102,7 @@ def train() -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
+    folder = parser(__doc__).parse_args().folder
     dense, twin = folder / "addition", folder / "addition-sparse"
     if not (dense / "config.json").exists():
         train().half().save_pretrained(dense)
@@ -117,9 +115,8 @@ def main() -> None:
     (dense / "README.md").write_text(CARD.format(seen_right=seen_right, held_out_right=right, **said))
     questions = tuple(addition.question(*pair) for pair in sides[False])
     sampling = Sampling(rows=len(questions), openings=questions, openings_count=False)
-    first, name = folder / "first", "addition" if zoo_has(dense) else str(dense)
-    sparsify(name, first, settings=TWIN, sampling=sampling)
-    measured = sparsify(name, twin, settings=SETTLING, sampling=sampling, after=first)
+    stages = [Stage("first", TWIN, sampling), Stage(twin.name, SETTLING, sampling)]
+    measured = train_stages("addition" if zoo_has(dense) else str(dense), folder, stages)
     right = addition.share_right(load(twin).logits, sides[True])
     rows = addition.to_tokens(sides[True])[:, :-1]
     said = f"{right:.2%} of {len(rows)} held-out sums are right, {measured.open_edges:.2%} of edges open"

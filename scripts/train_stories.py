@@ -1,20 +1,22 @@
 """Train `stories15m-sparse`: `python scripts/train_stories.py DIR`; what was begun in DIR goes on.
 
 1. The dense model writes stories after many openings, most of them empty, at three temperatures.
-2. An adapter learns to say the same with fewer open edges: as few as the divergence allows.
-3. A quarter of the steps take short pieces, since short prompts are what figures show.
+2. An adapter learns to say the same with fewer open edges: as few as the divergence allows. A quarter of the
+   steps take short pieces, since short prompts are what figures show.
+3. A second training closes what the first one's healing opened again. A part of its steps takes prompts in
+   which one of two names is the answer: few edges serve them, so they are the first to be lost.
 `--sample` does the first step alone, so that another process can train meanwhile.
 """
 
 from __future__ import annotations
 
-import argparse
+import random
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
+
+from stages import Stage, parser, train_stages
 
 from circuits.models.load import find
-from circuits.sparsify import sparsify
 from circuits.sparsify.sampling import OwnWords, Sampling
 from circuits.sparsify.settings import Settings
 
@@ -30,6 +32,22 @@ SENTENCES = (
 )
 OTHERS = ("One day,", "Once upon a time,", "The", "A", "She", "He", "They", "Mom said,", "It was a", "In the")
 
+# The prompts have none of the sentences that `circuits.zoo.stories` asks: other beginnings, other gifts.
+MEETINGS = (
+    "{one} and {two} went to the {place}.",
+    "{one} and {two} were at the {place}.",
+    "{one} and {two} sat in the {place}.",
+    "{one} and {two} ran to the {place}.",
+    "{one} saw {two} at the {place}.",
+    "{one} found {two} in the {place}.",
+    "{one} and {two} were happy.",
+    "{one} and {two} were friends.",
+)
+GIVING = ("gave", "handed", "passed", "brought", "took", "rolled", "sent")
+GIFTS = ("ball", "cake", "hat", "apple", "cookie", "box", "car", "doll", "stick", "leaf", "shell", "cup")
+MORE_PLACES = (*PLACES, "farm", "lake", "forest", "house", "room", "yard")
+PROMPTS = 4096
+
 
 def openings() -> tuple[str, ...]:
     """Half of them empty, the others sentences about pairs of names, and first words."""
@@ -42,7 +60,19 @@ def openings() -> tuple[str, ...]:
     return ("",) * (len(told) + len(others)) + tuple(told) + others
 
 
+def gifts() -> tuple[str, ...]:
+    """Two names meet, in either order, and one gives something to the other: what follows is its name."""
+    draw, told = random.Random("gifts"), []
+    for _ in range(PROMPTS):
+        one, two = draw.sample(NAMES, 2)
+        meeting = draw.choice(MEETINGS).format(one=one, two=two, place=draw.choice(MORE_PLACES))
+        giver, article = draw.choice((one, two)), draw.choice(("a", "the"))
+        told.append(f"{meeting} {giver} {draw.choice(GIVING)} {article} {draw.choice(GIFTS)} to")
+    return tuple(told)
+
+
 SAMPLING = Sampling(rows=16 * 512, openings=openings(), temperatures=(0.7, 0.85, 1.0))
+GIFTS_ASKED = Sampling(rows=PROMPTS, openings=gifts(), answers=5.0)
 SETTINGS = Settings(
     steps=3400,
     healing=200,
@@ -57,30 +87,33 @@ SETTINGS = Settings(
     states=20.0,
     tokens=4096,
 )
-
-# The first training ends with a smaller budget than is needed, which opens edges again: a second one takes
-# what is left of it.
 CLOSING = replace(
-    SETTINGS, steps=260, healing=0, learning_rate=2e-4, warmup=1, gap=0.12, slack=1.0, multiplier=6.0
+    SETTINGS,
+    steps=700,
+    healing=0,
+    learning_rate=4e-4,
+    warmup=1,
+    gap=0.115,
+    slack=1.0,
+    multiplier=4.0,
+    short=0.2,
+    prompted=0.3,
 )
+STAGES = (Stage("first", SETTINGS, SAMPLING), Stage("stories15m-sparse", CLOSING, SAMPLING, GIFTS_ASKED))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--sample", action="store_true", help="sample the text, and train nothing")
-    asked = parser.parse_args()
-    if asked.sample:
-        folder = asked.folder / "first" / "training" / "own-words"
-        own = OwnWords(find("stories15m"), SAMPLING, SETTINGS.length, SETTINGS.seed, folder, SETTINGS.tokens)
-        print(f"{len(own.held_out())} rows held out; {own.vocabulary}")
-        for index in range(own.chunks):
-            print(f"chunk {index} of {own.chunks}: {len(own.chunk(index))} rows", flush=True)
+    asking = parser(__doc__)
+    asking.add_argument("--sample", action="store_true", help="sample the text, and train nothing")
+    asked = asking.parse_args()
+    if not asked.sample:
+        print(train_stages("stories15m", asked.folder, STAGES))
         return
-    first = asked.folder / "first"
-    sparsify("stories15m", first, settings=SETTINGS, sampling=SAMPLING, save_every=60)
-    last = asked.folder / "stories15m-sparse"
-    print(sparsify("stories15m", last, settings=CLOSING, sampling=SAMPLING, after=first, save_every=60))
+    folder = asked.folder / STAGES[0].name / "training" / "own-words"
+    own = OwnWords(find("stories15m"), SAMPLING, SETTINGS.length, SETTINGS.seed, folder, SETTINGS.tokens)
+    print(f"{len(own.held_out())} rows held out; {own.vocabulary}")
+    for index in range(own.chunks):
+        print(f"chunk {index} of {own.chunks}: {len(own.chunk(index))} rows", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_processes import FEWER_TOKENS, TWO_CHUNKS, die_at_file, start
+from training_processes import ASKED, FEWER_TOKENS, PROMPTED, TWO_CHUNKS, die_at_file, start
 
 from circuits.errors import CircuitsError, FileError, ModelError
 from circuits.models.folder import Weights
@@ -122,6 +122,35 @@ def test_openings_count_as_targets_only_if_they_should(weights: Weights, tmp_pat
         assert set(own.counted(own.chunk(0)).sum(1).tolist()) == expected
 
 
+def test_a_share_of_the_steps_takes_prompts_whose_answers_count_most(
+    weights: Weights, tmp_path: Path
+) -> None:
+    settings = Settings(batch=2, length=30, prompted=0.5)
+    given: Any = {"text": None, "folder": tmp_path, "sampling": Sampling(rows=40), "prompts": ASKED}
+    batches = [corpus_for(weights, settings, **given).batch(step) for step in range(30)]
+    asked = [rows for rows in batches if rows.tokens.shape[1] < 30]
+    assert 5 < len(asked) < 25
+    ends: Any = [weights.tokenizer(text, add_special_tokens=False)["input_ids"] for text in ASKED.openings]
+    for rows in asked:
+        assert rows.tokens.shape == (2 * (30 // 7), 7)  # BOS, three words, and three that follow
+        for tokens, weight in zip(rows.tokens.tolist(), rows.weight.tolist(), strict=True):
+            answer = next(1 + len(end) for end in ends if tokens[1 : 1 + len(end)] == end)
+            assert weight == [5.0 if position == answer else 1.0 for position in range(7)]
+    assert all((rows.weight == 1).all() for rows in batches if rows.tokens.shape[1] == 30)
+
+
+def test_prompts_and_their_share_of_the_steps_need_each_other(weights: Weights, tmp_path: Path) -> None:
+    given: Any = {"text": None, "folder": tmp_path}
+    with pytest.raises(CircuitsError, match="need each other"):
+        corpus_for(weights, Settings(prompted=0.5), **given)
+    with pytest.raises(CircuitsError, match="need each other"):
+        corpus_for(weights, Settings(), prompts=ASKED, **given)
+    with pytest.raises(CircuitsError, match=r"a share from 0 to 0\.6, what short rows leave"):
+        Settings(short=0.4, prompted=0.7)
+    with pytest.raises(CircuitsError, match="less than nothing"):
+        Sampling(answers=-1.0)
+
+
 def test_later_steps_draw_from_more_text(weights: Weights, tmp_path: Path) -> None:
     own = OwnWords(weights, Sampling(rows=2 * CHUNK_ROWS + 1), 4, 0, tmp_path)
     assert [len(own.upto(done)) for done in (0.0, 0.3, 0.34, 0.9, 1.0)] == [1, 1, 2, 3, 3]
@@ -130,9 +159,9 @@ def test_later_steps_draw_from_more_text(weights: Weights, tmp_path: Path) -> No
 
 @pytest.mark.long
 def test_a_run_killed_while_it_samples_ends_with_the_same_weights(foreign: Path, tmp_path: Path) -> None:
-    given: Any = {"settings": FEWER_TOKENS, "sampling": TWO_CHUNKS}
+    given: Any = {"settings": PROMPTED, "sampling": TWO_CHUNKS, "prompts": ASKED}
     sparsify(foreign, tmp_path / "whole", **given)
-    for name in ("survey", "0000", "checkpoint", "0001", "checkpoint"):
+    for name in ("survey", "own-words/0000", "prompts/0000", "checkpoint", "0001", "checkpoint"):
         process = start(die_at_file, name, foreign, tmp_path / "killed")
         process.join(300)
         assert process.exitcode == -signal.SIGKILL

@@ -31,6 +31,8 @@ TINY = settings_for(little_language=True, gates="sampled", healing=0, steps=6, b
 ADAPTER = Settings(steps=4, batch=2, length=10, warmup=1, lora=2)
 FEWER_TOKENS = replace(ADAPTER, short=0.5, tokens=300)
 TWO_CHUNKS = Sampling(rows=CHUNK_ROWS + 40, openings=("", "The opposite"), temperatures=(0.5, 1.0))
+ASKED = Sampling(rows=40, openings=("The opposite of", "large"), answers=5.0)
+PROMPTED = replace(FEWER_TOKENS, short=0.25, prompted=0.5)
 TRAINER = (str(Path(training.__file__).parent), files.__file__)
 
 
@@ -75,7 +77,7 @@ def die_at_file(name: str, model: Path, folder: Path) -> None:
         sync(file)
 
     os.fsync = fsync
-    sparsify(model, folder, settings=FEWER_TOKENS, sampling=TWO_CHUNKS, save_every=0.0)
+    sparsify(model, folder, settings=PROMPTED, sampling=TWO_CHUNKS, prompts=ASKED, save_every=0.0)
 
 
 def die_while_writing(writes: int, share: float, model: Path, folder: Path) -> None:

@@ -35,6 +35,7 @@ CHUNK_ROWS: Final = 512
 HELD_OUT_ROWS: Final = 128
 _SURVEYED_ROWS: Final = 64
 _TOGETHER: Final = 256  # rows sampled in one batch
+_AFTER_PROMPTS: Final = 3  # tokens that follow the longest prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,15 @@ class Sampling:
     openings: tuple[str, ...] = ("",)
     temperatures: tuple[float, ...] = (1.0,)
     openings_count: bool = True  # whether what the model says of an opening's own tokens is learnt too
+    answers: float = 1.0  # how much the first token after an opening counts; every other token counts 1
 
     def __post_init__(self) -> None:
         if self.rows < 1 or not self.openings or not self.temperatures:
             raise CircuitsError("sampling needs at least one row, one opening and one temperature")
         if not all(0 < temperature <= 10 for temperature in self.temperatures):
             raise CircuitsError(f"temperatures must be above 0 and at most 10, not {self.temperatures}")
+        if self.answers < 0:
+            raise CircuitsError(f"answers must not count less than nothing, not {self.answers:g}")
 
     def __str__(self) -> str:
         said = f"{self.rows} rows sampled from the dense model"
@@ -58,9 +62,10 @@ class Sampling:
             crc = zlib.crc32("\n".join(self.openings).encode())
             said += f" after {len(self.openings)} openings (crc {crc:08x})"
             said += "" if self.openings_count else ", which do not count,"
+            said += "" if self.answers == 1 else f", whose answers count {self.answers:g} times,"
         if self.temperatures != (1.0,):
             said += f" at temperatures {', '.join(f'{each:g}' for each in self.temperatures)}"
-        return said
+        return said.removesuffix(",")
 
 
 def bos_of(weights: Weights) -> list[int]:
@@ -129,6 +134,7 @@ class OwnWords:
     seed: int
     folder: Path
     tokens: int = 0  # how many different ones are sampled and trained on; 0: all
+    needed: tuple[str, ...] = ()  # texts whose tokens must be among them, besides the openings
     _read: dict[str, Tokens] = field(default_factory=dict)
     _vocabulary: Vocabulary | None = None
     _openings: set[tuple[int, ...]] | None = None
@@ -144,7 +150,8 @@ class OwnWords:
     def vocabulary(self) -> Vocabulary | None:
         """The likeliest tokens, if not all of them are used."""
         if self.tokens and self._vocabulary is None:
-            needed = {token for text in self.sampling.openings for token in opening(self.weights, text)}
+            texts = (*self.sampling.openings, *self.needed)
+            needed = {token for text in texts for token in opening(self.weights, text)}
             ends = (self.weights.tokenizer.bos_token_id, self.weights.tokenizer.eos_token_id)
             needed |= {token for token in ends if isinstance(token, int)}
             rows = self._rows("survey", _SURVEYED_ROWS)
@@ -152,16 +159,25 @@ class OwnWords:
         return self._vocabulary
 
     def counted(self, rows: Tokens) -> Float[torch.Tensor, "batch pos"]:
-        """1 for each token that counts as a target, 0 for those of the longest opening that a row has."""
+        """How much each token counts as a target: 1, unless the row's longest opening says otherwise."""
         weight = torch.ones(rows.shape)
-        if not self.sampling.openings_count:
-            if self._openings is None:
-                self._openings = {tuple(opening(self.weights, text)) for text in self.sampling.openings}
-            lengths = sorted({len(tokens) for tokens in self._openings}, reverse=True)
-            for row, weights in zip(rows.tolist(), weight, strict=True):
-                found = (length for length in lengths if tuple(row[:length]) in (self._openings or ()))
-                weights[: next(found, 0)] = 0.0
+        if self.sampling.openings_count and self.sampling.answers == 1:
+            return weight
+        if self._openings is None:
+            self._openings = {tuple(opening(self.weights, text)) for text in self.sampling.openings}
+        lengths = sorted({len(tokens) for tokens in self._openings}, reverse=True)
+        for row, weights in zip(rows.tolist(), weight, strict=True):
+            found = next((length for length in lengths if tuple(row[:length]) in self._openings), 0)
+            weights[:found] *= self.sampling.openings_count
+            weights[found : found + 1] *= self.sampling.answers if found else 1.0
         return weight
+
+    def after_prompts(self, prompts: Sampling) -> OwnWords:
+        """What the same model writes after prompts, in rows just long enough for them, of the same tokens."""
+        longest = max(len(opening(self.weights, text)) for text in prompts.openings)
+        length = min(self.length, longest + _AFTER_PROMPTS)
+        given = {"tokens": self.tokens, "_vocabulary": self.vocabulary}
+        return OwnWords(self.weights, prompts, length, self.seed, self.folder / "prompts", **given)
 
     def held_out(self) -> Tokens:
         """Rows by the whole model that are never trained on."""

@@ -36,6 +36,7 @@ class Settings:
     lora: int = 16  # the rank of the adapter; 0 trains all weights
     states: float = 0.0  # the weight of the distance between both models' hidden states, layer by layer
     short: float = 0.0  # the share of steps that take short pieces of the model's own words
+    prompted: float = 0.0  # the share of steps that take short rows after prompts, if prompts are given
     tokens: int = 0  # how many different tokens the model has in training, the likeliest; 0: all of them
     seed: int = 0
 
@@ -50,6 +51,9 @@ class Settings:
             raise CircuitsError("bias, lora, healing and states must not be below 0")
         if not 0 <= self.short <= 1:
             raise CircuitsError(f"short must be a share from 0 to 1, not {self.short:g}")
+        if not 0 <= self.prompted <= 1 - self.short:
+            most = f"a share from 0 to {1 - self.short:g}, what short rows leave"
+            raise CircuitsError(f"prompted must be {most}, not {self.prompted:g}")
         if self.tokens < 0 or (self.tokens and not self.lora):
             raise CircuitsError("tokens must not be below 0, and fewer tokens need an adapter (lora above 0)")
         if self.slack < 1:

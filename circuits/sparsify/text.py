@@ -4,6 +4,7 @@
 2. A text file or a jsonl (field "text") is one stream of tokens; rows are windows of it.
 3. Without a text, the dense model writes rows itself, which are kept beside the checkpoint (`sampling`).
 4. Of these rows, a share of the steps takes short pieces: BOS and what follows it, or follows a full stop.
+   Another share, where prompts are given, takes what the model writes after them: the answers count most.
 Of 2 the last tenth is held out. A source is a function that returns a `Corpus`; `corpus_for` chooses.
 """
 
@@ -65,15 +66,20 @@ def corpus_for(
     folder: Path,
     own_words: bool = False,
     sampling: Sampling | None = None,
+    prompts: Sampling | None = None,
 ) -> Corpus:
     """The text of a file, with `own_words` in turn with the model's own; without one, the best there is."""
+    if (prompts is None) != (settings.prompted == 0):
+        raise PromptError("prompts and the share of steps that take them (prompted) need each other")
     if text is None and sampling is None and speaks_little_language(weights):
         return little_language(settings)
-    own = OwnWords(
-        weights, sampling or Sampling(), settings.length, settings.seed, folder / "own-words", settings.tokens
-    )
+    place, needed = folder / "own-words", prompts.openings if prompts else ()
+    chosen = sampling or Sampling()
+    own = OwnWords(weights, chosen, settings.length, settings.seed, place, settings.tokens, needed)
     if text is None:
-        return own_corpus(own, settings)
+        return own_corpus(own, settings, prompts)
+    if prompts:
+        raise PromptError("prompts are for training on the model's own words; leave out the text")
     if settings.tokens:
         raise PromptError("fewer tokens are for training on the model's own words; leave out the text")
     windows = _windows(weights, read_texts(text), settings, name=text.name)
@@ -178,24 +184,28 @@ def _unweighted(tokens: Tokens) -> WeightedRows:
     return WeightedRows(tokens, torch.ones(tokens.shape))
 
 
-def own_corpus(own: OwnWords, settings: Settings) -> Corpus:
+def own_corpus(own: OwnWords, settings: Settings, prompts: Sampling | None = None) -> Corpus:
     """Rows that the dense model wrote, more of them as training goes on; some steps take short pieces."""
     vocabulary = own.vocabulary
+    prompted = own.after_prompts(prompts) if prompts else None
     ends = torch.tensor(sentence_ends(own.weights))
     width = len(bos_of(own.weights))
 
     def batch(step: int) -> WeightedRows:
-        draw, chunks = _draw(settings, step), own.upto(step / settings.all_steps)
-        rows = torch.cat(chunks)
-        if draw.random() < settings.short:
+        draw, done = _draw(settings, step), step / settings.all_steps
+        kind = draw.random()
+        source = prompted if prompted and 0 <= kind - settings.short < settings.prompted else own
+        rows = torch.cat(source.upto(done))
+        if kind < settings.short:
             length = min(settings.length, draw.randint(*SHORT_ROWS))
             chosen = rows[draw.choices(range(len(rows)), k=settings.batch * (settings.length // length))]
             tokens = torch.stack([_piece(row, length, ends, width, draw) for row in chosen])
         else:
-            tokens = rows[draw.sample(range(len(rows)), min(len(rows), settings.batch))]
-        return WeightedRows(vocabulary.shrink(tokens) if vocabulary else tokens, own.counted(tokens))
+            count = settings.batch * (settings.length // source.length)
+            tokens = rows[draw.sample(range(len(rows)), min(len(rows), count))]
+        return WeightedRows(vocabulary.shrink(tokens) if vocabulary else tokens, source.counted(tokens))
 
-    label = str(own) + (f", {vocabulary}" if vocabulary else "")
+    label = str(own) + (f", with {prompts}" if prompts else "") + (f", {vocabulary}" if vocabulary else "")
     return Corpus(label, batch, own.held_out(), vocabulary)
 
 

@@ -42,6 +42,7 @@ def sparsify(
     text: str | Path | None = None,
     own_words: bool = False,
     sampling: Sampling | None = None,
+    prompts: Sampling | None = None,
     after: str | Path | None = None,
     device: Device = "cpu",
     save_every: float = 180.0,
@@ -51,7 +52,8 @@ def sparsify(
 
     `model` is a name, a path, a `Model` (read again by its name) or a Hugging Face model with its tokenizer,
     which stays as it is. The twin learns from `text`, from the model's own words if there is none, or, with
-    `own_words`, from both in turn. `sampling` says how the model's own words are sampled.
+    `own_words`, from both in turn. `sampling` says how the model's own words are sampled;
+    `prompts`, what else it is asked, in a share `prompted` of the steps.
     `after` is the folder of an earlier training whose weights this one begins with. One process trains on
     `device`; of several, each where its launcher put it. Twins are trained in fp32.
     """
@@ -73,7 +75,7 @@ def sparsify(
         state.mkdir(parents=True, exist_ok=True)
         file = None if text is None else Path(text)
         with processes.main_first():  # the model's own words are sampled once
-            given: dict[str, Any] = {"own_words": own_words, "sampling": sampling}
+            given: dict[str, Any] = {"own_words": own_words, "sampling": sampling, "prompts": prompts}
             corpus = corpus_for(weights, chosen, text=file, folder=state, **given)
         place = processes.device or place
         student = to_student(weights, chosen, corpus.vocabulary)

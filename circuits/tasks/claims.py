@@ -2,55 +2,97 @@
 
 1. The share of open edges, and what it costs, are what the twin's files say.
 2. The mapping of a figure: how many heads hold 80% of it, by effect (exact) and by absolute loading (linear).
-3. A task: how many heads and edges hold 90% of the absolute loading, prompt by prompt; and how many, kept
-   alone, explain 90% of it, under both protocols: one order for all pairs, and an order for each pair. Beside
-   the first stands what as many random ones explain.
+3. A task: how many heads and attention edges hold 90% of the absolute loading, prompt by prompt.
+4. A task: how many heads, attention edges or component edges, kept alone, explain 90% of it, under both
+   protocols: one order for all pairs, and an order for each pair. Units that change nothing on any pair, such
+   as edges whose gates are shut, are in no circuit and are not counted.
+5. The control is what as many random units explain.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass
+from functools import partial
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any, Final
 
 import torch
 
 from circuits.engine import prepare
 from circuits.engine.loadings import loadings
+from circuits.errors import NoPairError
 from circuits.models.model import Model
 from circuits.tasks.compare import to_same_task
-from circuits.tasks.rank import rank
-from circuits.tasks.ranking import Units
+from circuits.tasks.rank import rank, to_measurement
+from circuits.tasks.ranking import (
+    COUNTED,
+    EXPLAINED,
+    Protocol,
+    Ranking,
+    Units,
+    counted,
+    first_at_least,
+    measure_curve,
+)
+from circuits.tasks.task import Task
+from circuits.tracing.records import SHARE
 from circuits.tracing.trace import trace
 from circuits.zoo import FOLDER
 
 Models = tuple[Model, Model]
-PUBLISHED: Final[dict[Units, str]] = {"heads": "4.5× and 2.2×", "edges": "97× and 42.8×"}  # of n90
+Sides = tuple[tuple[Model, Task], tuple[Model, Task]]
+PUBLISHED: Final[dict[Units, str]] = {
+    "heads": "4.5× (greater-than), 2.2× (indirect objects)",
+    "edges": "97×, 42.8×",
+    "wires": "97×, 42.8×",
+}  # of n90, on GPT-2; whether the edges are attention edges or component edges is not said
+MASS: Final[dict[Units, str]] = {"heads": "3.4×", "edges": "16.1×"}
+HEADER: Final = ("pair", "quantity", "protocol", "dense", "sparse", "ratio", "published", "control")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One line of the table: a quantity of the dense model and of its twin, and what is published."""
+    """One line of the table, as it is printed."""
 
     twin: str
-    what: str
-    dense: float
-    sparse: float
+    quantity: str
+    protocol: str
+    dense: str
+    sparse: str
+    ratio: str
     published: str
+    control: str = ""
 
     def __str__(self) -> str:
-        ratio = f"{self.dense / self.sparse:.1f}×" if self.sparse else "–"
-        counts = f"{self.dense:.4g} | {self.sparse:.4g} | {ratio}"
-        return f"| {self.twin} | {self.what} | {counts} | {self.published} |"
+        return f"| {' | '.join(astuple(self))} |"
 
 
-def claim(twin: str, what: str, sides: Sequence[float], published: str) -> Claim:
-    """A line from the values of both sides, dense and sparse."""
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number with the range that it lies in, if there is one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        ends = [f"{end:,.4g}" if end is not None else "never" for end in (self.low, self.high)]
+        return f"{self.value:,.4g}" + (f" [{', '.join(ends)}]" if ends != ["never"] * 2 else "")
+
+    @classmethod
+    def median(cls, values: Sequence[float]) -> Count:
+        """The median of some values, and the least and the most of them."""
+        return cls(median(values), min(values), max(values))
+
+
+def claim(twin: str, quantity: str, protocol: str, sides: Sequence[Count], **said: str) -> Claim:
+    """A line from the numbers of both sides, dense and sparse."""
     dense, sparse = sides
-    return Claim(twin, what, dense, sparse, published)
+    ratio = f"{dense.value / sparse.value:.1f}×" if sparse.value else "–"
+    return Claim(twin, quantity, protocol, str(dense), str(sparse), ratio, **said)
 
 
 def held(values: torch.Tensor, share: float) -> int:
@@ -59,34 +101,110 @@ def held(values: torch.Tensor, share: float) -> int:
     return int((sums < share * sums[-1]).sum()) + 1
 
 
-def figure_claims(name: str, models: Models, text: str, **asked: Any) -> Iterator[Claim]:
+def figure_claims(twin: str, models: Models, text: str, **asked: Any) -> Iterator[Claim]:
     """Share of open edges and its cost, as the twin's files say; heads of the mapping of a figure."""
-    told = json.loads((FOLDER / name / "circuits.json").read_text())["measured"]
-    cost = f"at {told['divergence']:.3f} nats from dense, loss {told['loss'] - told['dense_loss']:+.3f}"
-    shares = [mean(map(mean, told[side]["per_head"])) for side in ("dense", "gated")]
-    yield claim(name, f"share of open edges, {cost}", shares, "0.3 to 0.4% at equal loss")
+    told = json.loads((FOLDER / twin / "circuits.json").read_text())["measured"]
+    cost = f"{told['divergence']:.3f} nats from dense, loss {told['loss'] - told['dense_loss']:+.3f}"
+    shares = [Count(100 * mean(map(mean, told[side]["per_head"]))) for side in ("dense", "gated")]
+    where = f"{told['tokens']:,} held-out tokens"
+    published = "0.3 to 0.4% at equal loss"
+    yield claim(twin, "open edges, %", where, shares, published=published, control=cost)
     found = [trace(model, text, **asked).mapping() for model in models]
-    carriers = [len(each.carriers(0.8)) for each in found]
-    yield claim(name, "figure: heads for 80% by effect", carriers, "40+ → 5")
-    loaded = [held(torch.tensor([head.loading for head in each.heads]), 0.8) for each in found]
-    yield claim(name, "figure: heads for 80% by loading", loaded, "40+ → 5")
+    counts = [Count(len(each.carriers(SHARE))) for each in found]
+    chance = " and ".join(f"{each.random_mean:.2f}" for each in found)
+    said = {"published": "40+ → 5", "control": f"as many random: {chance}"}
+    figure = "heads for 80% of the figure's mapping"
+    yield claim(twin, figure, "effect, joint", counts, **said)
+    counts = [Count(held(torch.tensor([head.loading for head in each.heads]), SHARE)) for each in found]
+    of = " and ".join(str(len(each.heads)) for each in found)
+    yield claim(twin, figure, "loading, absolute", counts, published="40+ → 5", control=f"of {of} heads")
 
 
-def task_claims(name: str, models: Models, task: str | Path, *, count: int) -> Iterator[Claim]:
-    """How many heads and edges hold 90% of the loading, and how many explain 90% of a task."""
-    sides = list(zip(models, to_same_task(models, task, count=count), strict=True))
-    title = sides[0][1].name
-    edges = [[loadings(prepare(model, [pair])) for pair in side.pairs] for model, side in sides]
+def loading_claims(twin: str, sides: Sides) -> Iterator[Claim]:
+    """How many heads and attention edges hold 90% of the absolute loading, prompt by prompt."""
+    edges = [[loadings(prepare(model, [pair])) for pair in task.pairs] for model, task in sides]
     heads = [[each.abs().sum((2, 3)) for each in side] for side in edges]
-    for kind, values, published in (("heads", heads, "3.4×"), ("edges", edges, "16.1×")):
-        counts = [mean(held(each, 0.9) for each in side) for side in values]
-        yield claim(name, f"{title}: {kind} with 90% of the loading, mean of prompts", counts, published)
-    for kind, published in PUBLISHED.items():
-        found = [rank(model, side, units=kind, count=count) for model, side in sides]
-        counts = [each.count()[0] or each.units for each in found]
-        random = " and ".join(f"{each.random_at(n):.2f}" for each, n in zip(found, counts, strict=True))
-        told = f"one order (as many random: {random})"
-        yield claim(name, f"{title}: n90 {kind}, {told}", counts, published)
-        each = [[rank(m, replace(t, items=(i,)), units=kind, count=1) for i in t.items] for m, t in sides]
-        counts = [mean(one.count()[0] or one.units for one in side) for side in each]
-        yield claim(name, f"{title}: n90 {kind}, an order for each pair", counts, published)
+    for units, values in (("heads", heads), ("edges", edges)):
+        counts = [Count.median([held(each, EXPLAINED) for each in side]) for side in values]
+        quantity = f"{sides[0][1].name}: {COUNTED[units]} with 90% of the loading"
+        of = " and ".join(f"{side[0].count_nonzero():,}" for side in values)
+        said = {"published": MASS[units], "control": f"not 0 in the first prompt: {of}"}
+        yield claim(twin, quantity, f"median of {len(sides[0][1])} prompts", counts, **said)
+
+
+def count_claims(twin: str, sides: Sides, units: Units, most: int | None = None) -> Iterator[Claim]:
+    """How many units, kept alone, explain 90% of a task: in one order, and (but wires) one a pair."""
+    quantity = f"{sides[0][1].name}: n90 {COUNTED[units]}"
+    found = [rank(model, task, units=units, count=len(task), most=most) for model, task in sides]
+    counts = [Count(*(counted(each, number) for number in each.count())) for each in found]
+    random = " and ".join(f"{each.random_at(each.count()[0] or 0):.2f}" for each in found)
+    said = {"published": PUBLISHED[units], "control": f"as many random: {random}"}
+    yield claim(twin, quantity, f"one order, {_ordered(found)}", counts, **said)
+    if units == "wires":
+        return
+    pairs = [count_each(model, task, units=units) for model, task in sides]
+    counts = [Count.median(side) for side in pairs]
+    protocol = f"an order for each of {len(sides[0][1])} pairs, median"
+    yield claim(twin, quantity, protocol, counts, published=PUBLISHED[units])
+
+
+def count_each(model: Model, task: Task, *, units: Units, share: float = EXPLAINED) -> list[int]:
+    """How many units explain a share of each pair, in an order of its own; idle ones are not counted."""
+    counts = []
+    for item in task.items:
+        measurement = to_measurement(model, [item], Protocol(units))
+        effects = measurement.single_effects()
+        numbers = measurement.order(effects)
+        sizes, values = measure_curve(partial(measurement.explained, numbers), len(numbers))
+        size = first_at_least(sizes, values[:, 0].tolist(), share)
+        counts.append(int(effects[numbers[:size]].any(1).sum()))
+    return counts
+
+
+def _ordered(found: Sequence[Ranking]) -> str:
+    """How many pairs, and how the units were put in order where not every effect was measured."""
+    kinds = {"exact": "", "loading": ", by estimates", "front": f", {found[0].protocol.measured:,} exact"}
+    orders = dict.fromkeys(kinds[each.protocol.order] for each in found)
+    return f"{found[0].pairs} pairs{' and'.join(orders)}"
+
+
+def unable(twin: str, task: str, why: NoPairError) -> Claim:
+    """The line of a task that one of the two cannot do."""
+    return Claim(twin, f"{Path(task).stem}: n90", "–", "–", "–", "–", "", str(why))
+
+
+def measured_once(keep: Path | None, key: str, measure: Callable[[], Iterable[Claim]]) -> list[Claim]:
+    """What a file holds under this key, or what is measured now, which is added to the file."""
+    lines = keep.read_text(encoding="utf-8").splitlines() if keep and keep.exists() else []
+    for stored in map(json.loads, lines):
+        if stored["key"] == key:
+            return [Claim(**each) for each in stored["claims"]]
+    claims = list(measure())
+    if keep:
+        line = json.dumps({"key": key, "claims": [asdict(each) for each in claims]})
+        with keep.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+    return claims
+
+
+Part = Callable[[Models], Iterator[Claim]]
+
+
+def task_parts(twin: str, task: str | Path, *, count: int, most: int) -> dict[str, Part]:
+    """What is measured of a task, in parts that can be measured on different days."""
+
+    def measured(act: Callable[..., Iterator[Claim]], models: Models) -> Iterator[Claim]:
+        try:
+            tasks = to_same_task(models, task, count=count)
+        except NoPairError as why:
+            yield unable(twin, str(task), why)
+            return
+        yield from act(twin, ((models[0], tasks[0]), (models[1], tasks[1])))
+
+    acts = {
+        "loading": loading_claims,
+        "heads": partial(count_claims, units="heads"),
+        "edges": partial(count_claims, units="edges"),
+        "wires": partial(count_claims, units="wires", most=most),
+    }
+    return {f"{Path(task).stem} {name}": partial(measured, act) for name, act in acts.items()}

@@ -95,7 +95,7 @@ def rank(
         given = EapGraph.load(order) if isinstance(order, str | Path) else order
         measurement = WireMeasurement.of(model, items, most or MOST_WIRES, given, progress)
     else:
-        measurement = _measurement(model, items, Protocol(units, mlps), progress)
+        measurement = to_measurement(model, items, Protocol(units, mlps), progress)
     effects = measurement.single_effects()
     numbers = measurement.order(effects)
     keep = partial(measurement.explained, numbers)
@@ -144,7 +144,7 @@ def _bands(effects: Float[np.ndarray, "unit pair"], seed: int) -> Iterator[Inter
         yield from bootstrap(effects[start : start + _BANDS], seed=seed)
 
 
-def _random_curve(measurement: _Measurement | WireMeasurement, seed: int) -> Curve:
+def _random_curve(measurement: Measurement | WireMeasurement, seed: int) -> Curve:
     """The control: the mean over several random orders, at a few sizes."""
     total = len(measurement.units)
     every = ranking.geometric(total, small=1, step=measurement.random_step)
@@ -154,8 +154,8 @@ def _random_curve(measurement: _Measurement | WireMeasurement, seed: int) -> Cur
     return Curve.of(sizes, np.mean(values, axis=0), seed=seed)
 
 
-def _shape(measurement: _Measurement | WireMeasurement, model: Model) -> Shape | None:
-    if isinstance(measurement, _Measurement):
+def _shape(measurement: Measurement | WireMeasurement, model: Model) -> Shape | None:
+    if isinstance(measurement, Measurement):
         return None
     return Shape(model.n_layers, model.n_heads, model.d_model, measurement.table.parallel)
 
@@ -234,7 +234,7 @@ def _numbers(values: torch.Tensor) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Measurement:
+class Measurement:
     """A task's pairs in batches, and the units that are kept or swapped."""
 
     units: tuple[Head | RoleEdge, ...]
@@ -290,7 +290,9 @@ class _Measurement:
         return ranking.areas(sizes, values.mean(1).tolist())
 
 
-def _measurement(model: Model, items: Sequence[Item], protocol: Protocol, progress: Progress) -> _Measurement:
+def to_measurement(
+    model: Model, items: Sequence[Item], protocol: Protocol, progress: Progress = silent
+) -> Measurement:
     """Put the pairs into batches and number the units: heads, or edges by the names of key and query."""
     by_edge = protocol.units == "edges"
     by_role = by_edge and len({(len(item.pair), item.roles) for item in items}) > 1
@@ -312,8 +314,8 @@ def _measurement(model: Model, items: Sequence[Item], protocol: Protocol, progre
         runs = prepare(model, [items[index].pair for index in indices])
         batches.append(PairBatch.of(runs, indices, unit_at, protocol.mlps))
     if not by_edge:
-        return _Measurement(tuple(heads), batches, len(items), protocol, progress)
+        return Measurement(tuple(heads), batches, len(items), protocol, progress)
     order = "exact" if sum(batch.work for batch in batches) <= MOST_WORK else "loading"
     protocol = replace(protocol, positions="roles" if by_role else "absolute", order=order)
     edges = tuple(RoleEdge(head, key, query) for key, query in number_of for head in heads)
-    return _Measurement(edges, batches, len(items), protocol, progress)
+    return Measurement(edges, batches, len(items), protocol, progress)

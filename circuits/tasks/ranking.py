@@ -288,6 +288,15 @@ def random_count(ranking: Ranking, share: float = EXPLAINED) -> int | None:
     return math.ceil(np.interp(share, explained[around], sizes[around]) - 1e-9)
 
 
+def counted(ranking: Ranking, size: int | None) -> int | None:
+    """How many of the first `size` units change anything; those that change nothing stand between units of
+    positive and of negative effect, and are in no circuit."""
+    if size is None:
+        return None
+    positive, idle = sum(each.effect > 0 for each in ranking.ranked), ranking.units - len(ranking.ranked)
+    return min(size, positive) + max(0, size - positive - idle)
+
+
 def _check(ranking: Ranking) -> None:
     """Refuse a ranking whose parts do not belong together: what reads it relies on this."""
     for curve in (ranking.keep, ranking.random):

@@ -1,0 +1,43 @@
+"""Do a dense model and its sparse twin compute a task the same way?
+
+Finding: to be measured.
+"""
+
+import sys
+from pathlib import Path
+
+import circuits
+from circuits.show import save_figure
+from circuits.show.sameness import transplant_figure
+from circuits.sparsify.measure import original_of
+from circuits.tasks.compare import to_same_task
+from circuits.tasks.sameness import same_writers, transplant
+
+HERE, STUDIES = Path(__file__).parent / "same_circuit", Path(__file__).parent
+OPPOSITE = {"text": 'The opposite of "large" is "', "swap": {"large": "hot"}, "key": "large"}
+NAMES = "Tom and Ben went to the park. {} gave the ball to"
+GIVEN = {"text": NAMES.format("Ben"), "counterfactual": NAMES.format("Tom"), "key": 9}
+CARRY = {"text": "3 6 + 2 8 = 0", "counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}
+TWINS = {  # the task, how many pairs of it, and the mapping whose writers are asked for
+    "mini-sparse": ("opposites", 12, OPPOSITE),
+    "stories15m-sparse": (STUDIES / "stories" / "names.jsonl", 12, GIVEN),
+    "addition-sparse": (STUDIES / "addition" / "carries.jsonl", 12, CARRY),
+    "smollm2-sparse": ("indirect_object", 4, OPPOSITE),
+}
+
+
+def main(names: list[str] | None = None) -> None:
+    found = {}
+    for twin in names or TWINS:
+        task, count, question = TWINS[twin]
+        models = tuple(map(circuits.load, (original_of(twin), twin)))
+        tasks = to_same_task(models, task, count=count)
+        found[models[0].name] = [transplant(models, tasks, units) for units in ("heads", "edges")]
+        print(f"\n{twin}, {tasks[0].name}, {len(tasks[0])} pairs")
+        for line in (*found[models[0].name], *same_writers(models, **question)):
+            print(f"  {line}", flush=True)
+    save_figure(transplant_figure(found), HERE, ["png", "svg"], name="same_circuit")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
