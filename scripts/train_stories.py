@@ -43,6 +43,11 @@ MEETINGS = (
     "{one} and {two} were happy.",
     "{one} and {two} were friends.",
 )
+FRIENDS = (
+    '{a} was a nice child. {b} saw {a} at the {place}. "Hi,',
+    "There was a girl named {b}. She had a brother named {a}. Every day, {b} and",
+    "{b} knew a boy called {a}. {b} liked to walk with",
+)
 GIVING = ("gave", "handed", "passed", "brought", "took", "rolled", "sent")
 GIFTS = ("ball", "cake", "hat", "apple", "cookie", "box", "car", "doll", "stick", "leaf", "shell", "cup")
 MORE_PLACES = (*PLACES, "farm", "lake", "forest", "house", "room", "yard")
@@ -60,19 +65,23 @@ def openings() -> tuple[str, ...]:
     return ("",) * (len(told) + len(others)) + tuple(told) + others
 
 
-def gifts() -> tuple[str, ...]:
-    """Two names meet, in either order, and one gives something to the other: what follows is its name."""
+def answered_by_a_name() -> tuple[str, ...]:
+    """Two names meet, in either order, and one gives something to the other: what follows is its name. In a
+    quarter of the prompts, it is the name of a friend."""
     draw, told = random.Random("gifts"), []
-    for _ in range(PROMPTS):
-        one, two = draw.sample(NAMES, 2)
-        meeting = draw.choice(MEETINGS).format(one=one, two=two, place=draw.choice(MORE_PLACES))
+    for index in range(PROMPTS):
+        (one, two), place = draw.sample(NAMES, 2), draw.choice(MORE_PLACES)
+        if index % 4 == 0:
+            told.append(draw.choice(FRIENDS).format(a=one, b=two, place=place))
+            continue
+        meeting = draw.choice(MEETINGS).format(one=one, two=two, place=place)
         giver, article = draw.choice((one, two)), draw.choice(("a", "the"))
         told.append(f"{meeting} {giver} {draw.choice(GIVING)} {article} {draw.choice(GIFTS)} to")
     return tuple(told)
 
 
 SAMPLING = Sampling(rows=16 * 512, openings=openings(), temperatures=(0.7, 0.85, 1.0))
-GIFTS_ASKED = Sampling(rows=PROMPTS, openings=gifts(), answers=5.0)
+ASKED = Sampling(rows=PROMPTS, openings=answered_by_a_name(), answers=5.0)
 SETTINGS = Settings(
     steps=3400,
     healing=200,
@@ -89,17 +98,17 @@ SETTINGS = Settings(
 )
 CLOSING = replace(
     SETTINGS,
-    steps=700,
+    steps=2400,
     healing=0,
-    learning_rate=4e-4,
-    warmup=1,
+    learning_rate=8e-4,
+    warmup=20,
     gap=0.115,
-    slack=1.0,
+    slack=1.6,
     multiplier=4.0,
     short=0.2,
     prompted=0.3,
 )
-STAGES = (Stage("first", SETTINGS, SAMPLING), Stage("stories15m-sparse", CLOSING, SAMPLING, GIFTS_ASKED))
+STAGES = (Stage("first", SETTINGS, SAMPLING), Stage("stories15m-sparse", CLOSING, SAMPLING, ASKED))
 
 
 def main() -> None:

@@ -21,10 +21,12 @@ FOUND = {  # what `planted` finds is claimed in test_discover
         "query side               0.897",
     ),
     "greater_than": ("Modulated at 80% by", "Modulated at 91% by", "13104 of 13104         40 of 13104"),
+    "stories": ("TBD",),
+    "addition": ("TBD",),
     "induction": ("B → END: mini-sparse, 32 pairs, 4→9: total 0.71", "Modulated at 84% by", "437 of 7920"),
 }
-REAL = ("indirect_object_circuit",)  # the weights of a real language model are needed
-SLOW = ("opposite_of_large", "indirect_object", "greater_than", "induction")
+REAL = ("indirect_object_circuit", "stories")  # the weights of a real language model are needed
+SLOW = ("opposite_of_large", "indirect_object", "greater_than", "induction", "stories", "addition")
 
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
@@ -36,6 +38,9 @@ def test_a_case_study_finds_what_it_says(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = Path(shutil.copy(STUDIES / f"{name}.py", tmp_path))
+    (tmp_path / name).mkdir()
+    for prompts in (STUDIES / name).glob("*.jsonl"):  # what a study reads
+        shutil.copy(prompts, tmp_path / name)
     runpy.run_path(str(script), run_name="__main__")
     said = capsys.readouterr().out
     for words in FOUND[name]:
@@ -65,6 +70,30 @@ def test_the_comparison_of_tasks_prints_its_table_and_draws(
 def test_the_published_mappings_can_be_asked_of_any_model(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(STUDIES / "published_circuits.py"))["main"]("mini", count=4)
     assert "of 11 published heads among" in capsys.readouterr().out
+
+
+@pytest.mark.studies
+def test_the_claims_about_sums_are_printed_as_they_are_quoted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    main = runpy.run_path(str(STUDIES / "published_claims.py"))["main"]
+    for _ in range(2):  # measured, and read from the file
+        main(["addition-sparse"], tmp_path / "kept.jsonl")
+        said = capsys.readouterr().out.splitlines()
+        quoted = (STUDIES.parent / "docs" / "claims.md").read_text().splitlines()
+        assert len(said) > 8
+        assert set(said) <= set(quoted)
+
+
+@pytest.mark.studies
+def test_the_circuit_of_sums_is_the_same_in_both_models(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = Path(shutil.copy(STUDIES / "same_circuit.py", tmp_path))
+    shutil.copytree(STUDIES / "addition", tmp_path / "addition")
+    runpy.run_path(str(script))["main"](["addition-sparse"])
+    assert "TBD" in capsys.readouterr().out
+    assert (tmp_path / "same_circuit" / "same_circuit.svg").exists()
 
 
 @pytest.mark.parametrize("script", sorted(STUDIES.glob("*.py")), ids=lambda path: path.stem)

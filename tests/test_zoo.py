@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 import torch
+import train_stories
 from train_mini import Plan, documents, fresh_model, train
 
 import circuits
@@ -15,7 +17,7 @@ from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.sparsify import measure_sparsity
 from circuits.sparsify.training import load_checkpoint
-from circuits.zoo import FOLDER, language
+from circuits.zoo import FOLDER, language, stories
 from circuits.zoo.evaluate import score_loss, score_task, to_table
 from circuits.zoo.language import tokenizer
 
@@ -74,6 +76,15 @@ def test_training_never_writes_a_held_out_sentence() -> None:
     written = {sentence.text for task in language.TASKS for sentence in sentences(task, 300)}
     held = {sentence.text for task in language.TASKS for sentence in sentences(task, 300, held_out=True)}
     assert not written & held
+
+
+def test_the_twin_of_stories_was_never_asked_a_held_out_prompt() -> None:
+    trained = {text for stage in train_stories.STAGES for text in stage.sampling.openings}
+    trained |= set(train_stories.ASKED.openings)
+    halves = [half for frames in stories.FRAMES.values() for frame in frames for half in frame.split(". ", 1)]
+    for answer, other in permutations(stories.NAMES, 2):
+        asked = [half.format(answer=answer, other=other) for half in halves]
+        assert not [text for text in trained for half in asked if half in text]
 
 
 def test_documents_depend_on_seed_and_step_alone() -> None:

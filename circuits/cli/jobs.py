@@ -106,6 +106,8 @@ def _setting(*names: str, kind: Any, about: str) -> options.Decorator:
 @option("--samples", type=COUNT, default=1024, help="Rows that the model writes itself.")
 @option("--openings", type=_FILE, help="What its rows begin with, one opening a line.")
 @option("--temperature", "heat", type=float, multiple=True, help="Of its own words; repeatable.")
+@option("--prompts", type=_FILE, help="Prompts, one a line; the word after each counts five times.")
+@_setting("--prompted", kind=click.FloatRange(0, 1), about="Share of steps on --prompts.")
 @_setting("--seed", kind=int, about="For rows and noise.")
 @options.DEVICE
 @options.JSON
@@ -119,6 +121,7 @@ def sparsify_command(
     openings: Path | None,
     heat: tuple[float, ...],
     device: str,
+    prompts: Path | None,
     **changes: Any,
 ) -> None:
     """Train a sparse twin of a model, or resume its training."""
@@ -142,6 +145,9 @@ def sparsify_command(
         lines = ("",) if openings is None else tuple(read_text(openings).splitlines())
         sampling = Sampling(samples, lines, heat or (1.0,))
     given: dict[str, Any] = {"settings": settings, "text": text, "own_words": own_words, "sampling": sampling}
+    if prompts is not None:
+        asked = tuple(read_text(prompts).splitlines())
+        given["prompts"] = Sampling(len(asked), asked, heat or (1.0,), answers=5.0)
     with progress(shown=processes.is_main) as note:
         measured = sparsify(model, output, device=device, progress=note, **given)
     if processes.is_main:
