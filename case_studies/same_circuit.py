@@ -19,10 +19,10 @@ NAMES = "Tom and Ben went to the park. {} gave the ball to"
 GIVEN = {"text": NAMES.format("Ben"), "counterfactual": NAMES.format("Tom"), "key": 9}
 CARRY = {"text": "3 6 + 2 8 = 0", "counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}
 TWINS = {  # the task, how many pairs of it, and the mapping whose writers are asked for
-    "mini-sparse": ("opposites", 12, OPPOSITE),
+    "mini-sparse": ("opposites", 6, OPPOSITE),
     "stories15m-sparse": (STUDIES / "stories" / "names.jsonl", 12, GIVEN),
     "addition-sparse": (STUDIES / "addition" / "carries.jsonl", 12, CARRY),
-    "smollm2-sparse": ("indirect_object", 4, OPPOSITE),
+    "smollm2-sparse": ("indirect_object", 3, OPPOSITE),
 }
 
 

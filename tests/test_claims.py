@@ -14,7 +14,16 @@ from matplotlib.axes import Axes
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.show.sameness import transplant_figure
-from circuits.tasks.claims import Claim, Count, claim, count_each, held, measured_once, task_parts
+from circuits.tasks.claims import (
+    Claim,
+    Count,
+    claim,
+    count_each,
+    figure_claims,
+    held,
+    measured_once,
+    task_parts,
+)
 from circuits.tasks.compare import to_same_task
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import counted
@@ -83,6 +92,14 @@ def test_an_order_of_its_own_is_what_a_ranking_of_one_pair_counts(
     assert count_each(adders[0], carries[0], units=units) == [
         counted(each, each.count()[0]) for each in found
     ]
+
+
+def test_the_figures_mapping_is_counted_by_effect_and_by_loading(adders: tuple[Model, Model]) -> None:
+    open_edges, by_effect, by_loading = figure_claims("addition-sparse", adders, "3 6 + 2 8 = 0", **CARRY)
+    assert open_edges.sparse == "2.145"
+    assert (by_effect.dense, by_effect.sparse) == ("3", "1")
+    assert by_effect.control.startswith("as many random: ")
+    assert by_loading.control == "of 16 and 16 heads"
 
 
 def test_every_part_of_a_task_gives_its_lines(adders: tuple[Model, Model]) -> None:

@@ -111,7 +111,7 @@ def figure_claims(twin: str, models: Models, text: str, **asked: Any) -> Iterato
     yield claim(twin, "open edges, %", where, shares, published=published, control=cost)
     found = [trace(model, text, **asked).mapping() for model in models]
     counts = [Count(len(each.carriers(SHARE))) for each in found]
-    chance = " and ".join(f"{each.random_mean:.2f}" for each in found)
+    chance = " and ".join(f"{each.controls.random_mean:.2f}" for each in found if each.controls)
     said = {"published": "40+ → 5", "control": f"as many random: {chance}"}
     figure = "heads for 80% of the figure's mapping"
     yield claim(twin, figure, "effect, joint", counts, **said)

@@ -27,7 +27,7 @@ from circuits.tasks.task import Task
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why
 
-DRAWS: Final = 20  # random circuits
+DRAWS: Final = 10  # random circuits
 WRITERS: Final = 5  # of a side, the strongest
 
 
