@@ -18,21 +18,22 @@ OPPOSITE = {"text": 'The opposite of "large" is "', "swap": {"large": "hot"}, "k
 NAMES = "Tom and Ben went to the park. {} gave the ball to"
 GIVEN = {"text": NAMES.format("Ben"), "counterfactual": NAMES.format("Tom"), "key": 9}
 CARRY = {"text": "3 6 + 2 8 = 0", "counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}
-TWINS = {  # the task, how many pairs of it, and the mapping whose writers are asked for
-    "mini-sparse": ("opposites", 6, OPPOSITE),
-    "stories15m-sparse": (STUDIES / "stories" / "names.jsonl", 12, GIVEN),
-    "addition-sparse": (STUDIES / "addition" / "carries.jsonl", 12, CARRY),
-    "smollm2-sparse": ("indirect_object", 3, OPPOSITE),
+BOTH = ("heads", "edges")
+TWINS = {  # the task, how many pairs of it, its units, and the mapping whose writers are asked for
+    "mini-sparse": ("opposites", 6, BOTH, OPPOSITE),
+    "stories15m-sparse": (STUDIES / "stories" / "names.jsonl", 6, BOTH, GIVEN),
+    "addition-sparse": (STUDIES / "addition" / "carries.jsonl", 12, BOTH, CARRY),
+    "smollm2-sparse": ("indirect_object", 3, ("heads",), OPPOSITE),  # its edges are too many
 }
 
 
 def main(names: list[str] | None = None) -> None:
     found = {}
     for twin in names or TWINS:
-        task, count, question = TWINS[twin]
+        task, count, kinds, question = TWINS[twin]
         models = tuple(map(circuits.load, (original_of(twin), twin)))
         tasks = to_same_task(models, task, count=count)
-        found[models[0].name] = [transplant(models, tasks, units) for units in ("heads", "edges")]
+        found[models[0].name] = [transplant(models, tasks, units) for units in kinds]
         print(f"\n{twin}, {tasks[0].name}, {len(tasks[0])} pairs")
         for line in (*found[models[0].name], *same_writers(models, **question)):
             print(f"  {line}", flush=True)

@@ -98,12 +98,12 @@ SETTINGS = Settings(
 )
 CLOSING = replace(
     SETTINGS,
-    steps=2400,
+    steps=700,
     healing=0,
-    learning_rate=8e-4,
-    warmup=20,
-    gap=0.115,
-    slack=1.6,
+    learning_rate=4e-4,
+    warmup=1,
+    gap=0.1,
+    slack=1.0,
     multiplier=4.0,
     short=0.2,
     prompted=0.3,

@@ -26,9 +26,11 @@ from circuits.tasks.ranking import COUNTED, EXPLAINED, Protocol, Ranking, Unit, 
 from circuits.tasks.task import Task
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why
+from circuits.tracing.why_record import SideWriters
 
 DRAWS: Final = 10  # random circuits
 WRITERS: Final = 5  # of a side, the strongest
+NOTICEABLE: Final = 0.05  # a writer with less effect is not among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,14 @@ class SameWriters:
 
     head: Head
     side: Side
-    first: tuple[str, str]  # the strongest of all
+    effects: tuple[float, float]  # of the whole side
+    first: tuple[str, str]  # the strongest of all, or none
     shared: Shared
 
     def __str__(self) -> str:
-        first = " and ".join(self.first)
-        return f"{self.head}, {self.side} side: first writers {first}; leading ones in both {self.shared}"
+        effects, first = " and ".join(f"{effect:.2f}" for effect in self.effects), " and ".join(self.first)
+        side = f"{self.head}, {self.side} side: {effects}"
+        return f"{side}; first writers {first}; leading ones in both {self.shared}"
 
 
 def transplant(models: tuple[Model, Model], tasks: tuple[Task, Task], units: Units) -> Transplant:
@@ -125,10 +129,12 @@ def same_writers(models: tuple[Model, Model], text: str, **asked: Any) -> list[S
     found = [trace(model, text, **asked) for model in models]
     head = found[1].carriers()[0]
     told = [why(each, head, model=model) for each, model in zip(found, models, strict=True)]
-    sides = []
-    for side in SIDES:
-        writers = [[str(each) for each in one.side(side).writers] for one in told]
-        leading = [each[:WRITERS] for each in writers]
-        shared = Shared.between(*leading, of=max(map(len, writers)))
-        sides.append(SameWriters(head, side, (writers[0][0], writers[1][0]), shared))
-    return sides
+    return [_on_side(head, side, [one.side(side) for one in told]) for side in SIDES]
+
+
+def _on_side(head: Head, side: Side, sides: Sequence[SideWriters]) -> SameWriters:
+    strong = [[each for each in one.writers[:WRITERS] if abs(each.effect) >= NOTICEABLE] for one in sides]
+    names = [[str(each) for each in leading] for leading in strong]
+    first = tuple(leading[0] if leading else "none" for leading in names)
+    shared = Shared.between(*names, of=max(len(one.writers) for one in sides))
+    return SameWriters(head, side, (sides[0].effect, sides[1].effect), (first[0], first[1]), shared)
