@@ -70,6 +70,11 @@ class Claim:
         return f"| {' | '.join(astuple(self))} |"
 
 
+def _digits(value: float) -> str:
+    """Four digits, or all of a large count."""
+    return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+
+
 @dataclass(frozen=True, slots=True)
 class Count:
     """A number with the range that it lies in, if there is one."""
@@ -79,8 +84,10 @@ class Count:
     high: float | None = None
 
     def __str__(self) -> str:
-        ends = [f"{end:,.4g}" if end is not None else "never" for end in (self.low, self.high)]
-        return f"{self.value:,.4g}" + (f" [{', '.join(ends)}]" if ends != ["never"] * 2 else "")
+        value, *ends = (
+            "never" if each is None else _digits(each) for each in (self.value, self.low, self.high)
+        )
+        return value + (f" [{', '.join(ends)}]" if ends != ["never"] * 2 else "")
 
     @classmethod
     def median(cls, values: Sequence[float]) -> Count:
