@@ -84,9 +84,8 @@ class Count:
     high: float | None = None
 
     def __str__(self) -> str:
-        value, *ends = (
-            "never" if each is None else _digits(each) for each in (self.value, self.low, self.high)
-        )
+        numbers = (self.value, self.low, self.high)
+        value, *ends = ("never" if each is None else _digits(each) for each in numbers)
         return value + (f" [{', '.join(ends)}]" if ends != ["never"] * 2 else "")
 
     @classmethod
