@@ -40,7 +40,7 @@ TASKS_OF = {"stories15m": ("indirect_object",), "addition": ()}  # of all others
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("twin")
     parser.add_argument("--text", type=Path, nargs="*", default=[])
     asked = parser.parse_args()

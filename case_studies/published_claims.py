@@ -10,19 +10,24 @@ from pathlib import Path
 
 import circuits
 from circuits.sparsify.measure import original_of
-from circuits.tasks.claims import HEADER, figure_claims, measured_once, task_parts
+from circuits.tasks.claims import HEADER, Part, figure_claims, measured_once, task_parts
 from circuits.zoo import FOLDER
 
-STUDIES = Path(__file__).parent
+STORIES = Path(__file__).parent / "stories" / "names.jsonl"
+CARRIES = Path(__file__).parent / "addition" / "carries.jsonl"
 OPPOSITE = {"text": 'The opposite of "large" is "', "swap": {"large": "hot"}, "key": "large"}
 NAMES = "Tom and Ben went to the park. {} gave the ball to"
 GIVEN = {"text": NAMES.format("Ben"), "counterfactual": NAMES.format("Tom"), "key": 9}
 CARRY = {"text": "3 6 + 2 8 = 0", "counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}
 TWINS = {  # the figure's question, the tasks, and how many pairs of each
     "mini-sparse": (OPPOSITE, ("opposites", "indirect_object", "greater_than", "induction"), 6),
-    "stories15m-sparse": (GIVEN, (STUDIES / "stories" / "names.jsonl", "indirect_object", "greater_than"), 6),
+    "stories15m-sparse": (
+        GIVEN,
+        (STUDIES / "stories" / "names.jsonl", "indirect_object", "greater_than"),
+        12,
+    ),
     "addition-sparse": (CARRY, (STUDIES / "addition" / "carries.jsonl",), 12),
-    "smollm2-sparse": (OPPOSITE, ("indirect_object", "greater_than"), 3),
+    "smollm2-sparse": (OPPOSITE, ("indirect_object", "greater_than"), 5),
 }
 MOST = 1000  # component edges that are measured exactly
 
@@ -32,18 +37,18 @@ def main(names: list[str], keep: Path | None = None) -> None:
     for twin in names or TWINS:
         figure, tasks, count = TWINS[twin]
         weights = sha256((FOLDER / twin / "circuits.json").read_bytes()).hexdigest()[:12]
-        models = cache(lambda twin=twin: tuple(map(circuits.load, (original_of(twin), twin))))
-        parts = {"figure": partial(figure_claims, twin, **figure)}
+        models = cache(lambda twin=twin: (circuits.load(original_of(twin) or twin), circuits.load(twin)))
+        parts: dict[str, Part] = {"figure": partial(figure_claims, twin, **figure)}
         for task in tasks:
             parts |= task_parts(twin, task, count=count, most=MOST)
         for name, part in parts.items():
             key = f"{twin}, {name}, {count} pairs, {MOST} exact, {weights}"
-            for claim in measured_once(keep, key, lambda part=part, models=models: part(models=models())):
+            for claim in measured_once(keep, key, lambda part=part, models=models: part(models())):
                 print(claim, flush=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("twins", nargs="*", help="by default all")
     parser.add_argument("--keep", type=Path, help="a file; what it holds is not measured again")
     asked = parser.parse_args()

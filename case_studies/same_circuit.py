@@ -21,9 +21,9 @@ CARRY = {"text": "3 6 + 2 8 = 0", "counterfactual": "3 6 + 2 1 = 0", "answer": "
 BOTH = ("heads", "edges")
 TWINS = {  # the task, how many pairs of it, its units, and the mapping whose writers are asked for
     "mini-sparse": ("opposites", 6, BOTH, OPPOSITE),
-    "stories15m-sparse": (STUDIES / "stories" / "names.jsonl", 6, BOTH, GIVEN),
+    "stories15m-sparse": (STUDIES / "stories" / "names.jsonl", 12, BOTH, GIVEN),
     "addition-sparse": (STUDIES / "addition" / "carries.jsonl", 12, BOTH, CARRY),
-    "smollm2-sparse": ("indirect_object", 3, ("heads",), OPPOSITE),  # its edges are too many
+    "smollm2-sparse": ("indirect_object", 5, ("heads",), OPPOSITE),  # its edges are too many
 }
 
 
@@ -31,7 +31,7 @@ def main(names: list[str] | None = None) -> None:
     found = {}
     for twin in names or TWINS:
         task, count, kinds, question = TWINS[twin]
-        models = tuple(map(circuits.load, (original_of(twin), twin)))
+        models = circuits.load(original_of(twin) or twin), circuits.load(twin)
         tasks = to_same_task(models, task, count=count)
         found[models[0].name] = [transplant(models, tasks, units) for units in kinds]
         print(f"\n{twin}, {tasks[0].name}, {len(tasks[0])} pairs")

@@ -1,7 +1,7 @@
 """A real language model and its sparse twin on the same sentence: Tom and Ben went to the park. Ben gave …
 
-Finding: Ben(9) → to(13) is carried by L4H4 in both models, 92% in the dense one and 100% in the twin, which
-has 242 of 3780 edges open. For 90% of such prompts the dense model takes 6 heads and the twin 4, all of them
+Finding: Ben(9) → to(13) is carried by L4H4 in both models, 92% in the dense one and 88% in the twin, which
+has 271 of 3780 edges open. For 90% of such prompts the dense model takes 6 heads and the twin 4, all of them
 among the 6 (L1H2 L1H3 L4H4 L5H1).
 """
 

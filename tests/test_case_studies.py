@@ -21,8 +21,16 @@ FOUND = {  # what `planted` finds is claimed in test_discover
         "query side               0.897",
     ),
     "greater_than": ("Modulated at 80% by", "Modulated at 91% by", "13104 of 13104         40 of 13104"),
-    "stories": ("TBD",),
-    "addition": ("TBD",),
+    "stories": (
+        "modulation                       92%                 88%",
+        "271 of 3780",
+        "heads for 90%: 4 of 6 are in both: L1H2 L1H3 L4H4 L5H1",
+    ),
+    "addition": (
+        "addition-sparse  tens                          1.37      0.85        +0.52   100.00% right",
+        "shared: L1H3",
+        "11 of 576",
+    ),
     "induction": ("B → END: mini-sparse, 32 pairs, 4→9: total 0.71", "Modulated at 84% by", "437 of 7920"),
 }
 REAL = ("indirect_object_circuit", "stories")  # the weights of a real language model are needed
@@ -86,13 +94,13 @@ def test_the_claims_about_sums_are_printed_as_they_are_quoted(
 
 
 @pytest.mark.studies
-def test_the_circuit_of_sums_is_the_same_in_both_models(
+def test_the_circuit_of_sums_is_not_the_same_in_both_models(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     script = Path(shutil.copy(STUDIES / "same_circuit.py", tmp_path))
     shutil.copytree(STUDIES / "addition", tmp_path / "addition")
     runpy.run_path(str(script))["main"](["addition-sparse"])
-    assert "TBD" in capsys.readouterr().out
+    assert "heads for 90%: in both 3 of 7 and 4 (random: 1.8, p 0.2)" in capsys.readouterr().out
     assert (tmp_path / "same_circuit" / "same_circuit.svg").exists()
 
 

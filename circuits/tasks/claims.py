@@ -130,7 +130,8 @@ def loading_claims(twin: str, sides: Sides) -> Iterator[Claim]:
     """How many heads and attention edges hold 90% of the absolute loading, prompt by prompt."""
     edges = [[loadings(prepare(model, [pair])) for pair in task.pairs] for model, task in sides]
     heads = [[each.abs().sum((2, 3)) for each in side] for side in edges]
-    for units, values in (("heads", heads), ("edges", edges)):
+    kinds: tuple[tuple[Units, Any], ...] = (("heads", heads), ("edges", edges))
+    for units, values in kinds:
         counts = [Count.median([held(each, EXPLAINED) for each in side]) for side in values]
         quantity = f"{sides[0][1].name}: {COUNTED[units]} with 90% of the loading"
         of = " and ".join(f"{side[0].count_nonzero():,}" for side in values)
@@ -142,7 +143,8 @@ def count_claims(twin: str, sides: Sides, units: Units, most: int | None = None)
     """How many units, kept alone, explain 90% of a task: in one order, and (but wires) one a pair."""
     quantity = f"{sides[0][1].name}: n90 {COUNTED[units]}"
     found = [rank(model, task, units=units, count=len(task), most=most) for model, task in sides]
-    counts = [Count(*(counted(each, number) for number in each.count())) for each in found]
+    ranges = [[counted(each, number) for number in each.count()] for each in found]
+    counts = [Count(number or 0, low, high) for number, low, high in ranges]
     random = " and ".join(f"{each.random_at(each.count()[0] or 0):.2f}" for each in found)
     said = {"published": PUBLISHED[units], "control": f"as many random: {random}"}
     yield claim(twin, quantity, f"one order, {_ordered(found)}", counts, **said)
@@ -176,7 +178,7 @@ def _ordered(found: Sequence[Ranking]) -> str:
 
 def unable(twin: str, task: str, why: NoPairError) -> Claim:
     """The line of a task that one of the two cannot do."""
-    return Claim(twin, f"{Path(task).stem}: n90", "–", "–", "–", "–", "", str(why))
+    return Claim(twin, f"{Path(task).stem}: all", "–", "–", "–", "–", "", str(why))
 
 
 def measured_once(keep: Path | None, key: str, measure: Callable[[], Iterable[Claim]]) -> list[Claim]:
@@ -203,7 +205,8 @@ def task_parts(twin: str, task: str | Path, *, count: int, most: int) -> dict[st
         try:
             tasks = to_same_task(models, task, count=count)
         except NoPairError as why:
-            yield unable(twin, str(task), why)
+            if act is loading_claims:  # said once
+                yield unable(twin, str(task), why)
             return
         yield from act(twin, ((models[0], tasks[0]), (models[1], tasks[1])))
 

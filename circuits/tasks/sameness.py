@@ -125,11 +125,12 @@ def explained(measurement: Any, kept: Sequence[Unit]) -> float:
 
 
 def same_writers(models: tuple[Model, Model], text: str, **asked: Any) -> list[SameWriters]:
-    """Who wrote what the twin's first carrier of a mapping reads, in both models."""
+    """Who wrote what the twin's first carrier of a mapping reads, on the sides that carry anything."""
     found = [trace(model, text, **asked) for model in models]
     head = found[1].carriers()[0]
     told = [why(each, head, model=model) for each, model in zip(found, models, strict=True)]
-    return [_on_side(head, side, [one.side(side) for one in told]) for side in SIDES]
+    sides = [_on_side(head, side, [one.side(side) for one in told]) for side in SIDES]
+    return [side for side in sides if max(map(abs, side.effects)) >= NOTICEABLE]
 
 
 def _on_side(head: Head, side: Side, sides: Sequence[SideWriters]) -> SameWriters:
