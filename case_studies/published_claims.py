@@ -21,12 +21,8 @@ GIVEN = {"text": NAMES.format("Ben"), "counterfactual": NAMES.format("Tom"), "ke
 CARRY = {"text": "3 6 + 2 8 = 0", "counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}
 TWINS = {  # the figure's question, the tasks, and how many pairs of each
     "mini-sparse": (OPPOSITE, ("opposites", "indirect_object", "greater_than", "induction"), 6),
-    "stories15m-sparse": (
-        GIVEN,
-        (STUDIES / "stories" / "names.jsonl", "indirect_object", "greater_than"),
-        12,
-    ),
-    "addition-sparse": (CARRY, (STUDIES / "addition" / "carries.jsonl",), 12),
+    "stories15m-sparse": (GIVEN, (STORIES, "indirect_object", "greater_than"), 12),
+    "addition-sparse": (CARRY, (CARRIES,), 12),
     "smollm2-sparse": (OPPOSITE, ("indirect_object", "greater_than"), 5),
 }
 MOST = 1000  # component edges that are measured exactly
