@@ -145,13 +145,13 @@ def count_claims(twin: str, sides: Sides, units: Units, most: int | None = None)
     found = [rank(model, task, units=units, count=len(task), most=most) for model, task in sides]
     ranges = [[counted(each, number) for number in each.count()] for each in found]
     counts = [Count(number or 0, low, high) for number, low, high in ranges]
-    random = " and ".join(f"{each.random_at(each.count()[0] or 0):.2f}" for each in found)
+    pairs = zip(found, counts, strict=True)
+    random = " and ".join(f"{each.random_at(int(number.value)):.2f}" for each, number in pairs)
     said = {"published": PUBLISHED[units], "control": f"as many random: {random}"}
     yield claim(twin, quantity, f"one order, {_ordered(found)}", counts, **said)
     if units == "wires":
         return
-    pairs = [count_each(model, task, units=units) for model, task in sides]
-    counts = [Count.median(side) for side in pairs]
+    counts = [Count.median(count_each(model, task, units=units)) for model, task in sides]
     protocol = f"an order for each of {len(sides[0][1])} pairs, median"
     yield claim(twin, quantity, protocol, counts, published=PUBLISHED[units])
 
