@@ -1,9 +1,9 @@
 """Do a dense model and its sparse twin compute a task the same way?
 
-Finding: mostly. All 4 heads that the twin of stories takes are among the 6 of the dense model (0.67 by chance),
-and its 27 attention edges, kept there alone, explain 97%; as many random ones explain nothing. On `mini` 7 of 7
-heads are the same. On sums they are not: 3 of 4, as by chance, and the twin's edges explain 11%. Where one head
-does the same in both, the first writer of what it reads is the same too (M3@9 for L4H4 in the stories).
+Finding: mostly. All 4 heads that the twin of stories takes are among the 6 of the dense model (0.67 by
+chance), and its 27 attention edges, kept there alone, explain 97%; random ones nothing. On `mini` all 7 heads
+are shared. On sums they are not: 3 of 4, as by chance, and the twin's edges explain 11%. Where a head does
+the same in both, the first writer of what it reads is the same (M3@9 for L4H4 in the stories).
 """
 
 import sys
