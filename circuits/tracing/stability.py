@@ -4,8 +4,8 @@
    are written alike and keep the length. Of noise: other draws, one a run. Rephrasings, if the user gives
    them.
 2. All runs of one length are measured together, the turned one of step 4 among them; each has its own path of
-   carriers. Heads that do less than a thousandth of the gap by themselves, whatever the run, are not tried.
-   Runs whose gap is too small to divide by are left out and counted.
+   carriers. Heads are tried that by themselves do a twentieth of what the strongest does, in any run; where
+   these fall short of the share, all are. Runs whose gap is too small to divide by are left out and counted.
 3. A head in the carriers of at least 80% of the runs belongs to the core, any other carrier to the rim.
 4. The same at neighbouring shares, and in the other direction (the counterfactual as the clean prompt, which
    is `restore`), so that a reader sees what hangs on a choice.
@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
-from circuits.engine.select import mapping_rows, select
+from circuits.engine.select import WHOLE, mapping_rows, select
 from circuits.errors import PromptError, names_its_keywords
 from circuits.heads import ROUNDING, Head
 from circuits.links import Progress, silent
@@ -51,7 +51,7 @@ from circuits.tracing.trust import spelling, weak_pairs
 
 RUNS: Final = 16
 _SPREAD: Final = 0.1  # neighbouring shares
-_LEAST: Final = 0.001  # of the gap: the effect of a head that is tried
+_LEAST: Final = 0.05  # of the strongest head's effect: what a head does that is tried
 Path = list[tuple[Head, float]]
 
 
@@ -190,10 +190,8 @@ def _measure(
     if not kept:
         return _Group((), [], np.zeros((len(rows), 0)), settled)
     runs = runs.only(kept)
-    effects, most = runs.effects(rows), min(1.0, share + _SPREAD)
-    does = (effects[:-1].abs().amax(1) >= _LEAST).tolist()
-    among = [head for head, wanted in zip(runs.heads, does, strict=True) if wanted]
-    paths = select(runs, *ends, effects=effects[:-1], totals=effects[-1], share=most, among=among)
+    effects = runs.effects(rows)
+    paths = _paths(runs, ends, effects, min(1.0, share + _SPREAD))
     measured, own = (
         effects.double().cpu().numpy(),
         [place for place in range(len(kept)) if kept[place] < settled],
@@ -201,6 +199,26 @@ def _measure(
     back = _up_to(paths[-1], share * float(measured[-1, -1])) if len(own) < len(kept) else None
     chosen = tuple(runs.pairs[place] for place in own)
     return _Group(chosen, [paths[place] for place in own], measured[:, own], settled, back)
+
+
+def _paths(
+    runs: Runs, ends: tuple[int, int], effects: Float[torch.Tensor, "row run"], share: float
+) -> list[Path]:
+    """Each run's path up to a share: among the heads that do something by themselves, or where these fall
+    short among all."""
+    single, total = effects[:-1], effects[-1]
+    does = (single >= _LEAST * single.amax(0)).any(1).tolist()
+    among = [head for head, wanted in zip(runs.heads, does, strict=True) if wanted]
+    paths = select(runs, *ends, effects=single, totals=total, share=share, among=among)
+    goals = (min(share, WHOLE) * total).tolist()
+    short = [n for n, path in enumerate(paths) if path and path[-1][1] < goals[n] - ROUNDING]
+    if short and len(among) < len(runs.heads):
+        part = runs.only(short)
+        again = select(part, *ends, effects=single[:, short], totals=total[short], share=share)
+        paths = [*paths]
+        for number, path in zip(short, again, strict=True):
+            paths[number] = path
+    return paths
 
 
 def _settled(runs: Runs, questions: Sequence[Question], *, strict: bool) -> dict[int, Pair]:
