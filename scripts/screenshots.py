@@ -52,12 +52,14 @@ def ask(page: Page) -> None:
     page.locator(".proposal").first.wait_for()
     page.locator("#ask-go").click()
     page.locator("#ask-said", has_text="answered in").wait_for()
+    page.locator("#ask-next .next").first.wait_for()
     page.locator(".tile").first.click()
 
 
 def keep(page: Page, name: str) -> None:
     """As a picture of few colours, which is small."""
     page.mouse.move(1, 1)
+    page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(200)
     file = FOLDER / f"{name}.png"
     page.screenshot(path=file)

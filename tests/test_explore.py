@@ -73,6 +73,7 @@ def type_prompt(page: Page, text: str = PROMPT, *, key: int = LARGE) -> None:
     page.locator("#prompt").fill(text)
     page.locator(f'.ask-chip[data-at="{key}"]').click()
     page.locator(".proposal").first.wait_for()
+    page.locator("#ask-next .next").first.wait_for()  # choosing a key does not lose them
 
 
 def ask(page: Page) -> None:

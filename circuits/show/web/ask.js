@@ -32,18 +32,18 @@ async function restoreHistory() {
 
 const sayError = (text) => (part("ask-error").textContent = text);
 
-// Whatever the user must mend is one line of the panel; an answer that was overtaken is dropped.
-async function attempt(work) {
-  const turn = (ask.turn += 1);
+// Whatever the user must mend is one line of the panel, unless it was overtaken.
+async function attempt(work, current = () => true) {
   sayError("");
   try {
-    await work(() => turn === ask.turn);
+    await work(current);
   } catch (error) {
-    if (turn === ask.turn) sayError(error.message);
+    if (current()) sayError(error.message);
   }
 }
 
 function readPrompt() {
+  const turn = (ask.turn += 1);
   return attempt(async (current) => {
     const prompt = part("prompt").value;
     Object.assign(ask, { reading: null, key: null, query: null, swap: {}, setting: "key" });
@@ -55,7 +55,7 @@ function readPrompt() {
     renderAsk();
     part("ask-next").textContent = "…";
     await hear("next", { model: part("model").value, prompt }, { words: (words) => current() && renderNext(words) });
-  });
+  }, () => turn === ask.turn);
 }
 
 function renderNext(words) {
@@ -71,21 +71,23 @@ function chooseToken(at) {
 }
 
 function proposeWords() {
+  const { turn, key } = ask;
   return attempt(async (current) => {
     ask.swap = {};
     renderAsk();
     if (ask.reading.bos && ask.key === 0) return;
     part("ask-proposals").textContent = "looking for words that change the answer…";
     const show = (words) => current() && renderProposals(words);
-    await hear("propose", { model: part("model").value, prompt: part("prompt").value, key: ask.key }, { proposals: show });
-  });
+    await hear("propose", { model: part("model").value, prompt: part("prompt").value, key }, { proposals: show });
+  }, () => turn === ask.turn && key === ask.key);
 }
 
 function renderProposals(words) {
   const button = (each) => element("button", { type: "button", class: "proposal", "data-word": each.word, "aria-pressed": "false", onclick: () => swapKey(each.word) }, element("b", { text: each.spelled }), ` says ${each.says} ${percent(each.probability)}`);
   part("ask-proposals").replaceChildren(...words.map(button));
-  if (words.length) swapKey(words[0].word);
-  else part("ask-proposals").textContent = "no word of its kind changes the answer; write one below, or ask with noise on the key";
+  const edited = Object.keys(ask.swap).length > 0; // what the user wrote in the meantime stays
+  if (words.length && !edited) swapKey(words[0].word);
+  if (!words.length) part("ask-proposals").textContent = "no word of its kind changes the answer; write one below, or ask with noise on the key";
 }
 
 function swapKey(word) {
@@ -95,13 +97,19 @@ function swapKey(word) {
 
 // Drawing the panel
 
+function stepOf(key, query) {
+  if (key === null) return "Click the key: the token that is read.";
+  if (key > query) return "The key stands after the query, which reads only what comes before it: click an earlier key or a later query.";
+  return ask.setting === "query" ? "Click the query: the token that reads (now the one underlined), or ask." : "Click another key, or ask.";
+}
+
 function renderAsk() {
   const { reading, key, query } = ask;
   part("ask-tokens").hidden = !reading;
   part("ask-swap").hidden = !reading || key === null;
   part("ask-go").disabled = !reading || key === null || key > query;
   if (!reading) return;
-  part("ask-step").textContent = key === null ? "Click the key: the token that is read." : ask.setting === "query" ? "Click the query: the token that reads (now the one underlined), or ask." : "Click another key, or ask.";
+  part("ask-step").textContent = stepOf(key, query);
   const chip = (at) => {
     const roles = [at === key && "key", at === query && "query"].filter(Boolean);
     const label = [`${reading.spelled[at]}, position ${at}`, ...roles].join(", ");
