@@ -89,9 +89,10 @@ def stability(
     question = to_question(measured, text, wording)
     alike = _alike(measured, question, n, seed)
     groups = [_measure(measured, alike[:n], ends, share, turn=True)]
-    for start in range(n, len(alike), n):
-        if (missing := n - sum(group.settled for group in groups)) > 0:
-            groups.append(_measure(measured, alike[start : start + missing], ends, share, strict=False))
+    tried = n
+    while (missing := n - sum(group.settled for group in groups)) > 0 and tried < len(alike):
+        groups.append(_measure(measured, alike[tried : tried + missing], ends, share, strict=False))
+        tried += missing
     for number, other in enumerate(rephrasings):
         progress("rephrasings", number, len(rephrasings))
         own = to_prompt(measured, other).ends(key, query)
