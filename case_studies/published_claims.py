@@ -21,11 +21,12 @@ OPPOSITE = {"text": 'The opposite of "large" is "', "swap": {"large": "hot"}, "k
 NAMES = "Tom and Ben went to the park. {} gave the ball to"
 GIVEN = {"text": NAMES.format("Ben"), "counterfactual": NAMES.format("Tom"), "key": 9}
 CARRY = {"text": "3 6 + 2 8 = 0", "counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}
-TWINS = {  # the figure's question, the tasks, and how many pairs of each
-    "mini-sparse": (OPPOSITE, ("opposites", "indirect_object", "greater_than", "induction"), 6),
-    "stories15m-sparse": (GIVEN, (STORIES, "indirect_object", "greater_than"), 12),
-    "addition-sparse": (CARRY, (CARRIES,), 12),
-    "smollm2-sparse": (OPPOSITE, ("indirect_object", "greater_than"), 5),
+ALL = ("loading", "heads", "edges", "wires")
+TWINS = {  # the figure's question, the tasks, how many pairs of each, and what is counted
+    "mini-sparse": (OPPOSITE, ("opposites", "indirect_object", "greater_than", "induction"), 6, ALL),
+    "stories15m-sparse": (GIVEN, (STORIES, "indirect_object", "greater_than"), 12, ALL),
+    "addition-sparse": (CARRY, (CARRIES,), 12, ALL),
+    "smollm2-sparse": (OPPOSITE, ("indirect_object",), 5, ALL[:2]),  # its edges are too many for a table
 }
 MOST = 1000  # component edges that are measured exactly
 
@@ -33,12 +34,13 @@ MOST = 1000  # component edges that are measured exactly
 def main(names: list[str], keep: Path | None = None) -> None:
     print(f"| {' | '.join(HEADER)} |\n|---|---|---|---:|---:|---:|---|---|")
     for twin in names or TWINS:
-        figure, tasks, count = TWINS[twin]
+        figure, tasks, count, counted = TWINS[twin]
         weights = sha256((FOLDER / twin / "circuits.json").read_bytes()).hexdigest()[:12]
         models = cache(lambda twin=twin: (circuits.load(original_of(twin) or twin), circuits.load(twin)))
         parts: dict[str, Part] = {"figure": partial(figure_claims, twin, **figure)}
         for task in tasks:
-            parts |= task_parts(twin, task, count=count, most=MOST)
+            each = task_parts(twin, task, count=count, most=MOST)
+            parts |= {name: part for name, part in each.items() if name.endswith(counted)}
         for name, part in parts.items():
             key = f"{twin}, {name}, {count} pairs, {MOST} exact, {weights}"
             for claim in measured_once(keep, key, lambda part=part, models=models: part(models())):
