@@ -172,7 +172,7 @@ def test_the_help_shows_the_defaults_of_both_presets() -> None:
     assert "[default: 300 for mini, 0 for a language model]" in shown
     assert "[default: 0.0005 for mini, 0.002 for a language model]" in shown
     assert "Tokens in a row. [default: 64]" in shown
-    assert shown.count("[default: ") == 14
+    assert shown.count("[default: ") == 15
 
 
 @pytest.mark.parametrize("constraint", ["loss", "kl"])
