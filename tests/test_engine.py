@@ -472,7 +472,7 @@ def _frozen_scale(norm: Any, at: torch.Tensor) -> Callable[[torch.Tensor], torch
 
 def _mlp_change(block: Block, layer: Layer, written: torch.Tensor) -> torch.Tensor:
     """The MLP's response to a small write, with its norm's scale frozen, by forward differentiation."""
-    middle = (layer.pre + layer.attention)[0, -1].clone()
+    middle = (layer.pre + layer.attention[:])[0, -1].clone()
     return torch.func.jvp(
         block.mlp, (block.norm2(middle),), (_frozen_scale(block.norm2.module, middle)(written),)
     )[1]

@@ -60,7 +60,12 @@ def towards_clean(runs: Runs, share: float) -> Runs:
         return clean + share * (other - clean)
 
     layers = [
-        replace(other, pre=mixed(own.pre, other.pre), z=mixed(own.z, other.z), mlp=mixed(own.mlp, other.mlp))
+        replace(
+            other,
+            pre=mixed(own.pre, other.pre),
+            z=mixed(own.z, other.z),
+            mlp=mixed(own.mlp[:], other.mlp[:]),
+        )
         for own, other in zip(runs.clean.cache.layers, runs.counterfactual.cache.layers, strict=True)
     ]
     cache = Cache(tuple(layers), runs.counterfactual.cache.final)
