@@ -61,10 +61,7 @@ def towards_clean(runs: Runs, share: float) -> Runs:
 
     layers = [
         replace(
-            other,
-            pre=mixed(own.pre, other.pre),
-            z=mixed(own.z, other.z),
-            mlp=mixed(own.mlp[:], other.mlp[:]),
+            other, pre=mixed(own.pre, other.pre), z=mixed(own.z, other.z), mlp=mixed(own.mlp[:], other.mlp[:])
         )
         for own, other in zip(runs.clean.cache.layers, runs.counterfactual.cache.layers, strict=True)
     ]
