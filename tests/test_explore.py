@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -259,9 +260,11 @@ def test_no_serious_fault_of_accessibility_and_nothing_wider_than_the_window(
 
 def test_the_command_says_its_address_and_stops_cleanly_on_ctrl_c(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "circuits", "explore", "--no-browser", "--port", "0"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    )
+    heard = partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # tests in the background inherit a deaf ear
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": heard}
+    process = subprocess.Popen(command, cwd=tmp_path, **pipes)
     assert process.stdout is not None
     line = process.stdout.readline()
     assert re.match(r"exploring mini at http://127\.0\.0\.1:\d+/[\w-]{32}/ \(Ctrl-C stops it\)", line)
