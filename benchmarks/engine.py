@@ -47,9 +47,9 @@ from transformer_lens.patching import generic_activation_patch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import circuits
+from circuits.components import Edge, Head
 from circuits.engine import Row, prepare
 from circuits.engine.loadings import Scan, scan
-from circuits.heads import Edge, Head
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Metric, Pair, Prompt, to_pair

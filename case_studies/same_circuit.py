@@ -11,7 +11,7 @@ from pathlib import Path
 
 import circuits
 from circuits.show import save_figure
-from circuits.show.sameness import transplant_figure
+from circuits.show.curves import transplant_figure
 from circuits.sparsify.measure import original_of
 from circuits.tasks.compare import to_same_task
 from circuits.tasks.sameness import same_writers, transplant

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from circuits.links import offer
 
 if TYPE_CHECKING:
-    from circuits.components import SIDES, Component, Reader, Wire
+    from circuits.components import SIDES, Component, Edge, Head, Reader, Wire
     from circuits.engine import Row, prepare
     from circuits.engine.loadings import scan
     from circuits.errors import CircuitsError
-    from circuits.heads import Edge, Head
     from circuits.live.explore import explore
     from circuits.models.load import as_model, load
     from circuits.models.model import Model
@@ -43,9 +42,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "engine": ("Row", "prepare"),
     "engine.loadings": ("scan",),
-    "components": ("SIDES", "Component", "Reader", "Wire"),
+    "components": ("SIDES", "Component", "Edge", "Head", "Reader", "Wire"),
     "errors": ("CircuitsError",),
-    "heads": ("Edge", "Head"),
     "live.explore": ("explore",),
     "models.load": ("as_model", "load"),
     "models.model": ("Model",),

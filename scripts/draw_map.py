@@ -16,25 +16,12 @@ from pathlib import Path
 import graphviz
 
 ROOT = Path(__file__).parents[1]
-ORDER = (
-    "errors",
-    "heads",
-    "components",
-    "links",
-    "files",
-    "zoo",
-    "models",
-    "prompts",
-    "engine",
-    "tracing",
-    "tasks",
-)
+ORDER = ("errors", "components", "links", "files", "zoo", "models", "prompts", "engine", "tracing", "tasks")
 ORDER = (*ORDER, "show", "sweeps", "sparsify", "live", "cli")
 FRONT = ("circuits", "circuits.__main__")
 ABOUT = {
     "errors": "one line for every mistake",
-    "heads": "L11H7, L11H7:5→8",
-    "components": "writers, readers, wires: their names",
+    "components": "names of heads, edges, wires",
     "links": "how records reach upwards",
     "files": "read with care, written whole",
     "zoo": "names, little language, planted models",

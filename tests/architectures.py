@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from circuits.heads import Edge
+from circuits.components import Edge
 from circuits.zoo.language import tokenizer
 
 WINDOW = 4  # shorter than the prompts

@@ -9,9 +9,9 @@ from typing import Any
 
 from jaxtyping import install_import_hook
 
-ENGINE = ("block", "fast", "joint", "layout", "loadings", "parts", "plain", "select", "wires")
+ENGINE = ("block", "fast", "joint", "layout", "loadings", "plain", "select", "wires")
 CHECKED = [f"circuits.engine.{name}" for name in ENGINE]
-CHECKED += ["circuits.models.hooks", "circuits.sparsify.attention", "circuits.tracing.family"]
+CHECKED += ["circuits.models.model", "circuits.sparsify.attention", "circuits.tracing.family"]
 # Shapes and types of tensors are checked at every call, which makes tests of the engine a third slower. Of
 # several processes the first one checks, so that a run of all tests checks about half of them, not always the
 # same ones; a test that is run by itself is always checked.

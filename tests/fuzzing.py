@@ -30,9 +30,9 @@ from render_samples import circuit_of, mapping_of, span_of
 from safetensors.torch import save as pack
 from test_sources import to_lens_layout
 
+from circuits.components import Edge, Head
 from circuits.errors import CircuitsError, PromptError
 from circuits.files import parse_json, to_json
-from circuits.heads import Edge, Head
 from circuits.models import folder, hub, state_dict
 from circuits.models.load import as_model
 from circuits.prompts import Prompt, swap_words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from circuits.heads import Head
+from circuits.components import Head
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing.records import (
     Circuit,

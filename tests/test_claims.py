@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from circuits.models.load import load
 from circuits.models.model import Model
-from circuits.show.sameness import transplant_figure
+from circuits.show.curves import transplant_figure
 from circuits.tasks.claims import (
     Claim,
     Count,

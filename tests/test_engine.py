@@ -14,6 +14,7 @@ from conftest import random_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from circuits.components import Edge, Head
 from circuits.engine import DIRECTIONS, Direction, Row, Runs, fast, prepare
 from circuits.engine.block import Block, Pattern
 from circuits.engine.layout import read_layout
@@ -22,7 +23,6 @@ from circuits.engine.rows import Change, Layer, check_rows
 from circuits.engine.runs import every_head
 from circuits.engine.select import WHOLE, mapping_row, mapping_rows, select
 from circuits.errors import EdgeError, PromptError
-from circuits.heads import Edge, Head
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Pair, to_pair

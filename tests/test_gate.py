@@ -13,9 +13,8 @@ import torch
 from conftest import ARCHITECTURES, PROMPT, random_model
 
 from circuits.errors import ModelError
-from circuits.models.hooks import gated, open_gates
 from circuits.models.load import as_model, load
-from circuits.models.model import Model
+from circuits.models.model import Model, gated, open_gates
 from circuits.zoo.language import tokenizer
 
 

@@ -15,11 +15,10 @@ from architectures import ARCHITECTURES, WINDOW, Architecture, ByHand
 from test_engine import joint_rows, pairs_of, single_rows, site_rows
 
 from circuits import Circuit, trace
-from circuits.components import SIDES
+from circuits.components import SIDES, Edge, Head
 from circuits.engine import DIRECTIONS, Direction, Runs, prepare
 from circuits.engine.loadings import loadings
 from circuits.errors import ModelError
-from circuits.heads import Edge, Head
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import to_pair

@@ -16,9 +16,8 @@ from transformers import AutoTokenizer
 
 from circuits import zoo
 from circuits.errors import ModelError, PromptError
-from circuits.models.hooks import EDITED
 from circuits.models.load import as_model, load
-from circuits.models.model import Model
+from circuits.models.model import EDITED, Model
 from circuits.zoo.language import tokenizer
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from circuits.components import Head
 from circuits.engine import prepare
 from circuits.errors import EdgeError, PromptError
-from circuits.heads import Head
 from circuits.models.model import Model
 from circuits.prompts import to_pair, to_prompt
 from circuits.tasks.patterns import (

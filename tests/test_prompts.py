@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from circuits.components import Edge, Head
 from circuits.errors import EdgeError, PromptError
-from circuits.heads import Edge, Head
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Prompt, answer_token, swap_words, to_pair, to_prompt

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from circuits.components import Head
 from circuits.engine import Row, prepare
 from circuits.errors import FileError, PromptError
-from circuits.heads import Head
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, to_pair

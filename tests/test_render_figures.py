@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, PathPatch
 from matplotlib.text import Text
 
-from circuits.heads import Head
+from circuits.components import Head
 from circuits.show import canvas
 from circuits.show.canvas import save_figure
 from circuits.show.diagram import circuit_figure, scene_figure

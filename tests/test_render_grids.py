@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from render_samples import CARRIERS, deep, empty, planted
 
+from circuits.components import Head
 from circuits.errors import EdgeError, FileError, PromptError
-from circuits.heads import Head
 from circuits.show import canvas
 from circuits.show.canvas import save_figure
 from circuits.show.grids import Panel, effect_map, head_grid, to_panel

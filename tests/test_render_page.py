@@ -33,8 +33,8 @@ from render_samples import (
     wide,
 )
 
+from circuits.components import Head
 from circuits.errors import PromptError
-from circuits.heads import Head
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.show import scene

@@ -10,8 +10,8 @@ import pytest
 from render_samples import dense, hostile
 from render_samples import planted as sketch
 
+from circuits.components import Edge, Head
 from circuits.errors import EdgeError, FileError, PromptError
-from circuits.heads import Edge, Head
 from circuits.models.load import load
 from circuits.show.export import EXPORTS, export
 from circuits.show.scene import OUTPUT, to_graph

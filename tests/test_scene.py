@@ -13,8 +13,8 @@ import pytest
 from matplotlib.figure import Figure
 from render_samples import CARRIERS, SPANS, deep, dense, empty, mapping_of, planted, span_of
 
+from circuits.components import Head
 from circuits.errors import FileError, PromptError
-from circuits.heads import Head
 from circuits.show.diagram import circuit_figure
 from circuits.show.dot import to_dot
 from circuits.show.export import export

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import render_samples as samples
 
+from circuits.components import Head
 from circuits.errors import CircuitsError
-from circuits.heads import Head
 from circuits.show import dot, tables
 from circuits.tracing.records import Circuit, HeadEffect, Mapping
 

@@ -19,8 +19,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from circuits import cli
+from circuits.components import Head
 from circuits.errors import PromptError
-from circuits.heads import Head
 from circuits.models.load import load
 from circuits.show.canvas import save_figure
 from circuits.show.curves import count_words, keep_curves

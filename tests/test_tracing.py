@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from circuits.components import Head
 from circuits.engine import prepare
 from circuits.engine.prepare import gaps_of_noise
 from circuits.engine.select import mapping_row
 from circuits.errors import CircuitsError, ModelError, PromptError
-from circuits.heads import Head
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, to_pair

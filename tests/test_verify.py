@@ -16,10 +16,10 @@ from conftest import PROMPT
 
 from circuits import verify
 from circuits.cli import main
+from circuits.components import Head
 from circuits.engine import prepare
 from circuits.engine.select import _step, mapping_rows, select
 from circuits.errors import FileError, ModelError
-from circuits.heads import Head
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Pair

@@ -309,7 +309,7 @@ for _name, _module, _sentence in (
     ("explore", "explore", "Open a page in which to ask a model, live."),
     ("heads", "tasks", "Show the attention maps of the heads that matter, in order."),
     ("rank", "tasks", "Rank the heads or edges of a task; say how many it takes."),
-    ("why", "wires", "Say why a head looks where it looks, and who wrote what it moves."),
+    ("why", "wiring", "Say why a head looks where it looks, and who wrote what it moves."),
     ("wiring", "wiring", "Find the circuit of heads and MLPs, walked back from the answer."),
     ("verify", "verify", "Measure a saved circuit again and say whether it holds."),
     ("sparsify", "jobs", "Train a sparse twin of a model, or resume its training."),

@@ -92,7 +92,7 @@ def heads_command(
     result: ResultOptions,
 ) -> None:
     """Show the attention maps of the heads that matter, in order."""
-    from circuits.heads import Head
+    from circuits.components import Head
     from circuits.show.grids import facts_of, ranking_panel, to_panel
     from circuits.show.tables import Section
     from circuits.tasks.patterns import maps_of, measure_panel

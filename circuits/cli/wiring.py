@@ -1,23 +1,96 @@
-"""The command `circuits wiring`: the circuit of components of one prompt."""
+"""The commands about components: `why` asks about one head, `wiring` walks back from the answer."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click import argument, option
 
 import circuits.cli.options as options
 from circuits.cli import check_question
 from circuits.cli.options import ModelOptions, ResultOptions, WordingOptions, progress, say_result, together
+from circuits.errors import PromptError
+from circuits.links import Progress
 from circuits.tracing import DRAWN, NODES
 
+if TYPE_CHECKING:
+    from circuits.engine import Runs
+
+
+_ASKED: Final = "PROMPT|DIR|circuit.json"
+_HEAD: Final = "The head, such as L5H1."
+_EVERY: Final = "Take the key and value sides of all keys, not of one."
 _LEAST: Final = "The smallest effect of a wire that is drawn, as a share of the gap."
 _MOST: Final = "Components at positions whose writers are looked for, the strongest first."
 _ROLE: Final = "A name for a position, in print; repeatable."
 _FILES: Final = "Write wiring.json and its figure here."
 _NAMED: Final[dict[str, Any]] = {"type": options.text, "multiple": True, "callback": options.to_pairs}
+
+
+@click.command()
+@argument("asked", type=options.prompt, metavar=_ASKED)
+@option("--head", required=True, type=options.text, help=_HEAD)
+@together(options.OPTIONAL_KEY, options.QUERY)
+@option("--every-key", is_flag=True, help=_EVERY)
+@together(options.MODEL, options.WORDING, options.RESULT)
+def why_command(
+    asked: str,
+    head: str,
+    key: str | None,
+    query: Any,
+    every_key: bool,
+    model: ModelOptions,
+    wording: WordingOptions,
+    result: ResultOptions,
+) -> None:
+    """Say why a head looks where it looks, and who wrote what it moves."""
+    from circuits.components import Head
+    from circuits.show.why import fill_with_why, why_sections
+    from circuits.tracing.records import Circuit
+    from circuits.tracing.why import checked_head, explain, why
+
+    Head.parse(head)  # a name that is no head is told before anything is loaded
+    saved = Path(asked) if _is_saved(asked) else None
+    with progress() as note:
+        if saved is None:
+            runs, ends = _of_prompt(asked, (key, query), model, wording, note)
+            parsed = checked_head(runs.model, head)
+            answer = explain(runs, parsed, *ends, every_key=every_key, seed=wording.seed, progress=note)
+        else:
+            how = {"key": key, "query": query, "every_key": every_key, "progress": note}
+            answer = why(Circuit.load(saved), head, **how)
+    fill = partial(fill_with_why, why=answer)
+    options.say_result(result, answer.to_json, why_sections(answer), fill)
+
+
+def _is_saved(asked: str) -> bool:
+    """Whether this is a circuit on disk and not a prompt."""
+    try:
+        path = Path(asked)
+        return path.suffix == ".json" or (path / "circuit.json").exists()
+    except (OSError, ValueError):  # no file system takes such a name
+        return False
+
+
+def _of_prompt(
+    text: str, named: tuple[str | None, Any], model: ModelOptions, wording: WordingOptions, note: Progress
+) -> tuple[Runs, tuple[int, int]]:
+    """The runs of the question, and the positions of key and query."""
+    from circuits.engine import prepare
+    from circuits.prompts import Wording, to_prompt, to_question
+
+    key, query = named[0], -1 if named[1] is None else named[1]
+    if key is None:
+        raise PromptError("name the key that the head reads: --key WORD; or give the folder of a circuit")
+    check_question(model.model, text, wording, ends=(key, query))
+    loaded = model.load(note)
+    ends = to_prompt(loaded, text).ends(key, query)
+    worded = Wording(noise_at=ends[:1], **asdict(wording))
+    return prepare(loaded, [to_question(loaded, text, worded)]), ends
 
 
 @click.command("wiring")

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from circuits.components import Side
-from circuits.models.hooks import gated
+from circuits.models.model import gated
 
 Stream = Float[torch.Tensor, "*batch pos d_model"]
 Heads = Float[torch.Tensor, "*batch pos head d_head"]

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 
 from circuits.components import ALL, SIDES, Component, Reader, Side, Wire, components
-from circuits.engine.parts import Parts
+from circuits.engine.layout import Parts
 from circuits.engine.rows import Cache, Change, Direction, Row
 from circuits.engine.runs import Runs
 from circuits.engine.wires import Outputs, Sweep, WireEffects, check_wires, stream_of, writes

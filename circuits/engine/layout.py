@@ -6,23 +6,33 @@
 2. What is assumed beyond that (one residual stream, norms in front of attention and MLP, a causal softmax)
    may fail. It shows in the numbers: `prepare` compares a whole run with the model's own, and takes the plain
    path where they differ. docs/models.md lists which architectures take which path.
+3. `Parts` are a block's parts on any stream: what a reader makes of what it sees. `FastParts` computes them
+   here; `plain.PlainParts` asks the model's own forward.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch.nn import functional as F
 
-from circuits.engine.block import Block, Hidden, Norm, Rotation, Stream, hidden_keys
+from circuits.components import Side
+from circuits.engine.block import Block, Heads, Hidden, Norm, Rotation, Stream, hidden_keys
 from circuits.models.model import Model
 
 Act = Callable[[torch.Tensor], torch.Tensor]
+Positions = Int[torch.Tensor, " pos"]
+Queries = Int[torch.Tensor, " query"]
+QueryHeads = Float[torch.Tensor, "*#batch query head d_head"]
+KeyHeads = Float[torch.Tensor, "*#batch key head d_head"]
+Patterns = Float[torch.Tensor, "*#batch head query key"]
+HeadWrites = Float[torch.Tensor, "*batch pos head d_model"]
+OwnStreams = Float[torch.Tensor, "*batch head pos d_model"]
 _TANH_GELU = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")  # one function under three names
 
 
@@ -227,3 +237,96 @@ def _adjacent_rotation(table: torch.Tensor) -> Callable[[Stream], Rotation]:
         return torch.stack((cos, sin))
 
     return rotation
+
+
+@runtime_checkable
+class Parts(Protocol):
+    """What a reader makes of a stream, block by block."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether attention and MLP read the same stream."""
+        ...
+
+    def project(self, layer: int, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
+        """Queries, keys and values of all heads from a stream at these positions."""
+        ...
+
+    def own_side(
+        self, layer: int, side: Side, streams: OwnStreams, *, positions: Positions, heads: Sequence[int]
+    ) -> Heads:
+        """Queries, keys or values of some heads, each from a stream of its own."""
+        ...
+
+    def attend(
+        self,
+        layer: int,
+        query: QueryHeads,
+        key: KeyHeads,
+        value: KeyHeads,
+        *,
+        queries: Queries,
+        heads: Sequence[int],
+    ) -> tuple[Patterns, QueryHeads]:
+        """The pattern of some heads at some queries, and what they read: from queries there, and keys and
+        values everywhere."""
+        ...
+
+    def head_writes(self, layer: int, z: Heads) -> HeadWrites:
+        """What each head adds to the stream, without the bias that no head owns."""
+        ...
+
+    def write(self, layer: int, z: Heads) -> Stream:
+        """What all heads together add to the stream, bias included."""
+        ...
+
+    def mlp(self, layer: int, stream: Stream, positions: Positions) -> Stream:
+        """What the MLP adds where it sees this stream."""
+        ...
+
+
+@dataclass(frozen=True)
+class FastParts:
+    """Computed from the layout."""
+
+    layout: Layout
+    rotations: tuple[Rotation | None, ...]  # of all positions, block by block
+    hidden: tuple[Hidden, ...]
+
+    @property
+    def parallel(self) -> bool:
+        return self.layout.parallel
+
+    def project(self, layer: int, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
+        block, rotation = self.layout.blocks[layer], self.rotations[layer]
+        return block.split(block.project(stream), None if rotation is None else rotation[:, positions])
+
+    def own_side(
+        self, layer: int, side: Side, streams: OwnStreams, *, positions: Positions, heads: Sequence[int]
+    ) -> Heads:
+        block, rotation = self.layout.blocks[layer], self.rotations[layer]
+        return block.own_side(streams, side, heads, None if rotation is None else rotation[:, positions])
+
+    def attend(
+        self,
+        layer: int,
+        query: QueryHeads,
+        key: KeyHeads,
+        value: KeyHeads,
+        *,
+        queries: Queries,
+        heads: Sequence[int],
+    ) -> tuple[Patterns, QueryHeads]:
+        block = self.layout.blocks[layer]
+        products = torch.einsum("...qhd,...khd->...hqk", query, key)
+        pattern = block.attend(block.scores(products, self.hidden[layer][queries]))
+        return pattern, torch.einsum("...hqk,...khd->...qhd", pattern, value)
+
+    def write(self, layer: int, z: Heads) -> Stream:
+        return self.layout.blocks[layer].write(z.flatten(-2))
+
+    def head_writes(self, layer: int, z: Heads) -> HeadWrites:
+        return self.layout.blocks[layer].head_writes(z)
+
+    def mlp(self, layer: int, stream: Stream, positions: Positions) -> Stream:
+        return self.layout.blocks[layer].mlp_output(stream)

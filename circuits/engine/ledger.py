@@ -14,12 +14,11 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 
-from circuits.components import Component, Side, components
+from circuits.components import Component, Head, Side, components
 from circuits.engine.block import Block, rotated
 from circuits.engine.runs import Runs
 from circuits.engine.wires import parts_of, writes
 from circuits.errors import ModelError
-from circuits.heads import Head
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from typing import Final, Literal
 import torch
 from jaxtyping import Bool, Float
 
+from circuits.components import Edge, Head
 from circuits.engine.block import Norm
 from circuits.engine.fast import windows
 from circuits.engine.layout import Layout
 from circuits.engine.rows import Cache, Direction, Layer, Row
 from circuits.engine.runs import Runs
 from circuits.errors import ModelError
-from circuits.heads import Edge, Head
 
 MOST_EDGES: Final = 20_000
 Edges = Float[torch.Tensor, "layer head query key"]

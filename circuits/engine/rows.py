@@ -21,9 +21,9 @@ from typing import Final, Literal
 import torch
 from jaxtyping import Float, Int
 
+from circuits.components import Edge, Head
 from circuits.engine.block import Pattern, Written
 from circuits.errors import EdgeError
-from circuits.heads import Edge, Head
 
 Direction = Literal["swap", "restore", "zero", "knockout", "mean"]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("swap", "restore", "zero", "knockout", "mean")

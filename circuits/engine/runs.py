@@ -15,11 +15,11 @@ from typing import Any, Literal, TypeVar
 import torch
 from jaxtyping import Bool, Float, Int
 
+from circuits.components import Head
 from circuits.engine.fast import carry
 from circuits.engine.layout import Layout
 from circuits.engine.rows import Cache, Change, ChangeTable, Direction, Given, NewValues, Row, check_rows
 from circuits.errors import PromptError
-from circuits.heads import Head
 from circuits.models.model import Model
 from circuits.prompts import Metric, Noise, Pair
 

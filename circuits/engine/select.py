@@ -17,10 +17,10 @@ from typing import Final
 import torch
 from jaxtyping import Bool, Float
 
+from circuits.components import ROUNDING, Edge, Head
 from circuits.engine.fast import Taken, WholeRun, carry
 from circuits.engine.rows import Cache, NewValues, Row
 from circuits.engine.runs import Runs
-from circuits.heads import ROUNDING, Edge, Head
 
 WHOLE: Final = 0.995  # a path ends when it has this share of the total, whatever share is wanted
 LEAST_TOTAL: Final = 0.01  # below this a mapping carries nothing, and has no carriers

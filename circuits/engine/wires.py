@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 
 from circuits.components import ALL, SIDES, Component, Reader, Wire
-from circuits.engine.parts import FastParts, Parts, PlainParts, Positions
+from circuits.engine.layout import FastParts, Parts, Positions
 from circuits.engine.rows import Cache, Change, Direction, Given, Row, Site
 from circuits.engine.runs import Runs
 from circuits.errors import EdgeError
@@ -37,6 +37,8 @@ _Group = tuple[int, bool, int | None, int | None]  # layer, whether an MLP, posi
 def parts_of(runs: Runs) -> Parts:
     """The parts of the model's blocks, by the path of these runs."""
     if runs.layout is None:
+        from circuits.engine.plain import PlainParts
+
         return PlainParts(runs.model, runs.length, runs.budget)
     like = runs.clean.cache.final
     return FastParts(runs.layout, runs.layout.rotations(like, 0), runs.layout.hidden(like, 0))

@@ -14,7 +14,7 @@ import torch
 
 from circuits.models.model import Model
 from circuits.prompts import Prompt, to_prompt
-from circuits.prompts.swaps import swapped
+from circuits.prompts.prompt import swapped
 from circuits.tracing.trust import spelling
 
 WORDS: Final = 6  # that are shown

@@ -27,8 +27,7 @@ from circuits.prompts.metric import (
     answer_token,
     one_or_several,
 )
-from circuits.prompts.prompt import Noise, Prompt, to_prompt
-from circuits.prompts.swaps import Swap, swapped
+from circuits.prompts.prompt import Noise, Prompt, Swap, swapped, to_prompt
 
 if TYPE_CHECKING:
     from circuits.models.model import Model

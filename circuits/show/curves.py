@@ -3,13 +3,14 @@
 1. A line with its bootstrap band is the explained effect of keeping so many heads; dashed, as many at random.
 2. The mark stands where the share is reached, with its own interval across it and the number at its foot.
 3. Edges are many, so their axis is logarithmic and starts at 1; heads stand on a plain axis that starts at 0.
+4. Bars show what a dense model does with its twin's circuit, beside its own circuit and a random one.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,18 +20,26 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, PercentFormatter
 
 from circuits.errors import PromptError
-from circuits.show.canvas import BLUE, EFFECT, LINE, MUTED, PAPER, SMALL, looks, shade
+from circuits.show.canvas import BLUE, EFFECT, LINE, MUTED, PAPER, RED, SMALL, looks, shade
 from circuits.show.scene import spell
 from circuits.tasks.ranking import COUNTED
+from circuits.tasks.sameness import Transplant
 
 if TYPE_CHECKING:
     from circuits.tasks.ranking import Curve, Ranking, Units
+
 
 MARKED: Final = 0.9  # the share whose count is marked
 _COLOURS: Final = (BLUE, shade(-0.7, EFFECT))  # dark blue and orange: apart in lightness as well as in hue
 _MARKS: Final = ("o", "s")
 _DASHED: Final = (0, (3, 2))
 _WIDTH: Final = 3.4  # inches: one column of two
+_CIRCUITS: Final = {
+    "twins": ("the twin's", BLUE),
+    "own": ("as many of its own", MUTED),
+    "random": ("as many random", RED),
+}
+_BAR: Final = 0.27  # the width of a bar; three stand together
 _PLOT: Final = 2.1  # inches: the height without caption and legend
 _LINE: Final = 0.1  # inches: a line of caption or legend
 _CAPTION: Final = 76  # letters in a line of the caption
@@ -178,3 +187,24 @@ def _label_axes(ax: Axes, units: Units, share: float) -> None:
     ax.xaxis.set_minor_formatter(NullFormatter())
     scale = "" if units == "heads" else " (log scale)"
     ax.set(xlabel=f"{COUNTED[units]} kept, in ranked order{scale}", ylabel="explained effect")
+
+
+def transplant_figure(found: Mapping[str, Sequence[Transplant]]) -> Figure:
+    """One panel for each kind of unit; for each dense model, by name, three bars, where it was measured."""
+    kinds = max(found.values(), key=len)
+    with looks():
+        figure = Figure(figsize=(4.2 * len(kinds), 3.4), layout="constrained")
+        for index, axes in enumerate(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]):
+            names = [name for name, each in found.items() if index < len(each)]
+            shown = [found[name][index] for name in names]
+            for place, (name, (label, colour)) in enumerate(_CIRCUITS.items(), -1):
+                values = [getattr(each, name) for each in shown]
+                places = [middle + _BAR * place for middle in range(len(shown))]
+                axes.bar(places, values, 0.9 * _BAR, color=colour, label=label)
+            labels = [f"{name}\n{each.shared.sizes[1]} kept" for name, each in zip(names, shown, strict=True)]
+            axes.set_xticks(range(len(labels)), labels)
+            axes.set_title(f"{COUNTED[kinds[index].units]} kept in the dense model", fontsize=9)
+            axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
+        figure.axes[0].set_ylabel("explained effect")
+        figure.axes[0].legend(fontsize=7)
+    return figure

@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from circuits.components import Head
 from circuits.errors import EdgeError, PromptError
-from circuits.heads import Head
 from circuits.show import canvas
 from circuits.show.canvas import LINE, RED, SMALL, Area, Font, Tiles, draw_tiles, looks, width_of, write
 from circuits.show.curves import count_words

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import networkx as nx
 
-from circuits.heads import Head
+from circuits.components import Head
 from circuits.show import canvas
 from circuits.show.canvas import Font, width_of
 from circuits.show.scene import Scene, gains, spell

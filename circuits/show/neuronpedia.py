@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from circuits.components import Component
+from circuits.components import Component, Head
 from circuits.files import to_json
-from circuits.heads import Head
 from circuits.tracing.records import Circuit
 from circuits.tracing.why_record import Why
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from circuits.components import Head
 from circuits.errors import PromptError
-from circuits.heads import Head
 from circuits.show import canvas
 from circuits.show.scene import OUTPUT, Scene, counterfactual_words, metric_words, spell, to_scene
 

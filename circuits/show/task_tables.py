@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from circuits.heads import Head
+from circuits.components import Head
 from circuits.show.tables import Section, plain, visible
 from circuits.tasks.compare import TaskComparison
 from circuits.tasks.patterns import PanelFigures, changed

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from circuits.errors import ModelError
-from circuits.models.hooks import gated, open_gates
+from circuits.models.model import gated, open_gates
 
 Scores = Float[torch.Tensor, "batch head query key"]
 Rule = Callable[[Scores], Scores]

@@ -22,9 +22,8 @@ from circuits import zoo
 from circuits.errors import ModelError
 from circuits.files import read_object, to_markdown
 from circuits.models.folder import MARKS, Marks, Weights, reading
-from circuits.models.hooks import open_gates
 from circuits.models.load import Device, Dtype, find, to_device, to_dtype
-from circuits.models.model import Model
+from circuits.models.model import Model, open_gates
 from circuits.show import canvas
 from circuits.show.canvas import looks, save_figure
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under

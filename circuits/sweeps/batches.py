@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import torch
 
+from circuits.components import Head
 from circuits.engine import Runs, prepare
 from circuits.engine.prepare import SMALLEST_GAP, bytes_of_run
 from circuits.engine.select import mapping_row, select
 from circuits.errors import CircuitsError
-from circuits.heads import Head
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Question, Wording, to_prompt, to_question
 from circuits.sweeps.lines import Line, brief

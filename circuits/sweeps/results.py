@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from circuits.components import Head
 from circuits.errors import FileError, PromptError
-from circuits.heads import Head
 from circuits.links import Pictured
 from circuits.sweeps.store import Manifest, read_manifest, read_table
 from circuits.tracing.circuit import model_of

@@ -15,8 +15,8 @@ from typing import Any, Final, TypedDict, Unpack, overload
 
 import numpy as np
 
+from circuits.components import Head
 from circuits.errors import PromptError
-from circuits.heads import Head
 from circuits.links import Pictured, Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model

@@ -24,11 +24,10 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 import torch
 
+from circuits.components import Head
 from circuits.errors import EdgeError, PromptError
-from circuits.heads import Head
-from circuits.models.hooks import PATTERN
 from circuits.models.load import as_model
-from circuits.models.model import Model
+from circuits.models.model import PATTERN, Model
 from circuits.prompts import Prompt
 from circuits.tasks.task import Task, of_equal_length
 

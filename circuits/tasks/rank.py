@@ -33,10 +33,10 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
+from circuits.components import Head
 from circuits.engine import Change, Row, Runs, prepare
 from circuits.engine.loadings import loadings
 from circuits.errors import PromptError
-from circuits.heads import Head
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model

@@ -23,10 +23,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from jaxtyping import Float
 
-from circuits.components import Component, Reader, Wire
+from circuits.components import Component, Head, Reader, Wire, by_name
 from circuits.errors import CircuitsError, EdgeError, FileError
 from circuits.files import SIGNATURE, read_object, to_json, to_record, write_folder
-from circuits.heads import Head, by_name
 from circuits.links import PICTURES, Pictured, above
 from circuits.tracing.family import RESAMPLES, bootstrap, resampled
 from circuits.tracing.records import check_share

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from circuits.components import SIDES, Side
-from circuits.heads import Head
+from circuits.components import SIDES, Head, Side
 from circuits.models.model import Model
 from circuits.tasks.rank import rank, to_measurement
 from circuits.tasks.ranking import COUNTED, EXPLAINED, Protocol, Ranking, Unit, Units

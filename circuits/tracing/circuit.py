@@ -12,9 +12,9 @@ from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from circuits.components import Edge, Head
 from circuits.engine import Row, Runs, prepare
 from circuits.errors import ModelError, PromptError, names_its_keywords
-from circuits.heads import Edge, Head
 from circuits.links import Progress, silent
 from circuits.models.load import Device, as_model, load, to_device
 from circuits.models.model import Model

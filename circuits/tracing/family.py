@@ -15,16 +15,16 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float
 
+from circuits.components import Head
 from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.select import mapping_row, mapping_rows
 from circuits.errors import PromptError
-from circuits.heads import Head
 from circuits.links import Pictured, Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Pair, Question, Wording, to_prompt, to_question
-from circuits.prompts.swaps import stands_in
+from circuits.prompts.prompt import stands_in
 from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import SHARE, Interval, Mapping
 from circuits.tracing.trust import doubts_about, weak_pairs

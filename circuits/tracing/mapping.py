@@ -21,13 +21,12 @@ from typing import Final, TypeVar
 import torch
 from jaxtyping import Float
 
-from circuits.components import ALL, SIDES, Reader, Side, Wire
+from circuits.components import ALL, SIDES, Head, Reader, Side, Wire
 from circuits.engine import Direction, Row, Runs
 from circuits.engine.loadings import loadings_of
 from circuits.engine.rows import Change, Given
 from circuits.engine.select import mapping_row, mapping_rows, select
 from circuits.engine.wires import wire_effects
-from circuits.heads import Head
 from circuits.links import Progress, Watch, silent, unwatched
 from circuits.tracing.records import SHARE, Controls, HeadEffect, Mapping, SideEffects, Step
 

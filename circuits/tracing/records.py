@@ -26,9 +26,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as read_arrays
 from safetensors.numpy import save as write_arrays
 
+from circuits.components import ROUNDING, Edge, Head
 from circuits.errors import CircuitsError, EdgeError, FileError, PromptError
 from circuits.files import parse_json, read_bytes, to_json, to_record, write_folder
-from circuits.heads import ROUNDING, Edge, Head
 from circuits.links import PICTURES, Pictured, above
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing import SHARE

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from circuits.components import ROUNDING, Head
 from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.select import WHOLE, mapping_rows, select
 from circuits.errors import PromptError, names_its_keywords
-from circuits.heads import ROUNDING, Head
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model

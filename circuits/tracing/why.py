@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from circuits.components import SIDES, Reader, Side, Wire, components
+from circuits.components import SIDES, Head, Reader, Side, Wire, components
 from circuits.engine import Runs
 from circuits.engine.joint import joint_effects
 from circuits.engine.ledger import score_parts
 from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, PromptError
-from circuits.heads import Head
 from circuits.links import Progress, silent
 from circuits.models.model import Model
 from circuits.tracing.circuit import run_again

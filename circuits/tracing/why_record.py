@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from circuits.components import SIDES, Component, Side
+from circuits.components import SIDES, Component, Head, Side
 from circuits.errors import FileError
 from circuits.files import parse_json, read_bytes, to_json, to_record, write_folder
-from circuits.heads import Head
 from circuits.links import PICTURES, Pictured, above
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing.records import MeasuredModel, to_plain

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from circuits.components import ALL, SIDES, Component, Reader, Wire
+from circuits.components import ALL, SIDES, Component, Head, Reader, Wire, by_name
 from circuits.errors import CircuitsError, EdgeError, FileError, PromptError
 from circuits.files import SIGNATURE, read_object, to_json, to_record, write_folder
-from circuits.heads import Head, by_name
 from circuits.links import PICTURES, Pictured, above
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing.records import MeasuredModel, Output, to_plain
