@@ -27,7 +27,7 @@ from circuits.tasks.claims import (
 from circuits.tasks.compare import to_same_task
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import Units, counted
-from circuits.tasks.sameness import Shared, same_writers, transplant
+from circuits.tasks.sameness import Overlap, same_writers, transplant
 from circuits.tasks.task import Task
 
 CARRIES = Path(__file__).parents[1] / "case_studies" / "addition" / "carries.jsonl"
@@ -120,7 +120,7 @@ def test_a_task_that_a_model_cannot_do_says_so(adders: tuple[Model, Model]) -> N
 
 
 def test_chance_is_that_of_all_ways_to_choose() -> None:
-    shared = Shared.between({0, 1, 2}, {1, 2, 3, 4}, of=7)
+    shared = Overlap.between({0, 1, 2}, {1, 2, 3, 4}, of=7)
     ways = [len({0, 1, 2} & {*chosen}) for chosen in combinations(range(7), 4)]
     assert shared.both == 2
     assert shared.expected == pytest.approx(sum(ways) / len(ways))

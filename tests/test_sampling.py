@@ -17,10 +17,10 @@ from circuits.errors import CircuitsError, FileError, ModelError
 from circuits.models.folder import Weights
 from circuits.models.load import find, load
 from circuits.sparsify import Settings, sparsify
+from circuits.sparsify.kept_tokens import shrunk, survey
 from circuits.sparsify.sampling import CHUNK_ROWS, OwnWords, Sampling, sample_rows
 from circuits.sparsify.settings import SHORT_ROWS
 from circuits.sparsify.text import corpus_for
-from circuits.sparsify.vocabulary import shrunk, survey
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ from circuits.sparsify.measure import write_card
 from circuits.sparsify.processes import check_launch, join, started_alone
 from circuits.sparsify.settings import LITTLE_LANGUAGE
 from circuits.sparsify.text import corpus_for, little_language, read_texts, to_rows
-from circuits.sparsify.training import Run, read_log, train, training_gate
+from circuits.sparsify.training import TrainingRun, read_log, train, training_gate
 from circuits.sparsify.twin import to_student
 from circuits.zoo.evaluate import Score
 
@@ -187,7 +187,7 @@ def test_a_large_budget_raises_the_multiplier_and_none_lowers_it_on_a_wrecked_mo
         for parameter in student.parameters.values():
             parameter.data += 0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
         (folder := tmp_path / f"{gap}").mkdir()
-        train(Run(student, little_language(settings), settings), folder)
+        train(TrainingRun(student, little_language(settings), settings), folder)
         ends[gap] = read_log(folder / "log.jsonl")[-1]["multiplier"]
     assert ends[50.0] == pytest.approx(math.exp(0.1))
     assert ends[0.0] == pytest.approx(math.exp(-0.1))
@@ -422,7 +422,7 @@ def test_a_checkpoint_that_is_older_than_a_setting_goes_on(
     del progress["recipe"]["settings"]["healing"]
     save_file(load_file(source), tmp_path / source.name, metadata={"progress": json.dumps(progress)})
     student = to_student(find(str(directories["gpt2"])), TINY)
-    train(Run(student, little_language(TINY), TINY), tmp_path)
+    train(TrainingRun(student, little_language(TINY), TINY), tmp_path)
     name = "transformer.wte.weight"
     assert torch.equal(student.parameters[name], load_file(source)[f"value/{name}"])
 

@@ -22,7 +22,7 @@ from circuits.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ScoreParts:
     """The parts of one score. The last row and the last column are what no writer owns."""
 
     score: float  # as the model has it, scaled, before a soft cap
@@ -31,7 +31,7 @@ class Parts:
 
 
 @torch.inference_mode()
-def score_parts(runs: Runs, head: Head, key: int, query: int) -> Parts:
+def score_parts(runs: Runs, head: Head, key: int, query: int) -> ScoreParts:
     """The parts of a head's score on key → query in the clean run of the first pair."""
     if runs.layout is None:
         raise ModelError(f"a ledger needs the layout of {runs.model.name}, which the fast path does not know")
@@ -42,7 +42,7 @@ def score_parts(runs: Runs, head: Head, key: int, query: int) -> Parts:
     queries = _side(runs, block, head, below, "query", query)
     keys = _side(runs, block, head, below, "key", key)
     own = stored.query[0, head.index, query] @ stored.key[0, head.index, key]
-    return Parts(float(own * block.scale), below, queries @ keys.T * block.scale)
+    return ScoreParts(float(own * block.scale), below, queries @ keys.T * block.scale)
 
 
 def _side(

@@ -4,7 +4,7 @@
    a random token, where the model reads none) and one of the openings, and has its own temperature.
 2. A chunk is a file of rows that depends on (seed, index of the chunk) alone. It is written whole or not at
    all, by whichever process needs it first: a killed run finds what it had, and goes on with the same rows.
-3. With fewer tokens (`circuits.sparsify.vocabulary`) a model writes several times faster. What is held out
+3. With fewer tokens (`circuits.sparsify.kept_tokens`) a model writes several times faster. What is held out
    is always written by the whole model.
 4. Training draws from chunks 0 to n, and n grows with the steps: text is sampled when it is needed.
 """
@@ -28,7 +28,7 @@ from circuits.errors import CircuitsError, FileError
 from circuits.files import check_regular, write_whole
 from circuits.models import reads_bos_by_default
 from circuits.models.folder import Weights, quiet
-from circuits.sparsify.vocabulary import Vocabulary, shrunk, survey
+from circuits.sparsify.kept_tokens import KeptTokens, shrunk, survey
 
 Tokens = Int[torch.Tensor, "batch pos"]
 CHUNK_ROWS: Final = 512
@@ -81,7 +81,7 @@ def sample_rows(
     length: int,
     seed: int | str,
     sampling: Sampling | None = None,
-    vocabulary: Vocabulary | None = None,
+    vocabulary: KeptTokens | None = None,
 ) -> Tokens:
     """Rows of tokens that the dense model writes, of a smaller vocabulary if one is given."""
     chosen, draw = sampling or Sampling(), random.Random(f"sampling/{seed}")
@@ -136,7 +136,7 @@ class OwnWords:
     tokens: int = 0  # how many different ones are sampled and trained on; 0: all
     needed: tuple[str, ...] = ()  # texts whose tokens must be among them, besides the openings
     _read: dict[str, Tokens] = field(default_factory=dict)
-    _vocabulary: Vocabulary | None = None
+    _vocabulary: KeptTokens | None = None
     _openings: set[tuple[int, ...]] | None = None
 
     @property
@@ -147,7 +147,7 @@ class OwnWords:
         return f"{self.sampling}, seed {self.seed}"
 
     @property
-    def vocabulary(self) -> Vocabulary | None:
+    def vocabulary(self) -> KeptTokens | None:
         """The likeliest tokens, if not all of them are used."""
         if self.tokens and self._vocabulary is None:
             texts = (*self.sampling.openings, *self.needed)
@@ -192,7 +192,7 @@ class OwnWords:
         """The chunks that training draws from when a share `done` of its steps is behind it."""
         return [self.chunk(index) for index in range(min(self.chunks, 1 + int(done * self.chunks)))]
 
-    def _rows(self, name: str, count: int, vocabulary: Vocabulary | None = None) -> Tokens:
+    def _rows(self, name: str, count: int, vocabulary: KeptTokens | None = None) -> Tokens:
         """Rows read from the file of this name, or sampled into it."""
         if name not in self._read:
             path = self.folder / f"{name}.safetensors"

@@ -23,9 +23,9 @@ from jaxtyping import Float
 from circuits.errors import FileError, PromptError
 from circuits.files import parse_json, read_text
 from circuits.models.folder import Weights, quiet
+from circuits.sparsify.kept_tokens import KeptTokens
 from circuits.sparsify.sampling import HELD_OUT_ROWS, OwnWords, Sampling, Tokens, bos_of
 from circuits.sparsify.settings import SHORT_ROWS, Settings
-from circuits.sparsify.vocabulary import Vocabulary
 from circuits.zoo import language
 
 OTHER_WORDS: Final = 0.2  # the weight of words of the little language that are no answers; most are chance
@@ -46,7 +46,7 @@ class Corpus:
     name: str
     batch: Callable[[int], WeightedRows]
     held_out: Tokens
-    vocabulary: Vocabulary | None = None
+    vocabulary: KeptTokens | None = None
 
 
 def context_of(weights: Weights, most: int) -> int:

@@ -72,7 +72,7 @@ class Student:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class TrainingRun:
     """One training: who learns, from what, how, and in which of several processes."""
 
     student: Student
@@ -101,7 +101,7 @@ class StepLog:
     open_edges: float
 
 
-def train(run: Run, folder: Path, *, save_every: float = 180.0, progress: Progress = silent) -> None:
+def train(run: TrainingRun, folder: Path, *, save_every: float = 180.0, progress: Progress = silent) -> None:
     """Train to the end, from `folder`'s checkpoint if it has one; a checkpoint every `save_every` seconds.
 
     Of several processes the main one writes all files; the others read the checkpoint and do their part.
@@ -140,7 +140,7 @@ def train(run: Run, folder: Path, *, save_every: float = 180.0, progress: Progre
                 saved = time.monotonic()
 
 
-def _steps(run: Run, optimizer: Any, state: TrainingState) -> Iterator[tuple[TrainingState, StepLog]]:
+def _steps(run: TrainingRun, optimizer: Any, state: TrainingState) -> Iterator[tuple[TrainingState, StepLog]]:
     settings = run.settings
     while state.step < settings.all_steps:
         done = _step(run, optimizer, state)
@@ -151,7 +151,7 @@ def _steps(run: Run, optimizer: Any, state: TrainingState) -> Iterator[tuple[Tra
         yield state, done
 
 
-def _step(run: Run, optimizer: Any, state: TrainingState) -> StepLog:
+def _step(run: TrainingRun, optimizer: Any, state: TrainingState) -> StepLog:
     student, processes, rows = run.student, run.processes, run.corpus.batch(state.step)
     shares = rows.weight[:, 1:] / rows.weight[:, 1:].sum()  # over the rows of all processes
     tokens, share = (processes.part(each).to(student.base.device) for each in (rows.tokens, shares))

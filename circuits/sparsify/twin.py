@@ -23,13 +23,13 @@ from circuits.links import Progress, silent
 from circuits.models.folder import MARKS, Weights, quiet
 from circuits.models.load import Device, find, to_device
 from circuits.sparsify.attention import dense, hard, logits_under
+from circuits.sparsify.kept_tokens import KeptTokens, shrunk
 from circuits.sparsify.measure import AnyModel, Sparsity, draw_training, measure, weights_of, write_card
 from circuits.sparsify.processes import join
 from circuits.sparsify.sampling import Sampling
 from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings, settings_for
 from circuits.sparsify.text import Corpus, context_of, corpus_for, speaks_little_language
-from circuits.sparsify.training import Run, Student, load_checkpoint, read_log, train
-from circuits.sparsify.vocabulary import Vocabulary, shrunk
+from circuits.sparsify.training import Student, TrainingRun, load_checkpoint, read_log, train
 from circuits.zoo import stories
 from circuits.zoo.evaluate import Score, score_all
 
@@ -81,7 +81,7 @@ def sparsify(
         student = to_student(weights, chosen, corpus.vocabulary)
         if after is not None:
             corpus = _begin_with(student, corpus, Path(after))
-        run = Run(student.to(place), corpus, chosen, processes)
+        run = TrainingRun(student.to(place), corpus, chosen, processes)
         train(run, state, save_every=save_every, progress=progress)
         return processes.from_main(_publish(run, weights, folder, name) if processes.is_main else None)
     except (OSError, SafetensorError) as error:
@@ -97,7 +97,7 @@ def _begin_with(student: Student, corpus: Corpus, earlier: Path) -> Corpus:
     return replace(corpus, name=f"{corpus.name}, after {done['step']} steps of {earlier.name}")
 
 
-def to_student(weights: Weights, settings: Settings, vocabulary: Vocabulary | None = None) -> Student:
+def to_student(weights: Weights, settings: Settings, vocabulary: KeptTokens | None = None) -> Student:
     """A trainable copy beside the frozen original, or an adapter on a copy of it; without dropout."""
     original: Any = weights.model.eval()
     if settings.lora:
@@ -123,7 +123,7 @@ def _with_adapter(model: Any, settings: Settings) -> Any:
         return get_peft_model(model, adapter).eval()
 
 
-def _publish(run: Run, weights: Weights, folder: Path, name: str) -> Sparsity:
+def _publish(run: TrainingRun, weights: Weights, folder: Path, name: str) -> Sparsity:
     settings, text = run.settings, run.corpus.name
     marks: dict[str, Any] = {"gate": True, "bos": weights.marks.bos, "original": name, "text": text}
     marks["settings"] = asdict(settings)

@@ -33,7 +33,7 @@ BOTH: Final[tuple[Units, ...]] = ("heads", "edges")  # what is ranked unless the
 _NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 
 
-class TaskOptions(TypedDict, total=False):
+class TaskChoices(TypedDict, total=False):
     """How a task is ranked in both models."""
 
     units: Sequence[Units]
@@ -48,7 +48,7 @@ class TaskOptions(TypedDict, total=False):
 def compare(first: Circuit, second: Circuit, *, share: float = SHARE) -> Comparison: ...
 @overload
 def compare(
-    first: Any, second: Any, *, task: TaskSource, **options: Unpack[TaskOptions]
+    first: Any, second: Any, *, task: TaskSource, **options: Unpack[TaskChoices]
 ) -> TaskComparison: ...
 def compare(
     first: Any,

@@ -33,7 +33,7 @@ NOTICEABLE: Final = 0.05  # a writer with less effect is not among them
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class Overlap:
     """How many two sets have in common, and what they are drawn from."""
 
     both: int
@@ -41,7 +41,7 @@ class Shared:
     of: int
 
     @classmethod
-    def between(cls, first: Collection[Any], second: Collection[Any], *, of: int) -> Shared:
+    def between(cls, first: Collection[Any], second: Collection[Any], *, of: int) -> Overlap:
         return cls(len({*first} & {*second}), (len(first), len(second)), of)
 
     @property
@@ -69,7 +69,7 @@ class Transplant:
     """What is explained in the dense model by the twin's units, by as many of its own, and by random ones."""
 
     units: Units
-    shared: Shared
+    shared: Overlap
     twins: float
     own: float
     random: float
@@ -87,7 +87,7 @@ class SameWriters:
     side: Side
     effects: tuple[float, float]  # of the whole side
     first: tuple[str, str]  # the strongest of all, or none
-    shared: Shared
+    shared: Overlap
 
     def __str__(self) -> str:
         effects, first = " and ".join(f"{effect:.2f}" for effect in self.effects), " and ".join(self.first)
@@ -100,7 +100,7 @@ def transplant(models: tuple[Model, Model], tasks: tuple[Task, Task], units: Uni
     sides = zip(models, tasks, strict=True)
     dense, sparse = (rank(model, task, units=units, count=len(task)) for model, task in sides)
     kept = needed(sparse)
-    shared = Shared.between(needed(dense), kept, of=dense.units)
+    shared = Overlap.between(needed(dense), kept, of=dense.units)
     own = [each.unit for each in dense.ranked[: len(kept)]]
     measurement = to_measurement(models[0], tasks[0].items, Protocol(units))
     draws = [random.Random(f"transplant/{number}") for number in range(DRAWS)]
@@ -136,5 +136,5 @@ def _on_side(head: Head, side: Side, sides: Sequence[SideWriters]) -> SameWriter
     strong = [[each for each in one.writers[:WRITERS] if abs(each.effect) >= NOTICEABLE] for one in sides]
     names = [[str(each) for each in leading] for leading in strong]
     first = tuple(leading[0] if leading else "none" for leading in names)
-    shared = Shared.between(*names, of=max(len(one.writers) for one in sides))
+    shared = Overlap.between(*names, of=max(len(one.writers) for one in sides))
     return SameWriters(head, side, (sides[0].effect, sides[1].effect), (first[0], first[1]), shared)

@@ -20,7 +20,7 @@ from circuits.models.folder import Weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Vocabulary:
+class KeptTokens:
     """The tokens that a smaller model has, in order: `kept[i]` is the whole model's id of its token i."""
 
     kept: Int[torch.Tensor, " kept"]
@@ -40,7 +40,7 @@ class Vocabulary:
         return small
 
 
-def survey(model: Any, rows: Int[torch.Tensor, "batch pos"], *, most: int, needed: set[int]) -> Vocabulary:
+def survey(model: Any, rows: Int[torch.Tensor, "batch pos"], *, most: int, needed: set[int]) -> KeptTokens:
     """The `most` tokens with the largest mean chance after the rows' tokens, and those that are needed."""
     chances = torch.zeros(model.config.vocab_size, dtype=torch.float64)
     with torch.inference_mode():
@@ -53,10 +53,10 @@ def survey(model: Any, rows: Int[torch.Tensor, "batch pos"], *, most: int, neede
     kept = ranked.topk(min(most, len(ranked))).indices.sort().values
     if lost := [token for token in needed if not (kept == token).any()]:
         raise ModelError(f"the openings need {len(lost)} tokens more than the {most} that are kept")
-    return Vocabulary(kept, len(chances), chances[kept].sum().item())
+    return KeptTokens(kept, len(chances), chances[kept].sum().item())
 
 
-def shrunk(weights: Weights, vocabulary: Vocabulary) -> Any:
+def shrunk(weights: Weights, vocabulary: KeptTokens) -> Any:
     """A copy of the model that has the kept tokens alone."""
     model = cast(Any, copy.deepcopy(weights.model))
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
