@@ -51,10 +51,13 @@ bench: .venv/tested
 	$(TORCH) $(BIN)/python benchmarks/sweep.py
 	$(TORCH) $(BIN)/python benchmarks/explore.py
 
-TRACR := git+https://github.com/google-deepmind/tracr@9ce2b8c82b6ba10e62e86cf6f390e7536d4fd2cd
+# tracr itself is not on the package index: from GitHub, or `make tracr TRACR=path/to/a/checkout`.
+TRACR ?= git+https://github.com/google-deepmind/tracr@9ce2b8c82b6ba10e62e86cf6f390e7536d4fd2cd
 
-tracr: .venv/tested  # programs with a known circuit; tracr itself is not on the package index
-	$(PIP) jax dm-haiku chex && $(PIP) --no-deps $(TRACR)
+tracr: .venv/tested  # programs with a known circuit
+	$(PIP) jax dm-haiku chex
+	@$(PIP) --no-deps '$(TRACR)' 2>/dev/null || \
+	{ echo "tracr is missing: $(TRACR) cannot be installed; name a checkout or an address of it: make tracr TRACR=…" >&2; exit 1; }
 	$(TORCH) $(BIN)/python benchmarks/tracr_programs.py
 
 fuzz: .venv/tested  # wild files and texts for every reader: each is read or refused in one line

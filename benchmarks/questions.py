@@ -1,6 +1,10 @@
 """Random questions: how many are called clear, weak or none, and how often random heads rival the carriers.
 
-Each question takes a sentence, a random word of it as key, and a random word of the vocabulary in its place.
+1. Each question takes one of three sentences, a random word of it as key, and a random word of the vocabulary
+   that is written like it in its place, with the log-probability of what the model says as metric: seeded.
+2. Of those called clear and answered with carriers: how often the modulation is withheld, and how often the
+   95th percentile of 100 sets of as many random heads reaches half of what the carriers do, or all of it.
+
 `python benchmarks/questions.py [model] [count]`
 """
 
@@ -29,7 +33,8 @@ STORIES = (
 def main(name: str = "mini", count: str = "100") -> None:
     model, draw = circuits.load(name), random.Random(0)
     verdicts: Counter[str] = Counter()
-    doubtful = half = as_well = 0
+    answered = doubtful = half = 0
+    as_well: list[str] = []
     for _ in range(int(count)):
         text = draw.choice(STORIES if name.startswith("stories") else SENTENCES)
         prompt = circuits.to_prompt(model, text)
@@ -46,14 +51,19 @@ def main(name: str = "mini", count: str = "100") -> None:
         mapping = found.mapping()
         controls = mapping.controls
         if found.question.verdict == "clear" and controls is not None and mapping.path:
-            doubtful += bool(mapping.doubts)
+            answered, doubtful = answered + 1, doubtful + bool(mapping.doubts)
             joint = mapping.modulation(controls.share) * mapping.total
             half += controls.random_p95 >= RANDOM * joint
-            as_well += controls.random_p95 >= joint
+            if controls.random_p95 >= joint:
+                said = "withheld" if mapping.doubts else "not withheld"
+                as_well.append(f"  {text!r}, {key}={swap[key] if swap else ''}: {said}")
     shares = ", ".join(f"{verdict} {number}" for verdict, number in sorted(verdicts.items()))
     print(f"{name}, {count} random questions: {shares}")
-    said = f"modulation withheld {doubtful}, random heads reach half of it {half}, do as well {as_well}"
-    print(f"of the clear ones: {said}")
+    clear = verdicts["clear"]
+    print(f"of the {clear} clear ones {answered} have carriers: modulation withheld {doubtful}", end=", ")
+    share = f"{len(as_well) / max(1, clear):.1%}"
+    print(f"random heads reach half of it {half}, do as well {len(as_well)} ({share} of the clear ones)")
+    print(*as_well, sep="\n", end="\n" if as_well else "")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 """How stable the README's traces are under sixteen other counterfactuals, and what that costs beside a trace.
 
-`python benchmarks/stability.py [model …]`, by default mini, stories15m and smollm2; times are processor time.
+`python benchmarks/stability.py [model …]`, by default mini, stories15m and smollm2. Times are processor time:
+of each the least of three turns, after one that is not counted.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from typing import Any
+
+from measure import interleave
 
 import circuits
 
@@ -23,13 +27,12 @@ TRACES: dict[str, tuple[str, dict[str, Any]]] = {
 def main(*names: str) -> None:
     for name in names or TRACES:
         model, (text, asked) = circuits.load(name), TRACES[name]
-        circuits.stability(model, text, n=2, **asked)  # what is done once for a model and a length
-        start = time.process_time()
-        found = circuits.trace(model, text, **asked)
-        once = time.process_time() - start
-        start = time.process_time()
-        steady = circuits.stability(model, text, n=16, **asked)
-        cost = time.process_time() - start
+        both = (
+            partial(circuits.trace, model, text, **asked),
+            partial(circuits.stability, model, text, n=16, **asked),
+        )
+        found, steady = both[0](), both[1]()
+        once, cost = (min(spread.values) for spread in interleave(both, repeats=3, clock=time.process_time))
         print(f"{name}: {text}")
         print(f"one trace {once:.2f} s, stability over 16 {cost:.2f} s: {cost / once:.1f}×")
         print(f"carriers of the trace: {' '.join(map(str, found.carriers()))}")

@@ -1,6 +1,6 @@
 """Ground truth from outside: programs compiled by tracr, whose circuits are known, run through our verbs.
 
-    pip install jax dm-haiku chex git+https://github.com/google-deepmind/tracr
+    pip install jax dm-haiku chex git+https://github.com/google-deepmind/tracr  # or a checkout of it
     python benchmarks/tracr_programs.py [prompts]
 
 1. A program is compiled with causal attention. Its weights are put into a GPT-2 that computes the same: the

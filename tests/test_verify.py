@@ -114,6 +114,9 @@ def test_of_equal_heads_the_lowest_is_taken_whatever_the_rounding() -> None:
         assert path[0][0] == heads[1]
         _step(path, torch.full((4,), path[0][1], dtype=torch.float64) + torch.tensor(noise), left, heads)
         assert len(path) == 1 and not left.any()  # what adds no more than rounding does not help
+        nothing, left = torch.tensor(noise, dtype=torch.float64), torch.ones(4, dtype=torch.bool)
+        _step(path := [], nothing, left, heads)
+        assert path == [] and not left.any()  # nor does it as the first head
 
 
 def test_a_share_that_is_reached_but_for_rounding_is_reached(traced: Circuit) -> None:

@@ -2,8 +2,8 @@
 
 1. The layout of a model is read once and verified: a whole run of ours must give the model's own logits.
 2. Both runs, the family's and the first rows that will be asked for climb together.
-3. `values_of_others` and `gaps_of_noise` put other words or noise into a prompt that was run: rows on top of
-   its clean run.
+3. `values_of_others`, `predictions_of_others` and `gaps_of_noise` put other words or noise into a prompt that
+   was run: rows on top of its clean run.
 4. How much memory the runs take follows from their shapes; where that is much of what is free, a warning says
    so beforehand.
 """
@@ -211,11 +211,26 @@ def values_of_others(
     runs: Runs, tokens: Int[torch.Tensor, "other pos"], positions: Sequence[int]
 ) -> Float[torch.Tensor, " other"]:
     """The first pair's metric on prompts that differ from its clean prompt at these positions alone."""
+    return torch.cat([_values(runs, part, tuple(positions)) for part in _parts(runs, tokens)])
+
+
+@torch.inference_mode()
+def predictions_of_others(
+    runs: Runs, tokens: Int[torch.Tensor, "other pos"], positions: Sequence[int]
+) -> Float[torch.Tensor, "other vocab"]:
+    """The logits at the last position of such prompts."""
+    parts = _parts(runs, tokens)
+    if runs.layout is None:
+        return torch.cat([runs.model.logits(part)[:, -1] for part in parts])
+    top = torch.cat([_top(runs.layout, runs, part, positions)[:, 0, -1] for part in parts])
+    return runs.layout.logits(top)
+
+
+def _parts(runs: Runs, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """As many prompts at a time as the budget holds."""
     numbers = runs.length * (16 * runs.model.d_model + 3 * runs.model.n_heads * runs.length)
     numbers += 0 if runs.layout is not None else runs.length * runs.model.vocab_size
-    step = max(1, runs.budget // (4 * numbers))
-    parts = tokens.to(runs.model.device).split(step)
-    return torch.cat([_values(runs, part, tuple(positions)) for part in parts])
+    return tokens.to(runs.model.device).split(max(1, runs.budget // (4 * numbers)))
 
 
 def _values(runs: Runs, tokens: torch.Tensor, positions: tuple[int, ...]) -> torch.Tensor:
@@ -225,9 +240,16 @@ def _values(runs: Runs, tokens: torch.Tensor, positions: tuple[int, ...]) -> tor
     several = replace(runs, pairs=(pair,), clean=clean, counterfactual=clean, family=None, early=None)
     if runs.layout is None:
         return several.read(runs.model.logits(tokens)[:, None, -runs.metric.tail :])[:, 0]
-    new, row = NewValues(Cache((), runs.layout.embed(tokens))), Row.of_residual(0, positions)
-    top = carry(runs.layout, clean.cache, new, [row], budget=runs.budget, tail=runs.metric.tail)
-    return several.read_stream(top)[:, 0]
+    return several.read_stream(_top(runs.layout, runs, tokens, positions))[:, 0]
+
+
+def _top(
+    layout: Layout, runs: Runs, tokens: torch.Tensor, positions: Sequence[int]
+) -> Float[torch.Tensor, "other 1 read d_model"]:
+    """The stream above the last block; before the first of the positions it is the clean run's."""
+    new, row = NewValues(Cache((), layout.embed(tokens))), Row.of_residual(0, positions)
+    base = _expanded(runs.clean.cache, len(tokens))
+    return carry(layout, base, new, [row], budget=runs.budget, tail=runs.metric.tail)
 
 
 def gaps_of_noise(runs: Runs, positions: Sequence[int], *, draws: int, seed: int) -> list[float]:

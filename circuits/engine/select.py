@@ -7,6 +7,7 @@
 3. Of equal heads the lower one is taken: equal are joint effects within the rounding that the engine keeps
    to, whatever threads, batch and chunks it runs with (`ROUNDING`). So a head that adds no more than that
    does not help, and a share is reached if that much is missing. A head without any message never joins.
+4. Where no head helps by itself the path is empty, however large the total.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ def _step(
 ) -> None:
     """Add the head that raises the joint effect most, of equal ones the lowest; where none does, nothing is
     left."""
-    open_to = torch.where(left, joint, -torch.inf)
+    open_to, reached = torch.where(left, joint, -torch.inf), path[-1][1] if path else 0.0
     best = int((open_to >= open_to.max() - ROUNDING).nonzero()[0])
-    if path and float(joint[best]) <= path[-1][1] + ROUNDING:
+    if float(joint[best]) <= reached + ROUNDING:
         left[:] = False
         return
     path.append((heads[best], float(joint[best])))

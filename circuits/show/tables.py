@@ -180,7 +180,9 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     lines = [carried_by_none(mapping)]
     if carriers and mapping.doubts:
         lines = [f"Modulation withheld: {visible(mapping.doubts[0], longest=400)}"]
-        lines.append(f"Heads that would reach {share:.0%} of the total: {', '.join(map(str, carriers))}")
+        short = _short(modulation, share)
+        reach = f"reach {modulation:.0%}" if short else f"would reach {share:.0%}"
+        lines.append(f"Heads that {reach} of the total: {', '.join(map(str, carriers))}{short}")
     elif carriers:
         lines = [
             f"Modulated at {modulation:.0%} by {', '.join(map(str, carriers))}{_short(modulation, share)}"
@@ -232,13 +234,19 @@ def carried_by_none(mapping: Mapping) -> str:
     """What a mapping without carriers does."""
     if mapping.total <= -CARRIES:
         return f"Works against the answer: a total of {mapping.total:.2f} has no carriers"
-    return "Carried by no head: a total this small has no carriers"
+    if mapping.total < CARRIES or not mapping.heads:
+        return "Carried by no head: a total this small has no carriers"
+    back = sorted(mapping.heads, key=lambda each: -each.restore)[:_MOST_OTHERS]
+    most = ", ".join(f"{each.head} {each.restore:z.2f}" for each in back)
+    said = f"Carried by no head alone; put back into the counterfactual one at a time, most do {most}"
+    return f"{said}. A logprob near 0 hides what single heads do; logit_diff does not"
 
 
 def _trust(circuit: Circuit, mapping: Mapping) -> Section:
     """How far to trust a mapping: heads against the answer, the linear measure, the controls."""
     against = listed([f"{each.head} {each.effect:z.3f}" for each in mapping.negative], most=_MOST_OTHERS)
-    rows, controls = [("against the answer", against or "no head")], mapping.controls
+    turned = "for the answer" if circuit.gap < 0 else "against the answer"
+    rows, controls = [(turned, against or "no head")], mapping.controls
     rows.append(("loading", _mass(mapping)))
     if controls is None:
         rows.append(("controls", "not measured on this mapping"))

@@ -1,8 +1,9 @@
 """How stable a mapping is: the same question under other counterfactuals of the same kind.
 
 1. Of a swap: other words in the place of the counterfactual's, those nearest to it by their embedding that
-   are written alike and keep the length. Of noise: other draws, one a run. Rephrasings, if the user gives
-   them.
+   are written alike and keep the length. Where the foil is what the counterfactual says, words that leave the
+   prediction as it is are passed over, found by a run of each to its prediction alone. Of noise: other draws,
+   one a run. Rephrasings, if the user gives them.
 2. All runs of one length are measured together, the turned one of step 4 among them; each has its own path of
    carriers. Heads are tried that by themselves do a twentieth of what the strongest does, in any run; where
    these fall short of the share, all are. Runs whose gap is too small to divide by are left out and counted.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Final
@@ -25,6 +27,7 @@ from jaxtyping import Float
 
 from circuits.components import ROUNDING, Head
 from circuits.engine import Runs, prepare
+from circuits.engine.prepare import predictions_of_others
 from circuits.engine.runs import every_head
 from circuits.engine.select import WHOLE, mapping_rows, select
 from circuits.errors import PromptError, names_its_keywords
@@ -88,16 +91,12 @@ def stability(
     wording = Wording(counterfactual, swap, ends[:1], answer, foil, metric, seed)
     question = to_question(measured, text, wording)
     alike = _alike(measured, question, n, seed)
-    groups = [_measure(measured, alike[:n], ends, share, turn=True)]
-    tried = n
-    while (missing := n - sum(group.settled for group in groups)) > 0 and tried < len(alike):
-        groups.append(_measure(measured, alike[tried : tried + missing], ends, share, strict=False))
-        tried += missing
+    groups = [_measure(measured, _settled(measured, alike, n), ends, share, turn=True)]
     for number, other in enumerate(rephrasings):
         progress("rephrasings", number, len(rephrasings))
         own = to_prompt(measured, other).ends(key, query)
         reworded = to_question(measured, other, replace(wording, noise_at=own[:1]))
-        groups.append(_measure(measured, [reworded], own, share))
+        groups.append(_measure(measured, _settled(measured, [reworded]), own, share))
     record = _to_record(measured, ends, groups, share=share, seed=seed)
     return replace(record, weak=max(0, n + len(rephrasings) - len(record.counterfactuals)))
 
@@ -135,7 +134,7 @@ def _other_prompts(model: Model, question: Question, count: int) -> list[Prompt]
 def _nearest(model: Model, token: int, count: int, *, besides: set[int]) -> list[int]:
     """The tokens with the nearest embeddings that are written like this one."""
     embedded = model.bridge.W_E.detach().float()
-    near = torch.cosine_similarity(embedded, embedded[token][None], dim=-1).argsort(descending=True).tolist()
+    near = (embedded @ embedded[token] / embedded.norm(dim=-1)).argsort(descending=True).tolist()
     kind, size = spelling(model.spell(token)), len(model.tokenizer)
     refused = besides | set(model.tokenizer.all_special_ids)
     chosen: list[int] = []
@@ -145,6 +144,28 @@ def _nearest(model: Model, token: int, count: int, *, besides: set[int]) -> list
             if len(chosen) == count:
                 break
     return chosen
+
+
+def _settled(model: Model, questions: Sequence[Question], count: int = 1) -> list[Pair]:
+    """The first so many questions as pairs, without those that do not change the prediction where it is to be
+    the foil. The first of all must be a question."""
+    first = questions[0]
+    runs = prepare(model, [first], smallest_gap=0.0)
+    clean, _ = runs.predictions(0)
+    if first.kind != "logit_diff" or first.foil is not None:
+        return [question.settle(model, clean, None) for question in questions[:count]]
+    pairs = [*runs.pairs]
+    for start in range(1, len(questions), count):
+        if len(pairs) >= count:
+            break
+        part = questions[start : start + count]
+        prompts = [each.counterfactual for each in part if isinstance(each.counterfactual, Prompt)]
+        tokens = torch.tensor([prompt.tokens for prompt in prompts])
+        said = predictions_of_others(runs, tokens, runs.pairs[0].differs_at)
+        for question, prediction in zip(part, said, strict=True):
+            with suppress(PromptError):
+                pairs.append(question.settle(model, clean, prediction))
+    return pairs[:count]
 
 
 # Measuring
@@ -158,7 +179,6 @@ class _Group:
     pairs: tuple[Pair, ...]
     paths: list[Path]
     effects: Float[np.ndarray, "row run"]
-    settled: int  # pairs, and those whose gap is too small to divide by
     turned: frozenset[Head] | None = None
 
     def carriers(self, share: float) -> list[frozenset[Head]]:
@@ -167,39 +187,24 @@ class _Group:
 
 
 def _measure(
-    model: Model,
-    questions: Sequence[Question],
-    ends: tuple[int, int],
-    share: float,
-    *,
-    turn: bool = False,
-    strict: bool = True,
+    model: Model, pairs: Sequence[Pair], ends: tuple[int, int], share: float, *, turn: bool = False
 ) -> _Group:
-    """All questions together, and with `turn` the first one turned; without those whose gap is too small to
-    divide by. With `strict` the first must be a question; others that are none are left out."""
+    """All pairs together, and with `turn` the first one turned; without those whose gap is too small."""
     rows = mapping_rows(every_head(model), *ends)
-    unsettled = [question.unsettled for question in questions]
-    turned = _turned(unsettled[0]) if turn else None
-    runs = prepare(model, unsettled + ([] if turned is None else [turned]), rows=rows, smallest_gap=0.0)
-    pairs = _settled(runs, questions, strict=strict)
-    settled = len(pairs)
-    if turned is not None and 0 in pairs:
-        pairs |= {len(questions): replace(turned, metric=pairs[0].metric)}
-    runs = replace(runs.only(list(pairs)), pairs=tuple(pairs.values())) if pairs else runs
+    turned = [_turned(pairs[0])] if turn and not isinstance(pairs[0].counterfactual, Noise) else []
+    runs = prepare(model, [*pairs, *turned], rows=rows, smallest_gap=0.0)
     sides = (runs.values(side).tolist() for side in (runs.clean, runs.counterfactual))
-    kept = [number for number, weak in enumerate(weak_pairs(*sides)) if not weak] if pairs else []
+    kept = [number for number, weak in enumerate(weak_pairs(*sides)) if not weak]
     if not kept:
-        return _Group((), [], np.zeros((len(rows), 0)), settled)
+        return _Group((), [], np.zeros((len(rows), 0)))
     runs = runs.only(kept)
     effects = runs.effects(rows)
     paths = _paths(runs, ends, effects, min(1.0, share + _SPREAD))
-    measured, own = (
-        effects.double().cpu().numpy(),
-        [place for place in range(len(kept)) if kept[place] < settled],
-    )
+    measured = effects.double().cpu().numpy()
+    own = [place for place, number in enumerate(kept) if number < len(pairs)]
     back = _up_to(paths[-1], share * float(measured[-1, -1])) if len(own) < len(kept) else None
     chosen = tuple(runs.pairs[place] for place in own)
-    return _Group(chosen, [paths[place] for place in own], measured[:, own], settled, back)
+    return _Group(chosen, [paths[place] for place in own], measured[:, own], back)
 
 
 def _paths(
@@ -222,22 +227,10 @@ def _paths(
     return paths
 
 
-def _settled(runs: Runs, questions: Sequence[Question], *, strict: bool) -> dict[int, Pair]:
-    """The questions as pairs, by number; without those that do not change the prediction."""
-    pairs: dict[int, Pair] = {}
-    for number, question in enumerate(questions):
-        try:
-            pairs[number] = question.settle(runs.model, *runs.predictions(number))
-        except PromptError:
-            if strict and number == 0:
-                raise
-    return pairs
-
-
-def _turned(pair: Pair) -> Pair | None:
-    """The pair with clean and counterfactual exchanged; none for noise, which cannot be the clean prompt."""
-    other = pair.counterfactual
-    return None if isinstance(other, Noise) else Pair(other, pair.clean, pair.metric)
+def _turned(pair: Pair) -> Pair:
+    """The pair with clean and counterfactual exchanged."""
+    assert isinstance(pair.counterfactual, Prompt)
+    return Pair(pair.counterfactual, pair.clean, pair.metric)
 
 
 def _to_record(

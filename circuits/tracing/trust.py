@@ -163,6 +163,8 @@ def doubts_about(mapping: Mapping, question: QuestionControl | None, *, asked: b
         doubts.append(f"a total of {mapping.total:z.2f} carries next to nothing (less than {CARRIES:g})")
     elif mapping.total * mapping.restore < 0:
         doubts.append(f"restore ({mapping.restore:.2f}) has the other sign")
+    if mapping.total >= CARRIES and mapping.heads and not mapping.path:
+        doubts.append("no head by itself moves the metric, though all together do")
     if controls is None or not mapping.path:
         return tuple(doubts)
     modulation = mapping.modulation(controls.share)
