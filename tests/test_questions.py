@@ -368,8 +368,9 @@ def test_a_pair_with_a_tiny_gap_is_left_out_of_the_mean_and_counted(mini: Model)
         trace(mini, [tiny], key=5)
 
 
-def test_one_pair_has_no_interval(mini: Model) -> None:
-    alone = trace(mini, [to_pair(mini, TEXT, swap=SWAP)], key=5)
+def test_one_pair_has_no_interval(models: dict[str, Model]) -> None:
+    tiny = models["gpt2"]
+    alone = trace(tiny, [to_pair(tiny, TEXT, swap=SWAP)], key=5)
     assert "[" not in str(alone)
 
 
@@ -464,8 +465,8 @@ def mapping_text(circuit: Circuit) -> str:
     return " ".join(text.get_text() for text in sheet.texts)
 
 
-def test_a_share_of_one_is_the_whole_path_and_says_what_it_lacks(mini: Model) -> None:
-    printed = " ".join(str(trace(mini, TEXT, key="large", swap=SWAP, share=1.0)).split())
+def test_a_share_of_one_is_the_whole_path_and_says_what_it_lacks(asked: Circuit) -> None:
+    printed = " ".join(str(replace(asked, share=1.0)).split())
     assert re.search(r"the path ends here, 0\.\d% short of the total", printed)
     assert "no further head helps" not in printed
 
@@ -489,10 +490,10 @@ def test_spans_are_in_gaps_of_the_pair_and_a_token_that_moves_nothing_has_none(m
 def test_a_list_of_texts_is_a_family(models: dict[str, Model]) -> None:
     tiny, words = models["gpt2"], {"large": "hot", "hot": "large", "rich": "hot"}
     texts = [f'The opposite of "{word}" is "' for word in words]
-    found = trace(tiny, texts, key=5, swap=words, metric="logprob")
+    found = trace(tiny, texts, key=5, swap=words)
     assert isinstance(found, FamilyTrace) and len(found.pairs) == 3
     others = [f'The opposite of "{word}" is "' for word in words.values()]
-    assert trace(tiny, texts, key=5, counterfactual=others, metric="logprob").total == found.total
+    assert trace(tiny, texts, key=5, counterfactual=others).total == found.total
     with pytest.raises(PromptError, match="as many counterfactuals"):
         trace(tiny, texts, key=5, counterfactual=others[:2])
     with pytest.raises(PromptError, match="no word of the swap"):

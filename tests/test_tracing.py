@@ -192,6 +192,16 @@ def test_runs_that_take_half_of_the_free_memory_are_announced(
         prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)])
 
 
+def test_runs_that_take_more_than_a_minute_are_announced_by_the_run_that_verified_the_layout(
+    sparse: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms, pair = sys.modules[prepare.__module__], to_pair(sparse, planted.PROMPT, swap=planted.SWAP)
+    layout = prepare(sparse, [pair]).layout
+    monkeypatch.setitem(rooms._layouts, sparse, (18, layout, 90.0))  # 90 s for 18 tokens, so 45 for these 9
+    with pytest.warns(UserWarning, match="the runs of 9 tokens will take about 3 minutes before any answer"):
+        prepare(sparse, [pair, pair])
+
+
 def test_two_runs_give_the_same_record(sparse: Model, asked: Circuit) -> None:
     again = trace(sparse, planted.PROMPT, key="large", query=-1, swap=planted.SWAP)
     assert again == asked

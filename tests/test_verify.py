@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -79,11 +80,13 @@ def carried(circuit: Circuit) -> str:
     return " ".join(map(str, circuit.mapping().carriers(0.7)))
 
 
-def test_the_command_says_whether_it_holds_by_its_exit_code(tmp_path: Path) -> None:
-    told = ["trace", PROMPT, "--key", "large", "--swap", "large=hot", "-o", str(tmp_path / "out")]
-    assert CliRunner().invoke(main, told).exit_code == 0
+def test_the_command_says_whether_it_holds_by_its_exit_code(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
+    told = ["trace", PROMPT, "--key", "large", "--swap", "large=hot", "--model", str(directories["gpt2"])]
+    assert CliRunner().invoke(main, [*told, "-o", str(tmp_path / "out")]).exit_code == 0
     done = CliRunner().invoke(main, ["verify", str(tmp_path / "out")])
-    assert done.exit_code == 0 and done.stdout.startswith("circuit on mini holds: "), done.output
+    assert done.exit_code == 0 and re.match(r"circuit on \S+/gpt2 holds: ", done.stdout), done.output
     stored = Circuit.load(tmp_path / "out")
     (mapping,) = stored.mappings
     replace(stored, mappings=(replace(mapping, restore=mapping.restore + 0.01),)).save(tmp_path / "out")
@@ -129,16 +132,16 @@ def test_a_share_that_is_reached_but_for_rounding_is_reached(traced: Circuit) ->
 def test_carriers_hang_neither_on_threads_nor_on_chunks_nor_on_batches() -> None:
     """benchmarks/same_answer.py asks the same of 200 questions."""
     mini, before = load("mini"), torch.get_num_threads()
-    pairs = to_task(mini, "opposites", count=8).pairs
+    pairs = to_task(mini, "opposites", count=2).pairs
     answers = []
     try:
-        for threads, megabytes, batch in ((1, 64, 8), (2, 4, 8), (2, 64, 1)):
+        for threads, megabytes, batch in ((1, 64, 2), (2, 4, 1)):
             torch.set_num_threads(threads)
             batches = (pairs[start : start + batch] for start in range(0, len(pairs), batch))
             answers.append([heads for each in batches for heads in carriers(mini, each, megabytes)])
     finally:
         torch.set_num_threads(before)
-    assert answers[0] == answers[1] == answers[2] and all(answers[0])
+    assert answers[0] == answers[1] and all(answers[0])
 
 
 def carriers(model: Model, pairs: Sequence[Pair], megabytes: int) -> list[list[Head]]:

@@ -4,12 +4,13 @@
 2. Both runs, the family's and the first rows that will be asked for climb together.
 3. `values_of_others`, `predictions_of_others` and `gaps_of_noise` put other words or noise into a prompt that
    was run: rows on top of its clean run.
-4. How much memory the runs take follows from their shapes; where that is much of what is free, a warning says
-   so beforehand.
+4. How much memory the runs take follows from their shapes, how long from the run that verified the layout;
+   where that is much of what is free, or more than a minute, a warning says so beforehand.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -33,9 +34,10 @@ SMALLEST_GAP: Final = 1e-3
 _TOLERANCE: Final = 1e-3  # of the largest logit, between a whole run on the fast path and the model's own
 _MUCH: Final = 2**30  # bytes that are worth a warning
 _ROUNDINGS: Final = 4  # as many of the dtype's are allowed for, where that is more (fp16, bf16)
-_layouts: WeakKeyDictionary[Model, tuple[int, Layout | None]] = (
+_LONG: Final = 60.0  # seconds that are worth a warning
+_layouts: WeakKeyDictionary[Model, tuple[int, Layout | None, float]] = (
     WeakKeyDictionary()
-)  # -> (longest prompt verified, layout)
+)  # -> (longest prompt verified, layout, seconds that its run took)
 
 
 def prepare(
@@ -90,6 +92,16 @@ def warn_of_memory(model: Model, pairs: Sequence[Pair]) -> None:
         warnings.warn(f"{much}; {cheaper}", stacklevel=4)
 
 
+def warn_of_time(model: Model, length: int, inputs: int) -> None:
+    """Say beforehand that the runs will take more than a minute, by the run that verified the layout."""
+    longest, _, seconds = _layouts.get(model, (length, None, 0.0))
+    needed = 2 * inputs * seconds * length / longest
+    if needed > _LONG:
+        much = f"the runs of {length} tokens will take about {needed / 60:.0f} minutes before any answer"
+        cheaper = "a shorter prompt, fewer pairs, or a swap instead of noise takes less"
+        warnings.warn(f"{much}; {cheaper}", stacklevel=4)
+
+
 def free_memory() -> int | None:
     """Bytes that a process can still have; None where the system does not say."""
     table = Path("/proc/meminfo")
@@ -125,6 +137,7 @@ def _run(
     (tail,) = tails
     relatives = None if family is None else _stack([pair.clean.tokens for pair in family], model)
     layout = None if path == "plain" else _layout(model, tokens[:1])
+    warn_of_time(model, len(pairs[0]), len(inputs))
     if path == "fast" and layout is None:
         raise PromptError(f"the fast path does not know the layout of {model.name}; take the plain path")
     if layout is None:
@@ -163,23 +176,27 @@ def _stack(rows: Sequence[Sequence[int]], model: Model) -> Int[torch.Tensor, "in
 def _layout(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | None:
     """The model's layout, verified on a prompt at least this long; None where its runs are not the model's
     own."""
-    longest, layout = _layouts.get(model, (0, None))
+    longest, layout, _ = _layouts.get(model, (0, None, 0.0))
     if probe.shape[1] > longest and (longest == 0 or layout is not None):
-        layout = _verified(model, probe)
-        _layouts[model] = (probe.shape[1], layout)
+        layout, seconds = _verified(model, probe)
+        _layouts[model] = (probe.shape[1], layout, seconds)
     return layout
 
 
-def _verified(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | None:
+def _verified(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> tuple[Layout | None, float]:
+    """The layout, if its run is the model's own, and the seconds that the run took."""
     try:
         layout = read_layout(model)
         run = _embedded(layout, probe, None)
+        start = time.monotonic()
         climb(layout, [WholeRun(layout, run)])
+        seconds = time.monotonic() - start
         ours, own = layout.logits(run.final[:, -1]), model.logits(probe)[:, -1]
     except (AttributeError, TypeError, RuntimeError):  # a part that is missing, or of another shape
-        return None
+        return None, 0.0
     tolerance = max(_TOLERANCE, _ROUNDINGS * torch.finfo(own.dtype).eps)
-    return layout if torch.allclose(ours, own, rtol=0, atol=tolerance * float(own.abs().max())) else None
+    same = torch.allclose(ours, own, rtol=0, atol=tolerance * float(own.abs().max()))
+    return (layout if same else None), seconds
 
 
 def _noise(model: Model, pairs: Sequence[Pair]) -> Float[torch.Tensor, "input pos d_model"] | None:

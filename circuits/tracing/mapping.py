@@ -28,11 +28,13 @@ from circuits.engine.rows import Change, Given
 from circuits.engine.select import mapping_row, mapping_rows, select
 from circuits.engine.wires import wire_effects
 from circuits.links import Progress, Watch, silent, unwatched
+from circuits.tracing import SHORT
 from circuits.tracing.records import SHARE, Controls, HeadEffect, Mapping, SideEffects, Step
 
 T = TypeVar("T")
 DRAWS: Final = 100
 ROWS: Final = 64  # that are measured between two words on progress
+FIRST_ROWS: Final = 4  # of a long prompt, so that it is soon known how long all will take
 _BOTH: Final[tuple[Direction, Direction]] = ("swap", "restore")
 
 
@@ -47,9 +49,12 @@ def measured_in_parts(
     """The effect of the row of each thing asked for, averaged over the pairs; after every part it is told how
     far this is."""
     measured: list[float] = []
-    for start in range(0, len(asked), ROWS):
-        measured += _means(runs.effects([to_row(each) for each in asked[start : start + ROWS]]))
+    step = ROWS if runs.length <= SHORT else FIRST_ROWS
+    while len(measured) < len(asked):
+        part = asked[len(measured) : len(measured) + step]
+        measured += _means(runs.effects([to_row(each) for each in part]))
         progress(stage, len(measured), len(asked))
+        step = ROWS
     return measured
 
 
