@@ -5,7 +5,8 @@
 2. `scores` turns q·k into what the softmax sees (scale, soft cap, causal mask with window), `attend` into the
    pattern; a score may be edited in between.
 3. `write` and `mlp_output` are what attention and MLP add to the stream, behind a norm of the write where the
-   model has one; `head_writes` splits the former into heads.
+   model has one; `head_writes` splits the former into heads. `above_heads` is the stream above the block where
+   one head writes something else: the same numbers for a twelfth of the first two products.
 
 What differs between architectures is data here (a window, a cap, a norm that may be absent): nothing in the
 engine asks which architecture it carries.
@@ -47,24 +48,84 @@ class Norm:
     def linear(self, part: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         """A part of the stream `at`, scaled as the whole is: what adds up to `at` adds up to its norm, less
         the bias."""
-        eps: Any = getattr(self.module, "eps", None) or self.module.variance_epsilon
-        scale = (self._centred(at).pow(2).mean(-1, keepdim=True) + eps).rsqrt()
-        return self._centred(part) * scale * self._gain(at, eps)
+        return self.direction(part) * self.scale(at)
+
+    def direction(self, part: torch.Tensor) -> torch.Tensor:
+        """What the norm makes of a part of the stream, before it divides by the spread: linear."""
+        return self._centred(part) * self._gain(part)
+
+    def scale(self, stream: torch.Tensor) -> Float[torch.Tensor, "*batch 1"]:
+        """One over the spread."""
+        return (self._centred(stream).pow(2).mean(-1, keepdim=True) + self._eps).rsqrt()
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        return getattr(self.module, "bias", None)
+
+    @property
+    def _eps(self) -> float:
+        return getattr(self.module, "eps", None) or self.module.variance_epsilon
 
     def frozen(self, stream: torch.Tensor) -> torch.Tensor:
         """The norm with its scale held at the value it has here, so that it is linear in the stream."""
-        scaled, bias = self.linear(stream, stream.detach()), getattr(self.module, "bias", None)
-        return scaled if bias is None else scaled + bias
+        scaled = self.linear(stream, stream.detach())
+        return scaled if self.bias is None else scaled + self.bias
 
     def _centred(self, stream: torch.Tensor) -> torch.Tensor:
         is_centred = isinstance(self.module, torch.nn.LayerNorm)
         return stream - stream.mean(-1, keepdim=True) if is_centred else stream
 
-    def _gain(self, like: torch.Tensor, eps: float) -> torch.Tensor:
+    def _gain(self, like: torch.Tensor) -> torch.Tensor:
         """The weights of a layer norm. Of the other kind, what ones become: Gemma keeps its gain less one."""
         if isinstance(self.module, torch.nn.LayerNorm):
             return self.module.weight
-        return self.module(like.new_ones(like.shape[-1])) * (1 + eps) ** 0.5
+        return self.module(like.new_ones(like.shape[-1])) * (1 + self._eps) ** 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """One matrix in, or two of which one gates the other, and one out."""
+
+    inner: Any  # linear layers
+    outer: Any
+    act: Callable[[torch.Tensor], torch.Tensor]
+    gate: Any = None
+
+    def __call__(self, normed: Stream) -> Stream:
+        return self._out([layer(normed) for layer in self._ways_in])
+
+    @property
+    def _ways_in(self) -> tuple[Any, ...]:
+        return (self.inner,) if self.gate is None else (self.gate, self.inner)
+
+    def _out(self, inside: Sequence[torch.Tensor]) -> Stream:
+        first, *rest = inside
+        hidden = self.act(first)
+        return self.outer(hidden * rest[0] if rest else hidden)
+
+    def moved(
+        self,
+        norm: Norm,
+        base: Stream,
+        scale: Float[torch.Tensor, "*batch 1"],
+        changes: Sequence[Float[torch.Tensor, "*batch pos d_head"]],
+        spans: Sequence[Float[torch.Tensor, "d_head d_model"]],
+    ) -> Stream:
+        """What it adds where it reads, behind a norm, `base` plus changes that lie in the few dimensions that
+        each `span` names; `scale` is the norm's at what is read. Before the norm divides, all is linear, so
+        that `base` goes through the first matrix once and a change by way of its few dimensions."""
+        inside = []
+        for layer in self._ways_in:
+            matrix, at_base = matrix_of(layer), norm.direction(base) @ matrix_of(layer)
+            constant = layer(base.new_zeros(base.shape[-1]) if norm.bias is None else norm.bias)
+            scales = scale.split([part.shape[1] for part in changes], 1)
+            for change, span, own in zip(changes, spans, scales, strict=True):
+                through = norm.direction(span) @ matrix  # (d_head, d_mlp)
+                product = torch.addmm(constant, (change * own).flatten(0, -2), through)
+                inside.append(product.unflatten(0, change.shape[:-1]).addcmul_(own, at_base))
+        count = len(changes)
+        joined = [torch.cat(inside[n : n + count], 1) for n in range(0, len(inside), count)]
+        return self._out(joined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +141,7 @@ class Block:
     v: Any
     qkv: Callable[[Stream], torch.Tensor]  # queries, keys and values beside each other
     o: Any  # a linear layer: heads' outputs, beside each other, to the stream
-    mlp: Callable[[Stream], Stream]
+    mlp: Mlp
     scale: float
     query_norm: Norm | None = None  # of each head
     key_norm: Norm | None = None
@@ -106,6 +167,15 @@ class Block:
         q, k, v = heads.split((self.heads, groups, groups), -2)
         return self._turned(q, "query", rotation), self._turned(k, "key", rotation), self.spread(v)
 
+    def few_queries(
+        self, stream: Stream, rotation: Rotation | None, queries: int
+    ) -> tuple[Heads, Heads, Heads]:
+        """`project` and `split`, with queries of the last so many positions alone."""
+        normed, turn = self.norm1(stream), None if rotation is None else rotation[:, -queries:]
+        query = self.split_side(self.q(normed[..., -queries:, :]), "query", turn)
+        key = self.split_side(self.k(normed), "key", rotation)
+        return query, key, self.split_side(self.v(normed), "value", rotation)
+
     def side(self, stream: Stream, side: Side, rotation: Rotation | None) -> Heads:
         """One of the three alone, from a stream at the block's input."""
         product = {"query": self.q, "key": self.k, "value": self.v}[side]
@@ -125,7 +195,7 @@ class Block:
     ) -> Heads:
         """One of the three for some heads, each from a stream of its own."""
         layer = {"query": self.q, "key": self.k, "value": self.v}[side]
-        matrix = layer.weight.T if _is_conv1d(layer) else layer.weight  # (group·d_head, d_model)
+        matrix = matrix_of(layer).T  # (group·d_head, d_model)
         group = [head * matrix.shape[0] // (self.heads * self.d_head) for head in heads]
         own = matrix.unflatten(0, (-1, self.d_head))[group]  # (head, d_head, d_model)
         projected = torch.einsum("...htm,hdm->...thd", self.norm1(streams), own)
@@ -176,16 +246,34 @@ class Block:
     def head_writes(self, z: Heads) -> Float[torch.Tensor, "*batch pos head d_model"]:
         """What each head adds to the stream. All of them and the bias make `write`; a norm of the write
         scales them as it scales the whole of this very run."""
-        weight = self.o.weight if _is_conv1d(self.o) else self.o.weight.T  # (head·d_head, d_model)
-        parts = torch.einsum("...hd,hdm->...hm", z, weight.unflatten(0, (self.heads, -1)))
+        parts = torch.einsum("...hd,hdm->...hm", z, self._writing)
         if self.attention_norm is None:
             return parts
         return self.attention_norm.linear(parts, self.o(z.flatten(-2))[..., None, :])
 
+    @property
+    def _writing(self) -> Float[torch.Tensor, "head d_head d_model"]:
+        return matrix_of(self.o).unflatten(0, (self.heads, -1))
 
-def _is_conv1d(layer: Any) -> bool:
-    """Whether a linear layer keeps its matrix as (in, out), as GPT-2 does."""
-    return type(layer).__name__ == "Conv1D"
+    def above_heads(
+        self,
+        base: Float[torch.Tensor, "input 1 pos d_model"],
+        change: Float[torch.Tensor, "input row pos d_head"],
+        heads: Sequence[int],
+    ) -> Float[torch.Tensor, "input row pos d_model"]:
+        """The stream above the block in rows that each change the output of one head, where `base` is what
+        the MLP would read anyway. The heads of the rows stand in order, so that each has one product."""
+        spans = [self._writing[head] for head in dict.fromkeys(heads)]
+        changes = change.split([heads.count(head) for head in dict.fromkeys(heads)], 1)
+        written = [part @ span for part, span in zip(changes, spans, strict=True)]
+        stream = base + torch.cat(written, 1)
+        added = self.mlp.moved(self.norm2, base, self.norm2.scale(stream), changes, spans)
+        return stream.add_(added if self.mlp_norm is None else self.mlp_norm(added))
+
+
+def matrix_of(layer: Any) -> Float[torch.Tensor, "d_in d_out"]:
+    """The matrix of a linear layer; GPT-2 keeps it so, others the other way round."""
+    return layer.weight if type(layer).__name__ == "Conv1D" else layer.weight.T
 
 
 def hidden_keys(queries: Int[torch.Tensor, " query"], length: int, window: int | None) -> Hidden:

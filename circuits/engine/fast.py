@@ -13,7 +13,8 @@ the base run and shared.
    the attention of that layer, as the base run's stream plus the change. One whose first change comes before
    (the residual stream, a knocked-out score) joins at its input. A row that differs from the base at `start`
    alone is *narrow*: the MLP of its layer and the projections of the next run for that one position. One
-   attention later it is wide.
+   attention later it is wide. Many rows that change one head each take a shorter way through the block in
+   which they join (`Block.above_heads`).
 4. The metric is read at the last position (of an answer of several tokens: at the last few, the `tail`), so
    above the attention of the last block only those positions are computed.
 """
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final, Literal, Protocol, runtime_checkable
 
 import torch
@@ -240,7 +242,11 @@ def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> It
     inputs, length, width = base.final.shape
     size, held = base.final.element_size(), 0
     chunk: list[int] = []
-    for index in sorted(range(len(rows)), key=lambda index: rows[index].first_layer):
+
+    def joins(index: int) -> tuple[int, int]:  # rows that change one head stand together
+        return rows[index].first_layer, rows[index].changes[0].head
+
+    for index in sorted(range(len(rows)), key=joins):
         positions = length - rows[index].first_position
         scores = min(inputs * layout.heads * length * positions, MOST_SCORES)
         needed = size * (inputs * 16 * width * positions + 3 * scores)  # live at once
@@ -285,6 +291,7 @@ class RowStream:
         self.wide: Rows = self.base.final.new_empty(self.inputs, 0, self.length - self.start, self.width)
         self.narrow: Rows = self.base.final.new_empty(self.inputs, 0, 1, self.width)
         self.parts: list[Part] = []  # the rows in the middle of a block
+        self.above: list[tuple[Rows, list[int], bool]] = []  # those that are through, and whether narrow
         self.middle: list[Rows] = []
         self.joining: dict[Joining, list[int]] = defaultdict(list)
         self.changes: dict[tuple[int, Site], list[tuple[int, Change]]] = defaultdict(list)
@@ -297,15 +304,16 @@ class RowStream:
         """At which layer, whether after its attention, and whether it differs at `start` alone."""
         lowest = row.first_layer
         first = [change for change in row.changes if change.layer == lowest]
-        late = not self.knockout and all(change.site != "residual" for change in first)
-        narrow = self.start < self.length - 1 and all(change.position == self.start for change in first)
-        return lowest, late, narrow and lowest < self.top_layer - late
+        late = not self.knockout and "residual" not in [change.site for change in first]
+        is_narrow = {change.position for change in first} == {self.start} != {self.length - 1}
+        return lowest, late, is_narrow and lowest < self.top_layer - late
 
     # The four steps of a block
 
     def enter(self, layer: int) -> Tensors:
         self._join_early(layer)
-        return [self.wide, self.narrow]
+        together = self.wide if self._first(layer) == self.start else self.wide[:, :0]
+        return [together, self.narrow]
 
     def attend(self, layer: int, projected: Tensors) -> Tensors:
         self.parts = [*self._attended(layer, *projected), *self._join_late(layer)]
@@ -327,7 +335,9 @@ class RowStream:
                 new = self.new.values(layer, "mlp", table)
                 mlp[:, table.row, table.position - self._first(layer)] = new
             self._add(stream.add_(mlp), part.rows, narrow=part.narrow)
-        self.parts, self.middle = [], []
+        for stream, rows, narrow in self.above:
+            self._add(stream, rows, narrow=narrow)
+        self.parts, self.middle, self.above = [], [], []
 
     def top(self) -> Float[torch.Tensor, "input row read d_model"]:
         """The last positions of every row above the last block; those before `start` are the base run's."""
@@ -383,6 +393,9 @@ class RowStream:
             if not rows:
                 continue
             window = slice(first, self.start + 1 if narrow else None)
+            if by_head := self._one_head_each(layer, rows, window):
+                self.above.append((self._above_heads(layer, by_head, window), list(by_head), narrow))
+                continue
             z = _copies(stored.z[:, window], len(rows))
             if table := self._table(layer, "edge", rows):
                 now = NewValues(self.base).message(layer, table.head, table.key, table.position)
@@ -390,6 +403,33 @@ class RowStream:
             self._set_heads(layer, z, rows)
             parts.append(Part(rows, narrow, stored.pre[:, None, window], z))
         return parts
+
+    def _one_head_each(self, layer: int, rows: Sequence[int], window: slice) -> dict[int, int]:
+        """The head that each row changes here, in the order of heads, where each changes one and they are
+        many enough for a product of its own to pay; else nothing."""
+        if not self.layout.splits_heads or self.base.final.dtype not in (torch.float32, torch.float64):
+            return {}  # in half precision the shorter way would round otherwise
+        changed = {row: {c.head for c in self.rows[row].changes if c.layer == layer} for row in rows}
+        sites = {change.site for row in rows for change in self.rows[row].changes if change.layer == layer}
+        if sites != {"head"} or any(len(heads) > 1 for heads in changed.values()):
+            return {}
+        by_head = dict(sorted(((row, heads.pop()) for row, heads in changed.items()), key=itemgetter(1)))
+        numbers = self.inputs * len(rows) * len(range(self.length)[window])
+        worth = numbers > 2 * len(set(by_head.values())) * self.layout.blocks[layer].d_head
+        return by_head if worth else {}
+
+    def _above_heads(self, layer: int, by_head: dict[int, int], window: slice) -> Rows:
+        """The stream above this block of rows that change one head each."""
+        stored, block = self.base.layers[layer], self.layout.blocks[layer]
+        table, positions = self._table(layer, "head", list(by_head)), len(range(self.length)[window])
+        assert table is not None
+        change = stored.z.new_zeros(self.inputs, len(by_head), positions, block.d_head)
+        old = stored.z[:, table.position, table.head]
+        change[:, table.row, table.position - self._first(layer)] = (
+            self.new.values(layer, "head", table) - old
+        )
+        base = (stored.pre[:, window] + stored.attention[:, window])[:, None]
+        return block.above_heads(base, change, list(by_head.values()))
 
     def _add(self, stream: Rows, rows: list[int], *, narrow: bool) -> None:
         if narrow:
@@ -430,19 +470,26 @@ class RowStream:
     def _heads(
         self, layer: int, wide: torch.Tensor, narrow: torch.Tensor, first: int
     ) -> tuple[RowQueries, RowHeads, RowHeads]:
-        """Queries from position `first`, keys and values from `start`; narrow rows share the base's
-        everywhere but at `start`."""
+        """Queries from position `first` (above the last block few are read: they were not projected with all
+        other streams), keys and values from `start`; narrow rows share the base's everywhere but at
+        `start`."""
         stored, count = self.base.layers[layer], len(self.narrow_rows)
         assert stored.query is not None and stored.key is not None
         block, rotation = self.layout.blocks[layer], self.rotations[layer]
-        heads: list[Heads] = list(block.split(wide, rotation))
+        if first == self.start:
+            heads: list[Heads] = list(block.split(wide, rotation))
+        else:
+            heads = list(
+                block.few_queries(self.wide[:, : len(self.wide_rows)], rotation, self.length - first)
+            )
         if count:
             own = block.split(narrow, None if rotation is None else rotation[:, :1])
             for kind, shared in enumerate((stored.query, stored.key, stored.value)):
                 rest = _copies(rearrange(shared[:, :, self.start + 1 :], "i h t d -> i t h d"), count)
-                heads[kind] = torch.cat((heads[kind], torch.cat((own[kind], rest), 2)), 1)
+                whole = torch.cat((own[kind], rest), 2)[:, :, -heads[kind].shape[2] :]
+                heads[kind] = torch.cat((heads[kind], whole), 1)
         query, key, value = heads
-        return query[:, :, first - self.start :], key, value
+        return query, key, value
 
     def _read(
         self, layer: int, query: RowQueries, key: RowHeads, value: RowHeads, rows: Sequence[int], first: int

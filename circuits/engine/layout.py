@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch.nn import functional as F
 
 from circuits.components import Side
-from circuits.engine.block import Block, Heads, Hidden, Norm, Rotation, Stream, hidden_keys
+from circuits.engine.block import Block, Heads, Hidden, Mlp, Norm, Rotation, Stream, hidden_keys
 from circuits.models.model import Model
 
 Act = Callable[[torch.Tensor], torch.Tensor]
@@ -51,6 +51,11 @@ class Layout:
     @property
     def heads(self) -> int:
         return self.blocks[0].heads
+
+    @property
+    def splits_heads(self) -> bool:
+        """Whether what a head writes reaches the MLP of its own block, and by a product alone."""
+        return not self.parallel and all(block.attention_norm is None for block in self.blocks)
 
     def rotations(self, stream: Stream, start: int) -> tuple[Rotation | None, ...]:
         """For every block, the rotation of the positions from `start` on."""
@@ -170,13 +175,10 @@ def _projections(attention: Any, *parts: Any) -> Callable[[Stream], torch.Tensor
     return lambda stream: torch.cat([part(stream) for part in parts], -1)
 
 
-def _mlp(mlp: Any) -> Callable[[Stream], Stream]:
-    inner, outer, gate = _raw(getattr(mlp, "in")), _raw(mlp.out), getattr(mlp, "gate", None)
-    act = _activation(_raw(mlp))
-    if gate is None:
-        return lambda stream: outer(act(inner(stream)))
-    gate = _raw(gate)
-    return lambda stream: outer(act(gate(stream)) * inner(stream))
+def _mlp(mlp: Any) -> Mlp:
+    gate = getattr(mlp, "gate", None)
+    inner, outer = _raw(getattr(mlp, "in")), _raw(mlp.out)
+    return Mlp(inner, outer, _activation(_raw(mlp)), None if gate is None else _raw(gate))
 
 
 def _activation(mlp: Any) -> Act:

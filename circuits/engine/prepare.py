@@ -157,7 +157,7 @@ def _run(
     climbing += [] if means is None else [WholeRun(layout, means)]
     runs = Runs(model, tuple(pairs), clean, other, means, layout, budget)
     check_rows(rows, direction="swap", **runs.sizes)
-    early = list(dict.fromkeys(row for row in map(runs.reaching, rows) if row.changes))
+    early = list(dict.fromkeys(row for row in runs.reaching(rows) if row.changes))
     how = {"budget": budget, "behind": climbing, "tail": tail}
     top = carry(layout, clean.cache, NewValues(other.cache), early, **how)
     return replace(runs, early=Early({row: number for number, row in enumerate(early)}, top))

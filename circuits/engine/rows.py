@@ -14,7 +14,7 @@ over a family of runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -79,20 +79,24 @@ class Row:
         """The residual stream at the input of `layer` (of the number of layers: above the last block)."""
         return cls(tuple(Change(layer, position, "residual") for position in sorted(positions)))
 
+    def only(self, wanted: Callable[[Change], bool]) -> Row:
+        """The row without the other changes."""
+        return Row(tuple(filter(wanted, self.changes)))
+
     @property
     def first_layer(self) -> int:
-        return min(change.layer for change in self.changes)
+        return min([change.layer for change in self.changes])
 
     @property
     def first_position(self) -> int:
-        return min(change.position for change in self.changes)
+        return min([change.position for change in self.changes])
 
 
 def check_rows(rows: Iterable[Row], *, direction: str, layers: int, heads: int, length: int) -> None:
     """Refuse, before anything runs, a change that does not exist in this model and prompt."""
     if direction not in DIRECTIONS:
         raise EdgeError(f"no direction {direction!r}; there are {', '.join(DIRECTIONS)}")
-    for change in {change for row in rows for change in row.changes}:
+    for change in (change for row in rows for change in row.changes):
         if not 0 <= change.position < length:
             raise EdgeError(f"position {change.position} lies outside the prompt, which has 0…{length - 1}")
         top = layers if change.site == "residual" else layers - 1

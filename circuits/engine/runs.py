@@ -147,7 +147,7 @@ class Runs:
         check_rows(rows, direction=direction, **self.sizes)
         base = self.base(direction)
         new = replace(self.new_values(direction), given=given or {})
-        kept = [self.reaching(self._with_absent(row, direction), direction) for row in rows]
+        kept = self.reaching([self._with_absent(row, direction) for row in rows], direction)
         values = self._value(base).expand(-1, len(rows)).clone()
         changed = self._changed(kept, base, new, direction)
         if live := changed.any(0).nonzero().flatten().tolist():
@@ -200,17 +200,19 @@ class Runs:
             return Row(tuple(kept))
         return Row(tuple(sorted((*kept, *Row.of_heads(self.absent, range(self.length)).changes))))
 
-    def reaching(self, row: Row, direction: Direction = "swap") -> Row:
-        """The row without changes that cannot matter: those before the first difference, where both runs are
+    def reaching(self, rows: Sequence[Row], direction: Direction = "swap") -> list[Row]:
+        """The rows without changes that cannot matter: those before the first difference, where both runs are
         the same, and writes that the positions where the metric is read cannot read any more."""
         first = self.first_difference if direction in ("swap", "restore") else 0
+        read, top = self.length - self.metric.tail, self.model.n_layers
 
         def reaches(change: Change) -> bool:
+            if change.position < first:
+                return False
             above = change.layer + (change.site != "residual")  # the first layer that can read it
-            read = change.position >= self.length - self.metric.tail or above < self.model.n_layers
-            return change.position >= first and read
+            return above < top or change.position >= read
 
-        return Row(tuple(filter(reaches, row.changes)))
+        return [row if all(map(reaches, row.changes)) else row.only(reaches) for row in rows]
 
     def _changed(self, rows: Sequence[Row], base: Run, new: NewValues, direction: Direction) -> Changed:
         """Which rows change which inputs. A row of edges whose old and new messages are equal (a shut gate)

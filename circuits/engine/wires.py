@@ -2,8 +2,8 @@
 
 1. A wire's reader alone sees its stream plus what the writer would add in the other run, less what it adds in
    this one. Norm, projection and attention are computed anew from that, once, below the rows.
-2. What comes of it is a new output of one head or MLP. That is a row (`engine.rows`), with the output handed
-   over as a value; the engine carries it up with all others.
+2. What comes of it is a new output of one head, or a new stream above one MLP. That is a row (`engine.rows`),
+   with the output handed over as a value; the engine carries it up with all others.
 3. Wires that share layer, positions and query are computed together: writers are a batch, and in a layer
    one projection serves all heads and sides. The rows of all wires then climb together, as many as the
    budget holds.
@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -29,6 +29,8 @@ from circuits.errors import EdgeError
 WIRED: Final = ("swap", "restore", "zero", "mean")  # the directions that a wire can take
 Outputs = Float[torch.Tensor, "input writer pos d_model"]
 WireEffects = Float[torch.Tensor, "wire pair"]
+Values = Float[torch.Tensor, "input value width"]  # handed over with rows
+Weights = Float[torch.Tensor, "wire pair"]
 Watched = tuple[int, int]  # key, query
 _ROW_BYTES: Final = 4096  # about what a row takes beside the values that it hands over
 _Group = tuple[int, bool, int | None, int | None]  # layer, whether an MLP, position, query
@@ -87,61 +89,55 @@ def wire_effects(
     groups: dict[_Group, list[int]] = defaultdict(list)
     for number, wire in enumerate(wires):
         groups[wire.reader.layer, wire.reader.kind not in SIDES, wire.position, wire.query].append(number)
-    waiting: list[_Ready] = []
-    done = 0
+    waiting, done = _Waiting(), 0
 
     def carry() -> None:
-        nonlocal done
-        chosen = [number for ready in waiting for number in ready.numbers]
-        rows, given = _merged(waiting)
-        effects[chosen] = runs.effects(rows, direction=direction, given=given).double().cpu()
-        waiting.clear()
-        done += len(chosen)
+        nonlocal waiting, done
+        carried = runs.effects(waiting.rows, direction=direction, given=waiting.given)
+        effects[waiting.numbers] = carried.double().cpu()
+        done += len(waiting.numbers)
         progress(done, len(wires))
+        waiting = _Waiting()
 
     for numbers in groups.values():
         numbers.sort(key=lambda number: wires[number].writer)  # so that a chunk projects few writers
         for chunk in sweep.chunks([wires[number] for number in numbers]):
             chosen = numbers[chunk]
-            rows, given, watched = sweep.rows([wires[number] for number in chosen], watch)
-            weights[chosen] = watched.double().cpu()
-            waiting.append(_Ready(chosen, rows, given))
-            if sum(ready.bytes for ready in waiting) > runs.budget // 4:
+            weights[chosen] = waiting.add(sweep, chosen, [wires[number] for number in chosen], watch)
+            if waiting.bytes > runs.budget // 4:
                 carry()
-    if waiting:
+    if waiting.numbers:
         carry()
     return effects, weights
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """Wires of one group as rows that have not been carried yet."""
+@dataclass
+class _Waiting:
+    """Wires as rows that have not been carried yet, of as many groups as climb together: the values that they
+    hand over are numbered through."""
 
-    numbers: list[int]  # of the wires
-    rows: list[Row]
-    given: Given
+    numbers: list[int] = field(default_factory=list)  # of the wires
+    rows: list[Row] = field(default_factory=list)
+    values: dict[Site, list[Values]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, sweep: Sweep, numbers: list[int], wires: Sequence[Wire], watch: Watched | None) -> Weights:
+        """Wires of one group. What their readers then have on the watched edge is known before they climb."""
+        site: Site = "head" if wires[0].reader.kind in SIDES else "residual"
+        rows, values, weights = sweep.rows(wires, watch, sum(own.shape[1] for own in self.values[site]))
+        self.numbers += numbers
+        self.rows += rows
+        self.values[site].append(values)
+        return weights.double().cpu()
+
+    @property
+    def given(self) -> Given:
+        return {site: torch.cat(parts, 1) for site, parts in self.values.items()}
 
     @property
     def bytes(self) -> int:
         """What waits in memory: values handed over, and what each row will leave above the last block."""
-        values = sum(value.numel() * value.element_size() for value in self.given.values())
-        return values + len(self.rows) * _ROW_BYTES
-
-
-def _merged(groups: Sequence[_Ready]) -> tuple[list[Row], Given]:
-    """The rows of several groups as those of one, so that all of them climb together: the values that they
-    hand over are numbered through."""
-    rows: list[Row] = []
-    values: dict[Site, list[torch.Tensor]] = defaultdict(list)
-    count: Counter[Site] = Counter()
-    for group in groups:
-        for row in group.rows:
-            shifted = (replace(change, given=change.given + count[change.site]) for change in row.changes)
-            rows.append(Row(tuple(shifted)))
-        for site, own in group.given.items():
-            values[site].append(own)
-            count[site] += own.shape[1]
-    return rows, {site: torch.cat(parts, 1) for site, parts in values.items()}
+        values = (value for own in self.values.values() for value in own)
+        return sum(value.numel() * value.element_size() for value in values) + len(self.rows) * _ROW_BYTES
 
 
 @dataclass(frozen=True)
@@ -177,13 +173,14 @@ class Sweep:
         """What the reader sees when each writer's output is that of the other run. `all` is its whole stream
         there."""
         new, own = self.runs.new_values(self.direction), stream_of(self.base, reader, self.parts.parallel)
-        single = [writer for writer in writers if writer != ALL]
+        single = [number for number, writer in enumerate(writers) if writer != ALL]
         seen = own[:, None, positions].expand(-1, len(writers), -1, -1).clone()
         if single:
-            other, base = (writes(self.parts, cache, single, positions) for cache in (new.run, self.base))
-            seen[:, [writers.index(writer) for writer in single]] += new.reduce(other) - base
-        if ALL in writers:
-            seen[:, writers.index(ALL)] = self._whole(reader, positions)
+            named = [writers[number] for number in single]
+            other, base = (writes(self.parts, cache, named, positions) for cache in (new.run, self.base))
+            seen[:, single] += new.reduce(other) - base
+        if len(single) < len(writers):
+            seen[:, [writer == ALL for writer in writers]] = self._whole(reader, positions)[:, None]
         return seen
 
     def _whole(self, reader: Reader, positions: Positions) -> Float[torch.Tensor, "input pos d_model"]:
@@ -198,65 +195,54 @@ class Sweep:
         return none + sum(self.parts.write(layer, silent) for layer in below)
 
     def rows(
-        self, wires: Sequence[Wire], watch: Watched | None
-    ) -> tuple[list[Row], Given, Float[torch.Tensor, "wire pair"]]:
-        """A row for each wire of one group, the values that the rows hand over, and the watched weights."""
-        first = wires[0]
-        if first.reader.kind in SIDES:
-            return self._head_rows(wires, watch)
-        unread = torch.full((len(wires), len(self.runs.pairs)), torch.nan)
-        layer, kind = first.reader.layer, first.reader.kind
-        positions = self.positions(first.position)
-        if kind == "logits":  # where the metric is read: at the last position, or the last few
+        self, wires: Sequence[Wire], watch: Watched | None, first: int
+    ) -> tuple[list[Row], Values, Weights]:
+        """A row for each wire of one group, the values that the rows hand over, numbered from `first` on, and
+        the watched weights."""
+        reader = wires[0].reader
+        if reader.kind in SIDES:
+            return self._head_rows(wires, watch, first)
+        positions = self.positions(wires[0].position)
+        if reader.kind == "logits":  # where the metric is read: at the last position, or the last few
             positions = positions[positions >= self.runs.length - self.runs.metric.tail]
-        seen = self.seen(first.reader, [wire.writer for wire in wires], positions)
-        if kind == "logits":
-            site, values = "residual", seen
-        else:
-            site, values = "mlp", self.parts.mlp(layer, seen, positions)
-        rows = [
-            Row(
-                tuple(
-                    Change(layer, position, site, given=number * len(positions) + index)
-                    for index, position in enumerate(positions.tolist())
-                )
-            )
-            for number in range(len(wires))
-        ]
-        return rows, {site: values.flatten(1, 2)}, unread
+        values, layer = self.seen(reader, [wire.writer for wire in wires], positions), reader.layer
+        if reader.kind == "mlp":  # the stream above the block, which is all that changes
+            stored = self.base.layers[layer]
+            rest = stored.pre[:, positions] + stored.attention[:, positions]
+            values, layer = rest[:, None] + self.parts.mlp(layer, values, positions), layer + 1
+        at = positions.tolist()
+        rows = [_row(layer, at, "residual", -1, first + n * len(at)) for n in range(len(wires))]
+        unread = torch.full((len(wires), len(self.runs.pairs)), torch.nan)
+        return rows, values.flatten(1, 2), unread
 
     def _head_rows(
-        self, wires: Sequence[Wire], watch: Watched | None
-    ) -> tuple[list[Row], Given, Float[torch.Tensor, "wire pair"]]:
+        self, wires: Sequence[Wire], watch: Watched | None, first: int
+    ) -> tuple[list[Row], Values, Weights]:
         """Wires into sides of heads of one layer. Writers are a batch; each side is computed for those of its
         heads that a wire names."""
-        first, layer = wires[0], wires[0].reader.layer
-        keys, writers = self.positions(first.position), list(dict.fromkeys(wire.writer for wire in wires))
-        seen = self.seen(first.reader, writers, keys)
+        layer, keys = wires[0].reader.layer, self.positions(wires[0].position)
+        writers = {writer: index for index, writer in enumerate(dict.fromkeys(wire.writer for wire in wires))}
+        seen = self.seen(wires[0].reader, list(writers), keys)
         projected = dict(zip(SIDES, self.parts.project(layer, seen, keys), strict=True))
         rows: list[Row] = [Row(())] * len(wires)
         watched = torch.full((len(wires), len(self.base.final)), torch.nan)
-        values, count = [], 0
+        values = []
         for side in SIDES:
-            own = [(number, wire) for number, wire in enumerate(wires) if wire.reader.kind == side]
+            own = [number for number, wire in enumerate(wires) if wire.reader.kind == side]
             if not own:
                 continue
-            heads = sorted({wire.reader.index for _, wire in own})
-            pattern, z, queries = self._read(layer, first, side, projected[side], heads)
-            for number, wire in own:
-                writer, head = writers.index(wire.writer), heads.index(wire.reader.index)
-                values.append(z[:, writer, :, head])
-                changes = (
-                    Change(layer, query, "head", wire.reader.index, given=count + index)
-                    for index, query in enumerate(queries)
-                )
-                rows[number], count = Row(tuple(changes)), count + len(queries)
-                if watch is not None and watch[1] in queries:
-                    watched[number] = (
-                        pattern[:, writer, head, queries.index(watch[1]), watch[0]].float().cpu()
-                    )
-        per_pair = self.runs.mean_over_draws(watched.T).T
-        return rows, {"head": torch.cat(values, 1)}, per_pair
+            named = sorted({wires[number].reader.index for number in own})
+            pattern, z, queries = self._read(layer, wires[0], side, projected[side], named)
+            writer = torch.tensor([writers[wires[number].writer] for number in own], device=z.device)
+            head = torch.tensor([named.index(wires[number].reader.index) for number in own], device=z.device)
+            values.append(z.transpose(2, 3)[:, writer, head].flatten(1, 2))  # (input, wire · query, d_head)
+            for number in own:
+                rows[number] = _row(layer, queries, "head", wires[number].reader.index, first)
+                first += len(queries)
+            if watch is not None and watch[1] in queries:
+                at = pattern[:, :, :, queries.index(watch[1]), watch[0]]
+                watched[own] = at[:, writer, head].T.float().cpu()
+        return rows, torch.cat(values, 1), self.runs.mean_over_draws(watched.T).T
 
     def _read(
         self, layer: int, wire: Wire, side: str, projected: torch.Tensor, heads: list[int]
@@ -286,6 +272,12 @@ class Sweep:
             everywhere = torch.arange(self.runs.length, device=stored.pre.device)
             return self.parts.project(layer, stored.pre, everywhere)
         return tuple(side.transpose(1, 2) for side in (stored.query, stored.key, stored.value))
+
+
+def _row(layer: int, positions: Sequence[int], site: Site, head: int, first: int) -> Row:
+    """The row that puts values handed over, from number `first` on, at these positions."""
+    changes = (Change(layer, at, site, head, given=first + index) for index, at in enumerate(positions))
+    return Row(tuple(changes))
 
 
 def stream_of(cache: Cache, reader: Reader, parallel: bool) -> Float[torch.Tensor, "input pos d_model"]:
