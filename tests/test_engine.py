@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from circuits.components import Edge, Head
-from circuits.engine import DIRECTIONS, Direction, Row, Runs, fast, prepare
+from circuits.engine import DIRECTIONS, Direction, Row, Runs, climb, prepare
 from circuits.engine.block import Block, Pattern
 from circuits.engine.layout import read_layout
 from circuits.engine.loadings import loadings, scan
@@ -561,8 +561,8 @@ def test_a_prompt_too_long_for_its_patterns_to_be_kept_has_the_same_effects(
     pairs = pairs_of(model)
     rows = [*single_rows(model, MIDDLE), *joint_rows(model, LAST + 1), *site_rows(LAST + 1)]
     short = prepare(model, pairs, family=pairs)
-    monkeypatch.setattr(fast, "MOST_PATTERNS", 0)
-    monkeypatch.setattr(fast, "MOST_SCORES", 300)
+    monkeypatch.setattr(climb, "MOST_PATTERNS", 0)
+    monkeypatch.setattr(climb, "MOST_SCORES", 300)
     long = prepare(model, pairs, family=pairs, rows=rows)
     assert short.keeps_patterns and not long.keeps_patterns
     for direction in DIRECTIONS:

@@ -16,7 +16,7 @@ from test_engine import joint_rows, pairs_of, single_rows, site_rows
 
 from circuits import Circuit, trace
 from circuits.components import SIDES, Edge, Head
-from circuits.engine import DIRECTIONS, Direction, Runs, prepare
+from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
 from circuits.engine.loadings import loadings
 from circuits.errors import ModelError
 from circuits.models.load import as_model
@@ -92,6 +92,35 @@ def test_effects_are_those_of_hooks_on_the_output_projection(loaded: Loaded, que
     if model.edits_attention or loaded.runs.path == "fast":
         measured = loaded.runs.effects(rows, direction="knockout")[:, 0]
         torch.testing.assert_close(measured, effects_by_hand(loaded, query, "knockout"), rtol=0, atol=CLOSE)
+
+
+def test_the_change_of_one_head_goes_through_its_block_as_the_whole_stream_would(known: Loaded) -> None:
+    layout, heads = known.runs.layout, [0, 0, 1, 3, 3]
+    assert layout is not None
+    if not layout.splits_heads:
+        pytest.skip("its heads write behind a norm, or past the MLP of their block")
+    draw = torch.Generator().manual_seed(0)
+    with torch.inference_mode():
+        for block, stored in zip(layout.blocks, known.runs.clean.cache.layers, strict=True):
+            change = torch.randn(len(stored.pre), len(heads), LAST + 1, block.d_head, generator=draw)
+            z = torch.zeros(*change.shape[:3], block.heads, block.d_head)
+            for row, head in enumerate(heads):
+                z[:, row, :, head] = change[:, row]
+            middle = stored.pre[:, None] + block.write(z.flatten(-2))
+            base = stored.pre[:, None] + block.write(torch.zeros_like(z[:, :1]).flatten(-2))
+            short = block.above_heads(base, change, heads)
+            torch.testing.assert_close(short, middle + block.mlp_output(middle), rtol=1e-4, atol=1e-5)
+
+
+def test_many_rows_that_change_one_head_each_agree_with_the_plain_path(known: Loaded) -> None:
+    """So many that they take the shorter way through the block in which they join."""
+    late = [
+        tuple(at for at in range(KEY, LAST + 1) if mask >> (at - KEY) & 1)
+        for mask in range(1, 2 ** (LAST - KEY + 1))
+    ]
+    rows = [Row.of_heads([head], positions) for head in known.runs.heads for positions in late]
+    mine, own = (runs.effects(rows) for runs in (known.runs, known.plain))
+    torch.testing.assert_close(mine, own, rtol=CLOSE, atol=CLOSE)
 
 
 def test_both_paths_agree_on_joint_rows_streams_and_writes_in_every_direction(known: Loaded) -> None:

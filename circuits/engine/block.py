@@ -5,8 +5,8 @@
 2. `scores` turns q·k into what the softmax sees (scale, soft cap, causal mask with window), `attend` into the
    pattern; a score may be edited in between.
 3. `write` and `mlp_output` are what attention and MLP add to the stream, behind a norm of the write where the
-   model has one; `head_writes` splits the former into heads. `above_heads` is the stream above the block where
-   one head writes something else: the same numbers for a twelfth of the first two products.
+   model has one; `head_writes` splits the former into heads. `above_heads` is the stream above the block in
+   rows where one head writes something else: by way of its few dimensions, for less.
 
 What differs between architectures is data here (a window, a cap, a norm that may be absent): nothing in the
 engine asks which architecture it carries.
@@ -91,14 +91,16 @@ class Mlp:
     act: Callable[[torch.Tensor], torch.Tensor]
     gate: Any = None
 
-    def __call__(self, normed: Stream) -> Stream:
+    def __call__(
+        self, normed: Float[torch.Tensor, "*batch d_model"]
+    ) -> Float[torch.Tensor, "*batch d_model"]:
         return self._out([layer(normed) for layer in self._ways_in])
 
     @property
     def _ways_in(self) -> tuple[Any, ...]:
         return (self.inner,) if self.gate is None else (self.gate, self.inner)
 
-    def _out(self, inside: Sequence[torch.Tensor]) -> Stream:
+    def _out(self, inside: Sequence[torch.Tensor]) -> torch.Tensor:
         first, *rest = inside
         hidden = self.act(first)
         return self.outer(hidden * rest[0] if rest else hidden)
@@ -106,11 +108,11 @@ class Mlp:
     def moved(
         self,
         norm: Norm,
-        base: Stream,
-        scale: Float[torch.Tensor, "*batch 1"],
-        changes: Sequence[Float[torch.Tensor, "*batch pos d_head"]],
+        base: Float[torch.Tensor, "input 1 pos d_model"],
+        scale: Float[torch.Tensor, "input row pos 1"],
+        changes: Sequence[torch.Tensor],  # (input, some rows, pos, d_head) each
         spans: Sequence[Float[torch.Tensor, "d_head d_model"]],
-    ) -> Stream:
+    ) -> Float[torch.Tensor, "input row pos d_model"]:
         """What it adds where it reads, behind a norm, `base` plus changes that lie in the few dimensions that
         each `span` names; `scale` is the norm's at what is read. Before the norm divides, all is linear, so
         that `base` goes through the first matrix once and a change by way of its few dimensions."""
@@ -169,7 +171,7 @@ class Block:
 
     def few_queries(
         self, stream: Stream, rotation: Rotation | None, queries: int
-    ) -> tuple[Heads, Heads, Heads]:
+    ) -> tuple[Float[torch.Tensor, "*batch query head d_head"], Heads, Heads]:
         """`project` and `split`, with queries of the last so many positions alone."""
         normed, turn = self.norm1(stream), None if rotation is None else rotation[:, -queries:]
         query = self.split_side(self.q(normed[..., -queries:, :]), "query", turn)

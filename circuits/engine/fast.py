@@ -1,203 +1,39 @@
-"""The fast path: carry only what changes, and take everything that is under way up the model together.
+"""The fast path: carry only what changes.
 
 A change at layer l and position p can only reach positions ≥ p, above l. So rows that share their first
 position `start` form a stream (input, row, position ≥ start, d_model); everything before `start` is read from
-the base run and shared.
+the base run and shared. Streams climb together (`engine.climb`).
 
-1. `climb` takes streams through the blocks in step. In every block each stream hands over what it wants
-   projected, written and put through the MLP; `climb` stacks what all of them hand over, so that each matrix
-   is read once and multiplies one tall stack.
-2. `WholeRun` is a run of the model that leaves each layer in a cache as it passes. A counterfactual run
-   shares the positions before the first difference with the clean run ahead of it.
-3. `RowStream` carries rows. One whose first change is a write (an edge, a head, a block's output) joins after
-   the attention of that layer, as the base run's stream plus the change. One whose first change comes before
-   (the residual stream, a knocked-out score) joins at its input. A row that differs from the base at `start`
-   alone is *narrow*: the MLP of its layer and the projections of the next run for that one position. One
-   attention later it is wide. Many rows that change one head each take a shorter way through the block in
-   which they join (`Block.above_heads`).
-4. The metric is read at the last position (of an answer of several tokens: at the last few, the `tail`), so
-   above the attention of the last block only those positions are computed.
+1. A row whose first change is a write (an edge, a head, a block's output) joins after the attention of that
+   layer, as the base run's stream plus the change. One whose first change comes before (the residual stream,
+   a knocked-out score) joins at its input.
+2. A row that differs from the base at `start` alone is *narrow*: the MLP of its layer and the projections of
+   the next run for that one position. One attention later it is wide.
+3. Many rows that change one head each take a shorter way through the block in which they join
+   (`Block.above_heads`).
+4. In the last block only the queries are computed that the metric reads.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Final, Literal, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
-from circuits.components import SIDES
-from circuits.engine.block import Heads, Pattern, Written
+from circuits.engine.block import Heads
+from circuits.engine.climb import MOST_SCORES, Taken, Tensors, WholeRun, climb, joined, windows
 from circuits.engine.layout import Layout
-from circuits.engine.rows import Cache, Change, ChangeTable, Layer, NewValues, Row, Site
+from circuits.engine.rows import Cache, Change, ChangeTable, NewValues, Row, Site
 
-MOST_PATTERNS: Final = 2**27  # numbers in the patterns of one run; those of longer ones are computed again
-MOST_SCORES: Final = 2**22  # numbers in the scores that are there at once, or one query's if it has more
-Tensors = list[torch.Tensor]
-RunHeads = Float[torch.Tensor, "input pos head d_head"]
 Rows = Float[torch.Tensor, "input row pos d_model"]
 RowHeads = Float[torch.Tensor, "input row pos head d_head"]
 RowQueries = Float[torch.Tensor, "input row query head d_head"]
 Joining = tuple[int, bool, bool]  # layer, late, narrow
-
-
-@runtime_checkable
-class Stream(Protocol):
-    """Something that climbs: in each block it is asked four times, and answered with one product for each of
-    its tensors."""
-
-    def enter(self, layer: int) -> Tensors: ...  # streams at the input -> queries, keys and values
-    def attend(self, layer: int, projected: Tensors) -> Tensors: ...  # heads' outputs -> what they write
-    def write(self, layer: int, written: Tensors) -> Tensors: ...  # what the MLP reads -> what it adds
-    def leave(self, layer: int, added: Tensors) -> None: ...
-
-
-def climb(layout: Layout, streams: Sequence[Stream]) -> None:
-    """Take the streams to the top, each block in the order in which they are given: one may read what those
-    before it left."""
-    for layer, block in enumerate(layout.blocks):
-        projected = _together(block.project, [stream.enter(layer) for stream in streams])
-        read = [stream.attend(layer, own) for stream, own in zip(streams, projected, strict=True)]
-        written = _together(block.write, read)
-        middle = [stream.write(layer, own) for stream, own in zip(streams, written, strict=True)]
-        for stream, added in zip(streams, _together(block.mlp_output, middle), strict=True):
-            stream.leave(layer, added)
-
-
-def _together(product: Callable[[torch.Tensor], torch.Tensor], wanted: Sequence[Tensors]) -> list[Tensors]:
-    """One product for all: (…, width) each."""
-    flat = [tensor.flatten(0, -2) for own in wanted for tensor in own]
-    filled = [part for part in flat if len(part)] or flat[:1]
-    if not filled:
-        return [[] for _ in wanted]
-    stacked = product(filled[0] if len(filled) == 1 else torch.cat(filled))
-    parts = iter(stacked.split([len(part) for part in flat]))
-    return [[next(parts).unflatten(0, tensor.shape[:-1]) for tensor in own] for own in wanted]
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Messages of key → query that are swapped in a whole run and in every row on top of it: of other heads
-    for each input."""
-
-    heads: Bool[torch.Tensor, "input layer head"]
-    key: int
-    query: int
-    new: Cache
-
-    def change(self, layer: int, weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """What to add to (input, …, head, d_head), given the weight (…, head) and the value (…, head, d_head)
-        of the edge now."""
-        stored = self.new.layers[layer]
-        weights, chosen = stored.pattern[:, :, self.query, self.key, None], self.heads[:, layer, :, None]
-        message = weights * stored.value[:, :, self.key]  # (input, head, d_head)
-        if weight.ndim == 3:  # (input, row, head)
-            message, chosen = message[:, None], chosen[:, None]
-        return (message - weight[..., None] * value) * chosen
-
-
-@dataclass
-class WholeRun:
-    """A run from `cache.final`, at first the embedded tokens. Before `start` it is that of the run ahead."""
-
-    layout: Layout
-    cache: Cache
-    start: int = 0
-    ahead: Cache | None = None
-    taken: Taken | None = None
-    tail: int = 1
-
-    def __post_init__(self) -> None:
-        self.length, self.last = self.cache.final.shape[1], len(self.layout.blocks) - 1
-        self.rotations = self.layout.rotations(self.cache.final, self.start)
-        self.hidden = self.layout.hidden(self.cache.final, self.start)
-        numbers = len(self.layout.blocks) * self.layout.heads * self.length**2
-        self.keeps_patterns = len(self.cache.final) * numbers <= MOST_PATTERNS
-
-    def enter(self, layer: int) -> Tensors:
-        return [self.cache.final[:, self.start :]]
-
-    def attend(self, layer: int, projected: Tensors) -> Tensors:
-        block = self.layout.blocks[layer]
-        heads = block.split(projected[0], self.rotations[layer])
-        query, key, value = (
-            self._whole(rearrange(own, "i t h d -> i h t d"), name, 2)
-            for own, name in zip(heads, SIDES, strict=True)
-        )
-        pattern, z = self._read(layer, query[:, :, self.start :], key, value)
-        z = z[:, -self.tail :] if layer == self.last else z
-        final = self.cache.final  # stands for what attention and MLP will write, until they have
-        kept = Pattern(query, key, block) if pattern is None else self._whole(pattern, "pattern", 2)
-        written = kept, value, self._whole(z, "z"), final, final
-        self.cache.layers = (*self.cache.layers, Layer(final, *written, query=query, key=key))
-        return [z.flatten(-2)]
-
-    def _read(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> tuple[torch.Tensor | None, RunHeads]:
-        """The pattern, unless it is too large to be kept, and what the heads read by it."""
-        block, parts, patterns = self.layout.blocks[layer], [], []
-        for window in windows(query.shape[2], query.shape[0] * query.shape[1] * self.length):
-            products = query[:, :, window] @ key.mT
-            pattern = block.attend(block.scores(products, self.hidden[layer][window]))
-            z = rearrange(pattern @ value, "i h t d -> i t h d")
-            if self.taken is not None and self.taken.query - self.start in range(window.start, window.stop):
-                row, column = self.taken.query - self.start - window.start, self.taken.key
-                z[:, row] += self.taken.change(layer, pattern[:, :, row, column], value[:, :, column])
-            parts.append(z)
-            if self.keeps_patterns:
-                patterns.append(pattern)
-        return _joined(patterns, 2) if patterns else None, _joined(parts, 1)
-
-    def write(self, layer: int, written: Tensors) -> Tensors:
-        self.written, stored = written[0], self.cache.layers[layer]
-        kept = (
-            self._whole(written[0], "attention") if self.keeps_patterns else self._again("attention", layer)
-        )
-        stored.attention = kept
-        stream = self.cache.final[:, -written[0].shape[1] :]
-        return [stream if self.layout.parallel else stream + written[0]]
-
-    def leave(self, layer: int, added: Tensors) -> None:
-        stored = self.cache.layers[layer]
-        if self.keeps_patterns:
-            stored.mlp = self._whole(added[0], "mlp")
-            self.cache.final = stored.pre + stored.attention[:] + stored.mlp
-            return
-        stored.mlp = self._again("mlp", layer)
-        above = stored.pre[:, -added[0].shape[1] :] + self.written + added[0]
-        self.cache.final = self._whole(above, "final")
-
-    def _again(self, by: Literal["attention", "mlp"], layer: int) -> Written:
-        stored = self.cache.layers[layer]
-        return Written(by, self.layout.blocks[layer], stored.z, stored.pre, self.layout.parallel)
-
-    def _whole(self, own: torch.Tensor, name: str, dim: int = 1) -> torch.Tensor:
-        """All positions: in front of its own those of the run ahead, or NaN for what is left behind. A copy:
-        stacks are let go."""
-        missing, layer = self.length - own.shape[dim], len(self.cache.layers) - (name in ("attention", "mlp"))
-        if missing == 0:
-            return own.clone(memory_format=torch.contiguous_format)
-        if self.ahead is not None:
-            stored = self.ahead.pre(layer) if name == "final" else getattr(self.ahead.layers[layer], name)
-            return torch.cat((stored.narrow(dim, 0, missing), own), dim)
-        shape = (*own.shape[:dim], missing, *own.shape[dim + 1 :])
-        return torch.cat((own.new_full(shape, torch.nan), own), dim)
-
-
-def windows(queries: int, numbers: int) -> list[slice]:
-    """The queries, as many at a time as their scores may be there at once: of so many numbers each."""
-    step = max(1, MOST_SCORES // numbers)
-    return [slice(first, min(first + step, queries)) for first in range(0, queries, step)]
-
-
-def _joined(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim)
 
 
 def carry(
@@ -407,16 +243,20 @@ class RowStream:
     def _one_head_each(self, layer: int, rows: Sequence[int], window: slice) -> dict[int, int]:
         """The head that each row changes here, in the order of heads, where each changes one and they are
         many enough for a product of its own to pay; else nothing."""
-        if not self.layout.splits_heads or self.base.final.dtype not in (torch.float32, torch.float64):
-            return {}  # in half precision the shorter way would round otherwise
-        changed = {row: {c.head for c in self.rows[row].changes if c.layer == layer} for row in rows}
-        sites = {change.site for row in rows for change in self.rows[row].changes if change.layer == layer}
-        if sites != {"head"} or any(len(heads) > 1 for heads in changed.values()):
+        is_half = self.base.final.dtype not in (torch.float32, torch.float64)  # which would round otherwise
+        if is_half or not self.layout.splits_heads or (layer, "head") not in self.changes:
             return {}
-        by_head = dict(sorted(((row, heads.pop()) for row, heads in changed.items()), key=itemgetter(1)))
-        numbers = self.inputs * len(rows) * len(range(self.length)[window])
-        worth = numbers > 2 * len(set(by_head.values())) * self.layout.blocks[layer].d_head
-        return by_head if worth else {}
+        heads = {row: self._head_of(row, layer) for row in rows}
+        streams = self.inputs * len(rows) * len(range(self.length)[window])
+        few = 2 * len(set(heads.values())) * self.layout.blocks[layer].d_head
+        if streams <= few or -1 in heads.values():
+            return {}
+        return dict(sorted(heads.items(), key=itemgetter(1)))
+
+    def _head_of(self, row: int, layer: int) -> int:
+        """The head whose output a row changes in a layer; -1 where that is not all that it changes there."""
+        (site, head), *more = {(c.site, c.head) for c in self.rows[row].changes if c.layer == layer}
+        return head if site == "head" and not more else -1
 
     def _above_heads(self, layer: int, by_head: dict[int, int], window: slice) -> Rows:
         """The stream above this block of rows that change one head each."""
@@ -425,9 +265,8 @@ class RowStream:
         assert table is not None
         change = stored.z.new_zeros(self.inputs, len(by_head), positions, block.d_head)
         old = stored.z[:, table.position, table.head]
-        change[:, table.row, table.position - self._first(layer)] = (
-            self.new.values(layer, "head", table) - old
-        )
+        new = self.new.values(layer, "head", table)
+        change[:, table.row, table.position - self._first(layer)] = new - old
         base = (stored.pre[:, window] + stored.attention[:, window])[:, None]
         return block.above_heads(base, change, list(by_head.values()))
 
@@ -453,13 +292,11 @@ class RowStream:
             return []
         query, key, value = self._heads(layer, wide, narrow, first)
         numbers = self.inputs * len(rows) * self.layout.heads * self.length
-        z = _joined(
-            [
-                self._read(layer, query[:, :, window], key, value, rows, first + window.start)
-                for window in windows(query.shape[2], numbers)
-            ],
-            2,
-        )
+        read = [
+            self._read(layer, query[:, :, window], key, value, rows, first + window.start)
+            for window in windows(query.shape[2], numbers)
+        ]
+        z = joined(read, 2)
         self._set_heads(layer, z, rows)
         needed = slice(first - self.start, None)
         stream = self.wide[:, :, needed]
@@ -488,8 +325,7 @@ class RowStream:
                 rest = _copies(rearrange(shared[:, :, self.start + 1 :], "i h t d -> i t h d"), count)
                 whole = torch.cat((own[kind], rest), 2)[:, :, -heads[kind].shape[2] :]
                 heads[kind] = torch.cat((heads[kind], whole), 1)
-        query, key, value = heads
-        return query, key, value
+        return heads[0], heads[1], heads[2]
 
     def _read(
         self, layer: int, query: RowQueries, key: RowHeads, value: RowHeads, rows: Sequence[int], first: int

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 
 from circuits.components import Edge, Head
 from circuits.engine.block import Norm
-from circuits.engine.fast import windows
+from circuits.engine.climb import windows
 from circuits.engine.layout import Layout
 from circuits.engine.rows import Cache, Direction, Layer, Row
 from circuits.engine.runs import Runs

@@ -21,7 +21,8 @@ from weakref import WeakKeyDictionary
 import torch
 from jaxtyping import Float, Int
 
-from circuits.engine.fast import MOST_PATTERNS, WholeRun, carry, climb
+from circuits.engine.climb import MOST_PATTERNS, WholeRun, climb
+from circuits.engine.fast import carry
 from circuits.engine.layout import Layout, read_layout
 from circuits.engine.rows import Cache, Change, Given, NewValues, Row, check_rows
 from circuits.engine.runs import Early, Run, Runs, Way, draws_of, first_difference

@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Bool, Float
 
 from circuits.components import ROUNDING, Edge, Head
-from circuits.engine.fast import Taken, WholeRun, carry
+from circuits.engine.climb import Taken, WholeRun
+from circuits.engine.fast import carry
 from circuits.engine.rows import Cache, NewValues, Row
 from circuits.engine.runs import Runs
 
