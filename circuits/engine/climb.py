@@ -182,3 +182,8 @@ def windows(queries: int, numbers: int) -> list[slice]:
 
 def joined(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim)
+
+
+def copies(values: torch.Tensor, rows: int) -> torch.Tensor:
+    """(input, …) to (input, row, …), each row its own copy."""
+    return values[:, None].expand(-1, rows, *values.shape[1:]).clone()

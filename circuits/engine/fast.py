@@ -26,7 +26,7 @@ from einops import rearrange
 from jaxtyping import Float
 
 from circuits.engine.block import Heads
-from circuits.engine.climb import MOST_SCORES, Taken, Tensors, WholeRun, climb, joined, windows
+from circuits.engine.climb import MOST_SCORES, Taken, Tensors, WholeRun, climb, copies, joined, windows
 from circuits.engine.layout import Layout
 from circuits.engine.rows import Cache, Change, ChangeTable, NewValues, Row, Site
 
@@ -78,12 +78,9 @@ def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> It
     inputs, length, width = base.final.shape
     size, held = base.final.element_size(), 0
     chunk: list[int] = []
-
-    def joins(index: int) -> tuple[int, int]:  # rows that change one head stand together
-        return rows[index].first_layer, rows[index].changes[0].head
-
-    for index in sorted(range(len(rows)), key=joins):
-        positions = length - rows[index].first_position
+    joins = [(row.first_layer, row.changes[0].head, row.first_position) for row in rows]
+    for index in sorted(range(len(rows)), key=joins.__getitem__):  # rows of one head stand together
+        positions = length - joins[index][2]
         scores = min(inputs * layout.heads * length * positions, MOST_SCORES)
         needed = size * (inputs * 16 * width * positions + 3 * scores)  # live at once
         if chunk and held + needed > budget:
@@ -178,7 +175,7 @@ class RowStream:
     def top(self) -> Float[torch.Tensor, "input row read d_model"]:
         """The last positions of every row above the last block; those before `start` are the base run's."""
         self._join_early(self.top_layer)
-        top = _copies(self.base.final[:, -self.tail :], len(self.rows))
+        top = copies(self.base.final[:, -self.tail :], len(self.rows))
         top[:, self.wide_rows, -self.wide.shape[2] :] = self.wide
         return top
 
@@ -213,7 +210,7 @@ class RowStream:
             if rows := self.joining.pop((layer, False, narrow), []):
                 first = self._first(layer) if layer == self.top_layer else self.start
                 window = slice(first, self.start + 1 if narrow else None)
-                joined = _copies(self.base.pre(layer)[:, window], len(rows))
+                joined = copies(self.base.pre(layer)[:, window], len(rows))
                 self._set_residual(layer, joined, rows, first)
                 self._add(joined, rows, narrow=narrow)
 
@@ -232,7 +229,7 @@ class RowStream:
             if by_head := self._one_head_each(layer, rows, window):
                 self.above.append((self._above_heads(layer, by_head, window), list(by_head), narrow))
                 continue
-            z = _copies(stored.z[:, window], len(rows))
+            z = copies(stored.z[:, window], len(rows))
             if table := self._table(layer, "edge", rows):
                 now = NewValues(self.base).message(layer, table.head, table.key, table.position)
                 self._swap_edges(layer, z, table, now, first)
@@ -279,7 +276,7 @@ class RowStream:
 
     def _widened(self, layer: int) -> Rows:
         """The narrow rows with the base run's stream at the positions where they do not differ."""
-        wide = _copies(self.base.pre(layer)[:, self.start :], len(self.narrow_rows))
+        wide = copies(self.base.pre(layer)[:, self.start :], len(self.narrow_rows))
         wide[:, :, :1] = self.narrow
         return wide
 
@@ -322,7 +319,7 @@ class RowStream:
         if count:
             own = block.split(narrow, None if rotation is None else rotation[:, :1])
             for kind, shared in enumerate((stored.query, stored.key, stored.value)):
-                rest = _copies(rearrange(shared[:, :, self.start + 1 :], "i h t d -> i t h d"), count)
+                rest = copies(rearrange(shared[:, :, self.start + 1 :], "i h t d -> i t h d"), count)
                 whole = torch.cat((own[kind], rest), 2)[:, :, -heads[kind].shape[2] :]
                 heads[kind] = torch.cat((heads[kind], whole), 1)
         return heads[0], heads[1], heads[2]
@@ -401,8 +398,3 @@ class RowStream:
         shared = self.base.layers[layer].value[:, None, :, column]  # (input, 1, head, d_head)
         read = value[:, :, column - self.start] if column >= self.start else shared
         z += taken.change(layer, pattern[:, :, :, taken.query - first, column], read)
-
-
-def _copies(values: torch.Tensor, rows: int) -> torch.Tensor:
-    """(input, …) to (input, row, …), each row its own copy."""
-    return values[:, None].expand(-1, rows, *values.shape[1:]).clone()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -32,8 +32,7 @@ Indices = Int[torch.Tensor, " change"]
 Given = Mapping[Site, Float[torch.Tensor, "input value width"]]  # values handed over with rows
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Change:
+class Change(NamedTuple):  # a sweep of wires makes a hundred thousand: tuples are made and compared fast
     """One thing that is not as in the base run."""
 
     layer: int
