@@ -15,11 +15,10 @@ import torch
 from circuits.models.model import Model
 from circuits.prompts import Prompt, to_prompt
 from circuits.prompts.prompt import swapped
-from circuits.tracing.trust import spelling
+from circuits.tracing.trust import nearest_words
 
 WORDS: Final = 6  # that are shown
 CANDIDATES: Final = 48  # that are run
-_NEAREST: Final = 600  # that are looked at
 _TOKENS: Final = 1_024  # in one run
 
 
@@ -35,7 +34,7 @@ def propose(model: Model, text: str, key: int) -> list[dict[str, Any]]:
     """Words for the token at `key` that change the answer: what the model says then, and how surely."""
     prompt = to_prompt(model, text)
     position = prompt.position(key)
-    tokens = _candidates(model, prompt.tokens[position])
+    tokens = nearest_words(model, prompt.tokens[position], CANDIDATES)
     if not tokens:
         return []
     chances = _predictions(model, prompt, position, [prompt.tokens[position], *tokens])
@@ -50,20 +49,6 @@ def propose(model: Model, text: str, key: int) -> list[dict[str, Any]]:
         if len(found) == WORDS:
             break
     return found
-
-
-def _candidates(model: Model, token: int) -> list[int]:
-    """Tokens written as this one is, nearest in the embedding first."""
-    embedding = model.bridge.W_E.detach().float()
-    near = torch.nn.functional.cosine_similarity(embedding, embedding[token][None], dim=-1)
-    kind, special = spelling(model.spell(token)), set(model.tokenizer.all_special_ids)
-    size = min(model.vocab_size, len(model.tokenizer))
-    alike = []
-    for other in near[:size].topk(min(_NEAREST, size)).indices.tolist():
-        word = model.spell(other)
-        if other != token and other not in special and spelling(word) == kind and word.strip():
-            alike.append(other)
-    return alike[:CANDIDATES]
 
 
 def _predictions(model: Model, prompt: Prompt, position: int, tokens: list[int]) -> torch.Tensor:

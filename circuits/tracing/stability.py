@@ -50,7 +50,7 @@ from circuits.prompts import (
 from circuits.tracing import SHARE
 from circuits.tracing.family import bootstrap
 from circuits.tracing.records import CORE, HeadStability, Stability
-from circuits.tracing.trust import spelling, weak_pairs
+from circuits.tracing.trust import nearest_words, weak_pairs
 
 RUNS: Final = 16
 _SPREAD: Final = 0.1  # neighbouring shares
@@ -120,7 +120,7 @@ def _other_prompts(model: Model, question: Question, count: int) -> list[Prompt]
     assert isinstance(prompt, Prompt)
     differing = [p for p, (a, b) in enumerate(zip(clean.tokens, prompt.tokens, strict=True)) if a != b]
     words = {prompt.tokens[p] for p in differing}
-    near = {word: _nearest(model, word, 4 * count, besides={*clean.tokens, *words}) for word in words}
+    near = {word: nearest_words(model, word, 4 * count, besides={*clean.tokens, *words}) for word in words}
     listed = []
     for number in range(min(len(tokens) for tokens in near.values())):
         tokens = tuple(
@@ -129,21 +129,6 @@ def _other_prompts(model: Model, question: Question, count: int) -> list[Prompt]
         spelled = tuple(map(model.spell, tokens))
         listed.append(Prompt("".join(spelled[model.reads_bos :]), tokens, spelled))
     return listed
-
-
-def _nearest(model: Model, token: int, count: int, *, besides: set[int]) -> list[int]:
-    """The tokens with the nearest embeddings that are written like this one."""
-    embedded = model.bridge.W_E.detach().float()
-    near = (embedded @ embedded[token] / embedded.norm(dim=-1)).argsort(descending=True).tolist()
-    kind, size = spelling(model.spell(token)), len(model.tokenizer)
-    refused = besides | set(model.tokenizer.all_special_ids)
-    chosen: list[int] = []
-    for other in near:
-        if other not in refused and other < size and spelling(model.spell(other)) == kind:
-            chosen.append(other)
-            if len(chosen) == count:
-                break
-    return chosen
 
 
 def _settled(model: Model, questions: Sequence[Question], count: int = 1) -> list[Pair]:

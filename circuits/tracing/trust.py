@@ -13,7 +13,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import islice
 from statistics import median
 from typing import Final, Literal
 
@@ -123,6 +124,17 @@ def words_like(model: Model, token: int, draw: random.Random, count: int = OTHER
 def spelling(text: str) -> tuple[bool, bool]:
     """Whether it begins with a space, and whether it is a word: letters, more than one."""
     return text[:1].isspace(), text.strip().isalpha() and len(text.strip()) > 1
+
+
+def nearest_words(model: Model, token: int, count: int, *, besides: Collection[int] = ()) -> list[int]:
+    """The tokens that are written like this one, nearest to it in the embedding first."""
+    embedded = model.bridge.W_E.detach().float()
+    near = (embedded @ embedded[token] / embedded.norm(dim=-1)).argsort(descending=True).tolist()
+    kind, size = spelling(model.spell(token)), min(model.vocab_size, len(model.tokenizer))
+    refused = {token, *besides, *model.tokenizer.all_special_ids}
+    words = ((other, model.spell(other)) for other in near if other < size and other not in refused)
+    alike = (other for other, word in words if spelling(word) == kind and word.strip())
+    return [*islice(alike, count)]
 
 
 def _probability(runs: Runs) -> float | None:
