@@ -465,8 +465,8 @@ def mapping_text(circuit: Circuit) -> str:
     return " ".join(text.get_text() for text in sheet.texts)
 
 
-def test_a_share_of_one_is_the_whole_path_and_says_what_it_lacks(asked: Circuit) -> None:
-    printed = " ".join(str(replace(asked, share=1.0)).split())
+def test_a_share_of_one_is_the_whole_path_and_says_what_it_lacks(mini: Model) -> None:
+    printed = " ".join(str(trace(mini, TEXT, key="large", swap=SWAP, share=1.0)).split())
     assert re.search(r"the path ends here, 0\.\d% short of the total", printed)
     assert "no further head helps" not in printed
 
