@@ -129,7 +129,8 @@ def spelling(text: str) -> tuple[bool, bool]:
 def nearest_words(model: Model, token: int, count: int, *, besides: Collection[int] = ()) -> list[int]:
     """The tokens that are written like this one, nearest to it in the embedding first."""
     embedded = model.bridge.W_E.detach().float()
-    near = (embedded @ embedded[token] / embedded.norm(dim=-1)).argsort(descending=True).tolist()
+    sizes = embedded.norm(dim=-1).clamp(min=1e-8)  # a row of zeros is near to nothing
+    near = (embedded @ embedded[token] / sizes).argsort(descending=True).tolist()
     kind, size = spelling(model.spell(token)), min(model.vocab_size, len(model.tokenizer))
     refused = {token, *besides, *model.tokenizer.all_special_ids}
     words = ((other, model.spell(other)) for other in near if other < size and other not in refused)
