@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -32,7 +32,8 @@ Indices = Int[torch.Tensor, " change"]
 Given = Mapping[Site, Float[torch.Tensor, "input value width"]]  # values handed over with rows
 
 
-class Change(NamedTuple):  # a sweep of wires makes a hundred thousand: tuples are made and compared fast
+@dataclass(frozen=True, slots=True, order=True)
+class Change:
     """One thing that is not as in the base run."""
 
     layer: int
