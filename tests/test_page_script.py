@@ -9,8 +9,9 @@ from typing import Any
 
 import chromium
 import pytest
-from render_samples import CARRIERS, dense, planted, wide
+from render_samples import CARRIERS, deep, dense, mapping_of, planted, span_of, wide
 
+from circuits.heads import Head
 from circuits.show.page import PURE, asset, pack, pack_maps
 from circuits.show.scene import to_scene
 from circuits.tracing.records import Circuit
@@ -38,6 +39,13 @@ def run() -> Iterator[Run]:
             return page.evaluate(body, {"packed": packed, **values})
 
         yield evaluate
+
+
+def crossed() -> Circuit:
+    """A short arrow whose name is wider than it, so that it stands over the box of another token."""
+    head = mapping_of(6, 8, [(Head(3, 1), 0.5), (Head(3, 2), 0.7), (Head(3, 4), 0.9)], total=0.9)
+    spans = tuple(span_of("x", (position,), (0, 3)) for position in (3, 4, 5, 6))
+    return replace(planted(), mappings=(head,), spans=spans, focus=(6, 8))
 
 
 MEASURE = "(text, size) => text.length * size * 0.6"
@@ -155,6 +163,28 @@ def test_boxes_reach_from_their_first_layer_to_their_last(run: Run) -> None:
     assert set(boxes) == {("5", 5), ("2", 2), ("4+6", 4), ("4+6", 6)}
     assert boxes["5", 5]["top"] == rows[3]["top"] + 1.5 and boxes["5", 5]["bottom"] == rows[0]["bottom"] - 1.5
     assert [group["text"] for group in layout["groups"]["items"]] == ["brackets"]
+
+
+@pytest.mark.parametrize(
+    "circuit", [planted(), dense(), deep(), crossed()], ids=["planted", "dense", "deep", "crossed"]
+)
+def test_what_a_box_says_of_its_layers_lies_under_no_name_and_no_arrow(run: Run, circuit: Circuit) -> None:
+    layout = run(LAYOUT, circuit, pair=list(circuit.front.ends if circuit.front else (0, 0)), share=0.8)
+    boxes = {(box["at"], box["x"]): box for box in layout["boxes"]}
+    assert layout["words"] and len(layout["words"]) <= len(boxes)
+    for words in layout["words"]:
+        half = len(words["text"]) * 10 * 0.6 / 2
+        left, right, top, bottom = words["x"] - half, words["x"] + half, words["y"] - 8, words["y"]
+        assert any(
+            box["at"] == words["at"] and box["top"] <= top + 3 and bottom <= box["bottom"]
+            for box in boxes.values()
+        )
+        for item in layout["items"]:
+            for chip in item["chips"]:
+                across = min(right, chip["x"] + chip["width"]) - max(left, chip["x"])
+                assert across <= 0 or min(bottom, item["y"] + 9) - max(top, item["y"] - 9) <= 0
+            if min(right, item["end"]) - max(left, item["start"]) > 0:
+                assert not top < item["y"] < bottom
 
 
 def test_search_takes_names_of_heads_in_several_spellings_and_parts_of_tokens(run: Run) -> None:

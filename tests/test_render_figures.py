@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 import warnings
@@ -16,6 +17,7 @@ import pytest
 import render_samples as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -124,10 +126,17 @@ def random_circuit(seed: int) -> Circuit:
     return samples.circuit_of(tokens, tuple(mappings), name="random", spans=tuple(spans), **options)
 
 
+@functools.cache
+def text_metrics(dpi: float) -> RendererAgg:
+    """What measures text as a PNG has it; it needs no pixels, and one serves all figures of a resolution."""
+    return RendererAgg(1, 1, dpi)
+
+
 def assert_that_no_text_is_cut_or_overlaps(figure: Figure) -> None:
+    metrics = text_metrics(figure.dpi)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        boxes = [(text.get_text(), text.get_window_extent()) for text in every_text(figure)]
+        boxes = [(text.get_text(), text.get_window_extent(metrics)) for text in every_text(figure)]
     width, height = figure.get_size_inches() * figure.dpi
     assert min(float(text.get_fontsize()) for text in every_text(figure)) >= 6
     for word, box in boxes:

@@ -37,7 +37,7 @@ from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.models.load import load
 from circuits.models.model import Model
-from circuits.show import scene
+from circuits.show import canvas, scene
 from circuits.show.page import to_page
 from circuits.tracing.records import QuestionControl
 from circuits.tracing.trace import trace
@@ -344,10 +344,21 @@ def test_hovering_a_head_shows_its_map_its_numbers_and_the_same_head_of_the_twin
 
 
 @pytest.mark.browser
-def test_a_map_is_painted_with_its_red_cell(show) -> None:
+def test_a_map_has_a_red_frame_around_its_cell_and_the_weight_is_seen_in_it(show) -> None:
     page = show(planted())
-    assert pixel(page, 5, 0) == [214, 40, 57]  # query 8 is the uppermost row
+    shade = [*bytes.fromhex(canvas.shade(float(planted().pattern(CARRIERS[0])[8, 5]))[1:])]
+    assert pixel(page, 5, 0) == pytest.approx(shade, abs=3)  # query 8 is the uppermost row
     assert pixel(page, 8, 8) == [255, 255, 255]
+    for where in (".inspector", ".tile >> nth=0"):
+        map_box, spot = (box_of(page.locator(where).locator(part)) for part in ("canvas", ".spot"))
+        cell = map_box["width"] / 9
+        assert spot["width"] == pytest.approx(cell, abs=0.1)
+        assert spot["x"] == pytest.approx(map_box["x"] + 5 * cell, abs=0.1)
+        assert spot["y"] == pytest.approx(map_box["y"], abs=0.1)
+    look = "(spot) => [getComputedStyle(spot).outlineColor, getComputedStyle(spot).backgroundColor]"
+    frame, fill = page.locator(".inspector .spot").evaluate(look)
+    assert frame == "rgb(214, 40, 57)"
+    assert [int(part) for part in re.findall(r"\d+", fill)] == pytest.approx(shade, abs=3)
     page.emulate_media(color_scheme="dark")
     for _ in range(50):  # the page hears of the change with one of the next frames
         if pixel(page, 8, 8) == [23, 29, 38]:

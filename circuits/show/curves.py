@@ -20,7 +20,19 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, PercentFormatter
 
 from circuits.errors import PromptError
-from circuits.show.canvas import BLUE, EFFECT, LINE, MUTED, PAPER, RED, SMALL, looks, shade
+from circuits.show.canvas import (
+    BLUE,
+    EFFECT,
+    HEADING_SMALL,
+    LINE,
+    MUTED,
+    PAPER,
+    RED,
+    SMALL,
+    looks,
+    shade,
+    width_of,
+)
 from circuits.show.scene import spell
 from circuits.tasks.ranking import COUNTED
 from circuits.tasks.sameness import Transplant
@@ -151,7 +163,9 @@ def _draw_marks(ax: Axes, rankings: Sequence[Ranking], share: float) -> None:
         ax.plot([count], [share], color=colour, markeredgewidth=0.6, zorder=6, **_mark(mark))
         here, others = across[row], [*across[:row], *across[row + 1 :]]
         crowded = any(0 < other - here < 0.12 for other in others)  # by another line
-        side = -1 if here > 0.85 or (crowded and here > 0.05) else 1  # where the number has space
+        space = here * ax.get_window_extent().width / ax.get_figure(root=True).dpi * 72  # left of the line
+        fits = space > width_of(f"{count:,}", HEADING_SMALL) + 3
+        side = -1 if here > 0.85 or (crowded and fits) else 1  # where the number has space
         look = {"fontsize": SMALL, "color": colour, "fontweight": "bold", "zorder": 7}
         look |= {"ha": "left" if side > 0 else "right", "va": "bottom"}
         look["bbox"] = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.8}

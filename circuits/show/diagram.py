@@ -22,7 +22,6 @@ from circuits.show import canvas
 from circuits.show.canvas import Area, Font, draw_box, width_of, write
 from circuits.show.layout import AXIS, SHAPES, Item, Layout, groups_under, in_lanes, lay_out
 from circuits.show.scene import OUTPUT, Scene, spell, to_scene
-from circuits.tracing import CARRIES
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
@@ -38,6 +37,7 @@ _HOW: Final = (
     "the key and write to the query in that layer, as wide as what they add to the joint effect; filled: the "
     "mapping in front."
 )
+_DOT: Final = " A dot: heads by which a token reads itself."
 _SIDES: Final = {"query": "-", "key": (0, (4, 1.5)), "value": (0, (1, 1.2)), "": "-"}
 
 
@@ -61,9 +61,9 @@ def scene_figure(
     columns = min(len(scene.words), 40)
     width = min(max(AXIS + _COLUMN * columns + 24, _NARROW * 72), canvas.WIDTH * 72)
     layout = lay_out(scene, width - 2 * _PAD)
-    lines = textwrap.wrap(
-        (_caption(scene, layout) if caption is None else caption) + how, int((width - 2 * _PAD) / 3.25)
-    )
+    words = (_caption(scene, layout) if caption is None else caption) + how
+    words += _DOT if any(item.start == item.end and not item.name for item in layout.lanes) else ""
+    lines = textwrap.wrap(words, int((width - 2 * _PAD) / 3.25))
     height = _TITLE + layout.height + 8 + _STEP * len(lines) + 6
     sheet = canvas.new_sheet(width, height, figure)
     with canvas.looks():
@@ -88,14 +88,10 @@ def _note(scene: Scene) -> str:
 
 def _caption(scene: Scene, layout: Layout) -> str:
     """The verdict, how many mappings are drawn and how many are not, and which layers are folded."""
-    carrying = [mapping.ends for mapping in scene.circuit.mappings if abs(mapping.total) >= CARRIES]
-    count, drawn = len(carrying), len(layout.mappings & set(carrying))
-    every = {0: "No mapping", 1: "The only mapping", 2: "Both mappings"}.get(count, f"All {count} mappings")
-    some = every if drawn == count else f"{drawn} of {count} mappings"
     verdict = f"{scene.verdict}. " if scene.verdict else ""
     folded = ", ".join(f"{first}–{last}" for first, last in layout.folded)
     layers = f" Folded: layers {folded}, in which no head carries and no box or shade ends." if folded else ""
-    return f"{verdict}{some} with a total of {CARRIES:g} or more.{layers} "
+    return f"{verdict}{scene.counted(layout.mappings)}.{layers} "
 
 
 # What stands on the sheet
@@ -172,7 +168,7 @@ def _draw_streams(sheet: Axes, layout: Layout, x: float, y: float) -> None:
 def _draw_item(sheet: Axes, item: Item, x: float, y: float) -> None:
     """An arrow and the names on it, or a component; what belongs to the mapping in front is filled."""
     colour = _colour(item)
-    wide = width_of(item.text, canvas.HEADING_SMALL) + 4
+    wide = width_of(item.text, canvas.HEADING_SMALL) + 6
     if item.start < item.end:
         width = 0.6 + 2.6 * min(abs(item.effect), 1.2)
         look = {"color": colour, "linewidth": width, "zorder": 2 + item.front, "shrinkA": 0, "shrinkB": 0}
@@ -214,6 +210,7 @@ def _draw_wires(sheet: Axes, graph: nx.MultiDiGraph, layout: Layout, x: float, y
         codes = [Path.MOVETO] + [Path.CURVE4] * 3
         colour = canvas.RED if wire.get("front") else _strength(wire["effect"])
         look = {"edgecolor": colour, "linewidth": 0.5 + 2.0 * min(abs(wire["effect"]), 1.2), "zorder": 1.5}
+        look["zorder"] += 0.2 * bool(wire.get("front"))  # what is filled lies above the others
         style = _SIDES.get(wire.get("side", ""), "-")
         sheet.add_patch(PathPatch(Path(points, codes), fill=False, linestyle=style, **look))
 

@@ -40,7 +40,8 @@ try:
 except ImportError:
     sys.exit(3)
 try:
-    picture = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode()).draw(format=sys.argv[1], prog="dot")
+    graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
+    picture = graph.draw(format=sys.argv[1], prog="dot", args=sys.argv[2])
 except (pygraphviz.DotError, ValueError, OSError) as why:
     sys.exit(str(why))
 sys.stdout.buffer.write(picture)
@@ -49,9 +50,11 @@ _MISSING: Final = 3  # the exit code of the above without pygraphviz
 _MOST_MAPS: Final = 12
 _MOST_NAMES: Final = 12
 _LONGEST_MAP: Final = 16  # rows and columns of a map that is shown whole
-_MAP_SIZE: Final = 96  # points
+_MAP_SIZE: Final = 112  # points
+_DOTS_PER_INCH: Final = 192  # of a PNG; SVG and PDF have the size of print
 
-_SPACES: Final = {"nodesep": "0.3", "ranksep": "0.42", "pad": "0.15", "dpi": "192"}
+_FRAME: Final = 2  # points: the red frame around the mapping's cell
+_SPACES: Final = {"nodesep": "0.3", "ranksep": "0.42", "pad": "0.15"}
 _PAGE: Final = _SPACES | {"rankdir": "BT", "bgcolor": PAPER, "fontname": SVG_FONT}
 _NODE: Final = {"shape": "plain", "fontname": SVG_FONT, "fontsize": "11", "fontcolor": INK}
 _EDGE: Final = {"fontname": SVG_FONT, "fontsize": "9", "fontcolor": INK, "color": LINE, "arrowsize": "0.7"}
@@ -79,8 +82,10 @@ def to_dot(circuit: Circuit, *, share: float | None = None, maps: bool = True) -
         add = partial(_add_heads, scene=scene) if with_maps else _add_arrow
         add(page, _place(scene, start), _place(scene, end), mapping)
     if maps and scene.mapped(1):
-        page.node("caption", f"<{_caption(scene)}>")
-        page.edge(OUTPUT, "caption", style="invis")
+        beside = graphviz.Digraph(graph_attr={"rank": "same"})
+        beside.node("caption", f"<{_caption(scene)}>")
+        beside.edge("caption", OUTPUT, style="invis")  # it stands left of the output
+        page.subgraph(beside)
     return page
 
 
@@ -150,7 +155,7 @@ def _add_boxes(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]
     for name, node in scene.boxes:
         is_key = scene.ends is not None and name == scene.ends[0]
         colour = RED if is_key else MUTED
-        label = f"<{_lines(node['lines'], RED if is_key else INK)}>"
+        label = f"<{_lines([*node['lines'], *_own_lines(scene, node)], RED if is_key else INK)}>"
         look = {"color": colour, "penwidth": "1.8" if is_key else "1.1"}
         page.node(name, label, fillcolor=WASH, group=_group(node["positions"][-1]), **look, **_BOX)
         for position in node["positions"]:
@@ -166,6 +171,12 @@ def _add_boxes(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]
     page.node(OUTPUT, label, color=INK, fillcolor=PAPER, penwidth="1.6", group=last, **_BOX)
     (start,) = scene.graph.predecessors(OUTPUT)
     page.edge(_place(scene, start, sentence=True), OUTPUT, color=LINE, **_STREAM)
+
+
+def _own_lines(scene: Scene, node: dict[str, Any]) -> list[str]:
+    """The heads by which a box's positions read one another, or themselves, where that carries something."""
+    own = [data for data in node.get("self_attention", ()) if data in scene.own_arrows]
+    return [f"reads itself: {row}" for data in own for row in name_rows(list(data["heads"]), most=3)[:1]]
 
 
 def _place(scene: Scene, name: str, *, sentence: bool = False) -> str:
@@ -233,8 +244,11 @@ def _caption(scene: Scene) -> str:
     said = [_cell(_font(line, INK, 9, bold=True), 'COLSPAN="2"') for line in textwrap.wrap(scene.verdict, 60)]
     rows = [*([line] for line in said), [_cell(_font(scene.caption, RED, 11, bold=True), 'COLSPAN="2"')]]
     rows.append([_cell(_cross()), _cell(_table([[_cell(line)] for line in lines]))])
-    more = scene.more(_MOST_MAPS)
-    return _table(rows + ([[_cell(_font(more, MUTED, 9), 'COLSPAN="2"')]] if more else []), padding=4)
+    arrows = [data for *_, data in scene.arrows] + scene.own_arrows
+    drawn = {(data["from_position"], data["to_position"]) for data in arrows}
+    for note in filter(None, (scene.more(_MOST_MAPS), scene.counted(drawn))):
+        rows.append([_cell(_font(note, MUTED, 9), 'COLSPAN="2"')])
+    return _table(rows, padding=4)
 
 
 def _tile(pattern: np.ndarray, name: str, kept: Sequence[int | None], cell: tuple[int, int]) -> str:
@@ -249,7 +263,7 @@ def _tile(pattern: np.ndarray, name: str, kept: Sequence[int | None], cell: tupl
                 weight = round(float(pattern[query, key]) * 64) / 64
                 colour = shade(weight)
             fill = "" if colour == PAPER else f' BGCOLOR="{colour}"'
-            fill += f' BORDER="1" COLOR="{RED}"' if (key, query) == cell else ""
+            fill += f' BORDER="{_FRAME}" COLOR="{RED}"' if (key, query) == cell else ""
             row.append(_cell(look=f'WIDTH="{sizes[key]}" HEIGHT="{sizes[query]}"{fill}'))
         rows.append(row)
     length = sum(sizes[position] for position in kept) + 2
@@ -296,7 +310,8 @@ def _font(text: str, colour: str, size: int, *, bold: bool = False) -> str:
 def _rendered(dot: str, form: str) -> bytes:
     """The picture; Graphviz runs in its own process, so that its messages do not reach the terminal."""
     own_dot = shutil.which("dot")
-    command = [own_dot, f"-T{form}"] if own_dot else [sys.executable, "-P", "-c", _WHEEL, form]
+    fine = f"-Gdpi={_DOTS_PER_INCH if form == 'png' else 72}"
+    command = [own_dot, f"-T{form}", fine] if own_dot else [sys.executable, "-P", "-c", _WHEEL, form, fine]
     ran = subprocess.run(command, input=dot.encode(), capture_output=True, check=False)
     if ran.returncode == _MISSING and not own_dot:
         raise CircuitsError("no Graphviz to draw with: pip install pygraphviz, or install Graphviz")

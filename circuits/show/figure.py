@@ -39,7 +39,9 @@ _STEP: Final = 9.0  # from one line to the next
 _MOST_LEFT: Final = 80  # maps
 _MOST_RIGHT: Final = 12
 _LEFT_SHARE: Final = 0.43  # of the width
-_CELL: Final = 6.6  # the side of a cell that a word of the smallest letters fits beside
+_ONE_COLUMN: Final = 3.4  # inches: the width of a figure of one circuit
+_CELL: Final = 6.4  # the side of a cell that a word of the smallest letters fits beside
+_LEAST_CELL: Final = 2.4  # the side of a cell in maps that have the space to grow
 _LARGEST_OF_ALL: Final = 120.0  # the side of a map
 _LARGEST: Final = 96.0  # the side of a map above the diagram
 
@@ -65,7 +67,7 @@ def mapping_figure(
     many, scene, full = scenes[0], scenes[-1], canvas.WIDTH * 72
     tiles, labels, split = (None, None, 0.0) if many is scene else _left_half(many, scene, full)
     start = split + (6.5 if split else 0.5)
-    width = full - start - 0.5 if split else full * (1 - _LEFT_SHARE) - 7
+    width = full - start - 0.5 if split else _ONE_COLUMN * 72 - 1
     height = _height_with_diagram(scene, width)
     sheet = canvas.new_sheet(start + width + 0.5, height + 1, figure)
     with canvas.looks():
@@ -112,7 +114,7 @@ def _words(scene: Scene) -> Labels:
     if _CELL * len(scene.words) > _LARGEST_OF_ALL:
         return _ends(scene)
     words = {position: spell(word, longest=9) for position, word in enumerate(scene.words)}
-    longest = max(width_of(word, canvas.NAME) for word in words.values())
+    longest = max(width_of(word, canvas.HEADING_SMALL) for word in words.values())
     return Labels(words, words, longest + 4, longest + 5, _CELL * len(words), upright=True)
 
 
@@ -150,10 +152,11 @@ def _maps_above(scene: Scene, area: Area) -> tuple[Tiles, Labels, float]:
     """The maps above the diagram and their height: in a row, or in two where words then fit beside them."""
     count = max(1, len(scene.mapped(_MOST_RIGHT)))
     half, words, ends = -(-count // 2), _words(scene), _ends(scene)
+    longest = max((width_of(head, canvas.NAME) for head in scene.mapped(_MOST_RIGHT)), default=0.0)
     for labels, across in ((words, count), (words, half), (ends, count if count <= 6 else half)):
-        most = min(max(64.0, labels.least), _LARGEST)
+        most = min(max(64.0, labels.least, _LEAST_CELL * len(scene.words)), _LARGEST)
         side = min(most, (area.width - 2 * _PAD - labels.width(0, across)) / across)
-        if side >= labels.least:
+        if side >= max(labels.least, longest - _GAP / 2):
             break
     tiles = labels.tiles(area.middle - labels.width(side, across) / 2, area.top, side, across)
     rows = -(-len(scene.mapped(_MOST_RIGHT)) // across)
@@ -162,22 +165,28 @@ def _maps_above(scene: Scene, area: Area) -> tuple[Tiles, Labels, float]:
 
 def _draw_maps(sheet: Axes, scene: Scene, tiles: Tiles, labels: Labels, most: int) -> None:
     heads, step = scene.mapped(most), tiles.side / len(scene.words)
+    key, query = scene.cell or (None, None)
     draw_tiles(sheet, tiles, [scene.circuit.pattern(head) for head in heads], cell=scene.cell)
     for number, head in enumerate(heads):
         x, y = tiles.corner(number)
         foot = y + tiles.side
         write(sheet, x + tiles.side / 2, y - 2.8, head, canvas.NAME, ha="center")
         for position, text in labels.keys.items() if number + tiles.across >= len(heads) else ():
-            font, place = _label_font(scene, position), (x + (position + 0.5) * step, foot + 2.5)
+            font = Font(canvas.SMALL, *_look(position, key, canvas.RED))
+            place = x + (position + 0.5) * step, foot + 2.5
             turned = {"rotation": 90} if labels.upright else {}
             write(sheet, *place, text, font, ha="center", va="top", **turned)
         for position, text in labels.queries.items() if number % tiles.across == 0 else ():
-            middle = foot - (position + 0.5) * step
-            write(sheet, x - 2.5, middle, text, _label_font(scene, position), ha="right", va="center")
+            font, middle = (
+                Font(canvas.SMALL, *_look(position, query, canvas.INK)),
+                foot - (position + 0.5) * step,
+            )
+            write(sheet, x - 2.5, middle, text, font, ha="right", va="center")
 
 
-def _label_font(scene: Scene, position: int) -> Font:
-    return Font(canvas.SMALL, canvas.RED if scene.is_key(position) else canvas.MUTED)
+def _look(position: int, end: int | None, colour: str) -> tuple[str, bool]:
+    """The colour of a word along a map, and whether it is bold: the mapping's own end stands out."""
+    return (colour, True) if position == end else (canvas.MUTED, False)
 
 
 # The right half

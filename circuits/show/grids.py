@@ -149,7 +149,7 @@ def head_grid(
         raise PromptError("a head grid needs at least one panel and one tile to a row")
     width, gap = canvas.WIDTH * 72, 5.0 if per_row <= 9 else 4.0
     side = (width - 2 * _PAD - gap * (per_row - 1)) / per_row
-    below = gap + (7.0 if any(panel.effects for panel in panels) else 0.0) + (7.0 if side < _LARGE else 0.0)
+    below = gap + (7.0 if side < _LARGE or any(panel.effects for panel in panels) else 0.0)
     facts = [_lines(panel.facts, width - 2 * _PAD) for panel in panels]
     tops = [_TITLE + _LINE * len(lines) for lines in facts]
     rows = [-(-len(panel.heads) // per_row) for panel in panels]
@@ -163,9 +163,9 @@ def head_grid(
             y += height + 1 + _PAD
         canvas.draw_cross(sheet, _PAD + 4, y + 12, arm=11.0)
         if any(panel.effects for panel in panels):
-            rank = "its rank and " if side >= _LARGE else ""
+            where = "below each map: its rank and" if side >= _LARGE else "in each map:"
             framed = "; framed: the last that 90% takes" if any(panel.needed for panel in panels) else ""
-            note = f"below each map: {rank}the effect of the head alone{framed}"
+            note = f"{where} the effect of the head alone{framed}"
             write(sheet, _PAD + 34, y + 9, note, canvas.NOTE)
         canvas.draw_scale(sheet, width - _PAD, y + 6)
     return sheet.get_figure(root=True)  # type: ignore[return-value]
@@ -190,24 +190,26 @@ def _draw_panel(sheet: Axes, panel: Panel, tiles: Tiles, area: Area, facts: Sequ
     for number, line in enumerate(facts):
         write(sheet, _PAD, area.top + _TITLE + 2 + _LINE * number, line, canvas.NOTE)
     draw_tiles(sheet, tiles, panel.maps)
-    large = tiles.side >= _LARGE  # then the name stands inside the map, where no weight can be
+    large = (
+        tiles.side >= _LARGE
+    )  # then the name stands inside the map, where no weight can be, else the effect
     for number, head in enumerate(panel.heads):
         (x, y), last = tiles.corner(number), number + 1 == panel.needed
         enough, foot = panel.needed is None or number < panel.needed, y + tiles.side
         font = Font(SMALL, canvas.INK if enough else canvas.MUTED)
-        place = (x + tiles.side - 1.5, foot - 2.5) if large else (x + tiles.side, foot + 6.5)
-        write(sheet, *place, str(head), font, ha="right").set_zorder(5)
+        inside, below = (x + tiles.side - 1.5, foot - 2.5), (x + tiles.side, foot + 6.5)
+        write(sheet, *(inside if large else below), str(head), font, ha="right").set_zorder(5)
         if last:
             frame = {"facecolor": "none", "edgecolor": RED, "linewidth": 1.1, "zorder": 4.6}
             sheet.add_patch(Rectangle((x, y), tiles.side, tiles.side, **frame))
         if panel.effects:
-            mark, under = (
+            mark, effect = (
                 Font(SMALL, RED if last else canvas.MUTED, bold=last),
-                foot + (6.5 if large else 13.5),
+                _effect(panel.effects[number]),
             )
-            write(sheet, x + tiles.side, under, _effect(panel.effects[number]), mark, ha="right")
+            write(sheet, *(below if large else inside), effect, mark, ha="right").set_zorder(5)
             if large:
-                write(sheet, x, under, f"n90 = {number + 1}" if last else f"{number + 1}", mark)
+                write(sheet, x, below[1], f"n90 = {number + 1}" if last else f"{number + 1}", mark)
 
 
 def _effect(value: float) -> str:

@@ -194,19 +194,26 @@ def _arrows(data: dict[str, Any], start: float, end: float, width: float, *, fro
         layers.setdefault(Head.parse(name).layer, {})[name] = gain
     items = []
     for layer, heads in layers.items():
-        more = f" +{len(heads) - 3}" if len(heads) > 3 else ""
-        text = " ".join([*heads][:3]) + more
-        wide = width_of(text, canvas.HEADING_SMALL) + 6
-        if end - start >= wide + 16:
-            middle = (start + end) / 2
-        elif end + 5 + wide <= width:
-            middle = end + 5 + wide / 2
-        else:
-            middle = start - 5 - wide / 2
+        text, middle, wide = _named([*heads], start, end, width)
         left, right = min(start, middle - wide / 2) - 2, max(end, middle + wide / 2) + 2
         effect = sum(heads.values())
         items.append(Item(layer, text, start, end, middle, left, right, effect, front))
     return items
+
+
+def _named(heads: Sequence[str], start: float, end: float, width: float) -> tuple[str, float, float]:
+    """The names on an arrow, three or as many as have a place: their text, its middle and its width."""
+    for most in (3, 2, 1):
+        more = f" +{len(heads) - most}" if len(heads) > most else ""
+        text = " ".join(heads[:most]) + more
+        wide = width_of(text, canvas.HEADING_SMALL) + 8
+        if end - start >= wide + 12:
+            return text, (start + end) / 2, wide
+        if end + 5 + wide <= width:
+            return text, end + 5 + wide / 2, wide
+        if start - 5 - wide >= AXIS:
+            return text, start - 5 - wide / 2, wide
+    return text, AXIS + wide / 2, wide
 
 
 def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[Item]:
@@ -215,7 +222,7 @@ def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[Item]:
     for name, node in graph.nodes.items():
         x = columns.x_of(node["positions"][0]) if node.get("kind") in SHAPES else None
         if x is not None and node["layer"] >= 0:
-            wide = width_of(node["label"], canvas.HEADING_SMALL) + 6
+            wide = width_of(node["label"], canvas.HEADING_SMALL) + 8
             place = (x, x, x, x - wide / 2 - 1, x + wide / 2 + 1)
             front, kind = node.get("front", False), node["kind"]
             items.append(Item(node["layer"], node["label"], *place, node["effect"], front, name, kind))

@@ -34,6 +34,13 @@ _WIRES: Final = (
     "A head or an MLP stands at its position and layer; a wire is as wide as its effect. It enters a head by "
     "its query (solid), its key (dashed) or its value (dotted). Filled: the strongest way to the output."
 )
+_HALF: Final = "carries in half of the lines or more"
+_MARKED: Final = {  # what a diamond says, where it is more than a carrier
+    "Comparison": "carries in both",
+    "MeanCircuit": _HALF,
+    "Stability": "in the core",
+    "Sweep": _HALF,
+}
 _SEVERAL: Final = ("Circuit", "TaskComparison", "Wiring", "Why")
 _STYLE: Final = "body{font:14px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}svg{max-width:100%}"
 
@@ -114,6 +121,7 @@ def figure_of(result: Any, *, ax: Axes | None = None, **options: Any) -> Figure:
         from circuits.show.why import why_figure
 
         return why_figure(result, **options)
+    options = {"marked": _MARKED.get(kind, "carrier")} | options
     return _root(effects_plot(*heads_of_result(result), ax=ax, **options))
 
 
@@ -162,8 +170,11 @@ def _root(axes: Axes) -> Figure:
     return axes.get_figure(root=True)  # type: ignore[return-value]
 
 
-def effects_plot(title: str, rows: Sequence[HeadRow], *, most: int = _MOST, ax: Axes | None = None) -> Axes:
-    """Heads with their effects, strongest above, intervals as lines; those that carry are red and filled."""
+def effects_plot(
+    title: str, rows: Sequence[HeadRow], *, most: int = _MOST, marked: str = "carrier", ax: Axes | None = None
+) -> Axes:
+    """Heads with their effects, strongest above, intervals as lines; those that carry are red diamonds, and
+    `marked` says what that means."""
     ranked = sorted(rows, key=lambda row: -abs(row.effect))[:most]
     least = _SEEN * max((abs(row.effect) for row in ranked), default=0.0)
     shown = [row for row in ranked if row.carries or row.before is not None or abs(row.effect) >= least]
@@ -182,7 +193,9 @@ def effects_plot(title: str, rows: Sequence[HeadRow], *, most: int = _MOST, ax: 
             shape, size = ("D", 4) if row.carries else ("o", 3)
             ax.plot([row.effect], [y], shape, color=colour, markersize=size, zorder=4)
         ax.axvline(0, color=LINE, linewidth=0.6, zorder=0)
-        ax.set(ylim=(max(len(shown), 2) - 0.4, -0.6), xlabel="effect (share of the gap)")
+        lines = "; lines: 95% intervals" if any(row.low is not None for row in shown) else ""
+        words = f"effect (share of the gap)\n◆ {marked}{lines}"
+        ax.set(ylim=(max(len(shown), 2) - 0.4, -0.6), xlabel=words)
         ax.set_yticks(range(len(shown)), [row.name for row in shown])
         more = f", the strongest {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
         ax.set_title(f"{title}{more}", fontsize=SMALL, loc="left", wrap=True)

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
@@ -82,6 +82,14 @@ class Scene:
         """The mappings that carry something between positions of one node, or of a position with itself."""
         listed = [data for node in self.graph.nodes.values() for data in node.get("self_attention", ())]
         return [data for data in listed if abs(data["total"]) >= CARRIES or data is self.front]
+
+    def counted(self, drawn: Collection[tuple[int, int]]) -> str:
+        """How many mappings (key, query) are drawn of those that carry something: `All 8 mappings with …`."""
+        carrying = [mapping.ends for mapping in self.circuit.mappings if abs(mapping.total) >= CARRIES]
+        count, shown = len(carrying), sum(ends in drawn for ends in carrying)
+        whole = {0: "No mapping", 1: "The only mapping", 2: "Both mappings"}
+        some = f"{shown} of {count} mappings" if shown < count else whole.get(count, f"All {count} mappings")
+        return f"{some} with a total of {CARRIES:g} or more"
 
     @property
     def words(self) -> list[str]:

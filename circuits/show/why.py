@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ from circuits.show.canvas import (
     EFFECT,
     INK,
     LINE,
+    MUTED,
     RED,
     SMALL,
     WIDTH,
@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 
     from circuits.tracing.why_record import Ledger, Why
 
+Bars = tuple["SideWriters", *tuple["WriterEffect", ...]]  # a whole side, and its leading writers
+
 _MOST: Final = 8  # writers and parts that are printed
 _BARS: Final = 9  # of one side: the whole of it and its leading writers
 _NARROW: Final = 0.5  # the width of a side that no writer fills, beside one that some do
+_IDLE: Final = 0.3  # and of one that does nothing
 _WORDS: Final = 16  # tokens whose words stand along the map
 _SMALL: Final = 0.0005  # effects below this are not listed
 _SAYS: Final[dict[Side, str]] = {
@@ -96,20 +99,20 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
     it its leading writers."""
     from matplotlib.figure import Figure
 
-    shown = [
-        [side, *(each for each in side.writers if abs(each.effect) >= _SMALL)][:_BARS] for side in why.sides
-    ]
+    shown = [_bars(side) for side in why.sides]
     with looks():
         figure = Figure() if figure is None else figure
         figure.set_size_inches(WIDTH, 0.9 + 0.16 * max(map(len, shown)))
         figure.set_layout_engine("constrained")
-        sides = [1.0 if len(bars) > 1 else _NARROW for bars in shown]
-        axes = figure.subplots(1, 4, width_ratios=(1.15, *sides))
+        axes = figure.subplots(1, 4, width_ratios=(1.15, *map(_width, shown)))
         _draw_map(axes[0], why)
         effects = [each.effect for bars in shown for each in bars]
         limits = min(0.0, *effects), max(0.0, *effects)
         room = 0.28 * (limits[1] - limits[0] or 1.0)
         for axis, bars in zip(axes[1:], shown, strict=True):
+            if _width(bars) == _IDLE:
+                _draw_idle(axis, bars[0])
+                continue
             _draw_bars(axis, bars)
             axis.set_xlim(limits[0] - room * (limits[0] < 0), limits[1] + room)
             axis.set_ylim(max(map(len, shown)) - 0.5, -0.5)  # bars of all sides stand in the same rows
@@ -149,16 +152,36 @@ def _draw_map(axis: Axes, why: Why) -> None:
     axis.set_yticks(ticks, [names[tick] for tick in ticks])
 
 
-def _draw_bars(axis: Axes, bars: Sequence[SideWriters | WriterEffect]) -> None:
+def _bars(side: SideWriters) -> Bars:
+    leading = [each for each in side.writers if abs(each.effect) >= _SMALL]
+    return side, *leading[: _BARS - 1]
+
+
+def _width(bars: Bars) -> float:
+    """Of a side's column, beside the others."""
+    if len(bars) > 1:
+        return 1.0
+    return _NARROW if abs(bars[0].effect) >= _SMALL else _IDLE
+
+
+def _draw_idle(axis: Axes, side: SideWriters) -> None:
+    """A side through which the counterfactual changes nothing: its number, and no empty plot."""
+    axis.set_title(f"{side.side} side")
+    axis.set_axis_off()
+    text = f"no effect\n({side.effect:z.3f})"
+    axis.text(0.0, 1.0, text, fontsize=SMALL, color=MUTED, va="top", transform=axis.transAxes)
+
+
+def _draw_bars(axis: Axes, bars: Bars) -> None:
     side = bars[0]
-    assert isinstance(side, SideWriters)
-    names = ["all of it", *map(str, bars[1:])]
+    names = ["whole side", *map(str, bars[1:])]
     effects = [each.effect for each in bars]
     colours = [INK, *(shade(0.75) if effect >= 0 else shade(-0.7, EFFECT) for effect in effects[1:])]
     axis.barh(range(len(bars)), effects, color=colours, height=0.7)
     axis.set_yticks(range(len(bars)), names)
     axis.axvline(0, color=LINE, linewidth=0.6)
     axis.set_title(f"{side.side} side")
+    axis.set_xlabel("effect (share of the gap)", fontsize=SMALL)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.tick_params(axis="y", length=0)
     for number, effect in enumerate(effects):

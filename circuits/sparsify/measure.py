@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from circuits import zoo
 from circuits.errors import ModelError
@@ -270,6 +271,13 @@ def _duration(log: Log) -> str:
     return f"{steps} steps of {pace:.2g} s, {steps * pace / 60:.0f} minutes"
 
 
+def _ticks(low: float, high: float) -> Locator:
+    """Of a logarithmic axis: powers of ten alone would leave a short one without a number."""
+    if high < 10 * low:
+        return MaxNLocator(4, steps=[1, 2, 5, 10])
+    return LogLocator(subs=(1,) if high > 1000 * low else (1, 2, 5))
+
+
 def draw_training(log: Log, settings: Settings, path: Path) -> None:
     """Three curves one above the other, with the budget as a line; the same log gives the same bytes."""
     steps, gaps = [line["step"] for line in log], [line["gap"] for line in log]
@@ -281,7 +289,9 @@ def draw_training(log: Log, settings: Settings, path: Path) -> None:
         middle.plot(steps, [line["multiplier"] for line in log], color=canvas.MUTED)
         for axes, label in ((above, "open edges, %"), (middle, "multiplier λ")):
             axes.set(yscale="log", ylabel=label)
-            axes.yaxis.set(major_formatter="{x:g}", minor_formatter="")
+            axes.yaxis.set(
+                major_locator=_ticks(*axes.get_ylim()), major_formatter="{x:g}", minor_formatter=""
+            )
         below.plot(steps, gaps, color=canvas.RED)
         below.plot(steps, [settings.budget(step) for step in steps], "k:", linewidth=1)
         constrained = "divergence, nats" if settings.constraint == "kl" else "loss gap, nats"

@@ -6,12 +6,13 @@ function renderDiagram(column) {
   const layout = layOut(circuit, { shown: column.shown, pair, share: state.share, measure: widthOf });
   column.layout = layout;
   keepFocus(picture, ".thing", "data-thing", () => {
-    const layers = ["rows", "boxes", "streams", "arrows", "foot"].map((name) => shape("g", { class: name }));
-    const [rows, boxes, streams, arrows, foot] = layers;
+    const layers = ["rows", "boxes", "streams", "words", "arrows", "foot"].map((name) => shape("g", { class: name }));
+    const [rows, boxes, streams, words, arrows, foot] = layers;
     picture.replaceChildren(...layers);
     drawRows(rows, circuit, layout);
     for (const box of layout.boxes) boxes.append(drawBox(circuit, box, pair));
     drawStreams(streams, layout);
+    for (const { text, x, y, at } of layout.words) words.append(shape("text", { class: at === pair[0] ? "layers key" : "layers", x, y, "aria-hidden": "true" }, text));
     for (const item of [...layout.items].sort((a, b) => a.front - b.front)) drawItem(arrows, circuit, item);
     drawCaption(arrows, circuit, layout);
     arrows.append(drawOutput(circuit, layout));
@@ -46,8 +47,7 @@ function drawBox(circuit, box, pair) {
   const rect = { x: box.x, y: box.top, width: box.width, height: box.bottom - box.top };
   const built = box.built.map(({ top, bottom }) => shape("rect", { class: "built", x: box.x, y: top, width: box.width, height: bottom - top, rx: 4 }));
   const frame = shape("rect", { class: "frame", ...rect, rx: 7 });
-  const words = shape("text", { class: "layers", x: box.x + box.width / 2, y: Math.min(box.top + 12, box.bottom - 3) }, [...new Set(box.span.layers)].join("–"));
-  const made = thingShape(circuit, thing, box.at === pair[0] ? "box key" : "box", rect, ...built, frame, words);
+  const made = thingShape(circuit, thing, box.at === pair[0] ? "box key" : "box", rect, ...built, frame);
   made.setAttribute("data-positions", box.span.positions.join("+"));
   made.setAttribute("data-layers", box.span.layers.join("-"));
   return follow(made, circuit, thing);

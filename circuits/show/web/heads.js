@@ -1,9 +1,14 @@
 // The heads of a column: the carriers' maps, the map of effects, and the greedy path.
 
-// A map with its query up: the row of query 0 is the lowest.
-function paintMap(canvas, circuit, head) {
+// A map with its query up (the row of query 0 is the lowest) and a red frame around the mapping's cell, whose
+// shade is its weight; a cell too small to be seen is drawn larger than it is.
+function mapOf(options = {}) {
+  return element("span", { class: "map" }, element("canvas", options), element("i", { class: "spot", "aria-hidden": "true" }));
+}
+
+function paintMap(map, circuit, head) {
+  const [canvas, spot] = map.children;
   const length = circuit.words.length;
-  const [key, query] = pairOf(circuit);
   canvas.width = length;
   canvas.height = length;
   const context = canvas.getContext("2d");
@@ -14,18 +19,21 @@ function paintMap(canvas, circuit, head) {
     for (let column = 0; column < length; column += 1) pixels[(length - 1 - row) * length + column] = colours[weightAt(circuit, head, row, column) || 0];
   }
   context.putImageData(picture, 0, 0);
-  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--red");
-  const size = Math.max(1, Math.round(length / 60)); // a cell that can be seen also in a long prompt
-  if (key <= query) context.fillRect(Math.min(key, length - size), Math.max(length - size - query, 0), size, size);
+  const [key, query] = pairOf(circuit);
+  spot.hidden = key > query;
+  spot.style.left = `${(100 * (key + 0.5)) / length}%`;
+  spot.style.bottom = `${(100 * (query + 0.5)) / length}%`;
+  spot.style.width = `${100 / length}%`;
+  spot.style.backgroundColor = css(shade((weightAt(circuit, head, query, key) || 0) / 255, "ATTENTION"));
 }
 
 function renderCarriers(column) {
   const { circuit } = column;
   const { mapping, carriers } = measured(circuit);
   const tile = ([head, joint]) => {
-    const canvas = element("canvas", { "aria-hidden": "true" });
-    paintMap(canvas, circuit, head);
-    const parts = [canvas, element("span", { class: "name", text: nameOf(circuit, head) }), element("span", { class: "joint", text: percent(joint / mapping.total) })];
+    const map = mapOf({ "aria-hidden": "true" });
+    paintMap(map, circuit, head);
+    const parts = [map, element("span", { class: "name", text: nameOf(circuit, head) }), element("span", { class: "joint", text: percent(joint / mapping.total) })];
     const made = element("button", { type: "button", class: "tile", tabindex: -1, "data-head": head, "data-thing": `head:${head}` }, ...parts);
     return follow(labelled(made, sayHead(circuit, mapping, head, carriers)), circuit, `head:${head}`);
   };

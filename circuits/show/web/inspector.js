@@ -6,7 +6,7 @@ function buildInspector(column) {
     role: element("span", { class: "role" }),
     pin: element("button", { type: "button", class: "tool pin", onclick: () => pin(column.circuit, thingOf(column)) }),
     words: element("p", { class: "said" }),
-    canvas: element("canvas", { role: "img" }),
+    drawn: mapOf({ role: "img" }),
     keys: element("div", { class: "labels keys", "aria-hidden": "true" }),
     queries: element("div", { class: "labels queries", "aria-hidden": "true" }),
     reading: element("p", { class: "reading" }),
@@ -16,16 +16,16 @@ function buildInspector(column) {
     sides: element("div", { class: "sides" }),
   };
   const corner = element("span", { class: "corner", "aria-hidden": "true", text: AXES });
-  inspector.map = element("div", { class: "large" }, inspector.queries, element("div", { class: "frame" }, inspector.canvas), corner, inspector.keys);
+  inspector.map = element("div", { class: "large" }, inspector.queries, element("div", { class: "frame" }, inspector.drawn), corner, inspector.keys);
   const heading = element("div", { class: "titles" }, inspector.title, inspector.role, inspector.pin);
   inspector.root = element("div", { class: "card inspector", role: "region", "aria-label": "What is chosen" }, heading, inspector.words, inspector.map, inspector.missing, inspector.reading, inspector.facts, inspector.chance, inspector.sides);
-  inspector.canvas.addEventListener("mousemove", (event) => {
-    const { left, top, width, height } = inspector.canvas.getBoundingClientRect();
+  inspector.drawn.addEventListener("mousemove", (event) => {
+    const { left, top, width, height } = inspector.drawn.getBoundingClientRect();
     const length = column.circuit.words.length;
     const cell = (at, size) => Math.min(length - 1, Math.max(0, Math.floor((at / size) * length)));
     readOut(column, length - 1 - cell(event.clientY - top, height), cell(event.clientX - left, width));
   });
-  inspector.canvas.addEventListener("mouseleave", () => readOut(column, ...pairOf(column.circuit).slice().reverse()));
+  inspector.drawn.addEventListener("mouseleave", () => readOut(column, ...pairOf(column.circuit).slice().reverse()));
   return inspector;
 }
 
@@ -93,8 +93,8 @@ function renderLargeMap(column, head) {
   const { circuit, inspector } = column;
   const [key, query] = pairOf(circuit);
   const length = circuit.words.length;
-  paintMap(inspector.canvas, circuit, head);
-  inspector.canvas.setAttribute("aria-label", `Attention map of ${nameOf(circuit, head)}: query up, key to the right`);
+  paintMap(inspector.drawn, circuit, head);
+  inspector.drawn.firstChild.setAttribute("aria-label", `Attention map of ${nameOf(circuit, head)}: query up, key to the right`);
   const labelled = length <= 48 ? Array.from({ length }, (_, at) => at) : [...new Set([key, query])].sort((a, b) => a - b);
   inspector.map.classList.toggle("dense", length > 24 && length <= 48);
   const labels = (axis) =>

@@ -30,12 +30,13 @@ function layOut(circuit, { shown, pair, share, measure }) {
   const foot = TOP + height;
   const rowOf = (layer) => rows.find((row) => row.first <= layer && layer <= row.last);
   const boxes = circuit.spans.flatMap((span) => boxesOf(span, xOf, columns, rowOf));
+  const words = wordsOf(boxes, items, measure);
   const groups = groupsOf(circuit, xOf, foot, measure);
   const outputWidth = Math.max(...circuit.output.map((line, at) => measure(line, at ? 11.5 : 13, !at))) + 24;
   const last = xOf(circuit.words.length - 1) ?? right - outputWidth / 2;
   const output = { x: Math.min(Math.max(last, AXIS + outputWidth / 2), right - outputWidth / 2), stream: last, y: 2, width: outputWidth, height: 12 + 16 * circuit.output.length };
   const width = Math.max(right, ...items.map((item) => item.right)) + 8;
-  return { columns, rows, items, boxes, groups, output, foot, top: TOP, width, height: foot + 62 + 18 * groups.lanes, leftOut: arrows.length - visible.length };
+  return { columns, rows, items, boxes, words, groups, output, foot, top: TOP, width, height: foot + 62 + 18 * groups.lanes, leftOut: arrows.length - visible.length };
 }
 
 function columnsOf(circuit, shown, measure) {
@@ -112,6 +113,30 @@ function boxesOf(span, xOf, columns, rowOf) {
     return { span, at, x: column.x - half, width: 2 * half, ...between(span.layers), built: span.ranges.map(between) };
   });
 }
+
+// What each box says of its layers, at the highest place in it that no head's name, arrow or other words cover;
+// nothing where there is no such place.
+function wordsOf(boxes, items, measure) {
+  const taken = items.flatMap(({ chips, start, end, y }) => [
+    ...chips.map((chip) => ({ left: chip.x, right: chip.x + chip.width, top: y - CHIP / 2, bottom: y + CHIP / 2 })),
+    { left: Math.min(start, end), right: Math.max(start, end), top: y - 4, bottom: y + 4 },
+  ]);
+  const words = [];
+  for (const box of boxes) {
+    const text = [...new Set(box.span.layers)].join("–");
+    const [x, half] = [box.x + box.width / 2, measure(text, 10, false) / 2 + 1];
+    for (let y = Math.min(box.top + 12, box.bottom - 3); y <= box.bottom - 3; y += 3) {
+      const rect = { left: x - half, right: x + half, top: y - 9, bottom: y + 1 };
+      if (taken.some((other) => overlap(rect, other))) continue;
+      taken.push(rect);
+      words.push({ text, x, y, at: box.at });
+      break;
+    }
+  }
+  return words;
+}
+
+const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
 
 // Spans whose name is not that of their token stand under the sentence, with their name.
 function groupsOf(circuit, xOf, foot, measure) {

@@ -1,6 +1,6 @@
 // What is shown, as files: the diagram as SVG or PNG, the numbers as CSV.
 
-const COPIED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-family", "font-size", "font-weight", "text-anchor", "opacity"];
+const COPIED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "paint-order", "font-family", "font-size", "font-weight", "text-anchor", "opacity"];
 
 // The picture with the styles that the page gives it written into it, so that it can stand alone.
 function standalone(column) {
