@@ -12,6 +12,7 @@ import pytest
 from render_samples import CARRIERS, deep, dense, mapping_of, planted, span_of, wide
 
 from circuits.heads import Head
+from circuits.show.layout import lay_out
 from circuits.show.page import PURE, asset, pack, pack_maps
 from circuits.show.scene import to_scene
 from circuits.tracing.records import Circuit
@@ -81,6 +82,10 @@ def test_numbers_are_said_in_words(run: Run) -> None:
     box = run("sayBox(circuit.spans.find((span) => span.name === '4+6'))", planted())
     assert box == "brackets, positions 4 and 6, layer 0-10, largest effect 0.90"
     assert run("[number(-0.126), number(null), percent(0.805)]") == ["−0.13", "–", "81%"]
+    assert run("[number(-0.0004), number(-0.0004, 3), number(-0.0006, 3)]") == ["0.00", "0.000", "−0.001"]
+    status = "statusOf(circuit, circuit.mappings[0], carriersOf(circuit.mappings[0], share), [5, 8])"
+    assert run(status, planted(), share=0.2).startswith("1 of 144 heads carries 30% of large (5)")
+    assert run(status, planted(), share=0.8).startswith("5 of 144 heads carry 80% of large (5)")
 
 
 def test_what_is_doubted_has_no_share_in_words(run: Run) -> None:
@@ -154,6 +159,13 @@ def test_nothing_in_a_layer_overlaps_and_every_carrier_stands_in_its_layer(
         for other in items:
             if other is not item and other["y"] == item["y"]:
                 assert item["right"] < other["left"] or other["right"] < item["left"]
+
+
+def test_arrows_are_as_wide_as_what_their_heads_add_to_the_joint_effect(run: Run) -> None:
+    items = run(LAYOUT, planted(), pair=[5, 8], share=0.8)["items"]
+    drawn = {item["layer"]: item["effect"] for item in items if item["front"]}
+    figure = lay_out(to_scene(planted()), 480).lanes
+    assert drawn == pytest.approx({item.layer: item.effect for item in figure if item.front})
 
 
 def test_boxes_reach_from_their_first_layer_to_their_last(run: Run) -> None:

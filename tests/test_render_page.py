@@ -466,7 +466,8 @@ def test_a_pinned_head_stays_while_the_mouse_crosses_others_until_escape(show) -
     column = page.locator(".column").nth(1)
     shown, pinned = column.locator(".inspector h3"), column.locator(".tile").nth(2)
     pinned.click()
-    assert shown.inner_text() == "L9H7"
+    page.mouse.move(1, 1)
+    assert shown.inner_text() == "L9H7" and page.locator(".hint").is_hidden()
     for other in (
         column.locator(".tile").nth(0),
         column.locator(".cell").nth(40),

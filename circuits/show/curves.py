@@ -163,7 +163,7 @@ def _draw_marks(ax: Axes, rankings: Sequence[Ranking], share: float) -> None:
         ax.plot([count], [share], color=colour, markeredgewidth=0.6, zorder=6, **_mark(mark))
         here, others = across[row], [*across[:row], *across[row + 1 :]]
         crowded = any(0 < other - here < 0.12 for other in others)  # by another line
-        space = here * ax.get_window_extent().width / ax.get_figure(root=True).dpi * 72  # left of the line
+        space = here * ax.get_window_extent().width / ax.figure.dpi * 72  # left of the line
         fits = space > width_of(f"{count:,}", HEADING_SMALL) + 3
         side = -1 if here > 0.85 or (crowded and fits) else 1  # where the number has space
         look = {"fontsize": SMALL, "color": colour, "fontweight": "bold", "zorder": 7}

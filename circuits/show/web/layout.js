@@ -54,10 +54,12 @@ const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…
 // A mapping's arrows, one in each layer in which heads carry it, with the heads' names as chips on it.
 function itemsOf(circuit, arrow, edge, measure) {
   const layers = new Map();
-  for (const [head, joint] of arrow.carriers) {
+  const gains = new Map(); // what each head adds to the joint effect of those before it
+  arrow.carriers.forEach(([head, joint], index) => {
     const layer = Math.floor(head / circuit.heads);
     layers.set(layer, [...(layers.get(layer) || []), head]);
-  }
+    gains.set(head, joint - (index ? arrow.carriers[index - 1][1] : 0));
+  });
   return [...layers].map(([layer, heads]) => {
     const chips = heads.slice(0, MOST_NAMES).map((head) => ({ head, text: nameOf(circuit, head) }));
     if (heads.length > MOST_NAMES) chips.push({ head: null, text: `+${heads.length - MOST_NAMES}` });
@@ -71,7 +73,7 @@ function itemsOf(circuit, arrow, edge, measure) {
       chip.x = x;
       x += chip.width + 3;
     }
-    const effect = heads.reduce((sum, head) => sum + (effectOf(arrow.mapping, head)?.effect ?? 0), 0);
+    const effect = heads.reduce((sum, head) => sum + gains.get(head), 0);
     return { layer, heads, chips, start, end, effect, mapping: arrow.mapping, carriers: arrow.carriers, front: arrow.front, left: Math.min(start, left) - 4, right: Math.max(end, left + wide) + 4 };
   });
 }

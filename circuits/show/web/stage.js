@@ -61,7 +61,8 @@ function fit(column) {
 function placeStage(column) {
   const { stage, picture, layout } = column;
   const whole = Math.min(stage.clientWidth / layout.width, 1.4);
-  stage.style.height = `${Math.round(Math.min(Math.max(layout.height * Math.max(whole, READABLE), 220), 640))}px`;
+  const most = Math.max(640, 0.75 * window.innerHeight); // so that what is said below stays in sight
+  stage.style.height = `${Math.round(Math.min(Math.max(layout.height * Math.max(whole, READABLE), 220), most))}px`;
   const frame = frameOf(column);
   const view = viewOf(column);
   picture.setAttribute("width", frame.width);

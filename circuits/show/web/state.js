@@ -133,7 +133,7 @@ function hideHint() {
 function follow(target, circuit, thing, act = () => pin(circuit, thing)) {
   target.addEventListener("mouseenter", () => preview(circuit, thing, target));
   target.addEventListener("mouseleave", () => preview(circuit, thing, null));
-  target.addEventListener("focus", () => preview(circuit, thing, target));
+  target.addEventListener("focus", () => target.matches(":focus-visible") && preview(circuit, thing, target)); // a click leaves no hint behind
   target.addEventListener("blur", () => preview(circuit, thing, null));
   target.addEventListener("click", act);
   if (!(target instanceof HTMLElement)) {

@@ -17,7 +17,7 @@ function renderControls(column) {
   const facts = [
     ["Total", number(mapping.total), "all heads of this mapping at once"],
     ["Restore", number(mapping.restore), "the total in the other direction"],
-    ["Carriers", number(carriers.length ? carriers[carriers.length - 1][1] : 0), `joint effect of ${carriers.length} heads`],
+    ["Carriers", number(carriers.length ? carriers[carriers.length - 1][1] : 0), `joint effect of ${carriers.length} head${carriers.length === 1 ? "" : "s"}`],
   ];
   const told = mapping.controls;
   if (!told) return fillFacts(controls, [...facts, ["Controls", "–", circuit.unfinished ? "being measured" : "not measured for this mapping"]]);

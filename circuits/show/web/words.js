@@ -1,6 +1,6 @@
 // What is said of every thing on the page: its name and its numbers, in words. Pure functions.
 
-const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−"));
+const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−"));
 const percent = (value) => `${Math.round(value * 100)}%`;
 const nameOf = (circuit, head) => `L${Math.floor(head / circuit.heads)}H${head % circuit.heads}`;
 const tokenAt = (circuit, at) => `${circuit.spelled[at]} (${at})`;
@@ -52,8 +52,8 @@ function statusOf(circuit, mapping, carriers, [key, query]) {
   if (mapping.unfinished && !mapping.path.length) return `${which}: its total is ${number(mapping.total)} of the gap; carriers are being found.`;
   if (!carriers.length) return `${which}: no head carries it (total ${number(mapping.total)}).`;
   const heads = `${carriers.length} of ${circuit.layers * circuit.heads} heads`;
-  if (mapping.doubts.length) return `${which}: modulation withheld, ${mapping.doubts[0]}. ${heads} were selected; its total is ${number(mapping.total)} of the gap.`;
-  return `${heads} carry ${percent(modulationOf(mapping, carriers))} of ${which}; its total is ${number(mapping.total)} of the gap.`;
+  if (mapping.doubts.length) return `${which}: modulation withheld, ${mapping.doubts[0]}. ${heads} ${carriers.length === 1 ? "was" : "were"} selected; its total is ${number(mapping.total)} of the gap.`;
+  return `${heads} ${carriers.length === 1 ? "carries" : "carry"} ${percent(modulationOf(mapping, carriers))} of ${which}; its total is ${number(mapping.total)} of the gap.`;
 }
 
 // Whether the question is one at all, before any number of its answer.
