@@ -11,7 +11,7 @@ import chromium
 import pytest
 from render_samples import CARRIERS, deep, dense, mapping_of, planted, span_of, wide
 
-from circuits.heads import Head
+from circuits.components import Head
 from circuits.show.layout import lay_out
 from circuits.show.page import PURE, asset, pack, pack_maps
 from circuits.show.scene import to_scene
