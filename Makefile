@@ -50,6 +50,7 @@ bench: .venv/tested
 	$(TORCH) $(BIN)/python benchmarks/trace.py
 	$(TORCH) $(BIN)/python benchmarks/sweep.py
 	$(TORCH) $(BIN)/python benchmarks/explore.py
+	$(TORCH) $(BIN)/python benchmarks/figures.py
 
 # tracr itself is not on the package index: from GitHub, or `make tracr TRACR=path/to/a/checkout`.
 TRACR ?= git+https://github.com/google-deepmind/tracr@9ce2b8c82b6ba10e62e86cf6f390e7536d4fd2cd

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import circuits
 from circuits.show import mapping_figure, save_figure
-from circuits.show.canvas import looks
+from circuits.show.canvas import colormap, looks
 from circuits.zoo import addition
 
 HERE = Path(__file__).parent / "addition"
@@ -40,15 +40,18 @@ def main() -> None:
     models = [circuits.load(name) for name in MODELS]
     carry_table(models)
     with looks():
-        figure = Figure(figsize=(9, 5), layout="constrained")
+        figure = Figure(figsize=(7, 3.6), layout="constrained")
         for row, model in zip(figure.subplots(2, 3), models, strict=True):
             for axes, pair in zip(row, SUMS, strict=True):
                 weights = addition.attention(model, [pair])[0].sum((0, 1))[list(READS.values())]
-                axes.imshow(weights, cmap="Blues", vmin=0, vmax=2 if model.gated else 6, aspect="auto")
+                image = axes.imshow(
+                    weights, cmap=colormap(), vmin=0, vmax=2 if model.gated else 6, aspect="auto"
+                )
                 words = f"{addition.BOS} {addition.question(*pair)} {addition.answer(*pair)}".split()[:-1]
                 axes.set_xticks(range(len(words)), words)
                 axes.set_yticks(range(3), list(READS))
-                axes.set_title(f"{model.name}: {pair[0]} + {pair[1]}", fontsize=9)
+                axes.set_title(f"{model.name}: {pair[0]} + {pair[1]}")
+            figure.colorbar(image, ax=row, label="attention, all heads")
     save_figure(figure, HERE, ["png", "svg"], name="who_reads_which_digit")
     found = [circuits.trace(model, "3 6 + 2 8 = 0", **CARRY) for model in models]
     print(circuits.compare(*found))

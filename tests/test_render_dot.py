@@ -13,8 +13,9 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, planted
+from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, mapping_of, planted
 
+from circuits.components import Head
 from circuits.errors import CircuitsError, FileError
 from circuits.show import canvas, scene
 from circuits.show import dot as diagram
@@ -95,6 +96,20 @@ def test_each_map_has_its_red_cell_at_the_query_row_and_the_key_column() -> None
             (key, query) for query, row in queries_up for key, cell in enumerate(row) if canvas.RED in cell
         ]
         assert marked == [(5, 8)]
+
+
+def test_what_reads_itself_is_named_in_its_box_and_mappings_are_counted() -> None:
+    own = mapping_of(5, 5, [(Head(3, 4), 0.4)], total=0.4, controls=False)
+    said = texts(to_dot(replace(planted(), mappings=(*planted().mappings, own))))
+    assert "reads itself: L3H4" in said and "All 3 mappings with a total of 0.05 or more" in said
+
+
+def test_an_svg_has_the_size_of_print_and_a_png_is_finer() -> None:
+    dot = to_dot(planted())
+    svg, png = draw(dot, "svg"), draw(dot, "png")
+    assert isinstance(svg, bytes) and isinstance(png, bytes)
+    width = re.search(rb'<svg width="(\d+)pt"', svg)
+    assert width and int.from_bytes(png[16:20]) == pytest.approx(int(width[1]) * 192 / 72, abs=4)
 
 
 def test_the_same_circuit_gives_the_same_text_and_the_same_pictures() -> None:

@@ -29,7 +29,7 @@ from circuits.show import canvas
 from circuits.show.canvas import save_figure
 from circuits.show.diagram import circuit_figure, scene_figure
 from circuits.show.figure import mapping_figure
-from circuits.show.layout import lay_out
+from circuits.show.layout import LANE, RAISED, lay_out
 from circuits.show.scene import Scene, gains, to_scene
 from circuits.tracing import CARRIES
 from circuits.tracing.records import Circuit, QuestionControl
@@ -191,6 +191,18 @@ def test_the_arrows_of_a_mapping_add_up_to_its_joint_effect() -> None:
     assert scene.front is not None and sum(gains(scene.front).values()) == pytest.approx(0.8)
     items = [item for item in lay_out(scene, 480).lanes if item.front]
     assert {item.layer: round(item.effect, 2) for item in items} == {11: 0.3, 10: 0.18, 9: 0.23, 8: 0.09}
+
+
+def test_names_that_are_wider_than_their_arrow_stand_above_it() -> None:
+    heads = [Head(5, 1), Head(5, 10), Head(5, 3)]
+    path = [(head, 0.3 * (number + 1)) for number, head in enumerate(heads)]
+    short = samples.mapping_of(6, 8, path, total=0.9, controls=False)
+    layout = lay_out(to_scene(replace(samples.planted(), mappings=(short,), focus=(6, 8))), 226)
+    (item,) = layout.lanes
+    assert item.raised and item.text == "L5H1 L5H10 L5H3" and item.start < item.text_at < item.end
+    top, bottom = layout.rows[5, 5]
+    assert top <= layout.lanes[item] - RAISED - LANE / 2 + 1 and layout.lanes[item] + LANE / 2 <= bottom
+    assert not any(each.raised for each in lay_out(to_scene(samples.planted()), 480).lanes)
 
 
 def test_words_stand_along_the_maps_where_they_fit_and_else_the_two_positions() -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ from circuits.models.load import find, load
 from circuits.models.model import Model
 from circuits.sparsify import Settings, measure_sparsity, settings_for, sparsify
 from circuits.sparsify.attention import TrainingGate, attending, dense, hard
-from circuits.sparsify.measure import write_card
+from circuits.sparsify.measure import draw_training, write_card
 from circuits.sparsify.processes import check_launch, join, started_alone
 from circuits.sparsify.settings import LITTLE_LANGUAGE
 from circuits.sparsify.text import corpus_for, little_language, read_texts, to_rows
@@ -461,6 +462,22 @@ def test_plain_transformers_opens_the_twin(uninterrupted: Path) -> None:
         AutoTokenizer.from_pretrained(uninterrupted),
     )
     assert model(**tokenizer(PROMPT, return_tensors="pt")).logits.isfinite().all()
+
+
+@pytest.mark.parametrize(("low", "high"), [(3.2, 5.9), (1.81, 2.12), (0.2, 47.0), (1e-3, 80.0)])
+def test_every_axis_of_the_picture_of_a_training_has_numbers(low: float, high: float, tmp_path: Path) -> None:
+    values = [(step, low + (high - low) * step / 10) for step in range(11)]
+    log: Any = [
+        {"step": step, "gap": 0.1, "multiplier": value, "measured": {"open_edges": value / 100}}
+        for step, value in values
+    ]
+    draw_training(log, Settings(gap=0.1), tmp_path / "training.svg")
+    groups = [*ElementTree.parse(tmp_path / "training.svg").iter("{http://www.w3.org/2000/svg}g")]
+    panels = [group for group in groups if str(group.get("id")).startswith("axes_")]
+    assert len(panels) == 3
+    for panel in panels:
+        ticks = [group for group in panel.iter() if str(group.get("id")).startswith("ytick_")]
+        assert len([tick for tick in ticks if "".join(tick.itertext()).strip()]) >= 2
 
 
 def test_the_card_shows_what_circuits_json_says(uninterrupted: Path) -> None:

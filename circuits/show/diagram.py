@@ -20,7 +20,7 @@ from matplotlib.path import Path
 
 from circuits.show import canvas
 from circuits.show.canvas import Area, Font, draw_box, width_of, write
-from circuits.show.layout import AXIS, SHAPES, Item, Layout, groups_under, in_lanes, lay_out
+from circuits.show.layout import AXIS, RAISED, SHAPES, Item, Layout, groups_under, in_lanes, lay_out
 from circuits.show.scene import OUTPUT, Scene, spell, to_scene
 
 if TYPE_CHECKING:
@@ -178,6 +178,7 @@ def _draw_item(sheet: Axes, item: Item, x: float, y: float) -> None:
         sheet.plot([x + item.start], [y], "o", color=colour, markersize=3, zorder=3)
     fill, ink = (colour, canvas.PAPER) if item.front else (canvas.PAPER, canvas.INK)
     look = {"edgecolor": colour, "facecolor": fill, "linewidth": 0.7, "zorder": 4}
+    y -= RAISED * item.raised
     corner = (x + item.text_at - wide / 2, y - 4.1)
     shape = SHAPES.get(item.kind, SHAPES["head"])
     sheet.add_patch(FancyBboxPatch(corner, wide, 8.2, boxstyle=shape, **look))

@@ -142,7 +142,7 @@ def _left_half(many: Scene, scene: Scene, full: float) -> tuple[Tiles, Labels, f
         waste += 0.3 * (rows * across - count) / count + (0.0 if labels.upright else 0.2)
         if best is None or waste < best[0] - 1e-9:
             left = (split - labels.width(side, across)) / 2
-            top = _TITLE + 2 + min(max(0.0, (space - labels.height(side, rows)) / 2), 8.0)
+            top = _TITLE + 2 + min(max(0.0, (space - labels.height(side, rows)) / 2), 24.0)
             best = (waste, labels.tiles(left, top, max(side, 1.0), across), labels, split)
     assert best is not None
     return best[1:]

@@ -24,6 +24,7 @@ from circuits.show.scene import Scene, gains, spell
 
 AXIS: Final = 30.0  # the width of the axis of layers
 LANE: Final = 10.5  # the height of a lane
+RAISED: Final = 8.0  # how much higher than its arrow a text stands that is wider
 _THIN: Final = 9.0  # the height of a row in which nothing stands
 _NARROWEST: Final = 10.0  # a column
 _WIDEST: Final = 56.0
@@ -72,6 +73,7 @@ class Item:
     front: bool
     name: str = ""  # of a component
     kind: str = ""
+    raised: bool = False  # the text stands above the arrow, which is shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +126,20 @@ def lay_out(scene: Scene, width: float, *, only_front: bool = False, most: int =
     height = y + columns.height + 10.0 * len(in_lanes(groups_under(scene, columns, width)))
     for first, last in _rows(scene, lanes):
         rows[first, last] = (y - _row_height(lanes, (first, last)), y)
-        for number, lane in enumerate(lanes[first] if first == last else ()):
-            placed |= dict.fromkeys(lane, y - 2 - LANE * (number + 0.5))
+        foot = y - 2
+        for lane in lanes[first] if first == last else ():
+            placed |= dict.fromkeys(lane, foot - LANE / 2)
+            foot -= _lane_height(lane)
         y = rows[first, last][0]
     return Layout(columns, rows, placed, width, height, frozenset(mappings))
 
 
 def _row_height(lanes: dict[int, list[list[Item]]], row: tuple[int, int]) -> float:
-    return _THIN + 2 if row[0] < row[1] else max(_THIN, LANE * len(lanes[row[0]]) + 4)
+    return _THIN + 2 if row[0] < row[1] else max(_THIN, sum(map(_lane_height, lanes[row[0]])) + 4)
+
+
+def _lane_height(lane: list[Item]) -> float:
+    return LANE + RAISED * any(item.raised for item in lane)
 
 
 def _rows(scene: Scene, lanes: dict[int, list[list[Item]]]) -> list[tuple[int, int]]:
@@ -194,26 +202,29 @@ def _arrows(data: dict[str, Any], start: float, end: float, width: float, *, fro
         layers.setdefault(Head.parse(name).layer, {})[name] = gain
     items = []
     for layer, heads in layers.items():
-        text, middle, wide = _named([*heads], start, end, width)
+        text, middle, wide, raised = _named([*heads], start, end, width)
         left, right = min(start, middle - wide / 2) - 2, max(end, middle + wide / 2) + 2
         effect = sum(heads.values())
-        items.append(Item(layer, text, start, end, middle, left, right, effect, front))
+        items.append(Item(layer, text, start, end, middle, left, right, effect, front, raised=raised))
     return items
 
 
-def _named(heads: Sequence[str], start: float, end: float, width: float) -> tuple[str, float, float]:
-    """The names on an arrow, three or as many as have a place: their text, its middle and its width."""
+def _named(heads: Sequence[str], start: float, end: float, width: float) -> tuple[str, float, float, bool]:
+    """The names on an arrow (three, or as many as have space): their text, its middle and its width, and
+    whether it stands above the arrow, because it fits neither on it nor beside it."""
     for most in (3, 2, 1):
         more = f" +{len(heads) - most}" if len(heads) > most else ""
         text = " ".join(heads[:most]) + more
         wide = width_of(text, canvas.HEADING_SMALL) + 8
-        if end - start >= wide + 12:
-            return text, (start + end) / 2, wide
-        if end + 5 + wide <= width:
-            return text, end + 5 + wide / 2, wide
-        if start - 5 - wide >= AXIS:
-            return text, start - 5 - wide / 2, wide
-    return text, AXIS + wide / 2, wide
+        if wide <= width - AXIS:
+            break
+    if end - start >= wide + 12:
+        return text, (start + end) / 2, wide, False
+    if end + 5 + wide <= width:
+        return text, end + 5 + wide / 2, wide, False
+    if start == end and start - 5 - wide >= AXIS:
+        return text, start - 5 - wide / 2, wide, False
+    return text, min(max((start + end) / 2, AXIS + wide / 2), width - wide / 2), wide, True
 
 
 def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[Item]:

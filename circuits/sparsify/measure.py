@@ -293,8 +293,10 @@ def draw_training(log: Log, settings: Settings, path: Path) -> None:
                 major_locator=_ticks(*axes.get_ylim()), major_formatter="{x:g}", minor_formatter=""
             )
         below.plot(steps, gaps, color=canvas.RED)
-        below.plot(steps, [settings.budget(step) for step in steps], "k:", linewidth=1)
+        budgets = [settings.budget(step) for step in steps]
+        below.plot(steps, budgets, "k:", linewidth=1)
         constrained = "divergence, nats" if settings.constraint == "kl" else "loss gap, nats"
-        limits = (min(0.0, *gaps), 4 * settings.budget(0) or None)
-        below.set(ylim=limits, ylabel=constrained, xlabel="step")
+        highest = 1.1 * max(*gaps, *budgets)
+        limits = (min(0.0, *gaps), min(4 * settings.budget(0) or highest, highest) or None)
+        below.set(ylim=limits, ylabel=f"{constrained}\n(dotted: budget)", xlabel="step")
     save_figure(figure, path.parent, ["svg"], name=path.stem)
