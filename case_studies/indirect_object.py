@@ -3,7 +3,7 @@ against sparse?
 
 Finding: over 36 pairs five heads (L0H10 L0H5 L0H11 L1H11 L2H3) carry 82% of S2 → END on `mini`, whose total
 is 0.929, and four (L0H5 L0H10 L0H11 L5H7) carry 85% on `mini-sparse`, whose total is 0.915. On the prompt
-above the maps of three heads with a single red cell remain.
+above three heads remain, two of them with the mapping's cell alone in their maps.
 """
 
 from pathlib import Path

@@ -16,11 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
 import circuits
-from circuits.show import circuit_figure, comparison_grid, draw, keep_curves, mapping_figure, to_dot
+from circuits.show import (
+    circuit_figure,
+    comparison_grid,
+    draw,
+    effect_map,
+    keep_curves,
+    mapping_figure,
+    to_dot,
+)
 from circuits.show.canvas import looks
 
 FOLDER = Path(__file__).parent.parent / "docs" / "figures"
@@ -61,6 +70,8 @@ def pictures(records: Path, graphviz: str) -> Pictures:
         yield f"circuit-{name}.png", partial(circuit_figure, found)
         yield f"mapping-{name}.png", partial(mapping_figure, found)
         yield f"graphviz-{name}.{graphviz}", partial(lambda dot: draw(dot, graphviz), to_dot(found))
+    first = circuits.Circuit.load(records / next(iter(QUESTIONS)))
+    yield "effects-opposite-mini.png", lambda: root(effect_map(first))
     yield from wires(records)
     yield from tasks(records)
 
@@ -82,7 +93,7 @@ def tasks(records: Path) -> Pictures:
         yield f"heads-{task}.png", partial(comparison_grid, compared)
         if task == TASKS[0]:
             yield f"heads-{task}-all.png", partial(comparison_grid, compared, all_heads=True)
-            yield f"curves-{task}.png", partial(curves, compared)
+            yield f"curves-{task}.png", lambda both=compared: root(keep_curves(both.ranking("heads")))
     traces = [circuits.trace(model, OPPOSITE, key="large", **HOT) for model in both]
     yield "mapping-two-models.png", partial(mapping_figure, *traces)
     yield "comparison.png", circuits.compare(*traces).figure
@@ -95,8 +106,8 @@ def tasks(records: Path) -> Pictures:
     yield "stability.png", circuits.stability(both[0], OPPOSITE, key="large", **HOT).figure
 
 
-def curves(compared: circuits.TaskComparison) -> Figure:
-    return keep_curves(compared.ranking("heads")).get_figure(root=True)  # type: ignore[return-value]
+def root(axes: Axes) -> Figure:
+    return axes.get_figure(root=True)  # type: ignore[return-value]
 
 
 def png(drawn: Figure | bytes) -> bytes:
@@ -118,12 +129,13 @@ def seen(picture: Image.Image) -> Image.Image:
 
 
 def check(folder: Path, name: str, data: bytes) -> None:
-    """The picture three times, one above the other."""
+    """The picture three times: a wide one above itself, a high one beside itself."""
     plain = Image.open(io.BytesIO(data)).convert("RGB")
-    three = [plain, plain.convert("L").convert("RGB"), seen(plain)]
-    sheet = Image.new("RGB", (plain.width, 3 * plain.height), "white")
+    three, (width, height) = [plain, plain.convert("L").convert("RGB"), seen(plain)], plain.size
+    right, down = (0, height) if width > height else (width, 0)
+    sheet = Image.new("RGB", (width + 2 * right, height + 2 * down), "white")
     for number, each in enumerate(three):
-        sheet.paste(each, (0, number * plain.height))
+        sheet.paste(each, (number * right, number * down))
     folder.mkdir(parents=True, exist_ok=True)
     sheet.save(folder / name)
 

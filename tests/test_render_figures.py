@@ -224,6 +224,14 @@ def test_a_question_that_is_not_clear_says_so_before_all_else() -> None:
     assert_that_no_text_is_cut_or_overlaps(figure)
 
 
+def test_a_reason_for_doubt_is_said_whole() -> None:
+    doubt = "as many random heads reach 0.99 (95th percentile) where these reach 1.00"
+    doubted = replace(samples.planted().mappings[0], doubts=(doubt,))
+    figure = mapping_figure(replace(samples.planted(), mappings=(doubted,)))
+    assert f"Key 5 to query 8: modulation withheld, {doubt}" in " ".join(words(figure))
+    assert_that_no_text_is_cut_or_overlaps(figure)
+
+
 def test_layers_in_which_nothing_happens_fold_and_the_figure_says_so() -> None:
     said = words(circuit_figure(samples.deep()))
     assert {"1–9", "13–19", "23–28", "22", "29"} <= set(said)

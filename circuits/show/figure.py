@@ -204,10 +204,15 @@ def _verdict(scene: Scene, width: float) -> list[str]:
     return textwrap.wrap(scene.verdict, int((width - 2 * _PAD) / 4.3), max_lines=3, placeholder=" …")
 
 
+def _caption(scene: Scene, width: float) -> list[str]:
+    """The red caption in lines; a reason for doubt makes it long."""
+    return textwrap.wrap(scene.caption, int((width - 2 * _PAD) / 5.2), max_lines=4, placeholder=" …")
+
+
 def _height_with_diagram(scene: Scene, width: float) -> float:
     maps = _maps_above(scene, Area(0, 0, width, 0))[2] + (_STEP if scene.more(_MOST_RIGHT) else 0.0)
     layout = lay_out(scene, width - 2 * _PAD, only_front=True, most=24)
-    above = _TITLE + 12 + _STEP * len(_verdict(scene, width))
+    above = _TITLE + 12 + _STEP * (len(_verdict(scene, width)) + len(_caption(scene, width)) - 1)
     legend = max(_STEP * len(_named(scene)), 24.0 if scene.mapped(1) else 0.0)
     return above + maps + 12 + legend + 4 + layout.height + _PAD
 
@@ -219,8 +224,10 @@ def _draw_with_diagram(sheet: Axes, scene: Scene, title: str, area: Area) -> Non
     for line in _verdict(scene, area.width):
         write(sheet, area.middle, y, line, canvas.HEADING_SMALL, ha="center")
         y += _STEP
-    caption = spell(scene.caption, longest=int((area.width - 2 * _PAD) / 5.2))
-    write(sheet, area.middle, y, caption, Font(colour=canvas.RED, bold=True), ha="center")
+    for line in _caption(scene, area.width):
+        write(sheet, area.middle, y, line, Font(colour=canvas.RED, bold=True), ha="center")
+        y += _STEP
+    y -= _STEP
     tiles, labels, height = _maps_above(scene, Area(area.left, y + 5, area.width, 0))
     _draw_maps(sheet, scene, tiles, labels, _MOST_RIGHT)
     y, more = y + 5 + height, scene.more(_MOST_RIGHT)

@@ -34,7 +34,7 @@ _WIRES: Final = (
     "A head or an MLP stands at its position and layer; a wire is as wide as its effect. It enters a head by "
     "its query (solid), its key (dashed) or its value (dotted). Filled: the strongest way to the output."
 )
-_HALF: Final = "carries in half of the lines or more"
+_HALF: Final = "carries in at least half of the lines"
 _MARKED: Final = {  # what a diamond says, where it is more than a carrier
     "Comparison": "carries in both",
     "MeanCircuit": _HALF,
@@ -193,9 +193,9 @@ def effects_plot(
             shape, size = ("D", 4) if row.carries else ("o", 3)
             ax.plot([row.effect], [y], shape, color=colour, markersize=size, zorder=4)
         ax.axvline(0, color=LINE, linewidth=0.6, zorder=0)
-        lines = "; lines: 95% intervals" if any(row.low is not None for row in shown) else ""
-        words = f"effect (share of the gap)\n◆ {marked}{lines}"
-        ax.set(ylim=(max(len(shown), 2) - 0.4, -0.6), xlabel=words)
+        bars = "; bars: 95% intervals" if any(row.low is not None for row in shown) else ""
+        ax.set_ylim(max(len(shown), 2) - 0.4, -0.6)
+        ax.set_xlabel(f"effect (share of the gap)\n◆ {marked}{bars}", fontsize=SMALL)
         ax.set_yticks(range(len(shown)), [row.name for row in shown])
         more = f", the strongest {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
         ax.set_title(f"{title}{more}", fontsize=SMALL, loc="left", wrap=True)
