@@ -23,14 +23,15 @@ LABELLED = 0.1  # heads whose effect is at least this in either model are named 
 def same_heads(effects: list[dict[str, float]]) -> Figure:
     """The effect of each head on the task, dense across and sparse upwards: alike lies on the diagonal."""
     with looks():
-        figure = Figure(figsize=(4.6, 4.4), layout="constrained")
+        figure = Figure(figsize=(3.4, 3.3), layout="constrained")
         axes = figure.subplots()
         axes.axline((0, 0), slope=1, color=MUTED, linewidth=0.8, linestyle=":")
         for head, dense in effects[0].items():
             sparse = effects[1][head]
             axes.plot(dense, sparse, "o", color=BLUE, markersize=4)
             if max(abs(dense), abs(sparse)) >= LABELLED:
-                axes.annotate(head, (dense, sparse), xytext=(4, 3), textcoords="offset points", fontsize=7)
+                axes.annotate(head, (dense, sparse), xytext=(4, 3), textcoords="offset points", fontsize=6)
+        axes.margins(0.12)  # space for the names
         axes.set(xlabel=f"effect of the head in {MODELS[0]}", ylabel=f"effect of the head in {MODELS[1]}")
     return figure
 

@@ -27,8 +27,8 @@ from circuits.show.canvas import (
     LINE,
     MUTED,
     PAPER,
-    RED,
     SMALL,
+    WIDTH,
     looks,
     shade,
     width_of,
@@ -48,8 +48,8 @@ _DASHED: Final = (0, (3, 2))
 _WIDTH: Final = 3.4  # inches: one column of two
 _CIRCUITS: Final = {
     "twins": ("the twin's", BLUE),
-    "own": ("as many of its own", MUTED),
-    "random": ("as many random", RED),
+    "own": ("as many of its own", shade(0.5)),
+    "random": ("as many random", LINE),
 }
 _BAR: Final = 0.27  # the width of a bar; three stand together
 _PLOT: Final = 2.1  # inches: the height without caption and legend
@@ -207,7 +207,7 @@ def transplant_figure(found: Mapping[str, Sequence[Transplant]]) -> Figure:
     """One panel for each kind of unit; for each dense model, by name, three bars, where it was measured."""
     kinds = max(found.values(), key=len)
     with looks():
-        figure = Figure(figsize=(4.2 * len(kinds), 3.4), layout="constrained")
+        figure = Figure(figsize=(_WIDTH if len(kinds) == 1 else WIDTH, 2.6), layout="constrained")
         for index, axes in enumerate(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]):
             names = [name for name, each in found.items() if index < len(each)]
             shown = [found[name][index] for name in names]
@@ -217,8 +217,8 @@ def transplant_figure(found: Mapping[str, Sequence[Transplant]]) -> Figure:
                 axes.bar(places, values, 0.9 * _BAR, color=colour, label=label)
             labels = [f"{name}\n{each.shared.sizes[1]} kept" for name, each in zip(names, shown, strict=True)]
             axes.set_xticks(range(len(labels)), labels)
-            axes.set_title(f"{COUNTED[kinds[index].units]} kept in the dense model", fontsize=9)
+            axes.set_title(f"{COUNTED[kinds[index].units]} kept in the dense model")
             axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
         figure.axes[0].set_ylabel("explained effect")
-        figure.axes[0].legend(fontsize=7)
+        figure.axes[0].legend()
     return figure
