@@ -11,7 +11,7 @@ import pytest
 from circuits.components import Head
 from circuits.engine import prepare
 from circuits.engine.prepare import gaps_of_noise
-from circuits.engine.select import mapping_row
+from circuits.engine.select import mapping_row, mapping_rows
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.models.load import load
 from circuits.models.model import Model
@@ -180,6 +180,22 @@ def test_the_mappings_of_a_long_prompt_are_sought_from_queries_down_and_a_note_s
     sought = circuit(model, text, **question)
     assert [mapping.ends for mapping in sought.mappings] == [mapping.ends for mapping in every.mappings]
     assert any("sought query by query, then by groups of 3 keys" in note for note in sought.notes)
+
+
+def test_mappings_against_the_answer_are_left_out_of_a_circuit_and_named() -> None:
+    model, text = load("mini"), "When Mary and John went to the store , John gave a drink to"
+    found = circuit(model, text, swap={10: "Mary"})
+    assert all(mapping.total > 0 for mapping in found.mappings)
+    (note,) = [note for note in found.notes if note.startswith("works against the answer")]
+    runs = prepare(model, [to_pair(model, text, swap={10: "Mary"})])
+    total = measure_mapping(runs, 14, 14, controls=False).total
+    assert total < -0.05 and f"14→14 ({total:.2f})" in note
+
+
+def test_a_mapping_before_the_first_difference_is_nothing_and_no_row_of_it_is_carried(sparse: Model) -> None:
+    runs = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)])
+    rows = mapping_rows(runs.heads, 1, LARGE - 1)
+    assert not any(row.changes for row in runs.reaching(rows)) and not runs.effects(rows).any()
 
 
 def test_runs_that_take_half_of_the_free_memory_are_announced(

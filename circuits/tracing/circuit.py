@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from circuits.tracing.wiring_record import Wiring
 
 KEYS_TOGETHER: Final = 16  # that are measured together first, in a long prompt
+_NAMED: Final = 3  # mappings in a note
 
 
 @names_its_keywords
@@ -60,12 +61,15 @@ def circuit(
     """
     measured, wording = as_model(model), Wording(counterfactual, swap, None, answer, foil, metric, seed)
     runs = prepare(measured, [to_question(measured, text, wording)])
-    mappings, ends = [], _carrying(runs, least, progress)
+    total_of = _totals(runs, least, progress)
+    carrying = sorted((-total, *end) for end, total in total_of.items() if total >= least)
+    mappings, ends = [], [(key, query) for _, key, query in carrying]
     for key, query in ends:
         progress("mappings", len(mappings), len(ends))
         mappings.append(measure_mapping(runs, key, query, share=share, seed=seed))
     spans = _spans(runs, mappings, groups or {}, counterfactuals or {}, seed=seed, progress=progress)
-    return to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=_notes_on_search(runs))
+    notes = (*_notes_on_search(runs), *_notes_on_others(total_of, least))
+    return to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=notes)
 
 
 def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = None) -> Circuit:
@@ -103,16 +107,14 @@ def run_again(circuit: Circuit | Wiring | Why, *, model: Any = None, device: Dev
     return prepare(measured, [Pair(circuit.prompt, circuit.counterfactual, circuit.metric)])
 
 
-def _carrying(runs: Runs, least: float, progress: Progress) -> list[tuple[int, int]]:
-    """The (key, query) whose total is at least `least`, strongest first."""
+def _totals(runs: Runs, least: float, progress: Progress) -> dict[tuple[int, int], float]:
+    """The total of every (key, query), or in a long prompt of those worth measuring."""
     queries = list(range(runs.first_difference, runs.length))
     if runs.length <= SHORT:
         ends = [(key, query) for query in queries for key in range(query + 1)]
     else:
         ends = _worth_measuring(runs, queries, least / 2, progress)
-    measured_totals = zip(ends, totals(runs, ends, progress=progress), strict=True)
-    carrying = sorted((-total, *end) for end, total in measured_totals if total >= least)
-    return [(key, query) for _, key, query in carrying]
+    return dict(zip(ends, totals(runs, ends, progress=progress), strict=True))
 
 
 def _worth_measuring(
@@ -146,6 +148,16 @@ def _notes_on_search(runs: Runs) -> tuple[str, ...]:
     if runs.length > MOST_NOISED:
         notes.append("in so long a prompt only ends of mappings have spans")
     return tuple(notes)
+
+
+def _notes_on_others(total_of: MappingType[tuple[int, int], float], least: float) -> tuple[str, ...]:
+    """What works against the answer: it has no carriers, so it is not in the circuit."""
+    against = sorted((total, *end) for end, total in total_of.items() if total <= -least)
+    if not against:
+        return ()
+    named = ", ".join(f"{key}→{query} ({total:.2f})" for total, key, query in against[:_NAMED])
+    rest = f", and {len(against) - _NAMED} more" if len(against) > _NAMED else ""
+    return (f"works against the answer, and is left out: {named}{rest}",)
 
 
 def _grouped(keys: int) -> list[range]:
