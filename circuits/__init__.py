@@ -12,10 +12,25 @@ from typing import TYPE_CHECKING
 from circuits.links import offer
 
 if TYPE_CHECKING:
+    from circuits import (
+        components,
+        engine,
+        errors,
+        live,
+        models,
+        prompts,
+        show,
+        sparsify,
+        sweeps,
+        tasks,
+        tracing,
+        zoo,
+    )
     from circuits.components import SIDES, Component, Edge, Head, Reader, Wire
     from circuits.engine import Row, prepare
     from circuits.engine.loadings import scan
     from circuits.errors import CircuitsError
+    from circuits.files import open_result
     from circuits.live.explore import explore
     from circuits.models.load import as_model, load
     from circuits.models.model import Model
@@ -44,6 +59,7 @@ _HOMES = {
     "engine.loadings": ("scan",),
     "components": ("SIDES", "Component", "Edge", "Head", "Reader", "Wire"),
     "errors": ("CircuitsError",),
+    "files": ("open_result",),
     "live.explore": ("explore",),
     "models.load": ("as_model", "load"),
     "models.model": ("Model",),
@@ -67,5 +83,9 @@ _HOMES = {
     "tracing.wiring": ("wiring",),
     "tracing.wiring_record": ("Wiring",),
 }
-__version__ = "0.1.0"
-__all__, __getattr__, __dir__ = offer(__name__, _HOMES)
+_MODULES = (
+    *("components", "engine", "errors", "live", "models", "prompts", "show", "sparsify", "sweeps", "tasks"),
+    *("tracing", "zoo"),
+)
+__version__ = "0.2.0"
+__all__, __getattr__, __dir__ = offer(__name__, _HOMES, _MODULES)

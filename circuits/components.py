@@ -135,6 +135,7 @@ class Component:
 
     @classmethod
     def of(cls, head: Head) -> Component:
+        """A head as a component."""
         return cls(head.layer, "head", head.index)
 
     @property

@@ -37,12 +37,33 @@ ABOVE: Final = {
     "measure_kept": "circuits.tracing.wiring",
     "wiring_text": "circuits.show.wiring",
     "wiring_graph": "circuits.show.wiring",
+    "task_comparison_text": "circuits.show.task_tables",
+    "panel_text": "circuits.show.task_tables",
+}
+RESULTS: Final = {  # what a file says that it is: the module and the class that read it
+    "circuit": ("circuits.tracing.records", "Circuit"),
+    "stability": ("circuits.tracing.records", "Stability"),
+    "why": ("circuits.tracing.why_record", "Why"),
+    "wiring": ("circuits.tracing.wiring_record", "Wiring"),
+    "family": ("circuits.tracing.family", "FamilyTrace"),
+    "verification": ("circuits.tracing.verify", "Verification"),
+    "ranking": ("circuits.tasks.ranking", "Ranking"),
+    "panel": ("circuits.tasks.patterns", "PanelFigures"),
+    "comparison": ("circuits.tasks.compare", "Comparison"),
+    "task_comparison": ("circuits.tasks.compare", "TaskComparison"),
+    "mean": ("circuits.sweeps.results", "MeanCircuit"),
 }
 
 
 def above(name: str) -> Callable[..., Any]:
     """The function of this name in the module above that has it."""
     return getattr(import_module(ABOVE[name]), name)
+
+
+def reader_of(kind: str) -> Any:
+    """The class that reads results of a kind."""
+    module, name = RESULTS[kind]
+    return getattr(import_module(module), name)
 
 
 class Pictured:
@@ -78,16 +99,22 @@ def unwatched(partial: object) -> None:
     """Nobody looks at a result before it is complete."""
 
 
-def offer(package: str, homes: dict[str, tuple[str, ...]]) -> tuple[list[str], Any, Any]:
+def offer(
+    package: str, homes: dict[str, tuple[str, ...]], modules: tuple[str, ...] = ()
+) -> tuple[list[str], Any, Any]:
     """`__all__`, `__getattr__` and `__dir__` of a package whose names are imported when they are first used.
 
-    `homes` says which of its modules has which names. So importing the package imports no model library.
+    `homes` says which of its modules has which names, `modules` which modules are names themselves. So
+    importing the package imports no model library.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
+    offered = sorted({*home_of, *modules})
 
     def find(name: str) -> Any:
+        if name in modules:
+            return import_module(f"{package}.{name}")
         if name not in home_of:
-            raise AttributeError(f"{package} has no {name!r}; it has {', '.join(sorted(home_of))}")
+            raise AttributeError(f"{package} has no {name!r}; it has {', '.join(offered)}")
         return getattr(import_module(f"{package}.{home_of[name]}"), name)
 
-    return sorted(home_of), find, lambda: sorted(home_of)
+    return sorted(home_of), find, lambda: offered

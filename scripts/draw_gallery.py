@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -71,7 +70,7 @@ def pictures(records: Path, graphviz: str) -> Pictures:
         yield f"mapping-{name}.png", partial(mapping_figure, found)
         yield f"graphviz-{name}.{graphviz}", partial(lambda dot: draw(dot, graphviz), to_dot(found))
     first = circuits.Circuit.load(records / next(iter(QUESTIONS)))
-    yield "effects-opposite-mini.png", lambda: root(effect_map(first))
+    yield "effects-opposite-mini.png", lambda: effect_map(first)
     yield from wires(records)
     yield from tasks(records)
 
@@ -93,7 +92,7 @@ def tasks(records: Path) -> Pictures:
         yield f"heads-{task}.png", partial(comparison_grid, compared)
         if task == TASKS[0]:
             yield f"heads-{task}-all.png", partial(comparison_grid, compared, all_heads=True)
-            yield f"curves-{task}.png", lambda both=compared: root(keep_curves(both.ranking("heads")))
+            yield f"curves-{task}.png", lambda both=compared: keep_curves(both.ranking("heads"))
     traces = [circuits.trace(model, OPPOSITE, key="large", **HOT) for model in both]
     yield "mapping-two-models.png", partial(mapping_figure, *traces)
     yield "comparison.png", circuits.compare(*traces).figure
@@ -104,10 +103,6 @@ def tasks(records: Path) -> Pictures:
     lines.write_text("".join(json.dumps({"prompt": text, "key": 5, **swap}) + "\n" for text, swap in prompts))
     yield "sweep.png", circuits.sweep(both[0], lines, records / "sweep").figure
     yield "stability.png", circuits.stability(both[0], OPPOSITE, key="large", **HOT).figure
-
-
-def root(axes: Axes) -> Figure:
-    return axes.get_figure(root=True)  # type: ignore[return-value]
 
 
 def png(drawn: Figure | bytes) -> bytes:

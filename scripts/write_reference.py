@@ -14,6 +14,8 @@ from click.testing import CliRunner
 import circuits
 from circuits import show
 from circuits.cli import main as commands
+from circuits.files import Saved
+from circuits.links import Pictured
 
 FOLDER = Path(__file__).parent.parent / "docs"
 SETUP = """\
@@ -64,6 +66,7 @@ GROUPS = {
         "TaskComparison",
         "Sweep",
         "open_sweep",
+        "open_result",
         "verify",
         "Verification",
     ),
@@ -102,6 +105,9 @@ def api_page() -> str:
         "",
         "All of it is offered by `import circuits`; names are imported when first used.",
         "",
+        "Versions are semantic. Before 1.0 a minor version may change names and files, and the changelog "
+        "says how; from 0.2.0 on a public name warns for one minor version before it goes.",
+        "",
     ]
     lines += ["Each example is run by the tests. They begin with:", "", "```python", SETUP + "```", ""]
     for title, names in GROUPS.items():
@@ -117,7 +123,8 @@ def api_page() -> str:
 
 def directive(name: str, offered: object) -> list[str]:
     if isinstance(offered, type):
-        return [f".. autoclass:: {name}", "   :members:"]
+        shared = ["   :inherited-members:"] if issubclass(offered, Saved | Pictured) else []
+        return [f".. autoclass:: {name}", "   :members:", *shared]
     return [f".. autofunction:: {name}" if callable(offered) else f".. autodata:: {name}"]
 
 

@@ -32,19 +32,23 @@ from test_sources import to_lens_layout
 
 from circuits.components import Edge, Head
 from circuits.errors import CircuitsError, PromptError
-from circuits.files import parse_json, to_json
+from circuits.files import open_result, parse_json, to_json
+from circuits.links import Pictured
 from circuits.models import folder, hub, state_dict
 from circuits.models.load import as_model
-from circuits.prompts import Prompt, swap_words
+from circuits.prompts import Prompt, swap_words, to_pair
 from circuits.show import to_dot, to_page
 from circuits.show.export import EXPORTS, export
 from circuits.sparsify.text import read_texts
 from circuits.sparsify.training import load_checkpoint, save_checkpoint
 from circuits.sweeps.lines import read_lines
 from circuits.sweeps.store import read_manifest
+from circuits.tasks.compare import compare
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
+from circuits.tracing.family import trace_family
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
+from circuits.tracing.verify import verify
 from circuits.tracing.why import why
 from circuits.tracing.why_record import Why
 from circuits.tracing.wiring import wiring
@@ -237,8 +241,13 @@ def state_bytes() -> bytes:
     return stream.getvalue()
 
 
+def _unsigned(text: str) -> Any:
+    """A result's JSON without its sha256."""
+    return {name: value for name, value in json.loads(text).items() if name != "sha256"}
+
+
 def _signed(value: Any) -> bytes:
-    """A circuit's JSON with the sha256 that fits it, so that the checksum hides nothing behind it."""
+    """A result's JSON with the sha256 that fits it, so that the checksum hides nothing behind it."""
     text = to_wild_json(value)
     try:
         plain = to_json(parse_json(text, "it"), sort_keys=True)
@@ -260,8 +269,7 @@ def _read_circuit(given: tuple[bytes, bytes], room: Path) -> None:
 
 def _circuit_inputs() -> Inputs:
     packed = {"patterns": torch.from_numpy(small_circuit().arrays["patterns"])}
-    plain = json.loads(small_circuit().to_json())
-    del plain["sha256"]
+    plain = _unsigned(small_circuit().to_json())
     arrays = st.sampled_from(
         [
             pack({"patterns": packed["patterns"]}),
@@ -287,12 +295,20 @@ def _circuit_inputs() -> Inputs:
 
 @cache
 def small_results() -> dict[str, str]:
-    """A wiring and an answer of why, as they are written, of a tiny model."""
+    """Results as they are written, of a tiny model."""
     model = as_model((random_model("gpt2"), tokenizer_once()))
     pair: dict[str, Any] = {"swap": {"large": "hot"}, "metric": "logprob"}
     wired = wiring(model, "The large", most=2, roles={"END": -1}, **pair)
     found = trace(model, "The large", key="large", **pair)
-    return {"wiring.json": wired.to_json(), "why.json": why(found, "L1H2", model=model).to_json()}
+    family = trace_family(model, [to_pair(model, "The large", **pair)], key="large")
+    listed = (
+        wired,
+        why(found, "L1H2", model=model),
+        family,
+        compare(found, found),
+        verify(found, model=model),
+    )
+    return {f"{each.KIND}.json": each.to_json() for each in listed}
 
 
 def _read_wiring(given: bytes, room: Path) -> None:
@@ -309,10 +325,24 @@ def _read_why(given: bytes, room: Path) -> None:
     known.to_json(), known.figure(), known.page()
 
 
+def _read_result(given: bytes, room: Path) -> None:
+    (room / "result.json").write_bytes(given)
+    known = open_result(room / "result.json")
+    assert not CONTROL.search(str(known)), "a result must not pass control characters on"
+    known.to_json()
+    if isinstance(known, Pictured):
+        known.figure(), known.to_dot(), known.page()
+
+
+def _other_inputs() -> Inputs:
+    return st.one_of(*(_result_inputs(f"{kind}.json") for kind in ("family", "comparison", "verification")))
+
+
 def _result_inputs(name: str) -> Inputs:
     text = small_results()[name]
-    whole = mutated(json.loads(text)).map(to_wild_json)
-    return st.one_of(whole.map(lambda text: text.encode("utf-8", "surrogatepass")), damaged(text.encode()))
+    plain = _unsigned(text)
+    whole = (mutated(plain) | mutated(plain, most=1)).map(_signed)
+    return st.one_of(whole, whole, damaged(text.encode()))
 
 
 @cache
@@ -348,16 +378,9 @@ def _read_ranking(given: bytes, room: Path) -> None:
 
 
 def _ranking_inputs() -> Inputs:
-    plain = [
-        small_ranking(units).to_values() | {"written_by": "circuits", "counts": {}}
-        for units in ("heads", "edges")
-    ]
-    whole = (
-        st.sampled_from(plain).flatmap(lambda value: mutated(json.loads(json.dumps(value)))).map(to_wild_json)
-    )
-    return st.one_of(
-        whole.map(lambda text: text.encode("utf-8", "surrogatepass")), damaged(json.dumps(plain[1]).encode())
-    )
+    plain = [_unsigned(small_ranking(units).to_json()) | {"counts": {}} for units in ("heads", "edges")]
+    whole = st.sampled_from(plain).flatmap(lambda value: mutated(json.loads(json.dumps(value)))).map(_signed)
+    return st.one_of(whole, damaged(_signed(plain[1])))
 
 
 def _read_jsonl(given: bytes, room: Path) -> None:
@@ -636,6 +659,7 @@ READERS = (
     Reader("ranking.json", _ranking_inputs, _read_ranking, 4000),
     Reader("wiring.json", lambda: _result_inputs("wiring.json"), _read_wiring, 2000),
     Reader("why.json", lambda: _result_inputs("why.json"), _read_why, 2000),
+    Reader("family, comparison, verification", _other_inputs, _read_result, 2000),
     Reader("jsonl text", _jsonl_inputs, _read_jsonl, 4000),
     Reader(".pth state dict", _state_inputs, _read_state, 2000),
     Reader(

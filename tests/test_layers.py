@@ -118,6 +118,17 @@ def test_a_trace_with_its_files_passes_few_modules(tmp_path: Path) -> None:
     ]
 
 
+def test_every_public_module_is_reached_from_the_package_and_completed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    private = {"heads", "links", "files", "cli"}
+    modules = {*draw_map.ORDER} - private
+    assert {*dir(circuits)} == {*circuits.__all__, *modules}
+    code = f"import circuits; print([getattr(circuits, name).__name__ for name in {sorted(modules)!r}])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert eval(ran.stdout) == [f"circuits.{name}" for name in sorted(modules)]
+
+
 def test_every_public_name_can_be_had_and_an_unknown_one_says_which_there_are() -> None:
     for name in circuits.__all__:
         offered = getattr(circuits, name)

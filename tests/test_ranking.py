@@ -326,12 +326,13 @@ def test_a_saved_ranking_is_read_again_whole(
         ),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*was edited")
 def test_a_ranking_that_was_changed_by_hand_is_refused_in_one_line(
     sparse_heads: Ranking, change: dict[str, Any], wrong: str, tmp_path: Path
 ) -> None:
     file = sparse_heads.save(tmp_path)
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(FileError, match=r"^[^\n]*; rank the task again$") as refused:
+    with pytest.raises(FileError, match=r"^[^\n]*; measure it again$") as refused:
         Ranking.load(file)
     assert wrong in str(refused.value)
 

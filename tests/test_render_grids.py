@@ -104,7 +104,7 @@ def test_a_circuit_gives_the_panel_of_its_carriers() -> None:
 
 
 def test_the_map_of_effects_is_centred_at_zero_and_frames_the_carriers() -> None:
-    axes = effect_map(planted())
+    axes = effect_map(planted()).axes[0]
     image = axes.images[0]
     low, high = image.get_clim()
     assert low == -high and high == pytest.approx(0.30)
@@ -116,15 +116,15 @@ def test_the_map_of_effects_is_centred_at_zero_and_frames_the_carriers() -> None
 
 def test_effects_are_drawn_from_an_array_and_on_the_axes_given() -> None:
     axes = Figure().add_subplot()
-    assert effect_map(np.array([[0.1, -0.4], [0.0, 0.2]]), carriers=["L0H0"], ax=axes) is axes
+    assert effect_map(np.array([[0.1, -0.4], [0.0, 0.2]]), carriers=["L0H0"], ax=axes) is axes.figure
     assert axes.images[0].get_clim() == (-0.4, 0.4)
-    assert effect_map(empty()).images
+    assert effect_map(empty()).axes[0].images
     with pytest.raises(PromptError, match="2 axes"):
         effect_map(np.zeros(3))
 
 
 def test_effects_of_thirty_layers_keep_their_shape() -> None:
-    assert np.shape(np.asarray(effect_map(deep()).images[0].get_array())) == (30, 9)
+    assert np.shape(np.asarray(effect_map(deep()).axes[0].images[0].get_array())) == (30, 9)
 
 
 # Files

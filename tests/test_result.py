@@ -17,7 +17,7 @@ from circuits.show.export import EXPORTS, export
 from circuits.show.scene import OUTPUT, to_graph
 from circuits.tasks.compare import compare
 from circuits.tracing.circuit import circuit
-from circuits.tracing.records import SCHEMA, Circuit
+from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.zoo import planted
 
@@ -76,7 +76,7 @@ def _edit(file: Path, change: str) -> None:
         case "number":
             stored["mappings"][0]["total"] = 0.5
         case "schema":
-            stored["schema"] = SCHEMA + 1
+            stored["schema"] = Circuit.SCHEMA + 1
         case "no schema":
             del stored["schema"]
         case "list":

@@ -19,6 +19,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from circuits import cli
+from circuits.cli.tasks import _file_names
 from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.models.load import load
@@ -120,7 +121,7 @@ def words_of(axes: Axes) -> list[str]:
 
 def test_the_curve_its_band_its_control_and_its_mark_are_those_of_the_ranking() -> None:
     ranking = ranking_of()
-    axes = keep_curves(ranking)
+    axes = keep_curves(ranking).axes[0]
     assert lines_of(axes, 5)[0].tolist() == [
         [size, value] for size, value in zip(ranking.keep.sizes, ranking.keep.explained, strict=True)
     ]
@@ -135,7 +136,7 @@ def test_two_models_stand_in_one_plot_with_one_legend_and_two_colours() -> None:
     axes = keep_curves(
         [ranking_of(), ranking_of(model="mini-sparse", explained=(0.0, 0.93, 1.0, 1.0, 1.0))],
         titles=("GPT2", "Sparse GPT2"),
-    )
+    ).axes[0]
     assert words_of(axes) == [
         "GPT2: 2 heads for 90% (2–3)",
         "Sparse GPT2: 1 head for 90% (1–2)",
@@ -150,7 +151,7 @@ def test_two_models_stand_in_one_plot_with_one_legend_and_two_colours() -> None:
 
 
 def test_edges_have_a_logarithmic_axis_that_starts_at_one() -> None:
-    axes = keep_curves(ranking_of(units="edges", size=500))
+    axes = keep_curves(ranking_of(units="edges", size=500)).axes[0]
     assert axes.get_xscale() == "log" and min(line[:, 0].min() for line in lines_of(axes, 5)) == 1
     figure = axes.get_figure(root=True)
     assert isinstance(figure, Figure)
@@ -165,7 +166,7 @@ def test_edges_have_a_logarithmic_axis_that_starts_at_one() -> None:
 def test_a_share_that_is_never_reached_has_no_mark_and_is_said() -> None:
     low = ranking_of(explained=(0.0, 0.2, 0.4, 0.5, 0.6))
     assert count_words(low) == "90% not reached with all 4 heads" and random_count(low) == 4
-    assert not lines_of(keep_curves(low), 1)
+    assert not lines_of(keep_curves(low).axes[0], 1)
 
 
 def test_curves_that_do_not_belong_together_are_refused() -> None:
@@ -178,8 +179,7 @@ def test_curves_that_do_not_belong_together_are_refused() -> None:
 
 
 def test_a_curve_fits_one_column_says_its_protocol_and_cuts_nothing_off() -> None:
-    figure = keep_curves([ranking_of(), ranking_of(model="mini-sparse")]).get_figure(root=True)
-    assert isinstance(figure, Figure)
+    figure = keep_curves([ranking_of(), ranking_of(model="mini-sparse")])
     FigureCanvasAgg(figure).draw()
     width, height = figure.get_size_inches() * figure.dpi
     assert figure.get_size_inches()[0] <= 3.5
@@ -195,7 +195,7 @@ def test_a_curve_fits_one_column_says_its_protocol_and_cuts_nothing_off() -> Non
 
 def test_the_same_curve_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        save_figure(keep_curves(ranking_of()).get_figure(root=True), tmp_path / name)  # type: ignore[arg-type]
+        save_figure(keep_curves(ranking_of()), tmp_path / name)
     for form in PICTURES:
         assert (tmp_path / "one" / f"figure.{form}").read_bytes() == (
             tmp_path / "two" / f"figure.{form}"
@@ -247,7 +247,8 @@ def test_rank_writes_its_record_its_curve_and_its_grid(room: Path, tmp_path: Pat
         [f"{name}.{form}" for name in ("curve", "heads") for form in PICTURES] + ["ranking.json"]
     )
     saved = json.loads((tmp_path / "ranking.json").read_text())
-    assert saved.pop("written_by") == "keyquery-circuits" and saved == values
+    assert saved.pop("written_by") == "keyquery-circuits" and saved.pop("result") == "ranking"
+    assert {name: saved[name] for name in values} == values
     ranking = rank(load(room / "sparse"), room / "words.jsonl", count=3)
     assert Ranking.load(tmp_path) == ranking
     assert values["counts"]["n90"]["count"] == ranking.count(0.9)[0] and values["protocol"]["words"] == str(
@@ -390,13 +391,20 @@ def test_compare_writes_a_folder_for_each_task_and_speaks_json(room: Path, tmp_p
         ("words", ["heads"]),
         ("more", ["heads"]),
     ]
-    each = ["comparison.json", *(f"{name}.{form}" for name in ("curve-heads", "heads") for form in PICTURES)]
-    each += [f"ranking-heads-{side}.json" for side in ("first", "second")]
+    each = ["comparison.json", "comparison.safetensors"]
+    each += (f"{name}.{form}" for name in ("curve-heads", "heads") for form in PICTURES)
+    each += [
+        f"ranking-heads-{name}.json" for name in _file_names([str(room / "dense"), str(room / "sparse")])
+    ]
     assert names_in(tmp_path) == sorted(f"{task}/{name}" for task in ("more", "words") for name in each)
     assert result.stderr.count("wrote ") == len(names_in(tmp_path))
     for each in values:
         saved = json.loads((tmp_path / each["task"] / "comparison.json").read_text())
-        assert saved == {"written_by": "keyquery-circuits"} | each
+        assert saved["summary"] == each
+        known = TaskComparison.load(tmp_path / each["task"])
+        assert known.rankings[0][0] == Ranking.load(
+            min((tmp_path / each["task"]).glob("ranking-heads-*dense*"))
+        )
         first, second = (side["count"] for side in each["units"]["heads"]["counts"]["n90"])
         assert each["units"]["heads"]["ratios"]["n90"] == first / second
 

@@ -39,7 +39,7 @@ from circuits.cli.options import (
     together,
 )
 from circuits.errors import CircuitsError, PromptError, in_one_line
-from circuits.files import to_json, write_folder
+from circuits.files import open_result, to_json, write_folder
 
 if TYPE_CHECKING:
     from circuits.links import Progress
@@ -245,6 +245,7 @@ def compare(
     from circuits.cli.tasks import compare_tasks, is_about_tasks
     from circuits.show.figure import fill_with_several
     from circuits.show.tables import comparison_section, comparison_values
+    from circuits.tasks.compare import compare as compare_circuits
 
     if len(models) < 2:
         raise PromptError(f"--models takes two names or more, separated by commas, not {','.join(models)!r}")
@@ -256,7 +257,12 @@ def compare(
         circuits = [_traced(model, prompt, ends, pair, note) for model in chosen]
     values = comparison_values(circuits, share=pair.share)
     table = comparison_section(circuits, share=pair.share)
-    fill = partial(fill_with_several, circuits=circuits, share=pair.share)
+
+    def fill(folder: Path) -> None:
+        fill_with_several(folder, circuits, pair.share)
+        if len(circuits) == 2 and len(circuits[0].prompt) == len(circuits[1].prompt):
+            compare_circuits(*circuits, share=pair.share).save(folder)
+
     return options.say_result(result, partial(to_json, values), [table], fill)
 
 
@@ -265,27 +271,38 @@ def compare(
 @option("--format", "formats", type=options.formats, metavar="NAME,NAME", help=_FORMATS)
 @option("--share", type=options.SHARE_RANGE, help=_SHARE)
 @option("--why", "answers", type=options.path, multiple=True, metavar="FILE", help=_TOLD)
-@options.output("Where to, by default beside the circuit.")
+@options.output("Where to, by default beside the result.")
 @options.JSON
 def render(
     path: Path, formats: Any, share: Any, answers: tuple[Path, ...], output: Path | None, as_json: bool
 ) -> None:
-    """Draw a saved circuit as figures, a page and a Graphviz file."""
+    """Draw a saved result as figures, a page and a Graphviz file."""
     from circuits.show import FORMATS
     from circuits.show.figure import draw_files
     from circuits.tracing.records import Circuit
     from circuits.tracing.why_record import Why
 
-    circuit, beside = Circuit.load(path), path if path.is_dir() else path.parent
-    folder, reached = output or beside, circuit.share if share is None else share
-    why = [Why.load(answer) for answer in [*sorted(beside.glob("why*.json")), *answers]]
-    draw = partial(draw_files, by_graphviz="dot" in (formats or ()), why=why)
-    written = write_folder(folder, lambda aside: draw(aside, circuit, reached, formats or FORMATS))
+    beside = path if path.is_dir() else path.parent
+    found = open_result(path / "circuit.json" if (path / "circuit.json").exists() else path)
+    if isinstance(found, Circuit):
+        why = [Why.load(answer) for answer in [*sorted(beside.glob("why*.json")), *answers]]
+        how = {"by_graphviz": "dot" in (formats or ()), "why": why}
+        draw = partial(draw_files, circuit=found, share=found.share if share is None else share, **how)
+    elif share is not None or answers:
+        raise PromptError(f"--share and --why go with a circuit; {path} is {found.CALLED}")
+    else:
+        draw = partial(_draw_result, result=found)
+    written = write_folder(output or beside, lambda aside: draw(aside, formats=formats or FORMATS))
     options.say_files(written, as_json=as_json)
 
 
+def _draw_result(folder: Path, result: Any, formats: Any) -> None:
+    for form in formats:
+        result.save(folder / f"{result.KIND}.{form}")
+
+
 @main.command()
-@options.EXPORTED
+@options.SAVED
 @option("--to", required=True, metavar="FORMAT", help="node-link, graphml, neuronpedia or eap.")
 @option("-o", "output", type=options.path, metavar="FILE", help="Where to, by default the standard output.")
 @option("--why", "answers", type=options.path, multiple=True, metavar="FILE", help=_WHY)
@@ -297,10 +314,11 @@ def export(path: Path, to: str, output: Path | None, answers: tuple[Path, ...], 
     from circuits.tracing.why_record import Why
 
     why = [Why.load(answer) for answer in answers]
-    text, name = exports.export(exports.load_saved(path), to, why=why), exports.saved_name(path)
+    found = exports.load_saved(path)
+    text = exports.export(found, to, why=why)
     if output is None:
         return say_json({"format": to, "text": text}) if as_json else click.echo(text.encode(), nl=False)
-    file = output / f"{name}{exports.EXPORTS[to][0]}" if output.is_dir() else output
+    file = output / f"{found.KIND}{exports.EXPORTS[to][0]}" if output.is_dir() else output
     written = write_folder(file.parent, lambda aside: put(aside / file.name, text))
     return options.say_files(written, as_json=as_json)
 

@@ -208,8 +208,7 @@ def output(about: str, *, required: bool = False) -> Decorator:
 COUNT: Final = click.IntRange(min=1)
 SHARE_RANGE: Final = click.FloatRange(0, 1, min_open=True)
 PROMPT: Final = click.argument("prompt", type=prompt)
-SAVED: Final = click.argument("path", type=path, metavar="DIR|circuit.json")
-EXPORTED: Final = click.argument("path", type=path, metavar="DIR|circuit.json|ranking.json")
+SAVED: Final = click.argument("path", type=path, metavar="DIR|FILE.json")
 JSON: Final = option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
 _MODEL: Final = "A name of `circuits models`, a path or a hub id."
 _DTYPE: Final = "float32, float16, bfloat16 or float64; by default float32, whatever is stored."
@@ -251,7 +250,7 @@ PAIRS: Final = option("-n", "count", type=COUNT, help=_PAIRS)
 _MLPS: Final = "MLPs see what is kept, write as in the clean run, or as in the counterfactual."
 _WAYS: Final = click.Choice(["computed", "held", "swapped"])
 MLPS: Final = option("--mlps", type=_WAYS, default="computed", help=_MLPS)
-_TASKS: Final = "Tasks to rank, instead of a prompt; repeatable."
+_TASKS: Final = "Tasks to rank, instead of a prompt; repeatable. `circuits rank --help` names them."
 _UNITS: Final = click.Choice(["heads", "edges", "wires", "both"])
 _CUT: Final = "What a task is cut into; wires are component edges, both are heads and (attention) edges."
 _MOST: Final = "Wires that are measured exactly, by default the 4,000 that an estimate puts in front."

@@ -6,6 +6,7 @@ those of the task's first prompt.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -28,7 +29,8 @@ from circuits.cli.options import (
     together,
 )
 from circuits.errors import NoPairError, PromptError
-from circuits.files import SIGNATURE, new_folder, to_json
+from circuits.files import Saved, new_folder, sealed, to_json, to_plain
+from circuits.tasks import TASKS
 from circuits.tracing import CARRIES
 
 if TYPE_CHECKING:
@@ -43,10 +45,11 @@ _WITH_TASKS: Final = {field.name for field in fields(TaskOptions)}
 _FILES: Final = "Write the ranking, its curve and its grid of heads here."
 _UNITS: Final = click.Choice(["heads", "edges", "wires"])
 _RANKED: Final = "What is ranked: heads, (attention) edges, or wires, which are component edges."
+_TASK: Final = f"TASK is {', '.join(TASKS)}, or the path of a .jsonl file with items of your own."
 _ORDER: Final = "Take the order of wires from a circuit of EAP-IG or MIB, and evaluate that."
 
 
-@click.command("rank")
+@click.command("rank", epilog=_TASK)
 @click.argument("task", type=options.task)
 @together(options.MODEL, options.PAIRS)
 @click.option("--units", type=_UNITS, default="heads", help=_RANKED)
@@ -76,7 +79,7 @@ def rank_command(
     say_result(result, partial(to_json, values), ranking_sections(ranking, panel), fill)
 
 
-@click.command("heads")
+@click.command("heads", epilog=_TASK)
 @click.argument("prompt", type=options.prompt, required=False)
 @click.option("--task", type=options.task, help="A task, instead of a prompt.")
 @click.option("--all", "all_heads", is_flag=True, help="Every head, not only those that matter.")
@@ -197,7 +200,7 @@ def _fill_with_ranking(folder: Path, values: Any, ranking: Ranking, model: Model
 
     heads = heads_of(ranking)
     maps = maps_of(model, task.pairs[0].clean, heads)
-    _put(folder / "ranking.json", values)
+    _put(folder / "ranking.json", ranking, values)
     show.save_figure(show.keep_curves(ranking), folder, name="curve")
     show.save_figure(show.head_grid(ranking_panel(ranking, heads, maps)), folder, name="heads")
 
@@ -208,15 +211,22 @@ def _fill_with_comparisons(comparisons: Sequence[TaskComparison], all_heads: boo
 
     for comparison in comparisons:
         own = folder if len(comparisons) == 1 else new_folder(folder, comparison.task)
-        _put(own / "comparison.json", task_comparison_values(comparison))
+        comparison.save(own)
+        _put(own / "comparison.json", comparison, {"summary": task_comparison_values(comparison)})
         for rankings in comparison.rankings:
             units = rankings[0].protocol.units
-            for side, ranking in zip(("first", "second"), rankings, strict=True):
-                _put(own / f"ranking-{units}-{side}.json", ranking_values(ranking))
+            for ranking, name in zip(rankings, _file_names(comparison.models), strict=True):
+                _put(own / f"ranking-{units}-{name}.json", ranking, ranking_values(ranking))
             show.save_figure(show.keep_curves(rankings), own, name=f"curve-{units}")
         show.save_figure(show.comparison_grid(comparison, all_heads=all_heads), own, name="heads")
 
 
-def _put(file: Path, values: dict[str, Any]) -> None:
-    """Write values as JSON that says what wrote it."""
-    file.write_text(to_json({"written_by": SIGNATURE} | values) + "\n", encoding="utf-8")
+def _file_names(models: Sequence[str]) -> list[str]:
+    """Both models as parts of a file name, never the same twice."""
+    names = [re.sub(r"[^\w.-]+", "-", model).strip("-.")[-60:] or "unnamed" for model in models]
+    return names if names[0] != names[1] else [f"{name}-{number}" for number, name in enumerate(names, 1)]
+
+
+def _put(file: Path, result: Saved, beside: dict[str, Any]) -> None:
+    """Write a result with values beside it that other readers want; its own class reads it back."""
+    file.write_bytes(sealed(result.header() | to_plain(result) | beside).encode())

@@ -22,10 +22,10 @@ _SAVED: Final = "DIR|circuit.json|wiring.json|why.json"
 def verify_command(path: Path, device: str, as_json: bool) -> None:
     """Measure a saved circuit again and say whether it holds."""
     from circuits.show.tables import Section, visible
-    from circuits.tracing.verify import load_result, verify
+    from circuits.tracing.verify import verify
 
     with progress() as note:
-        found = verify(load_result(path), device=device, progress=note)
+        found = verify(path, device=device, progress=note)
     if as_json:
         say_json({"holds": found.holds, **asdict(found)})
     else:

@@ -169,6 +169,11 @@ def new_sheet(width: float, height: float, figure: Figure | None = None) -> Axes
     return sheet
 
 
+def figure_around(axes: Axes) -> Figure:
+    """The figure that axes stand in."""
+    return cast(Figure, axes.get_figure(root=True))
+
+
 def save_figure(
     figure: Figure | Axes, folder: str | Path, formats: Sequence[str] = _FORMATS, *, name: str = "figure"
 ) -> tuple[Path, ...]:
@@ -177,7 +182,7 @@ def save_figure(
     >>> [path.name for path in show.save_figure(found.figure(), folder, ["svg"])]
     ['figure.svg']
     """
-    figure = figure if isinstance(figure, Figure) else cast(Figure, figure.get_figure(root=True))
+    figure = figure if isinstance(figure, Figure) else figure_around(figure)
     unknown = ", ".join(form for form in formats if form not in _FORMATS)
     if unknown:
         raise FileError(f"cannot write a figure as {unknown}; it is drawn as {', '.join(_FORMATS)}")

@@ -29,6 +29,7 @@ from circuits.show.canvas import (
     PAPER,
     SMALL,
     WIDTH,
+    figure_around,
     looks,
     shade,
     width_of,
@@ -65,11 +66,11 @@ def keep_curves(
     share: float = MARKED,
     titles: Sequence[str] | None = None,
     ax: Axes | None = None,
-) -> Axes:
+) -> Figure:
     """The keep curves of one or two rankings of a task; `titles` are by default the models' names.
 
-    >>> axes = show.keep_curves(circuits.rank(model, "greater_than", count=4))
-    >>> axes.get_ylabel()
+    >>> figure = show.keep_curves(circuits.rank(model, "greater_than", count=4))
+    >>> figure.axes[0].get_ylabel()
     'explained effect'
     """
     rankings = tuple(rankings) if isinstance(rankings, Sequence) else (rankings,)
@@ -89,7 +90,7 @@ def keep_curves(
         _draw_marks(axes, rankings, share)
         _draw_legend(axes, rankings, names, share)
         _label_axes(axes, rankings[0].protocol.units, share)
-    return axes
+    return figure_around(axes)
 
 
 def count_words(ranking: Ranking, share: float = MARKED) -> str:

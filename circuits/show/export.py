@@ -18,7 +18,7 @@ import networkx as nx
 
 from circuits.components import Component, Reader, Wire, component_edges, components
 from circuits.errors import FileError, escaped
-from circuits.files import to_json
+from circuits.files import open_result, to_json
 from circuits.show.neuronpedia import to_neuronpedia
 from circuits.show.scene import to_graph
 from circuits.show.wiring import wiring_graph
@@ -162,13 +162,9 @@ def export(found: Exportable, to: str, *, why: Sequence[Why] = ()) -> str:
     return (EXPORTS[to][1](found, why=why) if why else EXPORTS[to][1](found)) + "\n"
 
 
-def saved_name(path: Path) -> str:
-    """Whether a path holds a `circuit`, a `ranking` or a `wiring`, by the names that saving gives."""
-    for name in ("circuit", "ranking", "wiring"):
-        if (path / f"{name}.json").exists() or (path.is_file() and path.name.startswith(name)):
-            return name
-    return "circuit"
-
-
 def load_saved(path: Path) -> Exportable:
-    return {"circuit": Circuit, "ranking": Ranking, "wiring": Wiring}[saved_name(path)].load(path)
+    """A saved result that can be exported, from its file or its folder."""
+    found = open_result(path / "circuit.json" if (path / "circuit.json").exists() else path)
+    if not isinstance(found, Exportable):
+        raise FileError(f"{path} is {found.CALLED}; circuits, wirings and rankings of wires are exported")
+    return found

@@ -225,12 +225,12 @@ def effect_map(
     carriers: Sequence[str | Head] = (),
     title: str = "",
     ax: Axes | None = None,
-) -> Axes:
+) -> Figure:
     """What every head does, (layer, head), on a scale centred at 0; of a circuit, on the mapping in front.
 
     Framed are the carriers: those given, else of a circuit the carriers of `share`, by default the circuit's.
 
-        >>> axes = show.effect_map(found)
+        >>> axes = show.effect_map(found).axes[0]
         >>> axes.get_xlabel(), axes.get_ylabel()
         ('head', 'layer')
     """
@@ -252,7 +252,7 @@ def effect_map(
             ax = Figure(figsize=size, dpi=300, layout="constrained").add_subplot()
         _draw_effects(ax, effects, framed)
         ax.set_title(title)
-    return ax
+    return canvas.figure_around(ax)
 
 
 def _draw_effects(ax: Axes, values: np.ndarray, framed: tuple[Head, ...]) -> None:

@@ -111,7 +111,7 @@ def figure_of(result: Any, *, ax: Axes | None = None, **options: Any) -> Figure:
     if kind == "Ranking":
         from circuits.show.curves import keep_curves
 
-        return _root(keep_curves(result, ax=ax, **options))
+        return keep_curves(result, ax=ax, **options)
     if kind == "Wiring":
         from circuits.show.diagram import scene_figure
 
@@ -122,7 +122,7 @@ def figure_of(result: Any, *, ax: Axes | None = None, **options: Any) -> Figure:
 
         return why_figure(result, **options)
     options = {"marked": _MARKED.get(kind, "carrier")} | options
-    return _root(effects_plot(*heads_of_result(result), ax=ax, **options))
+    return canvas.figure_around(effects_plot(*heads_of_result(result), ax=ax, **options))
 
 
 def wiring_scene(wiring: Any) -> Scene:
@@ -140,7 +140,7 @@ def wiring_scene(wiring: Any) -> Scene:
         graph.add_node(OUTPUT if node["kind"] == "logits" else name, **shown)
     said = wiring.output
     lines = [spell(said.token), f"layer {said.layer}", f"p = {said.probability:.2f}"]
-    graph.add_node(OUTPUT, kind="logits", positions=[last], lines=lines, box=False)
+    graph.add_node(OUTPUT, kind="logits", label="logits", positions=[last], lines=lines, box=False)
     for start, end, key, wire in given.edges(keys=True, data=True):
         target = OUTPUT if given.nodes[end]["kind"] == "logits" else end
         graph.add_edge(start, target, key=key, **wire, front=(start, end, key) in front)
@@ -164,10 +164,6 @@ def _strongest_way(graph: nx.MultiDiGraph) -> set[tuple[str, str, str]]:
 def _wiring_caption(wiring: Any) -> str:
     kept = f"together they keep {wiring.kept:z.0%} of the gap, as many random ones {wiring.random.mean:z.0%}"
     return f"{len(wiring.wires)} wires of {wiring.least:g} or more; {kept}. "
-
-
-def _root(axes: Axes) -> Figure:
-    return axes.get_figure(root=True)  # type: ignore[return-value]
 
 
 def effects_plot(

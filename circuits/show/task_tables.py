@@ -93,6 +93,17 @@ def task_comparison_sections(comparisons: Sequence[TaskComparison]) -> list[Sect
     return sections
 
 
+def task_comparison_text(comparison: TaskComparison) -> str:
+    """A comparison on a task as plain text, 100 columns wide."""
+    return plain(task_comparison_sections([comparison]))
+
+
+def panel_text(panel: PanelFigures) -> str:
+    """A panel's figures as plain text."""
+    title = f"What the maps of {visible(panel.model)} show over {panel.prompts} prompts"
+    return plain([Section(title, rows=tuple(_facts(panel).items()))])
+
+
 def task_comparison_table(comparisons: Sequence[TaskComparison]) -> Section:
     """A row for each task and kind of unit: how many explain 90% in each model, the ratio, random orders."""
     first, second = (visible(name) for name in comparisons[0].models)

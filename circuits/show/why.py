@@ -123,7 +123,7 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
 
 def fill_with_why(folder: Path, why: Why) -> None:
     """Write the answer and its picture into a folder."""
-    (folder / "why.json").write_text(why.to_json())
+    why.save(folder)
     save_figure(why_figure(why), folder, name="why")
 
 

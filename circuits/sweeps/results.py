@@ -10,15 +10,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from circuits.components import Head
 from circuits.errors import FileError, PromptError
-from circuits.links import Pictured
-from circuits.sweeps.store import Manifest, read_manifest, read_table
+from circuits.files import Faults, Saved
+from circuits.links import PICTURES, Pictured, above
+from circuits.sweeps.store import Manifest, copy_lines, read_manifest, read_table
 from circuits.tracing.circuit import model_of
 from circuits.tracing.family import Interval, bootstrap
 from circuits.tracing.records import Circuit
@@ -39,8 +40,11 @@ class MeanHead:
 
 
 @dataclass(frozen=True, slots=True)
-class MeanCircuit(Pictured):
+class MeanCircuit(Saved, Pictured):
     """The mean over lines. A head that carries in most lines carries in the mean circuit."""
+
+    KIND: ClassVar = "mean"
+    CALLED: ClassVar = "the mean of a sweep"
 
     model: str
     lines: int
@@ -51,6 +55,13 @@ class MeanCircuit(Pictured):
     count: Interval  # carriers a line
     heads: tuple[MeanHead, ...]  # strongest first
     weak: int = 0  # lines that were left out: their gap is too small beside their own values or the others'
+
+    def faults(self) -> Faults:
+        heads = [mean.head for mean in self.heads]
+        yield self.lines < 1 or not heads, "it has no lines or no heads"
+        yield len(set(heads)) < len(heads), "it names a head twice"
+        shares = [self.share, *(mean.carries for mean in self.heads)]
+        yield not all(0 <= share <= 1 for share in shares), "it has a share below 0 or above 1"
 
     def carriers(self, least: float = 0.5) -> tuple[Head, ...]:
         """The heads that are carriers in at least this share of the lines, the most frequent first."""
@@ -66,7 +77,7 @@ class MeanCircuit(Pictured):
         return "\n".join([*lines, *(f"  {mean}" for mean in self.heads[:8])])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Sweep(Pictured):
     """A sweep, or some lines of it.
 
@@ -77,15 +88,38 @@ class Sweep(Pictured):
     (1, True)
     >>> print(*sorted(swept.mean().carriers()))
     L3H11 L4H0 L4H5 L5H0 L5H1 L5H3
+    >>> circuits.Sweep.load(swept.where(line=0).save(folder / "some lines")) == swept
+    True
     """
 
     folder: Path
     manifest: Manifest
-    rows: pd.DataFrame = field(repr=False, compare=False)
+    rows: pd.DataFrame = field(repr=False)
     complete: bool  # whether every line of the input has its row on disk
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        """The same lines of the same question with the same answers, in whatever folder."""
+        if not isinstance(other, Sweep):
+            return NotImplemented
+        alike = (self.manifest, self.complete) == (other.manifest, other.complete)
+        return alike and self.rows.equals(other.rows)
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or these lines into a new folder."""
+        if Path(path).suffix in PICTURES:
+            return above("save_picture")(self, path, **options)
+        kept, table = {*self.rows["line"]}, read_table(self.folder)
+        places = [place for place, line in enumerate(table["line"].to_pylist()) if line in kept]
+        copy_lines(Path(path), self.manifest, table.take(places))
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Sweep:
+        """Read a sweep, or the lines of one, from its folder."""
+        return open_sweep(path)
 
     @property
     def table(self) -> pd.DataFrame:

@@ -183,6 +183,18 @@ class Store:
         write_whole(self.folder / name, lambda file: file.write_bytes(text), aside=aside)
 
 
+def copy_lines(folder: Path, manifest: Manifest, table: pa.Table) -> None:
+    """Write rows of a sweep as a sweep of their own, in a folder that holds none."""
+    if check_place(folder) is not None:
+        raise FileError(f"{folder} holds a sweep already; choose another folder")
+    store = Store(folder)
+    store.begin(manifest)
+    if len(table):
+        with store.taken(0):
+            store.put(table.to_pylist(), 0)
+    store.end(manifest)
+
+
 def shards_in(folder: Path) -> list[Path]:
     """The shards that are complete, in the order of their first lines."""
     return sorted(file for file in (folder / "shards").glob("*.parquet") if _SHARD.fullmatch(file.name))

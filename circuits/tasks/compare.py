@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack, overload
+from typing import Any, ClassVar, Final, TypedDict, Unpack, overload
 
 import numpy as np
 
 from circuits.components import Head
 from circuits.errors import PromptError
-from circuits.links import Pictured, Progress, silent
+from circuits.files import Arrays, Faults, Saved, sha256_of
+from circuits.links import Pictured, Progress, above, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Prompt
@@ -30,6 +31,7 @@ from circuits.tracing.records import SHARE, Circuit, Mapping
 TaskSource = str | Path | tuple[Task, Task]
 Maps = tuple[np.ndarray, ...]  # (query, key), one for each head
 BOTH: Final[tuple[Units, ...]] = ("heads", "edges")  # what is ranked unless the user says otherwise
+_SIDES: Final = ("first", "second")
 _NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 
 
@@ -99,13 +101,18 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison(Pictured):
+class Comparison(Saved, Pictured):
     """One mapping in two models.
 
     >>> both = circuits.compare(found, found)
     >>> both.jaccard, both.ratio
     (1.0, 1.0)
+    >>> circuits.Comparison.load(both.save(folder / "compared")) == both
+    True
     """
+
+    KIND: ClassVar = "comparison"
+    CALLED: ClassVar = "a comparison of two circuits"
 
     names: tuple[str, str]
     key: int
@@ -134,6 +141,12 @@ class Comparison(Pictured):
         """Shared carriers as a share of all carriers of either."""
         either = {*self.carriers[0], *self.carriers[1]}
         return len(self.overlap) / len(either) if either else 0.0
+
+    def faults(self) -> Faults:
+        yield not 0 <= self.key <= self.query, "its key and query run backwards"
+        yield not 0 < self.share <= 1, f"its share is {self.share}, not above 0 and at most 1"
+        twice = any(len(set(heads)) < len(heads) for heads in self.carriers)
+        yield twice, "it names a carrier twice"
 
     def __str__(self) -> str:
         opened = [f"{count} of {edges}" for count, edges in zip(self.open_edges, self.edges, strict=True)]
@@ -179,14 +192,19 @@ def _moved(before: Mapping, after: Mapping) -> tuple[Moved, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskComparison(Pictured):
+class TaskComparison(Saved, Pictured):
     """One task in two models.
 
     >>> sparse = circuits.load("mini-sparse")
     >>> both = circuits.compare(model, sparse, task="opposites", count=4, units=("heads",))
     >>> both.models, len(both.overlap) > 0
     (('mini', 'mini-sparse'), True)
+    >>> circuits.TaskComparison.load(both.save(folder / "on a task")) == both
+    True
     """
+
+    KIND: ClassVar = "task_comparison"
+    CALLED: ClassVar = "a comparison on a task"
 
     task: str
     models: tuple[str, str]
@@ -195,7 +213,14 @@ class TaskComparison(Pictured):
     rankings: tuple[tuple[Ranking, Ranking], ...]  # one couple for each kind of unit
     needed: tuple[PanelFigures, PanelFigures]  # the heads that explain 90%, in ranked order
     panels: tuple[PanelFigures, PanelFigures]  # all heads
-    maps: tuple[Maps, Maps] = field(repr=False, compare=False)  # of all heads in `order`, on `prompts`
+    arrays_sha256: str
+    # "first", "second": the maps of all heads in `order`, on `prompts`, (head, query, key)
+    arrays: Arrays = field(repr=False, compare=False, hash=False)
+
+    @property
+    def maps(self) -> tuple[Maps, Maps]:
+        """The maps of all heads of each model, in `order`, on `prompts`."""
+        return tuple(self.arrays["first"]), tuple(self.arrays["second"])
 
     def order(self, side: int) -> tuple[Head, ...]:
         """All heads of one model (0 or 1): those that explain 90% first, then the others, as ranked."""
@@ -230,6 +255,28 @@ class TaskComparison(Pictured):
     def overlap(self) -> tuple[Head, ...]:
         """The heads that both models take, in the order of the first."""
         return tuple(each.head for each in self.changes)
+
+    @classmethod
+    def from_stored(cls, stored: dict[str, Any], packed: bytes | None = None) -> TaskComparison:
+        """The record, without the summary that the command line writes beside it for other readers."""
+        return super(TaskComparison, cls).from_stored(
+            {name: value for name, value in stored.items() if name != "summary"}, packed
+        )
+
+    def faults(self) -> Faults:
+        yield not self.rankings, "it has no rankings"
+        kinds = [{ranking.protocol.units for ranking in couple} for couple in self.rankings]
+        yield any(len(units) > 1 for units in kinds), "it has two rankings of different units side by side"
+        for part in (*(each for couple in self.rankings for each in couple), *self.needed, *self.panels):
+            yield from part.faults()
+        for side, name in enumerate(_SIDES):
+            maps, length = self.arrays.get(name, np.zeros(0)), len(self.prompts[side])
+            whole = maps.shape == (len(self.order(side)), length, length) and maps.dtype.kind == "f"
+            whole = whole and bool(np.isfinite(maps).all())
+            yield not whole, f"its {name} maps are not finite numbers of its heads and its tokens"
+
+    def __str__(self) -> str:
+        return above("task_comparison_text")(self)
 
 
 def to_same_task(
@@ -273,6 +320,8 @@ def _compare_on_task(
         sides.append((model.name, prompt, rankings, *panels, attention_maps(model, [prompt])[0]))
     names, prompts, rankings, needed, panels, maps = zip(*sides, strict=True)
     couples, same_pairs = tuple(zip(*rankings, strict=True)), _texts(tasks[0]) == _texts(tasks[1])
-    compared = TaskComparison(tasks[0].name, names, same_pairs, prompts, couples, needed, panels, ((), ()))
-    ordered = [tuple(maps[side][head.layer, head.index] for head in compared.order(side)) for side in (0, 1)]
-    return replace(compared, maps=(ordered[0], ordered[1]))
+    compared = TaskComparison(tasks[0].name, names, same_pairs, prompts, couples, needed, panels, "", {})
+    arrays = {}
+    for side, name in enumerate(_SIDES):
+        arrays[name] = np.stack([maps[side][head.layer, head.index] for head in compared.order(side)])
+    return replace(compared, arrays=arrays, arrays_sha256=sha256_of(arrays))

@@ -19,13 +19,15 @@ it is left out.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
 import torch
 
 from circuits.components import Head
 from circuits.errors import EdgeError, PromptError
+from circuits.files import Faults, Saved
+from circuits.links import above
 from circuits.models.load import as_model
 from circuits.models.model import PATTERN, Model
 from circuits.prompts import Prompt
@@ -64,13 +66,18 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class PanelFigures:
+class PanelFigures(Saved):
     """What a panel of maps shows, averaged over prompts. Shares are of the mass of queries 1 and later.
 
     >>> figures = circuits.measure_panel(model, [found.prompt], heads=found.carriers())
     >>> f"{figures.mean_peak:.2f}"
     '0.95'
+    >>> circuits.PanelFigures.load(figures.save(folder / "panel")) == figures
+    True
     """
+
+    KIND: ClassVar = "panel"
+    CALLED: ClassVar = "a panel of maps"
 
     model: str
     prompts: int
@@ -98,6 +105,13 @@ class PanelFigures:
         """How many heads are of each kind."""
         kinds = [pattern.kind for pattern in self.patterns]
         return tuple((kind, kinds.count(kind)) for kind in KINDS if kind in kinds)
+
+    def faults(self) -> Faults:
+        yield len(self.heads) != len(self.patterns), "it does not have one pattern for each head"
+        yield len(set(self.heads)) < len(self.heads), "it names a head twice"
+
+    def __str__(self) -> str:
+        return above("panel_text")(self)
 
 
 @dataclass(frozen=True, slots=True)

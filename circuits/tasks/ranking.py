@@ -17,16 +17,15 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from circuits.components import Component, Head, Reader, Wire, by_name
-from circuits.errors import CircuitsError, EdgeError, FileError
-from circuits.files import SIGNATURE, read_object, to_json, to_record, write_folder
-from circuits.links import PICTURES, Pictured, above
+from circuits.errors import EdgeError
+from circuits.files import Faults, Saved, to_record
+from circuits.links import Pictured, above
 from circuits.tracing.family import RESAMPLES, bootstrap, resampled
 from circuits.tracing.records import check_share
 
@@ -45,7 +44,7 @@ EVERY_SIZE: Final = 200  # up to so many units every size is measured
 ROUNDING: Final = 1e-6
 MIB_SHARES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of all component edges
 _PROBES: Final = 7  # sizes measured at once inside a bracket
-_BESIDE: Final = ("written_by", "counts", "panel")  # what files hold beside the record, for other readers
+_BESIDE: Final = ("counts", "panel")  # what files hold beside the record, for other readers
 
 _WORDS: Final = {
     "computed": "MLPs computed from what reaches them",
@@ -188,13 +187,18 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking(Pictured):
+class Ranking(Saved, Pictured):
     """The heads, attention edges or component edges of a task in order, and how many of them it takes.
 
     >>> ranking = circuits.rank(model, "opposites", count=4)
     >>> len(ranking.ranked), ranking.model
     (144, 'mini')
+    >>> circuits.Ranking.load(ranking.save(folder / "ranked")) == ranking
+    True
     """
+
+    KIND: ClassVar = "ranking"
+    CALLED: ClassVar = "a ranking"
 
     task: str
     model: str
@@ -238,29 +242,27 @@ class Ranking(Pictured):
         """The record as plain values, units by name."""
         return asdict(self) | {"ranked": [asdict(each) | {"unit": str(each.unit)} for each in self.ranked]}
 
-    def save(self, path: str | Path, **options: Any) -> Path:
-        """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or `ranking.json` into a folder."""
-        if Path(path).suffix in PICTURES:
-            return above("save_picture")(self, path, **options)
-        text = to_json({"written_by": SIGNATURE} | self.to_values()) + "\n"
-        write_folder(Path(path), lambda aside: (aside / "ranking.json").write_bytes(text.encode()))
-        return Path(path) / "ranking.json"
-
     @classmethod
-    def load(cls, path: str | Path) -> Ranking:
-        """Read the file or folder that `save`, `circuits rank -o` or `circuits compare -o` wrote."""
-        file = Path(path)
-        file = file / "ranking.json" if file.is_dir() else file
-        stored = {name: value for name, value in read_object(file).items() if name not in _BESIDE}
+    def from_stored(cls, stored: dict[str, Any], packed: bytes | None = None) -> Ranking:
+        """The record, without what files hold beside it for other readers."""
+        stored = {name: value for name, value in stored.items() if name not in _BESIDE}
         if isinstance(protocol := stored.get("protocol"), dict):
             protocol.pop("words", None)
-        try:
-            ranking = to_record(cls, stored)
-            _check(ranking)
-        except CircuitsError as why:
-            reason = f"{file} is not a ranking that this version can read ({why})"
-            raise FileError(f"{reason}; rank the task again") from why
-        return ranking
+        return to_record(cls, stored)
+
+    def faults(self) -> Faults:
+        for curve in (self.keep, self.random):
+            lengths = {len(values) for values in (curve.sizes, curve.explained, curve.low, curve.high)}
+            sizes = sorted({0, *(size for size in curve.sizes if 0 < size <= self.units)})
+            each_once = len(lengths) == 1 and list(curve.sizes) == sizes
+            yield not each_once, "its curves do not have one value for each size, from no unit to all"
+        lengths = [len(values) for values in self.each]
+        whole = self.pairs >= 1 and lengths == [self.pairs] * len(self.keep.sizes)
+        yield not whole, f"it does not have one value for each size and each of its {self.pairs} pairs"
+        kind = {"heads": Head, "edges": RoleEdge, "wires": ComponentEdge}[self.protocol.units]
+        alike = all(isinstance(each.unit, kind) for each in self.ranked)
+        listed = f"{self.units} {COUNTED[self.protocol.units]}"
+        yield len(self.ranked) > self.units or not alike, f"what it ranks is not at most {listed}"
 
     def __str__(self) -> str:
         return above("ranking_text")(self)
@@ -294,21 +296,6 @@ def counted(ranking: Ranking, size: int | None) -> int | None:
         return None
     positive, idle = sum(each.effect > 0 for each in ranking.ranked), ranking.units - len(ranking.ranked)
     return min(size, positive) + max(0, size - positive - idle)
-
-
-def _check(ranking: Ranking) -> None:
-    """Refuse a ranking whose parts do not belong together: what reads it relies on this."""
-    for curve in (ranking.keep, ranking.random):
-        lengths = {len(values) for values in (curve.sizes, curve.explained, curve.low, curve.high)}
-        sizes = sorted({0, *(size for size in curve.sizes if 0 < size <= ranking.units)})
-        if len(lengths) > 1 or list(curve.sizes) != sizes:
-            raise FileError("its curves do not have one value for each size, from no unit to all, each once")
-    lengths = [len(values) for values in ranking.each]
-    if ranking.pairs < 1 or lengths != [ranking.pairs] * len(ranking.keep.sizes):
-        raise FileError(f"it does not have one value for each size and each of its {ranking.pairs} pairs")
-    kind = {"heads": Head, "edges": RoleEdge, "wires": ComponentEdge}[ranking.protocol.units]
-    if len(ranking.ranked) > ranking.units or any(not isinstance(each.unit, kind) for each in ranking.ranked):
-        raise FileError(f"what it ranks is not at most {ranking.units} {COUNTED[ranking.protocol.units]}")
 
 
 def geometric(total: int, *, small: int, step: float) -> list[int]:

@@ -99,6 +99,7 @@ class Task:
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
+        """Clean prompt, counterfactual and metric of each item."""
         return tuple(item.pair for item in self.items)
 
     @property

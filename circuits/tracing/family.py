@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from jaxtyping import Float
@@ -20,13 +20,14 @@ from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.select import mapping_row, mapping_rows
 from circuits.errors import PromptError
+from circuits.files import Faults, Saved
 from circuits.links import Pictured, Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.prompts import Pair, Question, Wording, to_prompt, to_question
+from circuits.prompts import Noise, Pair, Question, Wording, to_prompt, to_question
 from circuits.prompts.prompt import stands_in
 from circuits.tracing.mapping import measure_mapping
-from circuits.tracing.records import SHARE, Interval, Mapping
+from circuits.tracing.records import SHARE, Interval, Mapping, faults_of_mapping
 from circuits.tracing.trust import doubts_about, weak_pairs
 
 RESAMPLES: Final = 1000
@@ -35,13 +36,18 @@ _AT_ONCE: Final = 2**22  # numbers of resampling weights in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
-class FamilyTrace(Pictured):
+class FamilyTrace(Saved, Pictured):
     """A mapping averaged over pairs. `mapping` holds the means; the intervals stand beside it.
 
     >>> family = circuits.trace_family(model, [pair], key=5)
     >>> print(*family.carriers())
     L5H1 L4H0 L5H0 L5H3 L4H5 L3H11
+    >>> circuits.FamilyTrace.load(family.save(folder / "family")) == family
+    True
     """
+
+    KIND: ClassVar = "family"
+    CALLED: ClassVar = "a trace of a family"
 
     model: str
     pairs: tuple[Pair, ...]
@@ -55,6 +61,18 @@ class FamilyTrace(Pictured):
     def carriers(self, share: float | None = None) -> tuple[Head, ...]:
         """The heads that carry `share` of the mean total."""
         return self.mapping.carriers(self.share if share is None else share)
+
+    def faults(self) -> Faults:
+        yield not self.pairs, "it has no pairs"
+        yield not 0 < self.share <= 1, f"its share is {self.share}, not above 0 and at most 1"
+        for pair in self.pairs:
+            other, length = pair.counterfactual, len(pair.clean)
+            even = isinstance(other, Noise) or len(other) == length
+            yield not even, f"a pair has {length} tokens and its counterfactual another number"
+        yield from faults_of_mapping(self.mapping, min(len(pair.clean) for pair in self.pairs))
+        heads = [head for head, _ in self.heads]
+        measured = {effect.head for effect in self.mapping.heads}
+        yield len(heads) != len(measured) or {*heads} != measured, "its intervals are not those of its heads"
 
     def __str__(self) -> str:
         carriers = " ".join(map(str, self.carriers())) or "none"

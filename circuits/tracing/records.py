@@ -3,33 +3,23 @@
 1. A `Circuit` holds `Mapping`s (which heads carry key → query), `Span`s (which layers hold a token's
    information) and the `Output`.
 2. `circuit.json` holds every number, `circuit.safetensors` beside it the attention patterns: of all heads, or
-   of a long prompt those of the heads that do most. The JSON carries the sha256 of both: a sidecar of another
-   circuit is refused, a JSON that was edited is read with a warning.
+   of a long prompt those of the heads that do most. How results are written and read is in `circuits.files`.
 3. Queries only read. What they need from above this module (drawing, tables, measuring again) is listed in
    `circuits.links`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
-import warnings
-from collections.abc import Iterator
-from collections.abc import Mapping as MappingType
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load as read_arrays
-from safetensors.numpy import save as write_arrays
 
 from circuits.components import ROUNDING, Edge, Head
-from circuits.errors import CircuitsError, EdgeError, FileError, PromptError
-from circuits.files import parse_json, read_bytes, to_json, to_record, write_folder
-from circuits.links import PICTURES, Pictured, above
+from circuits.errors import EdgeError, PromptError
+from circuits.files import Arrays, Faults, Saved
+from circuits.links import Pictured, above
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing import SHARE
 
@@ -37,7 +27,6 @@ if TYPE_CHECKING:
     import networkx as nx
     import pandas as pd
 
-SCHEMA: Final = 1
 CORE: Final = 0.8  # of the runs in which a head of the core carries
 _LEAST_TOTAL: Final = 1e-6  # of a mapping that has carriers; modulation divides by it
 
@@ -208,13 +197,16 @@ class HeadStability:
 
 
 @dataclass(frozen=True, slots=True)
-class Stability(Pictured):
+class Stability(Saved, Pictured):
     """A mapping under other counterfactuals of the same kind.
 
     >>> steady = circuits.stability(model, TEXT, key="large", swap={"large": "hot"}, n=3)
     >>> len(steady.counterfactuals), set(steady.core) <= {each.head for each in steady.heads}
     (3, True)
     """
+
+    KIND: ClassVar = "stability"
+    CALLED: ClassVar = "a record of stability"
 
     key: int
     query: int
@@ -236,6 +228,14 @@ class Stability(Pictured):
     def rim(self) -> tuple[Head, ...]:
         """The other carriers."""
         return tuple(each.head for each in self.heads if each.carries < CORE)
+
+    def faults(self) -> Faults:
+        yield not 0 <= self.key <= self.query, "its key and query run backwards"
+        yield not self.counterfactuals, "it has no counterfactuals"
+        heads = [each.head for each in self.heads]
+        yield len(set(heads)) < len(heads), "it names a head twice"
+        shares = [self.share, *(each.carries for each in self.heads), *(share for share, _ in self.shares)]
+        yield not all(0 <= share <= 1 for share in shares), "it has a share below 0 or above 1"
 
     def __str__(self) -> str:
         weak = f" ({self.weak} more hardly move the answer)" if self.weak else ""
@@ -281,15 +281,13 @@ class MeasuredModel:
     dtype: str = "float32"
 
 
-Arrays = MappingType[str, np.ndarray]
-Faults = Iterator[tuple[bool, str]]  # whether something is wrong, and what
 Position = int | str | None  # by index or by its token
 Heads = tuple[Head, ...]
 Edges = tuple[tuple[Edge, HeadEffect], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Circuit(Pictured):
+class Circuit(Saved, Pictured):
     """Spans, mappings with their carriers, and the output, for one pair on one model.
 
     >>> print(*found.carriers(share=0.5))
@@ -300,6 +298,9 @@ class Circuit(Pictured):
     >>> circuits.Circuit.load(folder / "saved") == found
     True
     """
+
+    KIND: ClassVar = "circuit"
+    CALLED: ClassVar = "a circuit"
 
     source: MeasuredModel
     prompt: Prompt
@@ -323,6 +324,7 @@ class Circuit(Pictured):
 
     @property
     def gap(self) -> float:
+        """How far the metric lies apart between both prompts; effects are shares of it."""
         return self.clean_value - self.counterfactual_value
 
     @property
@@ -437,43 +439,20 @@ class Circuit(Pictured):
     def __str__(self) -> str:
         return above("to_text")(self)
 
-    def to_json(self) -> str:
-        """Every number of the circuit; the same circuit gives the same bytes."""
-        body = to_json({"schema": SCHEMA} | to_plain(self), default=to_plain, sort_keys=True)
-        return body[:-2] + f',\n "sha256": "{_sha256(body.encode())}"\n}}\n'
-
-    def save(self, path: str | Path, **options: Any) -> Path:
-        """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or the circuit itself into a folder.
-
-        Returns the path of the picture, or of the folder's `circuit.json`.
-        """
-        if Path(path).suffix in PICTURES:
-            return above("save_picture")(self, path, **options)
-
-        def fill(aside: Path) -> None:
-            (aside / "circuit.safetensors").write_bytes(to_bytes(self.arrays))
-            (aside / "circuit.json").write_bytes(self.to_json().encode())
-
-        write_folder(Path(path), fill)
-        return Path(path) / "circuit.json"
+    # Files
 
     @classmethod
-    def load(cls, path: str | Path) -> Circuit:
-        """Read a circuit from its folder or its `circuit.json`."""
-        file = Path(path)
-        file = file / "circuit.json" if os.path.isdir(file) else file  # noqa: PTH112 (answers no where a Path would raise)
-        record, sidecar = _opened(file), file.with_suffix(".safetensors")
-        packed = read_bytes(sidecar)
-        if _sha256(packed) != record.get("arrays_sha256"):
-            other = f"{sidecar} does not belong to {file} (its sha256 differs)"
-            raise FileError(f"{other}; copy both files of a circuit together")
-        try:
-            circuit = replace(to_record(cls, record | {"arrays": {}}), arrays=read_arrays(packed))
-            _check(circuit)
-        except (CircuitsError, SafetensorError, KeyError, TypeError, ValueError) as why:  # types numpy lacks
-            wrong = f"{file} is not a circuit that this version can read ({why})"
-            raise FileError(f"{wrong}; measure it again") from why
-        return circuit
+    def header(cls) -> dict[str, Any]:
+        return {"schema": cls.SCHEMA}  # as in its first version: what says no kind is a circuit
+
+    def faults(self) -> Faults:
+        yield from _faults_of_circuit(self)
+        for mapping in self.mappings:
+            for effect in mapping.heads:
+                self.checked(effect.head)
+            yield from faults_of_mapping(mapping, len(self.prompt))
+        for span in self.spans:
+            yield from _faults_of_span(span, self.source.layers)
 
 
 def check_share(share: float) -> None:
@@ -489,53 +468,7 @@ def finite(value: float) -> float:
     return float(value)
 
 
-def to_bytes(arrays: Arrays) -> bytes:
-    """The sidecar's content."""
-    return write_arrays({name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)})
-
-
-def sha256_of(arrays: Arrays) -> str:
-    """What `arrays_sha256` must be for these arrays."""
-    return _sha256(to_bytes(arrays))
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def to_plain(value: Any) -> Any:
-    """A record as its fields, without what a JSON text cannot hold; a head by its name."""
-    if isinstance(value, Head):
-        return str(value)
-    return {name: getattr(value, name) for name in value.__slots__ if name not in ("arrays", "function")}
-
-
-def _opened(file: Path) -> dict[str, Any]:
-    """The JSON object of a circuit file of this schema; that it was edited is said, and no reason to stop."""
-    record = parse_json(read_bytes(file), file)
-    if not isinstance(record, dict) or "schema" not in record:
-        raise FileError(f"{file} is not a circuit: it has no schema")
-    if record["schema"] != SCHEMA or type(record["schema"]) is not int:
-        other = f"{file} has schema {repr(record['schema'])[:40]}, this version reads {SCHEMA}"
-        raise FileError(f"{other}; measure the circuit again")
-    written = record.pop("sha256", None)
-    if written != _sha256(to_json(record, sort_keys=True).encode()):
-        edited = f"{file} was edited since it was written; its numbers are taken as they stand"
-        warnings.warn(edited, stacklevel=3)
-    del record["schema"]
-    return record
-
-
-def _check(circuit: Circuit) -> None:
-    """Refuse a circuit whose parts do not belong together: what reads it relies on this."""
-    for part in (circuit, *circuit.mappings, *circuit.spans):
-        check = {Mapping: _faults_of_mapping, Span: _faults_of_span}.get(type(part), _faults)
-        for wrong, fault in check(circuit, part):
-            if wrong:
-                raise FileError(fault)
-
-
-def _faults(circuit: Circuit, _: Any) -> Faults:
+def _faults_of_circuit(circuit: Circuit) -> Faults:
     length, model, other = len(circuit.prompt), circuit.source, circuit.counterfactual
     patterns, heads = circuit.arrays.get("patterns", np.zeros(0)), circuit.arrays.get("heads")
     size = (model.layers, model.heads) if heads is None else (len(np.atleast_1d(heads)),)
@@ -560,11 +493,12 @@ def _faults(circuit: Circuit, _: Any) -> Faults:
     yield not sized or circuit.output.layer != model.layers, "its model has no size, or no output on top"
 
 
-def _faults_of_mapping(circuit: Circuit, mapping: Mapping) -> Faults:
+def faults_of_mapping(mapping: Mapping, length: int) -> Faults:
+    """What does not belong together in a mapping of a prompt of so many tokens."""
     name, controls = f"mapping {mapping.key}→{mapping.query}", mapping.controls
-    forward = 0 <= mapping.key <= mapping.query < len(circuit.prompt)
+    forward = 0 <= mapping.key <= mapping.query < length
     yield not forward, f"{name} lies outside its prompt or runs backwards"
-    measured = {circuit.checked(effect.head) for effect in mapping.heads}
+    measured = {effect.head for effect in mapping.heads}
     once = len(measured) == len(mapping.heads) and {step.head for step in mapping.path} <= measured
     yield not once, f"{name} names a head twice, or a carrier that was not measured"
     yield mapping.path != () and mapping.total < _LEAST_TOTAL, f"{name} carries nothing and yet has carriers"
@@ -573,8 +507,8 @@ def _faults_of_mapping(circuit: Circuit, mapping: Mapping) -> Faults:
         yield not own, f"{name} has controls that are not those of its query"
 
 
-def _faults_of_span(circuit: Circuit, span: Span) -> Faults:
-    name, layers = f"the span of {span.label!r}", circuit.source.layers
+def _faults_of_span(span: Span, layers: int) -> Faults:
+    name = f"the span of {span.label!r}"
     ranges = [*span.built, *([span.layers] if span.layers else [])]
     inside = all(0 <= first <= last <= layers for first, last in ranges)
     yield not inside or not span.positions, f"{name} has no position, or layers that its model lacks"

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping as MappingType
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from circuits.engine import Runs
 from circuits.engine.wires import wire_effects
 from circuits.errors import FileError
-from circuits.files import read_object
+from circuits.files import Faults, Saved, open_result
 from circuits.links import Progress, silent
 from circuits.models.load import Device
 from circuits.prompts import Noise
@@ -33,19 +33,23 @@ from circuits.tracing.wiring import kept_again
 from circuits.tracing.wiring_record import Wiring
 
 TOLERANCE: Final = 1e-3
-NAMES: Final = ("circuit.json", "wiring.json", "why.json")
-Saved = Circuit | Wiring | Why
+Measured = Circuit | Wiring | Why
 Facts = MappingType[str, float | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(Saved):
     """A saved result beside the same measured again.
 
     >>> checked = circuits.verify(found, model=model)
     >>> checked.kind, checked.holds
     ('circuit', True)
+    >>> circuits.Verification.load(checked.save(folder / "checked")) == checked
+    True
     """
+
+    KIND: ClassVar = "verification"
+    CALLED: ClassVar = "a verification"
 
     kind: Literal["circuit", "wiring", "why"]
     model: str
@@ -53,8 +57,12 @@ class Verification:
     differences: tuple[str, ...]  # one sentence each
     notes: tuple[str, ...] = ()  # packages of another version than then
 
+    def faults(self) -> Faults:
+        yield not len(self.differences) <= self.compared, "it has more differences than facts"
+
     @property
     def holds(self) -> bool:
+        """Whether every fact is as it was."""
         return not self.differences
 
     def __str__(self) -> str:
@@ -65,14 +73,14 @@ class Verification:
 
 
 def verify(
-    saved: str | Path | Saved, *, model: Any = None, device: Device = "cpu", progress: Progress = silent
+    saved: str | Path | Measured, *, model: Any = None, device: Device = "cpu", progress: Progress = silent
 ) -> Verification:
     """Measure a saved circuit, wiring or answer of why again; `model` where its own name does not load it.
 
     >>> circuits.verify(found, model=model).differences
     ()
     """
-    record = saved if isinstance(saved, Circuit | Wiring | Why) else load_result(Path(saved))
+    record = saved if isinstance(saved, Circuit | Wiring | Why) else open_saved(saved)
     runs = run_again(record, model=model, device=device)
     if isinstance(record, Circuit):
         kind, then, now = (
@@ -89,18 +97,12 @@ def verify(
     )
 
 
-def load_result(path: Path) -> Saved:
-    """A circuit, a wiring or an answer of why, from its file, or from a folder that holds one of them."""
-    if path.is_dir():
-        here = [path / name for name in NAMES if (path / name).exists()]
-        if len(here) != 1:
-            held = "none of them" if not here else " and ".join(file.name for file in here)
-            raise FileError(f"{path} must hold one of {', '.join(NAMES)}, and it holds {held}; name the file")
-        path = here[0]
-    record = read_object(path)
-    if record.get("kind") == "why":
-        return Why.load(path)
-    return Wiring.load(path) if "wires" in record else Circuit.load(path)
+def open_saved(path: str | Path) -> Measured:
+    """A circuit, a wiring or an answer of why from its file or its folder: what can be measured again."""
+    record = open_result(path)
+    if not isinstance(record, Circuit | Wiring | Why):
+        raise FileError(f"{path} is {record.CALLED}; a circuit, a wiring or an answer of why is verified")
+    return record
 
 
 def _compared(then: Facts, now: Facts) -> list[str]:
@@ -117,7 +119,7 @@ def _compared(then: Facts, now: Facts) -> list[str]:
     return differences
 
 
-def _other_versions(record: Saved) -> tuple[str, ...]:
+def _other_versions(record: Measured) -> tuple[str, ...]:
     now = dict(package_versions())
     listed = () if isinstance(record, Why) else record.versions
     return tuple(f"{name} was {was}, is {now.get(name)}" for name, was in listed if now.get(name) != was)

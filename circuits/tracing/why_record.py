@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import ClassVar, Literal
 
 from circuits.components import SIDES, Component, Head, Side
-from circuits.errors import FileError
-from circuits.files import parse_json, read_bytes, to_json, to_record, write_folder
-from circuits.links import PICTURES, Pictured, above
+from circuits.files import Faults, Saved
+from circuits.links import Pictured, above
 from circuits.prompts import Metric, Noise, Prompt
-from circuits.tracing.records import MeasuredModel, to_plain
-
-if TYPE_CHECKING:
-    pass
-
-SCHEMA: Final = 1
+from circuits.tracing.records import MeasuredModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +58,16 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Why(Pictured):
+class Why(Saved, Pictured):
     """Why one head looks from one query at one key, and who wrote what it moves.
 
     >>> answer = circuits.why(found, "L5H1")
     >>> [side.side for side in answer.sides]
     ['query', 'key', 'value']
     """
+
+    KIND: ClassVar = "why"
+    CALLED: ClassVar = "an answer of why"
 
     source: MeasuredModel
     prompt: Prompt
@@ -100,37 +95,11 @@ class Why(Pictured):
     def __str__(self) -> str:
         return above("why_text")(self)
 
-    # Files
-
-    def to_json(self) -> str:
-        """Every number; the same answer gives the same bytes."""
-        record = {"schema": SCHEMA, "kind": "why"} | {name: getattr(self, name) for name in self.__slots__}
-        return to_json(record, default=_to_plain, sort_keys=True)
-
-    def save(self, path: str | Path, **options: Any) -> Path:
-        """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or `why.json` into a folder."""
-        if Path(path).suffix in PICTURES:
-            return above("save_picture")(self, path, **options)
-        data = self.to_json().encode()
-        write_folder(Path(path), lambda aside: [(aside / "why.json").write_bytes(data)])
-        return Path(path) / "why.json"
-
-    @classmethod
-    def load(cls, path: str | Path) -> Why:
-        """Read an answer from its folder or its `why.json`."""
-        file = Path(path) / "why.json" if Path(path).is_dir() else Path(path)
-        record = parse_json(read_bytes(file), file)
-        if not isinstance(record, dict) or record.pop("kind", None) != "why":
-            raise FileError(f"{file} is not an answer of why; circuits why writes one")
-        if record.pop("schema", None) != SCHEMA:
-            raise FileError(f"{file} is of another version, this one reads {SCHEMA}; measure it again")
-        why = to_record(cls, record, file)
-        if fault := next((fault for wrong, fault in _faults(why) if wrong), None):
-            raise FileError(f"{file} is not an answer that this version can read ({fault}); ask again")
-        return why
+    def faults(self) -> Faults:
+        return _faults(self)
 
 
-def _faults(why: Why) -> Iterator[tuple[bool, str]]:
+def _faults(why: Why) -> Faults:
     """What does not belong together: what reads an answer relies on this."""
     length, model, other = len(why.prompt), why.source, why.counterfactual
     yield not 0 <= why.key <= why.query < length, "its key and query are not in its prompt, or run backwards"
@@ -145,7 +114,3 @@ def _faults(why: Why) -> Iterator[tuple[bool, str]]:
     positions = [each.position for side in why.sides for each in side.writers]
     outside = any(position is not None and not 0 <= position < length for position in positions)
     yield outside, f"a writer stands outside its prompt, which has 0…{length - 1}"
-
-
-def _to_plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Component) else to_plain(value)

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from circuits.components import ALL, SIDES, Component, Head, Reader, Wire, by_name
-from circuits.errors import CircuitsError, EdgeError, FileError, PromptError
-from circuits.files import SIGNATURE, read_object, to_json, to_record, write_folder
-from circuits.links import PICTURES, Pictured, above
+from circuits.errors import EdgeError, PromptError
+from circuits.files import Faults, Saved, to_record
+from circuits.links import Pictured, above
 from circuits.prompts import Metric, Noise, Prompt
-from circuits.tracing.records import MeasuredModel, Output, to_plain
+from circuits.tracing.records import MeasuredModel, Output
 
 if TYPE_CHECKING:
     import networkx as nx
 
-SCHEMA: Final = 1
 MOST_PATHS: Final = 1000
 
 
@@ -87,13 +85,16 @@ class RandomCircuits:
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring(Pictured):
+class Wiring(Saved, Pictured):
     """The wires of one pair on one model, from the embeddings to the logits, and how much they explain.
 
     >>> wires = circuits.wiring(model, TEXT, swap={"large": "hot"}, least=0.1, most=8)
     >>> len(wires.into("logits")) > 0
     True
     """
+
+    KIND: ClassVar = "wiring"
+    CALLED: ClassVar = "a wiring"
 
     source: MeasuredModel
     prompt: Prompt
@@ -118,6 +119,7 @@ class Wiring(Pictured):
 
     @property
     def gap(self) -> float:
+        """How far the metric lies apart between both prompts; effects are shares of it."""
         return self.clean_value - self.counterfactual_value
 
     @property
@@ -229,40 +231,17 @@ class Wiring(Pictured):
 
     # Files
 
-    def to_json(self) -> str:
-        """Every number of the wiring; the same wiring gives the same bytes."""
-        plain = {"written_by": SIGNATURE, "schema": SCHEMA}
-        plain |= {name: getattr(self, name) for name in self.__slots__}
-        return to_json(plain, default=_to_plain, sort_keys=True) + "\n"
-
-    def save(self, path: str | Path, **options: Any) -> Path:
-        """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or `wiring.json` into a folder."""
-        if Path(path).suffix in PICTURES:
-            return above("save_picture")(self, path, **options)
-        data = self.to_json().encode()
-        write_folder(Path(path), lambda aside: (aside / "wiring.json").write_bytes(data))
-        return Path(path) / "wiring.json"
-
     @classmethod
-    def load(cls, path: str | Path) -> Wiring:
-        """Read a wiring from its folder or its `wiring.json`."""
-        file = Path(path) / "wiring.json" if Path(path).is_dir() else Path(path)
-        record = read_object(file)
-        if record.pop("written_by", None) != SIGNATURE or "measured" not in record:
-            raise FileError(f"{file} is not a wiring; circuits wiring writes one")
-        if record.pop("schema", None) != SCHEMA:
-            raise FileError(f"{file} is of another version, this one reads {SCHEMA}; measure it again")
-        listed = {name: record.pop(name, None) for name in ("wires", "sides")}
-        try:
-            wiring = to_record(cls, record | {"wires": [], "sides": []})
-            stored = to_record(_Stored, listed)
-            parsed = {name: _parsed(getattr(stored, name), wiring.source.layers) for name in listed}
-            wiring = replace(wiring, **parsed)
-            _check(wiring)
-        except CircuitsError as why:
-            reason = f"{file} is not a wiring that this version can read ({why})"
-            raise FileError(f"{reason}; measure it again") from why
-        return wiring
+    def from_stored(cls, stored: dict[str, Any], packed: bytes | None = None) -> Wiring:
+        """The record, with wires by their names: how far up the logits are is the model's."""
+        listed = {name: stored.pop(name, None) for name in ("wires", "sides")}
+        wiring, named = to_record(cls, stored | {"wires": [], "sides": []}), to_record(_Stored, listed)
+        return replace(
+            wiring, **{name: _parsed(getattr(named, name), wiring.source.layers) for name in listed}
+        )
+
+    def faults(self) -> Faults:
+        return _faults(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,36 +299,31 @@ def _parsed(stored: Sequence[_StoredWire], layers: int) -> tuple[WireEffect, ...
     return tuple(WireEffect(Wire.parse(each.wire, layers=layers), each.effect) for each in stored)
 
 
-def _to_plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Component | Node | Wire) else to_plain(value)
-
-
-def _check(wiring: Wiring) -> None:
-    """Refuse a wiring whose parts do not belong together: what reads it relies on this."""
+def _faults(wiring: Wiring) -> Faults:
+    """What does not belong together: what reads a wiring relies on this."""
     source, length = wiring.source, len(wiring.prompt)
-    if min(source.layers, source.heads, source.width) < 1 or wiring.output.layer != source.layers:
-        raise FileError("its model has no size, or its output is not above all layers")
-    if isinstance(wiring.counterfactual, Prompt) and len(wiring.counterfactual) != length:
-        raise FileError(f"its counterfactual has {len(wiring.counterfactual)} tokens and its prompt {length}")
+    sized = min(source.layers, source.heads, source.width) >= 1 and wiring.output.layer == source.layers
+    yield not sized, "its model has no size, or its output is not above all layers"
+    if isinstance(wiring.counterfactual, Prompt):
+        other = len(wiring.counterfactual)
+        yield other != length, f"its counterfactual has {other} tokens and its prompt {length}"
     check_limits(wiring.least, wiring.most)
+    whole = any(each.wire.writer == ALL for each in wiring.wires)
+    part = any(each.wire.writer != ALL for each in wiring.sides)
+    yield whole or part, "it has a wire without a writer, or a side with one"
     places = [position for _, position in wiring.roles] + [node.position for node in wiring.cut]
-    if any(each.wire.writer == ALL for each in wiring.wires) or any(
-        each.wire.writer != ALL for each in wiring.sides
-    ):
-        raise FileError("it has a wire without a writer, or a side with one")
     for each in (*wiring.wires, *wiring.sides):
-        _check_wire(each.wire, wiring)
+        yield from _faults_of_wire(each.wire, source)
         places += [each.wire.position, Node.read(each.wire).position or 0]
-    if any(place is None or not 0 <= place < length for place in places):
-        raise FileError(f"it names a position outside its prompt, which has 0…{length - 1}")
-    if len({each.wire for each in wiring.wires}) < len(wiring.wires):
-        raise FileError("it has a wire twice")
+    outside = any(place is None or not 0 <= place < length for place in places)
+    yield outside, f"it names a position outside its prompt, which has 0…{length - 1}"
+    yield len({each.wire for each in wiring.wires}) < len(wiring.wires), "it has a wire twice"
 
 
-def _check_wire(wire: Wire, wiring: Wiring) -> None:
-    source, sided = wiring.source, wire.reader.kind in ("key", "value")
+def _faults_of_wire(wire: Wire, source: MeasuredModel) -> Faults:
+    sided = wire.reader.kind in ("key", "value")
     beyond = wire.reader.layer >= source.layers + (wire.reader.kind == "logits")
-    if beyond or max(wire.writer.index, wire.reader.index) >= source.heads:
-        raise FileError(f"{wire} names a component that its model lacks")
-    if not wire.reader.sees(wire.writer, parallel=source.parallel) or sided != (wire.query is not None):
-        raise FileError(f"{wire} runs downwards, or lacks the query of its side")
+    lacking = beyond or max(wire.writer.index, wire.reader.index) >= source.heads
+    yield lacking, f"{wire} names a component that its model lacks"
+    upwards = wire.reader.sees(wire.writer, parallel=source.parallel) and sided == (wire.query is not None)
+    yield not upwards, f"{wire} runs downwards, or lacks the query of its side"

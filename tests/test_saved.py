@@ -1,0 +1,248 @@
+"""Every kind of result survives the disk, says what it is, and refuses what is not whole in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import circuits
+from circuits.cli import main
+from circuits.errors import FileError, PromptError
+from circuits.files import Saved, open_result
+from circuits.links import PICTURES, RESULTS, Pictured, reader_of
+from circuits.zoo import planted
+
+DENSE, SPARSE = "planted-dense", "planted-sparse"
+PAIR: dict[str, Any] = {"swap": planted.SWAP}
+EDITED: dict[str, tuple[str, Any]] = dict.fromkeys(("circuit", "why", "wiring", "ranking"), ("seed", 7))
+EDITED |= dict.fromkeys(("stability", "family", "mean"), ("weak", 7)) | {"panel": ("prompts", 7)}
+EDITED |= {"verification": ("compared", 10**6), "comparison": ("query", 99), "task_comparison": ("task", "x")}
+DRAWN = [kind for kind in RESULTS if kind not in ("verification", "panel")]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One result of every kind, all of the planted models."""
+    room = tmp_path_factory.mktemp("results")
+    dense, sparse = circuits.load(DENSE), circuits.load(SPARSE)
+    found, other = (circuits.trace(each, planted.PROMPT, key="large", **PAIR) for each in (sparse, dense))
+    pair = circuits.to_pair(sparse, planted.PROMPT, **PAIR)
+    lines = room / "lines.jsonl"
+    asked = {"prompt": planted.PROMPT, "key": 5, "swap": planted.SWAP}
+    lines.write_text("\n".join(json.dumps(asked | {"id": name}) for name in "ab"))
+    task = _task_of(room)
+    return {
+        "circuit": found,
+        "stability": circuits.stability(sparse, planted.PROMPT, key="large", n=3),
+        "why": circuits.why(found, "L11H7", model=sparse),
+        "wiring": circuits.wiring(sparse, planted.PROMPT, least=0.2, most=2, **PAIR),
+        "family": circuits.trace_family(sparse, [pair, pair], key=5),
+        "verification": circuits.verify(found, model=sparse),
+        "ranking": circuits.rank(sparse, task, count=2),
+        "panel": circuits.measure_panel(sparse, [found.prompt], heads=found.carriers()),
+        "comparison": circuits.compare(other, found),
+        "task_comparison": circuits.compare(dense, sparse, task=task, units=("heads",), count=2),
+        "mean": circuits.sweep(sparse, lines, room / "swept").mean(),
+        "sweep": circuits.open_sweep(room / "swept"),
+    }
+
+
+def _task_of(room: Path) -> Path:
+    file = room / "task.jsonl"
+    (old, new), *_ = planted.SWAP.items()
+    other = planted.PROMPT.replace(old, new)
+    lines = [{"prompt": planted.PROMPT, "counterfactual": other}]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+def test_every_kind_of_result_is_tried_here(results: dict[str, Any]) -> None:
+    assert {*results} - {"sweep"} == {*RESULTS}
+    for kind in RESULTS:
+        assert type(results[kind]) is reader_of(kind) and kind == results[kind].KIND
+
+
+@pytest.mark.parametrize("kind", [*RESULTS, "sweep"])
+def test_a_result_survives_the_disk(kind: str, results: dict[str, Any], tmp_path: Path) -> None:
+    known = results[kind]
+    saved = known.save(tmp_path / "deep" / "folder")
+    assert type(known).load(saved) == type(known).load(tmp_path / "deep" / "folder") == known
+    assert str(type(known).load(saved)).replace(str(saved), "") == str(known).replace(
+        str(getattr(known, "folder", "")), ""
+    )
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_saving_twice_replaces_the_file_by_the_same_bytes(
+    kind: str, results: dict[str, Any], tmp_path: Path
+) -> None:
+    first = results[kind].save(tmp_path).read_bytes()
+    assert results[kind].save(tmp_path).read_bytes() == first == results[kind].to_json().encode()
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_a_file_and_its_folder_are_opened_by_what_they_say(
+    kind: str, results: dict[str, Any], tmp_path: Path
+) -> None:
+    saved = results[kind].save(tmp_path)
+    assert open_result(tmp_path) == open_result(saved) == results[kind]
+    moved = saved.rename(tmp_path / "another name.json")
+    if (arrays := saved.with_suffix(".safetensors")).exists():
+        arrays.rename(moved.with_suffix(".safetensors"))
+    assert open_result(moved) == results[kind]
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_an_edited_number_is_read_with_a_warning(kind: str, results: dict[str, Any], tmp_path: Path) -> None:
+    file, (name, value) = results[kind].save(tmp_path), EDITED[kind]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
+    with pytest.warns(UserWarning, match="was edited since it was written"):
+        assert getattr(open_result(file), name) == value
+
+
+def _without_a_field(stored: dict[str, Any]) -> None:
+    del stored[
+        next(name for name in ("source", "model", "models", "names", "counterfactuals") if name in stored)
+    ]
+
+
+def _with_another_field(stored: dict[str, Any]) -> None:
+    stored["surprise"] = 1
+
+
+def _with_another_type(stored: dict[str, Any]) -> None:
+    stored[max(name for name in stored if isinstance(stored[name], list | dict))] = "none"
+
+
+def _of_another_version(stored: dict[str, Any]) -> None:
+    stored["schema"] = 99
+
+
+@pytest.mark.filterwarnings("ignore:.*was edited")
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (_without_a_field, "missing"),
+        (_with_another_field, "surprise"),
+        (_with_another_type, "that this version can read"),
+        (_of_another_version, "has schema 99, this version reads 1"),
+    ],
+)
+@pytest.mark.parametrize("kind", RESULTS)
+def test_a_file_that_is_not_whole_is_refused_in_one_line(
+    kind: str, edit: Callable[[dict[str, Any]], None], said: str, results: dict[str, Any], tmp_path: Path
+) -> None:
+    file = results[kind].save(tmp_path)
+    stored = json.loads(file.read_text())
+    edit(stored)
+    file.write_text(json.dumps(stored))
+    with pytest.raises(FileError, match=said) as refused:
+        open_result(file)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*was edited")
+@pytest.mark.parametrize(
+    ("kind", "edit", "said"),
+    [
+        ("family", lambda stored: stored["mapping"].update(query=70), "outside its prompt"),
+        ("family", lambda stored: stored.update(pairs=[]), "no pairs"),
+        ("family", lambda stored: stored["heads"].pop(), "intervals"),
+        ("stability", lambda stored: stored.update(share=7.0), "above 1"),
+        ("comparison", lambda stored: stored["carriers"][1].append(stored["carriers"][1][0]), "twice"),
+        ("task_comparison", lambda stored: stored["panels"][0]["patterns"].pop(), "one pattern"),
+        ("task_comparison", lambda stored: stored["rankings"][0][1].update(pairs=7), "7 pairs"),
+        ("panel", lambda stored: stored["heads"].reverse() or stored["heads"].append("L0H0"), "one pattern"),
+        ("mean", lambda stored: stored["heads"].append(stored["heads"][0]), "twice"),
+        ("verification", lambda stored: stored.update(differences=["a"], compared=0), "more differences"),
+        ("ranking", lambda stored: stored["each"].pop(), "one value for each size"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(
+    kind: str, edit: Callable[[Any], Any], said: str, results: dict[str, Any], tmp_path: Path
+) -> None:
+    file = results[kind].save(tmp_path)
+    stored = json.loads(file.read_text())
+    edit(stored)
+    file.write_text(json.dumps(stored))
+    with pytest.raises(FileError, match=said):
+        open_result(file)
+
+
+def test_a_result_of_another_kind_is_named(results: dict[str, Any], tmp_path: Path) -> None:
+    file = results["family"].save(tmp_path)
+    with pytest.raises(FileError, match=r"is not a circuit: it is a trace of a family$"):
+        circuits.Circuit.load(file)
+    with pytest.raises(FileError, match=r"on a task: it is a comparison of two circuits$"):
+        circuits.TaskComparison.load(results["comparison"].save(tmp_path / "other"))
+
+
+def test_a_file_of_something_else_is_no_result(tmp_path: Path) -> None:
+    (tmp_path / "family.json").write_text('{"name": "mine"}')
+    with pytest.raises(FileError, match="is not a result of circuits"):
+        open_result(tmp_path)
+    with pytest.raises(FileError, match=r"is not a trace of a family$"):
+        circuits.FamilyTrace.load(tmp_path)
+    with pytest.raises(FileError, match="must hold one of circuit"):
+        open_result(tmp_path.parent)
+
+
+def test_maps_of_another_comparison_are_refused(results: dict[str, Any], tmp_path: Path) -> None:
+    file = results["task_comparison"].save(tmp_path)
+    beside = file.with_suffix(".safetensors")
+    beside.write_bytes(beside.read_bytes()[:-1] + b"\1")
+    with pytest.raises(FileError, match="does not belong to"):
+        open_result(file)
+
+
+def test_the_maps_of_a_comparison_survive_the_disk(results: dict[str, Any], tmp_path: Path) -> None:
+    known = results["task_comparison"]
+    again = open_result(known.save(tmp_path))
+    for mine, other in zip(known.maps, again.maps, strict=True):
+        assert len(mine) == len(other) and all((a == b).all() for a, b in zip(mine, other, strict=True))
+
+
+def test_some_lines_of_a_sweep_are_a_sweep(results: dict[str, Any], tmp_path: Path) -> None:
+    one = results["sweep"].where(id="b")
+    again = circuits.Sweep.load(one.save(tmp_path / "one"))
+    assert list(again.rows["id"]) == ["b"] and not again.complete
+    assert again != results["sweep"]
+    with pytest.raises(FileError, match="holds a sweep already"):
+        one.save(tmp_path / "one")
+
+
+# The command line
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_render_draws_every_result_that_has_a_picture(
+    kind: str, results: dict[str, Any], tmp_path: Path
+) -> None:
+    results[kind].save(tmp_path)
+    ran = CliRunner().invoke(main, ["render", str(tmp_path), "--format", "svg,html,dot"])
+    assert ran.exit_code == 0, ran.output
+    assert {file.suffix for file in tmp_path.iterdir()} >= {".svg", ".html", ".dot", ".json"}
+
+
+def test_what_has_no_picture_says_so(results: dict[str, Any], tmp_path: Path) -> None:
+    for kind in {*RESULTS} - {*DRAWN}:
+        assert not isinstance(results[kind], Pictured) and isinstance(results[kind], Saved)
+        ran = CliRunner().invoke(main, ["render", str(results[kind].save(tmp_path / kind))])
+        assert ran.exit_code == 1 and "there is no picture of" in ran.stderr
+        with pytest.raises(PromptError, match="there is no picture of"):
+            results[kind].save(tmp_path / f"it{PICTURES[0]}")
+
+
+def test_what_goes_with_a_circuit_alone_is_refused_elsewhere(results: dict[str, Any], tmp_path: Path) -> None:
+    results["family"].save(tmp_path)
+    ran = CliRunner().invoke(main, ["render", str(tmp_path), "--share", "0.5"])
+    assert ran.exit_code == 1 and "go with a circuit" in ran.stderr
+    ran = CliRunner().invoke(main, ["export", str(tmp_path), "--to", "eap"])
+    assert ran.exit_code == 1 and "is a trace of a family; circuits, wirings and rankings" in ran.stderr
+    ran = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    assert ran.exit_code == 1 and "is a trace of a family; a circuit, a wiring or" in ran.stderr
