@@ -110,6 +110,7 @@ def test_a_bridge_in_half_precision_says_so(directories: dict[str, Path]) -> Non
 def test_every_source_takes_a_dtype() -> None:
     with warnings.catch_warnings(action="error"):
         assert load("planted-induction", dtype="bf16").dtype == torch.bfloat16
+        assert load("mini", dtype="fp16").dtype == torch.float16  # whose edits overflow on the way up
         assert load("mini").dtype == torch.float32  # stored in fp16, which is the package's own business
 
 

@@ -96,9 +96,8 @@ def check_hooks(
     if silent := [name for name in row_of if name not in fired]:
         raise ModelError(f"the hook {silent[0]} never fires here, so it cannot be measured or edited")
     least = _SMALLEST_CHANGE * before.abs().max()
-    lost = [
-        kind for kind, row in zip(EDITED, edited, strict=True) if not (row - unedited).abs().max() > least
-    ]
+    changes = [(row - unedited).abs().nan_to_num(nan=torch.inf).max() for row in edited]  # fp16 may overflow
+    lost = [kind for kind, change in zip(EDITED, changes, strict=True) if not change > least]
     for kind in set(lost) - {SCORES, PATTERN}:
         why = "the bridge discards it, or no head does anything"
         raise ModelError(f"an edit at {kind.format(n_layers - 1)} does not change the logits: {why}")
@@ -184,14 +183,17 @@ class Model:
 
     @property
     def n_key_value_heads(self) -> int:
+        """How many keys and values there are; several heads share one where they are fewer than heads."""
         return self.bridge.cfg.n_key_value_heads or self.n_heads
 
     @property
     def device(self) -> torch.device:
+        """Where its weights are."""
         return next(self.bridge.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
+        """The numbers that its weights are."""
         return next(self.bridge.parameters()).dtype
 
     @cached_property
