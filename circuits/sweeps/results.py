@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from circuits.components import Head
-from circuits.errors import FileError, PromptError
+from circuits.errors import FileError, PromptError, escaped
 from circuits.files import Faults, Saved
 from circuits.links import PICTURES, Pictured, above
 from circuits.sweeps.store import Manifest, copy_lines, read_manifest, read_table
@@ -72,7 +72,7 @@ class MeanCircuit(Saved, Pictured):
         effects = f"total {self.total}, restore {self.restore}"
         carriers = f"{self.count} a line, modulation {self.modulation}"
         weak = f" ({self.weak} more left out as weak)" if self.weak else ""
-        lines = [f"{self.model}, mean of {self.lines} lines{weak}: {effects}"]
+        lines = [f"{escaped(self.model)}, mean of {self.lines} lines{weak}: {effects}"]
         lines.append(f"Carriers at a share of {self.share:.0%}: {carriers}")
         return "\n".join([*lines, *(f"  {mean}" for mean in self.heads[:8])])
 

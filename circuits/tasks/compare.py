@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, TypedDict, Unpack, overload
 import numpy as np
 
 from circuits.components import Head
-from circuits.errors import PromptError
+from circuits.errors import PromptError, escaped
 from circuits.files import Arrays, Faults, Saved, sha256_of
 from circuits.links import Pictured, Progress, above, silent
 from circuits.models.load import as_model
@@ -149,16 +149,17 @@ class Comparison(Saved, Pictured):
         yield twice, "it names a carrier twice"
 
     def __str__(self) -> str:
+        names = [escaped(name) for name in self.names]
         opened = [f"{count} of {edges}" for count, edges in zip(self.open_edges, self.edges, strict=True)]
         rows = [
-            ("", *self.names),
+            ("", *names),
             (f"total {self.key}→{self.query}", *(f"{total:.3f}" for total in self.totals)),
             (f"heads for {self.share:.0%}", *(str(len(heads)) for heads in self.carriers)),
             ("modulation", *(f"{modulation:.0%}" for modulation in self.modulations)),
             ("open edges", *opened),
         ]
         lines = [f"{name:16}{first:>20}{second:>20}" for name, first, second in rows]
-        lines += [f"{name}: {_names(heads)}" for name, heads in zip(self.names, self.carriers, strict=True)]
+        lines += [f"{name}: {_names(heads)}" for name, heads in zip(names, self.carriers, strict=True)]
         lines.append(f"shared: {_names(self.overlap)} ({self.jaccard:.0%} of all carriers of either)")
         if self.moved:
             lines.append(f"moved: {', '.join(map(str, self.moved[:5]))}")

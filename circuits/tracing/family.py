@@ -19,7 +19,7 @@ from circuits.components import Head
 from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.select import mapping_row, mapping_rows
-from circuits.errors import PromptError
+from circuits.errors import PromptError, escaped
 from circuits.files import Faults, Saved
 from circuits.links import Pictured, Progress, silent
 from circuits.models.load import as_model
@@ -78,10 +78,10 @@ class FamilyTrace(Saved, Pictured):
         carriers = " ".join(map(str, self.carriers())) or "none"
         ends, modulation = f"{self.mapping.key}→{self.mapping.query}", self.mapping.modulation(self.share)
         weak = f" ({self.weak} more left out as weak)" if self.weak else ""
-        lines = [f"{self.model}, {len(self.pairs)} pairs{weak}, {ends}: total {self.total}"]
+        lines = [f"{escaped(self.model)}, {len(self.pairs)} pairs{weak}, {ends}: total {self.total}"]
         said = f"Modulated at {modulation:.0%} by {carriers}"
         if self.mapping.doubts:
-            said = f"Modulation withheld: {self.mapping.doubts[0]}; it would be {carriers}"
+            said = f"Modulation withheld: {escaped(self.mapping.doubts[0])}; it would be {carriers}"
         lines.append(f"{said}: joint {self.joint}")
         lines += [f"  {head!s:8}{interval}" for head, interval in self.heads[: max(5, len(self.carriers()))]]
         return "\n".join(lines)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from circuits.engine import Runs
 from circuits.engine.wires import wire_effects
-from circuits.errors import FileError
+from circuits.errors import FileError, escaped
 from circuits.files import Faults, Saved, open_result
 from circuits.links import Progress, silent
 from circuits.models.load import Device
@@ -69,7 +69,7 @@ class Verification(Saved):
         kept = self.compared - len(self.differences)
         verdict = "holds" if self.holds else "does not hold"
         said = f"{self.kind} on {self.model} {verdict}: {kept} of {self.compared} facts are the same"
-        return "\n".join([said, *self.differences, *(f"Note: {note}" for note in self.notes)])
+        return "\n".join(map(escaped, [said, *self.differences, *(f"Note: {note}" for note in self.notes)]))
 
 
 def verify(
