@@ -1,0 +1,74 @@
+"""Find words that no dictionary knows in the pages and the docstrings: `python scripts/check_spelling.py`.
+
+1. Read are all pages of prose, the docstrings of the package and of the scripts, and every sentence that the
+   package says: errors, help, captions. Left out is code: fenced blocks, backticks, links, examples.
+2. A word is letters alone, at least three of them; names with digits, dots or capitals inside are none.
+3. Known are the words of pyspellchecker's English dictionary and those in scripts/words.txt: names, and
+   spellings and terms that the dictionary lacks.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from check_links import ROOT, pages
+from spellchecker import SpellChecker
+
+OWN = Path(__file__).with_name("words.txt")
+_FENCED = re.compile(r"^ *```.*?^ *```|^ *~~~.*?^ *~~~", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"`[^`]*`|\]\([^)]*\)|https?://\S+|\$\$?[^$\n]*\$|<[^>\n]*>")
+_EXAMPLE = re.compile(r"^ *>>>.*?(?=^ *$|\Z)|^ {4,}.*?$", re.DOTALL | re.MULTILINE)
+_WORD = re.compile(r"[A-Za-z]?[a-z]{2,}(?:['’][a-z]+)?")
+_SAID = re.compile(r"\w+ \w+ \w+")  # three words in a row: a sentence, not a name
+_AROUND = "\"'“”‘’()[]{}*.,;:!?…"
+WRITTEN = ("cli.md", "api.md")  # by scripts/write_reference.py, from what is checked elsewhere
+
+
+def prose(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
+    """Every file with the text in it that is prose."""
+    for page in (*pages(root), *sorted(root.glob("circuits/zoo/*/README.md"))):
+        if page.name not in WRITTEN:
+            yield page, _FENCED.sub("", page.read_text(encoding="utf-8"))
+    for file in (*sorted(root.glob("circuits/**/*.py")), *sorted(root.glob("scripts/*.py"))):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                yield file, _EXAMPLE.sub("", ast.get_docstring(node) or "")
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _SAID.search(node.value):
+                yield file, _EXAMPLE.sub("", node.value)
+
+
+def words(text: str) -> Iterator[str]:
+    """The words of a text as a dictionary has them: small, and without an 's."""
+    for token in re.split(r"[\s/—–→=+|-]+", _CODE.sub(" ", text)):
+        bare = token.strip(_AROUND)
+        if _WORD.fullmatch(bare):
+            yield re.sub(r"['’].*", "", bare).lower()
+
+
+def own_words() -> set[str]:
+    return set(OWN.read_text(encoding="utf-8").split())
+
+
+def unknown(texts: Iterator[tuple[Path, str]]) -> dict[str, Path]:
+    """The words that are in no dictionary, each with the first file that has it."""
+    first: dict[str, Path] = {}
+    for file, text in texts:
+        for word in words(text):
+            first.setdefault(word, file)
+    strange = SpellChecker().unknown([word for word in first if len(word) > 2]) - own_words()
+    return {word: first[word] for word in sorted(strange)}
+
+
+def main() -> None:
+    strange = unknown(prose())
+    lines = [f"{file.relative_to(ROOT)}: {word!r}" for word, file in strange.items()]
+    advice = "unknown words: correct them, or add what is right to scripts/words.txt"
+    sys.exit("\n".join([*lines, advice]) if lines else 0)
+
+
+if __name__ == "__main__":
+    main()
