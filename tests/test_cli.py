@@ -32,6 +32,7 @@ from circuits.files import write_folder
 from circuits.prompts import METRICS
 from circuits.show.export import EXPORTS, export
 from circuits.tasks import TASKS
+from circuits.tasks.compare import Comparison
 from circuits.tasks.families import FAMILIES
 from circuits.tracing.records import Circuit
 from circuits.zoo import planted
@@ -218,8 +219,10 @@ def test_compare_sets_models_side_by_side_and_writes_a_folder_for_each(tmp_path:
     }
     assert rows["planted-sparse"][1:4] == ["1.00", "5", "80%"] and rows["mini-sparse"][1:3] == ["1.00", "5"]
     each = [f"{model}/{name}" for model in ("mini-sparse", "planted-sparse") for name in FILES]
-    assert names_in(tmp_path) == sorted(["figure.pdf", "figure.png", "figure.svg", "page.html", *each])
+    both = ["comparison.json", "figure.pdf", "figure.png", "figure.svg", "page.html"]
+    assert names_in(tmp_path) == sorted([*both, *each])
     assert Circuit.load(tmp_path / "mini-sparse").source.name == "mini-sparse"
+    assert Comparison.load(tmp_path).names == ("planted-sparse", "mini-sparse")
 
 
 def test_compare_speaks_json(directories: dict[str, Path]) -> None:

@@ -210,8 +210,10 @@ def test_the_maps_of_a_comparison_survive_the_disk(results: dict[str, Any], tmp_
 def test_some_lines_of_a_sweep_are_a_sweep(results: dict[str, Any], tmp_path: Path) -> None:
     one = results["sweep"].where(id="b")
     again = circuits.Sweep.load(one.save(tmp_path / "one"))
-    assert list(again.rows["id"]) == ["b"] and not again.complete
+    assert again == one and list(again.rows["id"]) == ["b"] and not again.complete
     assert again != results["sweep"]
+    none = results["sweep"].where(id="c")
+    assert len(circuits.Sweep.load(none.save(tmp_path / "none"))) == len(none) == 0
     with pytest.raises(FileError, match="holds a sweep already"):
         one.save(tmp_path / "one")
 

@@ -260,7 +260,8 @@ def compare(
 
     def fill(folder: Path) -> None:
         fill_with_several(folder, circuits, pair.share)
-        if len(circuits) == 2 and len(circuits[0].prompt) == len(circuits[1].prompt):
+        alike = {(len(circuit.prompt), circuit.focus) for circuit in circuits}
+        if len(circuits) == 2 and len(alike) == 1:
             compare_circuits(*circuits, share=pair.share).save(folder)
 
     return options.say_result(result, partial(to_json, values), [table], fill)

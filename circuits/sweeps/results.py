@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from circuits.components import Head
 from circuits.errors import FileError, PromptError, escaped
@@ -88,7 +89,7 @@ class Sweep(Pictured):
     (1, True)
     >>> print(*sorted(swept.mean().carriers()))
     L3H11 L4H0 L4H5 L5H0 L5H1 L5H3
-    >>> circuits.Sweep.load(swept.where(line=0).save(folder / "some lines")) == swept
+    >>> circuits.Sweep.load(swept.where(line=1).save(folder / "some lines")) == swept
     True
     """
 
@@ -104,16 +105,15 @@ class Sweep(Pictured):
         """The same lines of the same question with the same answers, in whatever folder."""
         if not isinstance(other, Sweep):
             return NotImplemented
-        alike = (self.manifest, self.complete) == (other.manifest, other.complete)
-        return alike and self.rows.equals(other.rows)
+        return self.manifest == other.manifest and self.rows.equals(other.rows)
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or these lines into a new folder."""
         if Path(path).suffix in PICTURES:
             return above("save_picture")(self, path, **options)
-        kept, table = {*self.rows["line"]}, read_table(self.folder)
-        places = [place for place, line in enumerate(table["line"].to_pylist()) if line in kept]
-        copy_lines(Path(path), self.manifest, table.take(places))
+        own, table = {*self.rows["line"]}, read_table(self.folder)
+        kept = pa.array([line in own for line in table["line"].to_pylist()], pa.bool_())
+        copy_lines(Path(path), self.manifest, table.filter(kept))
         return Path(path)
 
     @classmethod
