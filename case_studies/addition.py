@@ -44,13 +44,10 @@ def main() -> None:
         for row, model in zip(figure.subplots(2, 3), models, strict=True):
             for axes, pair in zip(row, SUMS, strict=True):
                 weights = addition.attention(model, [pair])[0].sum((0, 1))[list(READS.values())]
-                image = axes.imshow(
-                    weights, cmap=colormap(), vmin=0, vmax=2 if model.gated else 6, aspect="auto"
-                )
-                words = f"{addition.BOS} {addition.question(*pair)} {addition.answer(*pair)}".split()[:-1]
-                axes.set_xticks(range(len(words)), words)
-                axes.set_yticks(range(3), list(READS))
-                axes.set_title(f"{model.name}: {pair[0]} + {pair[1]}")
+                image = axes.imshow(weights, colormap(), vmin=0, vmax=2 if model.gated else 6, aspect="auto")
+                words = f"{addition.BOS} {addition.question(*pair)} {addition.answer(*pair)}".split()
+                axes.set_xticks(range(len(words) - 1), words[:-1])
+                axes.set(yticks=range(3), yticklabels=READS, title=f"{model.name}: {pair[0]} + {pair[1]}")
             figure.colorbar(image, ax=row, label="attention, all heads")
     save_figure(figure, HERE, ["png", "svg"], name="who_reads_which_digit")
     found = [circuits.trace(model, "3 6 + 2 8 = 0", **CARRY) for model in models]

@@ -130,7 +130,7 @@ def train_together(index: int, port: int, model: Path, foreign: Path, folder: Pa
 def _train_all(index: int, model: Path, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     student = to_student(find(str(model)), TINY)
-    training.train(training.Run(student, little_language(TINY), TINY, join()), folder)
+    training.train(training.TrainingRun(student, little_language(TINY), TINY, join()), folder)
     values = {name: parameter.detach().contiguous() for name, parameter in student.parameters.items()}
     save_file(values, folder / f"weights{index}.safetensors")
 
