@@ -21,7 +21,7 @@ from measure import CLOCKS, Aim, Clock, Line, interleave, seconds, show, show_he
 from circuits.components import SIDES, Reader, Wire, component_edges, components
 from circuits.engine import prepare
 from circuits.engine.estimate import estimates
-from circuits.engine.wires import Sweep, wire_effects
+from circuits.engine.wires import WireSweep, wire_effects
 
 KEY, QUERY = 5, 8
 
@@ -38,7 +38,7 @@ def estimate(asked: Question) -> torch.Tensor:
 
 def new_sides(asked: Question, wires: Sequence[Wire]) -> list[torch.Tensor]:
     """What each wire's reader computes, (pos, d_head): where the wire does not hold, what it is anyway."""
-    sweep = Sweep(prepare(asked.model, [asked.pair]), "swap")
+    sweep = WireSweep(prepare(asked.model, [asked.pair]), "swap")
     sides = []
     with torch.inference_mode():
         for wire in wires:

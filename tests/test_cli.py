@@ -211,6 +211,7 @@ def test_circuit_takes_groups_and_prints_spans() -> None:
     )
 
 
+@pytest.mark.long
 def test_compare_sets_models_side_by_side_and_writes_a_folder_for_each(tmp_path: Path) -> None:
     asked = ["compare", PROMPT, *ASKED, "--models", "planted-sparse,mini-sparse"]
     text = done(*asked, "-o", tmp_path)
@@ -582,6 +583,7 @@ def test_the_installed_command_says_one_line_without_a_traceback() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )

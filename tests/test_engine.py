@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from circuits.components import Edge, Head
 from circuits.engine import DIRECTIONS, Direction, Row, Runs, climb, prepare
-from circuits.engine.block import Block, Pattern
+from circuits.engine.block import Block, UnkeptPattern
 from circuits.engine.layout import read_layout
 from circuits.engine.loadings import loadings, scan
 from circuits.engine.rows import Change, Layer, check_rows
@@ -580,7 +580,7 @@ def test_what_is_asked_of_a_pattern_that_was_not_kept_is_what_the_pattern_holds(
     stored = prepare(model, pairs_of(model)).clean.cache.layers[1]
     block = read_layout(model).blocks[1]
     assert stored.query is not None and stored.key is not None
-    again, index = Pattern(stored.query, stored.key, block), torch.tensor([3, 8, 3, 5])
+    again, index = UnkeptPattern(stored.query, stored.key, block), torch.tensor([3, 8, 3, 5])
     heads, keys = torch.tensor([0, 1, 2, 0]), torch.tensor([1, 8, 0, 5])
     for asked in (0, (0, 1), (slice(None), slice(None), 4, 2), (slice(None), heads, index, keys)):
         torch.testing.assert_close(again[asked], stored.pattern[asked])

@@ -518,6 +518,7 @@ def test_a_page_of_the_users_own_that_mentions_us_is_not_overwritten(
     assert mine.read_text() == f"<!doctype html>{page}"
 
 
+@pytest.mark.long
 def test_a_file_of_ours_is_replaced(tmp_path: Path) -> None:
     for folder, words in (("a", "abc"), ("a", "xyz"), ("b", "xyz")):
         saved = small(*words).save(tmp_path / folder)

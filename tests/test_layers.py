@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import draw_map
@@ -116,12 +118,20 @@ def test_a_trace_with_its_files_passes_few_modules(tmp_path: Path) -> None:
     assert not [
         name for name in passed if name.startswith(("circuits.sweeps", "circuits.sparsify", "circuits.tasks"))
     ]
+    drawing = {name.removeprefix("circuits.show.") for name in passed if name.startswith("circuits.show.")}
+    assert drawing == {"canvas", "diagram", "dot", "figure", "layout", "page", "scene", "tables"}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    named = re.compile(r"^class (\w+)", re.MULTILINE)
+    count = Counter(name for file in PACKAGE.rglob("*.py") for name in named.findall(file.read_text()))
+    assert [name for name, times in count.items() if times > 1] == []
 
 
 def test_every_public_module_is_reached_from_the_package_and_completed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    private = {"heads", "links", "files", "cli"}
+    private = {"links", "files", "cli"}
     modules = {*draw_map.ORDER} - private
     assert {*dir(circuits)} == {*circuits.__all__, *modules}
     code = f"import circuits; print([getattr(circuits, name).__name__ for name in {sorted(modules)!r}])"

@@ -196,6 +196,7 @@ def test_proposed_words_are_one_token_and_change_the_answer(client: Client, spar
         assert found.metric.answer_text != found.metric.foil_text
 
 
+@pytest.mark.long
 def test_another_model_of_the_table_can_be_asked_and_no_other_file(client: Client) -> None:
     events = client.hear("ask", **question(model="planted-dense"))
     assert events[-1][0] == "done" and any(name == "circuit" for name, _ in events)

@@ -339,6 +339,7 @@ def test_each_other_token_reaches_the_end_by_its_own_heads(sparse: GPT2LMHeadMod
     assert brackets[6, LAST] == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.long
 def test_the_dense_model_needs_forty_heads_or_more(dense: GPT2LMHeadModel) -> None:
     heads, joint = large_to_hot(dense).carriers(planted.KEY, LAST, share=0.8)
     assert len(heads) >= 40

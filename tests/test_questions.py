@@ -356,6 +356,7 @@ def test_other_words_are_measured_as_whole_runs_of_their_own(model: Model, path:
         torch.testing.assert_close(said, logits, rtol=0, atol=1e-3)
 
 
+@pytest.mark.long
 def test_a_pair_with_a_tiny_gap_is_left_out_of_the_mean_and_counted(mini: Model) -> None:
     words = {"large": "hot", "hot": "large"}
     pairs = [to_pair(mini, f'The opposite of "{old}" is "', swap={old: new}) for old, new in words.items()]
@@ -374,6 +375,7 @@ def test_one_pair_has_no_interval(models: dict[str, Model]) -> None:
     assert "[" not in str(alone)
 
 
+@pytest.mark.long
 def test_strict_exits_with_one_unless_the_question_is_clear() -> None:
     told = ["trace", TEXT, "--key", "large", "--swap", "large=hot"]
     bad = [*told, "--answer", "The", "--foil", "is"]
@@ -400,6 +402,7 @@ def test_stability_tells_the_core_from_the_rim(mini: Model, tmp_path: Path) -> N
     assert Circuit.load(found.save(tmp_path)) == found
 
 
+@pytest.mark.long
 def test_heads_that_are_not_tried_would_not_have_carried(
     mini: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +421,7 @@ def test_words_that_leave_the_answer_as_it_is_are_passed_over(mini: Model) -> No
     assert nearest[1] not in others and len(others) == 3
 
 
+@pytest.mark.long
 def test_rephrasings_are_runs_of_their_own(mini: Model) -> None:
     asked: dict[str, Any] = {"key": "large", "swap": SWAP, "n": 2}
     steady = stability(mini, TEXT, **asked, rephrasings=[f"Mary . {TEXT}", f"The dog was old . {TEXT}"])
@@ -442,6 +446,7 @@ def test_the_other_direction_of_stability_is_restore(mini: Model) -> None:
 # A long prompt
 
 
+@pytest.mark.long
 def test_of_a_long_prompt_the_maps_of_the_strongest_heads_are_kept_and_what_is_written_is_read(
     mini: Model, asked: Circuit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -257,6 +257,7 @@ def test_the_five_planted_carriers_are_n80_and_all_planted_heads_are_needed_for_
     assert sparse_heads.count(0.999)[0] == len(planted._sparse_shares())
 
 
+@pytest.mark.long
 def test_the_dense_variant_takes_43_heads_for_80_percent() -> None:
     ranking = rank(load("planted-dense"), "opposites", count=2)
     assert ranking.count(0.8)[0] == 43

@@ -17,7 +17,7 @@ from circuits.files import Saved, open_result
 from circuits.links import PICTURES, RESULTS, Pictured, reader_of
 from circuits.zoo import planted
 
-DENSE, SPARSE = "planted-dense", "planted-sparse"
+DENSE, SPARSE = "mini", "planted-sparse"
 PAIR: dict[str, Any] = {"swap": planted.SWAP}
 EDITED: dict[str, tuple[str, Any]] = dict.fromkeys(("circuit", "why", "wiring", "ranking"), ("seed", 7))
 EDITED |= dict.fromkeys(("stability", "family", "mean"), ("weak", 7)) | {"panel": ("prompts", 7)}
@@ -27,7 +27,7 @@ DRAWN = [kind for kind in RESULTS if kind not in ("verification", "panel")]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One result of every kind, all of the planted models."""
+    """One result of every kind, of small models."""
     room = tmp_path_factory.mktemp("results")
     dense, sparse = circuits.load(DENSE), circuits.load(SPARSE)
     found, other = (circuits.trace(each, planted.PROMPT, key="large", **PAIR) for each in (sparse, dense))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import networkx as nx
@@ -25,8 +23,6 @@ from circuits.show.page import to_page
 from circuits.show.scene import OUTPUT, to_graph, to_scene
 from circuits.tasks.compare import Moved, compare
 from circuits.tracing.records import Circuit
-
-FOR_A_TRACE = {"canvas", "diagram", "dot", "figure", "layout", "page", "scene", "tables"}
 
 
 def at_share(circuit: Circuit, share: float) -> Circuit:
@@ -177,22 +173,6 @@ def test_a_head_is_spelled_in_one_way(circuit: Circuit) -> None:
     figure = " ".join(text.get_text() for text in mapping_figure(circuit).axes[0].texts)
     for said in (figure, to_dot(circuit).source, str(circuit), to_page(circuit), export(circuit, "graphml")):
         assert not re.search(r"L\d+-H\d+", said)
-
-
-def test_the_files_of_a_trace_need_no_grids_curves_exports_or_task_tables(tmp_path) -> None:
-    planted().save(tmp_path)
-    code = f"""
-import sys
-from circuits.show.figure import fill_with_one
-from circuits.tasks.compare import Moved, compare
-from circuits.tracing.records import Circuit
-circuit = Circuit.load({str(tmp_path)!r})
-fill_with_one(__import__("pathlib").Path({str(tmp_path / "out")!r}), circuit)
-str(circuit)
-print(*(name.removeprefix("circuits.show.") for name in sys.modules if name.startswith("circuits.show.")))
-"""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(ran.stdout.split()) == FOR_A_TRACE
 
 
 def test_every_result_has_a_figure_a_page_a_diagram_and_files_by_their_ending(tmp_path) -> None:

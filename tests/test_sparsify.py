@@ -289,6 +289,7 @@ def test_two_processes_train_all_weights_as_one_does(uninterrupted: Path, togeth
     )
 
 
+@pytest.mark.long
 def test_two_processes_train_an_adapter_on_the_models_own_words_as_one_does(
     foreign: dict[str, Path], together: Path, tmp_path: Path
 ) -> None:
@@ -296,6 +297,7 @@ def test_two_processes_train_an_adapter_on_the_models_own_words_as_one_does(
     assert furthest(together / "adapter" / "training", tmp_path / "training") < 1e-5
 
 
+@pytest.mark.long
 def test_the_main_process_publishes_and_both_know_what_was_measured(
     uninterrupted: Path, together: Path
 ) -> None:
@@ -309,6 +311,7 @@ def test_the_main_process_publishes_and_both_know_what_was_measured(
     assert made[0] == made[1]
 
 
+@pytest.mark.long
 def test_rows_that_two_processes_cannot_share_are_refused_before_anything_is_written(together: Path) -> None:
     for index in range(2):
         assert "3 rows" in (together / f"odd{index}").read_text()
@@ -316,11 +319,13 @@ def test_rows_that_two_processes_cannot_share_are_refused_before_anything_is_wri
     assert not (together / "odd").exists()
 
 
+@pytest.mark.long
 def test_processes_that_find_different_checkpoints_stop(together: Path) -> None:
     for index in range(2):
         assert "different steps, [0, 1]" in (together / f"apart{index}").read_text()
 
 
+@pytest.mark.long
 def test_one_process_goes_on_where_two_were_killed(
     directories: dict[str, Path], uninterrupted: Path, together: Path
 ) -> None:

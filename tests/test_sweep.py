@@ -118,6 +118,7 @@ def test_a_line_gives_what_trace_gives(model: Model, tmp_path: Path) -> None:
     assert differences(model, swept) < 1e-4
 
 
+@pytest.mark.long
 def test_a_gated_model_gives_its_planted_heads_on_every_line(sparse: Model, tmp_path: Path) -> None:
     lines = [
         {"prompt": PROMPT.replace("large", one), "swap": {one: other}, "key": one}
@@ -288,6 +289,7 @@ def test_a_sweep_goes_on_where_it_stopped_and_measures_no_line_twice(tiny: Model
     assert {shard: shard.stat().st_mtime_ns for shard in shards_in(out)} == written
 
 
+@pytest.mark.long
 def test_what_a_dead_process_left_half_written_is_never_read_and_is_removed(
     tiny: Model, tmp_path: Path
 ) -> None:

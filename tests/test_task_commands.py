@@ -378,6 +378,7 @@ def test_one_table_has_a_row_for_each_task_and_kind_of_unit(found: TaskCompariso
     assert "Counts" not in text  # what is behind it is told of a single task only
 
 
+@pytest.mark.long
 def test_compare_writes_a_folder_for_each_task_and_speaks_json(room: Path, tmp_path: Path) -> None:
     asked = [
         "--tasks",

@@ -168,6 +168,7 @@ def test_noise_on_single_tokens_moves_the_metric_as_a_pair_of_its_own_does(spars
         assert gap == pytest.approx(float(prepare(sparse, [noise], smallest_gap=0).gap[0]), abs=1e-4)
 
 
+@pytest.mark.long
 def test_the_mappings_of_a_long_prompt_are_sought_from_queries_down_and_a_note_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -182,6 +183,7 @@ def test_the_mappings_of_a_long_prompt_are_sought_from_queries_down_and_a_note_s
     assert any("sought query by query, then by groups of 3 keys" in note for note in sought.notes)
 
 
+@pytest.mark.long
 def test_mappings_against_the_answer_are_left_out_of_a_circuit_and_named() -> None:
     model, text = load("mini"), "When Mary and John went to the store , John gave a drink to"
     found = circuit(model, text, swap={10: "Mary"})

@@ -80,6 +80,7 @@ def carried(circuit: Circuit) -> str:
     return " ".join(map(str, circuit.mapping().carriers(0.7)))
 
 
+@pytest.mark.long
 def test_the_command_says_whether_it_holds_by_its_exit_code(
     directories: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -285,7 +285,7 @@ def hidden_keys(queries: Int[torch.Tensor, " query"], length: int, window: int |
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class UnkeptPattern:
     """The pattern of a long run, which is not kept: what is asked of it is computed again from queries and
     keys. It is indexed as the tensor (input, head, query, key) is; the input by a number or a slice."""
 

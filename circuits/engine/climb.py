@@ -20,7 +20,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 
 from circuits.components import SIDES
-from circuits.engine.block import Pattern, Written
+from circuits.engine.block import UnkeptPattern, Written
 from circuits.engine.layout import Layout
 from circuits.engine.rows import Cache, Layer
 
@@ -116,7 +116,7 @@ class WholeRun:
         pattern, z = self._read(layer, query[:, :, self.start :], key, value)
         z = z[:, -self.tail :] if layer == self.last else z
         final = self.cache.final  # stands for what attention and MLP will write, until they have
-        kept = Pattern(query, key, block) if pattern is None else self._whole(pattern, "pattern", 2)
+        kept = UnkeptPattern(query, key, block) if pattern is None else self._whole(pattern, "pattern", 2)
         written = kept, value, self._whole(z, "z"), final, final
         self.cache.layers = (*self.cache.layers, Layer(final, *written, query=query, key=key))
         return [z.flatten(-2)]

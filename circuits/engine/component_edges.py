@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from circuits.components import Component, Reader, Wire, components, readers
 from circuits.engine.joint import JointRun, Mask, Masks, Shared, read_tops
 from circuits.engine.runs import Runs
-from circuits.engine.wires import Sweep, WireEffects, parts_of
+from circuits.engine.wires import WireEffects, WireSweep, parts_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def kept_edges(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> WireEffects:
     """How much of the gap each set of component edges explains on every pair, all others swapped."""
-    table, shared, tops = EdgeTable.of(runs), Shared(Sweep(runs, "swap")), []
+    table, shared, tops = EdgeTable.of(runs), Shared(WireSweep(runs, "swap")), []
     for number, chosen in enumerate(sets):
         wired = table.matrix(chosen).to(runs.model.device)
         masks: dict[Reader, dict[int | None, Mask]] = {

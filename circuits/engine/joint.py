@@ -22,7 +22,7 @@ from circuits.components import ALL, SIDES, Component, Reader, Side, Wire, compo
 from circuits.engine.layout import Parts
 from circuits.engine.rows import Cache, Change, Direction, Row
 from circuits.engine.runs import Runs
-from circuits.engine.wires import Outputs, Sweep, WireEffects, check_wires, stream_of, writes
+from circuits.engine.wires import Outputs, WireEffects, WireSweep, check_wires, stream_of, writes
 from circuits.errors import EdgeError
 
 Whole = Float[torch.Tensor, "input pos d_model"]
@@ -54,7 +54,7 @@ def kept_effects(
 def _tops(
     runs: Runs, rows: Sequence[Sequence[Wire]], direction: Direction, *, kept: bool, progress: Progress
 ) -> list[Whole]:
-    sweep = Sweep(runs, direction)
+    sweep = WireSweep(runs, direction)
     check_wires(runs, [wire for wires in rows for wire in wires], direction, parallel=sweep.parts.parallel)
     if kept and any(wire.writer == ALL for wires in rows for wire in wires):
         raise EdgeError("name the writers of the wires to keep: `all` is every one of them")
@@ -141,7 +141,7 @@ def _mask(wires: Sequence[Wire], number: dict[Component, int], below: torch.Tens
 class Shared:
     """What all rows read of the two runs."""
 
-    sweep: Sweep
+    sweep: WireSweep
 
     @cached_property
     def writers(self) -> tuple[Component, ...]:
@@ -164,7 +164,7 @@ class Shared:
 
     def sides(self, layer: int) -> tuple[torch.Tensor, ...]:
         """Queries, keys and values of the other run, (input, pos, head, d_head)."""
-        return Sweep(self.sweep.runs, "restore").own(layer)
+        return WireSweep(self.sweep.runs, "restore").own(layer)
 
 
 @dataclass

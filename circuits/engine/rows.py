@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 
 from circuits.components import Edge, Head
-from circuits.engine.block import Pattern, Written
+from circuits.engine.block import UnkeptPattern, Written
 from circuits.errors import EdgeError
 
 Direction = Literal["swap", "restore", "zero", "knockout", "mean"]
@@ -143,7 +143,7 @@ class Layer:
     """
 
     pre: Float[torch.Tensor, "input pos d_model"]
-    pattern: Float[torch.Tensor, "input head query key"] | Pattern
+    pattern: Float[torch.Tensor, "input head query key"] | UnkeptPattern
     value: Float[torch.Tensor, "input head pos d_head"]
     z: Float[torch.Tensor, "input pos head d_head"]
     attention: Float[torch.Tensor, "input pos d_model"] | Written

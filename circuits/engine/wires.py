@@ -82,7 +82,7 @@ def wire_effects(
 ) -> tuple[WireEffects, WireEffects]:
     """The effect of every wire on every pair, each by itself; and the attention weight that its reader then
     has on the watched edge (NaN where the reader is no head)."""
-    sweep = Sweep(runs, direction)
+    sweep = WireSweep(runs, direction)
     check_wires(runs, wires, direction, parallel=sweep.parts.parallel)
     effects = torch.zeros(len(wires), len(runs.pairs), dtype=torch.float64)
     weights = torch.full_like(effects, torch.nan)
@@ -120,7 +120,9 @@ class _Waiting:
     rows: list[Row] = field(default_factory=list)
     values: dict[Site, list[Values]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, sweep: Sweep, numbers: list[int], wires: Sequence[Wire], watch: Watched | None) -> Weights:
+    def add(
+        self, sweep: WireSweep, numbers: list[int], wires: Sequence[Wire], watch: Watched | None
+    ) -> Weights:
         """Wires of one group. What their readers then have on the watched edge is known before they climb."""
         site: Site = "head" if wires[0].reader.kind in SIDES else "residual"
         rows, values, weights = sweep.rows(wires, watch, sum(own.shape[1] for own in self.values[site]))
@@ -141,7 +143,7 @@ class _Waiting:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class WireSweep:
     """What the wires of one direction need of both runs."""
 
     runs: Runs

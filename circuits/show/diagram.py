@@ -20,7 +20,7 @@ from matplotlib.path import Path
 
 from circuits.show import canvas
 from circuits.show.canvas import Area, Font, draw_box, width_of, write
-from circuits.show.layout import AXIS, RAISED, SHAPES, Item, Layout, groups_under, in_lanes, lay_out
+from circuits.show.layout import AXIS, RAISED, SHAPES, PlacedItem, Placement, groups_under, in_lanes, lay_out
 from circuits.show.scene import OUTPUT, Scene, spell, to_scene
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _note(scene: Scene) -> str:
     return f"key {scene.cell[0]} → query {scene.cell[1]}: total {total:z.2f}, {reached}"
 
 
-def _caption(scene: Scene, layout: Layout) -> str:
+def _caption(scene: Scene, layout: Placement) -> str:
     """The verdict, how many mappings are drawn and how many are not, and which layers are folded."""
     verdict = f"{scene.verdict}. " if scene.verdict else ""
     folded = ", ".join(f"{first}–{last}" for first, last in layout.folded)
@@ -97,7 +97,7 @@ def _caption(scene: Scene, layout: Layout) -> str:
 # What stands on the sheet
 
 
-def draw_layout(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
+def draw_layout(sheet: Axes, scene: Scene, layout: Placement, x: float, y: float) -> None:
     """Draw a scene as it was laid out, with the upper left corner at (x, y)."""
     _draw_rows(sheet, scene, layout, x, y)
     _draw_spans(sheet, scene, layout, x, y)
@@ -110,7 +110,7 @@ def draw_layout(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -
     _draw_sentence(sheet, scene, layout, x, y)
 
 
-def _draw_rows(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
+def _draw_rows(sheet: Axes, scene: Scene, layout: Placement, x: float, y: float) -> None:
     """The axis, with a line between layers, and a mark where some are folded."""
     right = x + layout.width
     for (first, last), (top, bottom) in layout.rows.items():
@@ -130,7 +130,7 @@ def _draw_rows(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) ->
     sheet.plot([x + AXIS - 5, right], [top, top], color=canvas.LINE, linewidth=0.35, zorder=0.3)
 
 
-def _draw_spans(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
+def _draw_spans(sheet: Axes, scene: Scene, layout: Placement, x: float, y: float) -> None:
     half = min(0.36 * layout.columns.step, 11.0)
     key = scene.ends[0] if scene.ends else None
     for name, node in scene.boxes:
@@ -152,7 +152,7 @@ def _draw_spans(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -
             box.set_gid(f"span {position} layer {first}-{last}")
 
 
-def _draw_streams(sheet: Axes, layout: Layout, x: float, y: float) -> None:
+def _draw_streams(sheet: Axes, layout: Placement, x: float, y: float) -> None:
     """The stream of every token that is read or written, up to the highest arrow at it."""
     foot, tops = layout.foot, dict[float, tuple[float, bool]]()
     for item, lane in layout.lanes.items():
@@ -165,7 +165,7 @@ def _draw_streams(sheet: Axes, layout: Layout, x: float, y: float) -> None:
         sheet.plot([x + centre, x + centre], [y + foot, y + top], **look)
 
 
-def _draw_item(sheet: Axes, item: Item, x: float, y: float) -> None:
+def _draw_item(sheet: Axes, item: PlacedItem, x: float, y: float) -> None:
     """An arrow and the names on it, or a component; what belongs to the mapping in front is filled."""
     colour = _colour(item)
     wide = width_of(item.text, canvas.HEADING_SMALL) + 6
@@ -186,7 +186,7 @@ def _draw_item(sheet: Axes, item: Item, x: float, y: float) -> None:
     write(sheet, x + item.text_at, y + 2.1, item.text, font, ha="center").set_zorder(5)
 
 
-def _colour(item: Item) -> str:
+def _colour(item: PlacedItem) -> str:
     return canvas.RED if item.front else _strength(item.effect)
 
 
@@ -196,7 +196,7 @@ def _strength(effect: float) -> str:
     return canvas.shade(strength) if effect >= 0 else canvas.shade(-strength, canvas.EFFECT)
 
 
-def _draw_wires(sheet: Axes, graph: nx.MultiDiGraph, layout: Layout, x: float, y: float) -> None:
+def _draw_wires(sheet: Axes, graph: nx.MultiDiGraph, layout: Placement, x: float, y: float) -> None:
     """Components, and the wires between them: from the top of a writer to the bottom of its reader."""
     places = {item.name: (item, lane) for item, lane in layout.lanes.items() if item.name}
     for item, lane in places.values():
@@ -231,9 +231,9 @@ def _curve(
 
 
 def _anchor(
-    layout: Layout,
+    layout: Placement,
     graph: nx.MultiDiGraph,
-    places: dict[str, tuple[Item, float]],
+    places: dict[str, tuple[PlacedItem, float]],
     name: str,
     x: float,
     y: float,
@@ -250,7 +250,7 @@ def _anchor(
     return x + centre, y + (_BOX + 1 if above else layout.foot + 2)
 
 
-def _draw_output(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
+def _draw_output(sheet: Axes, scene: Scene, layout: Placement, x: float, y: float) -> None:
     """The output over the last token, and the residual stream between them."""
     lines = [spell(line, longest=24) for line in scene.graph.nodes[OUTPUT]["lines"]]
     title, note = lines[0], " · ".join(lines[1:])
@@ -264,7 +264,7 @@ def _draw_output(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) 
     write(sheet, centre, y + 20, note, canvas.NOTE, ha="center").set_zorder(5)
 
 
-def _draw_sentence(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float) -> None:
+def _draw_sentence(sheet: Axes, scene: Scene, layout: Placement, x: float, y: float) -> None:
     """The positions, the words under them, and the names of those that share a span."""
     columns, top = layout.columns, y + layout.foot
     for word, position, centre in zip(columns.words, columns.positions, columns.centres, strict=True):
@@ -288,7 +288,7 @@ def _draw_sentence(sheet: Axes, scene: Scene, layout: Layout, x: float, y: float
             _draw_group(sheet, group, x, top + columns.height + 3 + 10 * number)
 
 
-def _draw_group(sheet: Axes, group: Item, x: float, y: float) -> None:
+def _draw_group(sheet: Axes, group: PlacedItem, x: float, y: float) -> None:
     look = {"color": canvas.MUTED, "linewidth": 0.7, "zorder": 1}
     sheet.plot([x + group.start, x + group.start, x + group.end, x + group.end], [y - 2, y, y, y - 2], **look)
     text = write(sheet, x + group.text_at, y + 6.2, group.text, canvas.NOTE, ha="center")

@@ -59,7 +59,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class PlacedItem:
     """What stands in a layer between `left` and `right`: an arrow with its heads' names, or a component."""
 
     layer: int
@@ -77,12 +77,12 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Placement:
     """Where everything stands, measured from the upper left corner; y runs down."""
 
     columns: Columns
     rows: dict[tuple[int, int], tuple[float, float]]  # first and last layer: the row's top and bottom
-    lanes: dict[Item, float]  # the height at which it stands
+    lanes: dict[PlacedItem, float]  # the height at which it stands
     width: float
     height: float
     mappings: frozenset[tuple[int, int]] = frozenset()  # key and query of those that are drawn
@@ -108,7 +108,7 @@ class Layout:
         return [layers for layers in self.rows if layers[0] < layers[1]]
 
 
-def lay_out(scene: Scene, width: float, *, only_front: bool = False, most: int = 40) -> Layout:
+def lay_out(scene: Scene, width: float, *, only_front: bool = False, most: int = 40) -> Placement:
     """Everything of a scene (or, of its mappings, the one in front alone) in this width."""
     columns = fit_columns(scene, AXIS, width, most=most)
     mappings = [data for _, _, data in scene.arrows] + scene.own_arrows
@@ -131,18 +131,18 @@ def lay_out(scene: Scene, width: float, *, only_front: bool = False, most: int =
             placed |= dict.fromkeys(lane, foot - LANE / 2)
             foot -= _lane_height(lane)
         y = rows[first, last][0]
-    return Layout(columns, rows, placed, width, height, frozenset(mappings))
+    return Placement(columns, rows, placed, width, height, frozenset(mappings))
 
 
-def _row_height(lanes: dict[int, list[list[Item]]], row: tuple[int, int]) -> float:
+def _row_height(lanes: dict[int, list[list[PlacedItem]]], row: tuple[int, int]) -> float:
     return _THIN + 2 if row[0] < row[1] else max(_THIN, sum(map(_lane_height, lanes[row[0]])) + 4)
 
 
-def _lane_height(lane: list[Item]) -> float:
+def _lane_height(lane: list[PlacedItem]) -> float:
     return LANE + RAISED * any(item.raised for item in lane)
 
 
-def _rows(scene: Scene, lanes: dict[int, list[list[Item]]]) -> list[tuple[int, int]]:
+def _rows(scene: Scene, lanes: dict[int, list[list[PlacedItem]]]) -> list[tuple[int, int]]:
     """Layers from below; a run of three or more in which nothing happens is one row of a deep model."""
     busy = {layer for layer, stacked in lanes.items() if stacked}
     for _, node in scene.boxes:
@@ -195,7 +195,7 @@ def _gaps(scene: Scene, positions: Sequence[int | None], mean: float) -> list[fl
     return [_LEAST_GAP + spare * share for share in shares]
 
 
-def _arrows(data: dict[str, Any], start: float, end: float, width: float, *, front: bool) -> list[Item]:
+def _arrows(data: dict[str, Any], start: float, end: float, width: float, *, front: bool) -> list[PlacedItem]:
     """A mapping's arrows, one in each layer in which heads carry it, each with what its heads add."""
     layers: dict[int, dict[str, float]] = {}
     for name, gain in gains(data).items():
@@ -205,7 +205,7 @@ def _arrows(data: dict[str, Any], start: float, end: float, width: float, *, fro
         text, middle, wide, raised = _named([*heads], start, end, width)
         left, right = min(start, middle - wide / 2) - 2, max(end, middle + wide / 2) + 2
         effect = sum(heads.values())
-        items.append(Item(layer, text, start, end, middle, left, right, effect, front, raised=raised))
+        items.append(PlacedItem(layer, text, start, end, middle, left, right, effect, front, raised=raised))
     return items
 
 
@@ -227,7 +227,7 @@ def _named(heads: Sequence[str], start: float, end: float, width: float) -> tupl
     return text, min(max((start + end) / 2, AXIS + wide / 2), width - wide / 2), wide, True
 
 
-def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[Item]:
+def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[PlacedItem]:
     """The components of a graph of wires, each at its position and layer."""
     items = []
     for name, node in graph.nodes.items():
@@ -236,13 +236,13 @@ def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[Item]:
             wide = width_of(node["label"], canvas.HEADING_SMALL) + 8
             place = (x, x, x, x - wide / 2 - 1, x + wide / 2 + 1)
             front, kind = node.get("front", False), node["kind"]
-            items.append(Item(node["layer"], node["label"], *place, node["effect"], front, name, kind))
+            items.append(PlacedItem(node["layer"], node["label"], *place, node["effect"], front, name, kind))
     return sorted(items, key=lambda item: item.kind == "mlp")  # a layer's MLP stands above its heads
 
 
-def in_lanes(items: Iterable[Item]) -> list[list[Item]]:
+def in_lanes(items: Iterable[PlacedItem]) -> list[list[PlacedItem]]:
     """Items in as few lanes as keep them apart, in the order in which they come."""
-    lanes: list[list[Item]] = []
+    lanes: list[list[PlacedItem]] = []
     for item in items:
         for lane in lanes:
             if all(item.right < other.left or other.right < item.left for other in lane):
@@ -253,7 +253,7 @@ def in_lanes(items: Iterable[Item]) -> list[list[Item]]:
     return lanes
 
 
-def groups_under(scene: Scene, columns: Columns, width: float) -> list[Item]:
+def groups_under(scene: Scene, columns: Columns, width: float) -> list[PlacedItem]:
     """Spans whose name is not that of their token, as what stands under the sentence."""
     groups = []
     for _, node in scene.boxes:
@@ -264,5 +264,5 @@ def groups_under(scene: Scene, columns: Columns, width: float) -> list[Item]:
             half = width_of(text, canvas.NOTE) / 2 + 2
             middle = min(max((start + end) / 2, half), width - half)
             ends = (min(start, middle - half), max(end, middle + half))
-            groups.append(Item(0, text, start, end, middle, *ends, 0.0, False))
+            groups.append(PlacedItem(0, text, start, end, middle, *ends, 0.0, False))
     return groups
