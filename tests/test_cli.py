@@ -278,6 +278,7 @@ def test_export_writes_each_format_to_stdout_and_to_a_file(to: str, saved: Path,
     assert (tmp_path / "deep" / f"circuit{EXPORTS[to][0]}").read_text(encoding="utf-8") == wanted
 
 
+@pytest.mark.long
 def test_open_opens_the_page(
     monkeypatch: pytest.MonkeyPatch, directories: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -483,6 +484,7 @@ def test_a_warning_is_one_line(saved: Path, tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1 and ".py" not in result.stderr
 
 
+@pytest.mark.long
 def test_figures_are_drawn_for_the_share_that_is_asked_for(saved: Path, tmp_path: Path) -> None:
     drawn = {}
     for share in ("0.2", "0.8", ""):

@@ -273,6 +273,7 @@ def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:
         planted.build("planted-spare")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
 def test_the_model_knows_every_fact_of_the_language(kind: str, request: pytest.FixtureRequest) -> None:
     model = request.getfixturevalue(kind)

@@ -470,6 +470,7 @@ def mapping_text(circuit: Circuit) -> str:
     return " ".join(text.get_text() for text in sheet.texts)
 
 
+@pytest.mark.long
 def test_a_share_of_one_is_the_whole_path_and_says_what_it_lacks(mini: Model) -> None:
     printed = " ".join(str(trace(mini, TEXT, key="large", swap=SWAP, share=1.0)).split())
     assert re.search(r"the path ends here, 0\.\d% short of the total", printed)
@@ -479,6 +480,7 @@ def test_a_share_of_one_is_the_whole_path_and_says_what_it_lacks(mini: Model) ->
 # One unit
 
 
+@pytest.mark.long
 def test_spans_are_in_gaps_of_the_pair_and_a_token_that_moves_nothing_has_none(mini: Model) -> None:
     whole = circuit(mini, TEXT, swap=SWAP)
     by_label = {span.label: span for span in whole.spans}

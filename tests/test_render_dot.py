@@ -192,6 +192,7 @@ def test_hostile_tokens_stay_text() -> None:
         assert scene.spell(word) in said
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=20))
 def test_any_tokens_give_a_diagram_that_graphviz_takes_with_their_text_intact(words: list[str]) -> None:

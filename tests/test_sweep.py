@@ -564,6 +564,7 @@ def test_a_second_sweep_into_the_same_folder_helps_and_each_line_is_measured_exa
     assert plain(open_sweep(out)) == plain(whole) and open_sweep(out).complete
 
 
+@pytest.mark.long
 def test_two_threads_of_one_process_help_each_other_too(tiny: Model, tmp_path: Path) -> None:
     lines, out = write(tmp_path / "in.jsonl", alike(60)), tmp_path / "out"
     both = threading.Barrier(2)

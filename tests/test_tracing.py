@@ -135,6 +135,7 @@ def test_a_mapping_that_carries_nothing_has_no_carriers(sparse: Model) -> None:
     assert found.mapping().modulation() == 0
 
 
+@pytest.mark.long
 def test_a_circuit_without_a_head_is_measured_again(asked: Circuit, sparse: Model) -> None:
     less = asked.without("L11H7", model=sparse)
     was, now = asked.mapping(), less.mapping()

@@ -159,6 +159,7 @@ def test_wires_climb_together_or_one_by_one_to_the_same_effects(planted: Model) 
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
 
 
+@pytest.mark.long
 def test_both_paths_draw_the_same(planted: Model, found: Wiring, monkeypatch: pytest.MonkeyPatch) -> None:
     module = __import__("circuits.tracing.wiring", fromlist=["prepare"])
     monkeypatch.setattr(module, "prepare", lambda *args: prepare(*args, path="plain"))

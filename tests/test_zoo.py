@@ -175,6 +175,7 @@ def test_the_carriers_do_not_all_sit_in_layer_0(mini: Model) -> None:
     assert {head.layer for head in found.carriers()} - {0}
 
 
+@pytest.mark.long
 def test_the_example_of_the_readme_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
