@@ -125,7 +125,7 @@ def test_from_a_typed_prompt_to_an_answer_with_the_numbers_of_trace(
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
     mapping = found.mapping()
     assert page.locator(".tile .name").all_inner_texts() == [str(head) for head in found.carriers()]
-    assert shown_numbers(page)["facts"]["Total"] == f"{mapping.total:.2f}".replace("-", "−")
+    assert shown_numbers(page)["facts"]["Total"] == f"{mapping.total:z.2f}".replace("-", "−")
     exact = {str(each.head): each.effect for each in mapping.heads}
     assert download_csv(page, tmp_path) == exact  # to the last digit
     assert page.locator(".verdict").first.inner_text().startswith("A clear question")
@@ -157,7 +157,7 @@ def test_a_head_is_explained_another_key_traced_and_the_answer_saved_and_copied(
     page.locator(".side .writer").first.wait_for()
     told = circuits.why(found, found.carriers()[0], model=mini)
     shown = page.locator(".side .whole .num").all_inner_texts()
-    assert shown == [f"{side.effect:.3f}".replace("-", "−") for side in told.sides]
+    assert shown == [f"{side.effect:z.3f}".replace("-", "−") for side in told.sides]
     page.locator("#ask-save").click()
     page.locator("#ask-said", has_text="saved in").wait_for()
     saved = Path(page.locator("#ask-said").inner_text().removeprefix("saved in "))
@@ -167,7 +167,7 @@ def test_a_head_is_explained_another_key_traced_and_the_answer_saved_and_copied(
     page.locator(".status", has_text="opposite (2)").wait_for()
     page.locator("#ask-said", has_text="answered in").wait_for()
     other = circuits.trace(mini, PROMPT, key=2, query=LAST, swap={LARGE: word})
-    assert shown_numbers(page)["facts"]["Total"] == f"{other.mapping().total:.2f}".replace("-", "−")
+    assert shown_numbers(page)["facts"]["Total"] == f"{other.mapping().total:z.2f}".replace("-", "−")
     assert page.locator("#prompts option").count() >= 2  # the history
 
 
