@@ -4,7 +4,8 @@
    computed beforehand from the stream that it would see, is set in a run of the model. Of (a) eight are run.
 2. (c) is edge attribution patching: an estimate of all component edges from one forward and one backward.
 3. "from nothing" counts the clean and the counterfactual run on our side and in (c); (a) has none to count.
-4. With `--part 8` an eighth of the readers is measured, evenly over the layers, and the time scaled to all.
+4. With `--part 8` an eighth of the readers is measured, evenly over the layers, in five turns, and the time
+   scaled to all.
 5. Ours and (a) must agree to 1e-4 of the gap on what both ran, or the run ends.
 """
 
@@ -97,7 +98,7 @@ def all_edges(asked: Question, part: int, clock: Clock) -> None:
         partial(estimate, asked),
         partial(gradient, asked),
     )
-    ours, forwards, eap, backward = interleave(acts, repeats=1, clock=clock)
+    ours, forwards, eap, backward = interleave(acts, repeats=1 if part == 1 else 5, clock=clock)
     ours, forwards = ours.scaled(len(every) / len(chosen)), forwards.scaled(len(every) / len(hooked))
     run = "" if part == 1 else f", {len(chosen):,} run"
     measured = f"gpt2 9 tokens, pair differs at {KEY}: all {len(every):,} component edges{run}; from nothing"
