@@ -47,7 +47,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
     said = subprocess.run(list(map(str, command)), cwd=cwd, env=clean, capture_output=True, text=True)
     if said.returncode:
         spoken = (said.stdout + said.stderr).strip().splitlines()
-        lines = [line for line in spoken if not line.startswith("WARNING: Location")][-15:]
+        lines = [line for line in spoken if not line.startswith("WARNING")][-15:]
         raise Failed("\n".join([" ".join(map(str, command)), *lines]))
     return said.stdout
 

@@ -205,7 +205,7 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     title = f"{_ends(circuit, mapping)}: total {mapping.total:z.2f} (restore {mapping.restore:z.2f})"
     title += beyond_the_gap(mapping)
     named = ("query", "key", "value") if sides else ()
-    columns = ("head", "effect", *named, "restore", "loading", "attention clean → counterfactual", "joint")
+    columns = ("head", "effect", *named, "restore", "loading", "attention clean → other", "joint")
     return Section(title, tuple(lines), columns, tuple(rows), len(first))
 
 
