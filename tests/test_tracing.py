@@ -20,7 +20,7 @@ from circuits.tracing.circuit import circuit
 from circuits.tracing.family import bootstrap, trace_family
 from circuits.tracing.mapping import measure_mapping
 from circuits.tracing.records import Circuit
-from circuits.tracing.spans import held, ranges
+from circuits.tracing.spans import held, measure_span, ranges
 from circuits.tracing.trace import trace
 from circuits.zoo import planted
 
@@ -317,3 +317,16 @@ def test_a_pair_that_does_not_fit_is_refused_with_one_line(sparse: Model, wrong:
     with pytest.raises(CircuitsError) as refused:
         trace(sparse, planted.PROMPT, key="large", **wrong)
     assert "\n" not in str(refused.value)
+
+
+def test_the_spans_of_a_long_prompt_are_measured_in_parts_and_told(
+    sparse: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, told = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)]), []
+    whole = measure_span(runs, "large", [LARGE])
+    monkeypatch.setattr(sys.modules[measure_span.__module__], "SHORT", 0)
+    parts = measure_span(runs, "large", [LARGE], progress=lambda *said: told.append(said))
+    rows = 2 + 2 * sparse.n_layers  # the clean run, every block's input and write, and the output
+    assert told == [("spans", done, rows) for done in (0, 8, 16, 24, rows)]
+    assert parts.residual == pytest.approx(whole.residual, abs=1e-5)
+    assert parts.writes == pytest.approx(whole.writes, abs=1e-5)

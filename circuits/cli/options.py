@@ -335,6 +335,9 @@ class _Pace:
         now = time.monotonic()
         if stage != self.stage:
             self.stage, self.done, self.announced = stage, 0, False
+        if done == 0:  # it begins here: what came before says nothing of it
+            self.since = now
+            return None
         left = (now - self.since) * (total - done) / max(1, done - self.done)
         self.since, self.done = now, done
         if self.announced or left < LONG:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import torch
+from jaxtyping import Float
 
 from circuits.engine import Row, Runs, prepare
 from circuits.engine.prepare import bytes_of_run, gaps_of_noise
@@ -29,11 +30,17 @@ from circuits.tracing.records import Span
 THRESHOLD: Final = 0.1  # τ
 MOST_NOISED: Final = 256  # tokens of a prompt each of which is tried with noise
 NOISED_TOGETHER: Final = 16
+ROWS_OF_LONG: Final = 8  # of a long prompt that are measured between two words on progress
 _MEMORY: Final = 2**30  # bytes of noisy runs at once
 
 
 def span_of(
-    runs: Runs, *positions: int, label: str | None = None, text: str | None = None, seed: int = 0
+    runs: Runs,
+    *positions: int,
+    label: str | None = None,
+    text: str | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
 ) -> Span:
     """A span from the pair itself where its difference is or passes, else from a counterfactual of its own:
     `text`, or without it noise on the embedding there."""
@@ -41,7 +48,7 @@ def span_of(
     word = pair.clean.words[positions[0]]
     name = (word.strip() or repr(word)) if label is None else label
     if text is None:
-        passing = measure_span(runs, name, positions)
+        passing = measure_span(runs, name, positions, progress=progress)
         if passing.effect >= CARRIES or set(pair.differs_at) == set(positions):
             return passing
         draws = _MEMORY // (2 * bytes_of_run(model, runs.length))
@@ -54,10 +61,18 @@ def span_of(
         other = to_prompt(model, text).followed_by(model, pair.metric.sequence[:-1])
         own = Pair(pair.clean, other, pair.metric)
     unit = float(runs.gap[0])
-    return measure_span(prepare(model, [own], smallest_gap=0.0), name, positions, unit=unit)
+    noisy = prepare(model, [own], smallest_gap=0.0)
+    return measure_span(noisy, name, positions, unit=unit, progress=progress)
 
 
-def measure_span(runs: Runs, label: str, positions: Sequence[int], *, unit: float | None = None) -> Span:
+def measure_span(
+    runs: Runs,
+    label: str,
+    positions: Sequence[int],
+    *,
+    unit: float | None = None,
+    progress: Progress = silent,
+) -> Span:
     """Span and built layers of some positions, from the pairs of `runs`; effects are in units of their own
     gap, or of `unit`."""
     layers = runs.model.n_layers
@@ -65,7 +80,7 @@ def measure_span(runs: Runs, label: str, positions: Sequence[int], *, unit: floa
     rows += [Row.of_writes(layer, positions) for layer in range(layers)]
     gap = runs.gap.double()
     scale = gap / (gap if unit is None else unit)
-    values = runs.mean_over_draws(runs.measure([Row(()), *rows])).double()
+    values = runs.mean_over_draws(_measured(runs, [Row(()), *rows], progress)).double()
     change = values[:, :1] - values[:, 1:]
     effects = (change / (gap if unit is None else torch.full_like(gap, unit))[:, None]).mean(0).tolist()
     residual, writes = effects[: layers + 1], effects[layers + 1 :]
@@ -80,6 +95,18 @@ def measure_span(runs: Runs, label: str, positions: Sequence[int], *, unit: floa
         counterfactual=counterfactual_text(runs.pairs[0]),
         moves=float(scale.mean()),
     )
+
+
+def _measured(runs: Runs, rows: Sequence[Row], progress: Progress) -> Float[torch.Tensor, "input row"]:
+    """The metric of every row; of a long prompt in parts, so that it is soon known how long all will take."""
+    if runs.length <= SHORT:
+        return runs.measure(rows)
+    progress("spans", 0, len(rows))
+    parts: list[torch.Tensor] = []
+    for first in range(0, len(rows), ROWS_OF_LONG):
+        parts.append(runs.measure(rows[first : first + ROWS_OF_LONG]))
+        progress("spans", first + parts[-1].shape[1], len(rows))
+    return torch.cat(parts, 1)
 
 
 def held(effects: Sequence[float]) -> tuple[int, int] | None:

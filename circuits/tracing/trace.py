@@ -138,7 +138,7 @@ def trace(
     reached = ends[1] >= runs.first_difference  # else nothing differs where the query reads
     for position in dict.fromkeys(ends) if reached else ():
         show(mapping)
-        span = span_of(runs, position, seed=seed)
+        span = span_of(runs, position, seed=seed, progress=progress)
         spans += [span] if abs(span.moves) >= CARRIES else []
     found = to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
     if not stability:
