@@ -49,7 +49,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import circuits
 from circuits.components import Edge, Head
 from circuits.engine import Row, prepare
-from circuits.engine.loadings import Scan, scan
+from circuits.engine.search import Scan, scan
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Metric, Pair, Prompt, to_pair

@@ -23,7 +23,7 @@ from typing import Any
 import circuits
 from circuits.engine import prepare
 from circuits.engine.runs import every_head
-from circuits.engine.select import mapping_rows, select
+from circuits.engine.search import mapping_rows, select
 from circuits.errors import CircuitsError
 from circuits.models.model import Model
 from circuits.prompts import Pair

@@ -21,9 +21,8 @@ from measure import CLOCKS, Aim, Line, interleave, seconds, show, show_header
 import circuits
 from circuits.engine import Row, Runs, prepare
 from circuits.prompts import Prompt
-from circuits.tracing.mapping import measure_mapping
+from circuits.tracing.measure import measure_mapping, measure_span
 from circuits.tracing.records import Circuit
-from circuits.tracing.spans import measure_span
 
 TOKENS, KEY, QUERY = 9, 5, 8
 HOOKED = 8  # forwards of the naive sweep that are run

@@ -21,7 +21,7 @@ from measure import CLOCKS, Aim, Clock, Line, interleave, seconds, show, show_he
 
 from circuits.components import SIDES, Reader, Wire, component_edges, components
 from circuits.engine import prepare
-from circuits.engine.estimate import estimates
+from circuits.engine.component_edges import estimates
 from circuits.engine.wires import WireSweep, wire_effects
 
 KEY, QUERY = 5, 8

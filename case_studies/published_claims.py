@@ -11,9 +11,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import circuits
+from circuits.models import ZOO
 from circuits.sparsify.measure import original_of
 from circuits.tasks.claims import HEADER, Part, figure_claims, measured_once, task_parts
-from circuits.zoo import FOLDER
 
 STORIES = Path(__file__).parent / "stories" / "names.jsonl"
 CARRIES = Path(__file__).parent / "addition" / "carries.jsonl"
@@ -35,7 +35,7 @@ def main(names: list[str], keep: Path | None = None) -> None:
     print(f"| {' | '.join(HEADER)} |\n|---|---|---|---:|---:|---:|---|---|")
     for twin in names or TWINS:
         figure, tasks, count, counted = TWINS[twin]
-        weights = sha256((FOLDER / twin / "circuits.json").read_bytes()).hexdigest()[:12]
+        weights = sha256((ZOO / twin / "circuits.json").read_bytes()).hexdigest()[:12]
         models = cache(lambda twin=twin: (circuits.load(original_of(twin) or twin), circuits.load(twin)))
         parts: dict[str, Part] = {"figure": partial(figure_claims, twin, **figure)}
         for task in tasks:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from circuits.components import SIDES, Component, Edge, Head, Reader, Wire
     from circuits.engine import Row, prepare
-    from circuits.engine.loadings import scan
+    from circuits.engine.search import scan
     from circuits.errors import CircuitsError
     from circuits.files import open_result
     from circuits.live.explore import explore
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from circuits.sweeps.results import Sweep, open_sweep
     from circuits.sweeps.sweep import sweep
     from circuits.tasks.compare import Comparison, TaskComparison, compare
-    from circuits.tasks.eap import EapGraph, from_eap
     from circuits.tasks.patterns import PanelFigures, Pattern, classify, measure_panel
     from circuits.tasks.rank import rank
     from circuits.tasks.ranking import Ranking
     from circuits.tasks.task import Task, to_task
+    from circuits.tasks.wires import EapGraph, from_eap
     from circuits.tracing.circuit import circuit
     from circuits.tracing.family import FamilyTrace, trace_family
     from circuits.tracing.records import Circuit, Stability
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine": ("Row", "prepare"),
-    "engine.loadings": ("scan",),
+    "engine.search": ("scan",),
     "components": ("SIDES", "Component", "Edge", "Head", "Reader", "Wire"),
     "errors": ("CircuitsError",),
     "files": ("open_result",),
@@ -67,11 +67,11 @@ _HOMES = {
     "sweeps.results": ("Sweep", "open_sweep"),
     "sweeps.sweep": ("sweep",),
     "tasks.compare": ("Comparison", "TaskComparison", "compare"),
-    "tasks.eap": ("EapGraph", "from_eap"),
     "tasks.patterns": ("PanelFigures", "Pattern", "classify", "measure_panel"),
     "tasks.rank": ("rank",),
     "tasks.ranking": ("Ranking",),
     "tasks.task": ("Task", "to_task"),
+    "tasks.wires": ("EapGraph", "from_eap"),
     "tracing.circuit": ("circuit",),
     "tracing.family": ("FamilyTrace", "trace_family"),
     "tracing.records": ("Circuit", "Stability"),

@@ -21,7 +21,9 @@ T = TypeVar("T")
 Progress = Callable[[str, int, int], None]  # what is under way, how much is done, how much there is
 Watch = Callable[[T], None]  # is shown a result as far as it is measured; whatever it raises ends the work
 
-PICTURES: Final = (".svg", ".png", ".pdf", ".html", ".dot")  # endings of files that are drawn
+DRAWN_AS: Final = ("svg", "png", "pdf")  # the formats of a figure and of a drawn diagram
+FORMATS: Final = (*DRAWN_AS, "html", "dot")  # of the files of a result: figure, page and diagram
+PICTURES: Final = tuple(f".{name}" for name in FORMATS)  # their endings
 ABOVE: Final = {
     "to_text": "circuits.show.tables",
     "ranking_text": "circuits.show.task_tables",
@@ -30,10 +32,10 @@ ABOVE: Final = {
     "dot_of": "circuits.show.results",
     "html_of": "circuits.show.results",
     "save_picture": "circuits.show.results",
-    "to_graph": "circuits.show.scene",
-    "routes": "circuits.show.scene",
+    "to_graph": "circuits.show",
+    "routes": "circuits.show",
     "measure_without": "circuits.tracing.circuit",
-    "why_text": "circuits.show.why",
+    "why_text": "circuits.show.wiring",
     "measure_kept": "circuits.tracing.wiring",
     "wiring_text": "circuits.show.wiring",
     "wiring_graph": "circuits.show.wiring",
@@ -100,15 +102,19 @@ def unwatched(partial: object) -> None:
 
 
 def offer(
-    package: str, homes: dict[str, tuple[str, ...]], modules: tuple[str, ...] = ()
+    package: str,
+    homes: dict[str, tuple[str, ...]],
+    modules: tuple[str, ...] = (),
+    *,
+    own: tuple[str, ...] = (),
 ) -> tuple[list[str], Any, Any]:
     """`__all__`, `__getattr__` and `__dir__` of a package whose names are imported when they are first used.
 
-    `homes` says which of its modules has which names, `modules` which modules are names themselves. So
-    importing the package imports no model library.
+    `homes` says which of its modules has which names, `modules` which modules are names themselves, `own`
+    what the package defines itself. So importing the package imports no model library.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
-    offered = sorted({*home_of, *modules})
+    offered = sorted({*home_of, *modules, *own})
 
     def find(name: str) -> Any:
         if name in modules:
@@ -117,4 +123,4 @@ def offer(
             raise AttributeError(f"{package} has no {name!r}; it has {', '.join(offered)}")
         return getattr(import_module(f"{package}.{home_of[name]}"), name)
 
-    return sorted(home_of), find, lambda: offered
+    return sorted({*home_of, *own}), find, lambda: offered

@@ -17,11 +17,12 @@ import torch
 from stages import Stage, parser, train_stages
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from circuits.models import ZOO
 from circuits.models.load import load
 from circuits.sparsify import Settings
 from circuits.sparsify.measure import layers_table
 from circuits.sparsify.sampling import Sampling
-from circuits.zoo import FOLDER, addition
+from circuits.zoo import addition
 
 STEPS, BATCH, RATE, DECAY, WIDTH = 1800, 192, 2e-3, 0.3, 64
 TWIN = Settings(
@@ -126,7 +127,7 @@ def main() -> None:
 
 def zoo_has(dense: Path) -> bool:
     """Whether these are the weights that ship, so that the twin can name them."""
-    shipped = FOLDER / "addition" / "model.safetensors"
+    shipped = ZOO / "addition" / "model.safetensors"
     return shipped.exists() and shipped.read_bytes() == (dense / "model.safetensors").read_bytes()
 
 

@@ -32,7 +32,7 @@ SENTENCES = (
 )
 OTHERS = ("One day,", "Once upon a time,", "The", "A", "She", "He", "They", "Mom said,", "It was a", "In the")
 
-# The prompts have none of the sentences that `circuits.zoo.stories` asks: other beginnings, other gifts.
+# The prompts have none of the sentences that `circuits.zoo.evaluate` asks: other beginnings, other gifts.
 MEETINGS = (
     "{one} and {two} went to the {place}.",
     "{one} and {two} were at the {place}.",

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxtyping import install_import_hook
 
-ENGINE = ("block", "fast", "joint", "layout", "loadings", "plain", "select", "wires")
+ENGINE = ("block", "fast", "joint", "layout", "plain", "search", "wires")
 CHECKED = [f"circuits.engine.{name}" for name in ENGINE]
 CHECKED += ["circuits.models.model", "circuits.sparsify.attention", "circuits.tracing.family"]
 # Shapes and types of tensors are checked at every call, which makes tests of the engine a third slower. Of

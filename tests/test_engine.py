@@ -15,13 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from circuits.components import Edge, Head
-from circuits.engine import DIRECTIONS, Direction, Row, Runs, climb, prepare
+from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare, streams
 from circuits.engine.block import Block, UnkeptPattern
 from circuits.engine.layout import read_layout
-from circuits.engine.loadings import loadings, scan
-from circuits.engine.rows import Change, Layer, check_rows
 from circuits.engine.runs import every_head
-from circuits.engine.select import WHOLE, mapping_row, mapping_rows, select
+from circuits.engine.search import WHOLE, loadings, mapping_row, mapping_rows, scan, select
+from circuits.engine.streams import Change, Layer, check_rows
 from circuits.errors import EdgeError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -561,8 +560,8 @@ def test_a_prompt_too_long_for_its_patterns_to_be_kept_has_the_same_effects(
     pairs = pairs_of(model)
     rows = [*single_rows(model, MIDDLE), *joint_rows(model, LAST + 1), *site_rows(LAST + 1)]
     short = prepare(model, pairs, family=pairs)
-    monkeypatch.setattr(climb, "MOST_PATTERNS", 0)
-    monkeypatch.setattr(climb, "MOST_SCORES", 300)
+    monkeypatch.setattr(streams, "MOST_PATTERNS", 0)
+    monkeypatch.setattr(streams, "MOST_SCORES", 300)
     long = prepare(model, pairs, family=pairs, rows=rows)
     assert short.keeps_patterns and not long.keeps_patterns
     for direction in DIRECTIONS:

@@ -17,7 +17,7 @@ from test_engine import joint_rows, pairs_of, single_rows, site_rows
 from circuits import Circuit, trace
 from circuits.components import SIDES, Edge, Head
 from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
-from circuits.engine.loadings import loadings
+from circuits.engine.search import loadings
 from circuits.errors import ModelError
 from circuits.models.load import as_model
 from circuits.models.model import Model

@@ -21,14 +21,13 @@ import circuits
 from circuits.cli import main
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.live import explore as explore_module
+from circuits.live.answers import LARGEST_BODY, Asking, propose
 from circuits.live.desk import MOST_WAITING, Desk, Job
 from circuits.live.explore import Explorer
-from circuits.live.requests import LARGEST_BODY, Asking
-from circuits.live.vocabulary import propose
 from circuits.models.load import load
 from circuits.models.model import Model
+from circuits.show import to_scene
 from circuits.show.page import pack, pack_why
-from circuits.show.scene import to_scene
 from circuits.tracing.records import Circuit
 from circuits.zoo import planted
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoTokenizer
 
-from circuits import zoo
+from circuits import models
 from circuits.errors import ModelError, PromptError
 from circuits.models.load import as_model, load
 from circuits.models.model import EDITED, Model
@@ -223,12 +223,12 @@ def test_other_things_are_not_models(thing: object) -> None:
         as_model(thing)  # pyright: ignore[reportArgumentType]
 
 
-LOCAL = [entry.name for entry in zoo.TABLE if entry.origin in ("package", "code") and not entry.base]
+LOCAL = [entry.name for entry in models.TABLE if entry.origin in ("package", "code") and not entry.base]
 
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_the_zoo_is_what_its_table_says(name: str) -> None:
-    entry = zoo.lookup(name)
+    entry = models.lookup(name)
     assert entry is not None
     model = load(name)
     assert (model.n_layers, model.n_heads) == (entry.layers, entry.heads)
@@ -240,15 +240,15 @@ def test_the_zoo_is_what_its_table_says(name: str) -> None:
 
 
 def test_the_table_costs_no_heavy_import() -> None:
-    code = "import sys; from circuits.zoo import available; [entry.here for entry in available()]; "
+    code = "import sys; from circuits.models import available; [entry.here for entry in available()]; "
     code += "assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
 
 
 def test_names_are_unique_and_found_by_repository_too() -> None:
-    assert len({entry.name for entry in zoo.TABLE}) == len(zoo.TABLE)
-    assert zoo.lookup("ansonisl/SparseGPT2") is zoo.lookup("sparse-gpt2")
-    assert zoo.lookup("") is None
+    assert len({entry.name for entry in models.TABLE}) == len(models.TABLE)
+    assert models.lookup("ansonisl/SparseGPT2") is models.lookup("sparse-gpt2")
+    assert models.lookup("") is None
 
 
 def test_loading_says_nothing(directories: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:

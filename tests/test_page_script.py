@@ -12,9 +12,9 @@ import pytest
 from render_samples import CARRIERS, deep, dense, mapping_of, planted, span_of, wide
 
 from circuits.components import Head
+from circuits.show import to_scene
 from circuits.show.layout import lay_out
 from circuits.show.page import PURE, asset, pack, pack_maps
-from circuits.show.scene import to_scene
 from circuits.tracing.records import Circuit
 
 pytestmark = pytest.mark.browser

@@ -16,9 +16,8 @@ from click.testing import CliRunner
 from conftest import random_model
 
 from circuits.cli import main
-from circuits.engine import prepare
-from circuits.engine.prepare import predictions_of_others, values_of_others
-from circuits.engine.select import mapping_rows
+from circuits.engine import predictions_of_others, prepare, values_of_others
+from circuits.engine.search import mapping_rows
 from circuits.errors import CircuitsError, EdgeError, KeywordError, ModelError, PromptError
 from circuits.models.load import as_model, load
 from circuits.models.model import Model

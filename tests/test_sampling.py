@@ -17,8 +17,7 @@ from circuits.errors import CircuitsError, FileError, ModelError
 from circuits.models.folder import Weights
 from circuits.models.load import find, load
 from circuits.sparsify import Settings, sparsify
-from circuits.sparsify.kept_tokens import shrunk, survey
-from circuits.sparsify.sampling import CHUNK_ROWS, OwnWords, Sampling, sample_rows
+from circuits.sparsify.sampling import CHUNK_ROWS, OwnWords, Sampling, sample_rows, shrunk, survey
 from circuits.sparsify.settings import SHORT_ROWS
 from circuits.sparsify.text import corpus_for
 

@@ -13,6 +13,7 @@ from render_samples import CARRIERS, SPANS, deep, dense, empty, mapping_of, plan
 
 from circuits.components import Head
 from circuits.errors import FileError, PromptError
+from circuits.show import OUTPUT, to_graph, to_scene
 from circuits.show.diagram import circuit_figure
 from circuits.show.dot import to_dot
 from circuits.show.export import export
@@ -20,7 +21,6 @@ from circuits.show.figure import mapping_figure
 from circuits.show.grids import effect_map, to_panel
 from circuits.show.layout import lay_out
 from circuits.show.page import to_page
-from circuits.show.scene import OUTPUT, to_graph, to_scene
 from circuits.tasks.compare import Moved, compare
 from circuits.tracing.records import Circuit
 

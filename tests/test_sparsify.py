@@ -40,10 +40,17 @@ from circuits.models.model import Model
 from circuits.sparsify import Settings, measure_sparsity, settings_for, sparsify
 from circuits.sparsify.attention import TrainingGate, attending, dense, hard
 from circuits.sparsify.measure import draw_training, write_card
-from circuits.sparsify.processes import check_launch, join, started_alone
 from circuits.sparsify.settings import LITTLE_LANGUAGE
 from circuits.sparsify.text import corpus_for, little_language, read_texts, to_rows
-from circuits.sparsify.training import TrainingRun, read_log, train, training_gate
+from circuits.sparsify.training import (
+    TrainingRun,
+    check_launch,
+    join,
+    read_log,
+    started_alone,
+    train,
+    training_gate,
+)
 from circuits.sparsify.twin import to_student
 from circuits.zoo.evaluate import Score
 

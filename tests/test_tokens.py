@@ -13,9 +13,8 @@ from tokenizers.processors import TemplateProcessing
 
 from circuits.errors import CircuitsError, ModelError
 from circuits.models import Vocabulary
-from circuits.models.load import load
+from circuits.models.load import PlainTokenizer, load, load_vocabulary
 from circuits.models.model import Model
-from circuits.models.tokens import PlainTokenizer, load_vocabulary
 from circuits.zoo.language import tokenizer
 
 TEXTS = (

@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 
 from circuits.components import Head
-from circuits.engine import prepare
-from circuits.engine.prepare import gaps_of_noise
-from circuits.engine.select import mapping_row, mapping_rows
+from circuits.engine import gaps_of_noise, prepare
+from circuits.engine.search import mapping_row, mapping_rows
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, to_pair
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import bootstrap, trace_family
-from circuits.tracing.mapping import measure_mapping
+from circuits.tracing.measure import held, measure_mapping, measure_span, ranges
 from circuits.tracing.records import Circuit
-from circuits.tracing.spans import held, measure_span, ranges
 from circuits.tracing.trace import trace
 from circuits.zoo import planted
 

@@ -19,7 +19,7 @@ from circuits import verify
 from circuits.cli import main
 from circuits.components import Head
 from circuits.engine import prepare
-from circuits.engine.select import _step, mapping_rows, select
+from circuits.engine.search import _step, mapping_rows, select
 from circuits.errors import FileError, ModelError
 from circuits.models.load import load
 from circuits.models.model import Model

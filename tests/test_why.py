@@ -15,13 +15,12 @@ import circuits
 from circuits.cli import main
 from circuits.components import SIDES, Component, Edge, Head, Wire
 from circuits.engine import Row, prepare
-from circuits.engine.ledger import score_parts
 from circuits.engine.wires import wire_effects
 from circuits.errors import CircuitsError, EdgeError
 from circuits.models.model import Model
 from circuits.show.export import export
-from circuits.tracing.mapping import side_effects
-from circuits.tracing.why import explain
+from circuits.tracing.measure import side_effects
+from circuits.tracing.why import explain, score_parts
 
 SWAP = {"large": "hot"}
 

@@ -14,10 +14,9 @@ from conftest import ARCHITECTURES, random_model
 
 from circuits.components import component_edges
 from circuits.engine import Runs, prepare
-from circuits.engine.component_edges import EdgeTable, kept_edges
-from circuits.engine.estimate import estimates
+from circuits.engine.component_edges import EdgeTable, estimates, kept_edges
 from circuits.engine.joint import kept_effects
-from circuits.engine.rows import Cache
+from circuits.engine.streams import Cache
 from circuits.engine.wires import wire_effects
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.models.load import as_model
@@ -25,10 +24,10 @@ from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.show.export import export
 from circuits.tasks.compare import compare
-from circuits.tasks.eap import from_eap
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import MIB_SHARES, ComponentEdge, Ranking, heads_of
 from circuits.tasks.task import Item, Task
+from circuits.tasks.wires import from_eap
 from circuits.zoo.language import tokenizer
 
 TEXTS = (('The opposite of "large" is "', "large"), ('The colour of the word "wet" is "', "wet"))

@@ -26,7 +26,7 @@ from circuits.components import (
     components,
     readers,
 )
-from circuits.engine import Direction, climb, prepare
+from circuits.engine import Direction, prepare, streams
 from circuits.engine.joint import joint_effects, kept_effects
 from circuits.engine.wires import wire_effects
 from circuits.models.load import as_model
@@ -337,7 +337,7 @@ def test_wires_of_a_prompt_too_long_for_its_patterns_to_be_kept_have_the_same_ef
 ) -> None:
     model, hand = loaded[architecture], ByHand(architecture, gated=False)
     wires, short = existing(KINDS, hand), prepare(model, [pair_of(model)])
-    monkeypatch.setattr(climb, "MOST_PATTERNS", 0)
+    monkeypatch.setattr(streams, "MOST_PATTERNS", 0)
     long = prepare(model, [pair_of(model)])
     assert short.keeps_patterns and not long.keeps_patterns
     for measure in (

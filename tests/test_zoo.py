@@ -13,11 +13,12 @@ import train_stories
 from train_mini import Plan, documents, fresh_model, train
 
 import circuits
+from circuits.models import ZOO
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.sparsify import measure_sparsity
 from circuits.sparsify.training import load_checkpoint
-from circuits.zoo import FOLDER, language, stories
+from circuits.zoo import language, stories
 from circuits.zoo.evaluate import score_loss, score_task, to_table
 from circuits.zoo.language import tokenizer
 
@@ -130,7 +131,7 @@ def test_a_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
 
 
 def test_mini_fits_into_the_package() -> None:
-    assert (FOLDER / "mini" / "model.safetensors").stat().st_size <= 8_000_000
+    assert (ZOO / "mini" / "model.safetensors").stat().st_size <= 8_000_000
 
 
 def test_mini_reads_large_at_five_and_the_last_quote_at_eight(mini: Model) -> None:
@@ -145,7 +146,7 @@ def test_mini_knows_what_it_was_taught_in_contexts_it_never_saw(mini: Model, tas
 
 @pytest.mark.long
 def test_the_model_card_says_what_is_measured(mini: Model) -> None:
-    card = (FOLDER / "mini" / "README.md").read_text()
+    card = (ZOO / "mini" / "README.md").read_text()
     measured = to_table(
         [score_task(mini.logits, "relation", count=512, relation="opposite"), score_loss(mini.logits)]
     ).splitlines()[2:]
@@ -157,7 +158,7 @@ def test_the_model_card_says_what_is_measured(mini: Model) -> None:
 
 @pytest.mark.long
 def test_the_twin_has_few_open_edges_and_loses_almost_nothing(mini: Model) -> None:
-    assert (FOLDER / "mini-sparse" / "model.safetensors").stat().st_size <= 8_000_000
+    assert (ZOO / "mini-sparse" / "model.safetensors").stat().st_size <= 8_000_000
     found = measure_sparsity("mini-sparse", rows=32)
     assert (found.original, found.dense.open_edges > 0.4) == ("mini", True)
     assert found.open_edges <= 0.005

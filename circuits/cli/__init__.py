@@ -146,14 +146,14 @@ def _terminate(*_: object) -> None:
 @options.JSON
 def models(as_json: bool) -> None:
     """List the models known by name and whether each is here now."""
-    from circuits import zoo
+    from circuits import models
     from circuits.show.tables import Section
 
     if as_json:
         fields = ("name", "size", "layers", "heads", "gated", "licence", "source", "here", "about")
-        return say_json([{name: getattr(entry, name) for name in fields} for entry in zoo.available()])
+        return say_json([{name: getattr(entry, name) for name in fields} for entry in models.available()])
     columns, rows = ("model", "size", "layers×heads", "gate", "licence", "source", "here"), []
-    for entry in zoo.available():
+    for entry in models.available():
         shape, gate = f"{entry.layers}×{entry.heads}", "gated" if entry.gated else "dense"
         here = "yes" if entry.here else "no"
         rows.append((entry.name, entry.size, shape, gate, entry.licence, entry.source, here))
@@ -165,7 +165,7 @@ def models(as_json: bool) -> None:
 @together(options.PROMPT, options.JSON)
 def tokens(model: str, prompt: str, as_json: bool) -> None:
     """Print the tokens of a prompt with their positions."""
-    from circuits.models.tokens import load_vocabulary
+    from circuits.models.load import load_vocabulary
     from circuits.show.tables import Section, visible
 
     with progress():
@@ -278,7 +278,7 @@ def render(
     path: Path, formats: Any, share: Any, answers: tuple[Path, ...], output: Path | None, as_json: bool
 ) -> None:
     """Draw a saved result as figures, a page and a Graphviz file."""
-    from circuits.show import FORMATS
+    from circuits.links import FORMATS
     from circuits.show.figure import draw_files
     from circuits.tracing.records import Circuit
     from circuits.tracing.why_record import Why
@@ -325,12 +325,12 @@ def export(path: Path, to: str, output: Path | None, answers: tuple[Path, ...], 
 
 
 for _name, _module, _sentence in (
-    ("explore", "explore", "Open a page in which to ask a model, live."),
+    ("explore", "follow_up", "Open a page in which to ask a model, live."),
     ("heads", "tasks", "Show the attention maps of the heads that matter, in order."),
     ("rank", "tasks", "Rank the heads or edges of a task; say how many it takes."),
-    ("why", "wiring", "Say why a head looks where it looks, and who wrote what it moves."),
-    ("wiring", "wiring", "Find the circuit of heads and MLPs, walked back from the answer."),
-    ("verify", "verify", "Measure a saved circuit again and say whether it holds."),
+    ("why", "follow_up", "Say why a head looks where it looks, and who wrote what it moves."),
+    ("wiring", "follow_up", "Find the circuit of heads and MLPs, walked back from the answer."),
+    ("verify", "follow_up", "Measure a saved circuit again and say whether it holds."),
     ("sparsify", "jobs", "Train a sparse twin of a model, or resume its training."),
     ("sparsity", "jobs", "Show how sparse a model is, beside its dense original."),
     ("sweep", "jobs", "Trace every line of a jsonl file, or go on where that stopped."),
@@ -361,7 +361,7 @@ def check_question(
     model: str, prompt: str, pair: WordingOptions, *, ends: tuple[Any, Any] | None = None, groups: Any = None
 ) -> None:
     """Refuse what the tokenizer alone can tell to be wrong, before any weights are read."""
-    from circuits.models.tokens import read_vocabulary
+    from circuits.models.load import read_vocabulary
 
     vocabulary: Any = read_vocabulary(model)
     if vocabulary is None:  # the weights are needed for it

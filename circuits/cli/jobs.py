@@ -127,10 +127,10 @@ def sparsify_command(
     """Train a sparse twin of a model, or resume its training."""
     from circuits.files import read_text
     from circuits.sparsify.measure import weights_of
-    from circuits.sparsify.processes import join, started_alone
     from circuits.sparsify.sampling import Sampling
     from circuits.sparsify.settings import settings_for
     from circuits.sparsify.text import speaks_little_language
+    from circuits.sparsify.training import join, started_alone
     from circuits.sparsify.twin import sparsify
 
     processes = join()

@@ -90,7 +90,7 @@ def names(value: str) -> list[str]:
 
 def formats(value: str) -> tuple[str, ...]:
     """`svg,html` as the names of formats."""
-    from circuits.show import FORMATS
+    from circuits.links import FORMATS
 
     for name in names(value):
         if name not in FORMATS:

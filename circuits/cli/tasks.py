@@ -18,7 +18,6 @@ import click
 from click.core import ParameterSource
 
 import circuits.cli.options as options
-from circuits import show
 from circuits.cli.options import (
     ModelOptions,
     PairOptions,
@@ -134,7 +133,9 @@ def heads_command(
 
 
 def _fill_with_grid(panel: Panel, folder: Path) -> None:
-    show.save_figure(show.head_grid(panel), folder, name="heads")
+    from circuits.show import head_grid, save_figure
+
+    save_figure(head_grid(panel), folder, name="heads")
 
 
 def compare_tasks(
@@ -194,6 +195,7 @@ def is_about_tasks() -> bool:
 
 
 def _fill_with_ranking(folder: Path, values: Any, ranking: Ranking, model: Model, task: Task) -> None:
+    from circuits.show import head_grid, keep_curves, save_figure
     from circuits.show.grids import ranking_panel
     from circuits.tasks.patterns import maps_of
     from circuits.tasks.ranking import heads_of
@@ -201,12 +203,13 @@ def _fill_with_ranking(folder: Path, values: Any, ranking: Ranking, model: Model
     heads = heads_of(ranking)
     maps = maps_of(model, task.pairs[0].clean, heads)
     _put(folder / "ranking.json", ranking, values)
-    show.save_figure(show.keep_curves(ranking), folder, name="curve")
-    show.save_figure(show.head_grid(ranking_panel(ranking, heads, maps)), folder, name="heads")
+    save_figure(keep_curves(ranking), folder, name="curve")
+    save_figure(head_grid(ranking_panel(ranking, heads, maps)), folder, name="heads")
 
 
 def _fill_with_comparisons(comparisons: Sequence[TaskComparison], all_heads: bool, folder: Path) -> None:
     """The files of one task, or a folder for each of several."""
+    from circuits.show import comparison_grid, keep_curves, save_figure
     from circuits.show.task_tables import ranking_values, task_comparison_values
 
     for comparison in comparisons:
@@ -217,8 +220,8 @@ def _fill_with_comparisons(comparisons: Sequence[TaskComparison], all_heads: boo
             units = rankings[0].protocol.units
             for ranking, name in zip(rankings, _file_names(comparison.models), strict=True):
                 _put(own / f"ranking-{units}-{name}.json", ranking, ranking_values(ranking))
-            show.save_figure(show.keep_curves(rankings), own, name=f"curve-{units}")
-        show.save_figure(show.comparison_grid(comparison, all_heads=all_heads), own, name="heads")
+            save_figure(keep_curves(rankings), own, name=f"curve-{units}")
+        save_figure(comparison_grid(comparison, all_heads=all_heads), own, name="heads")
 
 
 def _file_names(models: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 A change at layer l and position p can only reach positions ≥ p, above l. So rows that share their first
 position `start` form a stream (input, row, position ≥ start, d_model); everything before `start` is read from
-the base run and shared. Streams climb together (`engine.climb`).
+the base run and shared. Streams climb together (`engine.streams`).
 
 1. A row whose first change is a write (an edge, a head, a block's output) joins after the attention of that
    layer, as the base run's stream plus the change. One whose first change comes before (the residual stream,
@@ -26,9 +26,23 @@ from einops import rearrange
 from jaxtyping import Float
 
 from circuits.engine.block import Heads
-from circuits.engine.climb import MOST_SCORES, Taken, Tensors, WholeRun, climb, copies, joined, windows
 from circuits.engine.layout import Layout
-from circuits.engine.rows import Cache, Change, ChangeTable, NewValues, Row, Site
+from circuits.engine.streams import (
+    MOST_SCORES,
+    Cache,
+    Change,
+    ChangeTable,
+    NewValues,
+    Row,
+    Site,
+    Taken,
+    Tensors,
+    WholeRun,
+    climb,
+    copies,
+    joined,
+    windows,
+)
 
 Rows = Float[torch.Tensor, "input row pos d_model"]
 RowHeads = Float[torch.Tensor, "input row pos head d_head"]

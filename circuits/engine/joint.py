@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float
 
 from circuits.components import ALL, SIDES, Component, Reader, Side, Wire, components
 from circuits.engine.layout import Parts
-from circuits.engine.rows import Cache, Change, Direction, Row
 from circuits.engine.runs import Runs
+from circuits.engine.streams import Cache, Change, Direction, Row
 from circuits.engine.wires import Outputs, WireEffects, WireSweep, check_wires, stream_of, writes
 from circuits.errors import EdgeError
 

@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from circuits.components import SIDES, Side
 from circuits.engine.block import Heads, Stream
 from circuits.engine.layout import HeadWrites, KeyHeads, OwnStreams, Patterns, Positions, Queries, QueryHeads
-from circuits.engine.rows import Cache, Change, ChangeTable, Layer, NewValues, Row, Site
+from circuits.engine.streams import Cache, Change, ChangeTable, Layer, NewValues, Row, Site
 from circuits.errors import ModelError
 from circuits.models.model import Model
 

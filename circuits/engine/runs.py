@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from circuits.components import Head
 from circuits.engine.fast import carry
 from circuits.engine.layout import Layout
-from circuits.engine.rows import Cache, Change, ChangeTable, Direction, Given, NewValues, Row, check_rows
+from circuits.engine.streams import Cache, Change, ChangeTable, Direction, Given, NewValues, Row, check_rows
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Metric, Noise, Pair

@@ -2,8 +2,8 @@
 
 1. A wire's reader alone sees its stream plus what the writer would add in the other run, less what it adds in
    this one. Norm, projection and attention are computed anew from that, once, below the rows.
-2. What comes of it is a new output of one head, or a new stream above one MLP. That is a row (`engine.rows`),
-   with the output handed over as a value; the engine carries it up with all others.
+2. What comes of it is a new output of one head, or a new stream above one MLP. That is a row
+   (`engine.streams`), with the output handed over as a value; the engine carries it up with all others.
 3. Wires that share layer, positions and query are computed together: writers are a batch, and in a layer
    one projection serves all heads and sides. The rows of all wires then climb together, as many as the
    budget holds.
@@ -22,8 +22,8 @@ from jaxtyping import Float
 
 from circuits.components import ALL, SIDES, Component, Reader, Wire
 from circuits.engine.layout import FastParts, Parts, Positions
-from circuits.engine.rows import Cache, Change, Direction, Given, Row, Site
 from circuits.engine.runs import Runs
+from circuits.engine.streams import Cache, Change, Direction, Given, Row, Site
 from circuits.errors import EdgeError
 
 WIRED: Final = ("swap", "restore", "zero", "mean")  # the directions that a wire can take

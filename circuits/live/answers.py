@@ -1,7 +1,11 @@
-"""What is measured for the page, with the models that it may name.
+"""What the page may ask for, and what it is answered with.
 
-An answer is that of `circuits.trace` itself: the page is shown its circuit as far as it is measured, and the
-whole of it in the end.
+1. Each request is one of the records below; anything else is refused in a line.
+2. An answer is that of `circuits.trace` itself: the page is shown its circuit as far as it is measured, and
+   the whole of it in the end.
+3. Proposals for a token are words written as it is (a word or not, with a space in front or without) that lie
+   nearest to it in the embedding. All are run, and those that change the answer are kept, the surest new
+   answer first. A proposal must be read back as the same prompt with that one token changed.
 """
 
 from __future__ import annotations
@@ -9,27 +13,154 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
-from circuits import zoo
-from circuits.errors import ModelError
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from circuits.errors import ModelError, PromptError
 from circuits.files import check_folder, new_folder
 from circuits.live.desk import Job
-from circuits.live.requests import Asking, Explaining, Proposing, Reading
-from circuits.live.vocabulary import next_words, propose
-from circuits.models import Vocabulary
-from circuits.models.load import load
+from circuits.models import Vocabulary, available
+from circuits.models.load import load, load_vocabulary
 from circuits.models.model import Model
-from circuits.models.tokens import load_vocabulary
-from circuits.prompts import to_prompt
+from circuits.prompts import Prompt, to_prompt
+from circuits.prompts.prompt import swapped
+from circuits.show import spell, to_scene
 from circuits.show.page import pack, pack_maps, pack_why
-from circuits.show.scene import spell, to_scene
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
+from circuits.tracing.trust import nearest_words
 from circuits.tracing.why import why
 from circuits.tracing.why_record import Why
 
+LONGEST_PROMPT: Final = 4_000  # characters
+LARGEST_BODY: Final = 64 * 2**10  # bytes
+_LARGEST_POSITION: Final = 100_000
+_MOST_SWAPS: Final = 256
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(min_length=1, max_length=LONGEST_PROMPT)]
+Position = Annotated[int, Field(ge=0, le=_LARGEST_POSITION)]
+Identity = Annotated[str, Field(pattern=r"^[\w-]{1,40}$")]
+Token = Annotated[str, Field(max_length=200)]
+WORDS: Final = 6  # that are shown
+CANDIDATES: Final = 48  # that are run
+_TOKENS: Final = 1_024  # in one run
 LOADED: Final = 3  # models that are kept in memory
+
+
+class Request(BaseModel):
+    """A request: no field beside its own, no value of another kind."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Reading(Request):
+    """A text as this model reads it."""
+
+    model: Name
+    prompt: Text
+
+
+class Proposing(Request):
+    """Other words for the token at `key`."""
+
+    model: Name
+    prompt: Text
+    key: Position
+
+
+class Asking(Request):
+    """Which heads carry key → query. Without a swap the key gets noise."""
+
+    model: Name
+    prompt: Text
+    key: Position
+    query: Position
+    group: Identity  # what stands side by side
+    swap: dict[Position, Token] = Field(default={}, max_length=_MOST_SWAPS)
+
+    def to_call(self) -> str:
+        """The Python call that gives the same answer."""
+        swap = f", swap={self.swap!r}" if self.swap else ""
+        ends = f"key={self.key}, query={self.query}"
+        return f"circuits.trace(circuits.load({self.model!r}), {self.prompt!r}, {ends}{swap})"
+
+
+class Explaining(Request):
+    """Why a head of an answer looks where it looks."""
+
+    job: Identity
+    head: Annotated[str, Field(pattern=r"^L\d{1,4}H\d{1,4}$")]
+    key: Position
+    query: Position
+
+
+class Naming(Request):
+    """An answer or a question that is under way, by its name."""
+
+    job: Identity
+
+
+class Malformed(PromptError):
+    """A request that is none."""
+
+
+T = TypeVar("T", bound=Request)
+
+
+def parse(kind: type[T], body: bytes) -> T:
+    """The request in a body."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as why:
+        first = why.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the request"
+        known = ", ".join(kind.model_fields)
+        raise Malformed(f"{place}: {first['msg']}; {kind.__name__.lower()} takes {known}") from None
+
+
+def next_words(model: Model, prompt: Prompt) -> list[dict[str, Any]]:
+    """The likeliest next tokens and their probabilities."""
+    chances = model.logits(torch.tensor([prompt.tokens]))[0, -1].float().softmax(-1)
+    best = chances.topk(min(WORDS, model.vocab_size))
+    each = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [{"word": model.spell(token), "probability": chance} for token, chance in each]
+
+
+def propose(model: Model, text: str, key: int) -> list[dict[str, Any]]:
+    """Words for the token at `key` that change the answer: what the model says then, and how surely."""
+    prompt = to_prompt(model, text)
+    position = prompt.position(key)
+    tokens = nearest_words(model, prompt.tokens[position], CANDIDATES)
+    if not tokens:
+        return []
+    chances = _predictions(model, prompt, position, [prompt.tokens[position], *tokens])
+    said, best = chances.argmax(-1).tolist(), chances.amax(-1).tolist()
+    changed = [n for n in range(1, len(said)) if said[n] != said[0]]
+    changed.sort(key=lambda number: (-round(best[number], 3), number))
+    found: list[dict[str, Any]] = []
+    for number in changed:
+        word = model.spell(tokens[number - 1])
+        if _is_one_change(model, prompt, position, word, tokens[number - 1]):
+            found.append({"word": word, "says": model.spell(said[number]), "probability": best[number]})
+        if len(found) == WORDS:
+            break
+    return found
+
+
+def _predictions(model: Model, prompt: Prompt, position: int, tokens: list[int]) -> torch.Tensor:
+    """The probabilities after the prompt with each of these tokens in its place."""
+    rows = torch.tensor([prompt.tokens] * len(tokens))
+    rows[:, position] = torch.tensor(tokens)
+    parts = rows.split(max(1, _TOKENS // len(prompt)))
+    return torch.cat([model.logits(part)[:, -1].float().softmax(-1).cpu() for part in parts])
+
+
+def _is_one_change(model: Model, prompt: Prompt, position: int, word: str, token: int) -> bool:
+    other = model.tokenize(swapped(model, prompt.text, {position: word}))
+    return other == (*prompt.tokens[:position], token, *prompt.tokens[position + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +182,7 @@ class Shelf:
 
     @property
     def names(self) -> list[str]:
-        here = [entry.name for entry in zoo.available() if entry.here]
+        here = [entry.name for entry in available() if entry.here]
         return list(dict.fromkeys([self.first.name, *here]))
 
     def checked(self, name: str) -> str:

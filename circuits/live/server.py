@@ -1,14 +1,19 @@
-"""The server of the live page: the page itself, questions in, events out.
+"""The server of the live page: the page itself, questions in, events out, and a guard at the door.
 
-Questions come as JSON and get a job's name back; what is measured is streamed as server-sent events of that
-job. No file of this machine is served: the page is made from the package, everything else from memory.
+1. Questions come as JSON and get a job's name back; what is measured is streamed as server-sent events of
+   that job. No file of this machine is served: the page is made from the package, all else from memory.
+2. The path begins with a random token, so that no other page or user of the machine can guess it.
+3. `Host` must be this server's (no other name that was pointed at this machine), and `Origin`, which browsers
+   send with every request that another page makes, must be its own. A request that changes something must
+   have one. Whatever is refused is refused in one line.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,23 +28,76 @@ from starlette.routing import Route
 
 from circuits.errors import CircuitsError, EdgeError
 from circuits.live import answers
-from circuits.live.answers import Answer, Shelf
-from circuits.live.desk import Desk, Job
-from circuits.live.guard import HEADERS, Guard
-from circuits.live.requests import (
+from circuits.live.answers import (
     LARGEST_BODY,
+    Answer,
     Asking,
     Explaining,
     Malformed,
     Naming,
     Proposing,
     Reading,
+    Shelf,
     parse,
 )
+from circuits.live.desk import Desk, Job
 from circuits.show.page import fill_page
 from circuits.tracing import SHARE
 
+Scope = dict[str, Any]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 TITLE = "Explore"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Lets through what belongs here, to `app`."""
+
+    app: App
+    token: str
+    port: int
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        refused = self._refuse(scope)
+        if refused is None:
+            await self.app(scope, receive, send)
+        else:
+            status, line = refused
+            headers = HEADERS | {"Connection": "close"}
+            await PlainTextResponse(f"{line}\n", status, headers=headers)(scope, receive, send)
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        return f"127.0.0.1:{self.port}", f"localhost:{self.port}"
+
+    def _refuse(self, scope: Scope) -> tuple[int, str] | None:
+        """The status and the line with which a request is refused; None if it may pass."""
+        headers: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            headers[name.decode("latin-1")] = value.decode("latin-1")
+        if headers.get("host") not in self.hosts:
+            return 421, "wrong Host: use the address that circuits explore printed"
+        given = scope["path"].split("/")[1]
+        if not secrets.compare_digest(given.encode(), self.token.encode()):
+            return 404, "wrong address: use the one that circuits explore printed"
+        origin, writes = headers.get("origin"), scope["method"] not in ("GET", "HEAD")
+        if (origin is None and writes) or origin not in (None, *(f"http://{host}" for host in self.hosts)):
+            return 403, "wrong Origin: only the page itself may ask"
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > LARGEST_BODY:
+            return 413, f"too large: a request has at most {LARGEST_BODY} bytes"
+        return None
 
 
 @dataclass(frozen=True, slots=True)

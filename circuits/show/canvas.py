@@ -27,6 +27,7 @@ from matplotlib.textpath import text_to_path
 
 from circuits.errors import FileError
 from circuits.files import SIGNATURE
+from circuits.links import DRAWN_AS
 
 Stops = tuple[tuple[float, str], ...]  # values and their colours; between them colours are mixed linearly
 
@@ -62,7 +63,6 @@ _PAPER: Final = {"figure.facecolor": PAPER, "savefig.facecolor": PAPER, "image.c
 _FILES: Final = {"svg.fonttype": "none", "svg.hashsalt": "circuits", "pdf.fonttype": 42}
 _IMAGE: Final[dict[str, Any]] = {"interpolation": "none", "aspect": "auto", "zorder": 2}
 
-_FORMATS: Final = ("svg", "png", "pdf")
 _DOTS_PER_INCH: Final = 300
 _MOST_DOTS: Final = 7_000_000  # of a PNG; a larger sheet is drawn less finely
 _SHARPEST: Final = 144  # pixels along a tile's side; a longer map is pooled by its largest weights
@@ -175,7 +175,7 @@ def figure_around(axes: Axes) -> Figure:
 
 
 def save_figure(
-    figure: Figure | Axes, folder: str | Path, formats: Sequence[str] = _FORMATS, *, name: str = "figure"
+    figure: Figure | Axes, folder: str | Path, formats: Sequence[str] = DRAWN_AS, *, name: str = "figure"
 ) -> tuple[Path, ...]:
     """Write a figure as `folder/name.svg`, `.png`, `.pdf`; the same figure gives the same bytes.
 
@@ -183,9 +183,9 @@ def save_figure(
     ['figure.svg']
     """
     figure = figure if isinstance(figure, Figure) else figure_around(figure)
-    unknown = ", ".join(form for form in formats if form not in _FORMATS)
+    unknown = ", ".join(form for form in formats if form not in DRAWN_AS)
     if unknown:
-        raise FileError(f"cannot write a figure as {unknown}; it is drawn as {', '.join(_FORMATS)}")
+        raise FileError(f"cannot write a figure as {unknown}; it is drawn as {', '.join(DRAWN_AS)}")
     undated = {"svg": {"Date": None, "Creator": SIGNATURE}, "png": {"Software": SIGNATURE}}
     undated["pdf"] = {"CreationDate": None, "Creator": SIGNATURE}
     target, (width, height) = Path(folder), figure.get_size_inches()

@@ -20,6 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, PercentFormatter
 
 from circuits.errors import PromptError
+from circuits.show import spell
 from circuits.show.canvas import (
     BLUE,
     EFFECT,
@@ -34,7 +35,6 @@ from circuits.show.canvas import (
     shade,
     width_of,
 )
-from circuits.show.scene import spell
 from circuits.tasks.ranking import COUNTED
 from circuits.tasks.sameness import Transplant
 

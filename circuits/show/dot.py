@@ -25,14 +25,14 @@ import numpy as np
 
 from circuits.errors import CircuitsError, FileError
 from circuits.files import SIGNATURE
+from circuits.links import DRAWN_AS
+from circuits.show import OUTPUT, Scene, gains, kept_positions, name_rows, spell, to_scene
 from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade
-from circuits.show.scene import OUTPUT, Scene, gains, kept_positions, name_rows, spell, to_scene
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
 
 Edge = dict[str, Any]  # the attributes of a mapping's edge
-FORMATS: Final = ("svg", "png", "pdf")
 _WHEEL: Final = """
 import sys
 try:
@@ -137,11 +137,11 @@ def draw(dot: str | graphviz.Digraph, to: str | Path) -> Path | bytes:
     'circuit.svg'
     """
     dot = dot if isinstance(dot, str) else dot.source
-    if isinstance(to, str) and to in FORMATS:
+    if isinstance(to, str) and to in DRAWN_AS:
         return _rendered(dot, to)
     path = Path(to)
-    if path.suffix[1:] not in FORMATS:
-        raise FileError(f"cannot draw {str(to)!r}: the diagram is drawn as {', '.join(FORMATS)}")
+    if path.suffix[1:] not in DRAWN_AS:
+        raise FileError(f"cannot draw {str(to)!r}: the diagram is drawn as {', '.join(DRAWN_AS)}")
     data = _rendered(dot, path.suffix[1:])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

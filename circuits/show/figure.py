@@ -19,13 +19,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from circuits.files import new_folder
-from circuits.show import FORMATS, canvas
+from circuits.links import FORMATS
+from circuits.show import Scene, canvas, name_rows, spell, to_scene
 from circuits.show.canvas import Area, Font, Tiles, draw_box, draw_tiles, save_figure, width_of, write
 from circuits.show.diagram import circuit_figure, draw_layout
 from circuits.show.dot import draw, to_dot
 from circuits.show.layout import lay_out
 from circuits.show.page import to_page
-from circuits.show.scene import Scene, name_rows, spell, to_scene
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit

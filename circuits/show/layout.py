@@ -18,9 +18,8 @@ from typing import Any, Final
 import networkx as nx
 
 from circuits.components import Head
-from circuits.show import canvas
+from circuits.show import Scene, canvas, gains, spell
 from circuits.show.canvas import Font, width_of
-from circuits.show.scene import Scene, gains, spell
 
 AXIS: Final = 30.0  # the width of the axis of layers
 LANE: Final = 10.5  # the height of a lane

@@ -24,8 +24,7 @@ import numpy as np
 
 from circuits.components import Head
 from circuits.errors import PromptError
-from circuits.show import canvas
-from circuits.show.scene import OUTPUT, Scene, counterfactual_words, metric_words, spell, to_scene
+from circuits.show import OUTPUT, Scene, canvas, counterfactual_words, metric_words, spell, to_scene
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit, Mapping

@@ -23,9 +23,8 @@ from matplotlib.figure import Figure
 
 from circuits.errors import FileError, PromptError
 from circuits.links import PICTURES
-from circuits.show import canvas
+from circuits.show import OUTPUT, Scene, canvas, spell
 from circuits.show.canvas import INK, LINE, MUTED, RED, SMALL, looks
-from circuits.show.scene import OUTPUT, Scene, spell
 
 _MOST: Final = 24  # heads in a plot
 _SEEN: Final = 0.01  # of the strongest effect: what is less is not seen
@@ -118,7 +117,7 @@ def figure_of(result: Any, *, ax: Axes | None = None, **options: Any) -> Figure:
         options = {"title": result.source.name, "how": _WIRES, "caption": _wiring_caption(result)} | options
         return scene_figure(wiring_scene(result), **options)
     if kind == "Why":
-        from circuits.show.why import why_figure
+        from circuits.show.wiring import why_figure
 
         return why_figure(result, **options)
     options = {"marked": _MARKED.get(kind, "carrier")} | options
@@ -243,8 +242,7 @@ def html_of(result: Any) -> str:
 def _tables_of(result: Any) -> str:
     """Tables where a result has them, else its text."""
     from circuits.show.tables import section_html
-    from circuits.show.why import why_sections
-    from circuits.show.wiring import wiring_sections
+    from circuits.show.wiring import why_sections, wiring_sections
 
     sections = {"Why": why_sections, "Wiring": wiring_sections}.get(type(result).__name__)
     if sections is not None:

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from circuits.errors import CircuitsError, PromptError
-from circuits.show.scene import counterfactual_words, listed, metric_words, spell, to_scene, verdict_words
+from circuits.show import counterfactual_words, listed, metric_words, spell, to_scene, verdict_words
 from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:

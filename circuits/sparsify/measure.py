@@ -19,9 +19,9 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
-from circuits import zoo
 from circuits.errors import ModelError
 from circuits.files import read_object, to_markdown
+from circuits.models import lookup
 from circuits.models.folder import MARKS, Marks, Weights, reading
 from circuits.models.load import Device, Dtype, find, to_device, to_dtype
 from circuits.models.model import Model, open_gates
@@ -139,7 +139,7 @@ def weights_of(model: AnyModel | tuple[Any, Any]) -> tuple[str, Weights]:
 
 def original_of(name: str) -> str | None:
     """The dense model that a twin's `circuits.json` names."""
-    entry = zoo.lookup(name)
+    entry = lookup(name)
     marks = (Path(name) if entry is None else entry.folder) / MARKS
     return read_object(marks).get("original") if marks.exists() else None
 

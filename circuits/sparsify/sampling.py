@@ -4,31 +4,33 @@
    a random token, where the model reads none) and one of the openings, and has its own temperature.
 2. A chunk is a file of rows that depends on (seed, index of the chunk) alone. It is written whole or not at
    all, by whichever process needs it first: a killed run finds what it had, and goes on with the same rows.
-3. With fewer tokens (`circuits.sparsify.kept_tokens`) a model writes several times faster. What is held out
-   is always written by the whole model.
+3. Most of a small model's work is the chance of words that it never says. A survey of rows that it wrote
+   gives the mean chance of every token; embedding and output matrix keep the likeliest tokens and those that
+   the openings need (`KeptTokens`). All else is untouched, so an adapter trained on the smaller model fits
+   the whole one. What is held out is always written, and measured, by the whole model.
 4. Training draws from chunks 0 to n, and n grows with the steps: text is sampled when it is needed.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import zlib
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from circuits.errors import CircuitsError, FileError
+from circuits.errors import CircuitsError, FileError, ModelError
 from circuits.files import check_regular, write_whole
 from circuits.models import reads_bos_by_default
 from circuits.models.folder import Weights, quiet
-from circuits.sparsify.kept_tokens import KeptTokens, shrunk, survey
 
 Tokens = Int[torch.Tensor, "batch pos"]
 CHUNK_ROWS: Final = 512
@@ -36,6 +38,59 @@ HELD_OUT_ROWS: Final = 128
 _SURVEYED_ROWS: Final = 64
 _TOGETHER: Final = 256  # rows sampled in one batch
 _AFTER_PROMPTS: Final = 3  # tokens that follow the longest prompt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptTokens:
+    """The tokens that a smaller model has, in order: `kept[i]` is the whole model's id of its token i."""
+
+    kept: Int[torch.Tensor, " kept"]
+    size: int  # of the whole vocabulary
+    coverage: float  # the mean chance of all kept tokens together
+
+    def __str__(self) -> str:
+        return f"{len(self.kept)} of {self.size} tokens ({self.coverage:.3%} of the chance)"
+
+    def shrink(self, tokens: Int[torch.Tensor, "*batch pos"]) -> Int[torch.Tensor, "*batch pos"]:
+        """The whole model's ids as the smaller one's."""
+        lookup = torch.full((self.size,), -1)
+        lookup[self.kept] = torch.arange(len(self.kept))
+        small = lookup[tokens]
+        if small.min() < 0:
+            raise ModelError(f"token {int(tokens[small < 0][0])} is not among the {len(self.kept)} kept")
+        return small
+
+
+def survey(model: Any, rows: Int[torch.Tensor, "batch pos"], *, most: int, needed: set[int]) -> KeptTokens:
+    """The `most` tokens with the largest mean chance after the rows' tokens, and those that are needed."""
+    chances = torch.zeros(model.config.vocab_size, dtype=torch.float64)
+    with torch.inference_mode():
+        for chunk in rows.split(4):
+            logits = model(chunk.to(model.device), use_cache=False).logits
+            chances += logits.float().softmax(-1).sum((0, 1)).double().cpu()
+    chances /= rows.numel()
+    ranked = chances.clone()
+    ranked[torch.tensor(sorted(needed | set(rows.unique().tolist())))] = 2.0
+    kept = ranked.topk(min(most, len(ranked))).indices.sort().values
+    if lost := [token for token in needed if not (kept == token).any()]:
+        raise ModelError(f"the openings need {len(lost)} tokens more than the {most} that are kept")
+    return KeptTokens(kept, len(chances), chances[kept].sum().item())
+
+
+def shrunk(weights: Weights, vocabulary: KeptTokens) -> Any:
+    """A copy of the model that has the kept tokens alone."""
+    model = cast(Any, copy.deepcopy(weights.model))
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    tied = output.weight is embedding.weight
+    if getattr(output, "bias", None) is not None:
+        raise ModelError("a model whose output has a bias cannot be trained with fewer tokens")
+    for layer in (embedding,) if tied else (embedding, output):
+        layer.weight = torch.nn.Parameter(layer.weight.detach()[vocabulary.kept].clone(), requires_grad=False)
+    if tied:
+        output.weight = embedding.weight
+    embedding.num_embeddings = output.out_features = model.config.vocab_size = len(vocabulary.kept)
+    embedding.padding_idx = None
+    return model
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from jaxtyping import Float
 from circuits.errors import FileError, PromptError
 from circuits.files import parse_json, read_text
 from circuits.models.folder import Weights, quiet
-from circuits.sparsify.kept_tokens import KeptTokens
-from circuits.sparsify.sampling import HELD_OUT_ROWS, OwnWords, Sampling, Tokens, bos_of
+from circuits.sparsify.sampling import HELD_OUT_ROWS, KeptTokens, OwnWords, Sampling, Tokens, bos_of
 from circuits.sparsify.settings import SHORT_ROWS, Settings
 from circuits.zoo import language
 

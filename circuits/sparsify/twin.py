@@ -23,13 +23,11 @@ from circuits.links import Progress, silent
 from circuits.models.folder import MARKS, Weights, quiet
 from circuits.models.load import Device, find, to_device
 from circuits.sparsify.attention import dense, hard, logits_under
-from circuits.sparsify.kept_tokens import KeptTokens, shrunk
 from circuits.sparsify.measure import AnyModel, Sparsity, draw_training, measure, weights_of, write_card
-from circuits.sparsify.processes import join
-from circuits.sparsify.sampling import Sampling
+from circuits.sparsify.sampling import KeptTokens, Sampling, shrunk
 from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings, settings_for
 from circuits.sparsify.text import Corpus, context_of, corpus_for, speaks_little_language
-from circuits.sparsify.training import Student, TrainingRun, load_checkpoint, read_log, train
+from circuits.sparsify.training import Student, TrainingRun, join, load_checkpoint, read_log, train
 from circuits.zoo import stories
 from circuits.zoo.evaluate import Score, score_all
 

@@ -1,21 +1,44 @@
-"""The questions of a jsonl file, one a line; an error belongs to its line alone.
+"""The questions of a jsonl file, one a line, and the rows of the table that come of them.
 
-The file is read once, so that nothing done to it later changes the sweep; blank lines do not count. A line
-holds the fields of `SweepQuestion`, of which prompt and key are required; all others are kept as metadata.
+1. The file is read once, so that nothing done to it later changes the sweep; blank lines do not count. A line
+   holds the fields of `SweepQuestion`, of which prompt and key are required; all others are metadata.
+2. Lines with the same length, key, query, kind of counterfactual and metric are cut into batches, as large as
+   the user allows and memory permits. The runs of a batch show what the model predicts, which settles the
+   answers and foils that were not given.
+3. An error belongs to its line alone: a line that cannot be read or measured gets its error as its row.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from circuits.errors import FileError, PromptError
+import torch
+
+from circuits.components import Head
+from circuits.engine import SMALLEST_GAP, Runs, bytes_of_run, prepare
+from circuits.engine.search import mapping_row, select
+from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.files import parse_json, read_bytes, to_record
+from circuits.models.model import Model
+from circuits.prompts import Noise, Pair, Question, Wording, to_prompt, to_question
+from circuits.sweeps.store import Manifest, TableRow
+from circuits.tracing.measure import measure_mapping
+from circuits.tracing.records import Mapping
 
 LARGEST_FILE: Final = 2**32  # bytes
 LONGEST_LINE: Final = 2**20  # bytes
 LONGEST_ERROR: Final = 500  # characters
+_EXAMPLE: Final = 'write it like {"prompt": "Hot is not", "key": "Hot", "swap": {"Hot": "Big"}, "query": -1}'
+MEMORY: Final = 256 * 2**20  # bytes of cached runs in a batch, at most
+LARGEST: Final = 1e30  # no number of a model that works comes near it
+GIVEN: Final = ("counterfactual", "swap", "answer", "foil", "metric")  # what a line says beside its positions
+CONTROLS: Final = ("random_mean", "random_p95", "key_totals", "sufficiency", "identity")  # columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +66,6 @@ class SweepQuestion:
 
 
 _FIELDS: Final = frozenset(field.name for field in fields(SweepQuestion))
-_EXAMPLE: Final = 'write it like {"prompt": "Hot is not", "key": "Hot", "swap": {"Hot": "Big"}, "query": -1}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +133,159 @@ def brief(why: object) -> str:
     """An error as one line, short enough for a table."""
     message = " ".join(str(why).split())
     return message if len(message) <= LONGEST_ERROR else message[: LONGEST_ERROR - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedLine:
+    """A line as the model reads it. The metric of its pair is settled later."""
+
+    line: Line
+    question: Question
+    key: int
+    query: int
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        noisy = isinstance(self.question.counterfactual, Noise)
+        answer = len(self.question.sequence)
+        return len(self.question.clean), noisy, self.key, self.query, self.question.kind, answer
+
+
+def measure_lines(
+    model: Model, lines: Sequence[Line], manifest: Manifest, *, batch: int, finished: Set[int] = frozenset()
+) -> Iterator[list[TableRow]]:
+    """The rows of the lines that are not finished, a batch at a time, bad lines first.
+
+    Finished lines keep their place in the batches, so the other lines of a batch stay the same.
+    """
+    shapes: dict[tuple[Any, ...], list[TokenizedLine]] = defaultdict(list)
+    bad: list[TableRow] = []
+    for line in lines:
+        tokenized = _tokenize(model, line, manifest)
+        if isinstance(tokenized, TokenizedLine):
+            shapes[tokenized.shape].append(tokenized)
+        elif line.number not in finished:
+            bad.append(tokenized)
+    if bad:
+        yield bad
+    for (length, noisy, *_), alike in shapes.items():
+        step = min(batch, _fitting(model, length, noisy=noisy))
+        for start in range(0, len(alike), step):
+            left = [line for line in alike[start : start + step] if line.line.number not in finished]
+            if left:
+                yield _measure(model, left, manifest)
+
+
+def _fitting(model: Model, length: int, *, noisy: bool) -> int:
+    """How many pairs of this length may be cached at once."""
+    draws = Noise(()).draws if noisy else 1
+    return max(1, MEMORY // (2 * draws * bytes_of_run(model, length)))
+
+
+def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | TableRow:
+    """The line for the model, or its row with an error."""
+    if line.question is None:
+        return to_row(line, line.error or "the line could not be read")
+    prompt, given = line.question.prompt, {name: getattr(line.question, name) for name in GIVEN}
+    try:
+        ends = to_prompt(model, prompt).ends(line.question.key, line.question.query)
+        question = to_question(model, prompt, Wording(**given, noise_at=ends[:1], seed=manifest.seed))
+        return TokenizedLine(line, question, *ends)
+    except (CircuitsError, ValueError, TypeError, OverflowError) as why:  # the last three: from a tokenizer
+        return to_row(line, brief(why))
+
+
+@torch.inference_mode()
+def _measure(model: Model, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
+    """The rows of lines of one shape."""
+    try:
+        runs = prepare(model, [line.question.unsettled for line in lines], smallest_gap=0.0)
+    except CircuitsError as why:
+        if len(lines) == 1:
+            return [to_row(lines[0].line, brief(why))]
+        return [row for line in lines for row in _measure(model, [line], manifest)]
+    rows: list[TableRow] = []
+    pairs: dict[int, Pair] = {}
+    for index, line in enumerate(lines):
+        try:
+            pairs[index] = line.question.settle(model, *runs.predictions(index))
+        except CircuitsError as why:
+            rows.append(to_row(line.line, brief(why)))
+    if pairs:
+        settled = replace(runs.only(list(pairs)), pairs=tuple(pairs.values()))
+        rows += _measure_settled(settled, [lines[index] for index in pairs], manifest)
+    return rows
+
+
+def _measure_settled(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
+    """The rows of settled pairs; those with too small a gap get their own errors."""
+    rows: list[TableRow] = []
+    wide = [index for index, gap in enumerate(runs.gap.tolist()) if abs(gap) >= SMALLEST_GAP]
+    for index in sorted(set(range(len(lines))) - set(wide)):
+        try:
+            rows += _to_rows(prepare(runs.model, [runs.pairs[index]]), [lines[index]], manifest)
+        except CircuitsError as why:
+            rows.append(to_row(lines[index].line, brief(why)))
+    if wide:
+        rows += _to_rows(runs.only(wide), [lines[index] for index in wide], manifest)
+    return rows
+
+
+def _to_rows(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
+    values = [runs.values(side).tolist() for side in (runs.clean, runs.counterfactual)]
+    mappings = _mappings(runs, lines[0].key, lines[0].query, manifest)
+    return [_measured_row(*parts) for parts in zip(lines, runs.pairs, mappings, *values, strict=True)]
+
+
+def _mappings(runs: Runs, key: int, query: int, manifest: Manifest) -> list[TableRow]:
+    """The columns of each pair's mapping: all pairs together, or with controls one pair after the other."""
+    share = manifest.share
+    if manifest.controls:
+        alone = (runs.only([index]) for index in range(len(runs.pairs)))
+        measured = (measure_mapping(each, key, query, share=share, seed=manifest.seed) for each in alone)
+        return [_controlled_columns(mapping, share) for mapping in measured]
+    whole = mapping_row(runs.heads, key, query)
+    effects = runs.effects([*(mapping_row([head], key, query) for head in runs.heads), whole])
+    restored = runs.effects([whole], direction="restore")[0].double().tolist()
+    paths = select(runs, key, query, effects=effects[:-1], totals=effects[-1], share=share)
+    *singles, totals = effects.double().tolist()
+    each = zip(totals, restored, zip(*singles, strict=True), paths, strict=True)
+    return [_columns(*parts) for parts in each]
+
+
+def _controlled_columns(mapping: Mapping, share: float) -> TableRow:
+    """The columns of a mapping that was measured by itself."""
+    effects = [effect.effect for effect in sorted(mapping.heads, key=lambda effect: effect.head)]
+    path = [(step.head, step.joint) for step in mapping.path[: len(mapping.carriers(share))]]
+    controls = {name: getattr(mapping.controls, name) for name in CONTROLS}
+    return _columns(mapping.total, mapping.restore, effects, path) | controls
+
+
+def _columns(
+    total: float, restore: float, effects: Sequence[float], path: Sequence[tuple[Head, float]]
+) -> TableRow:
+    """A mapping up to the share: effects in the order of heads, carriers in the order they were found."""
+    carriers, joint = [str(head) for head, _ in path], [effect for _, effect in path]
+    columns = {"total": total, "restore": restore, "carriers": carriers, "joint": joint}
+    return columns | {"modulation": joint[-1] / total if joint else 0.0, "effects": list(effects)}
+
+
+def _measured_row(line: TokenizedLine, pair: Pair, mapping: TableRow, clean: float, other: float) -> TableRow:
+    numbers = (clean, other, mapping["total"], mapping["restore"])
+    if not all(-LARGEST < number < LARGEST for number in numbers):
+        listed = ", ".join(f"{number:g}" for number in numbers)
+        return to_row(line.line, f"the model gives no finite number here: {listed}")
+    words, counterfactual = pair.clean.words, pair.counterfactual
+    noisy = isinstance(counterfactual, Noise)
+    row = to_row(line.line) | {"key": line.key, "query": line.query, "noise": noisy, "tokens": list(words)}
+    row |= {"counterfactual": str(counterfactual) if noisy else counterfactual.text}
+    row |= {"key_token": words[line.key], "query_token": words[line.query], "metric": pair.metric.kind}
+    row |= {"answer": pair.metric.answer_text, "foil": pair.metric.foil_text}
+    return row | {"clean_value": clean, "counterfactual_value": other} | mapping
+
+
+def to_row(line: Line, error: str | None = None) -> TableRow:
+    """The columns that every line has, measured or not."""
+    row = {"line": line.number, "id": line.id, "prompt": line.prompt, "error": error}
+    asked = None if line.question is None else line.question.to_json()
+    return row | {"asked": asked, "metadata": line.metadata}

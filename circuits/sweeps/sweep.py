@@ -21,8 +21,7 @@ from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.sweeps import BATCH
-from circuits.sweeps.batches import measure_lines
-from circuits.sweeps.lines import Lines, read_lines
+from circuits.sweeps.lines import Lines, measure_lines, read_lines
 from circuits.sweeps.results import Sweep, open_sweep
 from circuits.sweeps.store import Manifest, Store, check_place
 from circuits.tracing.records import SHARE, check_share

@@ -22,8 +22,9 @@ from typing import Any, Final
 import torch
 
 from circuits.engine import prepare
-from circuits.engine.loadings import loadings
+from circuits.engine.search import loadings
 from circuits.errors import NoPairError
+from circuits.models import ZOO
 from circuits.models.model import Model
 from circuits.tasks.compare import to_same_task
 from circuits.tasks.rank import rank, to_measurement
@@ -40,7 +41,6 @@ from circuits.tasks.ranking import (
 from circuits.tasks.task import Task
 from circuits.tracing.records import SHARE
 from circuits.tracing.trace import trace
-from circuits.zoo import FOLDER
 
 Models = tuple[Model, Model]
 Sides = tuple[tuple[Model, Task], tuple[Model, Task]]
@@ -109,7 +109,7 @@ def held(values: torch.Tensor, share: float) -> int:
 
 def figure_claims(twin: str, models: Models, text: str, **asked: Any) -> Iterator[Claim]:
     """Share of open edges and its cost, as the twin's files say; heads of the mapping of a figure."""
-    told = json.loads((FOLDER / twin / "circuits.json").read_text())["measured"]
+    told = json.loads((ZOO / twin / "circuits.json").read_text())["measured"]
     cost = f"{told['divergence']:.3f} nats from dense, loss {told['loss'] - told['dense_loss']:+.3f}"
     shares = [Count(100 * mean(map(mean, told[side]["per_head"]))) for side in ("dense", "gated")]
     where = f"{told['tokens']:,} held-out tokens"

@@ -35,16 +35,15 @@ from jaxtyping import Bool, Float, Int
 
 from circuits.components import Head
 from circuits.engine import Change, Row, Runs, prepare
-from circuits.engine.loadings import loadings
+from circuits.engine.search import loadings
 from circuits.errors import PromptError
 from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.tasks import ranking
-from circuits.tasks.eap import EapGraph
 from circuits.tasks.ranking import MLPS, UNITS, Curve, Mlps, Protocol, Ranked, Ranking, RoleEdge, Shape, Units
 from circuits.tasks.task import PAIRS, Item, Task, to_task
-from circuits.tasks.wires import MOST_WIRES, WireMeasurement
+from circuits.tasks.wires import MOST_WIRES, EapGraph, WireMeasurement
 from circuits.tracing.family import Interval, bootstrap
 
 PAIRS_OF: Final = {

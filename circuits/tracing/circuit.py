@@ -20,9 +20,17 @@ from circuits.models.load import Device, as_model, load, to_device
 from circuits.models.model import Model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_question
 from circuits.tracing import CARRIES, SHARE, SHORT
-from circuits.tracing.mapping import measure_mapping, measured_in_parts, totals
+from circuits.tracing.measure import (
+    MOST_NOISED,
+    counterfactual_text,
+    measure_mapping,
+    measure_span,
+    measured_in_parts,
+    span_of,
+    tokens_that_matter,
+    totals,
+)
 from circuits.tracing.records import Circuit, Mapping, Span
-from circuits.tracing.spans import MOST_NOISED, counterfactual_text, measure_span, span_of, tokens_that_matter
 from circuits.tracing.trace import to_circuit
 
 if TYPE_CHECKING:

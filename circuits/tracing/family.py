@@ -18,7 +18,7 @@ from jaxtyping import Float
 from circuits.components import Head
 from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
-from circuits.engine.select import mapping_row, mapping_rows
+from circuits.engine.search import mapping_row, mapping_rows
 from circuits.errors import PromptError, escaped
 from circuits.files import Faults, Saved
 from circuits.links import Pictured, Progress, silent
@@ -26,7 +26,7 @@ from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Question, Wording, to_prompt, to_question
 from circuits.prompts.prompt import stands_in
-from circuits.tracing.mapping import measure_mapping
+from circuits.tracing.measure import measure_mapping
 from circuits.tracing.records import SHARE, Interval, Mapping, faults_of_mapping
 from circuits.tracing.trust import doubts_about, weak_pairs
 

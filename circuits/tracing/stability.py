@@ -26,10 +26,9 @@ import torch
 from jaxtyping import Float
 
 from circuits.components import ROUNDING, Head
-from circuits.engine import Runs, prepare
-from circuits.engine.prepare import predictions_of_others
+from circuits.engine import Runs, predictions_of_others, prepare
 from circuits.engine.runs import every_head
-from circuits.engine.select import WHOLE, mapping_rows, select
+from circuits.engine.search import WHOLE, mapping_rows, select
 from circuits.errors import PromptError, names_its_keywords
 from circuits.links import Progress, silent
 from circuits.models.load import as_model

@@ -16,16 +16,15 @@ import torch
 
 from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
-from circuits.engine.select import mapping_rows
+from circuits.engine.search import mapping_rows
 from circuits.errors import PromptError, names_its_keywords
 from circuits.files import sha256_of
 from circuits.links import Progress, Watch, silent, unwatched
 from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_prompt, to_question
 from circuits.tracing import CARRIES
-from circuits.tracing.mapping import measure_mapping
+from circuits.tracing.measure import measure_mapping, span_of
 from circuits.tracing.records import SHARE, Circuit, Mapping, MeasuredModel, Output, Span, finite
-from circuits.tracing.spans import span_of
 from circuits.tracing.trust import control_question, doubts_about, notes_on
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from typing import Final, Literal
 
 import torch
 
-from circuits.engine import Runs
-from circuits.engine.prepare import values_of_others
+from circuits.engine import Runs, values_of_others
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair
 from circuits.tracing import CARRIES

@@ -23,9 +23,8 @@ from circuits.links import Progress, silent
 from circuits.models.load import Device
 from circuits.prompts import Noise
 from circuits.tracing.circuit import run_again
-from circuits.tracing.mapping import measure_mapping
+from circuits.tracing.measure import counterfactual_text, measure_mapping, measure_span, span_of
 from circuits.tracing.records import Circuit, Span
-from circuits.tracing.spans import counterfactual_text, measure_span, span_of
 from circuits.tracing.trace import package_versions, to_circuit
 from circuits.tracing.why import explain
 from circuits.tracing.why_record import Why

@@ -1,4 +1,6 @@
-"""The commands about components: `why` asks about one head, `wiring` walks back from the answer."""
+"""The commands that ask more of one question: `why` about one head, `wiring` back from the answer, `verify`
+(a saved result, measured again), and `explore` (the live page, until Ctrl-C).
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,23 @@ import click
 from click import argument, option
 
 import circuits.cli.options as options
-from circuits.cli import check_question
-from circuits.cli.options import ModelOptions, ResultOptions, WordingOptions, progress, say_result, together
+from circuits.cli import Failure, check_question
+from circuits.cli.options import (
+    ModelOptions,
+    ResultOptions,
+    WordingOptions,
+    progress,
+    say,
+    say_json,
+    say_result,
+    together,
+)
 from circuits.errors import PromptError
 from circuits.links import Progress
 from circuits.tracing import DRAWN, NODES
 
 if TYPE_CHECKING:
     from circuits.engine import Runs
-
 
 _ASKED: Final = "PROMPT|DIR|circuit.json"
 _HEAD: Final = "The head, such as L5H1."
@@ -29,6 +39,10 @@ _MOST: Final = "Components at positions whose writers are looked for, the strong
 _ROLE: Final = "A name for a position, in print; repeatable."
 _FILES: Final = "Write wiring.json and its figure here."
 _NAMED: Final[dict[str, Any]] = {"type": options.text, "multiple": True, "callback": options.to_pairs}
+_SAVED: Final = "DIR|circuit.json|wiring.json|why.json"
+_PORT: Final = "The port on 127.0.0.1; 0 takes a free one."
+_SILENT: Final = "Print the address and leave the browser alone."
+_FOLDER: Final = "Where answers are saved that you keep."
 
 
 @click.command()
@@ -49,7 +63,7 @@ def why_command(
 ) -> None:
     """Say why a head looks where it looks, and who wrote what it moves."""
     from circuits.components import Head
-    from circuits.show.why import fill_with_why, why_sections
+    from circuits.show.wiring import fill_with_why, why_sections
     from circuits.tracing.records import Circuit
     from circuits.tracing.why import checked_head, explain, why
 
@@ -124,3 +138,44 @@ def wiring_command(
             found.save(folder / f"wiring.{ending}")
 
     say_result(result, found.to_json, wiring_sections(found), fill)
+
+
+@click.command("verify")
+@click.argument("path", type=options.path, metavar=_SAVED)
+@options.DEVICE
+@options.JSON
+def verify_command(path: Path, device: str, as_json: bool) -> None:
+    """Measure a saved circuit again and say whether it holds."""
+    from circuits.show.tables import Section, visible
+    from circuits.tracing.verify import verify
+
+    with progress() as note:
+        found = verify(path, device=device, progress=note)
+    if as_json:
+        say_json({"holds": found.holds, **asdict(found)})
+    else:
+        say(Section(lines=tuple(visible(line, longest=200) for line in str(found).splitlines())))
+    if not found.holds:
+        raise Failure(f"{path} does not hold: {len(found.differences)} of {found.compared} facts differ")
+
+
+@click.command("explore")
+@options.MODEL
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help=_PORT)
+@click.option("--no-browser", is_flag=True, help=_SILENT)
+@click.option("-o", "output", type=options.path, default="explored", metavar="DIR", help=_FOLDER)
+def explore_command(model: ModelOptions, port: int, no_browser: bool, output: Path) -> None:
+    """Open a page in which to ask a model, live."""
+    from circuits.live.explore import explore, needs_installing
+
+    needs_installing()
+    with progress() as note:
+        loaded = model.load(note)
+    with explore(loaded, port=port, folder=output, browser=not no_browser) as page:
+        try:
+            click.echo(f"exploring {loaded.name} at {page.address} (Ctrl-C stops it)")
+            page.wait()
+        except KeyboardInterrupt as stop:
+            if type(stop) is not KeyboardInterrupt:  # SIGTERM is told by its own exit code
+                raise
+    click.echo("stopped", err=True)
