@@ -3,11 +3,15 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# What is never imported need not be compiled: that is most of torch.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 TORCH := OMP_NUM_THREADS=2
 MARKS := long or real or studies
 # Two workers with a thread each are faster than one with two.
 ONE_EACH := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Workers and later runs share what the first one compiled, also where the environment says otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check map wheel dist slow browser bench tracr fuzz figures gallery notebooks docs clean
 

@@ -15,14 +15,14 @@ HERE = Path(__file__).parent / "induction"
 MODELS = ("mini", "mini-sparse")
 
 
-def main() -> None:
+def main(families: tuple[str, ...] = MODELS) -> None:
     HERE.mkdir(exist_ok=True)
     shown = []
     for name in MODELS:
         model = circuits.load(name)
         alike = to_task(model, "induction", count=32).alike
         pairs = [item.pair for item in alike]
-        for key, query in (("A", "B"), ("B", "END")):
+        for key, query in (("A", "B"), ("B", "END")) if name in families else ():
             print(
                 f"{key} → {query}:",
                 circuits.trace(model, pairs, key=alike[0].position(key), query=alike[0].position(query)),

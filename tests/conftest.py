@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+import circuits
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.zoo.language import tokenizer
@@ -38,7 +41,10 @@ from circuits.zoo.language import tokenizer
 PROMPT = 'The opposite of "large" is "'
 ARCHITECTURES = ("gpt2", "llama", "neox")
 
+SWAPS: tuple[dict[str, str], ...] = tuple({"large": other} for other in ("hot", "rich", "old", "wet"))
+
 transformers_logging.disable_progress_bar()
+loaded = cache(load)  # a model of the zoo by its name, once for all tests, which must leave it as it is
 
 
 def random_model(architecture: str, *, seed: int = 0) -> PreTrainedModel:
@@ -85,3 +91,36 @@ def models(directories: dict[str, Path]) -> dict[str, Model]:
 def model(request: pytest.FixtureRequest, models: dict[str, Model]) -> Model:
     """One architecture after the other."""
     return models[request.param]
+
+
+@pytest.fixture(scope="session")
+def results(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One result of every kind, measured on a small random model where that will do."""
+    model, room = models["gpt2"], tmp_path_factory.mktemp("results")
+    named: dict[str, Any] = {"answer": "small", "foil": "cold"}
+    question = {"swap": SWAPS[0], **named}
+    traced, other = (circuits.trace(model, PROMPT, key="large", swap=swap, **named) for swap in SWAPS[:2])
+    both = loaded("mini"), loaded("mini-sparse")  # a task takes a model that can do it
+    pairs = [circuits.to_pair(model, PROMPT, swap=swap, **named) for swap in SWAPS]
+    lines = [
+        {"prompt": PROMPT, "key": 5, "id": name, **question, "swap": swap}
+        for name, swap in zip("abcd", SWAPS, strict=True)
+    ]
+    (room / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    swept = circuits.sweep(model, room / "in.jsonl", room / "out")
+    return {
+        "circuit": circuits.circuit(model, PROMPT, **question),
+        "traced": traced,
+        "mapping": traced.mapping(),
+        "family": circuits.trace_family(model, pairs, key=5),
+        "comparison": circuits.compare(traced, other),
+        "verification": circuits.verify(traced, model=model),
+        "ranking": circuits.rank(both[0], "opposites", count=2),
+        "task_comparison": circuits.compare(*both, task="opposites", count=2, units=("heads",)),
+        "panel": circuits.measure_panel(model, [traced.prompt], heads=traced.carriers()),
+        "sweep": swept,
+        "mean": swept.mean(),
+        "why": circuits.why(traced, traced.mapping().heads[0].head, model=model),
+        "wiring": circuits.wiring(model, PROMPT, least=0.2, most=6, **question),
+        "stability": circuits.stability(model, PROMPT, key="large", n=3, **question),
+    }

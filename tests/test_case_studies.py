@@ -33,6 +33,7 @@ FOUND = {  # what `planted` finds is claimed in test_discover
     ),
     "induction": ("B → END: mini-sparse, 32 pairs, 4→9: total 0.71", "Modulated at 84% by", "437 of 7920"),
 }
+ARGUMENTS = {"induction": {"families": ("mini-sparse",)}}  # of the dense model they take half a minute each
 REAL = ("indirect_object_circuit", "stories")  # the weights of a real language model are needed
 SLOW = ("opposite_of_large", "indirect_object", "greater_than", "induction", "stories", "addition")
 
@@ -49,7 +50,7 @@ def test_a_case_study_finds_what_it_says(
     (tmp_path / name).mkdir()
     for prompts in (STUDIES / name).glob("*.jsonl"):  # what a study reads
         shutil.copy(prompts, tmp_path / name)
-    runpy.run_path(str(script), run_name="__main__")
+    runpy.run_path(str(script))["main"](**ARGUMENTS.get(name, {}))
     said = capsys.readouterr().out
     for words in FOUND[name]:
         assert words in said

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import loaded
 from matplotlib.axes import Axes
 
-from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.show.curves import transplant_figure
 from circuits.tasks.claims import (
@@ -36,7 +36,7 @@ CARRY = {"counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5
 
 @pytest.fixture(scope="module")
 def adders() -> tuple[Model, Model]:
-    return load("addition"), load("addition-sparse")
+    return loaded("addition"), loaded("addition-sparse")
 
 
 @pytest.fixture(scope="module")

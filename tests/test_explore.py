@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import chromium
 import pytest
+from conftest import loaded
 
 import circuits
 from circuits.live.explore import Explorer
@@ -29,7 +30,7 @@ PROMPT, LARGE, LAST = 'The opposite of "large" is "', 5, 8
 
 @pytest.fixture(scope="module")
 def mini() -> Model:
-    return load("mini")
+    return loaded("mini")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import loaded
 
 import circuits
 
@@ -53,7 +54,7 @@ def assert_same(old: Any, new: Any, where: str = "") -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trace_and_a_circuit_are_those_of_the_first_version(name: str) -> None:
-    model = circuits.load(name)
+    model = loaded(name)
     words: dict[str, Any] = {"answer": "small", "foil": "cold"} if name == "smollm2" else {}
     trace = circuits.trace(model, TEXT, key="large", swap=SWAP, **words)
     circuit = circuits.circuit(model, TEXT, swap=SWAP, **words)
@@ -63,7 +64,7 @@ def test_a_trace_and_a_circuit_are_those_of_the_first_version(name: str) -> None
 
 @pytest.mark.real
 def test_a_trace_by_noise_and_a_sweep_are_those_of_the_first_version(tmp_path: Path) -> None:
-    mini = circuits.load("mini")
+    mini = loaded("mini")
     noise = circuits.trace(mini, TEXT, key="large")
     assert_same(by_head(frozen("mini.noise")), by_head(json.loads(noise.to_json())), "noise")
     rows = circuits.sweep(mini, FROZEN / "lines.jsonl", tmp_path / "out").rows

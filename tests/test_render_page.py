@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import chromium
 import numpy as np
 import pytest
+from conftest import loaded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from render_samples import (
@@ -35,7 +36,6 @@ from render_samples import (
 
 from circuits.components import Head
 from circuits.errors import PromptError
-from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.show import canvas, spell, to_graph
 from circuits.show.page import to_page
@@ -196,7 +196,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def sparse() -> Model:
-    return load("planted-sparse")
+    return loaded("planted-sparse")
 
 
 @pytest.fixture

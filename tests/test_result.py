@@ -7,12 +7,12 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
+from conftest import loaded
 from render_samples import dense, hostile
 from render_samples import planted as sketch
 
 from circuits.components import Edge, Head
 from circuits.errors import EdgeError, FileError, PromptError
-from circuits.models.load import load
 from circuits.show import OUTPUT, to_graph
 from circuits.show.export import EXPORTS, export
 from circuits.tasks.compare import compare
@@ -26,14 +26,14 @@ from circuits.zoo import planted
 def measured() -> Circuit:
     own = {label: text for label, text in planted.COUNTERFACTUALS.items() if label != "large"}
     how = {"groups": {"brackets": (4, 6)}, "counterfactuals": own}
-    return circuit(load("planted-sparse"), planted.PROMPT, swap=planted.SWAP, **how)
+    return circuit(loaded("planted-sparse"), planted.PROMPT, swap=planted.SWAP, **how)
 
 
 @pytest.fixture(scope="module")
 def induction() -> Circuit:
     _, _, counterfactual, foil = planted.INDUCTION_MAPPINGS["L0H1"]
     return circuit(
-        load("planted-induction"),
+        loaded("planted-induction"),
         planted.INDUCTION_PROMPT,
         counterfactual=counterfactual,
         answer="dog",
@@ -43,7 +43,7 @@ def induction() -> Circuit:
 
 @pytest.fixture(scope="module")
 def noisy() -> Circuit:
-    return trace(load("planted-sparse"), planted.PROMPT, key="large")
+    return trace(loaded("planted-sparse"), planted.PROMPT, key="large")
 
 
 # Files
@@ -178,7 +178,7 @@ def test_notebooks_get_escaped_html() -> None:
 
 @pytest.mark.long
 def test_dense_needs_many_more_heads_than_sparse(measured: Circuit) -> None:
-    dense = trace(load("planted-dense"), planted.PROMPT, key="large", swap=planted.SWAP)
+    dense = trace(loaded("planted-dense"), planted.PROMPT, key="large", swap=planted.SWAP)
     found = compare(dense, measured)
     assert (len(found.carriers[0]), len(found.carriers[1])) == (43, 5)
     assert set(map(str, dense.carriers())) <= set(planted.PLANTED_DENSE)

@@ -23,12 +23,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import PROMPT
+from conftest import PROMPT, loaded
 
 import circuits
 from circuits.cli import main
 from circuits.errors import CircuitsError, FileError, ModelError, PromptError
-from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.show.page import to_page
 from circuits.sweeps.lines import read_line
@@ -82,7 +81,7 @@ def plain(swept: Sweep) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def sparse() -> Model:
-    return load("planted-sparse")
+    return loaded("planted-sparse")
 
 
 @pytest.fixture(scope="module")

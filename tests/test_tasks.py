@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import random_model
+from conftest import loaded, random_model
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from circuits.errors import CircuitsError, FileError, PromptError
-from circuits.models.load import as_model, load
+from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Prompt
 from circuits.tasks import TASKS
@@ -39,7 +39,7 @@ OPPOSITE = 'The opposite of "large" is "'
 
 @pytest.fixture(scope="module")
 def mini() -> Model:
-    return load("mini")
+    return loaded("mini")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ARCHITECTURES, PROMPT, random_model, save
+from conftest import ARCHITECTURES, PROMPT, loaded, random_model, save
 from tokenizers.processors import TemplateProcessing
 
 from circuits.errors import CircuitsError, ModelError
@@ -58,7 +58,7 @@ def spelled(vocabulary: Vocabulary, token: int) -> str:
 def test_mini_reads_text_without_its_weights() -> None:
     light = load_vocabulary("mini")
     assert isinstance(light.tokenizer, PlainTokenizer) and light.reads_bos
-    assert_same(light, load("mini"))
+    assert_same(light, loaded("mini"))
 
 
 @pytest.mark.real
@@ -128,7 +128,9 @@ def test_a_spoiled_file_is_one_line(spoiled: str, tmp_path: Path) -> None:
 
 
 def test_a_model_built_by_code_is_built() -> None:
-    assert load_vocabulary("planted-induction").tokenize(PROMPT) == load("planted-induction").tokenize(PROMPT)
+    assert load_vocabulary("planted-induction").tokenize(PROMPT) == loaded("planted-induction").tokenize(
+        PROMPT
+    )
 
 
 def test_the_command_imports_no_model_library() -> None:

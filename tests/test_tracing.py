@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import loaded
 
 from circuits.components import Head
 from circuits.engine import gaps_of_noise, prepare
 from circuits.engine.search import mapping_row, mapping_rows
 from circuits.errors import CircuitsError, ModelError, PromptError
-from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, to_pair
 from circuits.tracing.circuit import circuit
@@ -28,7 +28,7 @@ circuit_module = sys.modules[circuit.__module__]
 
 @pytest.fixture(scope="module")
 def sparse() -> Model:
-    return load("planted-sparse")
+    return loaded("planted-sparse")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_spans_end_below_their_last_reader_and_begin_at_the_first_at_the_query(w
 @pytest.mark.parametrize("head", planted.INDUCTION_MAPPINGS)
 def test_induction_is_the_previous_token_head_and_the_induction_head(head: str) -> None:
     key, query, counterfactual, foil = planted.INDUCTION_MAPPINGS[head]
-    model = load("planted-induction")
+    model = loaded("planted-induction")
     found = circuit(
         model,
         planted.INDUCTION_PROMPT,
@@ -144,7 +144,7 @@ def test_a_circuit_without_a_head_is_measured_again(asked: Circuit, sparse: Mode
 
 def test_without_refuses_other_weights(asked: Circuit) -> None:
     with pytest.raises(ModelError, match="other weights"):
-        asked.without("L11H7", model=load("planted-dense"))
+        asked.without("L11H7", model=loaded("planted-dense"))
 
 
 def test_noise_is_the_counterfactual_where_none_is_given(sparse: Model) -> None:
@@ -171,7 +171,7 @@ def test_noise_on_single_tokens_moves_the_metric_as_a_pair_of_its_own_does(spars
 def test_the_mappings_of_a_long_prompt_are_sought_from_queries_down_and_a_note_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, question = load("mini"), {"swap": {"Mary": "Anna"}, "answer": "Mary", "foil": "Anna"}
+    model, question = loaded("mini"), {"swap": {"Mary": "Anna"}, "answer": "Mary", "foil": "Anna"}
     text = "When Mary and John went to the store , John gave a drink to"
     every = circuit(model, text, **question)
     assert not any("sought" in note for note in every.notes)
@@ -184,7 +184,7 @@ def test_the_mappings_of_a_long_prompt_are_sought_from_queries_down_and_a_note_s
 
 @pytest.mark.long
 def test_mappings_against_the_answer_are_left_out_of_a_circuit_and_named() -> None:
-    model, text = load("mini"), "When Mary and John went to the store , John gave a drink to"
+    model, text = loaded("mini"), "When Mary and John went to the store , John gave a drink to"
     found = circuit(model, text, swap={10: "Mary"})
     assert all(mapping.total > 0 for mapping in found.mappings)
     (note,) = [note for note in found.notes if note.startswith("works against the answer")]

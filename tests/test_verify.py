@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import PROMPT
+from conftest import PROMPT, loaded
 
 from circuits import verify
 from circuits.cli import main
@@ -21,7 +21,6 @@ from circuits.components import Head
 from circuits.engine import prepare
 from circuits.engine.search import _step, mapping_rows, select
 from circuits.errors import FileError, ModelError
-from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Pair
 from circuits.tasks.task import to_task
@@ -132,7 +131,7 @@ def test_a_share_that_is_reached_but_for_rounding_is_reached(traced: Circuit) ->
 
 def test_carriers_hang_neither_on_threads_nor_on_chunks_nor_on_batches() -> None:
     """benchmarks/same_answer.py asks the same of 200 questions."""
-    mini, before = load("mini"), torch.get_num_threads()
+    mini, before = loaded("mini"), torch.get_num_threads()
     pairs = to_task(mini, "opposites", count=2).pairs
     answers = []
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import ARCHITECTURES, PROMPT
+from conftest import ARCHITECTURES, PROMPT, loaded
 
 import circuits
 from circuits.cli import main
@@ -27,7 +27,7 @@ SWAP = {"large": "hot"}
 
 @pytest.fixture(scope="module")
 def mini() -> Model:
-    return circuits.load("mini")
+    return loaded("mini")
 
 
 @pytest.fixture(scope="module")

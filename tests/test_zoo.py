@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import train_stories
+from conftest import loaded
 from train_mini import Plan, documents, fresh_model, train
 
 import circuits
 from circuits.models import ZOO
-from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.sparsify import measure_sparsity
 from circuits.sparsify.training import load_checkpoint
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def mini() -> Model:
-    return load("mini")
+    return loaded("mini")
 
 
 def sentences(task: str, count: int, *, held_out: bool = False) -> list[language.Sentence]:
@@ -163,7 +163,7 @@ def test_the_twin_has_few_open_edges_and_loses_almost_nothing(mini: Model) -> No
     assert (found.original, found.dense.open_edges > 0.4) == ("mini", True)
     assert found.open_edges <= 0.005
     assert found.gap <= 0.03
-    twin = load("mini-sparse")
+    twin = loaded("mini-sparse")
     for task in ("relation", "indirect_object", "greater_than", "induction"):
         dense, sparse = (score_task(model.logits, task, count=64, seed=2).value for model in (mini, twin))
         assert sparse >= dense - 0.02, task  # its card says how near over 512 prompts

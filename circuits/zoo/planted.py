@@ -17,6 +17,7 @@
 
 import math
 import random
+from functools import cache
 from itertools import product
 from typing import Any, Final
 
@@ -268,7 +269,7 @@ def _on_circle(relation: str, value: str) -> Float[torch.Tensor, " two"]:
 def _induction() -> GPT2LMHeadModel:
     draft = _Draft(_INDUCTION_FEATURES, layers=2, heads=4)
     vocabulary, logits = language.vocabulary(), draft.model.lm_head.weight
-    codes = _codes(len(vocabulary), 24, seed="words")
+    codes = _codes(len(vocabulary), 24, seed="words").clone()
     codes[vocabulary[language.BOS]] = 0  # so that reading BOS says nothing
     draft.model.transformer.wte.weight.copy_(codes @ draft.write("word"))
     for layer, index in product(range(2), range(4)):
@@ -285,6 +286,7 @@ def _induction() -> GPT2LMHeadModel:
     return draft.model
 
 
+@cache
 def _codes(count: int, size: int, *, seed: str) -> Float[torch.Tensor, "count size"]:
     """Unit vectors that lie far from each other's lines: drawn, then pushed apart."""
     draw = random.Random(seed)
