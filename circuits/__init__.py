@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from circuits.engine import Row, prepare
     from circuits.engine.search import scan
     from circuits.errors import CircuitsError
-    from circuits.files import open_result
+    from circuits.links import open_result
     from circuits.live.explore import explore
     from circuits.models.load import as_model, load
     from circuits.models.model import Model
@@ -59,7 +59,7 @@ _HOMES = {
     "engine.search": ("scan",),
     "components": ("SIDES", "Component", "Edge", "Head", "Reader", "Wire"),
     "errors": ("CircuitsError",),
-    "files": ("open_result",),
+    "links": ("open_result",),
     "live.explore": ("explore",),
     "models.load": ("as_model", "load"),
     "models.model": ("Model",),

@@ -32,8 +32,8 @@ from test_sources import to_lens_layout
 
 from circuits.components import Edge, Head
 from circuits.errors import CircuitsError, PromptError
-from circuits.files import open_result, parse_json, to_json
-from circuits.links import Pictured
+from circuits.files import parse_json, to_json
+from circuits.links import Pictured, open_result
 from circuits.models import folder, hub, state_dict
 from circuits.models.load import as_model
 from circuits.prompts import Prompt, swap_words, to_pair

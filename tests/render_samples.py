@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from circuits.components import Head
-from circuits.files import sha256_of
+from circuits.links import sha256_of
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing.records import Circuit, Controls, HeadEffect, Mapping, MeasuredModel, Output, Span, Step
 

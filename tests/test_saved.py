@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import circuits
 from circuits.cli import main
 from circuits.errors import FileError, PromptError
-from circuits.files import Saved, open_result
-from circuits.links import PICTURES, RESULTS, Pictured, reader_of
+from circuits.files import RESULTS
+from circuits.links import PICTURES, Pictured, Saved, open_result, reader_of
 from circuits.zoo import planted
 
 DENSE, SPARSE = "mini", "planted-sparse"

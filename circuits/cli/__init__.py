@@ -39,7 +39,8 @@ from circuits.cli.options import (
     together,
 )
 from circuits.errors import CircuitsError, PromptError, in_one_line
-from circuits.files import open_result, to_json, write_folder
+from circuits.files import to_json, write_folder
+from circuits.links import open_result
 
 if TYPE_CHECKING:
     from circuits.links import Progress

@@ -17,8 +17,7 @@ import numpy as np
 
 from circuits.components import Head
 from circuits.errors import PromptError, escaped
-from circuits.files import Arrays, Faults, Saved, sha256_of
-from circuits.links import Pictured, Progress, above, silent
+from circuits.links import Arrays, Faults, Pictured, Progress, Saved, above, sha256_of, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Prompt

@@ -20,8 +20,7 @@ from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.search import mapping_row, mapping_rows
 from circuits.errors import PromptError, escaped
-from circuits.files import Faults, Saved
-from circuits.links import Pictured, Progress, silent
+from circuits.links import Faults, Pictured, Progress, Saved, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Question, Wording, to_prompt, to_question

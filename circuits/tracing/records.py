@@ -18,8 +18,7 @@ import numpy as np
 
 from circuits.components import ROUNDING, Edge, Head
 from circuits.errors import EdgeError, PromptError
-from circuits.files import Arrays, Faults, Saved
-from circuits.links import Pictured, above
+from circuits.links import Arrays, Faults, Pictured, Saved, above
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing import SHARE
 

@@ -18,8 +18,7 @@ from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.search import mapping_rows
 from circuits.errors import PromptError, names_its_keywords
-from circuits.files import sha256_of
-from circuits.links import Progress, Watch, silent, unwatched
+from circuits.links import Progress, Watch, sha256_of, silent, unwatched
 from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_prompt, to_question
 from circuits.tracing import CARRIES

@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Final, Literal
 from circuits.engine import Runs
 from circuits.engine.wires import wire_effects
 from circuits.errors import FileError, escaped
-from circuits.files import Faults, Saved, open_result
-from circuits.links import Progress, silent
+from circuits.links import Faults, Progress, Saved, open_result, silent
 from circuits.models.load import Device
 from circuits.prompts import Noise
 from circuits.tracing.circuit import run_again

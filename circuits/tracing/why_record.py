@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from circuits.components import SIDES, Component, Head, Side
-from circuits.files import Faults, Saved
-from circuits.links import Pictured, above
+from circuits.links import Faults, Pictured, Saved, above
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.tracing.records import MeasuredModel
 
