@@ -34,8 +34,8 @@ _FIELDS: Final = {  # where a page, a picture or a drawing names what made it: a
 }
 RESULTS: Final = {  # what a file says that it is: the module and the class that read it
     "circuit": ("circuits.tracing.records", "Circuit"),
-    "stability": ("circuits.tracing.records", "Stability"),
-    "why": ("circuits.tracing.why_record", "Why"),
+    "stability": ("circuits.tracing", "Stability"),
+    "why": ("circuits.tracing.records", "Why"),
     "wiring": ("circuits.tracing.wiring_record", "Wiring"),
     "family": ("circuits.tracing.family", "FamilyTrace"),
     "verification": ("circuits.tracing.verify", "Verification"),

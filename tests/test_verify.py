@@ -25,8 +25,9 @@ from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.prompts import Pair
 from circuits.tasks.task import to_task
+from circuits.tracing import Step
 from circuits.tracing.circuit import circuit
-from circuits.tracing.records import Circuit, Step
+from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why
 from circuits.tracing.wiring import wiring

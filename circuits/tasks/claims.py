@@ -39,7 +39,7 @@ from circuits.tasks.ranking import (
     measure_curve,
 )
 from circuits.tasks.task import Task
-from circuits.tracing.records import SHARE
+from circuits.tracing import SHARE
 from circuits.tracing.trace import trace
 
 Models = tuple[Model, Model]

@@ -25,7 +25,8 @@ from circuits.tasks.patterns import Changed, PanelFigures, attention_maps, chang
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import COUNTED, EXPLAINED, UNITS, Mlps, Ranking, Units, heads_of
 from circuits.tasks.task import PAIRS, Task, to_task
-from circuits.tracing.records import SHARE, Circuit, Mapping
+from circuits.tracing import SHARE, Mapping
+from circuits.tracing.records import Circuit
 
 TaskSource = str | Path | tuple[Task, Task]
 Maps = tuple[np.ndarray, ...]  # (query, key), one for each head

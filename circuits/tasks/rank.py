@@ -44,7 +44,8 @@ from circuits.tasks import ranking
 from circuits.tasks.ranking import MLPS, UNITS, Curve, Mlps, Protocol, Ranked, Ranking, RoleEdge, Shape, Units
 from circuits.tasks.task import PAIRS, Item, Task, to_task
 from circuits.tasks.wires import MOST_WIRES, EapGraph, WireMeasurement
-from circuits.tracing.family import Interval, bootstrap
+from circuits.tracing import Interval
+from circuits.tracing.family import bootstrap
 
 PAIRS_OF: Final = {
     "heads": PAIRS,

@@ -23,9 +23,9 @@ from circuits.models.model import Model
 from circuits.tasks.rank import rank, to_measurement
 from circuits.tasks.ranking import COUNTED, EXPLAINED, Protocol, Ranking, Unit, Units
 from circuits.tasks.task import Task
+from circuits.tracing.records import SideWriters
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why
-from circuits.tracing.why_record import SideWriters
 
 DRAWS: Final = 10  # random circuits
 WRITERS: Final = 5  # of a side, the strongest
