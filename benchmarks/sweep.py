@@ -36,8 +36,8 @@ import circuits
 from circuits.engine import prepare
 from circuits.models.model import Model
 from circuits.prompts import to_pair
+from circuits.tracing import Mapping
 from circuits.tracing.measure import measure_mapping
-from circuits.tracing.records import Mapping
 
 MODEL, TOLERANCE = "mini", 1e-4
 STARTS = ("", "The opposite of ", "The opposite of the opposite of ")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from circuits.engine import Row, prepare
     from circuits.engine.search import scan
     from circuits.errors import CircuitsError
-    from circuits.files import open_result
+    from circuits.links import open_result
     from circuits.live.explore import explore
     from circuits.models.load import as_model, load
     from circuits.models.model import Model
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from circuits.tasks.ranking import Ranking
     from circuits.tasks.task import Task, to_task
     from circuits.tasks.wires import EapGraph, from_eap
+    from circuits.tracing import Stability
     from circuits.tracing.circuit import circuit
     from circuits.tracing.family import FamilyTrace, trace_family
-    from circuits.tracing.records import Circuit, Stability
+    from circuits.tracing.records import Circuit, Why
     from circuits.tracing.stability import stability
     from circuits.tracing.trace import trace
     from circuits.tracing.verify import Verification, verify
     from circuits.tracing.why import why
-    from circuits.tracing.why_record import Why
     from circuits.tracing.wiring import wiring
     from circuits.tracing.wiring_record import Wiring
 
@@ -59,7 +59,7 @@ _HOMES = {
     "engine.search": ("scan",),
     "components": ("SIDES", "Component", "Edge", "Head", "Reader", "Wire"),
     "errors": ("CircuitsError",),
-    "files": ("open_result",),
+    "links": ("open_result",),
     "live.explore": ("explore",),
     "models.load": ("as_model", "load"),
     "models.model": ("Model",),
@@ -74,12 +74,12 @@ _HOMES = {
     "tasks.wires": ("EapGraph", "from_eap"),
     "tracing.circuit": ("circuit",),
     "tracing.family": ("FamilyTrace", "trace_family"),
-    "tracing.records": ("Circuit", "Stability"),
+    "tracing": ("Stability",),
+    "tracing.records": ("Circuit", "Why"),
     "tracing.stability": ("stability",),
     "tracing.trace": ("trace",),
     "tracing.verify": ("Verification", "verify"),
     "tracing.why": ("why",),
-    "tracing.why_record": ("Why",),
     "tracing.wiring": ("wiring",),
     "tracing.wiring_record": ("Wiring",),
 }

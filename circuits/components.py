@@ -22,16 +22,14 @@ Side = Literal["query", "key", "value"]
 SIDES: Final[tuple[Side, ...]] = ("query", "key", "value")
 ComponentKind = Literal["embed", "head", "mlp", "all"]
 ReaderKind = Literal["query", "key", "value", "mlp", "logits"]
-ROUNDING: Final = (
-    1e-5  # of the gap: effects that lie nearer to each other are equal, and the lower head leads
-)
+ROUNDING: Final = 1e-5  # of the gap: effects nearer to each other are equal, and the lower head leads
 _HEAD: Final = re.compile(
     r"(?:L(\d{1,9})-?H(\d{1,9})|(\d{1,9})\.(\d{1,9})|a(\d{1,9})\.h(\d{1,9}))", re.IGNORECASE | re.ASCII
 )
 _EDGE: Final = re.compile(r"(?P<head>[^:]+):(?P<key>\d{1,9})(?:→|->)(?P<query>\d{1,9})", re.ASCII)
 _MLP: Final = re.compile(r"m(?:lp)?(\d{1,9})", re.IGNORECASE | re.ASCII)
-_PLACE: Final = re.compile(r"(?P<name>[^@]+?)(?:@(?P<position>\d{1,9}))?", re.ASCII)
-_EAP_SIDES: Final = {"q": "query", "k": "key", "v": "value"}
+_WRITER: Final = re.compile(r"(?P<name>[^@]+?)(?:@(?P<position>\d{1,9}))?", re.ASCII)
+_EAP_SIDES: Final = {side[0]: side for side in SIDES}  # as EAP writes them: q, k, v
 
 
 def by_name(cls: Any, source: Any, handler: Any) -> Any:
@@ -199,9 +197,7 @@ class Reader:
         """What reads, as a writer; None for the logits."""
         if self.kind == "logits":
             return None
-        return (
-            Component(self.layer, "mlp") if self.kind == "mlp" else Component(self.layer, "head", self.index)
-        )
+        return Component(self.layer, "mlp" if self.kind == "mlp" else "head", self.index)
 
     def sees(self, writer: Component, *, parallel: bool) -> bool:
         """Whether a writer stands below this reader. The MLP of a block that is not parallel reads its own
@@ -244,11 +240,9 @@ class Wire:
     query: int | None = None  # of a head's key and value sides: at which query the head reads
 
     def __post_init__(self) -> None:
-        sided = self.reader.kind in ("key", "value")
-        if self.query is not None and not sided:
-            raise EdgeError(
-                f"{self.reader} reads where its writer stands: a query belongs to key and value sides"
-            )
+        if self.query is not None and self.reader.kind not in ("key", "value"):
+            where = "reads where its writer stands: a query belongs to key and value sides"
+            raise EdgeError(f"{self.reader} {where}")
         if self.position is not None and self.query is not None and self.position > self.query:
             raise EdgeError(f"{self} runs backwards: a query reads keys at or before itself")
 
@@ -256,14 +250,14 @@ class Wire:
         written = "" if self.position is None else f"@{self.position}"
         reader = str(self.reader)
         if self.reader.kind in SIDES:
-            at = self.position if self.reader.kind == "query" else self.query
+            position = self.position if self.reader.kind == "query" else self.query
             owner, _, side = reader.rpartition(".")
-            reader = f"{owner}.{side}" if at is None else f"{owner}@{at}.{side}"
+            reader = reader if position is None else f"{owner}@{position}.{side}"
         return f"{self.writer}{written}→{reader}"
 
     @property
     def eap(self) -> str:
-        """Its name in EAP and MIB, which know no positions: `a9.h9->a10.h0<q>`."""
+        """Its name in EAP and MIB, which have no positions: `a9.h9->a10.h0<q>`."""
         return f"{self.writer.eap}->{self.reader.eap}"
 
     @classmethod
@@ -274,14 +268,14 @@ class Wire:
         writer, arrow, reader = name.replace("->", "→").partition("→")
         if not arrow:
             raise EdgeError(f"{name!r} is not a wire; write it as L4H4@13→L5H1.query or M3@9→L4H4@13.value")
-        written = _PLACE.fullmatch(writer.strip())
-        at = re.search(r"@(\d{1,9})", reader)
+        written = _WRITER.fullmatch(writer.strip())
+        read_at = re.search(r"@(\d{1,9})", reader)
         seen = Reader.parse(re.sub(r"@\d{1,9}", "", reader), layers=layers)
         if written is None:
             raise EdgeError(f"{writer!r} is not a writer; write it as M3, or M3@9 at a position")
         position = None if written["position"] is None else int(written["position"])
-        query = int(at[1]) if at and seen.kind in ("key", "value") else None
-        if at and query is None and position != int(at[1]):
+        query = int(read_at[1]) if read_at and seen.kind in ("key", "value") else None
+        if read_at and query is None and position != int(read_at[1]):
             raise EdgeError(f"{name!r} names two positions, but {seen} reads where its writer stands")
         return cls(Component.parse(written["name"]), seen, position, query)
 
@@ -290,7 +284,8 @@ def components(*, layers: int, heads: int) -> tuple[Component, ...]:
     """Every writer of a model, from the embedding up; in a layer its heads and then its MLP."""
     listed = [EMBED]
     for layer in range(layers):
-        listed += [Component(layer, "head", head) for head in range(heads)] + [Component(layer, "mlp")]
+        listed += [Component(layer, "head", head) for head in range(heads)]
+        listed.append(Component(layer, "mlp"))
     return tuple(listed)
 
 
@@ -298,9 +293,8 @@ def readers(*, layers: int, heads: int) -> tuple[Reader, ...]:
     """Every reader of a model, from the lowest heads up to the logits."""
     listed = []
     for layer in range(layers):
-        listed += [Reader(layer, side, head) for head in range(heads) for side in SIDES] + [
-            Reader(layer, "mlp")
-        ]
+        listed += [Reader(layer, side, head) for head in range(heads) for side in SIDES]
+        listed.append(Reader(layer, "mlp"))
     return (*listed, Reader(layers, "logits"))
 
 

@@ -1,4 +1,4 @@
-"""Everything that can be the user's to mend, as one small tree; the command line prints any of these as one
+"""Every mistake that a user can mend, as one small tree of errors; the command line prints any of them as one
 line and exits 1.
 
 CircuitsError
@@ -74,15 +74,15 @@ class FileError(CircuitsError):
 
 def names_its_keywords(function: Callable[P, T]) -> Callable[P, T]:
     """Answer a keyword that the function does not have with those that it has."""
-    known = list(inspect.signature(function).parameters)
+    keywords = list(inspect.signature(function).parameters)
 
     @wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> T:
         for name in named:
-            if name not in known:
-                near = get_close_matches(name, known, n=1)
+            if name not in keywords:
+                near = get_close_matches(name, keywords, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                raise KeywordError(f"{function.__name__} has no {name!r}; it has {', '.join(known)}{hint}")
+                raise KeywordError(f"{function.__name__} has no {name!r}; it has {', '.join(keywords)}{hint}")
         return function(*args, **named)
 
     return called

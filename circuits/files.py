@@ -2,34 +2,25 @@
 
 1. Only regular files are read, up to a stated size; whatever is wrong with one is a FileError of one line.
 2. A record is read from JSON by the types of its own dataclass; nothing in a file is ever run.
-3. A result is one JSON file, with its arrays beside it: `Saved` is how every class of results is written,
-   read and checked.
-4. A folder is filled aside and moved into place, all of it or none. A file that is in the way is replaced
+3. A folder is filled aside and moved into place, all of it or none. A file that is in the way is replaced
    only in a folder that holds a result of ours, or if it says that we made it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import stat
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
-from circuits.errors import CircuitsError, FileError
-from circuits.links import PICTURES, RESULTS, above, reader_of
-
-if TYPE_CHECKING:
-    import numpy as np
+from circuits.errors import FileError
 
 SIGNATURE: Final = "keyquery-circuits"  # what files and pictures name as their creator
 LARGEST: Final = 512 * 2**20  # bytes of a file that is read whole
@@ -41,12 +32,23 @@ _FIELDS: Final = {  # where a page, a picture or a drawing names what made it: a
     ".pdf": rb"/Creator \(@\)",
     ".dot": rb"\A// @",
 }
-_NAMES: Final = {kind: f"{kind}.json" for kind in RESULTS} | {"task_comparison": "comparison.json"}
+RESULTS: Final = {  # what a file says that it is: the module and the class that read it
+    "circuit": ("circuits.tracing.records", "Circuit"),
+    "stability": ("circuits.tracing", "Stability"),
+    "why": ("circuits.tracing.records", "Why"),
+    "wiring": ("circuits.tracing.wiring_record", "Wiring"),
+    "family": ("circuits.tracing.family", "FamilyTrace"),
+    "verification": ("circuits.tracing.verify", "Verification"),
+    "ranking": ("circuits.tasks.ranking", "Ranking"),
+    "panel": ("circuits.tasks.patterns", "PanelFigures"),
+    "comparison": ("circuits.tasks.compare", "Comparison"),
+    "task_comparison": ("circuits.tasks.compare", "TaskComparison"),
+    "mean": ("circuits.sweeps.results", "MeanCircuit"),
+}
+FILE_OF: Final = {kind: f"{kind}.json" for kind in RESULTS} | {"task_comparison": "comparison.json"}
 _INVISIBLE: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _KIND: Final = re.compile(r"str|int|float|bool|none|(list|tuple|dict)\[.*")  # of a union: no part of a name
 T = TypeVar("T")
-Arrays = Mapping[str, "np.ndarray"]
-Faults = Iterator[tuple[bool, str]]  # whether something is wrong, and what
 
 
 @contextmanager
@@ -165,166 +167,6 @@ def to_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([head, "|---|" + "---:|" * (len(columns) - 1), *lines])
 
 
-# Results
-
-
-class Saved:
-    """What is kept as one JSON file in a folder, and its arrays, if it has any, as safetensors beside it.
-
-    1. The file says of what kind and schema it is. It carries the sha256 of itself and of its arrays: arrays
-       of another result are refused, a JSON that was edited is read with a warning.
-    2. What has a spoken name (a head, a wire) is written by that name, every other record by its fields.
-    3. `faults` says what must not be although every type is right: what reads a result relies on it.
-    """
-
-    __slots__ = ()
-    KIND: ClassVar[str]  # one of RESULTS
-    CALLED: ClassVar[str]  # in a sentence
-    SCHEMA: ClassVar[int] = 1
-
-    @classmethod
-    def header(cls) -> dict[str, Any]:
-        """What stands in a file beside the record."""
-        return {"schema": cls.SCHEMA, "result": cls.KIND, "written_by": SIGNATURE}
-
-    def to_json(self) -> str:
-        """Every number of the result; the same result gives the same bytes."""
-        return sealed(self.header() | to_plain(self))
-
-    def save(self, path: str | Path, **options: Any) -> Path:
-        """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or the result itself into a folder.
-
-        Returns the path of the picture, or of the folder's JSON file.
-        """
-        if Path(path).suffix in PICTURES:
-            return above("save_picture")(self, path, **options)
-        file, arrays = Path(path) / _NAMES[self.KIND], getattr(self, "arrays", None)
-
-        def fill(aside: Path) -> None:
-            if arrays is not None:
-                (aside / file.name).with_suffix(".safetensors").write_bytes(to_bytes(arrays))
-            (aside / file.name).write_bytes(self.to_json().encode())
-
-        write_folder(Path(path), fill)
-        return file
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a result from its folder or its JSON file."""
-        from safetensors import SafetensorError
-
-        file = Path(path)
-        file = file / _NAMES[cls.KIND] if os.path.isdir(file) else file  # noqa: PTH112 (answers no where a Path would raise)
-        stored = _opened(file, cls)
-        packed = _arrays_beside(file, stored) if "arrays" in cls.__slots__ else None
-        try:
-            found = cls.from_stored(stored, packed)
-            for wrong, fault in found.faults():
-                if wrong:
-                    raise FileError(fault)
-        except (CircuitsError, SafetensorError, KeyError, TypeError, ValueError) as why:  # types numpy lacks
-            wrong = f"{file} is not {cls.CALLED} that this version can read ({why})"
-            raise FileError(f"{wrong}; measure it again") from why
-        return found
-
-    @classmethod
-    def from_stored(cls, stored: dict[str, Any], packed: bytes | None = None) -> Self:
-        """The record of the values in a file."""
-        if packed is None:
-            return to_record(cls, stored)
-        from safetensors.numpy import load as read_arrays
-
-        return replace(to_record(cls, stored | {"arrays": {}}), arrays=read_arrays(packed))  # type: ignore[type-var]
-
-    def faults(self) -> Faults:
-        """What does not belong together, part by part."""
-        return iter(())
-
-
-def open_result(path: str | Path) -> Any:
-    """Whatever result a file or a folder holds: a circuit, a wiring, a ranking, a family, a comparison …
-
-    >>> saved = found.save(folder / "opened")
-    >>> circuits.open_result(saved) == found
-    True
-    """
-    file = Path(path)
-    if file.is_dir():
-        here = [file / name for name in dict.fromkeys(_NAMES.values()) if (file / name).exists()]
-        if len(here) != 1:
-            held = "none of them" if not here else " and ".join(each.name for each in here)
-            names = ", ".join(dict.fromkeys(_NAMES.values()))
-            raise FileError(f"{file} must hold one of {names}, and it holds {held}; name the file")
-        (file,) = here
-    stored = read_object(file)
-    if (kind := _kind_of(stored)) not in RESULTS:
-        raise FileError(f"{file} is not a result of circuits; those say of what kind they are")
-    return reader_of(kind).load(file)
-
-
-def sealed(values: dict[str, Any]) -> str:
-    """Values as the text of a file that carries the sha256 of itself."""
-    body = to_json(values, default=to_plain, sort_keys=True)
-    return body[:-2] + f',\n "sha256": "{_sha256(body.encode())}"\n}}\n'
-
-
-def to_plain(value: Any) -> Any:
-    """A record by its spoken name if it has one, else as its fields, without what JSON cannot hold."""
-    if hasattr(type(value), "parse"):
-        return str(value)
-    return {name: getattr(value, name) for name in value.__slots__ if name not in ("arrays", "function")}
-
-
-def to_bytes(arrays: Arrays) -> bytes:
-    """The content of the file beside the JSON."""
-    import numpy as np
-    from safetensors.numpy import save as write_arrays
-
-    return write_arrays({name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)})
-
-
-def sha256_of(arrays: Arrays) -> str:
-    """What `arrays_sha256` must be for these arrays."""
-    return _sha256(to_bytes(arrays))
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _kind_of(stored: Any) -> str | None:
-    """What a file says that it is; a circuit, which had the first of these files, says its schema alone."""
-    if not isinstance(stored, dict) or "schema" not in stored:
-        return None
-    kind = stored.get("result", "circuit")
-    return kind if isinstance(kind, str) else None
-
-
-def _opened(file: Path, cls: type[Saved]) -> dict[str, Any]:
-    """The values in a file of this kind and schema; that it was edited is said, and no reason to stop."""
-    stored = parse_json(read_bytes(file), file)
-    if (kind := _kind_of(stored)) != cls.KIND:
-        other = f": it is {reader_of(kind).CALLED}" if kind in RESULTS else ""
-        raise FileError(f"{file} is not {cls.CALLED}{other}")
-    if stored["schema"] != cls.SCHEMA or type(stored["schema"]) is not int:
-        other = f"{file} has schema {repr(stored['schema'])[:40]}, this version reads {cls.SCHEMA}"
-        raise FileError(f"{other}; measure it again")
-    written = stored.pop("sha256", None)
-    if written != _sha256(to_json(stored, sort_keys=True).encode()):
-        edited = f"{file} was edited since it was written; its numbers are taken as they stand"
-        warnings.warn(edited, stacklevel=3)
-    return {name: value for name, value in stored.items() if name not in cls.header()}
-
-
-def _arrays_beside(file: Path, stored: dict[str, Any]) -> bytes:
-    beside = file.with_suffix(".safetensors")
-    packed = read_bytes(beside)
-    if _sha256(packed) != stored.get("arrays_sha256"):
-        other = f"{beside} does not belong to {file} (its sha256 differs)"
-        raise FileError(f"{other}; copy both files together")
-    return packed
-
-
 # Folders
 
 
@@ -332,7 +174,7 @@ def check_folder(folder: Path) -> None:
     """Refuse a folder that cannot be made or written."""
     if not str(folder).strip() or "\0" in str(folder):
         raise FileError("an output folder needs a name that can be written; choose another")
-    existing = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir():
         raise FileError(f"cannot write to {folder}: {existing} is not a folder; choose another")
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -344,15 +186,15 @@ def write_folder(folder: Path, fill: Callable[[Path], object]) -> list[Path]:
     made: list[Path] = []
     try:
         check_folder(folder)
-        made = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
+        made = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder, prefix=".unfinished-") as aside:
             fill(Path(aside))
             return _moved(Path(aside), folder)
     except BaseException as why:
-        for place in made:  # the deepest first
+        for path in made:  # the deepest first
             with suppress(OSError):
-                place.rmdir()
+                path.rmdir()
         if not isinstance(why, OSError):
             raise
         raise FileError(f"cannot write to {folder}: {why.strerror or why}; choose another folder") from why
@@ -409,7 +251,7 @@ def _check_free(folder: Path, targets: list[Path]) -> None:
         return
     if not all(target.is_file() for target in taken):
         raise FileError(f"cannot write {taken[0]}: there is a folder of that name; choose another folder")
-    if any(_is_result(folder / name) for name in ("manifest.json", *_NAMES.values())):
+    if any(_is_result(folder / name) for name in ("manifest.json", *FILE_OF.values())):
         taken = [target for target in taken if target.suffix == ".html"]  # every page of ours says so
     if foreign := next((target for target in taken if not _is_marked(target)), None):
         raise FileError(f"{foreign} was not written by circuits; move it away or choose another folder")

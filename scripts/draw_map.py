@@ -16,13 +16,13 @@ from pathlib import Path
 import graphviz
 
 ROOT = Path(__file__).parents[1]
-ORDER = ("errors", "components", "links", "files", "zoo", "models", "prompts", "engine", "tracing", "tasks")
+ORDER = ("errors", "components", "files", "links", "zoo", "models", "prompts", "engine", "tracing", "tasks")
 ORDER = (*ORDER, "show", "sweeps", "sparsify", "live", "cli")
 FRONT = ("circuits", "circuits.__main__")
 ABOUT = {
     "errors": "one line for every mistake",
     "components": "names of heads, edges, wires",
-    "links": "how records reach upwards",
+    "links": "what every result can do",
     "files": "read with care, written whole",
     "zoo": "little languages, planted models",
     "models": "names, load, hooks, gate",

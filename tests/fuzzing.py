@@ -32,8 +32,8 @@ from test_sources import to_lens_layout
 
 from circuits.components import Edge, Head
 from circuits.errors import CircuitsError, PromptError
-from circuits.files import open_result, parse_json, to_json
-from circuits.links import Pictured
+from circuits.files import parse_json, to_json
+from circuits.links import Pictured, open_result
 from circuits.models import folder, hub, state_dict
 from circuits.models.load import as_model
 from circuits.prompts import Prompt, swap_words, to_pair
@@ -46,11 +46,10 @@ from circuits.sweeps.store import read_manifest
 from circuits.tasks.compare import compare
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
 from circuits.tracing.family import trace_family
-from circuits.tracing.records import Circuit
+from circuits.tracing.records import Circuit, Why
 from circuits.tracing.trace import trace
 from circuits.tracing.verify import verify
 from circuits.tracing.why import why
-from circuits.tracing.why_record import Why
 from circuits.tracing.wiring import wiring
 from circuits.tracing.wiring_record import Wiring
 from circuits.zoo.language import tokenizer

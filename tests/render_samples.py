@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from circuits.components import Head
-from circuits.files import sha256_of
+from circuits.links import sha256_of
 from circuits.prompts import Metric, Noise, Prompt
-from circuits.tracing.records import Circuit, Controls, HeadEffect, Mapping, MeasuredModel, Output, Span, Step
+from circuits.tracing import Controls, HeadEffect, Mapping, MeasuredModel, Output, Span, Step
+from circuits.tracing.records import Circuit
 
 WORDS = ("<|endoftext|>", "The", " opposite", " of", ' "', "large", '"', " is", ' "')
 CARRIERS = tuple(Head.parse(name) for name in ("L11H7", "L10H1", "L9H7", "L9H1", "L8H6"))

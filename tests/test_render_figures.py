@@ -30,8 +30,8 @@ from circuits.show.canvas import save_figure
 from circuits.show.diagram import circuit_figure, scene_figure
 from circuits.show.figure import mapping_figure
 from circuits.show.layout import LANE, RAISED, lay_out
-from circuits.tracing import CARRIES
-from circuits.tracing.records import Circuit, QuestionControl
+from circuits.tracing import CARRIES, QuestionControl
+from circuits.tracing.records import Circuit
 
 
 def texts(figure: Figure) -> list[Text]:

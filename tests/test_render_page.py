@@ -39,7 +39,7 @@ from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.show import canvas, spell, to_graph
 from circuits.show.page import to_page
-from circuits.tracing.records import QuestionControl
+from circuits.tracing import QuestionControl
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why as explain
 from circuits.zoo import planted as planted_model

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import circuits
 from circuits.cli import main
 from circuits.errors import FileError, PromptError
-from circuits.files import Saved, open_result
-from circuits.links import PICTURES, RESULTS, Pictured, reader_of
+from circuits.files import RESULTS
+from circuits.links import PICTURES, Pictured, Saved, open_result, reader_of
 
 EDITED: dict[str, tuple[str, Any]] = dict.fromkeys(("circuit", "why", "wiring", "ranking"), ("seed", 7))
 EDITED |= dict.fromkeys(("stability", "family", "mean"), ("weak", 7)) | {"panel": ("prompts", 7)}

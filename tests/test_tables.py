@@ -11,7 +11,8 @@ import render_samples as samples
 from circuits.components import Head
 from circuits.errors import CircuitsError
 from circuits.show import dot, tables
-from circuits.tracing.records import Circuit, HeadEffect, Mapping
+from circuits.tracing import HeadEffect, Mapping
+from circuits.tracing.records import Circuit
 
 
 def with_front(circuit: Circuit, **changes: object) -> Circuit:

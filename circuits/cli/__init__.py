@@ -39,7 +39,8 @@ from circuits.cli.options import (
     together,
 )
 from circuits.errors import CircuitsError, PromptError, in_one_line
-from circuits.files import open_result, to_json, write_folder
+from circuits.files import to_json, write_folder
+from circuits.links import open_result
 
 if TYPE_CHECKING:
     from circuits.links import Progress
@@ -280,8 +281,7 @@ def render(
     """Draw a saved result as figures, a page and a Graphviz file."""
     from circuits.links import FORMATS
     from circuits.show.figure import draw_files
-    from circuits.tracing.records import Circuit
-    from circuits.tracing.why_record import Why
+    from circuits.tracing.records import Circuit, Why
 
     beside = path if path.is_dir() else path.parent
     found = open_result(path / "circuit.json" if (path / "circuit.json").exists() else path)
@@ -312,7 +312,7 @@ def export(path: Path, to: str, output: Path | None, answers: tuple[Path, ...], 
     """Write a saved result in the format of another tool."""
     from circuits.show import export as exports
     from circuits.show.figure import put
-    from circuits.tracing.why_record import Why
+    from circuits.tracing.records import Why
 
     why = [Why.load(answer) for answer in answers]
     found = exports.load_saved(path)

@@ -65,15 +65,14 @@ def why_command(
     from circuits.components import Head
     from circuits.show.wiring import fill_with_why, why_sections
     from circuits.tracing.records import Circuit
-    from circuits.tracing.why import checked_head, explain, why
+    from circuits.tracing.why import explain, why
 
     Head.parse(head)  # a name that is no head is told before anything is loaded
     saved = Path(asked) if _is_saved(asked) else None
     with progress() as note:
         if saved is None:
             runs, ends = _of_prompt(asked, (key, query), model, wording, note)
-            parsed = checked_head(runs.model, head)
-            answer = explain(runs, parsed, *ends, every_key=every_key, seed=wording.seed, progress=note)
+            answer = explain(runs, head, *ends, every_key=every_key, seed=wording.seed, progress=note)
         else:
             how = {"key": key, "query": query, "every_key": every_key, "progress": note}
             answer = why(Circuit.load(saved), head, **how)

@@ -28,7 +28,8 @@ from circuits.cli.options import (
     together,
 )
 from circuits.errors import NoPairError, PromptError
-from circuits.files import Saved, new_folder, sealed, to_json, to_plain
+from circuits.files import new_folder, to_json
+from circuits.links import Saved, sealed, to_plain
 from circuits.tasks import TASKS
 from circuits.tracing import CARRIES
 

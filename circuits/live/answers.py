@@ -28,11 +28,10 @@ from circuits.prompts import Prompt, to_prompt
 from circuits.prompts.prompt import swapped
 from circuits.show import spell, to_scene
 from circuits.show.page import pack, pack_maps, pack_why
-from circuits.tracing.records import Circuit
+from circuits.tracing.records import Circuit, Why
 from circuits.tracing.trace import trace
 from circuits.tracing.trust import nearest_words
 from circuits.tracing.why import why
-from circuits.tracing.why_record import Why
 
 LONGEST_PROMPT: Final = 4_000  # characters
 LARGEST_BODY: Final = 64 * 2**10  # bytes

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from circuits.show.figure import mapping_figure
     from circuits.show.grids import Panel, comparison_grid, effect_map, head_grid, to_panel
     from circuits.show.page import to_page
-    from circuits.tracing.records import Circuit, Mapping, Span
-    from circuits.tracing.why_record import Why
+    from circuits.tracing import Mapping, Span
+    from circuits.tracing.records import Circuit, Why
     from circuits.tracing.wiring_record import Wiring
 
 OUTPUT: Final = "output"  # the name of the output's node

@@ -23,12 +23,12 @@ import networkx as nx
 
 from circuits.components import Component, Head, Reader, Wire, component_edges, components
 from circuits.errors import FileError, escaped
-from circuits.files import open_result, to_json
+from circuits.files import to_json
+from circuits.links import open_result
 from circuits.show import to_graph
 from circuits.show.wiring import wiring_graph
 from circuits.tasks.ranking import EXPLAINED, Ranking, Shape
-from circuits.tracing.records import Circuit
-from circuits.tracing.why_record import Why
+from circuits.tracing.records import Circuit, Why
 from circuits.tracing.wiring_record import Wiring
 
 Exportable = Circuit | Ranking | Wiring

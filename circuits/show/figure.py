@@ -28,8 +28,7 @@ from circuits.show.layout import lay_out
 from circuits.show.page import to_page
 
 if TYPE_CHECKING:
-    from circuits.tracing.records import Circuit
-    from circuits.tracing.why_record import Why
+    from circuits.tracing.records import Circuit, Why
 
 _PAD: Final = 9.0
 _TITLE: Final = 22.0  # the height of a title

@@ -27,8 +27,8 @@ from circuits.errors import PromptError
 from circuits.show import OUTPUT, Scene, canvas, counterfactual_words, metric_words, spell, to_scene
 
 if TYPE_CHECKING:
-    from circuits.tracing.records import Circuit, Mapping
-    from circuits.tracing.why_record import Why
+    from circuits.tracing import Mapping
+    from circuits.tracing.records import Circuit, Why
 
 PURE: Final = (
     "words.js",

@@ -25,7 +25,8 @@ from circuits.show import counterfactual_words, listed, metric_words, spell, to_
 from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:
-    from circuits.tracing.records import Circuit, Mapping, SideEffects, Span
+    from circuits.tracing import Mapping, SideEffects, Span
+    from circuits.tracing.records import Circuit
 
 WIDTH: Final = 100  # columns of plain text
 visible = partial(spell, longest=80)  # text without anything that a terminal would obey

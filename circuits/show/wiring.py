@@ -29,7 +29,7 @@ from circuits.show.canvas import (
     shade,
 )
 from circuits.show.tables import Section, plain, visible
-from circuits.tracing.why_record import SideWriters, WriterEffect
+from circuits.tracing.records import SideWriters, WriterEffect
 from circuits.tracing.wiring_record import Node
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from circuits.components import Wire
-    from circuits.tracing.why_record import Ledger, Why
+    from circuits.tracing.records import Ledger, Why
     from circuits.tracing.wiring_record import WireEffect, Wiring
 
 Bars = tuple["SideWriters", *tuple["WriterEffect", ...]]  # a whole side, and its leading writers

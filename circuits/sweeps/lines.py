@@ -28,8 +28,8 @@ from circuits.files import parse_json, read_bytes, to_record
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Question, Wording, to_prompt, to_question
 from circuits.sweeps.store import Manifest, TableRow
+from circuits.tracing import Mapping
 from circuits.tracing.measure import measure_mapping
-from circuits.tracing.records import Mapping
 
 LARGEST_FILE: Final = 2**32  # bytes
 LONGEST_LINE: Final = 2**20  # bytes

@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from circuits.components import Head
 from circuits.errors import FileError, PromptError, escaped
-from circuits.files import Faults, Saved
-from circuits.links import PICTURES, Pictured, above
+from circuits.links import PICTURES, Faults, Pictured, Saved, above
 from circuits.sweeps.store import Manifest, copy_lines, read_manifest, read_table
+from circuits.tracing import Interval
 from circuits.tracing.circuit import model_of
-from circuits.tracing.family import Interval, bootstrap
+from circuits.tracing.family import bootstrap
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.tracing.trust import weak_pairs

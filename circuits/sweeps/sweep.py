@@ -24,7 +24,7 @@ from circuits.sweeps import BATCH
 from circuits.sweeps.lines import Lines, measure_lines, read_lines
 from circuits.sweeps.results import Sweep, open_sweep
 from circuits.sweeps.store import Manifest, Store, check_place
-from circuits.tracing.records import SHARE, check_share
+from circuits.tracing import SHARE, check_share
 
 BLOCKS: Final = 16  # that a file is cut into, where their size allows
 SMALLEST_BLOCK: Final = 16  # lines

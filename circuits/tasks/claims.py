@@ -39,7 +39,7 @@ from circuits.tasks.ranking import (
     measure_curve,
 )
 from circuits.tasks.task import Task
-from circuits.tracing.records import SHARE
+from circuits.tracing import SHARE
 from circuits.tracing.trace import trace
 
 Models = tuple[Model, Model]
@@ -107,22 +107,23 @@ def held(values: torch.Tensor, share: float) -> int:
     return int((sums < share * sums[-1]).sum()) + 1
 
 
-def figure_claims(twin: str, models: Models, text: str, **asked: Any) -> Iterator[Claim]:
+def figure_claims(twin: str, models: Models, text: str, **options: Any) -> Iterator[Claim]:
     """Share of open edges and its cost, as the twin's files say; heads of the mapping of a figure."""
-    told = json.loads((ZOO / twin / "circuits.json").read_text())["measured"]
-    cost = f"{told['divergence']:.3f} nats from dense, loss {told['loss'] - told['dense_loss']:+.3f}"
-    shares = [Count(100 * mean(map(mean, told[side]["per_head"]))) for side in ("dense", "gated")]
-    where = f"{told['tokens']:,} held-out tokens"
+    measured = json.loads((ZOO / twin / "circuits.json").read_text())["measured"]
+    more = measured["loss"] - measured["dense_loss"]
+    cost = f"{measured['divergence']:.3f} nats from dense, loss {more:+.3f}"
+    shares = [Count(100 * mean(map(mean, measured[side]["per_head"]))) for side in ("dense", "gated")]
+    where = f"{measured['tokens']:,} held-out tokens"
     published = "0.3 to 0.4% at equal loss"
     yield claim(twin, "open edges, %", where, shares, published=published, control=cost)
-    found = [trace(model, text, **asked).mapping() for model in models]
-    counts = [Count(len(each.carriers(SHARE))) for each in found]
-    chance = " and ".join(f"{each.controls.random_mean:.2f}" for each in found if each.controls)
+    mappings = [trace(model, text, **options).mapping() for model in models]
+    counts = [Count(len(each.carriers(SHARE))) for each in mappings]
+    chance = " and ".join(f"{each.controls.random_mean:.2f}" for each in mappings if each.controls)
     said = {"published": "40+ → 5", "control": f"as many random: {chance}"}
     figure = "heads for 80% of the figure's mapping"
     yield claim(twin, figure, "effect, joint", counts, **said)
-    counts = [Count(held(torch.tensor([head.loading for head in each.heads]), SHARE)) for each in found]
-    of = " and ".join(str(len(each.heads)) for each in found)
+    counts = [Count(held(torch.tensor([head.loading for head in each.heads]), SHARE)) for each in mappings]
+    of = " and ".join(str(len(each.heads)) for each in mappings)
     yield claim(twin, figure, "loading, absolute", counts, published="40+ → 5", control=f"of {of} heads")
 
 
@@ -142,13 +143,13 @@ def loading_claims(twin: str, sides: Sides) -> Iterator[Claim]:
 def count_claims(twin: str, sides: Sides, units: Units, most: int | None = None) -> Iterator[Claim]:
     """How many units, kept alone, explain 90% of a task: in one order, and (but wires) one a pair."""
     quantity = f"{sides[0][1].name}: n90 {COUNTED[units]}"
-    found = [rank(model, task, units=units, count=len(task), most=most) for model, task in sides]
-    ranges = [[counted(each, number) for number in each.count()] for each in found]
+    rankings = [rank(model, task, units=units, count=len(task), most=most) for model, task in sides]
+    ranges = [[counted(each, number) for number in each.count()] for each in rankings]
     counts = [Count(number or 0, low, high) for number, low, high in ranges]
-    pairs = zip(found, counts, strict=True)
+    pairs = zip(rankings, counts, strict=True)
     random = " and ".join(f"{each.random_at(int(number.value)):.2f}" for each, number in pairs)
     said = {"published": PUBLISHED[units], "control": f"as many random: {random}"}
-    yield claim(twin, quantity, f"one order, {_ordered(found)}", counts, **said)
+    yield claim(twin, quantity, f"one order, {_ordered(rankings)}", counts, **said)
     if units == "wires":
         return
     counts = [Count.median(count_each(model, task, units=units)) for model, task in sides]
@@ -169,11 +170,11 @@ def count_each(model: Model, task: Task, *, units: Units, share: float = EXPLAIN
     return counts
 
 
-def _ordered(found: Sequence[Ranking]) -> str:
+def _ordered(rankings: Sequence[Ranking]) -> str:
     """How many pairs, and how the units were put in order where not every effect was measured."""
-    kinds = {"exact": "", "loading": ", by estimates", "front": f", {found[0].protocol.measured:,} exact"}
-    orders = dict.fromkeys(kinds[each.protocol.order] for each in found)
-    return f"{found[0].pairs} pairs{' and'.join(orders)}"
+    kinds = {"exact": "", "loading": ", by estimates", "front": f", {rankings[0].protocol.measured:,} exact"}
+    orders = dict.fromkeys(kinds[each.protocol.order] for each in rankings)
+    return f"{rankings[0].pairs} pairs{' and'.join(orders)}"
 
 
 def unable(twin: str, task: str, why: NoPairError) -> Claim:

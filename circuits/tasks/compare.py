@@ -17,8 +17,7 @@ import numpy as np
 
 from circuits.components import Head
 from circuits.errors import PromptError, escaped
-from circuits.files import Arrays, Faults, Saved, sha256_of
-from circuits.links import Pictured, Progress, above, silent
+from circuits.links import Arrays, Faults, Pictured, Progress, Saved, above, sha256_of, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Prompt
@@ -26,7 +25,8 @@ from circuits.tasks.patterns import Changed, PanelFigures, attention_maps, chang
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import COUNTED, EXPLAINED, UNITS, Mlps, Ranking, Units, heads_of
 from circuits.tasks.task import PAIRS, Task, to_task
-from circuits.tracing.records import SHARE, Circuit, Mapping
+from circuits.tracing import SHARE, Mapping
+from circuits.tracing.records import Circuit
 
 TaskSource = str | Path | tuple[Task, Task]
 Maps = tuple[np.ndarray, ...]  # (query, key), one for each head
@@ -78,14 +78,13 @@ def compare(
         L5H1 L4H0 L5H3 L4H5
     """
     are_circuits = [isinstance(each, Circuit) for each in (first, second)]
-    changed = (tuple(units), mlps, count, most, seed) != (BOTH, "computed", None, None, 0)
-    if all(are_circuits) and task is None and not changed:
+    has_choices = (tuple(units), mlps, count, most, seed) != (BOTH, "computed", None, None, 0)
+    if all(are_circuits) and task is None and not has_choices:
         return _compare_circuits(first, second, SHARE if share is None else share)
     if any(are_circuits) or task is None or share is not None:
         raise PromptError("compare two circuits with no more than a share=…, or two models on a task=…")
-    options: dict[str, Any] = {"mlps": mlps, "count": count, "seed": seed, "progress": progress}
-    options["most"] = most
-    return _compare_on_task((as_model(first), as_model(second)), task, units, **options)
+    choices: dict[str, Any] = {"mlps": mlps, "count": count, "most": most, "seed": seed, "progress": progress}
+    return _compare_on_task((as_model(first), as_model(second)), task, units, choices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,17 +304,18 @@ def _only(task: Task, texts: Sequence[tuple[str, str]]) -> Task:
 
 
 def _compare_on_task(
-    models: tuple[Model, Model], task: TaskSource, units: Sequence[Units], **options: Any
+    models: tuple[Model, Model], task: TaskSource, units: Sequence[Units], choices: dict[str, Any]
 ) -> TaskComparison:
     if not units:
         raise PromptError(f"name at least one kind of unit: {' or '.join(UNITS)}")
-    drawing = {name: value for name, value in options.items() if name not in ("mlps", "most")}
+    drawing = {name: choices[name] for name in ("count", "seed", "progress")}
     tasks = task if isinstance(task, tuple) else to_same_task(models, task, **drawing)
     sides = []
-    most = options.pop("most")
-    special = {"wires": {"most": most, "mlps": "computed"}}
     for model, own in zip(models, tasks, strict=True):
-        rankings = [rank(model, own, units=kind, **options | special.get(kind, {})) for kind in units]
+        rankings = []
+        for kind in units:  # `most` goes with component edges alone, `mlps` with all others
+            special = "most" if kind == "wires" else "mlps"
+            rankings.append(rank(model, own, units=kind, **drawing, **{special: choices[special]}))
         heads, prompt = heads_of(rankings[0]), own.pairs[0].clean
         panels = (measure_panel(model, own, heads=heads), measure_panel(model, own))
         sides.append((model.name, prompt, rankings, *panels, attention_maps(model, [prompt])[0]))

@@ -26,8 +26,7 @@ import torch
 
 from circuits.components import Head
 from circuits.errors import EdgeError, PromptError
-from circuits.files import Faults, Saved
-from circuits.links import above
+from circuits.links import Faults, Saved, above
 from circuits.models.load import as_model
 from circuits.models.model import PATTERN, Model
 from circuits.prompts import Prompt

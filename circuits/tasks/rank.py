@@ -41,16 +41,13 @@ from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.tasks import ranking
-from circuits.tasks.ranking import MLPS, UNITS, Curve, Mlps, Protocol, Ranked, Ranking, RoleEdge, Shape, Units
+from circuits.tasks.ranking import MLPS, UNITS, Curve, Mlps, Protocol, Ranked, Ranking, RoleEdge, Units
 from circuits.tasks.task import PAIRS, Item, Task, to_task
 from circuits.tasks.wires import MOST_WIRES, EapGraph, WireMeasurement
-from circuits.tracing.family import Interval, bootstrap
+from circuits.tracing import Interval
+from circuits.tracing.family import bootstrap
 
-PAIRS_OF: Final = {
-    "heads": PAIRS,
-    "edges": 16,
-    "wires": 16,
-}  # how many are measured, unless the user says otherwise
+PAIRS_OF: Final = {"heads": PAIRS, "edges": 16, "wires": 16}  # unless the user says how many
 RANDOM_ORDERS: Final = 5
 MOST_WORK: Final = 2.5e12  # multiply-adds for the single effects of edges: two minutes of one core
 _BANDS: Final = 2000  # units whose bootstrap is in memory at a time
@@ -121,7 +118,7 @@ def rank(
         cmd=cmd,
         seed=seed,
         each=tuple(map(tuple, values.tolist())),
-        shape=_shape(measurement, model),
+        shape=measurement.shape,
     )
 
 
@@ -151,12 +148,6 @@ def _random_curve(measurement: Measurement | WireMeasurement, seed: int) -> Curv
     draws = [random.Random(f"random order/{seed}/{number}") for number in range(RANDOM_ORDERS)]
     values = [measurement.explained(draw.sample(range(total), total), sizes) for draw in draws]
     return Curve.of(sizes, np.mean(values, axis=0), seed=seed)
-
-
-def _shape(measurement: Measurement | WireMeasurement, model: Model) -> Shape | None:
-    if isinstance(measurement, Measurement):
-        return None
-    return Shape(model.n_layers, model.n_heads, model.d_model, measurement.table.parallel)
 
 
 @dataclass(frozen=True)
@@ -242,6 +233,8 @@ class Measurement:
     protocol: Protocol
     progress: Progress
     random_step: float = 1.6  # between two sizes of the control
+    sizes: tuple[int, ...] = ()  # that the keep curve must have: none in particular
+    shape: None = None  # of the model: only component edges depend on it
 
     def single_effects(self) -> Float[np.ndarray, "unit pair"]:
         """The effect of every unit alone on every pair; 0 where it does not stand in the pair's prompt."""
@@ -273,11 +266,6 @@ class Measurement:
             explained[:, batch.indices] = (values - low) / _numbers(batch.runs.gap)
             self.progress("keep curve", number + 1, len(self.batches))
         return explained
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        """Sizes that the keep curve must have: none in particular."""
-        return ()
 
     def order(self, effects: Float[np.ndarray, "unit pair"]) -> list[int]:
         return np.argsort(-effects.mean(1), kind="stable").tolist()

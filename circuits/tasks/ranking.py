@@ -24,10 +24,10 @@ from jaxtyping import Float
 
 from circuits.components import Component, Head, Reader, Wire, by_name
 from circuits.errors import EdgeError
-from circuits.files import Faults, Saved, to_record
-from circuits.links import Pictured, above
+from circuits.files import to_record
+from circuits.links import Faults, Pictured, Saved, above
+from circuits.tracing import check_share
 from circuits.tracing.family import RESAMPLES, bootstrap, resampled
-from circuits.tracing.records import check_share
 
 Units = Literal["heads", "edges", "wires"]
 Mlps = Literal["computed", "held", "swapped"]

@@ -23,9 +23,9 @@ from circuits.models.model import Model
 from circuits.tasks.rank import rank, to_measurement
 from circuits.tasks.ranking import COUNTED, EXPLAINED, Protocol, Ranking, Unit, Units
 from circuits.tasks.task import Task
+from circuits.tracing.records import SideWriters
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why
-from circuits.tracing.why_record import SideWriters
 
 DRAWS: Final = 10  # random circuits
 WRITERS: Final = 5  # of a side, the strongest
@@ -123,12 +123,12 @@ def explained(measurement: Any, kept: Sequence[Unit]) -> float:
     return float(measurement.explained([*first, *others], [len(first)]).mean())
 
 
-def same_writers(models: tuple[Model, Model], text: str, **asked: Any) -> list[SameWriters]:
+def same_writers(models: tuple[Model, Model], text: str, **options: Any) -> list[SameWriters]:
     """Who wrote what the twin's first carrier of a mapping reads, on the sides that carry anything."""
-    found = [trace(model, text, **asked) for model in models]
-    head = found[1].carriers()[0]
-    told = [why(each, head, model=model) for each, model in zip(found, models, strict=True)]
-    sides = [_on_side(head, side, [one.side(side) for one in told]) for side in SIDES]
+    circuits = [trace(model, text, **options) for model in models]
+    head = circuits[1].carriers()[0]
+    answers = [why(each, head, model=model) for each, model in zip(circuits, models, strict=True)]
+    sides = [_on_side(head, side, [answer.side(side) for answer in answers]) for side in SIDES]
     return [side for side in sides if max(map(abs, side.effects)) >= NOTICEABLE]
 
 

@@ -37,7 +37,7 @@ from circuits.files import read_object
 from circuits.links import Progress
 from circuits.models.model import Model
 from circuits.tasks import ranking
-from circuits.tasks.ranking import ComponentEdge, Protocol
+from circuits.tasks.ranking import ComponentEdge, Protocol, Shape
 from circuits.tasks.task import Item
 
 MOST_WIRES: Final = 4000  # component edges that are measured exactly, unless the user says otherwise
@@ -208,13 +208,19 @@ class WireMeasurement:
 
     def explained(self, order: Sequence[int], sizes: Sequence[int]) -> Float[np.ndarray, "size pair"]:
         """The explained effect of keeping the first so many edges of an order, on every pair."""
-        place = torch.from_numpy(np.argsort(order))
-        sets = torch.stack([place < size for size in sizes])
+        rank_of = torch.from_numpy(np.argsort(order))
+        sets = torch.stack([rank_of < size for size in sizes])
         explained = np.zeros((len(sizes), self.pairs))
         for number, (runs, indices) in enumerate(self.batches):
             explained[:, indices] = kept_edges(runs, sets).numpy()
             self.progress("keep curve", number + 1, len(self.batches))
         return explained
+
+    @property
+    def shape(self) -> Shape:
+        """What the component edges of this model depend on."""
+        model = self.batches[0][0].model
+        return Shape(model.n_layers, model.n_heads, model.d_model, self.table.parallel)
 
     @property
     def sizes(self) -> list[int]:
@@ -227,8 +233,8 @@ class WireMeasurement:
         for runs, indices in self.batches:
             gaps[indices] = runs.gap.double().cpu().numpy()
         faithful = values @ gaps / gaps.sum()
-        at = {size: float(value) for size, value in zip(sizes, faithful, strict=True)}
-        return ranking.areas(ranking.MIB_SHARES, [at[size] for size in self.sizes])
+        value_of = dict(zip(sizes, faithful.tolist(), strict=True))
+        return ranking.areas(ranking.MIB_SHARES, [value_of[size] for size in self.sizes])
 
 
 def _numbers(graph: EapGraph, table: EdgeTable, model: Model) -> tuple[int, ...]:

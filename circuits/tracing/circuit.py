@@ -19,7 +19,7 @@ from circuits.links import Progress, silent
 from circuits.models.load import Device, as_model, load, to_device
 from circuits.models.model import Model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_question
-from circuits.tracing import CARRIES, SHARE, SHORT
+from circuits.tracing import CARRIES, SHARE, SHORT, Mapping, Span
 from circuits.tracing.measure import (
     MOST_NOISED,
     counterfactual_text,
@@ -30,11 +30,11 @@ from circuits.tracing.measure import (
     tokens_that_matter,
     totals,
 )
-from circuits.tracing.records import Circuit, Mapping, Span
+from circuits.tracing.records import Circuit
 from circuits.tracing.trace import to_circuit
 
 if TYPE_CHECKING:
-    from circuits.tracing.why_record import Why
+    from circuits.tracing.records import Why
     from circuits.tracing.wiring_record import Wiring
 
 KEYS_TOGETHER: Final = 16  # that are measured together first, in a long prompt
@@ -96,7 +96,7 @@ def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = Non
 
 
 def model_of(name: str, record: Any, given: Any, *, device: Device = "cpu") -> Model:
-    """The model that a record with a fingerprint was measured on: the one given, or the one of this name."""
+    """The model that a record with a fingerprint was measured on: the given one, or the one of this name."""
     dtype = getattr(record, "dtype", "float32")
     how: dict[str, Any] = {"gate": record.gated or None, "bos": record.reads_bos, "dtype": dtype}
     model = load(name, device=to_device(device), **how) if given is None else as_model(given)
@@ -140,10 +140,14 @@ def _worth_measuring(
 
     joint = measured_in_parts(runs, queries, into, "queries", progress)
     reading = [query for query, effect in zip(queries, joint, strict=True) if abs(effect) >= least]
-    groups = [(query, keys) for query in reading for keys in _grouped(query + 1)]
+    groups = [
+        (query, range(first, min(first + KEYS_TOGETHER, query + 1)))
+        for query in reading
+        for first in range(0, query + 1, KEYS_TOGETHER)
+    ]
     joint = measured_in_parts(runs, groups, messages, "groups of keys", progress)
-    found = [group for group, effect in zip(groups, joint, strict=True) if abs(effect) >= least]
-    return [(key, query) for query, keys in found for key in keys]
+    worth = [group for group, effect in zip(groups, joint, strict=True) if abs(effect) >= least]
+    return [(key, query) for query, keys in worth for key in keys]
 
 
 def _notes_on_search(runs: Runs) -> tuple[str, ...]:
@@ -166,10 +170,6 @@ def _notes_on_others(total_of: MappingType[tuple[int, int], float], least: float
     named = ", ".join(f"{key}→{query} ({total:.2f})" for total, key, query in against[:_NAMED])
     rest = f", and {len(against) - _NAMED} more" if len(against) > _NAMED else ""
     return (f"works against the answer, and is left out: {named}{rest}",)
-
-
-def _grouped(keys: int) -> list[range]:
-    return [range(first, min(first + KEYS_TOGETHER, keys)) for first in range(0, keys, KEYS_TOGETHER)]
 
 
 def _spans(

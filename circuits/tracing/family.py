@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -20,14 +20,13 @@ from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.search import mapping_row, mapping_rows
 from circuits.errors import PromptError, escaped
-from circuits.files import Faults, Saved
-from circuits.links import Pictured, Progress, silent
+from circuits.links import Faults, Pictured, Progress, Saved, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.prompts import Noise, Pair, Question, Wording, to_prompt, to_question
+from circuits.prompts import Pair, Prompt, Question, Wording, to_prompt, to_question
 from circuits.prompts.prompt import stands_in
+from circuits.tracing import SHARE, Interval, Mapping
 from circuits.tracing.measure import measure_mapping
-from circuits.tracing.records import SHARE, Interval, Mapping, faults_of_mapping
 from circuits.tracing.trust import doubts_about, weak_pairs
 
 RESAMPLES: Final = 1000
@@ -65,11 +64,7 @@ class FamilyTrace(Saved, Pictured):
     def faults(self) -> Faults:
         yield not self.pairs, "it has no pairs"
         yield not 0 < self.share <= 1, f"its share is {self.share}, not above 0 and at most 1"
-        for pair in self.pairs:
-            other, length = pair.counterfactual, len(pair.clean)
-            even = isinstance(other, Noise) or len(other) == length
-            yield not even, f"a pair has {length} tokens and its counterfactual another number"
-        yield from faults_of_mapping(self.mapping, min(len(pair.clean) for pair in self.pairs))
+        yield from self.mapping.faults(min(map(len, self.pairs)))
         heads = [head for head, _ in self.heads]
         measured = {effect.head for effect in self.mapping.heads}
         yield len(heads) != len(measured) or {*heads} != measured, "its intervals are not those of its heads"
@@ -107,14 +102,11 @@ def trace_family(
     measured = as_model(model)
     if not pairs:
         raise PromptError("a family needs at least one prompt or pair")
-    ends = {pair.clean.ends(key, query) for pair in pairs}
-    if len(ends) > 1:
-        raise PromptError(_apart(ends))
-    (ends,) = ends
+    ends = _common_ends([pair.clean for pair in pairs], key, query)
     runs = prepare(measured, pairs, rows=mapping_rows(every_head(measured), *ends), smallest_gap=0.0)
     runs = _without_weak(runs)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
-    mapping = replace(mapping, doubts=doubts_about(mapping, None, asked=True))
+    mapping = replace(mapping, doubts=doubts_about(mapping, None, named=True))
     heads = runs.heads
     rows = [mapping_row(heads, *ends), mapping_row(mapping.carriers(share), *ends)]
     rows += [mapping_row([head], *ends) for head in heads]
@@ -149,23 +141,24 @@ def trace_texts(
         raise PromptError(
             f"{len(texts)} texts need as many counterfactuals, in a list; or a swap for all of them"
         )
-    ends = {to_prompt(model, text).ends(key, query) for text in texts}
-    if len(ends) > 1:
-        raise PromptError(_apart(ends))
+    ends = _common_ends([to_prompt(model, text) for text in texts], key, query)
     questions, swap = [], wording.swap or {}
     for text, other in zip(texts, counterfactuals, strict=True):
         own = {old: new for old, new in swap.items() if stands_in(old, text)}
         if swap and not own:
             raise PromptError(f"no word of the swap stands in {text!r}; it has {', '.join(map(str, swap))}")
-        worded = replace(wording, counterfactual=other, swap=own, noise_at=next(iter(ends))[:1])
+        worded = replace(wording, counterfactual=other, swap=own, noise_at=ends[:1])
         questions.append(to_question(model, text, worded))
-    ((first, last),) = ends
-    return trace_family(model, questions, key=first, query=last, **how)
+    return trace_family(model, questions, key=ends[0], query=ends[1], **how)
 
 
-def _apart(ends: Iterable[tuple[int, int]]) -> str:
-    differ = f"key and query stand at different positions in these prompts: {sorted(ends)}"
-    return f"{differ}; trace each group by itself"
+def _common_ends(prompts: Sequence[Prompt], key: int | str, query: int | str) -> tuple[int, int]:
+    """Key and query, which must stand at the same positions in all prompts."""
+    ends = {prompt.ends(key, query) for prompt in prompts}
+    if len(ends) > 1:
+        differ = f"key and query stand at different positions in these prompts: {sorted(ends)}"
+        raise PromptError(f"{differ}; trace each group by itself")
+    return ends.pop()
 
 
 def bootstrap(values: Each, *, seed: int = 0) -> list[Interval]:

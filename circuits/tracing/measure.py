@@ -22,6 +22,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,10 +36,10 @@ from circuits.engine import Direction, Row, Runs, bytes_of_run, gaps_of_noise, p
 from circuits.engine.search import loadings_of, mapping_row, mapping_rows, select
 from circuits.engine.streams import Change, Given
 from circuits.engine.wires import wire_effects
+from circuits.errors import PromptError
 from circuits.links import Progress, Watch, silent, unwatched
 from circuits.prompts import NOISE_DRAWS, Noise, Pair, Wording, to_prompt, to_question
-from circuits.tracing import CARRIES, SHORT
-from circuits.tracing.records import SHARE, Controls, HeadEffect, Mapping, SideEffects, Span, Step
+from circuits.tracing import CARRIES, SHARE, SHORT, Controls, HeadEffect, Mapping, SideEffects, Span, Step
 
 T = TypeVar("T")
 DRAWS: Final = 100
@@ -52,22 +53,33 @@ ROWS_OF_LONG: Final = 8  # of a long prompt that are measured between two words 
 _MEMORY: Final = 2**30  # bytes of noisy runs at once
 
 
+def finite(value: float) -> float:
+    """A number that JSON can hold, or an error that says that the measurement broke down."""
+    if not math.isfinite(value):
+        raise PromptError("the model gave a value that is not a finite number; check its weights and dtype")
+    return value
+
+
+def both_values(runs: Runs) -> tuple[float, float]:
+    """The metric of the first pair, clean and counterfactual."""
+    return finite(float(runs.values(runs.clean)[0])), finite(float(runs.values(runs.counterfactual)[0]))
+
+
 def totals(runs: Runs, ends: Sequence[tuple[int, int]], *, progress: Progress = silent) -> list[float]:
     """The total of each (key, query)."""
     return measured_in_parts(runs, ends, lambda end: mapping_row(runs.heads, *end), "totals", progress)
 
 
 def measured_in_parts(
-    runs: Runs, asked: Sequence[T], to_row: Callable[[T], Row], stage: str, progress: Progress
+    runs: Runs, things: Sequence[T], to_row: Callable[[T], Row], stage: str, progress: Progress
 ) -> list[float]:
-    """The effect of the row of each thing asked for, averaged over the pairs; after every part it is told how
-    far this is."""
+    """The effect of the row of each thing, averaged over the pairs; progress is reported after every part."""
     measured: list[float] = []
     step = ROWS if runs.length <= SHORT else FIRST_ROWS
-    while len(measured) < len(asked):
-        part = asked[len(measured) : len(measured) + step]
+    while len(measured) < len(things):
+        part = things[len(measured) : len(measured) + step]
         measured += _means(runs.effects([to_row(each) for each in part]))
-        progress(stage, len(measured), len(asked))
+        progress(stage, len(measured), len(things))
         step = ROWS
     return measured
 
@@ -172,12 +184,11 @@ def pattern_effects(runs: Runs, heads: Sequence[Head], key: int, query: int) -> 
     values, rows = [], []
     for number, head in enumerate(heads):
         clean, other = (side.cache.layers[head.layer] for side in (runs.clean, runs.counterfactual))
-        weight = (side.pattern[:, head.index, query, key, None] for side in (clean, other))
-        before, after = weight
+        before, after = (side.pattern[:, head.index, query, key, None] for side in (clean, other))
         values.append(clean.z[:, query, head.index] + (after - before) * clean.value[:, head.index, key])
         rows.append(Row((Change(head.layer, query, "head", head.index, given=number),)))
     given: Given = {"head": torch.stack(values, 1)}
-    return runs.effects(rows, given=given).double().mean(1).tolist()
+    return _means(runs.effects(rows, given=given))
 
 
 def span_of(
@@ -200,15 +211,15 @@ def span_of(
         draws = _MEMORY // (2 * bytes_of_run(model, runs.length))
         if draws == 0:  # not even one fits: the span is what passes through
             return passing
-        own = _noisy(pair, positions, min(draws, NOISE_DRAWS), seed)
+        noise = Noise(positions, draws=min(draws, NOISE_DRAWS), seed=seed)
+        own = Pair(pair.clean, noise, pair.metric)
     elif pair.metric.kind == "logit_diff":  # a text has a prediction, and so a foil, of its own
         own = to_question(model, pair.clean.text, Wording(text))
     else:
         other = to_prompt(model, text).followed_by(model, pair.metric.sequence[:-1])
         own = Pair(pair.clean, other, pair.metric)
-    unit = float(runs.gap[0])
-    noisy = prepare(model, [own], smallest_gap=0.0)
-    return measure_span(noisy, name, positions, unit=unit, progress=progress)
+    others = prepare(model, [own], smallest_gap=0.0)
+    return measure_span(others, name, positions, unit=float(runs.gap[0]), progress=progress)
 
 
 def measure_span(
@@ -225,10 +236,10 @@ def measure_span(
     rows = [Row.of_residual(layer, positions) for layer in range(layers + 1)]
     rows += [Row.of_writes(layer, positions) for layer in range(layers)]
     gap = runs.gap.double()
-    scale = gap / (gap if unit is None else unit)
+    units = gap if unit is None else torch.full_like(gap, unit)
     values = runs.mean_over_draws(_measured(runs, [Row(()), *rows], progress)).double()
     change = values[:, :1] - values[:, 1:]
-    effects = (change / (gap if unit is None else torch.full_like(gap, unit))[:, None]).mean(0).tolist()
+    effects = (change / units[:, None]).mean(0).tolist()
     residual, writes = effects[: layers + 1], effects[layers + 1 :]
     return Span(
         label=label,
@@ -239,7 +250,7 @@ def measure_span(
         residual=tuple(residual),
         writes=tuple(writes),
         counterfactual=counterfactual_text(runs.pairs[0]),
-        moves=float(scale.mean()),
+        moves=float((gap / units).mean()),
     )
 
 
@@ -301,8 +312,3 @@ def tokens_that_matter(
 
 def counterfactual_text(pair: Pair) -> str:
     return str(pair.counterfactual) if isinstance(pair.counterfactual, Noise) else pair.counterfactual.text
-
-
-def _noisy(pair: Pair, positions: Sequence[int], draws: int, seed: int) -> Pair:
-    """Noise on these positions, read by the pair's own metric."""
-    return Pair(pair.clean, Noise(tuple(positions), draws=draws, seed=seed), pair.metric)

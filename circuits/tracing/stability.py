@@ -46,9 +46,8 @@ from circuits.prompts import (
     to_prompt,
     to_question,
 )
-from circuits.tracing import SHARE
+from circuits.tracing import CORE, SHARE, HeadStability, Stability
 from circuits.tracing.family import bootstrap
-from circuits.tracing.records import CORE, HeadStability, Stability
 from circuits.tracing.trust import nearest_words, weak_pairs
 
 RUNS: Final = 16
@@ -185,10 +184,10 @@ def _measure(
     effects = runs.effects(rows)
     paths = _paths(runs, ends, effects, min(1.0, share + _SPREAD))
     measured = effects.double().cpu().numpy()
-    own = [place for place, number in enumerate(kept) if number < len(pairs)]
+    own = [index for index, number in enumerate(kept) if number < len(pairs)]
     back = _up_to(paths[-1], share * float(measured[-1, -1])) if len(own) < len(kept) else None
-    chosen = tuple(runs.pairs[place] for place in own)
-    return _Group(chosen, [paths[place] for place in own], measured[:, own], back)
+    chosen = tuple(runs.pairs[index] for index in own)
+    return _Group(chosen, [paths[index] for index in own], measured[:, own], back)
 
 
 def _paths(

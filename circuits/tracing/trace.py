@@ -1,7 +1,7 @@
 """`trace`: which heads carry one mapping from a key to a query, with controls.
 
 The predictions on prompt and counterfactual settle answer and foil where the user named none. The mapping is
-measured (`mapping`), then the spans of its two ends (`spans`). A family of pairs is traced as one (`family`).
+measured first, then the spans of its two ends (`measure`). A family of pairs is traced as one (`family`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.search import mapping_rows
 from circuits.errors import PromptError, names_its_keywords
-from circuits.files import sha256_of
-from circuits.links import Progress, Watch, silent, unwatched
+from circuits.links import Progress, Watch, sha256_of, silent, unwatched
 from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_prompt, to_question
-from circuits.tracing import CARRIES
-from circuits.tracing.measure import measure_mapping, span_of
-from circuits.tracing.records import SHARE, Circuit, Mapping, MeasuredModel, Output, Span, finite
+from circuits.tracing import CARRIES, SHARE, Mapping, MeasuredModel, Output, Span
+from circuits.tracing.measure import both_values, measure_mapping, span_of
+from circuits.tracing.records import Circuit
 from circuits.tracing.trust import control_question, doubts_about, notes_on
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_MAPS: Final = 128 * 2**20  # bytes of attention maps in a circuit
 _PACKAGES: Final = ("keyquery-circuits", "torch", "transformer-lens", "transformers")
+Position = int | str
+Family = list[Pair] | tuple[Pair, ...] | list[str] | tuple[str, ...]
 
 
 class Options(TypedDict, total=False):
@@ -54,29 +55,21 @@ class TextOptions(Options, total=False):
     watch: Watch[Circuit]
 
 
-Position = int | str
-
-
 @overload
 def trace(
     model: Any, text: str, *, key: Position, query: Position = -1, **options: Unpack[TextOptions]
 ) -> Circuit: ...
 @overload
 def trace(
-    model: Any,
-    text: list[Pair] | tuple[Pair, ...] | list[str] | tuple[str, ...],
-    *,
-    key: Position,
-    query: Position = -1,
-    **options: Unpack[TextOptions],
+    model: Any, text: Family, *, key: Position, query: Position = -1, **options: Unpack[TextOptions]
 ) -> FamilyTrace: ...
 @names_its_keywords
 def trace(
     model: Any,
-    text: str | list[Pair] | tuple[Pair, ...] | list[str] | tuple[str, ...],
+    text: str | Family,
     *,
-    key: int | str,
-    query: int | str = -1,
+    key: Position,
+    query: Position = -1,
     swap: Swap | None = None,
     counterfactual: str | Sequence[str] | None = None,
     answer: Answer | None = None,
@@ -94,9 +87,9 @@ def trace(
     an answer of several tokens is measured by its log-probability (`metric="logprob"`).
 
     `text` is a prompt; or a family of prompts or pairs of equal length, and then the answer is their mean
-    with bootstrap intervals. `stability=16` measures the mapping under as many other counterfactuals, too.
-    Each prompt of a family takes the words of the swap that it has, or the
-    counterfactual of its place in the list.
+    with bootstrap intervals. Each prompt of a family takes the words of the swap that it has, or the
+    counterfactual at its place in the list. `stability=16` measures the mapping under as many other
+    counterfactuals, too.
 
     `watch` is called with the circuit of one prompt as far as it is measured: with the total, the carriers,
     the controls, each span. What it raises ends the work.
@@ -108,7 +101,7 @@ def trace(
         '80%'
     """
     measured = as_model(model)
-    how = {"share": share, "seed": seed, "progress": progress}
+    how: dict[str, Any] = {"share": share, "seed": seed, "progress": progress}
     if not isinstance(text, str):
         from circuits.tracing.family import trace_family, trace_texts
 
@@ -139,14 +132,14 @@ def trace(
         show(mapping)
         span = span_of(runs, position, seed=seed, progress=progress)
         spans += [span] if abs(span.moves) >= CARRIES else []
-    found = to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
+    circuit = to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
     if not stability:
-        return found
+        return circuit
     from circuits.tracing import stability as other_runs
 
-    asked = {"swap": swap, "counterfactual": counterfactual, "answer": answer, "foil": foil, "metric": metric}
-    others = other_runs.stability(measured, text, key=ends[0], query=ends[1], n=stability, **asked, **how)
-    return replace(found, stability=others)
+    how |= {"swap": swap, "counterfactual": counterfactual, "answer": answer, "foil": foil, "metric": metric}
+    others = other_runs.stability(measured, text, key=ends[0], query=ends[1], n=stability, **how)
+    return replace(circuit, stability=others)
 
 
 def to_circuit(
@@ -161,7 +154,7 @@ def to_circuit(
     """The record of what was measured on one pair, with how far to trust it."""
     question = control_question(runs, seed=seed)
     mappings = [
-        replace(mapping, doubts=doubts_about(mapping, question, asked=mapping.ends == focus))
+        replace(mapping, doubts=doubts_about(mapping, question, named=mapping.ends == focus))
         for mapping in mappings
     ]
     notes = (*notes_on(runs, question, mappings), *notes)
@@ -177,15 +170,15 @@ def draft(
     seed: int,
 ) -> Circuit:
     """The record of what is measured so far; nobody has asked yet how far to trust it."""
-    pair = runs.pairs[0]
-    arrays = attention_maps(runs, mappings)
+    pair, arrays = runs.pairs[0], attention_maps(runs, mappings)
+    clean, other = both_values(runs)
     return Circuit(
         source=measured_model(runs),
         prompt=pair.clean,
         counterfactual=pair.counterfactual,
         metric=pair.metric,
-        clean_value=finite(float(runs.values(runs.clean)[0])),
-        counterfactual_value=finite(float(runs.values(runs.counterfactual)[0])),
+        clean_value=clean,
+        counterfactual_value=other,
         mappings=tuple(mappings),
         spans=tuple(spans),
         output=output_of(runs),

@@ -23,8 +23,8 @@ import torch
 from circuits.engine import Runs, values_of_others
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair
-from circuits.tracing import CARRIES
-from circuits.tracing.records import Mapping, QuestionControl
+from circuits.tracing import CARRIES, Mapping, QuestionControl
+from circuits.tracing.measure import both_values
 
 OTHER_WORDS: Final = 16
 SMALL_GAP: Final = 0.05  # of the larger of the two values between which it lies
@@ -44,7 +44,7 @@ SAME: Final = "both runs say"
 def control_question(runs: Runs, *, seed: int = 0) -> QuestionControl:
     """Whether the first pair is a question."""
     pair, metric = runs.pairs[0], runs.metric
-    clean, other = (float(runs.values(side)[0]) for side in (runs.clean, runs.counterfactual))
+    clean, other = both_values(runs)
     gaps = _gaps_of_others(runs, clean, seed)
     probability, said = _probability(runs), _said(runs)
     verdict: Literal["clear", "weak", "none"] = "clear"
@@ -144,7 +144,7 @@ def _probability(runs: Runs) -> float | None:
         return None
     chances = runs.clean.logits[0].float().softmax(-1)
     if metric.sequence:
-        each = [float(chances[place, token]) for place, token in enumerate(metric.sequence)]
+        each = [float(chances[index, token]) for index, token in enumerate(metric.sequence)]
         return float(torch.tensor(each, dtype=torch.float64).prod())
     return float(chances[-1, list(metric.answers or (metric.answer,))].sum())
 
@@ -167,8 +167,8 @@ def _doubts_of(question: QuestionControl) -> list[str]:
     return [*nothing, *(reason for reason in question.reasons if reason.startswith(SAME))]
 
 
-def doubts_about(mapping: Mapping, question: QuestionControl | None, *, asked: bool) -> tuple[str, ...]:
-    """Why the modulation of a mapping is withheld; `asked` if the user named this key."""
+def doubts_about(mapping: Mapping, question: QuestionControl | None, *, named: bool) -> tuple[str, ...]:
+    """Why the modulation of a mapping is withheld; `named` if the user named this key."""
     doubts = [] if question is None else _doubts_of(question)
     controls = mapping.controls
     if abs(mapping.total) < CARRIES:
@@ -184,7 +184,7 @@ def doubts_about(mapping: Mapping, question: QuestionControl | None, *, asked: b
     if modulation > MOST_MODULATION:
         doubts.append(f"its carriers alone reach {modulation:.0%} of the total, which others take back")
     most, best = max(zip(controls.key_totals, range(len(controls.key_totals)), strict=True))
-    if asked and best != mapping.key and most > mapping.total:
+    if named and best != mapping.key and most > mapping.total:
         doubts.append(f"another key, {best}, carries more ({most:.2f})")
     if controls.random_draws and controls.random_p95 >= RANDOM * joint:
         chance = f"as many random heads reach {controls.random_p95:.2f} (95th percentile)"
@@ -197,7 +197,7 @@ def doubts_about(mapping: Mapping, question: QuestionControl | None, *, asked: b
 
 def notes_on(runs: Runs, question: QuestionControl, mappings: Sequence[Mapping]) -> tuple[str, ...]:
     """One sentence for each reason to be careful with a pair and its mappings."""
-    notes = [f"{reason}" for reason in question.reasons]
+    notes = [*question.reasons]
     pair = runs.pairs[0]
     if isinstance(pair.counterfactual, Noise):
         words = ", ".join(f"{pair.clean.words[p].strip()}({p})" for p in pair.counterfactual.positions)

@@ -18,16 +18,15 @@ from typing import Any, ClassVar, Final, Literal
 from circuits.engine import Runs
 from circuits.engine.wires import wire_effects
 from circuits.errors import FileError, escaped
-from circuits.files import Faults, Saved, open_result
-from circuits.links import Progress, silent
+from circuits.links import Faults, Progress, Saved, open_result, silent
 from circuits.models.load import Device
 from circuits.prompts import Noise
+from circuits.tracing import Span
 from circuits.tracing.circuit import run_again
-from circuits.tracing.measure import counterfactual_text, measure_mapping, measure_span, span_of
-from circuits.tracing.records import Circuit, Span
+from circuits.tracing.measure import both_values, counterfactual_text, measure_mapping, measure_span, span_of
+from circuits.tracing.records import Circuit, Why
 from circuits.tracing.trace import package_versions, to_circuit
 from circuits.tracing.why import explain
-from circuits.tracing.why_record import Why
 from circuits.tracing.wiring import kept_again
 from circuits.tracing.wiring_record import Wiring
 
@@ -82,18 +81,14 @@ def verify(
     record = saved if isinstance(saved, Circuit | Wiring | Why) else open_saved(saved)
     runs = run_again(record, model=model, device=device)
     if isinstance(record, Circuit):
-        kind, then, now = (
-            "circuit",
-            _facts_of_circuit(record, record.share),
-            _circuit_again(record, runs, progress),
-        )
+        kind, then = "circuit", _facts_of_circuit(record, record.share)
+        now = _circuit_again(record, runs, progress)
     elif isinstance(record, Wiring):
         kind, then, now = "wiring", _facts_of_wiring(record), _wiring_again(record, runs, progress)
     else:
         kind, then, now = "why", _facts_of_why(record), _why_again(record, runs, progress)
-    return Verification(
-        kind, record.source.name, len(then), tuple(_compared(then, now)), _other_versions(record)
-    )
+    differences = tuple(_compared(then, now))
+    return Verification(kind, record.source.name, len(then), differences, _other_versions(record))
 
 
 def open_saved(path: str | Path) -> Measured:
@@ -170,10 +165,8 @@ def _span_again(runs: Runs, span: Span, seed: int) -> Span:
 
 def _facts_of_wiring(wiring: Wiring) -> dict[str, float | str]:
     facts: dict[str, float | str] = {"the clean value": wiring.clean_value}
-    facts |= {
-        "the counterfactual's value": wiring.counterfactual_value,
-        "the prediction": wiring.output.token,
-    }
+    facts |= {"the counterfactual's value": wiring.counterfactual_value}
+    facts |= {"the prediction": wiring.output.token}
     facts |= {str(each.wire): each.effect for each in (*wiring.sides, *wiring.wires)}
     return facts | {"all wires together": wiring.kept}
 
@@ -182,11 +175,8 @@ def _wiring_again(wiring: Wiring, runs: Runs, progress: Progress) -> Facts:
     wires = [each.wire for each in (*wiring.sides, *wiring.wires)]
     effects, _ = wire_effects(runs, wires, progress=lambda done, total: progress("wires", done, total))
     facts = _facts_of_wiring(kept_again(wiring, runs))
-    sides = (runs.clean, runs.counterfactual)
-    values = dict(
-        zip(("the clean value", "the counterfactual's value"), map(runs.values, sides), strict=True)
-    )
-    facts |= {name: float(value[0]) for name, value in values.items()}
+    clean, other = both_values(runs)
+    facts |= {"the clean value": clean, "the counterfactual's value": other}
     return facts | {str(wire): float(effect) for wire, effect in zip(wires, effects[:, 0], strict=True)}
 
 
@@ -203,6 +193,5 @@ def _facts_of_why(why: Why) -> dict[str, float | str]:
 
 
 def _why_again(why: Why, runs: Runs, progress: Progress) -> Facts:
-    ends = why.key, why.query
     how: dict[str, Any] = {"every_key": why.every_key, "seed": why.seed, "progress": progress}
-    return _facts_of_why(explain(runs, why.head, *ends, **how))
+    return _facts_of_why(explain(runs, why.head, why.key, why.query, **how))

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,18 +20,17 @@ import torch
 from jaxtyping import Float
 
 from circuits.components import SIDES, Component, Head, Reader, Side, Wire, components
+from circuits.engine import Row, Runs
 from circuits.engine.block import Block, rotated
 from circuits.engine.joint import joint_effects
-from circuits.engine.runs import Runs
+from circuits.engine.search import mapping_row
 from circuits.engine.wires import parts_of, wire_effects, writes
 from circuits.errors import EdgeError, ModelError, PromptError
 from circuits.links import Progress, silent
-from circuits.models.model import Model
 from circuits.tracing.circuit import run_again
 from circuits.tracing.measure import pattern_effects, side_wire, tells_sides
-from circuits.tracing.records import Circuit
+from circuits.tracing.records import Circuit, Ledger, LedgerPart, SideWriters, Why, WriterEffect
 from circuits.tracing.trace import measured_model
-from circuits.tracing.why_record import Ledger, LedgerPart, SideWriters, Why, WriterEffect
 
 LEADING: Final = 8  # writers of a side that are swapped together
 LONGEST_MAP: Final = 256  # tokens of a prompt whose map is kept
@@ -41,7 +39,7 @@ Position = int | str
 
 
 def why(
-    found: Circuit,
+    circuit: Circuit,
     head: str | Head,
     *,
     key: Position | None = None,
@@ -59,29 +57,20 @@ def why(
         >>> print(answer.side("value").writers[0])
         M0@5
     """
-    asked = found.checked(head)
+    checked = circuit.checked(head)
     if key is None and query is None:
-        if found.front is None:
+        if circuit.front is None:
             raise PromptError("no mapping of this circuit carries anything; name key and query")
-        ends = found.front.ends
+        ends = circuit.front.ends
     else:
-        ends = found.prompt.ends(0 if key is None else key, -1 if query is None else query)
-    runs = run_again(found, model=model)
-    return explain(runs, asked, *ends, every_key=every_key, seed=found.seed, progress=progress)
-
-
-def checked_head(model: Model, head: str | Head) -> Head:
-    """The head, if the model has it."""
-    parsed = Head.parse(head)
-    if parsed.layer >= model.n_layers or parsed.index >= model.n_heads:
-        last = Head(model.n_layers - 1, model.n_heads - 1)
-        raise EdgeError(f"no head {parsed} in {model.name}, which has L0H0…{last}")
-    return parsed
+        ends = circuit.prompt.ends(0 if key is None else key, -1 if query is None else query)
+    runs = run_again(circuit, model=model)
+    return explain(runs, checked, *ends, every_key=every_key, seed=circuit.seed, progress=progress)
 
 
 def explain(
     runs: Runs,
-    head: Head,
+    name: str | Head,
     key: int,
     query: int,
     *,
@@ -90,16 +79,18 @@ def explain(
     progress: Progress = silent,
 ) -> Why:
     """The same of runs that are at hand; numbers are means over their pairs."""
+    source = measured_model(runs)
+    head = source.checked(name)
     if not tells_sides(runs):
         raise EdgeError(f"the sides of a head cannot be told apart on the plain path: {runs.model.no_scores}")
-    pair, own = runs.pairs[0], (None if every_key else key)
-    watch, sides = (key, query), []
+    pair, own, sides = runs.pairs[0], (None if every_key else key), []
     for number, side in enumerate(SIDES):
         progress("writers", number, len(SIDES))
-        sides.append(_side(runs, head, side, own, query, watch))
-    weights = [float(_weight(runs, side, head, key, query)) for side in (runs.clean, runs.counterfactual)]
+        sides.append(_side(runs, head, side, own, query, watch=(key, query)))
+    both = (side.cache.layers[head.layer].pattern for side in (runs.clean, runs.counterfactual))
+    weights = [float(pattern[:, head.index, query, key].double().mean()) for pattern in both]
     return Why(
-        source=measured_model(runs),
+        source=source,
         prompt=pair.clean,
         counterfactual=pair.counterfactual,
         metric=pair.metric,
@@ -121,7 +112,7 @@ def explain(
 
 
 def _side(
-    runs: Runs, head: Head, side: Side, key: int | None, query: int, watch: tuple[int, int]
+    runs: Runs, head: Head, side: Side, key: int | None, query: int, *, watch: tuple[int, int]
 ) -> SideWriters:
     """One side: all of it, each writer, and the leading writers together."""
     reader, whole = Reader(head.layer, side, head.index), side_wire(side, head, key, query)
@@ -140,15 +131,8 @@ def _side(
 
 def _edge_effect(runs: Runs, head: Head, key: int | None, query: int) -> float:
     """The effect of the head's message (of all its messages at the query) being the counterfactual's."""
-    from circuits.engine import Row
-    from circuits.engine.search import mapping_row
-
     row = Row.of_heads([head], [query]) if key is None else mapping_row([head], key, query)
     return float(runs.effects([row]).double().mean())
-
-
-def _weight(runs: Runs, side: Any, head: Head, key: int, query: int) -> float:
-    return side.cache.layers[head.layer].pattern[:, head.index, query, key].double().mean()
 
 
 def _map(runs: Runs, head: Head) -> tuple[tuple[float, ...], ...]:
@@ -159,7 +143,7 @@ def _map(runs: Runs, head: Head) -> tuple[tuple[float, ...], ...]:
 def _ledger(runs: Runs, head: Head, key: int, query: int) -> Ledger:
     """The largest parts of the clean score, the sums over either side, and what is left."""
     measured = score_parts(runs, head, key, query)
-    names: Sequence[str] = [*map(str, measured.writers), "biases"]
+    names = [*map(str, measured.writers), "biases"]
     parts = measured.parts.double().cpu()
     order = parts.abs().flatten().argsort(descending=True, stable=True)[:PARTS].tolist()
     listed = []
@@ -201,10 +185,10 @@ def _parts_of_side(
 ) -> Float[torch.Tensor, "writer d_head"]:
     """Each writer's part of the head's query (or key) at a position, and last the part that none owns."""
     parts, cache = parts_of(runs), runs.clean.cache
-    at = torch.tensor([position], device=runs.model.device)
-    stream = cache.layers[head.layer].pre[:1, at]  # (1, 1, d_model)
-    written = writes(parts, cache, writers, at)[0, :, 0]  # (writer, d_model)
-    silent = torch.zeros_like(cache.layers[0].z[:1, at])
+    positions = torch.tensor([position], device=runs.model.device)
+    stream = cache.layers[head.layer].pre[:1, positions]  # (1, 1, d_model)
+    written = writes(parts, cache, writers, positions)[0, :, 0]  # (writer, d_model)
+    silent = torch.zeros_like(cache.layers[0].z[:1, positions])
     biases = sum((parts.write(layer, silent)[0] for layer in range(head.layer)), torch.zeros_like(stream[0]))
     normed = block.norm1.linear(torch.cat((written, biases)), stream[0])  # (writer + 1, d_model)
     product = block.q if side == "query" else block.k
@@ -216,7 +200,7 @@ def _parts_of_side(
     norm = block.query_norm if side == "query" else block.key_norm
     if norm is not None:
         heads = norm.linear(heads, heads.sum(0, keepdim=True))
-    rotation = None if block.rotation is None else block.rotation(cache.final)[:, at]
+    rotation = None if block.rotation is None else block.rotation(cache.final)[:, positions]
     if rotation is not None:
         heads = rotated(heads[:, None], rotation, adjacent=block.adjacent)[:, 0]
     return block.spread(heads)[:, head.index]

@@ -30,7 +30,7 @@ from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Prompt, Swap, Wording, to_question
 from circuits.tracing import DRAWN, NODES
 from circuits.tracing.circuit import run_again
-from circuits.tracing.records import finite
+from circuits.tracing.measure import both_values, finite
 from circuits.tracing.trace import measured_model, output_of, package_versions
 from circuits.tracing.trust import control_question, notes_on
 from circuits.tracing.wiring_record import LOGITS, Node, RandomCircuits, WireEffect, Wiring, check_limits
@@ -75,14 +75,14 @@ def wiring(
     walk.walk()
     drawn = _strongest_first(walk.wires)
     kept, random = _kept(walk.stage, [each.wire for each in drawn], seed=seed, progress=progress)
-    pair = runs.pairs[0]
+    pair, (clean, other) = runs.pairs[0], both_values(runs)
     return Wiring(
         source=measured_model(runs),
         prompt=pair.clean,
         counterfactual=pair.counterfactual,
         metric=pair.metric,
-        clean_value=finite(float(runs.values(runs.clean)[0])),
-        counterfactual_value=finite(float(runs.values(runs.counterfactual)[0])),
+        clean_value=clean,
+        counterfactual_value=other,
         output=output_of(runs),
         wires=drawn,
         sides=_strongest_first(walk.sides),
@@ -129,15 +129,15 @@ class Stage:
             reader = Reader(self.runs.model.n_layers, "logits")
             yield from (Wire(ALL, reader, position) for position in read if position >= self.first)
             return
-        layer, index, at = node.component.layer, node.component.index, node.position
-        assert at is not None
+        layer, index, position = node.component.layer, node.component.index, node.position
+        assert position is not None
         if node.component.kind == "mlp":
-            yield Wire(ALL, Reader(layer, "mlp"), at)
+            yield Wire(ALL, Reader(layer, "mlp"), position)
         elif node.component.kind == "head":
-            yield Wire(ALL, Reader(layer, "query", index), at)
-            for key in range(self.first, at + 1):
-                yield Wire(ALL, Reader(layer, "key", index), key, at)
-                yield Wire(ALL, Reader(layer, "value", index), key, at)
+            yield Wire(ALL, Reader(layer, "query", index), position)
+            for key in range(self.first, position + 1):
+                yield Wire(ALL, Reader(layer, "key", index), key, position)
+                yield Wire(ALL, Reader(layer, "value", index), key, position)
 
     def writers(self, side: Wire) -> list[Component]:
         """Every component that stands below a side."""
@@ -149,7 +149,7 @@ class Stage:
 
 @dataclass
 class Walk:
-    """A walk back from the logits: what was found so far, and what is still to be explored."""
+    """A walk back from the logits: what was measured so far, and what is still to be explored."""
 
     runs: Runs
     least: float
@@ -192,10 +192,10 @@ class Walk:
         """The wires that carry enough, with their effects."""
         before = self.measured
 
-        def said(done: int, total: int) -> None:
+        def note(done: int, total: int) -> None:
             self.progress("wires", before + done, before + total)
 
-        effects, _ = wire_effects(self.runs, wires, progress=said)
+        effects, _ = wire_effects(self.runs, wires, progress=note)
         self.measured += len(wires)
         each = zip(wires, map(finite, effects[:, 0].tolist()), strict=True)
         return {wire: effect for wire, effect in each if abs(effect) >= self.least}

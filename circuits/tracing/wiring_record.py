@@ -2,7 +2,7 @@
 
 1. Nodes are components at positions (`L4H4@13`) and the logits; wires run from what writes to what reads. A
    head is read into on three sides: `M3@9→L4H4@13.value`.
-2. Queries only read. A place is named by its component, with or without a position and a side: `L4H4`,
+2. Queries only read. A node is named by its component, with or without a position and a side: `L4H4`,
    `L4H4@13`, `L4H4@END` where END is a role, `L4H4@13.query`, `M3@9`, `embed@5`, `logits`.
 3. `wiring.json` holds all of it, wires by their spoken names.
 """
@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from circuits.components import ALL, SIDES, Component, Head, Reader, Wire, by_name
 from circuits.errors import EdgeError, PromptError
-from circuits.files import Faults, Saved, to_record
-from circuits.links import Pictured, above
-from circuits.prompts import Metric, Noise, Prompt
-from circuits.tracing.records import MeasuredModel, Output
+from circuits.files import to_record
+from circuits.links import Faults, Pictured, Saved, above
+from circuits.prompts import Metric, Noise, Pair, Prompt
+from circuits.tracing import MeasuredModel, Output
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -131,44 +132,40 @@ class Wiring(Saved, Pictured):
     def _height(self, node: Node) -> tuple[int, bool, int, int]:
         if node.component is None:
             return self.source.layers, False, 0, 0
-        mlp, position = node.component.kind == "mlp", node.position
-        return node.component.layer, mlp, -1 if position is None else position, node.component.index
+        is_mlp = node.component.kind == "mlp"
+        return node.component.layer, is_mlp, node.position or 0, node.component.index
 
     # Questions
 
-    def into(self, place: str | Node | Reader | Head) -> tuple[WireEffect, ...]:
+    def into(self, node: str | Node | Reader | Head) -> tuple[WireEffect, ...]:
         """The wires that end at a node, or at one side of it, strongest first."""
-        wanted = self._place(place)
+        wanted = self._selector(node)
         return tuple(each for each in self.wires if wanted.reads(each.wire))
 
-    def out_of(self, place: str | Node | Component | Head) -> tuple[WireEffect, ...]:
+    def out_of(self, node: str | Node | Component | Head) -> tuple[WireEffect, ...]:
         """The wires that begin at a node, strongest first."""
-        wanted = self._place(place)
+        wanted = self._selector(node)
         if wanted.side is not None:
-            raise EdgeError(
-                f"{place} is a side, where wires end; those of a head begin at {wanted.component}"
-            )
+            raise EdgeError(f"{node} is a side, where wires end; those of a head begin at {wanted.component}")
         return tuple(each for each in self.wires if wanted.writes(each.wire))
 
-    def side(self, place: str | Reader) -> tuple[WireEffect, ...]:
+    def side(self, reader: str | Reader) -> tuple[WireEffect, ...]:
         """The effect of whole sides: all that a reader sees there swapped at once."""
-        wanted = self._place(place)
+        wanted = self._selector(reader)
         return tuple(each for each in self.sides if wanted.reads(each.wire))
 
     def paths(self, start: str | Node, end: str | Node = "logits") -> tuple[tuple[str, ...], ...]:
-        """Every way along the wires from one place to another, as the nodes passed."""
-        first, last = self._place(start), self._place(end)
+        """Every path along the wires from one node to another, as the nodes passed."""
+        first, last = self._selector(start), self._selector(end)
         onward: dict[Node, dict[Node, None]] = {}
         for each in self.wires:
             onward.setdefault(Node.written(each.wire), {})[Node.read(each.wire)] = None
-        ways: list[tuple[str, ...]] = []
-        for node in filter(first.is_at, self.nodes):
-            for way in _ways(node, onward, last):
-                ways.append(way)
-                if len(ways) > MOST_PATHS:
-                    many = f"there are more than {MOST_PATHS} paths from {start} to {end}"
-                    raise EdgeError(f"{many}; name a nearer end, or draw fewer wires with a larger least")
-        return tuple(ways)
+        every = (path for node in self.nodes if first.holds(node) for path in _paths(node, onward, last))
+        paths = tuple(islice(every, MOST_PATHS + 1))
+        if len(paths) > MOST_PATHS:
+            many = f"there are more than {MOST_PATHS} paths from {start} to {end}"
+            raise EdgeError(f"{many}; name a nearer end, or draw fewer wires with a larger least")
+        return paths
 
     def without(self, *parts: str | Wire | Node | Component | Head, model: Any = None) -> Wiring:
         """The circuit less some wires or nodes; what is kept then is measured anew, never subtracted."""
@@ -182,34 +179,34 @@ class Wiring(Saved, Pictured):
         return above("measure_kept")(replace(self, wires=left), model=model)
 
     def _wires_of(self, part: str | Wire | Node | Component | Head) -> set[Wire]:
-        """The wires that a wire's name means, or all into and out of a place."""
-        if isinstance(part, Wire) or "→" in str(part) or "->" in str(part):
-            wire = Wire.parse(part if isinstance(part, Wire) else str(part), layers=self.source.layers)
-            return {wire} & {each.wire for each in self.wires}
-        wanted = self._place(str(part))
+        """The wire of this name, or all wires into and out of a node."""
+        name = str(part)
+        if "→" in name or "->" in name:
+            return {Wire.parse(name, layers=self.source.layers)} & {each.wire for each in self.wires}
+        wanted = self._selector(name)
         return {each.wire for each in self.wires if wanted.reads(each.wire) or wanted.writes(each.wire)}
 
     def _some_nodes(self) -> str:
         names = [str(node) for node in reversed(self.nodes)]
         return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
-    def _place(self, name: object) -> Place:
-        """What a name of a place means in this model and prompt."""
+    def _selector(self, name: object) -> Selector:
+        """What a name means in this model and prompt."""
         spoken = str(name).strip()
         bare, _, last = spoken.rpartition(".")
         owner, side = (bare, last) if last in SIDES else (spoken, None)
-        component, at, position = owner.partition("@")
-        where = self.position(position) if at else None
+        component, sign, after = owner.partition("@")
+        position = self.position(after) if sign else None
         if component.strip().lower() == "logits":
-            return Place(None, where, None)
+            return Selector(None, position, None)
         parsed = Component.parse(component)
         if parsed.kind == "all" or parsed.layer >= self.source.layers or parsed.index >= self.source.heads:
             last_head = Head(self.source.layers - 1, self.source.heads - 1)
             there = f"embed, L0H0…{last_head}, M0…M{self.source.layers - 1} and logits"
             raise EdgeError(f"no {component} in {self.source.name}, which has {there}")
         if side is not None and parsed.kind != "head":
-            raise EdgeError(f"{parsed} has no {side} side; heads have")
-        return Place(parsed, where, side)
+            raise EdgeError(f"{parsed} has no {side} side; only heads have sides")
+        return Selector(parsed, position, side)
 
     def position(self, name: int | str) -> int:
         """The index of a position: by its role, its index or its token."""
@@ -241,35 +238,49 @@ class Wiring(Saved, Pictured):
         )
 
     def faults(self) -> Faults:
-        return _faults(self)
+        Pair(self.prompt, self.counterfactual, self.metric)  # refuses prompts of different lengths
+        check_limits(self.least, self.most)
+        source, length = self.source, len(self.prompt)
+        sized = min(source.layers, source.heads, source.width) >= 1 and self.output.layer == source.layers
+        yield not sized, "its model has no size, or its output is not above all layers"
+        whole = any(each.wire.writer == ALL for each in self.wires)
+        part = any(each.wire.writer != ALL for each in self.sides)
+        yield whole or part, "it has a wire without a writer, or a side with one"
+        positions = [position for _, position in self.roles] + [node.position for node in self.cut]
+        for each in (*self.wires, *self.sides):
+            yield from _faults_of_wire(each.wire, source)
+            positions += [each.wire.position, Node.read(each.wire).position or 0]
+        outside = any(position is None or not 0 <= position < length for position in positions)
+        yield outside, f"it names a position outside its prompt, which has 0…{length - 1}"
+        yield len({each.wire for each in self.wires}) < len(self.wires), "it has a wire twice"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Selector:
     """What a user names: a component or the logits (None), at a position or at any, one side of it or all."""
 
     component: Component | None
     position: int | None
     side: str | None
 
-    def is_at(self, node: Node) -> bool:
+    def holds(self, node: Node) -> bool:
         anywhere = self.position is None or node.component is None
         return node.component == self.component and (anywhere or node.position == self.position)
 
     def reads(self, wire: Wire) -> bool:
-        return self.is_at(Node.read(wire)) and self.side in (None, wire.reader.kind)
+        return self.holds(Node.read(wire)) and self.side in (None, wire.reader.kind)
 
     def writes(self, wire: Wire) -> bool:
-        return self.is_at(Node.written(wire)) and self.component is not None
+        return self.holds(Node.written(wire)) and self.component is not None
 
 
-def _ways(node: Node, onward: dict[Node, dict[Node, None]], last: Place) -> Iterator[tuple[str, ...]]:
-    """Every way from a node to a place; there are no circles, as wires run upwards."""
-    if last.is_at(node):
+def _paths(node: Node, onward: dict[Node, dict[Node, None]], last: Selector) -> Iterator[tuple[str, ...]]:
+    """Every path from a node to the selected ones; there are no circles, as wires run upwards."""
+    if last.holds(node):
         yield (str(node),)
         return
     for following in onward.get(node, ()):
-        yield from ((str(node), *way) for way in _ways(following, onward, last))
+        yield from ((str(node), *path) for path in _paths(following, onward, last))
 
 
 def check_limits(least: float, most: int) -> None:
@@ -297,27 +308,6 @@ class _Stored:
 
 def _parsed(stored: Sequence[_StoredWire], layers: int) -> tuple[WireEffect, ...]:
     return tuple(WireEffect(Wire.parse(each.wire, layers=layers), each.effect) for each in stored)
-
-
-def _faults(wiring: Wiring) -> Faults:
-    """What does not belong together: what reads a wiring relies on this."""
-    source, length = wiring.source, len(wiring.prompt)
-    sized = min(source.layers, source.heads, source.width) >= 1 and wiring.output.layer == source.layers
-    yield not sized, "its model has no size, or its output is not above all layers"
-    if isinstance(wiring.counterfactual, Prompt):
-        other = len(wiring.counterfactual)
-        yield other != length, f"its counterfactual has {other} tokens and its prompt {length}"
-    check_limits(wiring.least, wiring.most)
-    whole = any(each.wire.writer == ALL for each in wiring.wires)
-    part = any(each.wire.writer != ALL for each in wiring.sides)
-    yield whole or part, "it has a wire without a writer, or a side with one"
-    places = [position for _, position in wiring.roles] + [node.position for node in wiring.cut]
-    for each in (*wiring.wires, *wiring.sides):
-        yield from _faults_of_wire(each.wire, source)
-        places += [each.wire.position, Node.read(each.wire).position or 0]
-    outside = any(place is None or not 0 <= place < length for place in places)
-    yield outside, f"it names a position outside its prompt, which has 0…{length - 1}"
-    yield len({each.wire for each in wiring.wires}) < len(wiring.wires), "it has a wire twice"
 
 
 def _faults_of_wire(wire: Wire, source: MeasuredModel) -> Faults:
