@@ -15,7 +15,7 @@ from click import argument, option
 import circuits.cli.options as options
 from circuits.cli.options import COUNT, ModelOptions, progress, say, say_json, text
 from circuits.errors import escaped, in_one_line
-from circuits.sparsify.settings import default_in_words
+from circuits.sparsify import default_in_words
 from circuits.sweeps import BATCH
 
 if TYPE_CHECKING:
@@ -126,9 +126,9 @@ def sparsify_command(
 ) -> None:
     """Train a sparse twin of a model, or resume its training."""
     from circuits.files import read_text
+    from circuits.sparsify import settings_for
     from circuits.sparsify.measure import weights_of
     from circuits.sparsify.sampling import Sampling
-    from circuits.sparsify.settings import settings_for
     from circuits.sparsify.text import speaks_little_language
     from circuits.sparsify.training import join, started_alone
     from circuits.sparsify.twin import sparsify

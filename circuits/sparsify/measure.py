@@ -27,8 +27,8 @@ from circuits.models.load import Device, Dtype, find, to_device, to_dtype
 from circuits.models.model import Model, open_gates
 from circuits.show import canvas
 from circuits.show.canvas import looks, save_figure
+from circuits.sparsify import LITTLE_LANGUAGE, Settings
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
-from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings
 from circuits.sparsify.text import Tokens, context_of, little_language, speaks_little_language, to_rows
 from circuits.sparsify.training import Logits, losses
 from circuits.zoo.evaluate import Score

@@ -23,8 +23,8 @@ from jaxtyping import Float
 from circuits.errors import FileError, PromptError
 from circuits.files import parse_json, read_text
 from circuits.models.folder import Weights, quiet
+from circuits.sparsify import SHORT_ROWS, Settings
 from circuits.sparsify.sampling import HELD_OUT_ROWS, KeptTokens, OwnWords, Sampling, Tokens, bos_of
-from circuits.sparsify.settings import SHORT_ROWS, Settings
 from circuits.zoo import language
 
 OTHER_WORDS: Final = 0.2  # the weight of words of the little language that are no answers; most are chance

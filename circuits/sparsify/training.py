@@ -35,8 +35,8 @@ from circuits.errors import CircuitsError, FileError
 from circuits.files import check_regular, parse_json, write_whole
 from circuits.links import Progress, silent
 from circuits.models.folder import one_line, quiet
+from circuits.sparsify import Settings
 from circuits.sparsify.attention import TrainingGate, attending
-from circuits.sparsify.settings import Settings
 from circuits.sparsify.text import Corpus, Tokens
 
 TIMEOUT: Final = timedelta(hours=12)  # the others wait while the main process samples text or measures

@@ -22,14 +22,13 @@ from circuits.errors import FileError, ModelError
 from circuits.links import Progress, silent
 from circuits.models.folder import MARKS, Weights, quiet
 from circuits.models.load import Device, find, to_device
+from circuits.sparsify import LITTLE_LANGUAGE, Settings, settings_for
 from circuits.sparsify.attention import dense, hard, logits_under
 from circuits.sparsify.measure import AnyModel, Sparsity, draw_training, measure, weights_of, write_card
 from circuits.sparsify.sampling import KeptTokens, Sampling, shrunk
-from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings, settings_for
 from circuits.sparsify.text import Corpus, context_of, corpus_for, speaks_little_language
 from circuits.sparsify.training import Student, TrainingRun, join, load_checkpoint, read_log, train
-from circuits.zoo import stories
-from circuits.zoo.evaluate import Score, score_all
+from circuits.zoo.evaluate import Score, score_all, score_stories
 
 
 def sparsify(
@@ -153,7 +152,7 @@ def _scores(name: str, weights: Weights, original: Any, twin: Any) -> list[list[
     length = LITTLE_LANGUAGE.length
     runs = (partial(logits_under, dense, original), partial(logits_under, hard, twin))
     if name == "stories15m":
-        return [stories.score(logits, weights.tokenizer) for logits in runs]
+        return [score_stories(logits, weights.tokenizer) for logits in runs]
     if not speaks_little_language(weights) or context_of(weights, length) < length:
         return []
     return [score_all(logits) for logits in runs]
