@@ -34,7 +34,7 @@ from safetensors.torch import save_file
 from circuits.errors import CircuitsError, FileError
 from circuits.files import check_regular, parse_json, write_whole
 from circuits.links import Progress, silent
-from circuits.models.folder import one_line, quiet
+from circuits.models.folder import NO_LIMIT, one_line, quiet
 from circuits.sparsify import Settings
 from circuits.sparsify.attention import TrainingGate, attending
 from circuits.sparsify.text import Corpus, Tokens
@@ -346,7 +346,7 @@ def save_checkpoint(path: Path, parameters: Parameters, optimizer: Any, **progre
 
 def load_checkpoint(path: Path, parameters: Parameters, optimizer: Any) -> dict[str, Any]:
     """Restore a checkpoint and return its `progress`; one that does not fit changes nothing."""
-    check_regular(path, most=2**63)
+    check_regular(path, most=NO_LIMIT)
     try:
         with safe_open(path, framework="pt") as stored:
             progress = parse_json((stored.metadata() or {}).get("progress", ""), f"the progress in {path}")
