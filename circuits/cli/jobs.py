@@ -42,9 +42,9 @@ _CONTROLS: Final = "Measure the controls of each line too, which takes as long a
 def sweep_command(prompts: Path, model: ModelOptions, output: Path, as_json: bool, **settings: Any) -> None:
     """Trace every line of a jsonl file, or go on where that stopped."""
     from circuits.sweeps.lines import read_lines
-    from circuits.sweeps.store import check_place
+    from circuits.sweeps.store import manifest_in
 
-    check_place(output)
+    manifest_in(output)
     read_lines(prompts)  # what is wrong with the file is said before a model is loaded
     from circuits.sweeps.sweep import Launch, sweep
 

@@ -49,12 +49,12 @@ def sparsify(
 
     `model` is a name, a path, a `Model` (read again by its name) or a Hugging Face model with its tokenizer,
     which stays as it is. The twin learns from `text`, from the model's own words if there is none, or, with
-    `own_words`, from both in turn. `sampling` says how the model's own words are sampled;
-    `prompts`, what else it is asked, in a share `prompted` of the steps.
-    `after` is the folder of an earlier training whose weights this one begins with. One process trains on
-    `device`; of several, each where its launcher put it. Twins are trained in fp32.
+    `own_words`, from both in turn. `sampling` says how the model's own words are sampled, and `prompts` what
+    it completes in a share `prompted` of the steps. `after` is the folder of an earlier training whose
+    weights this one begins with. One process trains on `device`; of several, each where its launcher put it.
+    Twins are trained in fp32.
     """
-    processes, place = join(), to_device(device)
+    processes, device = join(), to_device(device)
     with processes.main_first():  # what must be fetched or converted is so once
         name, weights = weights_of(model)
     chosen = settings or settings_for(little_language=speaks_little_language(weights))
@@ -74,11 +74,10 @@ def sparsify(
         with processes.main_first():  # the model's own words are sampled once
             given: dict[str, Any] = {"own_words": own_words, "sampling": sampling, "prompts": prompts}
             corpus = corpus_for(weights, chosen, text=file, folder=state, **given)
-        place = processes.device or place
         student = to_student(weights, chosen, corpus.vocabulary)
         if after is not None:
             corpus = _begin_with(student, corpus, Path(after))
-        run = TrainingRun(student.to(place), corpus, chosen, processes)
+        run = TrainingRun(student.to(processes.device or device), corpus, chosen, processes)
         train(run, state, save_every=save_every, progress=progress)
         return processes.from_main(_publish(run, weights, folder, name) if processes.is_main else None)
     except (OSError, SafetensorError) as error:
