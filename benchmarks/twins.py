@@ -78,7 +78,7 @@ def texts_table(twin: str, name: str, files: list[Path]) -> None:
     weights, original = weights_of(twin)[1], weights_of(name)[1]
     texts, length = {}, LENGTHS.get(name, LENGTH)
     if speaks_little_language(original):
-        from circuits.sparsify.settings import LITTLE_LANGUAGE
+        from circuits.sparsify import LITTLE_LANGUAGE
         from circuits.sparsify.text import little_language
 
         texts["held-out sentences"] = [little_language(LITTLE_LANGUAGE).held_out]

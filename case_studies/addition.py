@@ -30,7 +30,7 @@ def carry_table(models: list[circuits.Model]) -> None:
     for model in models:
         right, weights = addition.share_right(model.logits, sides), addition.attention(model, sides)
         for digit in ("hundreds", "tens"):
-            read = addition.units_read(weights, READS[digit])[0]
+            read = addition.units_read(weights, READS[digit])
             yes, no = read[carried].mean(), read[~carried].mean()
             print(f"{model.name:16} {digit:10} {yes:23.2f} {no:9.2f} {yes - no:+12.2f}   {right:.2%} right")
 

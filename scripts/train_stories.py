@@ -17,8 +17,8 @@ from itertools import product
 from stages import Stage, parser, train_stages
 
 from circuits.models.load import find
+from circuits.sparsify import Settings
 from circuits.sparsify.sampling import OwnWords, Sampling
-from circuits.sparsify.settings import Settings
 
 NAMES = ("Tom", "Ben", "Tim", "Sam", "Max", "Anna", "Lily", "Mia", "Sara", "Sue", "Jack", "Lucy")
 PLACES, THINGS = ("park", "beach", "zoo", "store"), ("ball", "toy", "cake", "book")

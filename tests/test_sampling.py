@@ -16,9 +16,8 @@ from training_processes import ASKED, FEWER_TOKENS, PROMPTED, TWO_CHUNKS, die_at
 from circuits.errors import CircuitsError, FileError, ModelError
 from circuits.models.folder import Weights
 from circuits.models.load import find, load
-from circuits.sparsify import Settings, sparsify
+from circuits.sparsify import SHORT_ROWS, Settings, sparsify
 from circuits.sparsify.sampling import CHUNK_ROWS, OwnWords, Sampling, sample_rows, shrunk, survey
-from circuits.sparsify.settings import SHORT_ROWS
 from circuits.sparsify.text import corpus_for
 
 

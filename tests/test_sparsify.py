@@ -37,10 +37,9 @@ from circuits.cli.jobs import sparsify_command, sparsity_command
 from circuits.errors import CircuitsError, FileError, ModelError
 from circuits.models.load import find, load
 from circuits.models.model import Model
-from circuits.sparsify import Settings, measure_sparsity, settings_for, sparsify
+from circuits.sparsify import LITTLE_LANGUAGE, Settings, measure_sparsity, settings_for, sparsify
 from circuits.sparsify.attention import TrainingGate, attending, dense, hard
 from circuits.sparsify.measure import draw_training, write_card
-from circuits.sparsify.settings import LITTLE_LANGUAGE
 from circuits.sparsify.text import corpus_for, little_language, read_texts, to_rows
 from circuits.sparsify.training import (
     TrainingRun,

@@ -12,8 +12,8 @@ from conftest import ARCHITECTURES, PROMPT, loaded, random_model, save
 from tokenizers.processors import TemplateProcessing
 
 from circuits.errors import CircuitsError, ModelError
-from circuits.models import Vocabulary
-from circuits.models.load import PlainTokenizer, load, load_vocabulary
+from circuits.models import PlainTokenizer, Vocabulary
+from circuits.models.load import load, load_vocabulary
 from circuits.models.model import Model
 from circuits.zoo.language import tokenizer
 

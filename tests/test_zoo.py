@@ -18,8 +18,8 @@ from circuits.models import ZOO
 from circuits.models.model import Model
 from circuits.sparsify import measure_sparsity
 from circuits.sparsify.training import load_checkpoint
-from circuits.zoo import language, stories
-from circuits.zoo.evaluate import score_loss, score_task, to_table
+from circuits.zoo import language
+from circuits.zoo.evaluate import STORY_FRAMES, STORY_NAMES, score_loss, score_task, to_table
 from circuits.zoo.language import tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -82,8 +82,8 @@ def test_training_never_writes_a_held_out_sentence() -> None:
 def test_the_twin_of_stories_was_never_asked_a_held_out_prompt() -> None:
     trained = {text for stage in train_stories.STAGES for text in stage.sampling.openings}
     trained |= set(train_stories.ASKED.openings)
-    halves = [half for frames in stories.FRAMES.values() for frame in frames for half in frame.split(". ", 1)]
-    for answer, other in permutations(stories.NAMES, 2):
+    halves = [half for frames in STORY_FRAMES.values() for frame in frames for half in frame.split(". ", 1)]
+    for answer, other in permutations(STORY_NAMES, 2):
         asked = [half.format(answer=answer, other=other) for half in halves]
         assert not [text for text in trained for half in asked if half in text]
 

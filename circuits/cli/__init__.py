@@ -4,7 +4,8 @@
    warnings and errors go to stderr.
 2. Exit codes: 0 done, 1 a CircuitsError, 2 a wrong call, 130 interrupted, 143 terminated; one line each.
 3. Output folders are filled aside and moved into place, so that a command that fails leaves nothing behind.
-4. Commands import torch and the like when they run, and `tasks` and `jobs` when one of theirs is called.
+4. Commands import torch and the like when they run. The modules `tasks`, `follow_up` and `jobs` are imported
+   when one of their commands is called.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ from circuits.cli.options import (
     ModelOptions,
     PairOptions,
     ResultOptions,
-    TaskOptions,
     WordingOptions,
     progress,
+    repeatable,
     say,
+    say_files,
     say_json,
+    say_result,
     together,
 )
 from circuits.errors import CircuitsError, PromptError, in_one_line
-from circuits.files import to_json, write_folder
+from circuits.files import write_folder
 from circuits.links import open_result
 
 if TYPE_CHECKING:
@@ -47,11 +50,14 @@ if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
 
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
-_MODELS: Final = "Two models or more, such as mini,planted-sparse."
 _FORMATS: Final = "Which files to draw, by default all: svg, png, pdf, html, dot."
 _WHY: Final = "Answers that `circuits why -o` wrote, for neuronpedia; repeatable."
-_TOLD: Final = "Answers of `circuits why -o` for the page, beside those in the folder; repeatable."
+_ON_PAGE: Final = "Answers of `circuits why -o` for the page, beside those in the folder; repeatable."
 _SHARE: Final = "The share that the carriers must reach, by default the one that was measured."
+_STABILITY: Final = "Measure it under so many other counterfactuals too: core and rim."
+_GROUP: Final = "Positions that share a span; repeatable."
+_OWN: Final = "A counterfactual for the span of one token or group, in place of noise; repeatable."
+_STRICT: Final = option("--strict", is_flag=True, help="Exit with code 1 if the question is not clear.")
 
 
 # The group
@@ -89,7 +95,7 @@ class CommandElsewhere(click.Command):
 
     def __init__(self, name: str, module: str, sentence: str) -> None:
         super().__init__(name, help=sentence)
-        self.module = module
+        self.module = f"circuits.cli.{module}"
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         command = getattr(import_module(self.module), f"{self.name}_command")
@@ -174,8 +180,8 @@ def tokens(model: str, prompt: str, as_json: bool) -> None:
     read = vocabulary.tokenize(prompt)
     words = [vocabulary.spell(token) for token in read]
     if as_json:
-        keys, rows = ("position", "token", "id"), enumerate(zip(words, read, strict=True))
-        return say_json([dict(zip(keys, (position, *row), strict=True)) for position, row in rows])
+        rows = enumerate(zip(words, read, strict=True))
+        return say_json([{"position": position, "token": word, "id": id} for position, (word, id) in rows])
     width, lines = len(str(len(read))), []
     for position, word in enumerate(words):
         spaces = len(word) - len(word.lstrip(" ")) if word.strip(" ") else 0
@@ -185,12 +191,12 @@ def tokens(model: str, prompt: str, as_json: bool) -> None:
 
 @main.command()
 @together(options.PROMPT, options.KEY, options.QUERY, options.MODEL, options.PAIR, options.RESULT)
-@options.STRICT
-@options.STABILITY
+@_STRICT
+@option("--stability", type=click.IntRange(min=0), default=0, metavar="N", help=_STABILITY)
 def trace(
     prompt: str,
     key: str,
-    query: Any,
+    query: str | None,
     model: ModelOptions,
     pair: PairOptions,
     result: ResultOptions,
@@ -198,15 +204,17 @@ def trace(
     stability: int,
 ) -> None:
     """Find the heads that carry one mapping from a key to a query."""
-    ends = key, -1 if query is None else query
     with progress() as note:
-        circuit = _traced(model, prompt, ends, pair, note, stability=stability)
+        circuit = traced(model, prompt, (key, query), pair, note, stability=stability)
     _say_circuit(circuit, pair.share, result, strict=strict)
 
 
 @main.command()
-@together(options.PROMPT, options.MODEL, options.PAIR, options.SPANS, options.RESULT)
-@options.STRICT
+@together(options.PROMPT, options.MODEL, options.PAIR)
+@repeatable("--group", options.to_groups, metavar="NAME=4,6", help=_GROUP)
+@repeatable("--own", options.to_pairs, metavar="NAME=TEXT", help=_OWN)
+@options.RESULT
+@_STRICT
 def circuit(
     prompt: str,
     model: ModelOptions,
@@ -226,53 +234,15 @@ def circuit(
     _say_circuit(measured, pair.share, result, strict=strict)
 
 
-@main.command()
-@argument("prompt", type=options.prompt, required=False)
-@together(options.OPTIONAL_KEY, options.QUERY)
-@option("--models", required=True, type=options.names, metavar="NAME,NAME", help=_MODELS)
-@together(options.RUNNING, options.ON_TASKS, options.PAIR, options.RESULT)
-def compare(
-    prompt: str,
-    key: str,
-    query: Any,
-    models: list[str],
-    dtype: str | None,
-    device: str,
-    task: TaskOptions,
-    pair: PairOptions,
-    result: ResultOptions,
-) -> None:
-    """Set models side by side on one mapping or on whole tasks."""
-    from circuits.cli.tasks import compare_tasks, is_about_tasks
-    from circuits.show.figure import fill_with_several
-    from circuits.show.tables import comparison_section, comparison_values
-    from circuits.tasks.compare import compare as compare_circuits
-
-    if len(models) < 2:
-        raise PromptError(f"--models takes two names or more, separated by commas, not {','.join(models)!r}")
-    chosen = [ModelOptions(model, dtype, device) for model in models]
-    if is_about_tasks():
-        return compare_tasks(chosen, task, pair.seed, result)
-    ends = key, -1 if query is None else query
-    with progress() as note:
-        circuits = [_traced(model, prompt, ends, pair, note) for model in chosen]
-    values = comparison_values(circuits, share=pair.share)
-    table = comparison_section(circuits, share=pair.share)
-
-    def fill(folder: Path) -> None:
-        fill_with_several(folder, circuits, pair.share)
-        alike = {(len(circuit.prompt), circuit.focus) for circuit in circuits}
-        if len(circuits) == 2 and len(alike) == 1:
-            compare_circuits(*circuits, share=pair.share).save(folder)
-
-    return options.say_result(result, partial(to_json, values), [table], fill)
+_COMPARE: Final = "Set models side by side on one mapping or on whole tasks."
+main.add_command(CommandElsewhere("compare", "tasks", _COMPARE))
 
 
 @main.command()
 @options.SAVED
 @option("--format", "formats", type=options.formats, metavar="NAME,NAME", help=_FORMATS)
 @option("--share", type=options.SHARE_RANGE, help=_SHARE)
-@option("--why", "answers", type=options.path, multiple=True, metavar="FILE", help=_TOLD)
+@option("--why", "answers", type=options.path, multiple=True, metavar="FILE", help=_ON_PAGE)
 @options.output("Where to, by default beside the result.")
 @options.JSON
 def render(
@@ -284,17 +254,17 @@ def render(
     from circuits.tracing.records import Circuit, Why
 
     beside = path if path.is_dir() else path.parent
-    found = open_result(path / "circuit.json" if (path / "circuit.json").exists() else path)
-    if isinstance(found, Circuit):
+    result = open_result(path / "circuit.json" if (path / "circuit.json").exists() else path)
+    if isinstance(result, Circuit):
         why = [Why.load(answer) for answer in [*sorted(beside.glob("why*.json")), *answers]]
         how = {"by_graphviz": "dot" in (formats or ()), "why": why}
-        draw = partial(draw_files, circuit=found, share=found.share if share is None else share, **how)
+        draw = partial(draw_files, circuit=result, share=result.share if share is None else share, **how)
     elif share is not None or answers:
-        raise PromptError(f"--share and --why go with a circuit; {path} is {found.CALLED}")
+        raise PromptError(f"--share and --why go with a circuit; {path} is {result.CALLED}")
     else:
-        draw = partial(_draw_result, result=found)
+        draw = partial(_draw_result, result=result)
     written = write_folder(output or beside, lambda aside: draw(aside, formats=formats or FORMATS))
-    options.say_files(written, as_json=as_json)
+    say_files(written, as_json=as_json)
 
 
 def _draw_result(folder: Path, result: Any, formats: Any) -> None:
@@ -315,13 +285,13 @@ def export(path: Path, to: str, output: Path | None, answers: tuple[Path, ...], 
     from circuits.tracing.records import Why
 
     why = [Why.load(answer) for answer in answers]
-    found = exports.load_saved(path)
-    text = exports.export(found, to, why=why)
+    result = exports.load_saved(path)
+    text = exports.export(result, to, why=why)
     if output is None:
         return say_json({"format": to, "text": text}) if as_json else click.echo(text.encode(), nl=False)
-    file = output / f"{found.KIND}{exports.EXPORTS[to][0]}" if output.is_dir() else output
+    file = output / f"{result.KIND}{exports.EXPORTS[to][0]}" if output.is_dir() else output
     written = write_folder(file.parent, lambda aside: put(aside / file.name, text))
-    return options.say_files(written, as_json=as_json)
+    return say_files(written, as_json=as_json)
 
 
 for _name, _module, _sentence in (
@@ -335,23 +305,25 @@ for _name, _module, _sentence in (
     ("sparsity", "jobs", "Show how sparse a model is, beside its dense original."),
     ("sweep", "jobs", "Trace every line of a jsonl file, or go on where that stopped."),
 ):
-    main.add_command(CommandElsewhere(_name, f"circuits.cli.{_module}", _sentence))
+    main.add_command(CommandElsewhere(_name, _module, _sentence))
 
 
 # What these commands share
 
 
-def _traced(
+def traced(
     model: ModelOptions,
     prompt: str,
-    ends: tuple[Any, Any],
+    ends: tuple[str, str | None],
     pair: PairOptions,
     note: Progress,
     *,
     stability: int = 0,
 ) -> Circuit:
-    check_question(model.model, prompt, pair, ends=ends)
-    loaded, (key, query) = model.load(note), ends
+    """The circuit from key to query (None: the last position), asked of one model."""
+    key, query = ends[0], -1 if ends[1] is None else ends[1]
+    check_question(model.model, prompt, pair, ends=(key, query))
+    loaded = model.load(note)
     from circuits.tracing.trace import trace
 
     return trace(loaded, prompt, key=key, query=query, progress=note, stability=stability, **asdict(pair))
@@ -372,7 +344,7 @@ def check_question(
     noise_at = None if ends is None else (read.ends(*ends)[0],)
     for name in (name for names in (groups or {}).values() for name in names):
         read.position(name)
-    given = {name: value for name, value in asdict(pair).items() if name not in ("share", "seed")}
+    given = {name: value for name, value in asdict(pair).items() if name != "share"}
     to_question(vocabulary, prompt, Wording(noise_at=noise_at, **given))
 
 
@@ -381,7 +353,7 @@ def _say_circuit(circuit: Circuit, share: float, result: ResultOptions, *, stric
     from circuits.show.tables import circuit_sections
 
     fill = partial(fill_with_one, circuit=circuit, share=share)
-    options.say_result(result, circuit.to_json, circuit_sections(circuit, share=share), fill)
+    say_result(result, circuit.to_json, circuit_sections(circuit, share=share), fill)
     question = circuit.question
     if strict and question is not None and question.verdict != "clear":
         raise Failure(f"the question is {question.verdict}: {question.reasons[0]}")

@@ -19,6 +19,7 @@ from circuits.cli.options import (
     ResultOptions,
     WordingOptions,
     progress,
+    repeatable,
     say,
     say_json,
     say_result,
@@ -31,31 +32,29 @@ from circuits.tracing import DRAWN, NODES
 if TYPE_CHECKING:
     from circuits.engine import Runs
 
-_ASKED: Final = "PROMPT|DIR|circuit.json"
 _HEAD: Final = "The head, such as L5H1."
 _EVERY: Final = "Take the key and value sides of all keys, not of one."
 _LEAST: Final = "The smallest effect of a wire that is drawn, as a share of the gap."
 _MOST: Final = "Components at positions whose writers are looked for, the strongest first."
 _ROLE: Final = "A name for a position, in print; repeatable."
 _FILES: Final = "Write wiring.json and its figure here."
-_NAMED: Final[dict[str, Any]] = {"type": options.text, "multiple": True, "callback": options.to_pairs}
 _SAVED: Final = "DIR|circuit.json|wiring.json|why.json"
 _PORT: Final = "The port on 127.0.0.1; 0 takes a free one."
 _SILENT: Final = "Print the address and leave the browser alone."
 _FOLDER: Final = "Where answers are saved that you keep."
 
 
-@click.command()
-@argument("asked", type=options.prompt, metavar=_ASKED)
+@click.command("why")
+@argument("question", type=options.prompt, metavar="PROMPT|DIR|circuit.json")
 @option("--head", required=True, type=options.text, help=_HEAD)
 @together(options.OPTIONAL_KEY, options.QUERY)
 @option("--every-key", is_flag=True, help=_EVERY)
 @together(options.MODEL, options.WORDING, options.RESULT)
 def why_command(
-    asked: str,
+    question: str,
     head: str,
     key: str | None,
-    query: Any,
+    query: str | None,
     every_key: bool,
     model: ModelOptions,
     wording: WordingOptions,
@@ -67,50 +66,48 @@ def why_command(
     from circuits.tracing.records import Circuit
     from circuits.tracing.why import explain, why
 
-    Head.parse(head)  # a name that is no head is told before anything is loaded
-    saved = Path(asked) if _is_saved(asked) else None
+    Head.parse(head)  # a name that is no head is refused before anything is loaded
     with progress() as note:
-        if saved is None:
-            runs, ends = _of_prompt(asked, (key, query), model, wording, note)
-            answer = explain(runs, head, *ends, every_key=every_key, seed=wording.seed, progress=note)
-        else:
+        if _is_saved(question):
             how = {"key": key, "query": query, "every_key": every_key, "progress": note}
-            answer = why(Circuit.load(saved), head, **how)
-    fill = partial(fill_with_why, why=answer)
-    options.say_result(result, answer.to_json, why_sections(answer), fill)
+            answer = why(Circuit.load(question), head, **how)
+        else:
+            runs, ends = _of_prompt(question, (key, query), model, wording, note)
+            answer = explain(runs, head, *ends, every_key=every_key, seed=wording.seed, progress=note)
+    say_result(result, answer.to_json, why_sections(answer), partial(fill_with_why, why=answer))
 
 
-def _is_saved(asked: str) -> bool:
+def _is_saved(question: str) -> bool:
     """Whether this is a circuit on disk and not a prompt."""
     try:
-        path = Path(asked)
+        path = Path(question)
         return path.suffix == ".json" or (path / "circuit.json").exists()
     except (OSError, ValueError):  # no file system takes such a name
         return False
 
 
 def _of_prompt(
-    text: str, named: tuple[str | None, Any], model: ModelOptions, wording: WordingOptions, note: Progress
+    text: str, ends: tuple[Any, Any], model: ModelOptions, wording: WordingOptions, note: Progress
 ) -> tuple[Runs, tuple[int, int]]:
     """The runs of the question, and the positions of key and query."""
     from circuits.engine import prepare
     from circuits.prompts import Wording, to_prompt, to_question
 
-    key, query = named[0], -1 if named[1] is None else named[1]
+    key, query = ends[0], -1 if ends[1] is None else ends[1]
     if key is None:
         raise PromptError("name the key that the head reads: --key WORD; or give the folder of a circuit")
     check_question(model.model, text, wording, ends=(key, query))
     loaded = model.load(note)
-    ends = to_prompt(loaded, text).ends(key, query)
-    worded = Wording(noise_at=ends[:1], **asdict(wording))
-    return prepare(loaded, [to_question(loaded, text, worded)]), ends
+    positions = to_prompt(loaded, text).ends(key, query)
+    worded = Wording(noise_at=positions[:1], **asdict(wording))
+    return prepare(loaded, [to_question(loaded, text, worded)]), positions
 
 
 @click.command("wiring")
 @together(options.PROMPT, options.MODEL, options.WORDING)
-@click.option("--least", type=options.SHARE_RANGE, default=DRAWN, help=_LEAST)
-@click.option("--most", type=options.COUNT, default=NODES, help=_MOST)
-@click.option("--role", metavar="END=-1", help=_ROLE, **_NAMED)
+@option("--least", type=options.SHARE_RANGE, default=DRAWN, help=_LEAST)
+@option("--most", type=options.COUNT, default=NODES, help=_MOST)
+@repeatable("--role", options.to_pairs, metavar="END=-1", help=_ROLE)
 @together(options.output(_FILES), options.JSON, result=ResultOptions)
 def wiring_command(
     prompt: str,
@@ -128,19 +125,19 @@ def wiring_command(
         from circuits.tracing.wiring import wiring
 
         limits: dict[str, Any] = {"least": least, "most": most, "roles": role}
-        found = wiring(loaded, prompt, progress=note, **limits, **asdict(wording))
+        measured = wiring(loaded, prompt, progress=note, **limits, **asdict(wording))
     from circuits.show.wiring import wiring_sections
 
     def fill(folder: Path) -> None:
-        found.save(folder)
+        measured.save(folder)
         for ending in ("svg", "png", "pdf", "dot"):
-            found.save(folder / f"wiring.{ending}")
+            measured.save(folder / f"wiring.{ending}")
 
-    say_result(result, found.to_json, wiring_sections(found), fill)
+    say_result(result, measured.to_json, wiring_sections(measured), fill)
 
 
 @click.command("verify")
-@click.argument("path", type=options.path, metavar=_SAVED)
+@argument("path", type=options.path, metavar=_SAVED)
 @options.DEVICE
 @options.JSON
 def verify_command(path: Path, device: str, as_json: bool) -> None:
@@ -149,20 +146,20 @@ def verify_command(path: Path, device: str, as_json: bool) -> None:
     from circuits.tracing.verify import verify
 
     with progress() as note:
-        found = verify(path, device=device, progress=note)
+        result = verify(path, device=device, progress=note)
     if as_json:
-        say_json({"holds": found.holds, **asdict(found)})
+        say_json({"holds": result.holds, **asdict(result)})
     else:
-        say(Section(lines=tuple(visible(line, longest=200) for line in str(found).splitlines())))
-    if not found.holds:
-        raise Failure(f"{path} does not hold: {len(found.differences)} of {found.compared} facts differ")
+        say(Section(lines=tuple(visible(line, longest=200) for line in str(result).splitlines())))
+    if not result.holds:
+        raise Failure(f"{path} does not hold: {len(result.differences)} of {result.compared} facts differ")
 
 
 @click.command("explore")
 @options.MODEL
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help=_PORT)
-@click.option("--no-browser", is_flag=True, help=_SILENT)
-@click.option("-o", "output", type=options.path, default="explored", metavar="DIR", help=_FOLDER)
+@option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help=_PORT)
+@option("--no-browser", is_flag=True, help=_SILENT)
+@option("-o", "output", type=options.path, default="explored", metavar="DIR", help=_FOLDER)
 def explore_command(model: ModelOptions, port: int, no_browser: bool, output: Path) -> None:
     """Open a page in which to ask a model, live."""
     from circuits.live.explore import explore, needs_installing
@@ -175,6 +172,6 @@ def explore_command(model: ModelOptions, port: int, no_browser: bool, output: Pa
             click.echo(f"exploring {loaded.name} at {page.address} (Ctrl-C stops it)")
             page.wait()
         except KeyboardInterrupt as stop:
-            if type(stop) is not KeyboardInterrupt:  # SIGTERM is told by its own exit code
+            if type(stop) is not KeyboardInterrupt:  # SIGTERM has an exit code of its own
                 raise
     click.echo("stopped", err=True)

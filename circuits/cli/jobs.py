@@ -15,7 +15,8 @@ from click import argument, option
 import circuits.cli.options as options
 from circuits.cli.options import COUNT, ModelOptions, progress, say, say_json, text
 from circuits.errors import escaped, in_one_line
-from circuits.sparsify.settings import default_in_words
+from circuits.files import read_text
+from circuits.sparsify import default_in_words, settings_for
 from circuits.sweeps import BATCH
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ _CONTROLS: Final = "Measure the controls of each line too, which takes as long a
 def sweep_command(prompts: Path, model: ModelOptions, output: Path, as_json: bool, **settings: Any) -> None:
     """Trace every line of a jsonl file, or go on where that stopped."""
     from circuits.sweeps.lines import read_lines
-    from circuits.sweeps.store import check_place
+    from circuits.sweeps.store import manifest_in
 
-    check_place(output)
+    manifest_in(output)
     read_lines(prompts)  # what is wrong with the file is said before a model is loaded
     from circuits.sweeps.sweep import Launch, sweep
 
@@ -115,7 +116,7 @@ def sparsify_command(
     model: str,
     output: Path,
     as_json: bool,
-    text: Any,
+    text: Path | None,
     own_words: bool,
     samples: int,
     openings: Path | None,
@@ -125,10 +126,8 @@ def sparsify_command(
     **changes: Any,
 ) -> None:
     """Train a sparse twin of a model, or resume its training."""
-    from circuits.files import read_text
     from circuits.sparsify.measure import weights_of
     from circuits.sparsify.sampling import Sampling
-    from circuits.sparsify.settings import settings_for
     from circuits.sparsify.text import speaks_little_language
     from circuits.sparsify.training import join, started_alone
     from circuits.sparsify.twin import sparsify
@@ -140,14 +139,13 @@ def sparsify_command(
     with processes.main_first():
         little_language = speaks_little_language(weights_of(model)[1])
     settings = settings_for(little_language=little_language, **changes)
-    sampling = None
+    given: dict[str, Any] = {"settings": settings, "text": text, "own_words": own_words}
     if (samples, openings, heat) != (1024, None, ()):
         lines = ("",) if openings is None else tuple(read_text(openings).splitlines())
-        sampling = Sampling(samples, lines, heat or (1.0,))
-    given: dict[str, Any] = {"settings": settings, "text": text, "own_words": own_words, "sampling": sampling}
+        given["sampling"] = Sampling(samples, lines, heat or (1.0,))
     if prompts is not None:
-        asked = tuple(read_text(prompts).splitlines())
-        given["prompts"] = Sampling(len(asked), asked, heat or (1.0,), answers=5.0)
+        lines = tuple(read_text(prompts).splitlines())
+        given["prompts"] = Sampling(len(lines), lines, heat or (1.0,), answers=5.0)
     with progress(shown=processes.is_main) as note:
         measured = sparsify(model, output, device=device, progress=note, **given)
     if processes.is_main:

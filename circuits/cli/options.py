@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from tempfile import gettempdir
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -162,18 +163,6 @@ class PairOptions(WordingOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskOptions:
-    """Which tasks two models are compared on, and how."""
-
-    tasks: tuple[list[str], ...]
-    count: int | None
-    units: str
-    mlps: Any
-    most: int | None
-    all_heads: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ResultOptions:
     """Where a result goes."""
 
@@ -198,6 +187,11 @@ def together(*parts: Decorator, **records: type) -> Decorator:
         return gathered
 
     return decorated
+
+
+def repeatable(name: str, to_value: Callable[..., Any], **how: Any) -> Decorator:
+    """An option that can be given several times; `to_value` makes one value of all of them."""
+    return option(name, type=text, multiple=True, callback=to_value, **how)
 
 
 def output(about: str, *, required: bool = False) -> Decorator:
@@ -231,46 +225,20 @@ _FOIL: Final = "The wrong next token, by default what it says on the counterfact
 _METRIC: Final = "logit_diff (answer against foil), logprob or kl."
 _METRICS: Final = click.Choice(["logit_diff", "logprob", "kl"])
 _WORDED: Final = (
-    option("--swap", type=text, multiple=True, callback=to_pairs, metavar="OLD=NEW", help=_SWAP),
+    repeatable("--swap", to_pairs, metavar="OLD=NEW", help=_SWAP),
     option("--counterfactual", type=text, help="The whole counterfactual, instead of --swap."),
-    option("--answer", type=text, multiple=True, callback=if_any, help=_ANSWER),
-    option("--foil", type=text, multiple=True, callback=if_any, help=_FOIL),
+    repeatable("--answer", if_any, help=_ANSWER),
+    repeatable("--foil", if_any, help=_FOIL),
     option("--metric", type=_METRICS, metavar="NAME", help=_METRIC),
 )
 PAIR: Final = together(*_WORDED, SHARED, SEED, pair=PairOptions)
 WORDING: Final = together(*_WORDED, SEED, wording=WordingOptions)
-_GROUP: Final = "Positions that share a span; repeatable."
-_OWN: Final = "A counterfactual for the span of one token or group, in place of noise; repeatable."
-SPANS: Final = together(
-    option("--group", type=text, multiple=True, callback=to_groups, metavar="NAME=4,6", help=_GROUP),
-    option("--own", type=text, multiple=True, callback=to_pairs, metavar="NAME=TEXT", help=_OWN),
+RESULT: Final = together(
+    output("Write the circuit, its figures and its page here."),
+    option("--open", "open_page", is_flag=True, help="Open the page in the browser."),
+    JSON,
+    result=ResultOptions,
 )
-_PAIRS: Final = "Pairs to measure: by default 64 for heads, 16 for edges and wires."
-PAIRS: Final = option("-n", "count", type=COUNT, help=_PAIRS)
-_MLPS: Final = "MLPs see what is kept, write as in the clean run, or as in the counterfactual."
-_WAYS: Final = click.Choice(["computed", "held", "swapped"])
-MLPS: Final = option("--mlps", type=_WAYS, default="computed", help=_MLPS)
-_TASKS: Final = "Tasks to rank, instead of a prompt; repeatable. `circuits rank --help` names them."
-_UNITS: Final = click.Choice(["heads", "edges", "wires", "both"])
-_CUT: Final = "What a task is cut into; wires are component edges, both are heads and (attention) edges."
-_MOST: Final = "Wires that are measured exactly, by default the 4,000 that an estimate puts in front."
-MOST: Final = option("--most", type=COUNT, help=_MOST)
-ON_TASKS: Final = together(
-    option("--task", "--tasks", "tasks", type=names, multiple=True, metavar="NAME,NAME", help=_TASKS),
-    PAIRS,
-    option("--units", type=_UNITS, default="both", help=_CUT),
-    MLPS,
-    MOST,
-    option("--all", "all_heads", is_flag=True, help="Draw every head of a task, not only those it takes."),
-    task=TaskOptions,
-)
-_STRICT: Final = "Exit with code 1 if the question is not clear."
-STRICT: Final = option("--strict", is_flag=True, help=_STRICT)
-_STABILITY: Final = "Measure it under so many other counterfactuals too: core and rim."
-STABILITY: Final = option("--stability", type=click.IntRange(min=0), default=0, metavar="N", help=_STABILITY)
-OPEN: Final = option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
-OUTPUT: Final = output("Write the circuit, its figures and its page here.")
-RESULT: Final = together(OUTPUT, OPEN, JSON, result=ResultOptions)
 
 
 # What a command says
@@ -283,8 +251,6 @@ def progress(*, shown: bool = True) -> Iterator[Progress]:
     On a terminal that is a bar, once the work has taken a second; elsewhere a line every 30 seconds. Work of
     ten seconds or more is announced once its first part is done, by the time which that took.
     """
-    from threading import Timer
-
     from rich import progress as rich
     from rich.console import Console
 
@@ -375,23 +341,23 @@ def say_files(written: Sequence[Path], *, as_json: bool = False, to_stderr: bool
 
 
 def say_result(
-    options: ResultOptions,
+    target: ResultOptions,
     to_text: Callable[[], str],
     sections: Sequence[Section],
     fill: Callable[[Path], object],
 ) -> None:
     """Write the files first, so that a result is printed only if all went well; then open the page."""
-    folder, written = options.output, []
-    if folder is None and options.open_page:  # a page needs a folder in any case
+    folder, written = target.output, []
+    if folder is None and target.open_page:  # a page needs a folder in any case
         folder = Path(gettempdir()) / f"circuits-{uuid4().hex}"
     if folder is not None:
         written = write_folder(folder, fill)
-    if options.as_json:
+    if target.as_json:
         click.echo(to_text().rstrip("\n").encode())
     else:
         say(*sections)
-    say_files(written, to_stderr=options.as_json)
-    if options.open_page:
+    say_files(written, to_stderr=target.as_json)
+    if target.open_page:
         import webbrowser
 
         pages = [file for file in written if file.name == "page.html"]

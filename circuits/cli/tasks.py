@@ -1,4 +1,4 @@
-"""The commands on tasks: `circuits rank`, `circuits heads`, and the side of `circuits compare` with `--task`.
+"""The commands on tasks: `circuits rank`, `circuits heads`, and `circuits compare`, also on a prompt.
 
 With `-o` the records, the keep curves and the grids of heads are written, all or none. The attention maps are
 those of the task's first prompt.
@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click import argument, option
 from click.core import ParameterSource
 
 import circuits.cli.options as options
-from circuits.cli.options import (
-    ModelOptions,
-    PairOptions,
-    ResultOptions,
-    TaskOptions,
-    progress,
-    say_result,
-    together,
-)
+from circuits.cli import traced
+from circuits.cli.options import ModelOptions, PairOptions, ResultOptions, progress, say_result, together
 from circuits.errors import NoPairError, PromptError
 from circuits.files import new_folder, to_json
 from circuits.links import Saved, sealed, to_plain
@@ -40,23 +34,55 @@ if TYPE_CHECKING:
     from circuits.tasks.ranking import Ranking
     from circuits.tasks.task import Task
 
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """Which tasks two models are compared on, and how."""
+
+    tasks: tuple[list[str], ...]
+    count: int | None
+    units: str
+    mlps: Any
+    most: int | None
+    all_heads: bool
+
+
 _WITH_PROMPTS: Final = {"prompt", "key", "query", "open_page"} | {field.name for field in fields(PairOptions)}
 _WITH_TASKS: Final = {field.name for field in fields(TaskOptions)}
 _FILES: Final = "Write the ranking, its curve and its grid of heads here."
-_UNITS: Final = click.Choice(["heads", "edges", "wires"])
 _RANKED: Final = "What is ranked: heads, (attention) edges, or wires, which are component edges."
 _TASK: Final = f"TASK is {', '.join(TASKS)}, or the path of a .jsonl file with items of your own."
 _ORDER: Final = "Take the order of wires from a circuit of EAP-IG or MIB, and evaluate that."
+_MODELS: Final = "Two models or more, such as mini,planted-sparse."
+_COUNT: Final = "Pairs to measure: by default 64 for heads, 16 for edges and wires."
+_PAIRS: Final = option("-n", "count", type=options.COUNT, help=_COUNT)
+_KEPT: Final = "MLPs see what is kept, write as in the clean run, or as in the counterfactual."
+_WAYS: Final = click.Choice(["computed", "held", "swapped"])
+_MLPS: Final = option("--mlps", type=_WAYS, default="computed", help=_KEPT)
+_EXACT: Final = "Wires that are measured exactly, by default the 4,000 that an estimate puts in front."
+_MOST: Final = option("--most", type=options.COUNT, help=_EXACT)
+_TASKS: Final = "Tasks to rank, instead of a prompt; repeatable. `circuits rank --help` names them."
+_UNITS: Final = ("heads", "edges", "wires")
+_CUT: Final = "What a task is cut into; wires are component edges, both are heads and (attention) edges."
+_ON_TASKS: Final = together(
+    option("--task", "--tasks", "tasks", type=options.names, multiple=True, metavar="NAME,NAME", help=_TASKS),
+    _PAIRS,
+    option("--units", type=click.Choice([*_UNITS, "both"]), default="both", help=_CUT),
+    _MLPS,
+    _MOST,
+    option("--all", "all_heads", is_flag=True, help="Draw every head of a task, not only those it takes."),
+    task=TaskOptions,
+)
 
 
 @click.command("rank", epilog=_TASK)
-@click.argument("task", type=options.task)
-@together(options.MODEL, options.PAIRS)
-@click.option("--units", type=_UNITS, default="heads", help=_RANKED)
-@options.MLPS
-@options.MOST
-@click.option("--order", type=options.path, metavar="FILE", help=_ORDER)
-@click.option("--seed", type=int, default=0, help="For the pairs, resamples and random orders.")
+@argument("task", type=options.task)
+@together(options.MODEL, _PAIRS)
+@option("--units", type=click.Choice(_UNITS), default="heads", help=_RANKED)
+@_MLPS
+@_MOST
+@option("--order", type=options.path, metavar="FILE", help=_ORDER)
+@option("--seed", type=int, default=0, help="For the pairs, resamples and random orders.")
 @together(options.output(_FILES), options.JSON, result=ResultOptions)
 def rank_command(
     task: str, model: ModelOptions, count: int | None, seed: int, result: ResultOptions, **protocol: Any
@@ -80,10 +106,10 @@ def rank_command(
 
 
 @click.command("heads", epilog=_TASK)
-@click.argument("prompt", type=options.prompt, required=False)
-@click.option("--task", type=options.task, help="A task, instead of a prompt.")
-@click.option("--all", "all_heads", is_flag=True, help="Every head, not only those that matter.")
-@together(options.MODEL, options.PAIRS, options.PAIR)
+@argument("prompt", type=options.prompt, required=False)
+@option("--task", type=options.task, help="A task, instead of a prompt.")
+@option("--all", "all_heads", is_flag=True, help="Every head, not only those that matter.")
+@together(options.MODEL, _PAIRS, options.PAIR)
 @together(options.output("Write the grid of heads here."), options.JSON, result=ResultOptions)
 def heads_command(
     prompt: str | None,
@@ -117,12 +143,12 @@ def heads_command(
             maps = maps_of(loaded, pairs.pairs[0].clean, figures.heads)
             panel = ranking_panel(ranking, figures.heads, maps, figures=figures)
         else:
-            found = circuit(loaded, prompt or "", progress=note, **asdict(pair))
+            measured = circuit(loaded, prompt or "", progress=note, **asdict(pair))
             every = [Head(*index) for index in product(range(loaded.n_layers), range(loaded.n_heads))]
-            heads = [*found.heads(), *(every if all_heads else ())]
-            figures = measure_panel(loaded, [found.prompt], heads=list(dict.fromkeys(heads)))
-            words = f"heads with an effect of {CARRIES:g} or more" if not all_heads else "all heads"
-            panel = replace(to_panel(found, figures.heads, note=words), facts=facts_of(figures))
+            heads = [*measured.heads(), *(every if all_heads else ())]
+            figures = measure_panel(loaded, [measured.prompt], heads=list(dict.fromkeys(heads)))
+            words = "all heads" if all_heads else f"heads with an effect of {CARRIES:g} or more"
+            panel = replace(to_panel(measured, figures.heads, note=words), facts=facts_of(figures))
     rows = zip(panel.heads, panel.effects, figures.patterns, strict=True)
     values = [{"head": str(head), "effect": effect} | asdict(pattern) for head, effect, pattern in rows]
     table = [
@@ -139,7 +165,47 @@ def _fill_with_grid(panel: Panel, folder: Path) -> None:
     save_figure(head_grid(panel), folder, name="heads")
 
 
-def compare_tasks(
+@click.command("compare")
+@argument("prompt", type=options.prompt, required=False)
+@together(options.OPTIONAL_KEY, options.QUERY)
+@option("--models", required=True, type=options.names, metavar="NAME,NAME", help=_MODELS)
+@together(options.RUNNING, _ON_TASKS, options.PAIR, options.RESULT)
+def compare_command(
+    prompt: str,
+    key: str,
+    query: str | None,
+    models: list[str],
+    dtype: str | None,
+    device: str,
+    task: TaskOptions,
+    pair: PairOptions,
+    result: ResultOptions,
+) -> None:
+    """Set models side by side on one mapping or on whole tasks."""
+    from circuits.show.figure import fill_with_several
+    from circuits.show.tables import comparison_section, comparison_values
+    from circuits.tasks.compare import compare
+
+    if len(models) < 2:
+        raise PromptError(f"--models takes two names or more, separated by commas, not {','.join(models)!r}")
+    chosen = [ModelOptions(model, dtype, device) for model in models]
+    if _is_about_tasks():
+        return _compare_tasks(chosen, task, pair.seed, result)
+    with progress() as note:
+        circuits = [traced(model, prompt, (key, query), pair, note) for model in chosen]
+    values = comparison_values(circuits, share=pair.share)
+    table = comparison_section(circuits, share=pair.share)
+
+    def fill(folder: Path) -> None:
+        fill_with_several(folder, circuits, pair.share)
+        alike = {(len(circuit.prompt), circuit.focus) for circuit in circuits}
+        if len(circuits) == 2 and len(alike) == 1:
+            compare(*circuits, share=pair.share).save(folder)
+
+    return say_result(result, partial(to_json, values), [table], fill)
+
+
+def _compare_tasks(
     models: Sequence[ModelOptions], task: TaskOptions, seed: int, result: ResultOptions
 ) -> None:
     """Two models on the same tasks: one table of all, and of a single task what is behind it.
@@ -175,7 +241,7 @@ def compare_tasks(
     say_result(result, to_text, task_comparison_sections(comparisons), fill)
 
 
-def is_about_tasks() -> bool:
+def _is_about_tasks() -> bool:
     """Whether this call of `compare` is about tasks; options that go with a prompt alone are refused then."""
     context = click.get_current_context()
     source = context.get_parameter_source

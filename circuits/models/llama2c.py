@@ -26,7 +26,7 @@ from einops import rearrange
 
 from circuits.errors import ModelError
 from circuits.files import check_regular, read_bytes
-from circuits.models.folder import quiet, reading
+from circuits.models.folder import NO_LIMIT, quiet, reading
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +83,7 @@ def is_checkpoint(file: Path) -> bool:
     """Whether to read a file as a llama2.c checkpoint: it is a .bin or .data, and neither zip nor pickle."""
     if file.suffix not in (".bin", ".data"):
         return False
-    check_regular(file, most=2**63)
+    check_regular(file, most=NO_LIMIT)
     with file.open("rb") as opened:
         return not _OTHER_FORMATS.match(opened.read(4))
 
@@ -102,8 +102,8 @@ def read_header(file: Path) -> Header:
     for name in ("dim", "hidden", "layers", "heads", "key_heads", "vocabulary", "context"):
         value, most = getattr(header, name), _LARGEST.get(name, _LARGEST_OTHERWISE)
         if not 0 < value <= most:
-            said = f"its header says {name} {value}, which must be 1 to {most}"
-            raise ModelError(f"{file} is not a llama2.c checkpoint: {said}")
+            wrong = f"its header says {name} {value}, which must be 1 to {most}"
+            raise ModelError(f"{file} is not a llama2.c checkpoint: {wrong}")
     if header.dim % (2 * header.heads) or header.heads % header.key_heads:
         shape = f"{header.heads} heads ({header.key_heads} for keys) on {header.dim} numbers"
         raise ModelError(f"{file} is not a llama2.c checkpoint: {shape} do not divide evenly")
@@ -112,15 +112,12 @@ def read_header(file: Path) -> Header:
     return header
 
 
-def digest(file: Path) -> str:
-    """The sha256 of a checkpoint without its tokenizer."""
-    header, hashed = read_header(file), hashlib.sha256()
-    left = header.size
-    with file.open("rb") as opened:
-        while chunk := opened.read(min(left, 2**20)):
-            hashed.update(chunk)
-            left -= len(chunk)
-    return hashed.hexdigest()
+def digests(file: Path) -> dict[str, str]:
+    """The sha256 of a checkpoint without its tokenizer, and of its tokenizer."""
+    tokenizer = read_tokenizer_bytes(file)
+    checkpoint = np.memmap(file, np.uint8, "r", shape=(read_header(file).size,))
+    parts = {"checkpoint": checkpoint, "tokenizer": tokenizer}
+    return {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
 
 
 def read_tokenizer_bytes(file: Path) -> bytes:
@@ -152,9 +149,10 @@ def convert(file: Path, target: Path) -> None:
         sizes = {"hidden_size": header.dim, "intermediate_size": header.hidden}
         sizes |= {"num_hidden_layers": header.layers, "num_attention_heads": header.heads}
         sizes |= {"num_key_value_heads": header.key_heads, "max_position_embeddings": header.context}
-        known: dict[str, Any] = {"rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2}
-        known |= {"vocab_size": header.vocabulary, "tie_word_embeddings": header.tied}
-        LlamaConfig(**sizes, **known, architectures=["LlamaForCausalLM"]).save_pretrained(target)
+        sizes |= {"vocab_size": header.vocabulary}
+        rest: dict[str, Any] = {"rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2}
+        rest |= {"tie_word_embeddings": header.tied}
+        LlamaConfig(**sizes, **rest, architectures=["LlamaForCausalLM"]).save_pretrained(target)
         save_file(to_llama(file, header), target / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -189,18 +187,18 @@ def to_llama(file: Path, header: Header) -> dict[str, torch.Tensor]:
 def read_pieces(raw: bytes, vocabulary: int, file: Path) -> list[tuple[str, float]]:
     """Text and score of each token, the special ones and the bytes under their usual names."""
     refused = f"the tokenizer of {file}"
-    pieces, at = [], 4  # after the length of the longest, which nothing here needs
+    pieces, start = [], 4  # after the length of the longest, which nothing here needs
     for token in range(vocabulary):
-        if at + _TOKEN.size > len(raw):
+        if start + _TOKEN.size > len(raw):
             raise ModelError(f"{refused} is cut off at token {token} of {vocabulary}")
-        score, length = _TOKEN.unpack_from(raw, at)
-        at += _TOKEN.size
-        if not 0 <= length <= min(_LONGEST_PIECE, len(raw) - at) or not math.isfinite(score):
+        score, length = _TOKEN.unpack_from(raw, start)
+        start += _TOKEN.size
+        if not 0 <= length <= min(_LONGEST_PIECE, len(raw) - start) or not math.isfinite(score):
             raise ModelError(f"{refused} is damaged: token {token} has length {length} and score {score:g}")
-        pieces.append((_spelled(raw[at : at + length], token, refused), score))
-        at += length
-    if at != len(raw):
-        raise ModelError(f"{refused} has {len(raw) - at} bytes after its {vocabulary} tokens")
+        pieces.append((_spelled(raw[start : start + length], token, refused), score))
+        start += length
+    if start != len(raw):
+        raise ModelError(f"{refused} has {len(raw) - start} bytes after its {vocabulary} tokens")
     if len({text for text, _ in pieces}) < len(pieces):
         raise ModelError(f"{refused} has the same text for two tokens")
     return pieces
@@ -229,10 +227,10 @@ def to_tokenizer(pieces: list[tuple[str, float]]) -> Tokenizer:
         for cut in range(1, len(text))
         if ids.get(text[:cut], -1) >= _FIRST_PIECE and ids.get(text[cut:], -1) >= _FIRST_PIECE
     ]
-    found = Tokenizer(BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    found.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer = Tokenizer(BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     spaces = (decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse())
-    found.decoder = decoders.Sequence([*spaces, decoders.Strip(" ", 1, 0)])
-    found.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in _SPECIAL])
-    found.post_processor = TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 1)])
-    return found
+    tokenizer.decoder = decoders.Sequence([*spaces, decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in _SPECIAL])
+    tokenizer.post_processor = TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 1)])
+    return tokenizer

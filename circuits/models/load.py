@@ -6,10 +6,8 @@
 2. The weights are read as a Hugging Face model, and a TransformerLens bridge goes around it.
 3. Whether the model is gated and reads BOS first is what its own files say, unless the caller decides.
 4. Models are measured in fp32 unless the caller asks for another dtype: half precision rounds effects.
-5. `load_vocabulary(name)` says how a model reads text, without its weights. A `tokenizer.json` whose settings
-   change nothing about it (they are listed here; tests compare the result with the whole model's) is opened
-   by the `tokenizers` library alone; any other tokenizer in a model's folder as for a whole model. Where
-   there is no such folder (a model built by code, a state dict), the whole model is loaded.
+5. `load_vocabulary(name)` says how a model reads text from its folder alone, without the weights. Where there
+   is no such folder (a model built by code, a state dict), the whole model is loaded.
 
 Torch is imported when there is a model to read, so that looking for its files costs nothing.
 """
@@ -46,19 +44,11 @@ if TYPE_CHECKING:
     from circuits.models.model import Model
 
     ModelLike: TypeAlias = "Model | TransformerBridge | tuple[PreTrainedModel, PreTrainedTokenizerBase]"
-    from tokenizers import Tokenizer as Rules
 
 Device: TypeAlias = "str | torch.device"
 Dtype: TypeAlias = "str | torch.dtype"
 _DTYPES: Final = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
-_PLAIN_CLASSES: Final = ("TokenizersBackend", "PreTrainedTokenizerFast")
-_PLAIN_KINDS: Final = ("gpt2", "llama", "gpt_neox")  # transformers puts no class of its own in their place
-_NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
-_NEUTRAL: Final = ("backend", "clean_up_tokenization_spaces", "model_max_length", "tokenizer_class")
-_SAID_BY_THE_HUB: Final = ("is_local", "local_files_only")
-_OTHER_FILES: Final = ("special_tokens_map.json", "added_tokens.json")
 _CONTEXTS: Final = ("n_positions", "max_position_embeddings")
-_LARGEST_PLAIN: Final = 100_000  # transformers may mend the rules of a larger vocabulary
 
 
 def load(
@@ -84,11 +74,11 @@ def load(
         >>> model.n_layers, model.n_heads, model.gated
         (12, 12, False)
     """
-    asked, place = None if dtype is None else to_dtype(dtype), to_device(device)
+    wanted, device = None if dtype is None else to_dtype(dtype), to_device(device)
     with reading(name):
-        weights = find(str(name), dtype=asked)
-        model = _wrapped(str(name), weights, device=place, gate=gate, bos=bos)
-    if asked is None and _is_half(weights.stored) and not (model.gated or lookup(str(name))):
+        weights = find(str(name), dtype=wanted)
+        model = _wrapped(str(name), weights, device=device, gate=gate, bos=bos)
+    if wanted is None and _is_half(weights.stored) and not (model.gated or lookup(str(name))):
         _say_half(f"{name} is stored in", weights.stored, "measured in float32", calls=3)
     return model
 
@@ -290,36 +280,6 @@ def _check_same(bridge: Any, probe: torch.Tensor, own: torch.Tensor) -> None:
         raise ModelError(f"TransformerLens runs this model otherwise than Hugging Face ({differ}): {unknown}")
 
 
-class PlainTokenizer:
-    """A `tokenizer.json`, with those methods of a transformers tokenizer that reading a prompt needs."""
-
-    is_fast: Final = True
-
-    def __init__(self, rules: Rules, *, bos: str | None, unknown: str | None) -> None:
-        rules.no_padding()
-        rules.no_truncation()
-        self._rules = rules
-        self.unk_token = unknown
-        self.bos_token_id = None if bos is None else rules.token_to_id(bos)
-        self.unk_token_id = None if unknown is None else rules.token_to_id(unknown)
-
-    def __call__(self, text: str, *, add_special_tokens: bool, **_: Any) -> dict[str, Any]:
-        encoded = self._rules.encode(text, add_special_tokens=add_special_tokens)
-        return {"input_ids": encoded.ids, "offset_mapping": encoded.offsets}
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return self._rules.encode(text, add_special_tokens=add_special_tokens).ids
-
-    def get_vocab(self) -> dict[str, int]:
-        return self._rules.get_vocab()
-
-    def convert_ids_to_tokens(self, token: int) -> str | None:
-        return self._rules.id_to_token(token)
-
-    def decode(self, tokens: list[int], **_: Any) -> str:
-        return self._rules.decode(tokens, skip_special_tokens=False)
-
-
 def load_vocabulary(name: str | Path) -> Vocabulary:
     """How the model reads text; the name is what `load` takes."""
     light = read_vocabulary(str(name))
@@ -328,55 +288,29 @@ def load_vocabulary(name: str | Path) -> Vocabulary:
 
 def read_vocabulary(name: str) -> Vocabulary | None:
     """How the model reads text, or None where only its weights can tell."""
-    with reading(name):
-        return _without_weights(name)
-
-
-def _without_weights(name: str) -> Vocabulary | None:
-    entry, own, above = lookup(name), Marks(), set[Path]()
+    entry, bos, above = lookup(name), None, set[Path]()
     if entry and entry.origin == "code":
         return None
-    path = path_of(name, entry)
-    while (path / "adapter_config.json").exists():  # an adapter reads as its base does
-        if path in above:
-            return None  # loading it says what is wrong
-        above.add(path)
-        own = own if own.bos is not None else read_marks(path)
-        base = base_of(path)
-        path = path_of(base, lookup(base))
-    return _of_folder(name, path, own) if folder.has_model(path) else None
+    with reading(name):
+        path = path_of(name, entry)
+        while (path / "adapter_config.json").exists():  # an adapter reads as its base does
+            if path in above:
+                return None  # loading it says what is wrong
+            above.add(path)
+            bos = read_marks(path).bos if bos is None else bos
+            base = base_of(path)
+            path = path_of(base, lookup(base))
+        return _of_folder(name, path, bos) if folder.has_model(path) else None
 
 
-def _of_folder(name: str, path: Path, own: Marks) -> Vocabulary | None:
+def _of_folder(name: str, path: Path, bos: bool | None) -> Vocabulary | None:
     vet_folder(path)
     config = read_object(path / "config.json")
     sizes = [config[field] for field in _CONTEXTS if isinstance(config.get(field), int)]
     kind, size = config.get("model_type"), config.get("vocab_size")
     if not sizes or not isinstance(kind, str) or not isinstance(size, int):
         return None
-    tokenizer = _plain_tokenizer(path, kind) or folder.read_tokenizer(path)
-    marked = own.bos if own.bos is not None else read_marks(path).bos
-    reads_bos = reads_bos_by_default(tokenizer, kind) if marked is None else marked
+    tokenizer = folder.read_plain_tokenizer(path, kind) or folder.read_tokenizer(path)
+    bos = read_marks(path).bos if bos is None else bos
+    reads_bos = reads_bos_by_default(tokenizer, kind) if bos is None else bos
     return Vocabulary(name, tokenizer, reads_bos, n_ctx=sizes[0], size=size)
-
-
-def _plain_tokenizer(path: Path, kind: str) -> PlainTokenizer | None:
-    """The tokenizer, if its `tokenizer.json` says all there is to know about it."""
-    file, settings = path / "tokenizer.json", path / "tokenizer_config.json"
-    if kind not in _PLAIN_KINDS or not (file.exists() and settings.exists()):
-        return None
-    config = read_object(settings)
-    said = set(config) - {*_NEUTRAL, *_SAID_BY_THE_HUB, *_NAMED}
-    if said or config.get("tokenizer_class") not in _PLAIN_CLASSES:
-        return None
-    if any((path / other).exists() for other in _OTHER_FILES):
-        return None
-    from tokenizers import Tokenizer as Rules
-
-    with reading(f"the tokenizer in {path}"):
-        rules = Rules.from_file(str(file))
-    added = {token.content for token in rules.get_added_tokens_decoder().values()}
-    named = [config[name] for name in _NAMED if config.get(name) is not None]
-    if not all(token in added for token in named) or rules.get_vocab_size() > _LARGEST_PLAIN:
-        return None
-    return PlainTokenizer(rules, bos=config.get("bos_token"), unknown=config.get("unk_token"))

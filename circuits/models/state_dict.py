@@ -19,7 +19,15 @@ from einops import rearrange
 
 from circuits.errors import ModelError
 from circuits.files import check_regular, read_object
-from circuits.models.folder import Weights, has_tokenizer, quiet, read_marks, read_tokenizer, reading
+from circuits.models.folder import (
+    NO_LIMIT,
+    Weights,
+    has_tokenizer,
+    quiet,
+    read_marks,
+    read_tokenizer,
+    reading,
+)
 
 if TYPE_CHECKING:
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
@@ -74,7 +82,7 @@ def _stored(file: Path) -> Any:
     from safetensors.torch import load_file
 
     with reading(file), quiet():
-        check_regular(file, most=2**63)  # of any size
+        check_regular(file, most=NO_LIMIT)
         if file.suffix == ".safetensors":
             stored: Any = load_file(file)
         else:

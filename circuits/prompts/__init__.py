@@ -74,12 +74,15 @@ class Pair:
     metric: Metric
 
     def __post_init__(self) -> None:
-        if isinstance(self.counterfactual, Prompt) and len(self.clean) != len(self.counterfactual):
-            raise PromptError(_unequal(self.clean, self.counterfactual))
-        if isinstance(self.counterfactual, Prompt) and self.clean.tokens == self.counterfactual.tokens:
-            raise PromptError(
-                "the counterfactual is the same as the prompt: nothing to compare; swap a word of it"
-            )
+        clean, other = self.clean, self.counterfactual
+        if isinstance(other, Noise):
+            return
+        if len(clean) != len(other):
+            counts = f"must have the same number of tokens, but have {len(clean)} and {len(other)}"
+            raise PromptError(f"prompt and counterfactual {counts}: {clean} against {other}")
+        if clean.tokens == other.tokens:
+            same = "the counterfactual is the same as the prompt"
+            raise PromptError(f"{same}: nothing to compare; swap a word of it")
 
     def __len__(self) -> int:
         return len(self.clean)
@@ -93,11 +96,6 @@ class Pair:
         return tuple(index for index, (clean, other) in enumerate(both) if clean != other)
 
 
-def _unequal(clean: Prompt, other: Prompt) -> str:
-    counts = f"must have the same number of tokens, but have {len(clean)} and {len(other)}"
-    return f"prompt and counterfactual {counts}: {clean} against {other}"
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
     """A clean prompt and its counterfactual, and what the user said about the metric. What is None is read
@@ -108,16 +106,12 @@ class Question:
     answer: Answer | None = None
     foil: Answer | None = None
     metric: MetricKind | MetricFunction | None = None
-    sequence: tuple[
-        int, ...
-    ] = ()  # the answer's tokens, where it is several; both prompts have all but the last
+    sequence: tuple[int, ...] = ()  # an answer of several tokens; both prompts end with all but the last
 
     def __post_init__(self) -> None:
         if isinstance(self.metric, str) and self.metric not in METRICS:
-            names = ", ".join(METRICS)
-            raise PromptError(
-                f"no metric {self.metric!r}; there are {names}, or a function of the last logits"
-            )
+            allowed = f"there are {', '.join(METRICS)}, or a function of the last logits"
+            raise PromptError(f"no metric {self.metric!r}; {allowed}")
         if self.kind == "logit_diff" and self.foil is None and isinstance(self.counterfactual, Noise):
             raise PromptError("noise has no prediction to be the foil; give foil=…, or use metric='logprob'")
         _ = self.unsettled  # prompts that do not fit together are refused before any model runs
@@ -205,9 +199,8 @@ def to_question(model: Model, text: str, wording: Wording) -> Question:
     clean = to_prompt(model, text)
     other = swapped(model, text, swap) if swap else other
     if other is None and wording.noise_at is None:
-        raise PromptError(
-            "no counterfactual: give its text, a swap such as large=hot, or a key for the noise"
-        )
+        ways = "give its text, a swap such as large=hot, or a key for the noise"
+        raise PromptError(f"no counterfactual: {ways}")
     noise = Noise(wording.noise_at or (), seed=wording.seed)
     read = noise if other is None else to_prompt(model, other)
     question = Question(clean, read, wording.answer, wording.foil, wording.metric)
@@ -220,12 +213,10 @@ def to_question(model: Model, text: str, wording: Wording) -> Question:
 
 def _followed(model: Model, question: Question, sequence: tuple[int, ...]) -> Question:
     """The question with its answer, all but the last token, behind both prompts."""
-    sides = {"clean": question.clean, "counterfactual": question.counterfactual}
-    prompts = {
-        name: side if isinstance(side, Noise) else side.followed_by(model, sequence[:-1])
-        for name, side in sides.items()
-    }
-    return replace(question, sequence=sequence, **prompts)
+    clean, other = question.clean.followed_by(model, sequence[:-1]), question.counterfactual
+    if isinstance(other, Prompt):
+        other = other.followed_by(model, sequence[:-1])
+    return replace(question, clean=clean, counterfactual=other, sequence=sequence)
 
 
 def to_pair(

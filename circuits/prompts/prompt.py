@@ -33,18 +33,14 @@ Swap = Mapping[str, str] | Mapping[int, str] | Mapping[str | int, str]
 NOISE_SCALE: Final = 3.0  # standard deviations of the embedding
 NOISE_DRAWS: Final = 8
 _INDEX: Final = re.compile(r"-?\d{1,9}")
-_LETTER: Final = (
-    r"[^\W\u3040-\u30ff\u3400-\u9fff]"  # of words that spaces divide; Chinese and Japanese have none
-)
-_Place = tuple[int, int, str]  # from and to which character, and what to put there
+# A letter of words that spaces divide; Chinese and Japanese have none.
+_LETTER: Final = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
+_Replacement = tuple[int, int, str]  # from and to which character, and the new text there
 MetricKind = Literal["logit_diff", "logprob", "kl", "custom"]
-MetricFunction = Callable[
-    [Float[torch.Tensor, "row vocab"]], Float[torch.Tensor, " row"]
-]  # of the last logits
+# Of the logits at the last position.
+MetricFunction = Callable[[Float[torch.Tensor, "row vocab"]], Float[torch.Tensor, " row"]]
 Answer = str | Sequence[str]  # one, or several of which any counts
-Logits = Float[
-    torch.Tensor, "row read vocab"
-]  # at the positions that the metric reads, the last of them last
+Logits = Float[torch.Tensor, "row read vocab"]  # at the positions that the metric reads, in order
 Predictions = Float[torch.Tensor, " vocab"]
 METRICS: Final = ("logit_diff", "logprob", "kl")
 _CLOSING: Final = frozenset(".,;:!?)]}’”%")  # a word that follows one of these follows a space
@@ -105,9 +101,8 @@ class Prompt:
             return matches[0]
         if matches:
             listed = ", ".join(map(str, matches))
-            raise PromptError(
-                f"{text!r} stands at several positions ({listed}); name one by its index: {self}"
-            )
+            several = f"{text!r} stands at several positions ({listed})"
+            raise PromptError(f"{several}; name one by its index: {self}")
         if _INDEX.fullmatch(text):
             return self.position(int(text))
         raise PromptError(f"no token {text!r} in this prompt; it has {self}")
@@ -148,12 +143,12 @@ def refuse_half_characters(text: str) -> None:
 
 def swap_words(text: str, swap: Mapping[str, str]) -> str:
     """The text with each whole word replaced, wherever it stands."""
-    places = _word_places(text, swap)
-    found = {text[start:end] for start, end, _ in places}
+    replacements = _word_replacements(text, swap)
+    replaced = {text[start:end] for start, end, _ in replacements}
     for old in swap:
-        if old not in found and not _whole_word(old).search(text):
+        if old not in replaced and not _whole_word(old).search(text):
             raise PromptError(_not_there(old, text))
-    return _replaced(text, places)
+    return _replaced(text, replacements)
 
 
 def swapped(model: Model, text: str, swap: Swap) -> str:
@@ -167,22 +162,24 @@ def swapped(model: Model, text: str, swap: Swap) -> str:
             positions[int(old)] = new
         else:
             raise PromptError(_not_there(old, text))
-    places = _word_places(text, words)
-    places += _token_places(model, to_prompt(model, text), positions) if positions else []
-    return _replaced(text, places)
+    replacements = _word_replacements(text, words)
+    if positions:
+        replacements += _token_replacements(model, to_prompt(model, text), positions)
+    return _replaced(text, replacements)
 
 
 def stands_in(old: str | int, text: str) -> bool:
-    """Whether a swap finds a place in this text; a position is a place in any."""
+    """Whether a swap applies to this text; the swap of a position applies to any."""
     return isinstance(old, int) or bool(_whole_word(old).search(text) or _INDEX.fullmatch(old))
 
 
 def _whole_word(word: str) -> re.Pattern[str]:
-    """Where it stands as a word: no letter before it, if it begins with one, and none behind it."""
+    """Matches a word that is no part of a longer one."""
     return re.compile(_whole([word], *_edges(word)) if word else r"(?!)")
 
 
 def _whole(words: list[str], letter_first: bool, letter_last: bool) -> str:
+    """A pattern for words with no letter before them, if they begin with one, and none behind them."""
     before, behind = f"(?<!{_LETTER})" * letter_first, f"(?!{_LETTER})" * letter_last
     return f"{before}(?:{'|'.join(map(re.escape, words))}){behind}"
 
@@ -199,21 +196,21 @@ def _not_there(old: str, text: str) -> str:
     return f"cannot swap {old!r}: it does not stand in the prompt {text!r}"
 
 
-def _word_places(text: str, swap: Mapping[str, str]) -> list[_Place]:
+def _word_replacements(text: str, swap: Mapping[str, str]) -> list[_Replacement]:
     longest_first = sorted(filter(None, swap), key=len, reverse=True)
     if not longest_first:
         return []
-    kinds = groupby(longest_first, key=_edges)  # words alike share their look around: a thousand take no time
+    kinds = groupby(longest_first, key=_edges)  # words of a kind share one pattern: a thousand take no time
     either = re.compile("|".join(_whole(list(words), *kind) for kind, words in kinds))
     return [(*match.span(), swap[match[0]]) for match in either.finditer(text)]
 
 
-def _token_places(model: Model, prompt: Prompt, swap: Mapping[int, str]) -> list[_Place]:
+def _token_replacements(model: Model, prompt: Prompt, swap: Mapping[int, str]) -> list[_Replacement]:
     """The characters of the tokens at these positions, without the space in front."""
     if not model.tokenizer.is_fast:
         raise PromptError(f"the tokenizer of {model.name} does not say where its tokens stand; swap a word")
     encoded = model.tokenizer(prompt.text, add_special_tokens=False, return_offsets_mapping=True)
-    offsets, places = encoded["offset_mapping"], []
+    offsets, replacements = encoded["offset_mapping"], []
     for name, new in swap.items():
         position = prompt.position(name)
         number = position - (len(prompt) - len(offsets))  # BOS is no part of the text
@@ -221,13 +218,13 @@ def _token_places(model: Model, prompt: Prompt, swap: Mapping[int, str]) -> list
             raise PromptError(f"position {position} is the beginning of the sequence, no part of the text")
         start, end = offsets[number]
         piece = prompt.text[start:end]
-        places.append((end - len(piece.lstrip()), end, new.strip() if piece.strip() else new))
-    return places
+        replacements.append((end - len(piece.lstrip()), end, new.strip() if piece.strip() else new))
+    return replacements
 
 
-def _replaced(text: str, places: list[_Place]) -> str:
+def _replaced(text: str, replacements: list[_Replacement]) -> str:
     parts, upto = [], 0
-    for start, end, new in sorted(places):
+    for start, end, new in sorted(replacements):
         if start < upto:
             raise PromptError(f"two swaps meet at {text[start:end]!r}; give one of them")
         parts += [text[upto:start], new]
@@ -290,7 +287,7 @@ class Metric:
     def _log_probability(self, logits: Logits) -> Float[torch.Tensor, " row"]:
         chances = logits.log_softmax(-1)
         if self.sequence:
-            each = [chances[:, place, token] for place, token in enumerate(self.sequence)]
+            each = [chances[:, index, token] for index, token in enumerate(self.sequence)]
             return torch.stack(each).sum(0)
         return chances[:, -1, list(self.answers or (self.answer,))].logsumexp(-1)
 

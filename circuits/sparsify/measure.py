@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import median_high
 from typing import Any
@@ -27,8 +27,8 @@ from circuits.models.load import Device, Dtype, find, to_device, to_dtype
 from circuits.models.model import Model, open_gates
 from circuits.show import canvas
 from circuits.show.canvas import looks, save_figure
+from circuits.sparsify import LITTLE_LANGUAGE, Settings
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
-from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings
 from circuits.sparsify.text import Tokens, context_of, little_language, speaks_little_language, to_rows
 from circuits.sparsify.training import Logits, losses
 from circuits.zoo.evaluate import Score
@@ -122,8 +122,8 @@ def measure_sparsity(
         chosen = [little_language(replace(LITTLE_LANGUAGE, length=length)).held_out]
     else:
         raise ModelError(f"{name} has no held-out text of its own; give it some")
-    place = {"device": to_device(device), "dtype": torch.float32 if dtype is None else to_dtype(dtype)}
-    gated, dense = (each.model.to(**place) for each in (weights, dense_weights))
+    form = {"device": to_device(device), "dtype": torch.float32 if dtype is None else to_dtype(dtype)}
+    gated, dense = (each.model.to(**form) for each in (weights, dense_weights))
     return measure(gated, dense, first_rows(chosen, rows), name=name, original=label)
 
 
@@ -146,8 +146,10 @@ def original_of(name: str) -> str | None:
 
 def first_rows(tensors: Sequence[Tokens], limit: int) -> list[Tokens]:
     """The first `limit` rows of several tensors."""
-    before = accumulate((len(tensor) for tensor in tensors), initial=0)
-    kept = [tensor[: max(0, limit - skipped)] for tensor, skipped in zip(tensors, before, strict=False)]
+    kept = []
+    for tensor in tensors:
+        kept.append(tensor[:limit])
+        limit -= len(kept[-1])
     return [tensor for tensor in kept if len(tensor)]
 
 
@@ -164,8 +166,8 @@ def measure(
         tokens += chunk[:, 1:].numel()
     gated_stats, dense_stats = (tally.stats() for tally, _ in sides)
     loss, dense_loss, divergence = (sums / tokens).tolist()
-    told = (loss, dense_loss, divergence, same / tokens, tokens)
-    return Sparsity(name, original, gated_stats, dense_stats, *told)
+    costs = (loss, dense_loss, divergence, same / tokens)
+    return Sparsity(name, original, gated_stats, dense_stats, *costs, tokens)
 
 
 class _Tally:
@@ -206,18 +208,15 @@ class _Tally:
         counts = torch.stack(self.open).unflatten(0, (self.runs, -1)).sum(0)  # (layer, head)
         per_head = tuple(map(tuple, (counts / self.edges).tolist()))
         per_query = tuple((self.keys / self.heads).tolist())
-        return AttentionStats(
-            per_head, self.first_token / self.queries, self.entropy / self.queries, per_query
-        )
+        first_token, entropy = self.first_token / self.queries, self.entropy / self.queries
+        return AttentionStats(per_head, first_token, entropy, per_query)
 
 
 def _added(sums: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
     """Sums by position, of rows of different lengths."""
     longest = max(len(sums), len(more))
-    wide = torch.zeros(longest, dtype=torch.float64)
-    wide[: len(sums)] += sums
-    wide[: len(more)] += more
-    return wide
+    wide, added = (torch.nn.functional.pad(each, (0, longest - len(each))) for each in (sums, more))
+    return wide + added
 
 
 def layers_table(measured: Sparsity) -> str:

@@ -112,21 +112,28 @@ class Sampling:
             raise CircuitsError(f"answers must not count less than nothing, not {self.answers:g}")
 
     def __str__(self) -> str:
-        said = f"{self.rows} rows sampled from the dense model"
+        words = f"{self.rows} rows sampled from the dense model"
         if self.openings != ("",):
             crc = zlib.crc32("\n".join(self.openings).encode())
-            said += f" after {len(self.openings)} openings (crc {crc:08x})"
-            said += "" if self.openings_count else ", which do not count,"
-            said += "" if self.answers == 1 else f", whose answers count {self.answers:g} times,"
+            words += f" after {len(self.openings)} openings (crc {crc:08x})"
+            words += "" if self.openings_count else ", which do not count,"
+            words += "" if self.answers == 1 else f", whose answers count {self.answers:g} times,"
         if self.temperatures != (1.0,):
-            said += f" at temperatures {', '.join(f'{each:g}' for each in self.temperatures)}"
-        return said.removesuffix(",")
+            words += f" at temperatures {', '.join(f'{each:g}' for each in self.temperatures)}"
+        return words.removesuffix(",")
 
 
 def bos_of(weights: Weights) -> list[int]:
     """What every row begins with: BOS, or nothing."""
     bos: Any = weights.tokenizer.bos_token_id
     return [bos] if reads_bos_by_default(weights.tokenizer, weights.model.config.model_type) else []
+
+
+def to_tokens(weights: Weights, text: str) -> list[int]:
+    """The tokens of a text, without BOS."""
+    with quiet():
+        encoding: Any = weights.tokenizer(text, add_special_tokens=False)
+    return encoding["input_ids"]
 
 
 def sample_rows(
@@ -155,21 +162,19 @@ def sample_rows(
 
 def opening(weights: Weights, text: str) -> list[int]:
     """The tokens that a row begins with: BOS, if the model reads it, and a text."""
-    with quiet():
-        encoding: Any = weights.tokenizer(text, add_special_tokens=False) if text else {"input_ids": []}
-    return bos_of(weights) + encoding["input_ids"]
+    return bos_of(weights) + (to_tokens(weights, text) if text else [])
 
 
 def _grow(model: Any, rows: Tokens, heat: torch.Tensor, noise: torch.Generator) -> None:
     """Fill in the unknown tokens (-1) of every row, all rows together."""
     read, cache = 0, None
     with torch.inference_mode():
-        while (known := int((rows >= 0).all(0).long().cumprod(0).sum())) < rows.shape[1]:
-            unread = rows[:, read:known].to(model.device)
+        while (filled := int((rows >= 0).all(0).long().cumprod(0).sum())) < rows.shape[1]:
+            unread = rows[:, read:filled].to(model.device)
             output = model(unread, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache, read = output.past_key_values, known
+            cache, read = output.past_key_values, filled
             drawn = _draw(output.logits[:, -1].float().cpu() / heat[:, None], noise)
-            rows[:, known] = torch.where(rows[:, known] < 0, drawn, rows[:, known])
+            rows[:, filled] = torch.where(rows[:, filled] < 0, drawn, rows[:, filled])
 
 
 def _draw(logits: torch.Tensor, noise: torch.Generator) -> torch.Tensor:
@@ -222,9 +227,9 @@ class OwnWords:
             self._openings = {tuple(opening(self.weights, text)) for text in self.sampling.openings}
         lengths = sorted({len(tokens) for tokens in self._openings}, reverse=True)
         for row, weights in zip(rows.tolist(), weight, strict=True):
-            found = next((length for length in lengths if tuple(row[:length]) in self._openings), 0)
-            weights[:found] *= self.sampling.openings_count
-            weights[found : found + 1] *= self.sampling.answers if found else 1.0
+            end = next((length for length in lengths if tuple(row[:length]) in self._openings), 0)
+            weights[:end] *= self.sampling.openings_count
+            weights[end : end + 1] *= self.sampling.answers if end else 1.0
         return weight
 
     def after_prompts(self, prompts: Sampling) -> OwnWords:

@@ -22,9 +22,17 @@ from jaxtyping import Float
 
 from circuits.errors import FileError, PromptError
 from circuits.files import parse_json, read_text
-from circuits.models.folder import Weights, quiet
-from circuits.sparsify.sampling import HELD_OUT_ROWS, KeptTokens, OwnWords, Sampling, Tokens, bos_of
-from circuits.sparsify.settings import SHORT_ROWS, Settings
+from circuits.models.folder import Weights
+from circuits.sparsify import SHORT_ROWS, Settings
+from circuits.sparsify.sampling import (
+    HELD_OUT_ROWS,
+    KeptTokens,
+    OwnWords,
+    Sampling,
+    Tokens,
+    bos_of,
+    to_tokens,
+)
 from circuits.zoo import language
 
 OTHER_WORDS: Final = 0.2  # the weight of words of the little language that are no answers; most are chance
@@ -72,9 +80,9 @@ def corpus_for(
         raise PromptError("prompts and the share of steps that take them (prompted) need each other")
     if text is None and sampling is None and speaks_little_language(weights):
         return little_language(settings)
-    place, needed = folder / "own-words", prompts.openings if prompts else ()
+    kept_in, needed = folder / "own-words", prompts.openings if prompts else ()
     chosen = sampling or Sampling()
-    own = OwnWords(weights, chosen, settings.length, settings.seed, place, settings.tokens, needed)
+    own = OwnWords(weights, chosen, settings.length, settings.seed, kept_in, settings.tokens, needed)
     if text is None:
         return own_corpus(own, settings, prompts)
     if prompts:
@@ -146,9 +154,7 @@ def to_rows(weights: Weights, texts: Sequence[str], *, length: int) -> list[Toke
 
 
 def _tokenize(weights: Weights, text: str) -> list[int]:
-    with quiet():
-        encoding: Any = weights.tokenizer(text, add_special_tokens=False)
-    tokens: list[int] = encoding["input_ids"]
+    tokens = to_tokens(weights, text)
     unknown = sum(token == weights.tokenizer.unk_token_id for token in tokens)
     if tokens and unknown > len(tokens) / 100:
         wrong = f"{unknown} of the text's {len(tokens)} words are unknown to this model"
@@ -171,16 +177,12 @@ def _windows(weights: Weights, texts: Sequence[str], settings: Settings, *, name
     def batch(step: int) -> WeightedRows:
         draw = _draw(settings, step)
         starts = [draw.randrange(len(train) - width + 1) for _ in range(settings.batch)]
-        return _unweighted(torch.stack([torch.cat((bos, train[start : start + width])) for start in starts]))
+        tokens = torch.stack([torch.cat((bos, train[start : start + width])) for start in starts])
+        return WeightedRows(tokens, torch.ones(tokens.shape))
 
     rows = held_out[: len(held_out) // width * width].view(-1, width)[:HELD_OUT_ROWS]
     label = f"{name} ({len(stream)} tokens, crc {zlib.crc32(stream.numpy().tobytes()):08x})"
     return Corpus(label, batch, torch.cat((bos.expand(len(rows), -1), rows), dim=1))
-
-
-def _unweighted(tokens: Tokens) -> WeightedRows:
-    """Rows in which every token counts the same."""
-    return WeightedRows(tokens, torch.ones(tokens.shape))
 
 
 def own_corpus(own: OwnWords, settings: Settings, prompts: Sampling | None = None) -> Corpus:

@@ -34,9 +34,9 @@ from safetensors.torch import save_file
 from circuits.errors import CircuitsError, FileError
 from circuits.files import check_regular, parse_json, write_whole
 from circuits.links import Progress, silent
-from circuits.models.folder import one_line, quiet
+from circuits.models.folder import NO_LIMIT, one_line, quiet
+from circuits.sparsify import Settings
 from circuits.sparsify.attention import TrainingGate, attending
-from circuits.sparsify.settings import Settings
 from circuits.sparsify.text import Corpus, Tokens
 
 TIMEOUT: Final = timedelta(hours=12)  # the others wait while the main process samples text or measures
@@ -284,16 +284,16 @@ def _step(run: TrainingRun, optimizer: Any, state: TrainingState) -> StepLog:
     gate = training_gate(run.settings, state.step, tokens.device, part=(processes.index, processes.count))
     wanted: dict[str, Any] = {"output_hidden_states": True} if run.settings.states else {}
     with attending(student.base, gate):
-        said = student.model(tokens, use_cache=False, **wanted)
+        output = student.model(tokens, use_cache=False, **wanted)
     gate.check(student.base.config.num_hidden_layers)
     taught = student.taught(tokens, **wanted)
-    per_target = losses(said.logits, taught.logits, tokens)
+    per_target = losses(output.logits, taught.logits, tokens)
     loss, dense_loss, divergence = (per_target * share).sum((1, 2))
     penalty = gate.penalty / processes.count
     aim = divergence if run.settings.constraint == "kl" else loss + divergence
     total = aim + state.multiplier * penalty
     if run.settings.states:
-        total = total + run.settings.states * _distance(said, taught, share)
+        total = total + run.settings.states * _distance(output, taught, share)
     total.backward()
     open_edges = penalty.new_tensor(gate.open_edges / processes.count)
     sums = torch.stack([total, loss, dense_loss, divergence, penalty, open_edges]).detach()
@@ -310,9 +310,9 @@ def _step(run: TrainingRun, optimizer: Any, state: TrainingState) -> StepLog:
     return StepLog(*measured)
 
 
-def _distance(said: Any, taught: Any, share: torch.Tensor) -> torch.Tensor:
+def _distance(output: Any, taught: Any, share: torch.Tensor) -> torch.Tensor:
     """The mean over layers of the states' squared distance, relative to the size of the teacher's."""
-    pairs = zip(said.hidden_states[1:], taught.hidden_states[1:], strict=True)
+    pairs = zip(output.hidden_states[1:], taught.hidden_states[1:], strict=True)
     apart = [(own - aim).square().sum(-1) / aim.square().sum(-1) for own, aim in pairs]
     return (torch.stack(apart).mean(0)[:, 1:] * share).sum()
 
@@ -346,7 +346,7 @@ def save_checkpoint(path: Path, parameters: Parameters, optimizer: Any, **progre
 
 def load_checkpoint(path: Path, parameters: Parameters, optimizer: Any) -> dict[str, Any]:
     """Restore a checkpoint and return its `progress`; one that does not fit changes nothing."""
-    check_regular(path, most=2**63)
+    check_regular(path, most=NO_LIMIT)
     try:
         with safe_open(path, framework="pt") as stored:
             progress = parse_json((stored.metadata() or {}).get("progress", ""), f"the progress in {path}")

@@ -22,14 +22,13 @@ from circuits.errors import FileError, ModelError
 from circuits.links import Progress, silent
 from circuits.models.folder import MARKS, Weights, quiet
 from circuits.models.load import Device, find, to_device
+from circuits.sparsify import LITTLE_LANGUAGE, Settings, settings_for
 from circuits.sparsify.attention import dense, hard, logits_under
 from circuits.sparsify.measure import AnyModel, Sparsity, draw_training, measure, weights_of, write_card
 from circuits.sparsify.sampling import KeptTokens, Sampling, shrunk
-from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings, settings_for
 from circuits.sparsify.text import Corpus, context_of, corpus_for, speaks_little_language
 from circuits.sparsify.training import Student, TrainingRun, join, load_checkpoint, read_log, train
-from circuits.zoo import stories
-from circuits.zoo.evaluate import Score, score_all
+from circuits.zoo.evaluate import Score, score_all, score_stories
 
 
 def sparsify(
@@ -50,12 +49,12 @@ def sparsify(
 
     `model` is a name, a path, a `Model` (read again by its name) or a Hugging Face model with its tokenizer,
     which stays as it is. The twin learns from `text`, from the model's own words if there is none, or, with
-    `own_words`, from both in turn. `sampling` says how the model's own words are sampled;
-    `prompts`, what else it is asked, in a share `prompted` of the steps.
-    `after` is the folder of an earlier training whose weights this one begins with. One process trains on
-    `device`; of several, each where its launcher put it. Twins are trained in fp32.
+    `own_words`, from both in turn. `sampling` says how the model's own words are sampled, and `prompts` what
+    it completes in a share `prompted` of the steps. `after` is the folder of an earlier training whose
+    weights this one begins with. One process trains on `device`; of several, each where its launcher put it.
+    Twins are trained in fp32.
     """
-    processes, place = join(), to_device(device)
+    processes, device = join(), to_device(device)
     with processes.main_first():  # what must be fetched or converted is so once
         name, weights = weights_of(model)
     chosen = settings or settings_for(little_language=speaks_little_language(weights))
@@ -75,11 +74,10 @@ def sparsify(
         with processes.main_first():  # the model's own words are sampled once
             given: dict[str, Any] = {"own_words": own_words, "sampling": sampling, "prompts": prompts}
             corpus = corpus_for(weights, chosen, text=file, folder=state, **given)
-        place = processes.device or place
         student = to_student(weights, chosen, corpus.vocabulary)
         if after is not None:
             corpus = _begin_with(student, corpus, Path(after))
-        run = TrainingRun(student.to(place), corpus, chosen, processes)
+        run = TrainingRun(student.to(processes.device or device), corpus, chosen, processes)
         train(run, state, save_every=save_every, progress=progress)
         return processes.from_main(_publish(run, weights, folder, name) if processes.is_main else None)
     except (OSError, SafetensorError) as error:
@@ -153,7 +151,7 @@ def _scores(name: str, weights: Weights, original: Any, twin: Any) -> list[list[
     length = LITTLE_LANGUAGE.length
     runs = (partial(logits_under, dense, original), partial(logits_under, hard, twin))
     if name == "stories15m":
-        return [stories.score(logits, weights.tokenizer) for logits in runs]
+        return [score_stories(logits, weights.tokenizer) for logits in runs]
     if not speaks_little_language(weights) or context_of(weights, length) < length:
         return []
     return [score_all(logits) for logits in runs]

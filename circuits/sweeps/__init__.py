@@ -1,9 +1,9 @@
 """Many prompts, one line of a jsonl file each: measured in batches, resumable, by any number of processes.
 
-1. `lines` reads the file: every line is a question with its metadata, or a line with its error.
-2. `batches` puts questions of one shape together and measures them.
-3. `store` keeps results as Parquet shards, beside a manifest, and says which process may write which lines.
-4. `sweep` is the verb; `results` reads a sweep back.
+1. `lines` reads the file, where every line is a question with its metadata or a line with its error, and
+   measures questions of one shape together.
+2. `store` keeps results as Parquet shards, beside a manifest, and says which process may write which lines.
+3. `sweep` is the verb; `results` reads a sweep back.
 """
 
 from typing import Final

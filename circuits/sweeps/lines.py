@@ -185,7 +185,7 @@ def _fitting(model: Model, length: int, *, noisy: bool) -> int:
 def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | TableRow:
     """The line for the model, or its row with an error."""
     if line.question is None:
-        return to_row(line, line.error or "the line could not be read")
+        return to_row(line, line.error)
     prompt, given = line.question.prompt, {name: getattr(line.question, name) for name in GIVEN}
     try:
         ends = to_prompt(model, prompt).ends(line.question.key, line.question.query)
@@ -286,6 +286,6 @@ def _measured_row(line: TokenizedLine, pair: Pair, mapping: TableRow, clean: flo
 
 def to_row(line: Line, error: str | None = None) -> TableRow:
     """The columns that every line has, measured or not."""
+    question = None if line.question is None else line.question.to_json()
     row = {"line": line.number, "id": line.id, "prompt": line.prompt, "error": error}
-    asked = None if line.question is None else line.question.to_json()
-    return row | {"asked": asked, "metadata": line.metadata}
+    return row | {"asked": question, "metadata": line.metadata}

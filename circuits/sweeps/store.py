@@ -104,7 +104,7 @@ class Store:
     def begin(self, wanted: Manifest) -> None:
         """Write the manifest, or check that the one that is here says the same."""
         with writing(self.folder), self._alone():
-            present = check_place(self.folder)
+            present = manifest_in(self.folder)
             self.shards.mkdir(exist_ok=True)
             if present is None:
                 self._write("manifest.json", {"kind": KIND, "schema": SCHEMA} | asdict(wanted))
@@ -185,7 +185,7 @@ class Store:
 
 def copy_lines(folder: Path, manifest: Manifest, table: pa.Table) -> None:
     """Write rows of a sweep as a sweep of their own, in a folder that holds none."""
-    if check_place(folder) is not None:
+    if manifest_in(folder) is not None:
         raise FileError(f"{folder} holds a sweep already; choose another folder")
     store = Store(folder)
     store.begin(manifest)
@@ -250,8 +250,11 @@ def read_manifest(folder: Path) -> Manifest:
     return to_record(Manifest, stored, f"{path} was edited or damaged, so sweep again into another folder")
 
 
-def check_place(folder: Path) -> Manifest | None:
-    """Refuse a folder that is a file, or that holds something else under the names that a sweep uses."""
+def manifest_in(folder: Path) -> Manifest | None:
+    """The manifest of the sweep in a folder, if there is one.
+
+    A folder that cannot be written, or that holds something else under the names of a sweep, is refused.
+    """
     check_folder(folder)
     if os.path.lexists(folder / "manifest.json"):
         return read_manifest(folder)
@@ -267,5 +270,5 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as why:
-        said = why.strerror or why
-        raise FileError(f"cannot write to {folder}: {said}; rows written so far are kept") from why
+        wrong = f"cannot write to {folder}: {why.strerror or why}"
+        raise FileError(f"{wrong}; rows written so far are kept") from why

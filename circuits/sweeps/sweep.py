@@ -23,7 +23,7 @@ from circuits.models.model import Model
 from circuits.sweeps import BATCH
 from circuits.sweeps.lines import Lines, measure_lines, read_lines
 from circuits.sweeps.results import Sweep, open_sweep
-from circuits.sweeps.store import Manifest, Store, check_place
+from circuits.sweeps.store import Manifest, Store, manifest_in
 from circuits.tracing import SHARE, check_share
 
 BLOCKS: Final = 16  # that a file is cut into, where their size allows
@@ -86,11 +86,11 @@ def sweep(
     if batch < 1:
         raise PromptError(f"a batch must hold at least 1 pair, not {batch}")
     folder, launch = Path(folder), Launch.from_environment()
-    check_place(folder)
+    manifest_in(folder)
     lines, measured, store = read_lines(prompts), as_model(model), Store(folder)
-    asked = (float(share), seed, controls, lines.name, lines.sha256, len(lines))
+    settings = (float(share), seed, controls, lines.name, lines.sha256, len(lines))
     identity = (measured.name, measured.fingerprint, measured.gated, measured.reads_bos)
-    manifest = Manifest(*asked, *identity, measured.n_layers, measured.n_heads)
+    manifest = Manifest(*settings, *identity, measured.n_layers, measured.n_heads)
     store.begin(manifest)
     _Worker(measured, lines, manifest, store, batch, progress).work(waits=launch.rank == 0)
     store.end(manifest)

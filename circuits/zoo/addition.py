@@ -17,12 +17,8 @@ BOS: Final = "<s>"
 WORDS: Final = (BOS, *"0123456789", "+", "=")
 QUESTION: Final = 7  # tokens up to `=`, BOS included
 LENGTH: Final = QUESTION + 3
-POSITIONS: Final = {"tens": (1, 4), "units": (2, 5)}  # of both numbers
-HUNDREDS_AT, TENS_AT, UNITS_AT = (
-    QUESTION - 1,
-    QUESTION,
-    QUESTION + 1,
-)  # where each digit of the sum is predicted
+UNITS: Final = (2, 5)  # the positions of both numbers' units
+HUNDREDS_AT, TENS_AT, UNITS_AT = range(QUESTION - 1, QUESTION + 2)  # where each digit of the sum is predicted
 
 
 def question(first: int, second: int) -> str:
@@ -59,8 +55,8 @@ def share_right(logits: Callable[[torch.Tensor], torch.Tensor], pairs: list[tupl
     """The share of sums whose three digits are all predicted, each after the right ones before it."""
     rows = to_tokens(pairs)
     with torch.inference_mode():
-        said = torch.cat([logits(part[:, :-1]).argmax(-1) for part in rows.split(512)])
-    return (said[:, QUESTION - 1 :] == rows[:, QUESTION:]).all(1).double().mean().item()
+        predicted = torch.cat([logits(part[:, :-1]).argmax(-1) for part in rows.split(512)])
+    return (predicted[:, QUESTION - 1 :] == rows[:, QUESTION:]).all(1).double().mean().item()
 
 
 def attention(model: Any, pairs: list[tuple[int, int]]) -> Float[torch.Tensor, "sum layer head query key"]:
@@ -72,10 +68,9 @@ def attention(model: Any, pairs: list[tuple[int, int]]) -> Float[torch.Tensor, "
     return torch.stack(layers, 1)
 
 
-def units_read(weights: torch.Tensor, query: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many open edges lead from the units of both numbers to a query, and their weight, for each sum."""
-    read = weights[:, :, :, query][..., list(POSITIONS["units"])].flatten(1)
-    return (read > 0).sum(1).double(), read.sum(1).double()
+def units_read(weights: torch.Tensor, query: int) -> Float[torch.Tensor, " sum"]:
+    """How many open edges lead from the units of both numbers to a query, for each sum."""
+    return (weights[:, :, :, query][..., list(UNITS)] > 0).flatten(1).sum(1).double()
 
 
 def tokenizer() -> Any:

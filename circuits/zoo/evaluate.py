@@ -1,12 +1,18 @@
-"""How well a model speaks the little language: the table of its model card.
+"""How well a model does what it was taught: the table of its model card.
 
-Prompts come from the held-out side of `language`. Facts, indirect objects and sequences count right answers;
-greater-than sums the probability on the years that are possible.
+1. Prompts in the little language come from the held-out side of `language`. Facts, indirect objects and
+   sequences count right answers; greater-than sums the probability on the years that are possible.
+2. `stories15m` completes indirect objects and repeated names, for every pair of eight names in frames that
+   its twin was not trained on, and story openings. It is right if the answer's first token is the likeliest.
 """
+
+from __future__ import annotations
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import permutations, product
+from typing import Any, Final
 
 import torch
 from jaxtyping import Float, Int
@@ -78,3 +84,53 @@ def to_table(scores: list[Score]) -> str:
     counts = [f"{score.count} {'words' if score.name == 'loss' else 'answers'}" for score in scores]
     rows = [(score.name, str(score), count) for score, count in zip(scores, counts, strict=True)]
     return to_markdown(("held-out", "value", "over"), rows)
+
+
+# Stories
+
+STORY_NAMES: Final = ("Tom", "Ben", "Tim", "Sam", "Max", "Anna", "Jack", "Sue")
+STORY_FRAMES: Final = {
+    "indirect objects": (  # the other name is the answer
+        "{answer} and {other} played in the garden. {other} showed a book to",
+        "{other} and {answer} were at home. {other} threw the toy to",
+        "{answer} met {other} at school. {other} gave a flower to",
+    ),
+    "repeated names": (
+        '{answer} was a good friend. One day, {other} met {answer}. "Hello,',
+        "There was a boy named {other}. He had a friend named {answer}. One day, {other} and",
+        "{other} had a friend called {answer}. {other} loved to play with",
+    ),
+}
+_OPENINGS: Final = (
+    ("Once upon a", "time"),
+    ("Once upon a time, there", "was"),
+    ("Once upon a time, there was a little", "girl"),
+    ("One day, a little boy named", "Tim"),
+    ("They all laughed and had", "fun"),
+    ("The moral of the", "story"),
+    ("He said thank", "you"),
+    ("They played together all", "day"),
+    ("It was a sunny", "day"),
+    ("They lived happily ever", "after"),
+)
+
+
+def score_stories(logits: Logits, tokenizer: Any) -> list[Score]:
+    """The share of prompts of each task that a model gets right; all prompts begin with BOS."""
+    tasks: dict[str, list[tuple[str, str]]] = {}
+    for task, frames in STORY_FRAMES.items():
+        named = product(permutations(STORY_NAMES, 2), frames)
+        tasks[task] = [(frame.format(answer=answer, other=other), answer) for (answer, other), frame in named]
+    tasks["story openings"] = list(_OPENINGS)
+    scores = []
+    for task, prompts in tasks.items():
+        with torch.inference_mode():
+            right = [_is_right(logits, tokenizer, text, answer) for text, answer in prompts]
+        scores.append(Score(task, sum(right) / len(right), len(right)))
+    return scores
+
+
+def _is_right(logits: Logits, tokenizer: Any, text: str, answer: str) -> bool:
+    tokens, expected = (tokenizer(words, add_special_tokens=False)["input_ids"] for words in (text, answer))
+    predicted = logits(torch.tensor([[tokenizer.bos_token_id, *tokens]]))[0, -1].argmax()
+    return int(predicted) == expected[0]

@@ -21,7 +21,6 @@ UNKNOWN: Final = "<|unknown|>"
 WORD: Final = r"\d\d|\p{L}+|[^\s\p{L}]"  # the tokenizer's rule: a year is two tokens, a quote mark its own
 _WORD: Final = re.compile(r"\d\d|[^\W\d_]+|[^\s\w]|\d|_")  # the same rule for the standard library's `re`
 
-
 _DATA: Final = tomllib.loads(Path(__file__).with_name("language.toml").read_text(encoding="utf-8"))
 _FRAMES: Final[dict[str, list[str]]] = _DATA["frames"]
 _LISTED: Final = {name: tuple(text.replace(",", " ").split()) for name, text in _DATA["words"].items()}
