@@ -100,6 +100,7 @@ def test_importing_the_package_and_asking_for_help_import_nothing_heavy(code: st
     assert ran.stdout.strip().splitlines()[-1] == "[]", ran.stdout
 
 
+@pytest.mark.long
 def test_a_trace_with_its_files_passes_few_modules(tmp_path: Path) -> None:
     """A reader follows one call through the package in one sitting."""
     call = ["trace", 'The opposite of "large" is "', "--key", "large", "--swap", "large=hot"]

@@ -70,6 +70,7 @@ def test_a_folder_stored_in_half_precision_is_measured_in_fp32(dtype: torch.dtyp
 @pytest.mark.parametrize(
     ("architecture", "dtype"), [*zip(ARCHITECTURES, HALVES * 2, strict=False), ("gpt2", HALVES[1])], ids=str
 )
+@pytest.mark.long
 def test_half_precision_that_was_asked_for_is_measured_as_it_is(
     architecture: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:

@@ -291,7 +291,13 @@ BAD: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (name in ("noise on BOS", "noise on the relation")))
+        for name in BAD
+    ],
+)
 def test_a_bad_question_is_called_one(answer_to: Callable[[str], Circuit], name: str) -> None:
     *_, verdict, reason, doubt = BAD[name]
     found = answer_to(name)

@@ -304,6 +304,7 @@ def test_components_and_wires_are_drawn_at_their_place_and_sides_differ_by_their
     assert len(wires) == 4 and len({str(wire.get_linestyle()) for wire in wires}) == 3
 
 
+@pytest.mark.long
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         save_figure(mapping_figure(samples.dense(), samples.planted()), tmp_path / name)

@@ -502,6 +502,7 @@ def test_the_card_shows_what_circuits_json_says(uninterrupted: Path) -> None:
     assert (uninterrupted / "training.svg").read_text().count("<path") > 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "neox"])
 def test_an_adapter_trains_on_the_models_own_words_and_loads_gated(
     foreign: dict[str, Path], tmp_path: Path, architecture: str

@@ -179,6 +179,18 @@ def matches(wires: list[Wire]) -> Callable[..., bool]:
     return swapped
 
 
+SHAPES = [
+    pytest.param(
+        architecture,
+        gated,
+        id=f"{architecture}-{'gated' if gated else 'dense'}",
+        marks=[pytest.mark.long] * (gated and architecture != "gpt2"),
+    )
+    for architecture in ARCHITECTURES
+    for gated in (False, True)
+]
+
+
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, Model]:
     return {
@@ -236,8 +248,7 @@ KINDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("gated", [False, True], ids=["dense", "gated"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "gated"), SHAPES)
 def test_every_kind_of_wire_is_that_of_a_forward_written_by_hand(
     loaded: dict[str, Model], architecture: str, gated: bool
 ) -> None:
@@ -260,8 +271,7 @@ SETS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("gated", [False, True], ids=["dense", "gated"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "gated"), SHAPES)
 def test_wires_act_together_as_in_a_forward_written_by_hand(
     loaded: dict[str, Model], architecture: str, gated: bool
 ) -> None:
@@ -274,8 +284,7 @@ def test_wires_act_together_as_in_a_forward_written_by_hand(
             torch.testing.assert_close(effects.float(), expected, atol=CLOSE, rtol=0)
 
 
-@pytest.mark.parametrize("gated", [False, True], ids=["dense", "gated"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "gated"), SHAPES)
 def test_kept_wires_explain_what_a_forward_by_hand_says_with_all_others_swapped(
     loaded: dict[str, Model], architecture: str, gated: bool
 ) -> None:
@@ -361,6 +370,7 @@ def wires_of(draw: st.DrawFn, *, parallel: bool) -> Wire:
     return replace(edge, position=position)
 
 
+@pytest.mark.long
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_fast_and_plain_agree_on_any_wires_alone_together_and_kept(

@@ -139,6 +139,7 @@ def test_mini_reads_large_at_five_and_the_last_quote_at_eight(mini: Model) -> No
     assert (words[5], words[8], len(words)) == ("large", '"', 9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["relation", "indirect_object", "greater_than", "induction"])
 def test_mini_knows_what_it_was_taught_in_contexts_it_never_saw(mini: Model, task: str) -> None:
     assert score_task(mini.logits, task, count=96, seed=1).value >= (0.93 if task == "induction" else 0.97)
