@@ -15,7 +15,7 @@ import chromium
 import pytest
 
 import circuits
-from circuits.live.explore import Explorer
+from circuits.live import Explorer
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.tracing.records import Circuit
