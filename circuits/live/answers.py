@@ -246,8 +246,8 @@ def measure(shelf: Shelf, question: Asking, job: Job) -> Answer:
 def explain(shelf: Shelf, answer: Answer, question: Explaining, job: Job) -> None:
     """Why a head of an answer looks where it looks."""
     model = shelf.model(answer.question.model, job)
-    ends = {"key": question.key, "query": question.query}
-    explanation = why(answer.circuit, question.head, model=model, progress=job.progress, **ends)
+    key, query = question.key, question.query
+    explanation = why(answer.circuit, question.head, key=key, query=query, model=model, progress=job.progress)
     answer.whys.append(explanation)
     job.say("why", pack_why(explanation))
 
