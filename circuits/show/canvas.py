@@ -213,6 +213,16 @@ def save_figure(
     return paths
 
 
+def write_file(path: Path, data: bytes) -> Path:
+    """Write a file, and its folder if there is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as why:
+        raise FileError(f"cannot write {path}: {why.strerror or why}; choose another folder") from why
+    return path
+
+
 def write(
     sheet: Axes,
     x: float,

@@ -26,7 +26,7 @@ from circuits.errors import CircuitsError, FileError
 from circuits.files import SIGNATURE
 from circuits.links import DRAWN_AS
 from circuits.show import OUTPUT, Scene, gains, kept_positions, name_rows, spell, to_scene
-from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade
+from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade, write_file
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
@@ -143,13 +143,7 @@ def draw(dot: str | graphviz.Digraph, to: str | Path) -> Path | bytes:
     path = Path(to)
     if path.suffix[1:] not in DRAWN_AS:
         raise FileError(f"cannot draw {str(to)!r}: the diagram is drawn as {', '.join(DRAWN_AS)}")
-    data = _rendered(dot, path.suffix[1:])
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as why:
-        raise FileError(f"cannot write {path}: {why.strerror or why}; choose another folder") from why
-    return path
+    return write_file(path, _rendered(dot, path.suffix[1:]))
 
 
 def _add_boxes(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from circuits.errors import PromptError
 from circuits.files import new_folder
 from circuits.links import FORMATS
 from circuits.show import Scene, canvas, name_rows, spell, to_scene
@@ -77,6 +78,17 @@ def mapping_figure(
             write(sheet, area.left + _PAD, area.bottom - 5, many.more(_MOST_LEFT), canvas.NOTE)
         _draw_with_diagram(sheet, scene, names[-1], Area(start, 0.5, width, height))
     return canvas.figure_around(sheet)
+
+
+def figure_of_circuit(circuit: Circuit, *, kind: str | None = None, **options: Any) -> Figure:
+    """The figure of a `kind`: "mapping", or "circuit" by default where no mapping was asked for."""
+    if kind is None:
+        kind = "circuit" if circuit.focus is None else "mapping"
+    if kind == "circuit":
+        return circuit_figure(circuit, **options)
+    if kind == "mapping":
+        return mapping_figure(circuit, **options)
+    raise PromptError(f"a circuit is drawn as kind='circuit' or 'mapping', not {kind!r}")
 
 
 # Maps
