@@ -179,7 +179,7 @@ def _in_one_line(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
 
 
 async def _refusal(request: Request, why: Exception) -> Response:
-    lines = {404: "nothing is here", 405: "not to be asked in this way"}
+    lines = {404: "nothing is here", 405: "this path does not take that method"}
     status = getattr(why, "status_code", 500)
     line = lines.get(status, "this request broke off; please report it")
     return PlainTextResponse(f"{line}\n", status, headers=HEADERS)

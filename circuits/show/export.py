@@ -1,5 +1,5 @@
-"""Circuits, wirings and rankings of component edges in the formats of neighbouring tools: networkx's JSON,
-GraphML, Neuronpedia, EAP-IG and MIB.
+"""Circuits, wirings and rankings of component edges in the formats of other tools: networkx's JSON, GraphML,
+Neuronpedia, EAP-IG and MIB.
 
 1. A ranking of component edges is a graph of components: in the EAP format all its edges with their scores,
    those that explain 90% marked as in the graph; elsewhere these alone.
@@ -271,7 +271,7 @@ def export(result: Exportable, to: str, *, why: Sequence[Why] = ()) -> str:
     if to not in EXPORTS:
         raise FileError(f"no format {to!r}; there are {', '.join(EXPORTS)}")
     if isinstance(result, Ranking) and to == "neuronpedia":
-        raise FileError("a ranking holds at all positions of many prompts; Neuronpedia draws one prompt: eap")
+        raise FileError("a ranking is of many prompts, and Neuronpedia draws one prompt; export it as eap")
     if isinstance(result, Wiring) and to == "neuronpedia":
         raise FileError(
             "Neuronpedia's format takes a circuit, and answers of why; a wiring takes eap or graphml"

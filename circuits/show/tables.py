@@ -1,8 +1,8 @@
-"""Circuits as readable text: what is said of one is decided here, for terminals, plain text and notebooks.
+"""Circuits as readable text, for terminals, files and notebooks.
 
-The question comes first, then the mapping in front with its carriers and how far to trust it, other
-mappings with a row each, and the spans. All of it is sections: a title, lines and a table of plain text;
-without markup, so no token becomes any.
+The question comes first, then the mapping in front with its carriers and how far to trust it, the other
+mappings with a row each, and the spans. Each part is a section: a title, lines and a table of plain text. No
+text is read as markup, whatever a token holds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from circuits.tracing.wiring_record import Wiring
 
 WIDTH: Final = 100  # columns of plain text
-visible = partial(spell, longest=80)  # text without anything that a terminal would obey
+visible = partial(spell, longest=80)  # no control characters, which a terminal would obey
 _ALMOST: Final = 0.99  # of the total, which is as good as all of it
 MOST_WORDS: Final = 200  # tokens of a prompt that is printed whole
 _MOST_CARRIERS: Final = 16  # rows of the table; the line above it names all
@@ -201,16 +201,14 @@ def token(result: Circuit | Why | Wiring, position: int) -> str:
 def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     """Total, carriers, and what the carriers and the next strongest heads do."""
     carriers, modulation = mapping.carriers(share), mapping.modulation(share)
+    names, short = ", ".join(map(str, carriers)), _short(modulation, share)
     lines = [carried_by_none(mapping)]
     if carriers and mapping.doubts:
         lines = [f"Modulation withheld: {visible(mapping.doubts[0], longest=400)}"]
-        short = _short(modulation, share)
         reach = f"reach {modulation:.0%}" if short else f"would reach {share:.0%}"
-        lines.append(f"Heads that {reach} of the total: {', '.join(map(str, carriers))}{short}")
+        lines.append(f"Heads that {reach} of the total: {names}{short}")
     elif carriers:
-        lines = [
-            f"Modulated at {modulation:.0%} by {', '.join(map(str, carriers))}{_short(modulation, share)}"
-        ]
+        lines = [f"Modulated at {modulation:.0%} by {names}{short}"]
     if len(carriers) > _MOST_CARRIERS:
         lines.append(f"the first {_MOST_CARRIERS} of {len(carriers)} carriers and the next strongest heads:")
     first = [mapping.effect_of(head) for head in carriers[:_MOST_CARRIERS]]
@@ -260,8 +258,8 @@ def carried_by_none(mapping: Mapping) -> str:
         return "Carried by no head: a total this small has no carriers"
     back = sorted(mapping.heads, key=lambda each: -each.restore)[:_MOST_OTHERS]
     most = ", ".join(f"{each.head} {each.restore:z.2f}" for each in back)
-    said = f"Carried by no head alone; put back into the counterfactual one at a time, most do {most}"
-    return f"{said}. A logprob near 0 hides what single heads do; logit_diff does not"
+    none = f"Carried by no head alone; put back into the counterfactual one at a time, most do {most}"
+    return f"{none}. A logprob near 0 hides what single heads do; logit_diff does not"
 
 
 def _trust(circuit: Circuit, mapping: Mapping) -> Section:

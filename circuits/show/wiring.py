@@ -231,8 +231,8 @@ def _explained(wiring: Wiring) -> Section:
     if wiring.cut:
         names = listed([node_name(wiring, node) for node in wiring.cut], most=_MOST_CUT)
         rows.append(("cut", f"{len(wiring.cut)} not explored, as {wiring.most} were: {names}"))
-    smaller = "most of the gap runs along wires that are smaller, each for itself; a smaller least draws more"
-    lines = (f"Note: {smaller}",) if wiring.kept < _LITTLE else ()
+    smaller = "Note: most of the gap runs along smaller wires; a smaller least draws more of them"
+    lines = (smaller,) if wiring.kept < _LITTLE else ()
     title = f"{plural(len(wiring.wires), 'wire')} of at least {wiring.least:g} of the gap"
     return Section(title, lines, rows=tuple(rows))
 
