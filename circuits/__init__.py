@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from circuits.engine.search import scan
     from circuits.errors import CircuitsError
     from circuits.links import open_result
-    from circuits.live.explore import explore
+    from circuits.live import explore
     from circuits.models.load import as_model, load
     from circuits.models.model import Model
     from circuits.prompts import Pair, Prompt, to_pair, to_prompt
@@ -60,7 +60,7 @@ _HOMES = {
     "components": ("SIDES", "Component", "Edge", "Head", "Reader", "Wire"),
     "errors": ("CircuitsError",),
     "links": ("open_result",),
-    "live.explore": ("explore",),
+    "live": ("explore",),
     "models.load": ("as_model", "load"),
     "models.model": ("Model",),
     "prompts": ("Pair", "Prompt", "to_pair", "to_prompt"),

@@ -16,7 +16,7 @@ import pytest
 from conftest import loaded
 
 import circuits
-from circuits.live.explore import Explorer
+from circuits.live import Explorer
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.tracing.records import Circuit

@@ -19,12 +19,12 @@ from click.testing import CliRunner
 from conftest import loaded
 
 import circuits
+from circuits import live
 from circuits.cli import main
 from circuits.errors import CircuitsError, ModelError, PromptError
-from circuits.live import explore as explore_module
+from circuits.live import Explorer
 from circuits.live.answers import LARGEST_BODY, Asking, propose
 from circuits.live.desk import MOST_WAITING, Desk, Job
-from circuits.live.explore import Explorer
 from circuits.models.model import Model
 from circuits.show import to_scene
 from circuits.show.page import pack, pack_why
@@ -391,7 +391,7 @@ def test_a_port_that_is_taken_is_refused_in_one_line(sparse: Model) -> None:
 
 
 def test_without_its_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explore_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(live, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"pip install 'keyquery-circuits\[explore\]'"):
         circuits.explore("mini")
     ran = CliRunner().invoke(main, ["explore", "--no-browser"])

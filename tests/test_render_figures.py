@@ -199,7 +199,7 @@ def test_names_that_are_wider_than_their_arrow_stand_above_it() -> None:
     short = samples.mapping_of(6, 8, path, total=0.9, controls=False)
     layout = lay_out(to_scene(replace(samples.planted(), mappings=(short,), focus=(6, 8))), 226)
     (item,) = layout.lanes
-    assert item.raised and item.text == "L5H1 L5H10 L5H3" and item.start < item.text_at < item.end
+    assert item.raised and item.text == "L5H1 L5H10 L5H3" and item.start < item.text_x < item.end
     top, bottom = layout.rows[5, 5]
     assert top <= layout.lanes[item] - RAISED - LANE / 2 + 1 and layout.lanes[item] + LANE / 2 <= bottom
     assert not any(each.raised for each in lay_out(to_scene(samples.planted()), 480).lanes)

@@ -22,7 +22,7 @@ from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.show.export import export, load_saved
-from circuits.show.results import wiring_scene
+from circuits.show.wiring import wiring_scene
 from circuits.tasks.wires import from_eap
 from circuits.tracing.wiring import Stage, random_wires, wiring
 from circuits.tracing.wiring_record import Node, Wiring

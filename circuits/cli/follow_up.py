@@ -162,9 +162,9 @@ def verify_command(path: Path, device: str, as_json: bool) -> None:
 @option("-o", "output", type=options.path, default="explored", metavar="DIR", help=_FOLDER)
 def explore_command(model: ModelOptions, port: int, no_browser: bool, output: Path) -> None:
     """Open a page in which to ask a model, live."""
-    from circuits.live.explore import explore, needs_installing
+    from circuits.live import check_installed, explore
 
-    needs_installing()
+    check_installed()
     with progress() as note:
         loaded = model.load(note)
     with explore(loaded, port=port, folder=output, browser=not no_browser) as page:

@@ -1,8 +1,8 @@
-"""One measurement at a time: questions wait in a queue, one thread measures, listeners hear what it says.
+"""One measurement at a time: questions wait in a queue, one thread measures, listeners hear its events.
 
 1. Quick work (the next words, other words for a token) goes before questions that have not begun.
-2. A job keeps everything that was said of it, so that a listener who comes late hears all.
-3. Cancelling takes effect where the measurement next says how far it is; the model is then as it was.
+2. A job keeps all its events, so that a listener who comes late hears every one.
+3. Cancelling takes effect where the measurement next reports its progress; the model is then as it was.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Cancelled(Exception):
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """Something to measure, and what was said of it so far."""
+    """Something to measure, and its events so far."""
 
     title: str
     work: Callable[[Job], Any]
@@ -52,7 +52,7 @@ class Job:
             wake()
 
     def progress(self, stage: str, done: int, total: int) -> None:
-        """Say how far the work is; here it ends if it was withdrawn."""
+        """Report progress; work that was withdrawn ends here."""
         self.check()
         self.say("progress", {"stage": stage, "done": done, "total": total})
 
@@ -97,7 +97,7 @@ class Desk:
             return self._jobs[name]
 
     def cancel(self, name: str) -> None:
-        """Withdraw a job: at once if it has not begun, else where it next says how far it is."""
+        """Withdraw a job: at once if it has not begun, else where it next reports its progress."""
         job = self.find(name)
         with self._change:
             job.withdrawn.set()

@@ -1,11 +1,11 @@
 """The server of the live page: the page itself, questions in, events out, and a guard at the door.
 
-1. Questions come as JSON and get a job's name back; what is measured is streamed as server-sent events of
-   that job. No file of this machine is served: the page is made from the package, all else from memory.
+1. Questions come as JSON and are answered with a job's name; the events of that job are streamed as they
+   happen. No file of this machine is served: the page is made from the package, all else from memory.
 2. The path begins with a random token, so that no other page or user of the machine can guess it.
-3. `Host` must be this server's (no other name that was pointed at this machine), and `Origin`, which browsers
-   send with every request that another page makes, must be its own. A request that changes something must
-   have one. Whatever is refused is refused in one line.
+3. `Host` must be this server's (no other name that points at this machine), and `Origin`, which browsers send
+   with every request that another page makes, must be its own. A request that changes something must have
+   one. A refusal is one line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,11 @@ from typing import Any
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from circuits.errors import CircuitsError, EdgeError
 from circuits.live import answers
@@ -44,30 +46,24 @@ from circuits.live.desk import Desk, Job
 from circuits.show.page import fill_page
 from circuits.tracing import SHARE
 
-Scope = dict[str, Any]
-App = Callable[[Any, Any, Any], Awaitable[None]]
-
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-TITLE = "Explore"
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Lets through what belongs here, to `app`."""
+    """Passes on to `app` only what this server's own page sends."""
 
-    app: App
+    app: ASGIApp
     token: str
     port: int
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self.app(scope, receive, send)
             return
         refused = self._refuse(scope)
         if refused is None:
@@ -83,9 +79,7 @@ class Guard:
 
     def _refuse(self, scope: Scope) -> tuple[int, str] | None:
         """The status and the line with which a request is refused; None if it may pass."""
-        headers: dict[str, str] = {}
-        for name, value in scope["headers"]:
-            headers[name.decode("latin-1")] = value.decode("latin-1")
+        headers = Headers(scope=scope)
         if headers.get("host") not in self.hosts:
             return 421, "wrong Host: use the address that circuits explore printed"
         given = scope["path"].split("/")[1]
@@ -102,7 +96,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the server's answers are made from."""
+    """What each path of the server answers, and from what."""
 
     shelf: Shelf
     desk: Desk
@@ -110,38 +104,37 @@ class Site:
 
     async def page(self, request: Request) -> Response:
         data = {"circuits": [], "share": SHARE, "models": self.shelf.names, "model": self.shelf.first.name}
-        return HTMLResponse(fill_page(data, TITLE, live=True), headers=HEADERS)
+        return HTMLResponse(fill_page(data, "Explore", live=True), headers=HEADERS)
 
     async def tokens(self, request: Request) -> Any:
-        asked = parse(Reading, await _body(request))
-        return await run_in_threadpool(answers.read_tokens, self.shelf, asked)
+        reading = parse(Reading, await _body(request))
+        return await run_in_threadpool(answers.read_tokens, self.shelf, reading)
 
     async def next(self, request: Request) -> Any:
-        asked = parse(Reading, await _body(request))
-        return self._take("next words", partial(answers.say_next, self.shelf, asked), quick=True)
+        reading = parse(Reading, await _body(request))
+        return self._take("next words", partial(answers.say_next, self.shelf, reading), quick=True)
 
     async def propose(self, request: Request) -> Any:
-        asked = parse(Proposing, await _body(request))
-        return self._take("other words", partial(answers.say_proposals, self.shelf, asked), quick=True)
+        proposing = parse(Proposing, await _body(request))
+        return self._take("other words", partial(answers.say_proposals, self.shelf, proposing), quick=True)
 
     async def ask(self, request: Request) -> Any:
-        asked = parse(Asking, await _body(request))
-        self.shelf.checked(asked.model)
-        return self._take(asked.prompt, partial(answers.measure, self.shelf, asked))
+        question = parse(Asking, await _body(request))
+        self.shelf.checked(question.model)
+        return self._take(question.prompt, partial(answers.measure, self.shelf, question))
 
     async def why(self, request: Request) -> Any:
-        asked = parse(Explaining, await _body(request))
-        found = self._answer(asked.job)
-        work = partial(answers.explain, self.shelf, found, asked)
-        return self._take(f"why {asked.head}", work, quick=True)
+        question = parse(Explaining, await _body(request))
+        work = partial(answers.explain, self.shelf, self._answer(question.job), question)
+        return self._take(f"why {question.head}", work, quick=True)
 
     async def cancel(self, request: Request) -> Any:
         self.desk.cancel(parse(Naming, await _body(request)).job)
         return {}
 
     async def save(self, request: Request) -> Any:
-        found = self._answer(parse(Naming, await _body(request)).job)
-        folder = await run_in_threadpool(answers.save, found, self.folder)
+        answer = self._answer(parse(Naming, await _body(request)).job)
+        folder = await run_in_threadpool(answers.save, answer, self.folder)
         return {"folder": str(folder)}
 
     async def history(self, request: Request) -> Any:
@@ -155,10 +148,10 @@ class Site:
         return {"job": self.desk.take(Job(title, work, quick=quick)).id}
 
     def _answer(self, name: str) -> Answer:
-        found = self.desk.find(name).answer
-        if not isinstance(found, Answer):
+        answer = self.desk.find(name).answer
+        if not isinstance(answer, Answer):
             raise EdgeError("this question has no answer yet; wait for it, or ask it again")
-        return found
+        return answer
 
 
 def to_app(site: Site, *, token: str, port: int) -> Guard:
@@ -172,7 +165,7 @@ def to_app(site: Site, *, token: str, port: int) -> Guard:
 
 
 def _in_one_line(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """Whatever is the user's to mend is one line of the page: an answer, unless the request was none."""
+    """An error that the user can mend is an answer of one line, unless the request itself was malformed."""
 
     async def answered(request: Request) -> Response:
         try:
@@ -186,14 +179,14 @@ def _in_one_line(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
 
 
 async def _refusal(request: Request, why: Exception) -> Response:
-    lines = {404: "nothing is here", 405: "not to be asked in this way"}
+    lines = {404: "nothing is here", 405: "this path does not take that method"}
     status = getattr(why, "status_code", 500)
     line = lines.get(status, "this request broke off; please report it")
     return PlainTextResponse(f"{line}\n", status, headers=HEADERS)
 
 
 async def _body(request: Request) -> bytes:
-    """The body, read no further than it may be long."""
+    """The body, read no further than the largest that is allowed."""
     read = b""
     async for part in request.stream():
         read += part
@@ -203,7 +196,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _events(job: Job) -> AsyncIterator[dict[str, str]]:
-    """Everything that was and will be said of a job, up to its last word."""
+    """Every event of a job, past and future, up to the last."""
     loop, change = asyncio.get_running_loop(), asyncio.Event()
 
     def wake() -> None:
@@ -212,14 +205,14 @@ async def _events(job: Job) -> AsyncIterator[dict[str, str]]:
 
     job.listeners.append(wake)
     try:
-        told = 0
+        sent = 0
         while True:
             change.clear()
-            while told < len(job.events):
-                name, value = job.events[told]
-                told += 1
+            while sent < len(job.events):
+                name, value = job.events[sent]
+                sent += 1
                 yield {"event": name, "data": json.dumps(value)}
-            if job.over and told == len(job.events):
+            if job.over and sent == len(job.events):
                 return
             await change.wait()
     finally:

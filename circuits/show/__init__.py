@@ -102,6 +102,12 @@ class Scene:
         listed = [data for node in self.graph.nodes.values() for data in node.get("self_attention", ())]
         return [data for data in listed if abs(data["total"]) >= CARRIES or data is self.front]
 
+    @property
+    def drawn(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """Every mapping that is drawn, by key and query: the arrows, then those within one node."""
+        mappings = [data for *_, data in self.arrows] + self.own_arrows
+        return {(data["from_position"], data["to_position"]): data for data in mappings}
+
     def counted(self, drawn: Collection[tuple[int, int]]) -> str:
         """How many mappings (key, query) are drawn of those that carry something: `All 8 mappings with …`."""
         carrying = [mapping.ends for mapping in self.circuit.mappings if abs(mapping.total) >= CARRIES]
@@ -129,7 +135,7 @@ class Scene:
     def more(self, most: int) -> str:
         """How many carriers there are beyond those with a map, in words."""
         count = len(self.carriers) - len(self.mapped(most))
-        return f"and {count} more head{'s' if count > 1 else ''}" if count > 0 else ""
+        return f"and {plural(count, 'more head')}" if count > 0 else ""
 
     def shown(self, *, most: int = LONGEST, also: Sequence[int] = (), bos: bool = False) -> list[int | None]:
         """The positions to show, None for a gap; a BOS that plays no part is left out unless it is wanted."""
@@ -160,15 +166,14 @@ def to_graph(circuit: Circuit, *, share: float | None = None) -> nx.MultiDiGraph
     """
     share, front = circuit.share if share is None else share, circuit.front
     graph = nx.MultiDiGraph(model=circuit.source.name, prompt=circuit.prompt.text, metric=str(circuit.metric))
-    graph.graph |= {"share": share, "focus": [front.key, front.query] if front else []}
+    graph.graph |= {"share": share, "focus": list(front.ends) if front else []}
     graph.graph |= {"words": list(circuit.prompt.words), "layers": circuit.source.layers}
     graph.graph["reads_bos"] = circuit.source.reads_bos
     node_of = _add_nodes(graph, circuit)
     arrows = _arrows(circuit, node_of)
-    for mapping in sorted(circuit.mappings, key=lambda mapping: (mapping.key, mapping.query)):
-        ends = mapping.key, mapping.query
-        attributes = _attention(mapping, share) | {"arrow": arrows.get(ends, -1)}
-        start, end = (node_of[position] for position in ends)
+    for mapping in sorted(circuit.mappings, key=lambda mapping: mapping.ends):
+        attributes = _attention(mapping, share) | {"arrow": arrows.get(mapping.ends, -1)}
+        start, end = node_of[mapping.key], node_of[mapping.query]
         if start == end:
             graph.nodes[start].setdefault("self_attention", []).append(attributes)
         else:
@@ -210,7 +215,7 @@ def _add_nodes(graph: nx.MultiDiGraph, circuit: Circuit) -> dict[int, str | None
         graph.nodes[name].update(layers=list(span.layers or ()), built=span.built_text, effect=span.effect)
         graph.nodes[name]["ranges"] = [list(layers) for layers in span.built]
         graph.nodes[name]["lines"] = _span_lines(span)
-    ends = {position for mapping in circuit.mappings for position in (mapping.key, mapping.query)} | {last}
+    ends = {position for mapping in circuit.mappings for position in mapping.ends} | {last}
     bare = {position for position in ends if node_at(graph, position) is None}
     if front and front.key != front.query and node_at(graph, front.key) == node_at(graph, front.query):
         bare.add(front.query)
@@ -242,20 +247,21 @@ def _arrange(graph: nx.MultiDiGraph, key: str | None) -> None:
 
 def _arrows(circuit: Circuit, node_of: dict[int, str | None]) -> dict[tuple[int, int], int]:
     """The ends of mappings worth an arrow, numbered: 0 is in front, then the strongest; none in one node."""
-    mappings = sorted(circuit.mappings, key=lambda mapping: (-abs(mapping.total), mapping.key, mapping.query))
+    mappings = sorted(circuit.mappings, key=lambda mapping: (-abs(mapping.total), mapping.ends))
     apart = [mapping for mapping in mappings if node_of[mapping.key] != node_of[mapping.query]]
     others = [mapping for mapping in apart if abs(mapping.total) >= CARRIES and mapping is not circuit.front]
-    numbers = {(mapping.key, mapping.query): 0 for mapping in apart if mapping is circuit.front}
+    numbers = {mapping.ends: 0 for mapping in apart if mapping is circuit.front}
     drawn = enumerate(others[: _MOST_ARROWS - 1], 1)
-    return numbers | {(mapping.key, mapping.query): number for number, mapping in drawn}
+    return numbers | {mapping.ends: number for number, mapping in drawn}
 
 
 def _attention(mapping: Mapping, share: float) -> dict[str, Any]:
     """What an edge says of a mapping: `heads` are effects of a head alone, `joint` of all up to that head."""
     steps, modulation = mapping.path[: len(mapping.carriers(share))], mapping.modulation(share)
+    label = "Modulation withheld" if mapping.doubts else f"Modulated at {modulation:.0%} by"
     return {
         "kind": "attention",
-        "label": _label(mapping, modulation) if steps else "Carried by no head",
+        "label": label if steps else "Carried by no head",
         "doubts": list(mapping.doubts),
         "from_position": mapping.key,
         "to_position": mapping.query,
@@ -268,14 +274,8 @@ def _attention(mapping: Mapping, share: float) -> dict[str, Any]:
 
 def gains(mapping: dict[str, Any]) -> dict[str, float]:
     """What each head adds to the joint effect of those before it; the gains of all add up to it."""
-    joints = [0.0, *mapping["joint"].values()]
-    return {
-        name: after - before for name, (before, after) in zip(mapping["joint"], pairwise(joints), strict=True)
-    }
-
-
-def _label(mapping: Mapping, modulation: float) -> str:
-    return "Modulation withheld" if mapping.doubts else f"Modulated at {modulation:.0%} by"
+    steps = pairwise([("", 0.0), *mapping["joint"].items()])
+    return {name: joint - before for (_, before), (name, joint) in steps}
 
 
 def kept_positions(
@@ -305,8 +305,8 @@ def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
     bare = word.strip(" ")
     if not bare:
         return "␣" * max(1, min(len(word), 4))
-    inside, each = range(1, len(bare) - 1), enumerate(bare)
-    letters = (c if c in _JOINERS and index in inside else escaped(c) for index, c in each)
+    inside = range(1, len(bare) - 1)
+    letters = (c if c in _JOINERS and index in inside else escaped(c) for index, c in enumerate(bare))
     shown = "".join(letters)
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
@@ -337,6 +337,11 @@ def verdict_words(circuit: Circuit | Wiring) -> str:
         return ""
     kind = {"weak": "a weak question", "none": "no question"}[question.verdict]
     return f"{kind}: {'; '.join(spell(reason, longest=400) for reason in question.reasons)}"
+
+
+def plural(count: int, name: str) -> str:
+    """`1 head`, `2 heads`."""
+    return f"{count} {name}{'' if count == 1 else 's'}"
 
 
 def listed(texts: Sequence[str], *, most: int) -> str:

@@ -48,6 +48,7 @@ EFFECT: Final[Stops] = (*zip(_EFFECTS, ("#a04a00", "#f1a55a", PAPER, "#74a9d8", 
 BODY: Final = 7.5
 SMALL: Final = 6.0
 WIDTH: Final = 7.0  # inches: a page of two columns
+COLUMN: Final = 3.4  # inches: one column of two
 
 SVG_FONT: Final = "Helvetica,Arial,sans-serif"
 _FONT: Final = "DejaVu Sans"  # comes with matplotlib, so that a figure looks the same on every machine
@@ -140,6 +141,11 @@ def colormap(stops: Stops = ATTENTION) -> Colormap:
     return LinearSegmentedColormap.from_list("circuits", parts)
 
 
+def effect_colour(effect: float) -> str:
+    """Blue for the answer, orange against it."""
+    return shade(0.75) if effect >= 0 else shade(-0.7, EFFECT)
+
+
 @contextlib.contextmanager
 def looks() -> Iterator[None]:
     """The settings under which everything is drawn and saved; a letter without a glyph causes no warning."""
@@ -167,6 +173,11 @@ def new_sheet(width: float, height: float, figure: Figure | None = None) -> Axes
         sheet.set(xlim=(0, width), ylim=(height, 0), autoscale_on=False)
         sheet.set_axis_off()
     return sheet
+
+
+def new_axes(width: float, height: float) -> Axes:
+    """Axes for one plot, on a new figure of this size in inches."""
+    return Figure(figsize=(width, height), dpi=_DOTS_PER_INCH, layout="constrained").add_subplot()
 
 
 def figure_around(axes: Axes) -> Figure:
@@ -200,6 +211,16 @@ def save_figure(
         reason = why.strerror or why
         raise FileError(f"cannot write the figure to {target}: {reason}; choose another folder") from why
     return paths
+
+
+def write_file(path: Path, data: bytes) -> Path:
+    """Write a file, and its folder if there is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as why:
+        raise FileError(f"cannot write {path}: {why.strerror or why}; choose another folder") from why
+    return path
 
 
 def write(

@@ -23,30 +23,31 @@ from circuits.errors import PromptError
 from circuits.show import spell
 from circuits.show.canvas import (
     BLUE,
-    EFFECT,
+    COLUMN,
     HEADING_SMALL,
     LINE,
     MUTED,
     PAPER,
     SMALL,
     WIDTH,
+    effect_colour,
     figure_around,
     looks,
+    new_axes,
     shade,
     width_of,
 )
 from circuits.tasks.ranking import COUNTED
-from circuits.tasks.sameness import Transplant
 
 if TYPE_CHECKING:
     from circuits.tasks.ranking import Curve, Ranking, Units
+    from circuits.tasks.sameness import Transplant
 
 
 MARKED: Final = 0.9  # the share whose count is marked
-_COLOURS: Final = (BLUE, shade(-0.7, EFFECT))  # dark blue and orange: apart in lightness as well as in hue
+_COLOURS: Final = (BLUE, effect_colour(-1))  # dark blue and orange: apart in lightness as well as in hue
 _MARKS: Final = ("o", "s")
 _DASHED: Final = (0, (3, 2))
-_WIDTH: Final = 3.4  # inches: one column of two
 _CIRCUITS: Final = {
     "twins": ("the twin's", BLUE),
     "own": ("as many of its own", shade(0.5)),
@@ -76,8 +77,8 @@ def keep_curves(
     rankings = tuple(rankings) if isinstance(rankings, Sequence) else (rankings,)
     if not 1 <= len(rankings) <= len(_COLOURS):
         raise PromptError(f"one plot holds the curves of one model or two, not of {len(rankings)}")
-    tasks, units = ({each.task for each in rankings}, {each.protocol.units for each in rankings})
-    for name, values in {"tasks": tasks, "units": units}.items():
+    tasks, units = {each.task for each in rankings}, {each.protocol.units for each in rankings}
+    for name, values in (("tasks", tasks), ("units", units)):
         if len(values) > 1:
             both = " and ".join(sorted(values))
             raise PromptError(f"one plot cannot show different {name} ({both}); draw each by itself")
@@ -109,10 +110,10 @@ def _own_axes(rankings: Sequence[Ranking]) -> Axes:
     protocol = "; ".join(dict.fromkeys(str(ranking.protocol) for ranking in rankings))
     caption = f"{spell(rankings[0].task)}, {pairs} pairs: {protocol}. Bands hold 95% of bootstrap resamples."
     lines = textwrap.wrap(caption, _CAPTION)
-    height = _PLOT + (len(lines) + len(rankings) + 1) * _LINE
-    figure = Figure(figsize=(_WIDTH, height), dpi=300, layout="constrained")
-    figure.supxlabel("\n".join(lines), fontsize=SMALL, color=MUTED, x=0.015, ha="left")
-    return figure.add_subplot()
+    axes = new_axes(COLUMN, _PLOT + (len(lines) + len(rankings) + 1) * _LINE)
+    caption = "\n".join(lines)
+    figure_around(axes).supxlabel(caption, fontsize=SMALL, color=MUTED, x=0.015, ha="left")
+    return axes
 
 
 def _set_scale(ax: Axes, rankings: Sequence[Ranking]) -> None:
@@ -185,8 +186,9 @@ def _draw_legend(ax: Axes, rankings: Sequence[Ranking], names: Sequence[str], sh
         lines.append(Line2D([], [], color=colour, linewidth=1.2, label=label, **_mark(mark)))
     look: dict[str, Any] = {"linewidth": 0.8, "linestyle": _DASHED, "label": "kept in random order"}
     lines.append(Line2D([], [], color=MUTED, **look))
-    place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "borderaxespad": 0.2}
-    ax.legend(handles=lines, handlelength=2.2, **place)
+    ax.legend(
+        handles=lines, handlelength=2.2, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderaxespad=0.2
+    )
 
 
 def _label_axes(ax: Axes, units: Units, share: float) -> None:
@@ -204,19 +206,18 @@ def _label_axes(ax: Axes, units: Units, share: float) -> None:
     ax.set(xlabel=f"{COUNTED[units]} kept, in ranked order{scale}", ylabel="explained effect")
 
 
-def transplant_figure(found: Mapping[str, Sequence[Transplant]]) -> Figure:
+def transplant_figure(transplants: Mapping[str, Sequence[Transplant]]) -> Figure:
     """One panel for each kind of unit; for each dense model, by name, three bars, where it was measured."""
-    kinds = max(found.values(), key=len)
+    kinds = max(transplants.values(), key=len)
     with looks():
-        figure = Figure(figsize=(_WIDTH if len(kinds) == 1 else WIDTH, 2.6), layout="constrained")
+        figure = Figure(figsize=(COLUMN if len(kinds) == 1 else WIDTH, 2.6), layout="constrained")
         for index, axes in enumerate(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]):
-            names = [name for name, each in found.items() if index < len(each)]
-            shown = [found[name][index] for name in names]
-            for place, (name, (label, colour)) in enumerate(_CIRCUITS.items(), -1):
-                values = [getattr(each, name) for each in shown]
-                places = [middle + _BAR * place for middle in range(len(shown))]
-                axes.bar(places, values, 0.9 * _BAR, color=colour, label=label)
-            labels = [f"{name}\n{each.shared.sizes[1]} kept" for name, each in zip(names, shown, strict=True)]
+            shown = {name: each[index] for name, each in transplants.items() if index < len(each)}
+            for offset, (name, (label, colour)) in enumerate(_CIRCUITS.items(), -1):
+                values = [getattr(each, name) for each in shown.values()]
+                centres = [middle + _BAR * offset for middle in range(len(shown))]
+                axes.bar(centres, values, 0.9 * _BAR, color=colour, label=label)
+            labels = [f"{name}\n{each.shared.sizes[1]} kept" for name, each in shown.items()]
             axes.set_xticks(range(len(labels)), labels)
             axes.set_title(f"{COUNTED[kinds[index].units]} kept in the dense model")
             axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")

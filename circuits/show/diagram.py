@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
-from circuits.show import OUTPUT, Scene, canvas, spell, to_scene
+from circuits.show import OUTPUT, Scene, canvas, plural, spell, to_scene
 from circuits.show.canvas import Area, Font, draw_box, width_of, write
 from circuits.show.layout import AXIS, RAISED, SHAPES, PlacedItem, Placement, groups_under, in_lanes, lay_out
 
@@ -30,7 +30,6 @@ _TITLE: Final = 22.0  # the height of a title
 _STEP: Final = 9.0  # from one line of a caption to the next
 _BOX: Final = 23.0  # the height of the output's box
 _COLUMN: Final = 50.0  # of a token, where there is space
-_NARROW: Final = 3.4  # inches: one column of two
 _HOW: Final = (
     "A box: the layers that hold what a token says; shaded: those that build it. An arrow: heads that read "
     "the key and write to the query in that layer, as wide as what they add to the joint effect; filled: the "
@@ -58,7 +57,7 @@ def scene_figure(
 ) -> Figure:
     """A scene on a scale of layers, with its title and a caption that counts what is not drawn."""
     columns = min(len(scene.words), 40)
-    width = min(max(AXIS + _COLUMN * columns + 24, _NARROW * 72), canvas.WIDTH * 72)
+    width = min(max(AXIS + _COLUMN * columns + 24, canvas.COLUMN * 72), canvas.WIDTH * 72)
     layout = lay_out(scene, width - 2 * _PAD)
     words = (_caption(scene, layout) if caption is None else caption) + how
     words += _DOT if any(item.start == item.end and not item.name for item in layout.lanes) else ""
@@ -73,16 +72,16 @@ def scene_figure(
         draw_layout(sheet, scene, layout, _PAD, _TITLE)
         for number, line in enumerate(lines):
             write(sheet, _PAD, _TITLE + layout.height + 12 + _STEP * number, line, canvas.NOTE)
-    return sheet.get_figure(root=True)  # type: ignore[return-value]
+    return canvas.figure_around(sheet)
 
 
 def _note(scene: Scene) -> str:
     if scene.front is None or scene.cell is None:
         return ""
-    total, modulation = scene.front["total"], scene.front["modulation"]
-    reached = f"{modulation:.0%} by {len(scene.carriers)} head{'' if len(scene.carriers) == 1 else 's'}"
-    reached = "modulation withheld" if scene.front["doubts"] else reached
-    return f"key {scene.cell[0]} → query {scene.cell[1]}: total {total:z.2f}, {reached}"
+    (key, query), front = scene.cell, scene.front
+    reached = f"{front['modulation']:.0%} by {plural(len(scene.carriers), 'head')}"
+    reached = "modulation withheld" if front["doubts"] else reached
+    return f"key {key} → query {query}: total {front['total']:z.2f}, {reached}"
 
 
 def _caption(scene: Scene, layout: Placement) -> str:
@@ -113,14 +112,12 @@ def _draw_rows(sheet: Axes, scene: Scene, layout: Placement, x: float, y: float)
     """The axis, with a line between layers, and a mark where some are folded."""
     right = x + layout.width
     for (first, last), (top, bottom) in layout.rows.items():
-        middle = y + (top + bottom) / 2
-        if first == last:
-            write(sheet, x + AXIS - 9, middle, str(first), canvas.NOTE, ha="right", va="center_baseline")
-        else:
+        middle, text = y + (top + bottom) / 2, str(first)
+        if first < last:
             band = Area(x, y + top, layout.width, bottom - top)
             draw_box(sheet, band, "none", canvas.WASH, line=0, depth=0.2, rounding=0.1)
             text = f"{first}–{last}"
-            write(sheet, x + AXIS - 9, middle, text, canvas.NOTE, ha="right", va="center_baseline")
+        write(sheet, x + AXIS - 9, middle, text, canvas.NOTE, ha="right", va="center_baseline")
         look = {"color": canvas.LINE, "linewidth": 0.35, "zorder": 0.3}
         sheet.plot([x + AXIS - 5, right], [y + bottom, y + bottom], **look)
     top = layout.top + y
@@ -166,7 +163,7 @@ def _draw_streams(sheet: Axes, layout: Placement, x: float, y: float) -> None:
 
 def _draw_item(sheet: Axes, item: PlacedItem, x: float, y: float) -> None:
     """An arrow and the names on it, or a component; what belongs to the mapping in front is filled."""
-    colour = _colour(item)
+    colour = canvas.RED if item.front else _strength(item.effect)
     wide = width_of(item.text, canvas.HEADING_SMALL) + 6
     if item.start < item.end:
         width = 0.6 + 2.6 * min(abs(item.effect), 1.2)
@@ -178,15 +175,11 @@ def _draw_item(sheet: Axes, item: PlacedItem, x: float, y: float) -> None:
     fill, ink = (colour, canvas.PAPER) if item.front else (canvas.PAPER, canvas.INK)
     look = {"edgecolor": colour, "facecolor": fill, "linewidth": 0.7, "zorder": 4}
     y -= RAISED * item.raised
-    corner = (x + item.text_at - wide / 2, y - 4.1)
+    corner = (x + item.text_x - wide / 2, y - 4.1)
     shape = SHAPES.get(item.kind, SHAPES["head"])
     sheet.add_patch(FancyBboxPatch(corner, wide, 8.2, boxstyle=shape, **look))
     font = Font(canvas.SMALL, ink, bold=item.front)
-    write(sheet, x + item.text_at, y + 2.1, item.text, font, ha="center").set_zorder(5)
-
-
-def _colour(item: PlacedItem) -> str:
-    return canvas.RED if item.front else _strength(item.effect)
+    write(sheet, x + item.text_x, y + 2.1, item.text, font, ha="center", zorder=5)
 
 
 def _strength(effect: float) -> str:
@@ -197,21 +190,22 @@ def _strength(effect: float) -> str:
 
 def _draw_wires(sheet: Axes, graph: nx.MultiDiGraph, layout: Placement, x: float, y: float) -> None:
     """Components, and the wires between them: from the top of a writer to the bottom of its reader."""
-    places = {item.name: (item, lane) for item, lane in layout.lanes.items() if item.name}
-    for item, lane in places.values():
-        _draw_item(sheet, item, x, y + lane)
+    marks: dict[str, tuple[float, float]] = {}
+    for item, lane in layout.lanes.items():
+        if item.name:
+            _draw_item(sheet, item, x, y + lane)
+            marks[item.name] = x + item.text_x, y + lane
     for start, end, wire in graph.edges(data=True):
         if wire.get("kind") != "wire":
             continue
-        first, last = (_anchor(layout, graph, places, name, x, y) for name in (start, end))
+        first, last = (marks.get(name) or _anchor(layout, graph, name, x, y) for name in (start, end))
         if first is None or last is None:
             continue
-        points = _curve(first, last, beside=start in places, under=end not in places)
+        points = _curve(first, last, beside=start in marks, under=end not in marks)
         codes = [Path.MOVETO] + [Path.CURVE4] * 3
-        colour = canvas.RED if wire.get("front") else _strength(wire["effect"])
-        look = {"edgecolor": colour, "linewidth": 0.5 + 2.0 * min(abs(wire["effect"]), 1.2), "zorder": 1.5}
-        look["zorder"] += 0.2 * bool(wire.get("front"))  # what is filled lies above the others
-        style = _SIDES.get(wire.get("side", ""), "-")
+        colour, depth = (canvas.RED, 1.7) if wire.get("front") else (_strength(wire["effect"]), 1.5)
+        look = {"edgecolor": colour, "linewidth": 0.5 + 2.0 * min(abs(wire["effect"]), 1.2), "zorder": depth}
+        style = _SIDES.get(wire["side"], "-")
         sheet.add_patch(PathPatch(Path(points, codes), fill=False, linestyle=style, **look))
 
 
@@ -230,23 +224,11 @@ def _curve(
 
 
 def _anchor(
-    layout: Placement,
-    graph: nx.MultiDiGraph,
-    places: dict[str, tuple[PlacedItem, float]],
-    name: str,
-    x: float,
-    y: float,
+    layout: Placement, graph: nx.MultiDiGraph, name: str, x: float, y: float
 ) -> tuple[float, float] | None:
-    """Where a wire meets a node: at its mark, at the token (what embeds it), or at the output."""
-    if name in places:
-        item, lane = places[name]
-        return x + item.text_at, y + lane
-    node = graph.nodes[name]
-    centre = layout.columns.x_of(node["positions"][0])
-    if centre is None:
-        return None
-    above = name == OUTPUT or node.get("kind") == "logits"
-    return x + centre, y + (_BOX + 1 if above else layout.foot + 2)
+    """Where a wire meets a node without a mark: at the output, or at the token (of an embedding)."""
+    centre = layout.columns.x_of(graph.nodes[name]["positions"][0])
+    return None if centre is None else (x + centre, y + (_BOX + 1 if name == OUTPUT else layout.foot + 2))
 
 
 def _draw_output(sheet: Axes, scene: Scene, layout: Placement, x: float, y: float) -> None:
@@ -259,8 +241,8 @@ def _draw_output(sheet: Axes, scene: Scene, layout: Placement, x: float, y: floa
     look = {"color": canvas.LINE, "linewidth": 1.1, "zorder": 0.4}
     sheet.plot([x + last, x + last], [y + layout.foot, y + _BOX + 1], **look)
     draw_box(sheet, Area(centre - wide / 2, y + 1, wide, _BOX), canvas.INK, canvas.PAPER, line=1.2, depth=3)
-    write(sheet, centre, y + 11, title, canvas.HEADING, ha="center").set_zorder(5)
-    write(sheet, centre, y + 20, note, canvas.NOTE, ha="center").set_zorder(5)
+    write(sheet, centre, y + 11, title, canvas.HEADING, ha="center", zorder=5)
+    write(sheet, centre, y + 20, note, canvas.NOTE, ha="center", zorder=5)
 
 
 def _draw_sentence(sheet: Axes, scene: Scene, layout: Placement, x: float, y: float) -> None:
@@ -269,14 +251,8 @@ def _draw_sentence(sheet: Axes, scene: Scene, layout: Placement, x: float, y: fl
     for word, position, centre in zip(columns.words, columns.positions, columns.centres, strict=True):
         red = scene.is_key(position)
         number = "" if position is None else str(position)
-        write(
-            sheet,
-            x + centre,
-            top + 8,
-            number,
-            Font(canvas.SMALL, canvas.RED if red else canvas.MUTED),
-            ha="center",
-        )
+        font = Font(canvas.SMALL, canvas.RED if red else canvas.MUTED)
+        write(sheet, x + centre, top + 8, number, font, ha="center")
         font = Font(columns.size, canvas.RED if red else canvas.INK, bold=red)
         if columns.upright:
             write(sheet, x + centre, top + 11, word, font, ha="center", va="top", rotation=90)
@@ -288,7 +264,8 @@ def _draw_sentence(sheet: Axes, scene: Scene, layout: Placement, x: float, y: fl
 
 
 def _draw_group(sheet: Axes, group: PlacedItem, x: float, y: float) -> None:
+    """A bracket under the positions of a span, and its name."""
+    left, right = x + group.start, x + group.end
     look = {"color": canvas.MUTED, "linewidth": 0.7, "zorder": 1}
-    sheet.plot([x + group.start, x + group.start, x + group.end, x + group.end], [y - 2, y, y, y - 2], **look)
-    text = write(sheet, x + group.text_at, y + 6.2, group.text, canvas.NOTE, ha="center")
-    text.set_zorder(5)
+    sheet.plot([left, left, right, right], [y - 2, y, y, y - 2], **look)
+    write(sheet, x + group.text_x, y + 6.2, group.text, canvas.NOTE, ha="center", zorder=5)

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +26,7 @@ from circuits.errors import CircuitsError, FileError
 from circuits.files import SIGNATURE
 from circuits.links import DRAWN_AS
 from circuits.show import OUTPUT, Scene, gains, kept_positions, name_rows, spell, to_scene
-from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade
+from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade, write_file
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
@@ -78,9 +77,11 @@ def to_dot(circuit: Circuit, *, share: float | None = None, maps: bool = True) -
     _add_sentence(page, scene, shown)
     _add_boxes(page, scene, shown)
     for start, end, mapping in scene.arrows:
-        with_maps = maps and mapping is scene.front and bool(scene.mapped(1))
-        add = partial(_add_heads, scene=scene) if with_maps else _add_arrow
-        add(page, _place(scene, start), _place(scene, end), mapping)
+        ports = _port(scene, start), _port(scene, end)
+        if maps and mapping is scene.front and scene.mapped(1):
+            _add_heads(page, *ports, scene)
+        else:
+            _add_arrow(page, *ports, mapping)
     if maps and scene.mapped(1):
         beside = graphviz.Digraph(graph_attr={"rank": "same"})
         beside.node("caption", f"<{_caption(scene)}>")
@@ -142,13 +143,7 @@ def draw(dot: str | graphviz.Digraph, to: str | Path) -> Path | bytes:
     path = Path(to)
     if path.suffix[1:] not in DRAWN_AS:
         raise FileError(f"cannot draw {str(to)!r}: the diagram is drawn as {', '.join(DRAWN_AS)}")
-    data = _rendered(dot, path.suffix[1:])
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as why:
-        raise FileError(f"cannot write {path}: {why.strerror or why}; choose another folder") from why
-    return path
+    return write_file(path, _rendered(dot, path.suffix[1:]))
 
 
 def _add_boxes(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]) -> None:
@@ -170,7 +165,7 @@ def _add_boxes(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | None]
     last = _group(len(scene.words) - 1)
     page.node(OUTPUT, label, color=INK, fillcolor=PAPER, penwidth="1.6", group=last, **_BOX)
     (start,) = scene.graph.predecessors(OUTPUT)
-    page.edge(_place(scene, start, sentence=True), OUTPUT, color=LINE, **_STREAM)
+    page.edge(_port(scene, start, sentence=True), OUTPUT, color=LINE, **_STREAM)
 
 
 def _own_lines(scene: Scene, node: dict[str, Any]) -> list[str]:
@@ -179,7 +174,7 @@ def _own_lines(scene: Scene, node: dict[str, Any]) -> list[str]:
     return [f"reads itself: {row}" for data in own for row in name_rows(list(data["heads"]), most=3)[:1]]
 
 
-def _place(scene: Scene, name: str, *, sentence: bool = False) -> str:
+def _port(scene: Scene, name: str, *, sentence: bool = False) -> str:
     """Where an edge meets a node: at its box, else (the last token) at the output, else at its token."""
     node = scene.graph.nodes[name]
     if node["box"]:
@@ -199,15 +194,13 @@ def _add_arrow(page: graphviz.Digraph, start: str, end: str, mapping: Edge) -> N
     page.edge(start, end, label=f"<{label}>", **look)
 
 
-def _add_heads(
-    page: graphviz.Digraph, start: str, end: str, mapping: dict[str, Any], *, scene: Scene
-) -> None:
+def _add_heads(page: graphviz.Digraph, start: str, end: str, scene: Scene) -> None:
     """The mapping in front through its carriers, each a node with its map, as wide as what it does."""
-    assert scene.cell is not None
+    assert scene.front is not None and scene.cell is not None
     kept = kept_positions(len(scene.words), (*scene.cell, 0), most=_LONGEST_MAP, reach=2)
     for head in scene.mapped(_MOST_MAPS):
         page.node(f"head {head}", f"<{_tile(scene.circuit.pattern(head), head, kept, scene.cell)}>")
-        look = {"color": RED, "penwidth": _width(gains(mapping)[head])}
+        look = {"color": RED, "penwidth": _width(gains(scene.front)[head])}
         page.edge(start, f"head {head}:s", arrowhead="none", weight="3", **look)
         page.edge(f"head {head}:n", end, weight="3", **look)
 
@@ -216,13 +209,14 @@ def _add_sentence(page: graphviz.Digraph, scene: Scene, shown: Sequence[int | No
     """A node for each token, in a row; boxes of a token's group stand straight above it."""
     row, names = graphviz.Digraph(graph_attr={"rank": "min"}), []
     for number, position in enumerate(shown):
-        ink, word = (RED if scene.is_key(position) else INK), "…"
-        names.append(f"gap {number}" if position is None else _token(position))
+        name, word, count, red = f"gap {number}", "…", "", scene.is_key(position)
         if position is not None:
-            word = spell(scene.circuit.prompt.words[position])
-        count = _font("" if position is None else str(position), RED if ink == RED else MUTED, 8)
-        label = _table([[_cell(_font(word, ink, 13, bold=ink == RED))], [_cell(count, 'CELLPADDING="0"')]])
-        row.node(names[-1], f"<{label}>", group=_group(position))
+            name, word, count = _token(position), spell(scene.words[position]), str(position)
+        names.append(name)
+        above = _cell(_font(word, RED if red else INK, 13, bold=red))
+        below = _cell(_font(count, RED if red else MUTED, 8), 'CELLPADDING="0"')
+        label = _table([[above], [below]])
+        row.node(name, f"<{label}>", group=_group(position))
     for start, end in pairwise(names):
         row.edge(start, end, style="invis")
     page.subgraph(row)
@@ -241,12 +235,11 @@ def _caption(scene: Scene) -> str:
     assert scene.front is not None
     lines = [_font(scene.front["label"], INK, 9, bold=True)]
     lines += [_font(row, INK, 9) for row in name_rows(scene.carriers, most=_MOST_NAMES)]
-    said = [_cell(_font(line, INK, 9, bold=True), 'COLSPAN="2"') for line in textwrap.wrap(scene.verdict, 60)]
-    rows = [*([line] for line in said), [_cell(_font(scene.caption, RED, 11, bold=True), 'COLSPAN="2"')]]
+    verdict = [_font(line, INK, 9, bold=True) for line in textwrap.wrap(scene.verdict, 60)]
+    above = [*verdict, _font(scene.caption, RED, 11, bold=True)]
+    rows = [[_cell(line, 'COLSPAN="2"')] for line in above]
     rows.append([_cell(_cross()), _cell(_table([[_cell(line)] for line in lines]))])
-    arrows = [data for *_, data in scene.arrows] + scene.own_arrows
-    drawn = {(data["from_position"], data["to_position"]) for data in arrows}
-    for note in filter(None, (scene.more(_MOST_MAPS), scene.counted(drawn))):
+    for note in filter(None, (scene.more(_MOST_MAPS), scene.counted(scene.drawn))):
         rows.append([_cell(_font(note, MUTED, 9), 'COLSPAN="2"')])
     return _table(rows, padding=4)
 
@@ -260,8 +253,7 @@ def _tile(pattern: np.ndarray, name: str, kept: Sequence[int | None], cell: tupl
         for key in kept:
             colour = LINE
             if query is not None and key is not None:
-                weight = round(float(pattern[query, key]) * 64) / 64
-                colour = shade(weight)
+                colour = shade(round(float(pattern[query, key]) * 64) / 64)
             fill = "" if colour == PAPER else f' BGCOLOR="{colour}"'
             fill += f' BORDER="{_FRAME}" COLOR="{RED}"' if (key, query) == cell else ""
             row.append(_cell(look=f'WIDTH="{sizes[key]}" HEIGHT="{sizes[query]}"{fill}'))

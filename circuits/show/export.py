@@ -1,5 +1,5 @@
-"""Circuits, wirings and rankings of component edges in the formats of neighbouring tools: networkx's JSON,
-GraphML, Neuronpedia, EAP-IG and MIB.
+"""Circuits, wirings and rankings of component edges in the formats of other tools: networkx's JSON, GraphML,
+Neuronpedia, EAP-IG and MIB.
 
 1. A ranking of component edges is a graph of components: in the EAP format all its edges with their scores,
    those that explain 90% marked as in the graph; elsewhere these alone.
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import networkx as nx
 
-from circuits.components import Component, Head, Reader, Wire, component_edges, components
+from circuits.components import Component, Head, Wire, component_edges, components
 from circuits.errors import FileError, escaped
 from circuits.files import to_json
 from circuits.links import open_result
@@ -32,24 +32,23 @@ from circuits.tracing.records import Circuit, Why
 from circuits.tracing.wiring_record import Wiring
 
 Exportable = Circuit | Ranking | Wiring
-PAIRS, OF_QUERY, OF_KEY = (
-    "pair_wise_contributors",
-    "top_q_marginal_contributors",
-    "top_k_marginal_contributors",
-)
+_PAIRS: Final = "pair_wise_contributors"
+_OF_QUERY: Final = "top_q_marginal_contributors"
+_OF_KEY: Final = "top_k_marginal_contributors"
 _TOP: Final = 8  # marginal contributors of a side
+_EMBED: Final = Component(-1, "embed")
 Node = dict[str, Any]
 Link = tuple[str, str, float]  # source, target, weight
 
 
-def to_node_link(found: Exportable) -> str:
+def to_node_link(result: Exportable) -> str:
     """networkx's own JSON: read it with `networkx.node_link_graph`."""
-    return to_json(nx.node_link_data(_graph(found), edges="links"))
+    return to_json(nx.node_link_data(_graph(result), edges="links"))
 
 
-def to_graphml(found: Exportable) -> str:
+def to_graphml(result: Exportable) -> str:
     """GraphML for Gephi, yEd and Cytoscape; lists become text, because it has scalars only."""
-    graph = _graph(found)
+    graph = _graph(result)
     nodes, edges = graph.nodes.values(), (edge for *_, edge in graph.edges(data=True))
     for attributes in (graph.graph, *nodes, *edges):
         for name, value in attributes.items():
@@ -60,10 +59,10 @@ def to_graphml(found: Exportable) -> str:
     return "\n".join(nx.generate_graphml(graph))
 
 
-def _graph(found: Exportable) -> nx.MultiDiGraph:
-    if isinstance(found, Wiring):
-        return wiring_graph(found)
-    return to_graph(found) if isinstance(found, Circuit) else component_graph(found)
+def _graph(result: Exportable) -> nx.MultiDiGraph:
+    if isinstance(result, Wiring):
+        return wiring_graph(result)
+    return to_graph(result) if isinstance(result, Circuit) else component_graph(result)
 
 
 def component_graph(ranking: Ranking, share: float = EXPLAINED) -> nx.MultiDiGraph:
@@ -76,38 +75,38 @@ def component_graph(ranking: Ranking, share: float = EXPLAINED) -> nx.MultiDiGra
         if each.unit not in chosen:
             continue
         wire = Wire.parse(str(each.unit), layers=shape.layers)
-        ends = str(wire.writer), str(wire.reader.component or "logits")
-        for name, layer, kind in (
-            (ends[0], wire.writer.layer, wire.writer.kind),
-            (ends[1], wire.reader.layer, getattr(wire.reader.component, "kind", "logits")),
-        ):
-            graph.add_node(name, layer=layer, kind=kind)
+        writer, reader = wire.writer, wire.reader
+        start, end = str(writer), str(reader.component or "logits")
+        graph.add_node(start, layer=writer.layer, kind=writer.kind)
+        graph.add_node(end, layer=reader.layer, kind=getattr(reader.component, "kind", "logits"))
         measured = {"effect": each.effect, "low": each.low, "high": each.high, "exact": each.exact}
-        graph.add_edge(*ends, key=wire.reader.kind, side=wire.reader.kind, **measured)
+        graph.add_edge(start, end, key=reader.kind, side=reader.kind, **measured)
     return graph
 
 
-def _shape_of(ranking: Ranking) -> Shape:
-    if ranking.shape is None:
-        raise FileError("only a ranking of component edges is a graph; rank the task with units='wires'")
-    return ranking.shape
+def _shape_of(result: Exportable) -> Shape:
+    if isinstance(result, Ranking):
+        if result.shape is None:
+            raise FileError("only a ranking of component edges is a graph; rank the task with units='wires'")
+        return result.shape
+    source = result.source
+    return Shape(source.layers, source.heads, source.width, source.parallel)
 
 
-def to_eap(found: Exportable) -> str:
+def to_eap(result: Exportable) -> str:
     """EAP-IG / MIB circuit JSON. Of a ranking of component edges: every edge `a9.h9->a10.h0<q>`, its effect
     (or, where `exact` is false, its estimate) as the score, those for 90% in the graph. Of a wiring: the
     edges of its wires in the graph, all others with a score of 0. Of a circuit, which has no wires: its heads
     as edges to the logits, each with its largest effect."""
-    if isinstance(found, Circuit):
-        return _eap_of_circuit(found)
-    if isinstance(found, Ranking):
-        scores = {str(each.unit): (each.effect, each.exact) for each in found.ranked}
-        return _eap_of_edges(_shape_of(found), scores, {str(unit) for unit in found.needed()})
+    if isinstance(result, Circuit):
+        return _eap_of_circuit(result)
+    shape = _shape_of(result)
+    if isinstance(result, Ranking):
+        scores = {str(each.unit): (each.effect, each.exact) for each in result.ranked}
+        return _eap_of_edges(shape, scores, {str(unit) for unit in result.needed()})
     scores = {}
-    for each in reversed(found.wires):  # strongest last, so that it stays
+    for each in reversed(result.wires):  # strongest last, so that it stays
         scores[str(Wire(each.wire.writer, each.wire.reader))] = (each.effect, True)
-    source = found.source
-    shape = Shape(source.layers, source.heads, source.width, source.parallel)
     return _eap_of_edges(shape, scores, set(scores))
 
 
@@ -118,19 +117,18 @@ def _eap_of_edges(shape: Shape, scores: Mapping[str, tuple[float, bool]], chosen
         score, exact = scores.get(str(wire), (0.0, True))
         inside = str(wire) in chosen
         edges[wire.eap] = {"score": score, "in_graph": inside, "exact": exact}
-        used |= {wire.writer.eap, _owner(wire.reader)} if inside else set()
+        if inside:
+            used |= {wire.writer.eap} | ({wire.reader.component.eap} if wire.reader.component else set())
     every = [component.eap for component in components(layers=shape.layers, heads=shape.heads)]
-    nodes = {name: {"in_graph": name in used} for name in (*every, "logits")}
-    return to_json({"cfg": _eap_config(shape), "nodes": nodes, "edges": edges})
+    return _eap(shape, {name: name in used for name in (*every, "logits")}, edges)
 
 
-def _owner(reader: Reader) -> str:
-    return "logits" if reader.component is None else reader.component.eap
-
-
-def _eap_config(shape: Shape) -> dict[str, int | bool]:
-    sizes = {"n_layers": shape.layers, "n_heads": shape.heads}
-    return sizes | {"parallel_attn_mlp": shape.parallel, "d_model": shape.width}
+def _eap(shape: Shape, nodes: Mapping[str, bool], edges: Mapping[str, Any]) -> str:
+    """The JSON of these edges and of nodes that are in the graph or not."""
+    config = {"n_layers": shape.layers, "n_heads": shape.heads}
+    config |= {"parallel_attn_mlp": shape.parallel, "d_model": shape.width}
+    marked = {name: {"in_graph": inside} for name, inside in nodes.items()}
+    return to_json({"cfg": config, "nodes": marked, "edges": edges})
 
 
 def _eap_of_circuit(circuit: Circuit) -> str:
@@ -143,11 +141,10 @@ def _eap_of_circuit(circuit: Circuit) -> str:
     names = [f"a{layer}.h{head}" for layer in range(source.layers) for head in range(source.heads)]
     mlps = [f"m{layer}" for layer in range(source.layers)]
     nodes = {"input": True} | {name: name in kept for name in names} | dict.fromkeys([*mlps, "logits"], True)
-    scores = {name: {"score": strongest.get(name, 0.0), "in_graph": name in kept} for name in names}
-    edges = {f"{name}->logits": score for name, score in scores.items()}
-    config = _eap_config(Shape(source.layers, source.heads, source.width, source.parallel))
-    marked = {name: {"in_graph": in_graph} for name, in_graph in nodes.items()}
-    return to_json({"cfg": config, "nodes": marked, "edges": edges})
+    edges = {}
+    for name in names:
+        edges[f"{name}->logits"] = {"score": strongest.get(name, 0.0), "in_graph": name in kept}
+    return _eap(_shape_of(circuit), nodes, edges)
 
 
 def to_neuronpedia(circuit: Circuit, *, why: Sequence[Why] = ()) -> str:
@@ -187,11 +184,11 @@ def _node(name: str, layer: str, position: int, kind: str, text: str) -> Node:
 
 
 def _embeddings(circuit: Circuit) -> dict[str, Node]:
-    words = circuit.prompt.words
-    names = [_name(circuit, Component(-1, "embed"), position) for position in range(len(words))]
-    return {
-        name: _node(name, "E", position, "embedding", words[position]) for position, name in enumerate(names)
-    }
+    nodes = {}
+    for position, word in enumerate(circuit.prompt.words):
+        name = _name(circuit, _EMBED, position)
+        nodes[name] = _node(name, "E", position, "embedding", word)
+    return nodes
 
 
 def _name(circuit: Circuit, writer: Component, position: int) -> str:
@@ -211,7 +208,7 @@ def _put(circuit: Circuit, nodes: dict[str, Node], writer: Component, position: 
 
 
 def _results(nodes: dict[str, Node], name: str) -> dict[str, list[Any]]:
-    return nodes[name].setdefault("qk_tracing_results", {part: [] for part in (PAIRS, OF_QUERY, OF_KEY)})
+    return nodes[name].setdefault("qk_tracing_results", {part: [] for part in (_PAIRS, _OF_QUERY, _OF_KEY)})
 
 
 # Links
@@ -222,9 +219,9 @@ def _carriers(circuit: Circuit, nodes: dict[str, Node], logit: str) -> Iterator[
     carriers = [(head, mapping) for mapping in circuit.mappings for head in mapping.carriers(circuit.share)]
     for head, mapping in carriers:
         effect, name = mapping.effect_of(head).effect, _put_head(circuit, nodes, head, mapping.query)
-        at_key, at_query = (_name(circuit, Component(-1, "embed"), at) for at in (mapping.key, mapping.query))
-        _results(nodes, name)[PAIRS].append([at_query, at_key, effect])
-        yield at_key, name, effect
+        key, query = (_name(circuit, _EMBED, position) for position in mapping.ends)
+        _results(nodes, name)[_PAIRS].append([query, key, effect])
+        yield key, name, effect
         for lower, below in carriers:
             if below.query == mapping.key and lower.layer < head.layer:
                 yield _put_head(circuit, nodes, lower, below.query), name, effect
@@ -250,10 +247,10 @@ def _writers(circuit: Circuit, nodes: dict[str, Node], why: Why) -> Iterator[Lin
         ends = ((part.query_writer, why.query), (part.key_writer, why.key))
         if all(name != "biases" for name, _ in ends):  # no component wrote those
             names = [_put(circuit, nodes, Component.parse(name), position) for name, position in ends]
-            results[PAIRS].append([*names, part.part])
+            results[_PAIRS].append([*names, part.part])
     for kind, listed, position in (
-        (OF_QUERY, why.ledger.by_query_writer, why.query),
-        (OF_KEY, why.ledger.by_key_writer, why.key),
+        (_OF_QUERY, why.ledger.by_query_writer, why.query),
+        (_OF_KEY, why.ledger.by_key_writer, why.key),
     ):
         owned = sorted((each for each in listed if each[0] != "biases"), key=lambda each: -abs(each[1]))
         for name, part in owned[:_TOP]:
@@ -268,25 +265,26 @@ EXPORTS: Final[dict[str, tuple[str, Callable[..., str]]]] = {  # name -> (file e
 }
 
 
-def export(found: Exportable, to: str, *, why: Sequence[Why] = ()) -> str:
+def export(result: Exportable, to: str, *, why: Sequence[Why] = ()) -> str:
     """A circuit, a wiring or a ranking of component edges in another tool's format, as the text of a file.
     That of Neuronpedia has room for answers of `why`."""
     if to not in EXPORTS:
         raise FileError(f"no format {to!r}; there are {', '.join(EXPORTS)}")
-    if isinstance(found, Ranking) and to == "neuronpedia":
-        raise FileError("a ranking holds at all positions of many prompts; Neuronpedia draws one prompt: eap")
-    if isinstance(found, Wiring) and to == "neuronpedia":
+    if isinstance(result, Ranking) and to == "neuronpedia":
+        raise FileError("a ranking is of many prompts, and Neuronpedia draws one prompt; export it as eap")
+    if isinstance(result, Wiring) and to == "neuronpedia":
         raise FileError(
             "Neuronpedia's format takes a circuit, and answers of why; a wiring takes eap or graphml"
         )
     if why and to != "neuronpedia":
         raise FileError(f"answers of why go with the format neuronpedia, not with {to}")
-    return (EXPORTS[to][1](found, why=why) if why else EXPORTS[to][1](found)) + "\n"
+    _, write = EXPORTS[to]
+    return (write(result, why=why) if why else write(result)) + "\n"
 
 
 def load_saved(path: Path) -> Exportable:
     """A saved result that can be exported, from its file or its folder."""
-    found = open_result(path / "circuit.json" if (path / "circuit.json").exists() else path)
-    if not isinstance(found, Exportable):
-        raise FileError(f"{path} is {found.CALLED}; circuits, wirings and rankings of wires are exported")
-    return found
+    result = open_result(path / "circuit.json" if (path / "circuit.json").exists() else path)
+    if not isinstance(result, Exportable):
+        raise FileError(f"{path} is {result.CALLED}; circuits, wirings and rankings of wires are exported")
+    return result

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from circuits.errors import PromptError
 from circuits.files import new_folder
 from circuits.links import FORMATS
 from circuits.show import Scene, canvas, name_rows, spell, to_scene
@@ -38,7 +39,6 @@ _STEP: Final = 9.0  # from one line to the next
 _MOST_LEFT: Final = 80  # maps
 _MOST_RIGHT: Final = 12
 _LEFT_SHARE: Final = 0.43  # of the width
-_ONE_COLUMN: Final = 3.4  # inches: the width of a figure of one circuit
 _CELL: Final = 6.4  # the side of a cell that a word of the smallest letters fits beside
 _LEAST_CELL: Final = 2.4  # the side of a cell in maps that have the space to grow
 _LARGEST_OF_ALL: Final = 120.0  # the side of a map
@@ -66,7 +66,7 @@ def mapping_figure(
     many, scene, full = scenes[0], scenes[-1], canvas.WIDTH * 72
     tiles, labels, split = (None, None, 0.0) if many is scene else _left_half(many, scene, full)
     start = split + (6.5 if split else 0.5)
-    width = full - start - 0.5 if split else _ONE_COLUMN * 72 - 1
+    width = full - start - 0.5 if split else canvas.COLUMN * 72 - 1
     height = _height_with_diagram(scene, width)
     sheet = canvas.new_sheet(start + width + 0.5, height + 1, figure)
     with canvas.looks():
@@ -76,7 +76,18 @@ def mapping_figure(
             _draw_maps(sheet, many, tiles, labels, _MOST_LEFT)
             write(sheet, area.left + _PAD, area.bottom - 5, many.more(_MOST_LEFT), canvas.NOTE)
         _draw_with_diagram(sheet, scene, names[-1], Area(start, 0.5, width, height))
-    return sheet.get_figure(root=True)  # type: ignore[return-value]
+    return canvas.figure_around(sheet)
+
+
+def figure_of_circuit(circuit: Circuit, *, kind: str | None = None, **options: Any) -> Figure:
+    """The figure of a `kind`: "mapping", or "circuit" by default where no mapping was asked for."""
+    if kind is None:
+        kind = "circuit" if circuit.focus is None else "mapping"
+    if kind == "circuit":
+        return circuit_figure(circuit, **options)
+    if kind == "mapping":
+        return mapping_figure(circuit, **options)
+    raise PromptError(f"a circuit is drawn as kind='circuit' or 'mapping', not {kind!r}")
 
 
 # Maps
@@ -172,15 +183,11 @@ def _draw_maps(sheet: Axes, scene: Scene, tiles: Tiles, labels: Labels, most: in
         write(sheet, x + tiles.side / 2, y - 2.8, head, canvas.NAME, ha="center")
         for position, text in labels.keys.items() if number + tiles.across >= len(heads) else ():
             font = Font(canvas.SMALL, *_look(position, key, canvas.RED))
-            place = x + (position + 0.5) * step, foot + 2.5
-            turned = {"rotation": 90} if labels.upright else {}
-            write(sheet, *place, text, font, ha="center", va="top", **turned)
+            across, turned = x + (position + 0.5) * step, 90 if labels.upright else 0
+            write(sheet, across, foot + 2.5, text, font, ha="center", va="top", rotation=turned)
         for position, text in labels.queries.items() if number % tiles.across == 0 else ():
-            font, middle = (
-                Font(canvas.SMALL, *_look(position, query, canvas.INK)),
-                foot - (position + 0.5) * step,
-            )
-            write(sheet, x - 2.5, middle, text, font, ha="right", va="center")
+            font = Font(canvas.SMALL, *_look(position, query, canvas.INK))
+            write(sheet, x - 2.5, foot - (position + 0.5) * step, text, font, ha="right", va="center")
 
 
 def _look(position: int, end: int | None, colour: str) -> tuple[str, bool]:
@@ -270,9 +277,9 @@ def draw_files(
     by_graphviz: bool = False,
     why: Sequence[Why] = (),
 ) -> None:
-    """`figure` and `circuit` as .svg, .png, .pdf, `page.html` and `circuit.dot`, those that are asked for.
+    """Those of `figure` and `circuit` (.svg, .png, .pdf), `page.html` and `circuit.dot` that `formats` names.
 
-    With `by_graphviz` the diagram is also drawn by Graphviz, in the same formats; the page tells `why`.
+    With `by_graphviz` the diagram is also drawn by Graphviz, in the same formats; the page shows `why`.
     """
     pictures = [form for form in formats if form not in ("html", "dot")]
     if pictures:
@@ -288,7 +295,7 @@ def draw_files(
 
 
 def fill_with_one(folder: Path, circuit: Circuit, share: float | None = None) -> None:
-    """The circuit itself and all that is drawn of it."""
+    """Write the circuit and everything that is drawn of it."""
     circuit.save(folder)
     draw_files(folder, circuit, share)
 

@@ -89,10 +89,11 @@ def ranking_panel(
     """A panel of heads with their maps (query, key); its note says the task and how many it takes."""
     note, name = f"{spell(ranking.task)}: {count_words(ranking)}", ranking.model if title is None else title
     effect_of = {each.unit: each.effect for each in ranking.ranked}
-    known = all(head in effect_of for head in heads)
-    effects = tuple(effect_of[head] for head in heads) if known else ()
     facts = "" if figures is None else facts_of(figures)
-    return Panel(name, tuple(heads), tuple(maps), note, effects, ranking.count()[0] if known else None, facts)
+    effects, needed = (), None
+    if all(head in effect_of for head in heads):
+        effects, needed = tuple(effect_of[head] for head in heads), ranking.count()[0]
+    return Panel(name, tuple(heads), tuple(maps), note, effects, needed, facts)
 
 
 def facts_of(figures: PanelFigures) -> str:
@@ -167,7 +168,7 @@ def head_grid(
             note = f"{where} the effect of the head alone{framed}"
             write(sheet, _PAD + 34, y + 9, note, canvas.NOTE)
         canvas.draw_scale(sheet, width - _PAD, y + 6)
-    return sheet.get_figure(root=True)  # type: ignore[return-value]
+    return canvas.figure_around(sheet)
 
 
 def _lines(facts: str, width: float) -> list[str]:
@@ -189,26 +190,21 @@ def _draw_panel(sheet: Axes, panel: Panel, tiles: Tiles, area: Area, facts: Sequ
     for number, line in enumerate(facts):
         write(sheet, _PAD, area.top + _TITLE + 2 + _LINE * number, line, canvas.NOTE)
     draw_tiles(sheet, tiles, panel.maps)
-    large = (
-        tiles.side >= _LARGE
-    )  # then the name stands inside the map, where no weight can be, else the effect
+    large = tiles.side >= _LARGE  # then the name stands inside the map and the effect below, else vice versa
     for number, head in enumerate(panel.heads):
         (x, y), last = tiles.corner(number), number + 1 == panel.needed
         enough, foot = panel.needed is None or number < panel.needed, y + tiles.side
         font = Font(SMALL, canvas.INK if enough else canvas.MUTED)
         inside, below = (x + tiles.side - 1.5, foot - 2.5), (x + tiles.side, foot + 6.5)
-        write(sheet, *(inside if large else below), str(head), font, ha="right").set_zorder(5)
+        write(sheet, *(inside if large else below), str(head), font, ha="right", zorder=5)
         if last:
             frame = {"facecolor": "none", "edgecolor": RED, "linewidth": 1.1, "zorder": 4.6}
             sheet.add_patch(Rectangle((x, y), tiles.side, tiles.side, **frame))
         if panel.effects:
-            mark, effect = (
-                Font(SMALL, RED if last else canvas.MUTED, bold=last),
-                _effect(panel.effects[number]),
-            )
-            write(sheet, *(below if large else inside), effect, mark, ha="right").set_zorder(5)
+            font, effect = Font(SMALL, RED if last else canvas.MUTED, last), _effect(panel.effects[number])
+            write(sheet, *(below if large else inside), effect, font, ha="right", zorder=5)
             if large:
-                write(sheet, x, below[1], f"n90 = {number + 1}" if last else f"{number + 1}", mark)
+                write(sheet, x, below[1], f"n90 = {number + 1}" if last else f"{number + 1}", font)
 
 
 def _effect(value: float) -> str:
@@ -247,8 +243,7 @@ def effect_map(
     with looks():
         if ax is None:
             side = min(0.2, 5.0 / max(effects.shape))
-            size = (max(effects.shape[1] * side + 1.2, 2.2), effects.shape[0] * side + 1.0)
-            ax = Figure(figsize=size, dpi=300, layout="constrained").add_subplot()
+            ax = canvas.new_axes(max(effects.shape[1] * side + 1.2, 2.2), effects.shape[0] * side + 1.0)
         _draw_effects(ax, effects, framed)
         ax.set_title(title)
     return canvas.figure_around(ax)

@@ -64,8 +64,8 @@ class PlacedItem:
     layer: int
     text: str
     start: float
-    end: float  # of the arrow; a component has its place at both
-    text_at: float  # the middle of the text
+    end: float  # of the arrow; of a component both are where it stands
+    text_x: float  # the middle of the text
     left: float
     right: float
     effect: float
@@ -110,17 +110,16 @@ class Placement:
 def lay_out(scene: Scene, width: float, *, only_front: bool = False, most: int = 40) -> Placement:
     """Everything of a scene (or, of its mappings, the one in front alone) in this width."""
     columns = fit_columns(scene, AXIS, width, most=most)
-    mappings = [data for _, _, data in scene.arrows] + scene.own_arrows
-    wanted = [data for data in mappings if not only_front or data is scene.front]
     items, mappings = _components(scene.graph, columns), set()
-    for data in wanted:
-        ends = data["from_position"], data["to_position"]
+    for ends, data in scene.drawn.items():
+        if only_front and data is not scene.front:
+            continue
         start, end = map(columns.x_of, ends)
         if start is not None and end is not None and data["heads"]:
             items += _arrows(data, start, end, width, front=data is scene.front)
             mappings.add(ends)
-    depth = scene.depth
-    lanes = {layer: in_lanes([item for item in items if item.layer == layer]) for layer in range(depth)}
+    layers = range(scene.depth)
+    lanes = {layer: in_lanes(item for item in items if item.layer == layer) for layer in layers}
     rows, placed, y = {}, {}, _OUTPUT + sum(_row_height(lanes, row) for row in _rows(scene, lanes))
     height = y + columns.height + 10.0 * len(in_lanes(groups_under(scene, columns, width)))
     for first, last in _rows(scene, lanes):
@@ -154,11 +153,11 @@ def _rows(scene: Scene, lanes: dict[int, list[list[PlacedItem]]]) -> list[tuple[
             rows[-1] = (rows[-1][0], layer)
         else:
             rows.append((layer, layer))
-    kept = (
-        ((first, last),) if last - first > 1 else [(n, n) for n in range(first, last + 1)]
-        for first, last in rows
-    )
-    return [row for part in kept for row in part]
+    kept: list[tuple[int, int]] = []
+    for first, last in rows:
+        short = last - first < 2
+        kept += [(layer, layer) for layer in range(first, last + 1)] if short else [(first, last)]
+    return kept
 
 
 def fit_columns(scene: Scene, left: float, right: float, *, most: int) -> Columns:
@@ -233,9 +232,9 @@ def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[PlacedItem]:
         x = columns.x_of(node["positions"][0]) if node.get("kind") in SHAPES else None
         if x is not None and node["layer"] >= 0:
             wide = width_of(node["label"], canvas.HEADING_SMALL) + 8
-            place = (x, x, x, x - wide / 2 - 1, x + wide / 2 + 1)
+            across = (x, x, x, x - wide / 2 - 1, x + wide / 2 + 1)
             front, kind = node.get("front", False), node["kind"]
-            items.append(PlacedItem(node["layer"], node["label"], *place, node["effect"], front, name, kind))
+            items.append(PlacedItem(node["layer"], node["label"], *across, node["effect"], front, name, kind))
     return sorted(items, key=lambda item: item.kind == "mlp")  # a layer's MLP stands above its heads
 
 

@@ -1,6 +1,6 @@
 """One HTML file in which to explore circuits: no network, no server, only the numbers of the circuit files.
 
-1. Circuits of one prompt stand side by side; of several prompts one is picked. Answers of `why` are told of
+1. Circuits of one prompt stand side by side; of several prompts one is picked. Answers of `why` stand with
    the heads that they explain.
 2. The script is written in small modules (`web/*.js`) and joined into one. The page's policy allows its own
    style and script, by their hash, and nothing else; tokens enter as text only.
@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     from circuits.tracing import Mapping
     from circuits.tracing.records import Circuit, Why
 
-PURE: Final = (
-    "words.js",
-    "records.js",
-    "address.js",
-    "view.js",
-    "layout.js",
-)  # need no page, so can be tested alone
+PURE: Final = ("words.js", "records.js", "address.js", "view.js", "layout.js")  # tested alone, without a page
 _DRAWN: Final = ("diagram.js", "stage.js", "save.js", "heads.js", "inspector.js", "trust.js", "page.js")
 _COLOURS: Final = ("RED", "INK", "MUTED", "LINE")
 _MOST_BYTES: Final = 1_900_000  # of the page; what the numbers leave free is for the maps
@@ -71,8 +65,8 @@ def to_page(
     many = sum(len(mapping.heads) for scene in scenes for mapping in scene.circuit.mappings) > _MANY
     packed = []
     for number, scene in enumerate(scenes):
-        place = {"id": str(number), "group": texts.index(scene.circuit.prompt.text)}
-        packed.append(pack(scene, why, digits=4 if many else None) | place)
+        ids = {"id": str(number), "group": texts.index(scene.circuit.prompt.text)}
+        packed.append(pack(scene, why, digits=4 if many else None) | ids)
     free = _MOST_BYTES - len(embedded(packed)) - _OWN_BYTES
     for scene, record in zip(scenes, packed, strict=True):
         record["maps"] = pack_maps(scene, max(_LEAST_MAP_BYTES, free * 3 // 4 // len(scenes)))
@@ -124,10 +118,8 @@ def embedded(value: Any) -> str:
 def pack(scene: Scene, why: Iterable[Why] = (), *, digits: int | None = None) -> dict[str, Any]:
     """Everything that the page says of a circuit, but for its maps; `digits` rounds the numbers of heads."""
     circuit, source = scene.circuit, scene.circuit.source
-    ends = [position for mapping in circuit.mappings[:_LISTED] for position in (mapping.key, mapping.query)]
-    question = circuit.question
-    drawn = [data for _, _, data in scene.arrows] + scene.own_arrows
-    arrows = {(data["from_position"], data["to_position"]) for data in drawn}
+    ends = [position for mapping in circuit.mappings[:_LISTED] for position in mapping.ends]
+    question, drawn = circuit.question, set(scene.drawn)
     own = [answer for answer in why if _is_about(answer, circuit)]
     return {name: getattr(source, name) for name in ("layers", "heads", "gated", "edges")} | {
         "name": spell(source.name, longest=60),
@@ -145,7 +137,7 @@ def pack(scene: Scene, why: Iterable[Why] = (), *, digits: int | None = None) ->
         "asked": circuit.focus,
         "question": question and {"verdict": question.verdict, "reasons": question.reasons},
         "spans": _packed_spans(scene),
-        "mappings": [_packed_mapping(each, source.heads, arrows, digits) for each in circuit.mappings],
+        "mappings": [_packed_mapping(each, source.heads, drawn, digits) for each in circuit.mappings],
         "whys": [pack_why(answer) for answer in own],
     }
 
@@ -172,7 +164,7 @@ def _packed_spans(scene: Scene) -> list[dict[str, Any]]:
 
 
 def _packed_mapping(
-    mapping: Mapping, width: int, arrows: set[tuple[int, int]], digits: int | None
+    mapping: Mapping, width: int, drawn: set[tuple[int, int]], digits: int | None
 ) -> dict[str, Any]:
     """Every number of a mapping; heads by their number in the model, `width` to a layer."""
     heads = []
@@ -196,7 +188,7 @@ def _packed_mapping(
         "controls": controls,
         "sides": sides,
         "doubts": mapping.doubts,
-        "drawn": mapping.ends in arrows,
+        "drawn": mapping.ends in drawn,
     }
 
 

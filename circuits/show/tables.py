@@ -1,8 +1,8 @@
-"""Circuits as readable text: what is said of one is decided here, for terminals, plain text and notebooks.
+"""Circuits as readable text, for terminals, files and notebooks.
 
-The question comes first, then the mapping in front with its carriers and how far to trust it, other
-mappings with a row each, and the spans. All of it is sections: a title, lines and a table of plain text;
-without markup, so no token becomes any.
+The question comes first, then the mapping in front with its carriers and how far to trust it, the other
+mappings with a row each, and the spans. Each part is a section: a title, lines and a table of plain text. No
+text is read as markup, whatever a token holds.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from rich.table import Table
 from rich.text import Text
 
 from circuits.errors import CircuitsError, PromptError
-from circuits.show import counterfactual_words, listed, metric_words, spell, to_scene, verdict_words
+from circuits.show import counterfactual_words, listed, metric_words, plural, spell, to_scene, verdict_words
 from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:
-    from circuits.tracing import Mapping, SideEffects, Span
-    from circuits.tracing.records import Circuit
+    from circuits.tracing import Mapping, MeasuredModel, SideEffects, Span
+    from circuits.tracing.records import Circuit, Why
+    from circuits.tracing.wiring_record import Wiring
 
 WIDTH: Final = 100  # columns of plain text
-visible = partial(spell, longest=80)  # text without anything that a terminal would obey
+visible = partial(spell, longest=80)  # no control characters, which a terminal would obey
 _ALMOST: Final = 0.99  # of the total, which is as good as all of it
-_MOST_WORDS: Final = 200  # tokens of a prompt that is printed whole
+MOST_WORDS: Final = 200  # tokens of a prompt that is printed whole
 _MOST_CARRIERS: Final = 16  # rows of the table; the line above it names all
 _MOST_MAPPINGS: Final = 20  # rows of the table of other mappings
 _MOST_OTHERS: Final = 5  # next strongest heads, and heads against the answer
@@ -157,37 +158,57 @@ def circuit_sections(circuit: Circuit, *, share: float | None = None) -> list[Se
 
 def _question(circuit: Circuit) -> Section:
     source, out, length = circuit.source, circuit.output, len(circuit.prompt)
-    size = f"{source.layers} layers × {source.heads} heads, {'gated' if source.gated else 'dense'}"
-    title = f"{visible(source.name)}: {size}, {source.open_edges} of {source.edges} edges open"
-    whole = length <= _MOST_WORDS
-    positions = range(length) if whole else to_scene(circuit).shown(most=_MOST_WORDS)
-    prompt = " ".join("…" if position is None else _token(circuit, position) for position in positions)
-    values = f"clean {circuit.clean_value:z.2f}, counterfactual {circuit.counterfactual_value:z.2f}"
-    rows = (
-        ("prompt", prompt),
-        ("counterfactual", counterfactual_words(circuit, longest=80)),
-        ("metric", f"{metric_words(circuit, longest=80)}: {values}, gap {circuit.gap:z.2f}"),
-        ("output", f"{visible(out.token)}, probability {out.probability:z.2f}, layer {out.layer}"),
-    )
-    said = circuit.question.reasons if circuit.question else ()
-    notes = tuple(f"Note: {visible(note, longest=400)}" for note in circuit.notes if note not in said)
+    title = f"{model_words(source)}, {source.open_edges} of {source.edges} edges open"
+    whole = length <= MOST_WORDS
+    positions = range(length) if whole else to_scene(circuit).shown(most=MOST_WORDS)
+    prompt = " ".join("…" if position is None else token(circuit, position) for position in positions)
+    output = f"{visible(out.token)}, probability {out.probability:z.2f}, layer {out.layer}"
+    reasons = circuit.question.reasons if circuit.question else ()
+    lines = [note_line(note) for note in circuit.notes if note not in reasons]
     verdict = verdict_words(circuit)
-    return Section(title, (*([f"Verdict: {verdict}"] if verdict else ()), *notes), rows=rows)
+    lines[:0] = [f"Verdict: {verdict}"] if verdict else []
+    return Section(title, tuple(lines), rows=(("prompt", prompt), *asked_rows(circuit), ("output", output)))
+
+
+# What a circuit and a wiring say alike
+
+
+def model_words(source: MeasuredModel) -> str:
+    """`mini: 6 layers × 12 heads, dense`."""
+    gate = "gated" if source.gated else "dense"
+    return f"{visible(source.name)}: {source.layers} layers × {source.heads} heads, {gate}"
+
+
+def asked_rows(result: Circuit | Wiring) -> list[tuple[str, str]]:
+    """The counterfactual, and the metric with its values in both runs."""
+    values = f"clean {result.clean_value:z.2f}, counterfactual {result.counterfactual_value:z.2f}"
+    metric = f"{metric_words(result, longest=80)}: {values}, gap {result.gap:z.2f}"
+    return [("counterfactual", counterfactual_words(result, longest=80)), ("metric", metric)]
+
+
+def note_line(note: str) -> str:
+    return f"Note: {visible(note, longest=400)}"
+
+
+def token(result: Circuit | Why | Wiring, position: int) -> str:
+    """A token with its position: `large(5)`."""
+    return f"{visible(result.prompt.words[position])}({position})"
+
+
+# The mappings of a circuit
 
 
 def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     """Total, carriers, and what the carriers and the next strongest heads do."""
     carriers, modulation = mapping.carriers(share), mapping.modulation(share)
+    names, short = ", ".join(map(str, carriers)), _short(modulation, share)
     lines = [carried_by_none(mapping)]
     if carriers and mapping.doubts:
         lines = [f"Modulation withheld: {visible(mapping.doubts[0], longest=400)}"]
-        short = _short(modulation, share)
         reach = f"reach {modulation:.0%}" if short else f"would reach {share:.0%}"
-        lines.append(f"Heads that {reach} of the total: {', '.join(map(str, carriers))}{short}")
+        lines.append(f"Heads that {reach} of the total: {names}{short}")
     elif carriers:
-        lines = [
-            f"Modulated at {modulation:.0%} by {', '.join(map(str, carriers))}{_short(modulation, share)}"
-        ]
+        lines = [f"Modulated at {modulation:.0%} by {names}{short}"]
     if len(carriers) > _MOST_CARRIERS:
         lines.append(f"the first {_MOST_CARRIERS} of {len(carriers)} carriers and the next strongest heads:")
     first = [mapping.effect_of(head) for head in carriers[:_MOST_CARRIERS]]
@@ -196,13 +217,11 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     joint, rows = {step.head: f"{step.joint:z.3f}" for step in mapping.path}, []
     sides = {each.head: _sides(each) for each in mapping.sides}
     for each in [*first, *others[:_MOST_OTHERS]]:
-        loading = "not measured" if each.loading is None else f"{each.loading:z.3f}"
-        others_then = (f"{each.restore:z.3f}", loading)
-        weights = f"{each.weight:z.2f} → {each.counterfactual_weight:z.2f}"
         beside = sides.get(each.head, ("",) * 3) if sides else ()
-        rows.append(
-            (str(each.head), f"{each.effect:z.3f}", *beside, *others_then, weights, joint.get(each.head, ""))
-        )
+        loading = "not measured" if each.loading is None else f"{each.loading:z.3f}"
+        weights = f"{each.weight:z.2f} → {each.counterfactual_weight:z.2f}"
+        alone = str(each.head), f"{each.effect:z.3f}", *beside, f"{each.restore:z.3f}", loading, weights
+        rows.append((*alone, joint.get(each.head, "")))
     title = f"{_ends(circuit, mapping)}: total {mapping.total:z.2f} (restore {mapping.restore:z.2f})"
     title += beyond_the_gap(mapping)
     named = ("query", "key", "value") if sides else ()
@@ -239,8 +258,8 @@ def carried_by_none(mapping: Mapping) -> str:
         return "Carried by no head: a total this small has no carriers"
     back = sorted(mapping.heads, key=lambda each: -each.restore)[:_MOST_OTHERS]
     most = ", ".join(f"{each.head} {each.restore:z.2f}" for each in back)
-    said = f"Carried by no head alone; put back into the counterfactual one at a time, most do {most}"
-    return f"{said}. A logprob near 0 hides what single heads do; logit_diff does not"
+    none = f"Carried by no head alone; put back into the counterfactual one at a time, most do {most}"
+    return f"{none}. A logprob near 0 hides what single heads do; logit_diff does not"
 
 
 def _trust(circuit: Circuit, mapping: Mapping) -> Section:
@@ -252,16 +271,15 @@ def _trust(circuit: Circuit, mapping: Mapping) -> Section:
     if controls is None:
         rows.append(("controls", "not measured on this mapping"))
     else:
-        drawn, best = "", "there is none"
+        best = "there is none"
         if controls.random_draws:
-            size = f"{controls.random_draws} draws of {_heads(len(mapping.carriers(controls.share)))}"
+            size = f"{controls.random_draws} draws of {plural(len(mapping.carriers(controls.share)), 'head')}"
             drawn = f"mean {controls.random_mean:z.3f}, 95th percentile {controls.random_p95:z.3f} of {size}"
+            rows.append(("random heads", drawn))
         others = [key for key in range(len(controls.key_totals)) if key != mapping.key]
         if others:
             key = max(others, key=lambda key: controls.key_totals[key])
-            best = f"{_token(circuit, key)} with a total of {controls.key_totals[key]:z.3f}"
-        if controls.random_draws:
-            rows.append(("random heads", drawn))
+            best = f"{token(circuit, key)} with a total of {controls.key_totals[key]:z.3f}"
         rows.append(("best other key", best))
         if controls.random_draws:
             left = f"{controls.sufficiency:z.2f} of the total is left with the carriers alone"
@@ -280,8 +298,8 @@ def _mass(mapping: Mapping) -> str:
         return "no head has any"
     shares = np.array([0.5, SHARE, 0.95])
     half, most, nearly_all = np.searchsorted(held, shares * held[-1] * (1 - 1e-9)) + 1
-    verb = "hold" if most > 1 else "holds"
-    return f"{_heads(most)} {verb} {SHARE:.0%} of the absolute loading ({half} for 50%, {nearly_all} for 95%)"
+    held_by = f"{plural(most, 'head')} {'hold' if most > 1 else 'holds'} {SHARE:.0%}"
+    return f"{held_by} of the absolute loading ({half} for 50%, {nearly_all} for 95%)"
 
 
 def _others(circuit: Circuit, mappings: Sequence[Mapping], share: float) -> Section:
@@ -297,7 +315,7 @@ def _others(circuit: Circuit, mappings: Sequence[Mapping], share: float) -> Sect
         rows.append((_ends(circuit, mapping), *numbers, names, *controls))
     columns = ("mapping", "total", "restore", "modulated", "carriers", "random 95%", "sufficiency")
     cut = f", the strongest {_MOST_MAPPINGS}" if len(mappings) > _MOST_MAPPINGS else ""
-    title = f"{len(mappings)} other mapping{'s' if len(mappings) > 1 else ''}{cut}"
+    title = f"{plural(len(mappings), 'other mapping')}{cut}"
     return Section(title, columns=columns, rows=tuple(rows))
 
 
@@ -327,7 +345,9 @@ def comparison_section(circuits: Sequence[Circuit], *, share: float) -> Section:
     rows = []
     for each in comparison_values(circuits, share=share):
         shared = each["overlap"]
-        overlap = "not comparable" if shared is None else f"{_heads(len(shared))} {' '.join(shared[:12])}"
+        overlap = "not comparable"
+        if shared is not None:
+            overlap = f"{plural(len(shared), 'head')} {' '.join(shared[:12])}"
         numbers = (f"{each['total']:z.2f}", str(each["heads"]), f"{each['modulation']:.0%}")
         names = listed(each["carriers"], most=12) or "none", overlap if rows else "(itself)"
         rows.append((visible(each["model"]), *numbers, f"{each['open_edges']} of {each['edges']}", *names))
@@ -346,14 +366,5 @@ def _shared(first: Circuit, second: Circuit, share: float) -> list[str] | None:
     return None if carriers is None else [str(head) for head in mapping.carriers(share) if head in carriers]
 
 
-def _token(circuit: Circuit, position: int) -> str:
-    """A token with its position: `large(5)`."""
-    return f"{visible(circuit.prompt.words[position])}({position})"
-
-
 def _ends(circuit: Circuit, mapping: Mapping) -> str:
-    return f"{_token(circuit, mapping.key)} → {_token(circuit, mapping.query)}"
-
-
-def _heads(count: int) -> str:
-    return f"{count} head{'' if count == 1 else 's'}"
+    return f"{token(circuit, mapping.key)} → {token(circuit, mapping.query)}"

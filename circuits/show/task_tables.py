@@ -1,7 +1,7 @@
-"""Rankings and comparisons as readable text and as plain values for JSON: what is said of a task.
+"""Rankings and comparisons on tasks, as readable text and as plain values for JSON.
 
-Of several tasks there is one table with a row for each and for each kind of unit; of a single task also all
-shares, the heads that both models take, and the panel's figures before and after.
+Several tasks share one table, with a row for each task and kind of unit. A single task also has all shares,
+the heads that both models take, and the figures of both panels.
 """
 
 from collections.abc import Iterable, Sequence
@@ -124,7 +124,7 @@ def task_comparison_table(comparisons: Sequence[TaskComparison]) -> Section:
 
 
 def _protocols(comparisons: Sequence[TaskComparison]) -> Section:
-    """Every protocol of the table in words, and the pairs that were asked."""
+    """Every protocol of the table in words, and the pairs that were measured."""
     rows = [(_short(protocol), str(protocol)) for protocol in _protocols_of(comparisons)]
     for comparison in comparisons:
         counts = [f"{first.pairs} for {COUNTED[first.protocol.units]}" for first, _ in comparison.rankings]
@@ -158,7 +158,7 @@ def _shares(comparison: TaskComparison) -> Section:
 
 
 def _shared(comparison: TaskComparison) -> Section:
-    """The heads that both take, and what became of their maps."""
+    """The heads that both models take, and how their maps changed."""
     names = [visible(name) for name in comparison.models]
     needed = [panel.heads for panel in comparison.needed]
     counts = ", ".join(f"{len(heads)} in {name}" for heads, name in zip(needed, names, strict=True))
@@ -173,7 +173,7 @@ def _shared(comparison: TaskComparison) -> Section:
 
 
 def _panels(couple: tuple[PanelFigures, PanelFigures], which: str) -> Section:
-    """A panel's figures before and after."""
+    """The figures of both panels, side by side."""
     first, second = map(_facts, couple)
     names = dict.fromkeys((*first, *second))
     rows = tuple((name, first.get(name, "0"), second.get(name, "0")) for name in names)

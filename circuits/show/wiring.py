@@ -1,42 +1,42 @@
-"""Who wrote what: an answer of `why` as text and as a picture, a wiring as text and as a graph.
+"""Who wrote what: answers of `why` and wirings as text and as pictures, a wiring also as a graph.
 
 1. Of `why`: the three sides of the head, and of each side its leading writers.
 2. Of a wiring the question comes first, then how much the drawn wires explain beside random ones, then every
    wire: nodes from the logits down, of each node its sides and their writers, the strongest first.
-3. The graph is what pictures are drawn from: token columns (`position`) and layer rows (`layer`) are on its
-   nodes, side and effect on its edges.
+3. The graph has `position` and `layer` on its nodes, side and effect on its edges. It is drawn on the scale
+   of layers, as a circuit is.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import networkx as nx
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
 from circuits.components import Side
-from circuits.show import counterfactual_words, listed, metric_words, spell
-from circuits.show.canvas import (
-    BODY,
-    EFFECT,
-    INK,
-    LINE,
-    MUTED,
-    RED,
-    SMALL,
-    WIDTH,
-    colormap,
-    looks,
-    save_figure,
-    shade,
+from circuits.show import OUTPUT, Scene, canvas, counterfactual_words, listed, metric_words, plural, spell
+from circuits.show.canvas import INK, LINE, MUTED, SMALL, effect_colour
+from circuits.show.diagram import scene_figure
+from circuits.show.tables import (
+    MOST_WORDS,
+    Section,
+    asked_rows,
+    model_words,
+    note_line,
+    plain,
+    token,
+    visible,
 )
-from circuits.show.tables import Section, plain, visible
 from circuits.tracing.records import SideWriters, WriterEffect
 from circuits.tracing.wiring_record import Node
 
 if TYPE_CHECKING:
-    import networkx as nx
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from circuits.components import Wire
     from circuits.tracing.records import Ledger, Why
     from circuits.tracing.wiring_record import WireEffect, Wiring
@@ -57,7 +57,10 @@ _SAYS: Final[dict[Side, str]] = {
 _MOST_WIRES: Final = 80  # rows of the table
 _LITTLE: Final = 0.5  # of the gap: what explains less comes with a note
 _MOST_CUT: Final = 8  # nodes that were not explored
-_MOST_WORDS: Final = 200  # tokens of a prompt that is printed whole
+_HOW: Final = (
+    "A head or an MLP stands at its position and layer; a wire is as wide as its effect. It enters a head by "
+    "its query (solid), its key (dashed) or its value (dotted). Filled: the strongest way to the output."
+)
 
 
 def why_text(why: Why) -> str:
@@ -73,9 +76,7 @@ def why_sections(why: Why) -> list[Section]:
 
 def ends(why: Why) -> str:
     """`Ben(9) → to(13)`."""
-    words = why.prompt.words
-    key = "every key" if why.every_key else f"{visible(words[why.key])}({why.key})"
-    return f"{key} → {visible(words[why.query])}({why.query})"
+    return f"{'every key' if why.every_key else token(why, why.key)} → {token(why, why.query)}"
 
 
 def _head(why: Why) -> Section:
@@ -86,8 +87,8 @@ def _head(why: Why) -> Section:
         (_SAYS[each.side], f"{each.effect:z.3f}", f"{each.weight:.2f}", _together(each)) for each in why.sides
     )
     columns = ("side", "effect", "attention then", "first writers together")
-    asked = f"{metric_words(why, longest=80)}, counterfactual {counterfactual_words(why, longest=80)}"
-    return Section(title, (asked, f"{look}; {parts}"), columns, rows)
+    question = f"{metric_words(why, longest=80)}, counterfactual {counterfactual_words(why, longest=80)}"
+    return Section(title, (question, f"{look}; {parts}"), columns, rows)
 
 
 def _together(side: SideWriters) -> str:
@@ -112,12 +113,10 @@ def _ledger(ledger: Ledger) -> Section:
 def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
     """The head's map with the edge framed, and three columns of bars on one scale: each whole side, and below
     it its leading writers."""
-    from matplotlib.figure import Figure
-
     shown = [_bars(side) for side in why.sides]
-    with looks():
+    with canvas.looks():
         figure = Figure() if figure is None else figure
-        figure.set_size_inches(WIDTH, 0.9 + 0.16 * max(map(len, shown)))
+        figure.set_size_inches(canvas.WIDTH, 0.9 + 0.16 * max(map(len, shown)))
         figure.set_layout_engine("constrained")
         axes = figure.subplots(1, 4, width_ratios=(1.15, *map(_width, shown)))
         _draw_map(axes[0], why)
@@ -132,31 +131,26 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
             axis.set_xlim(limits[0] - room * (limits[0] < 0), limits[1] + room)
             axis.set_ylim(max(map(len, shown)) - 0.5, -0.5)  # bars of all sides stand in the same rows
         words = f"{spell(why.source.name, longest=40)}: {why.head}, {ends(why)}"
-        figure.suptitle(f"{words}; effect {why.effect:z.2f}", fontsize=BODY, ha="left", x=0.01)
+        figure.suptitle(f"{words}; effect {why.effect:z.2f}", fontsize=canvas.BODY, ha="left", x=0.01)
     return figure
 
 
 def fill_with_why(folder: Path, why: Why) -> None:
     """Write the answer and its picture into a folder."""
     why.save(folder)
-    save_figure(why_figure(why), folder, name="why")
+    canvas.save_figure(why_figure(why), folder, name="why")
 
 
 def _draw_map(axis: Axes, why: Why) -> None:
     """The attention map, query upwards, with the edge framed."""
-    from matplotlib.patches import Rectangle
-
     length = len(why.prompt)
-    axis.set_title("attention")
-    axis.set_xlabel("key")
-    axis.set_ylabel("query")
+    axis.set(title="attention", xlabel="key", ylabel="query")
     if why.attention is None:
         axis.text(0.5, 0.5, f"{length} tokens", ha="center", va="center", transform=axis.transAxes)
-        axis.set_xticks([])
-        axis.set_yticks([])
+        axis.set(xticks=[], yticks=[])
         return
-    axis.imshow(why.attention, cmap=colormap(), vmin=0, vmax=1, origin="lower", aspect="equal")
-    frame = {"fill": False, "edgecolor": RED, "linewidth": 1.2}
+    axis.imshow(why.attention, cmap=canvas.colormap(), vmin=0, vmax=1, origin="lower", aspect="equal")
+    frame = {"fill": False, "edgecolor": canvas.RED, "linewidth": 1.2}
     axis.add_patch(Rectangle((why.key - 0.5, why.query - 0.5), 1, 1, **frame))
     ticks, names = sorted({0, why.key, why.query}), [*map(str, range(length))]
     if length <= _WORDS:
@@ -188,14 +182,13 @@ def _draw_idle(axis: Axes, side: SideWriters) -> None:
 
 
 def _draw_bars(axis: Axes, bars: Bars) -> None:
-    side = bars[0]
     names = ["whole side", *map(str, bars[1:])]
     effects = [each.effect for each in bars]
-    colours = [INK, *(shade(0.75) if effect >= 0 else shade(-0.7, EFFECT) for effect in effects[1:])]
+    colours = [INK, *map(effect_colour, effects[1:])]
     axis.barh(range(len(bars)), effects, color=colours, height=0.7)
     axis.set_yticks(range(len(bars)), names)
     axis.axvline(0, color=LINE, linewidth=0.6)
-    axis.set_title(f"{side.side} side")
+    axis.set_title(f"{bars[0].side} side")
     axis.set_xlabel("effect (share of the gap)", fontsize=SMALL)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.tick_params(axis="y", length=0)
@@ -215,41 +208,33 @@ def wiring_sections(wiring: Wiring) -> list[Section]:
 
 
 def _question(wiring: Wiring) -> Section:
-    source, words = wiring.source, wiring.prompt.words
-    size = f"{source.layers} layers × {source.heads} heads, {'gated' if source.gated else 'dense'}"
-    shown = [f"{visible(word)}({position})" for position, word in enumerate(words[:_MOST_WORDS])]
-    values = f"clean {wiring.clean_value:z.2f}, counterfactual {wiring.counterfactual_value:z.2f}"
-    rows = [
-        ("prompt", " ".join(shown) + ("" if len(words) <= _MOST_WORDS else " …")),
-        ("counterfactual", counterfactual_words(wiring, longest=80)),
-        ("metric", f"{metric_words(wiring, longest=80)}: {values}, gap {wiring.gap:z.2f}"),
-    ]
-    roles = [f"{visible(role)} is {visible(words[position])}({position})" for role, position in wiring.roles]
+    length = len(wiring.prompt)
+    words = [token(wiring, position) for position in range(min(length, MOST_WORDS))]
+    prompt = " ".join(words) + (" …" if length > MOST_WORDS else "")
+    rows = [("prompt", prompt), *asked_rows(wiring)]
+    roles = [f"{visible(role)} is {token(wiring, position)}" for role, position in wiring.roles]
     rows += [("roles", ", ".join(roles))] if roles else []
-    notes = tuple(f"Note: {visible(note, longest=400)}" for note in wiring.notes)
-    return Section(f"{visible(source.name)}: {size}", notes, rows=tuple(rows))
+    return Section(model_words(wiring.source), tuple(map(note_line, wiring.notes)), rows=tuple(rows))
 
 
 def _explained(wiring: Wiring) -> Section:
     random, nodes = wiring.random, wiring.nodes
-    heads = len({node for node in nodes if node.component and node.component.kind == "head"})
-    mlps = len({node for node in nodes if node.component and node.component.kind == "mlp"})
+    kinds = Counter(node.component.kind for node in nodes if node.component)
+    counts = f"{kinds['head']} heads and {kinds['mlp']} MLPs at positions, embeddings, logits"
     chance = f"mean {random.mean:z.3f}, largest {random.largest:z.3f} of {random.draws} draws"
     rows = [
         ("kept", f"{wiring.kept:z.3f} of the gap is left when all other wires are swapped in one run"),
         ("random", f"{chance} of as many wires, walked back at random"),
-        ("nodes", f"{len(nodes)}: {heads} heads and {mlps} MLPs at positions, embeddings, logits"),
+        ("nodes", f"{len(nodes)}: {counts}"),
         ("measured", f"{wiring.measured:,} wires and sides, each in a run of its own, {wiring.engine} path"),
     ]
     if wiring.cut:
-        names = listed([place_name(wiring, node) for node in wiring.cut], most=_MOST_CUT)
+        names = listed([node_name(wiring, node) for node in wiring.cut], most=_MOST_CUT)
         rows.append(("cut", f"{len(wiring.cut)} not explored, as {wiring.most} were: {names}"))
-    count = f"{len(wiring.wires)} wire{'' if len(wiring.wires) == 1 else 's'}"
-    small = (
-        "Note: most of the gap runs along wires that are smaller, each for itself; a smaller least draws more"
-    )
-    lines = (small,) if wiring.kept < _LITTLE else ()
-    return Section(f"{count} of at least {wiring.least:g} of the gap", lines, rows=tuple(rows))
+    smaller = "Note: most of the gap runs along smaller wires; a smaller least draws more of them"
+    lines = (smaller,) if wiring.kept < _LITTLE else ()
+    title = f"{plural(len(wiring.wires), 'wire')} of at least {wiring.least:g} of the gap"
+    return Section(title, lines, rows=tuple(rows))
 
 
 def _wires(wiring: Wiring) -> Section:
@@ -262,10 +247,10 @@ def _wires(wiring: Wiring) -> Section:
     for side in followed:
         reader = Node.read(side.wire)
         own = [each for each in wiring.wires if _side_of(each.wire) == _side_of(side.wire)]
-        writers = [(place_name(wiring, Node.written(each.wire)), f"{each.effect:z.3f}") for each in own]
+        writers = [(node_name(wiring, Node.written(each.wire)), f"{each.effect:z.3f}") for each in own]
         for number, writer in enumerate(writers or [("(no writer alone)", "")]):
             seen = ("", "") if number else (side_name(wiring, side.wire), f"{side.effect:z.3f}")
-            rows.append(("" if reader == last else place_name(wiring, reader), *seen, *writer))
+            rows.append(("" if reader == last else node_name(wiring, reader), *seen, *writer))
             last = reader
     if not rows:
         return Section(lines=(f"no wire carries {wiring.least:g} or more of the gap",))
@@ -277,7 +262,7 @@ def _wires(wiring: Wiring) -> Section:
 # Names
 
 
-def place_name(wiring: Wiring, node: Node) -> str:
+def node_name(wiring: Wiring, node: Node) -> str:
     """A node with its position by role where it has one: `L4H4@END`."""
     if node.component is None or node.position is None:
         return str(node)
@@ -304,8 +289,6 @@ def _side_of(wire: Wire) -> tuple[Any, ...]:
 def wiring_graph(wiring: Wiring) -> nx.MultiDiGraph:
     """Nodes are components at positions and the logits; edges are wires, several between two nodes where a
     head is read into on several sides."""
-    import networkx as nx
-
     graph = nx.MultiDiGraph(
         model=wiring.source.name,
         layers=wiring.source.layers,
@@ -359,3 +342,49 @@ def _edge(each: WireEffect, whole: float | None) -> dict[str, Any]:
         "from_position": wire.position,
         "to_position": wire.position if wire.query is None else wire.query,
     }
+
+
+# The picture
+
+
+def wiring_figure(wiring: Wiring, **options: Any) -> Figure:
+    """The wires on a scale of layers, with a caption that says how much they explain."""
+    shares = f"{wiring.kept:z.0%} of the gap, as many random ones {wiring.random.mean:z.0%}"
+    caption = f"{len(wiring.wires)} wires of {wiring.least:g} or more; together they keep {shares}. "
+    options = {"title": wiring.source.name, "how": _HOW, "caption": caption} | options
+    return scene_figure(wiring_scene(wiring), **options)
+
+
+def wiring_scene(wiring: Wiring) -> Scene:
+    """The graph of a wiring as it is drawn on a scale of layers, the strongest way to the output in front."""
+    given, last, output = wiring_graph(wiring), len(wiring.prompt) - 1, wiring.output
+    graph = nx.MultiDiGraph(model=given.graph["model"], layers=given.graph["layers"], reads_bos=False)
+    positions = [node["position"] for node in given.nodes.values()]
+    graph.graph |= {"words": list(wiring.prompt.words), "anchors": list(dict.fromkeys([last, *positions]))}
+    front = _strongest_way(given)
+    in_front = {name for start, end, _ in front for name in (start, end)}
+    for name, node in given.nodes.items():
+        look = {"box": False, "front": name in in_front, "lines": [node["label"]]}
+        graph.add_node(
+            OUTPUT if node["kind"] == "logits" else name, **node, positions=[node["position"]], **look
+        )
+    lines = [spell(output.token), f"layer {output.layer}", f"p = {output.probability:.2f}"]
+    graph.add_node(OUTPUT, kind="logits", label="logits", positions=[last], lines=lines, box=False)
+    for start, end, key, wire in given.edges(keys=True, data=True):
+        target = OUTPUT if given.nodes[end]["kind"] == "logits" else end
+        graph.add_edge(start, target, key=key, **wire, front=(start, end, key) in front)
+    return Scene(wiring, graph)  # type: ignore[arg-type]  # only the graph is drawn
+
+
+def _strongest_way(graph: nx.MultiDiGraph) -> set[tuple[str, str, str]]:
+    """The wires of the way from a token to the logits whose weakest wire is strongest, if there is one."""
+    best: dict[str, tuple[float, tuple[Any, ...]]] = {}
+    for name, node in graph.nodes.items():
+        best[name] = (math.inf if node["kind"] == "embed" else 0.0, ())
+    for name in nx.topological_sort(graph):
+        for start, _, key, effect in graph.in_edges(name, keys=True, data="effect"):
+            reached = min(best[start][0], abs(effect))
+            if reached > best[name][0]:
+                best[name] = (reached, (*best[start][1], (start, name, key)))
+    ends = [name for name, node in graph.nodes.items() if node["kind"] == "logits"]
+    return {wire for name in ends for wire in best[name][1]}
