@@ -102,6 +102,7 @@ def test_the_figures_mapping_is_counted_by_effect_and_by_loading(adders: tuple[M
     assert by_loading.control == "of 16 and 16 heads"
 
 
+@pytest.mark.long
 def test_every_part_of_a_task_gives_its_lines(adders: tuple[Model, Model]) -> None:
     parts = task_parts("addition-sparse", CARRIES, count=2, most=50)
     lines = {name: list(part(adders)) for name, part in parts.items()}

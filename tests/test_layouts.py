@@ -125,6 +125,7 @@ def test_many_rows_that_change_one_head_each_agree_with_the_plain_path(known: Lo
     torch.testing.assert_close(mine, own, rtol=CLOSE, atol=CLOSE)
 
 
+@pytest.mark.long
 def test_both_paths_agree_on_joint_rows_streams_and_writes_in_every_direction(known: Loaded) -> None:
     joint, sites = joint_rows(known.model, LAST + 1, count=4), site_rows(LAST + 1)
     for direction in DIRECTIONS:
