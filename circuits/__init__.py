@@ -9,7 +9,7 @@ print(circuit)
 
 from typing import TYPE_CHECKING
 
-from circuits.links import offer
+from circuits.results import offer
 
 if TYPE_CHECKING:
     from circuits import (
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from circuits.engine import Row, prepare
     from circuits.engine.search import scan
     from circuits.errors import CircuitsError
-    from circuits.links import open_result
     from circuits.live import explore
     from circuits.models.load import as_model, load
     from circuits.models.model import Model
     from circuits.prompts import Pair, Prompt, to_pair, to_prompt
+    from circuits.results import open_result
     from circuits.sweeps.results import Sweep, open_sweep
     from circuits.sweeps.sweep import sweep
     from circuits.tasks.compare import Comparison, TaskComparison, compare
@@ -59,7 +59,7 @@ _HOMES = {
     "engine.search": ("scan",),
     "components": ("SIDES", "Component", "Edge", "Head", "Reader", "Wire"),
     "errors": ("CircuitsError",),
-    "links": ("open_result",),
+    "results": ("open_result",),
     "live": ("explore",),
     "models.load": ("as_model", "load"),
     "models.model": ("Model",),

@@ -16,13 +16,13 @@ from pathlib import Path
 import graphviz
 
 ROOT = Path(__file__).parents[1]
-ORDER = ("errors", "components", "files", "links", "zoo", "models", "prompts", "engine", "tracing", "tasks")
+ORDER = ("errors", "components", "files", "results", "zoo", "models", "prompts", "engine", "tracing", "tasks")
 ORDER = (*ORDER, "show", "sweeps", "sparsify", "live", "cli")
 FRONT = ("circuits", "circuits.__main__")
 ABOUT = {
     "errors": "one line for every mistake",
     "components": "names of heads, edges, wires",
-    "links": "what every result can do",
+    "results": "what every result can do",
     "files": "read with care, written whole",
     "zoo": "little languages, planted models",
     "models": "names, load, hooks, gate",
@@ -120,7 +120,7 @@ def to_dot(imports: dict[str, set[str]]) -> graphviz.Digraph:
         names = [name for name in modules if name not in ("__init__", package)]
         lines = [
             f"<B>{package}</B>",
-            ABOUT[package],
+            f'<FONT COLOR="#647080">{ABOUT[package]}</FONT>',
             *(", ".join(names[at : at + 4]) for at in range(0, len(names), 4)),
         ]
         cells = "".join(

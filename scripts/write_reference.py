@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import circuits
 from circuits import show
 from circuits.cli import main as commands
-from circuits.links import Pictured, Saved
+from circuits.results import Pictured, Saved
 
 FOLDER = Path(__file__).parent.parent / "docs"
 SETUP = """\

@@ -33,10 +33,10 @@ from test_sources import to_lens_layout
 from circuits.components import Edge, Head
 from circuits.errors import CircuitsError, PromptError
 from circuits.files import parse_json, to_json
-from circuits.links import Pictured, open_result
 from circuits.models import folder, hub, state_dict
 from circuits.models.load import as_model
 from circuits.prompts import Prompt, swap_words, to_pair
+from circuits.results import Pictured, open_result
 from circuits.show import to_dot, to_page
 from circuits.show.export import EXPORTS, export
 from circuits.sparsify.text import read_texts

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from circuits.components import Head
-from circuits.links import sha256_of
 from circuits.prompts import Metric, Noise, Prompt
+from circuits.results import sha256_of
 from circuits.tracing import Controls, HeadEffect, Mapping, MeasuredModel, Output, Span, Step
 from circuits.tracing.records import Circuit
 

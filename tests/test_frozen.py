@@ -1,5 +1,8 @@
-"""The numbers do not move: what `trace`, `circuit` and a sweep answered in version 0.1 is answered still, to
-1e-6."""
+"""The numbers do not move: what `trace`, `circuit` and a sweep answered in version 0.1 is answered still.
+
+To 1e-6, of a number above 1 relative to it. Single precision does not reach that through the thirty layers of
+SmolLM2, in a mean over draws of noise, or where a modulation divides by a total of a tenth (the sweep).
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ MODELS = ["mini", "mini-sparse"]
 MODELS += [
     pytest.param(name, marks=pytest.mark.real) for name in ("planted-sparse", "planted-dense", "smollm2")
 ]
+TOLERANCE = 1e-6
+LOOSER = {"smollm2": 4e-6, "noise": 4e-6, "sweep": 1e-5}
 NEW = ("sha256", "arrays_sha256", "versions", "schema")
 
 
@@ -39,17 +44,17 @@ def by_head(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in NEW}
 
 
-def assert_same(old: Any, new: Any, where: str = "") -> None:
+def assert_same(old: Any, new: Any, where: str, within: float = TOLERANCE) -> None:
     if isinstance(old, dict):
         assert old.keys() <= new.keys(), where  # later versions say more
         for name in old:
-            assert_same(old[name], new[name], f"{where}.{name}")
+            assert_same(old[name], new[name], f"{where}.{name}", within)
     elif isinstance(old, list | tuple):
         assert len(old) == len(new), where
         for number, pair in enumerate(zip(old, new, strict=True)):
-            assert_same(*pair, f"{where}[{number}]")
-    else:  # single precision, sums in another order, and a modulation divides by a total of a tenth
-        assert new == (pytest.approx(old, abs=1e-5, rel=1e-5) if isinstance(old, float) else old), where
+            assert_same(*pair, f"{where}[{number}]", within)
+    else:
+        assert new == (pytest.approx(old, abs=within, rel=within) if isinstance(old, float) else old), where
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -59,15 +64,15 @@ def test_a_trace_and_a_circuit_are_those_of_the_first_version(name: str) -> None
     trace = circuits.trace(model, TEXT, key="large", swap=SWAP, **words)
     circuit = circuits.circuit(model, TEXT, swap=SWAP, **words)
     for kind, record in (("trace", trace), ("circuit", circuit)):
-        assert_same(by_head(frozen(f"{name}.{kind}")), by_head(json.loads(record.to_json())), kind)
+        old, new = by_head(frozen(f"{name}.{kind}")), by_head(json.loads(record.to_json()))
+        assert_same(old, new, kind, LOOSER.get(name, TOLERANCE))
 
 
 @pytest.mark.real
 def test_a_trace_by_noise_and_a_sweep_are_those_of_the_first_version(tmp_path: Path) -> None:
     mini = loaded("mini")
     noise = circuits.trace(mini, TEXT, key="large")
-    assert_same(by_head(frozen("mini.noise")), by_head(json.loads(noise.to_json())), "noise")
+    assert_same(by_head(frozen("mini.noise")), by_head(json.loads(noise.to_json())), "noise", LOOSER["noise"])
     rows = circuits.sweep(mini, FROZEN / "lines.jsonl", tmp_path / "out").rows
-    assert_same(
-        frozen("sweep"), json.loads(str(rows.to_json(orient="records", double_precision=15))), "sweep"
-    )
+    table = json.loads(str(rows.to_json(orient="records", double_precision=15)))
+    assert_same(frozen("sweep"), table, "sweep", LOOSER["sweep"])

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from test_render_figures import assert_that_no_text_is_cut_or_overlaps
 
 from circuits.errors import PromptError
-from circuits.links import Pictured
+from circuits.results import Pictured
 
 ONE_PANEL = ("mapping", "family", "comparison", "ranking", "sweep", "mean", "stability")
 KINDS = (*ONE_PANEL, "circuit", "traced", "task_comparison", "why", "wiring")
@@ -38,6 +38,7 @@ def test_a_result_has_a_figure_a_page_a_diagram_and_files(
         assert result.save(tmp_path / f"first{ending}").read_bytes().startswith(start)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_text_of_a_figure_is_cut_or_overlaps_another(kind: str, results: dict[str, Any]) -> None:
     figure = results[kind].figure()

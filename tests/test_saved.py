@@ -14,7 +14,7 @@ import circuits
 from circuits.cli import main
 from circuits.errors import FileError, PromptError
 from circuits.files import RESULTS
-from circuits.links import PICTURES, Pictured, Saved, open_result, reader_of
+from circuits.results import PICTURES, Pictured, Saved, open_result, reader_of
 
 EDITED: dict[str, tuple[str, Any]] = dict.fromkeys(("circuit", "why", "wiring", "ranking"), ("seed", 7))
 EDITED |= dict.fromkeys(("stability", "family", "mean"), ("weak", 7)) | {"panel": ("prompts", 7)}

@@ -47,6 +47,7 @@ def traced(tiny: Model) -> Circuit:
 # What holds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox"])
 def test_what_was_measured_holds(name: str, models: dict[str, Model], tmp_path: Path) -> None:
     model = models[name]

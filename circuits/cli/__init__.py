@@ -43,10 +43,10 @@ from circuits.cli.options import (
 )
 from circuits.errors import CircuitsError, PromptError, in_one_line
 from circuits.files import write_folder
-from circuits.links import open_result
+from circuits.results import open_result
 
 if TYPE_CHECKING:
-    from circuits.links import Progress
+    from circuits.results import Progress
     from circuits.tracing.records import Circuit
 
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
@@ -249,7 +249,7 @@ def render(
     path: Path, formats: Any, share: Any, answers: tuple[Path, ...], output: Path | None, as_json: bool
 ) -> None:
     """Draw a saved result as figures, a page and a Graphviz file."""
-    from circuits.links import FORMATS
+    from circuits.results import FORMATS
     from circuits.show.figure import draw_files
     from circuits.tracing.records import Circuit, Why
 

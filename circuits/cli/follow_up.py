@@ -26,7 +26,7 @@ from circuits.cli.options import (
     together,
 )
 from circuits.errors import PromptError
-from circuits.links import Progress
+from circuits.results import Progress
 from circuits.tracing import DRAWN, NODES
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from click import option
 
 from circuits.errors import FileError, PromptError, in_one_line
 from circuits.files import check_folder, to_json, write_folder
-from circuits.links import Progress
+from circuits.results import Progress
 from circuits.tracing import SHARE
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def names(value: str) -> list[str]:
 
 def formats(value: str) -> tuple[str, ...]:
     """`svg,html` as the names of formats."""
-    from circuits.links import FORMATS
+    from circuits.results import FORMATS
 
     for name in names(value):
         if name not in FORMATS:

@@ -23,7 +23,7 @@ from circuits.cli import traced
 from circuits.cli.options import ModelOptions, PairOptions, ResultOptions, progress, say_result, together
 from circuits.errors import NoPairError, PromptError
 from circuits.files import new_folder, to_json
-from circuits.links import Saved, sealed, to_plain
+from circuits.results import Saved, sealed, to_plain
 from circuits.tasks import TASKS
 from circuits.tracing import CARRIES
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import networkx as nx
 
 from circuits.errors import escaped
-from circuits.links import offer
+from circuits.results import offer
 from circuits.tracing import CARRIES
 
 if TYPE_CHECKING:

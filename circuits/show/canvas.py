@@ -27,7 +27,7 @@ from matplotlib.textpath import text_to_path
 
 from circuits.errors import FileError
 from circuits.files import SIGNATURE
-from circuits.links import DRAWN_AS
+from circuits.results import DRAWN_AS
 
 Stops = tuple[tuple[float, str], ...]  # values and their colours; between them colours are mixed linearly
 

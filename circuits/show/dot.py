@@ -24,7 +24,7 @@ import numpy as np
 
 from circuits.errors import CircuitsError, FileError
 from circuits.files import SIGNATURE
-from circuits.links import DRAWN_AS
+from circuits.results import DRAWN_AS
 from circuits.show import OUTPUT, Scene, gains, kept_positions, name_rows, spell, to_scene
 from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade, write_file
 

@@ -24,7 +24,7 @@ import networkx as nx
 from circuits.components import Component, Head, Wire, component_edges, components
 from circuits.errors import FileError, escaped
 from circuits.files import to_json
-from circuits.links import open_result
+from circuits.results import open_result
 from circuits.show import to_graph
 from circuits.show.wiring import wiring_graph
 from circuits.tasks.ranking import EXPLAINED, Ranking, Shape

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from circuits.errors import PromptError
 from circuits.files import new_folder
-from circuits.links import FORMATS
+from circuits.results import FORMATS
 from circuits.show import Scene, canvas, name_rows, spell, to_scene
 from circuits.show.canvas import Area, Font, Tiles, draw_box, draw_tiles, save_figure, width_of, write
 from circuits.show.diagram import circuit_figure, draw_layout

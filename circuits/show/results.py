@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from circuits.errors import FileError, PromptError
-from circuits.links import PICTURES
+from circuits.results import PICTURES
 from circuits.show import canvas, dot, spell, tables
 from circuits.show.canvas import INK, LINE, MUTED, RED, SMALL, looks
 

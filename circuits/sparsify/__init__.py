@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from circuits.errors import CircuitsError
-from circuits.links import offer
+from circuits.results import offer
 
 if TYPE_CHECKING:
     from circuits.sparsify.measure import Sparsity, measure_sparsity

@@ -33,8 +33,8 @@ from safetensors.torch import save_file
 
 from circuits.errors import CircuitsError, FileError
 from circuits.files import check_regular, parse_json, write_whole
-from circuits.links import Progress, silent
 from circuits.models.folder import NO_LIMIT, one_line, quiet
+from circuits.results import Progress, silent
 from circuits.sparsify import Settings
 from circuits.sparsify.attention import TrainingGate, attending
 from circuits.sparsify.text import Corpus, Tokens

@@ -19,9 +19,9 @@ import torch
 from safetensors import SafetensorError
 
 from circuits.errors import FileError, ModelError
-from circuits.links import Progress, silent
 from circuits.models.folder import MARKS, Weights, quiet
 from circuits.models.load import Device, find, to_device
+from circuits.results import Progress, silent
 from circuits.sparsify import LITTLE_LANGUAGE, Settings, settings_for
 from circuits.sparsify.attention import dense, hard, logits_under
 from circuits.sparsify.measure import AnyModel, Sparsity, draw_training, measure, weights_of, write_card

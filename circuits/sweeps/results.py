@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from circuits.components import Head
 from circuits.errors import FileError, PromptError, escaped
-from circuits.links import PICTURES, Faults, Pictured, Saved, above
+from circuits.results import PICTURES, Faults, Pictured, Saved, above
 from circuits.sweeps.store import Manifest, copy_lines, read_manifest, read_table
 from circuits.tracing import Interval
 from circuits.tracing.circuit import model_of

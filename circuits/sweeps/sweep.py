@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from circuits.errors import FileError, PromptError
-from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
+from circuits.results import Progress, silent
 from circuits.sweeps import BATCH
 from circuits.sweeps.lines import Lines, measure_lines, read_lines
 from circuits.sweeps.results import Sweep, open_sweep

@@ -17,10 +17,10 @@ import numpy as np
 
 from circuits.components import Head
 from circuits.errors import PromptError, escaped
-from circuits.links import Arrays, Faults, Pictured, Progress, Saved, above, sha256_of, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Prompt
+from circuits.results import Arrays, Faults, Pictured, Progress, Saved, above, sha256_of, silent
 from circuits.tasks.patterns import Changed, PanelFigures, attention_maps, changed, measure_panel
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import COUNTED, EXPLAINED, UNITS, Mlps, Ranking, Units, heads_of

@@ -26,10 +26,10 @@ import torch
 
 from circuits.components import Head
 from circuits.errors import EdgeError, PromptError
-from circuits.links import Faults, Saved, above
 from circuits.models.load import as_model
 from circuits.models.model import PATTERN, Model
 from circuits.prompts import Prompt
+from circuits.results import Faults, Saved, above
 from circuits.tasks.task import Task, of_equal_length
 
 Kind = Literal["first token", "diagonal", "offset", "stripes", "hybrid", "diffuse", "dots", "nearly empty"]

@@ -37,9 +37,9 @@ from circuits.components import Head
 from circuits.engine import Change, Row, Runs, prepare
 from circuits.engine.search import loadings
 from circuits.errors import PromptError
-from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
+from circuits.results import Progress, silent
 from circuits.tasks import ranking
 from circuits.tasks.ranking import MLPS, UNITS, Curve, Mlps, Protocol, Ranked, Ranking, RoleEdge, Units
 from circuits.tasks.task import PAIRS, Item, Task, to_task

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from circuits.components import Component, Head, Reader, Wire, by_name
 from circuits.errors import EdgeError
 from circuits.files import to_record
-from circuits.links import Faults, Pictured, Saved, above
+from circuits.results import Faults, Pictured, Saved, above
 from circuits.tracing import check_share
 from circuits.tracing.family import RESAMPLES, bootstrap, resampled
 

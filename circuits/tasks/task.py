@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Float
 
 from circuits.errors import NoPairError, PromptError
-from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Metric, Pair, Prompt, Question, to_prompt
+from circuits.results import Progress, silent
 from circuits.tasks import check_task
 from circuits.tasks.families import FAMILIES, Candidate, Marked, Roles, read_own_task, single_token
 from circuits.tracing.trust import is_small

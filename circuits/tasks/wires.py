@@ -34,8 +34,8 @@ from circuits.engine.component_edges import EdgeTable, estimates, kept_edges
 from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, FileError
 from circuits.files import read_object
-from circuits.links import Progress
 from circuits.models.model import Model
+from circuits.results import Progress
 from circuits.tasks import ranking
 from circuits.tasks.ranking import ComponentEdge, Protocol, Shape
 from circuits.tasks.task import Item

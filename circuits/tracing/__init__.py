@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Literal
 
 from circuits.components import ROUNDING, Head
 from circuits.errors import EdgeError, PromptError
-from circuits.links import Faults, Pictured, Saved
+from circuits.results import Faults, Pictured, Saved
 
 SHARE: Final = 0.8  # of a mapping's total that its carriers must reach, unless the user says otherwise
 CARRIES: Final = 0.05  # the least total of a mapping in a circuit, unless the user says otherwise

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from circuits.components import Edge, Head
 from circuits.engine import Row, Runs, prepare
 from circuits.errors import ModelError, PromptError, names_its_keywords
-from circuits.links import Progress, silent
 from circuits.models.load import Device, as_model, load, to_device
 from circuits.models.model import Model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_question
+from circuits.results import Progress, silent
 from circuits.tracing import CARRIES, SHARE, SHORT, Mapping, Span
 from circuits.tracing.measure import (
     MOST_NOISED,

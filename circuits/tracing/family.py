@@ -20,11 +20,11 @@ from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.search import mapping_row, mapping_rows
 from circuits.errors import PromptError, escaped
-from circuits.links import Faults, Pictured, Progress, Saved, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, Question, Wording, to_prompt, to_question
 from circuits.prompts.prompt import stands_in
+from circuits.results import Faults, Pictured, Progress, Saved, silent
 from circuits.tracing import SHARE, Interval, Mapping
 from circuits.tracing.measure import measure_mapping
 from circuits.tracing.trust import doubts_about, weak_pairs

@@ -37,8 +37,8 @@ from circuits.engine.search import loadings_of, mapping_row, mapping_rows, selec
 from circuits.engine.streams import Change, Given
 from circuits.engine.wires import wire_effects
 from circuits.errors import PromptError
-from circuits.links import Progress, Watch, silent, unwatched
 from circuits.prompts import NOISE_DRAWS, Noise, Pair, Wording, to_prompt, to_question
+from circuits.results import Progress, Watch, silent, unwatched
 from circuits.tracing import CARRIES, SHARE, SHORT, Controls, HeadEffect, Mapping, SideEffects, Span, Step
 
 T = TypeVar("T")

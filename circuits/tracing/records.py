@@ -5,7 +5,7 @@
 2. `Why` says of one head on one mapping who wrote what each of its sides reads, and has the ledger of its
    score.
 3. Queries only read. What they need from above this module (drawing, tables, measuring again) is listed in
-   `circuits.links`.
+   `circuits.results`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 
 from circuits.components import SIDES, Component, Edge, Head, Side
 from circuits.errors import EdgeError, PromptError
-from circuits.links import Arrays, Faults, Pictured, Saved, above
 from circuits.prompts import Metric, Noise, Pair, Prompt
+from circuits.results import Arrays, Faults, Pictured, Saved, above
 from circuits.tracing import (
     SHARE,
     HeadEffect,

@@ -30,7 +30,6 @@ from circuits.engine import Runs, predictions_of_others, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.search import WHOLE, mapping_rows, select
 from circuits.errors import PromptError, names_its_keywords
-from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import (
@@ -46,6 +45,7 @@ from circuits.prompts import (
     to_prompt,
     to_question,
 )
+from circuits.results import Progress, silent
 from circuits.tracing import CORE, SHARE, HeadStability, Stability
 from circuits.tracing.family import bootstrap
 from circuits.tracing.trust import nearest_words, weak_pairs

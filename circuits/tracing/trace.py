@@ -18,9 +18,9 @@ from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.search import mapping_rows
 from circuits.errors import PromptError, names_its_keywords
-from circuits.links import Progress, Watch, sha256_of, silent, unwatched
 from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_prompt, to_question
+from circuits.results import Progress, Watch, sha256_of, silent, unwatched
 from circuits.tracing import CARRIES, SHARE, Mapping, MeasuredModel, Output, Span
 from circuits.tracing.measure import both_values, measure_mapping, span_of
 from circuits.tracing.records import Circuit

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Final, Literal
 from circuits.engine import Runs
 from circuits.engine.wires import wire_effects
 from circuits.errors import FileError, escaped
-from circuits.links import Faults, Progress, Saved, open_result, silent
 from circuits.models.load import Device
 from circuits.prompts import Noise
+from circuits.results import Faults, Progress, Saved, open_result, silent
 from circuits.tracing import Span
 from circuits.tracing.circuit import run_again
 from circuits.tracing.measure import both_values, counterfactual_text, measure_mapping, measure_span, span_of

@@ -26,7 +26,7 @@ from circuits.engine.joint import joint_effects
 from circuits.engine.search import mapping_row
 from circuits.engine.wires import parts_of, wire_effects, writes
 from circuits.errors import EdgeError, ModelError, PromptError
-from circuits.links import Progress, silent
+from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
 from circuits.tracing.measure import pattern_effects, side_wire, tells_sides
 from circuits.tracing.records import Circuit, Ledger, LedgerPart, SideWriters, Why, WriterEffect

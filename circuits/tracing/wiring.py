@@ -25,9 +25,9 @@ from circuits.engine import Runs, prepare
 from circuits.engine.joint import kept_effects
 from circuits.engine.wires import parts_of, wire_effects
 from circuits.errors import EdgeError, PromptError, names_its_keywords
-from circuits.links import Progress, silent
 from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Prompt, Swap, Wording, to_question
+from circuits.results import Progress, silent
 from circuits.tracing import DRAWN, NODES
 from circuits.tracing.circuit import run_again
 from circuits.tracing.measure import both_values, finite

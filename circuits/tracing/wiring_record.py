@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from circuits.components import ALL, SIDES, Component, Head, Reader, Wire, by_name
 from circuits.errors import EdgeError, PromptError
 from circuits.files import to_record
-from circuits.links import Faults, Pictured, Saved, above
 from circuits.prompts import Metric, Noise, Pair, Prompt
+from circuits.results import Faults, Pictured, Saved, above
 from circuits.tracing import MeasuredModel, Output
 
 if TYPE_CHECKING:
