@@ -32,13 +32,14 @@ from circuits.tracing import DRAWN, NODES
 if TYPE_CHECKING:
     from circuits.engine import Runs
 
-_HEAD: Final = "The head, such as L5H1."
 _EVERY: Final = "Take the key and value sides of all keys, not of one."
+
 _LEAST: Final = "The smallest effect of a wire that is drawn, as a share of the gap."
 _MOST: Final = "Components at positions whose writers are looked for, the strongest first."
 _ROLE: Final = "A name for a position, in print; repeatable."
 _FILES: Final = "Write wiring.json and its figure here."
-_SAVED: Final = "DIR|circuit.json|wiring.json|why.json"
+
+
 _PORT: Final = "The port on 127.0.0.1; 0 takes a free one."
 _SILENT: Final = "Print the address and leave the browser alone."
 _FOLDER: Final = "Where answers are saved that you keep."
@@ -46,7 +47,7 @@ _FOLDER: Final = "Where answers are saved that you keep."
 
 @click.command("why")
 @argument("question", type=options.prompt, metavar="PROMPT|DIR|circuit.json")
-@option("--head", required=True, type=options.text, help=_HEAD)
+@option("--head", required=True, type=options.text, help="The head, such as L5H1.")
 @together(options.OPTIONAL_KEY, options.QUERY)
 @option("--every-key", is_flag=True, help=_EVERY)
 @together(options.MODEL, options.WORDING, options.RESULT)
@@ -137,7 +138,7 @@ def wiring_command(
 
 
 @click.command("verify")
-@argument("path", type=options.path, metavar=_SAVED)
+@argument("path", type=options.path, metavar="DIR|circuit.json|wiring.json|why.json")
 @options.DEVICE
 @options.JSON
 def verify_command(path: Path, device: str, as_json: bool) -> None:

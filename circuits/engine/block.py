@@ -45,10 +45,10 @@ class Norm:
     def __call__(self, stream: torch.Tensor) -> torch.Tensor:
         return self.module(stream)
 
-    def linear(self, part: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """A part of the stream `at`, scaled as the whole is: what adds up to `at` adds up to its norm, less
-        the bias."""
-        return self.direction(part) * self.scale(at)
+    def linear(self, part: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:
+        """A part of a stream, scaled as the whole is: parts that add up to the stream add up to its norm, but
+        for the bias."""
+        return self.direction(part) * self.scale(stream)
 
     def direction(self, part: torch.Tensor) -> torch.Tensor:
         """What the norm makes of a part of the stream, before it divides by the spread: linear."""

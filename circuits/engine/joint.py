@@ -70,13 +70,10 @@ def read_tops(runs: Runs, tops: Sequence[Whole], direction: Direction) -> WireEf
     """The metric's change when these streams stand above the last block at the last position."""
     if not tops:
         return torch.zeros(0, len(runs.pairs), dtype=torch.float64)
-    top, tail, read = (
-        runs.model.n_layers,
-        runs.metric.tail,
-        range(runs.length - runs.metric.tail, runs.length),
-    )
+    top, tail = runs.model.n_layers, runs.metric.tail
+    read = list(enumerate(range(runs.length - tail, runs.length)))  # the positions where the metric is read
     rows = [
-        Row(tuple(Change(top, at, "residual", given=number * tail + index) for index, at in enumerate(read)))
+        Row(tuple(Change(top, position, "residual", given=number * tail + n) for n, position in read))
         for number in range(len(tops))
     ]
     given = torch.cat([stream[:, -tail:] for stream in tops], 1)
@@ -122,7 +119,7 @@ class Masks:
         named = (masks for reader, masks in self.by_reader.items() if reader.layer == layer)
         return sorted({query for masks in named for query in masks if query is not None})
 
-    def at(self, reader: Reader) -> Mask | None:
+    def mask_of(self, reader: Reader) -> Mask | None:
         return self.by_reader.get(reader, {}).get(None)
 
 
@@ -210,7 +207,7 @@ class JointRun:
     def _seen(self, reader: Reader, live: Whole) -> Whole:
         """What a reader that is no head sees."""
         default = stream_of(self.shared.other, reader, self.parts.parallel) if self.kept else live
-        mask = self.masks.at(reader)
+        mask = self.masks.mask_of(reader)
         return default if mask is None else default + self._difference(mask[None])[:, 0]
 
     def _difference(
@@ -269,9 +266,9 @@ class JointRun:
         parts = {side: part[:, :, heads].clone() for side, part in sides.items()}
         for side, (named, values) in own.items():
             parts[side][:, :, [heads.index(head) for head in named]] = values
-        at = torch.tensor([query], device=z.device)
-        asked = (parts["query"][:, at], parts["key"], parts["value"])
-        _, read = self.parts.attend(layer, *asked, queries=at, heads=heads)
+        queries = torch.tensor([query], device=z.device)
+        own_sides = parts["query"][:, queries], parts["key"], parts["value"]
+        _, read = self.parts.attend(layer, *own_sides, queries=queries, heads=heads)
         z = z.clone()
         z[:, query, heads] = read[:, 0]
         return z
@@ -286,6 +283,6 @@ class JointRun:
 
     def _mlp(self, layer: int, live: Whole) -> Whole:
         reader = Reader(layer, "mlp")
-        if self.kept and self.masks.at(reader) is None:
+        if self.kept and self.masks.mask_of(reader) is None:
             return self.shared.other.layers[layer].mlp[:]
         return self.parts.mlp(layer, self._seen(reader, live), self.shared.positions)

@@ -60,10 +60,8 @@ def loadings_of(runs: Runs, key: int, query: int) -> Float[torch.Tensor, "layer 
 def _by_layer(runs: Runs, queries: slice, keys: slice, of: str) -> Edges:
     if runs.layout is None:
         raise ModelError(f"loadings need the layout of {runs.model.name}, which the fast path does not know")
-    found = [
-        _edges(runs, layer, gradient, queries, keys, of) for layer, gradient in _gradients(runs, runs.layout)
-    ]
-    return torch.stack(found[::-1])
+    layers = [_edges(runs, layer, slope, queries, keys, of) for layer, slope in _gradients(runs, runs.layout)]
+    return torch.stack(layers[::-1])
 
 
 def _edges(

@@ -212,8 +212,8 @@ class WireSweep:
             stored = self.base.layers[layer]
             rest = stored.pre[:, positions] + stored.attention[:, positions]
             values, layer = rest[:, None] + self.parts.mlp(layer, values, positions), layer + 1
-        at = positions.tolist()
-        rows = [_row(layer, at, "residual", -1, first + n * len(at)) for n in range(len(wires))]
+        where = positions.tolist()
+        rows = [_row(layer, where, "residual", -1, first + n * len(where)) for n in range(len(wires))]
         unread = torch.full((len(wires), len(self.runs.pairs)), torch.nan)
         return rows, values.flatten(1, 2), unread
 
@@ -242,8 +242,8 @@ class WireSweep:
                 rows[number] = _row(layer, queries, "head", wires[number].reader.index, first)
                 first += len(queries)
             if watch is not None and watch[1] in queries:
-                at = pattern[:, :, :, queries.index(watch[1]), watch[0]]
-                watched[own] = at[:, writer, head].T.float().cpu()
+                weights = pattern[:, :, :, queries.index(watch[1]), watch[0]]
+                watched[own] = weights[:, writer, head].T.float().cpu()
         return rows, torch.cat(values, 1), self.runs.mean_over_draws(watched.T).T
 
     def _read(
@@ -278,8 +278,9 @@ class WireSweep:
 
 def _row(layer: int, positions: Sequence[int], site: Site, head: int, first: int) -> Row:
     """The row that puts values handed over, from number `first` on, at these positions."""
-    changes = (Change(layer, at, site, head, given=first + index) for index, at in enumerate(positions))
-    return Row(tuple(changes))
+    return Row(
+        tuple(Change(layer, position, site, head, given=n) for n, position in enumerate(positions, first))
+    )
 
 
 def stream_of(cache: Cache, reader: Reader, parallel: bool) -> Float[torch.Tensor, "input pos d_model"]:
