@@ -23,11 +23,11 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
-from conftest import random_model, save
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from render_samples import circuit_of, mapping_of, span_of
 from safetensors.torch import save as pack
+from small_models import random_model, save
 from test_sources import to_lens_layout
 
 from circuits.components import Edge, Head

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import loaded
 from matplotlib.axes import Axes
+from small_models import loaded
 
 from circuits.models.model import Model
 from circuits.show.curves import transplant_figure

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import random_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_models import random_model
 
 from circuits.components import Edge, Head
 from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare, streams

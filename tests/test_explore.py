@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import chromium
 import pytest
-from conftest import loaded
+from small_models import loaded
 
 import circuits
 from circuits.live import Explorer

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import loaded
+from small_models import loaded
 
 import circuits
 

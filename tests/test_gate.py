@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ARCHITECTURES, PROMPT, random_model
+from conftest import ARCHITECTURES
+from small_models import PROMPT, random_model
 
 from circuits.errors import ModelError
 from circuits.models.load import as_model, load

@@ -23,9 +23,9 @@ import pytest
 import render_samples as samples
 import torch
 from click.testing import CliRunner, Result
-from conftest import PROMPT, random_model, save
 from fuzzing import CONTROL, READERS, SLOW_IS_FINE, Reader, attempt
 from safetensors.torch import load_file, save_file
+from small_models import PROMPT, random_model, save
 from test_sources import Bomb, save_adapter, to_lens_layout
 
 from circuits import cli

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
-from conftest import loaded
+from small_models import loaded
 
 import circuits
 from circuits import live

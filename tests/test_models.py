@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ARCHITECTURES, PROMPT, random_model, save
+from conftest import ARCHITECTURES
 from safetensors.torch import load_file, save_file
+from small_models import PROMPT, random_model, save
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoTokenizer
 

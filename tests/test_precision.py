@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import ARCHITECTURES, PROMPT, random_model, save
+from conftest import ARCHITECTURES
+from small_models import PROMPT, random_model, save
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoTokenizer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import loaded
+from small_models import loaded
 
 from circuits.components import Edge, Head
 from circuits.errors import EdgeError, PromptError

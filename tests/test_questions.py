@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import loaded, random_model
+from small_models import loaded, random_model
 
 from circuits.cli import main
 from circuits.engine import predictions_of_others, prepare, values_of_others

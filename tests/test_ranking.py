@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import loaded
+from small_models import loaded
 
 from circuits.components import Head
 from circuits.engine import Row, prepare

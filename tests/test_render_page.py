@@ -17,7 +17,6 @@ from xml.etree import ElementTree
 import chromium
 import numpy as np
 import pytest
-from conftest import loaded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from render_samples import (
@@ -33,6 +32,7 @@ from render_samples import (
     planted,
     wide,
 )
+from small_models import loaded
 
 from circuits.components import Head
 from circuits.errors import PromptError

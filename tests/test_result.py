@@ -7,9 +7,9 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
-from conftest import loaded
 from render_samples import dense, hostile
 from render_samples import planted as sketch
+from small_models import loaded
 
 from circuits.components import Edge, Head
 from circuits.errors import EdgeError, FileError, PromptError

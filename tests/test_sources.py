@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import PROMPT, random_model
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
+from small_models import PROMPT, random_model
 
 from circuits.errors import ModelError
 from circuits.models import hub

@@ -19,9 +19,9 @@ import pytest
 import torch
 from accelerate import DistributedType
 from click.testing import CliRunner
-from conftest import PROMPT
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from small_models import PROMPT
 from training_processes import (
     ADAPTER,
     TINY,

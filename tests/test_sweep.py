@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import PROMPT, loaded
+from small_models import PROMPT, loaded
 
 import circuits
 from circuits.cli import main

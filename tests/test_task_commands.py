@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from conftest import random_model, save
 from fuzzing import small_circuit
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from small_models import random_model, save
 
 from circuits import cli
 from circuits.cli.tasks import _file_names

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import loaded, random_model
+from small_models import loaded, random_model
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ARCHITECTURES, PROMPT, loaded, random_model, save
+from conftest import ARCHITECTURES
+from small_models import PROMPT, loaded, random_model, save
 from tokenizers.processors import TemplateProcessing
 
 from circuits.errors import CircuitsError, ModelError

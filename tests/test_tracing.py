@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import loaded
+from small_models import loaded
 
 from circuits.components import Head
 from circuits.engine import gaps_of_noise, prepare

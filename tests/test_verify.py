@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import PROMPT, loaded
+from small_models import PROMPT, loaded
 
 from circuits import verify
 from circuits.cli import main

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import ARCHITECTURES, PROMPT, loaded
+from conftest import ARCHITECTURES
+from small_models import PROMPT, loaded
 
 import circuits
 from circuits.cli import main

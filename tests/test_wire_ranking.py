@@ -10,7 +10,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from conftest import ARCHITECTURES, random_model
+from conftest import ARCHITECTURES
+from small_models import random_model
 
 from circuits.components import component_edges
 from circuits.engine import Runs, prepare

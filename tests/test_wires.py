@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ARCHITECTURES, random_model
+from conftest import ARCHITECTURES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_models import random_model
 
 from circuits.components import (
     ALL,

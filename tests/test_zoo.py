@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import train_stories
-from conftest import loaded
+from small_models import loaded
 from train_mini import Plan, documents, fresh_model, train
 
 import circuits

@@ -1,0 +1,91 @@
+"""Small random-weight models of three architectures, the same every time, models of the zoo, and one result
+of every kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
+from transformers.utils import logging as transformers_logging
+
+import circuits
+from circuits.models.load import load
+from circuits.models.model import Model
+from circuits.zoo.language import tokenizer
+
+PROMPT = 'The opposite of "large" is "'
+SWAPS: tuple[dict[str, str], ...] = tuple({"large": other} for other in ("hot", "rich", "old", "wet"))
+
+transformers_logging.disable_progress_bar()
+loaded = cache(load)  # a model of the zoo by its name, once for all tests, which must leave it as it is
+
+
+def random_model(architecture: str, *, seed: int = 0) -> PreTrainedModel:
+    """Three layers of four heads; ten times the usual weights and random biases, so heads attend sharply."""
+    torch.manual_seed(seed)
+    shared: dict[str, Any] = {"vocab_size": len(tokenizer()), "bos_token_id": 0, "eos_token_id": 0}
+    shared |= {"initializer_range": 0.2}
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 32}
+    grouped = {"num_key_value_heads": 2, "tie_word_embeddings": True}
+    build: dict[str, Callable[[], PreTrainedModel]] = {
+        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32, **shared)),
+        "llama": lambda: LlamaForCausalLM(LlamaConfig(**grouped, **sizes, **shared)),
+        "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(use_parallel_residual=True, **sizes, **shared)),
+    }
+    model = build[architecture]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.2 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def save(model: PreTrainedModel, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def measure_every_kind(model: Model, folder: Path) -> dict[str, Any]:
+    """One result of every kind, measured on a small random model where that will do."""
+    named: dict[str, Any] = {"answer": "small", "foil": "cold"}
+    question = {"swap": SWAPS[0], **named}
+    traced, other = (circuits.trace(model, PROMPT, key="large", swap=swap, **named) for swap in SWAPS[:2])
+    both = loaded("mini"), loaded("mini-sparse")  # a task takes a model that can do it
+    pairs = [circuits.to_pair(model, PROMPT, swap=swap, **named) for swap in SWAPS]
+    lines = [
+        {"prompt": PROMPT, "key": 5, "id": name, **question, "swap": swap}
+        for name, swap in zip("abcd", SWAPS, strict=True)
+    ]
+    (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    swept = circuits.sweep(model, folder / "in.jsonl", folder / "out")
+    return {
+        "circuit": circuits.circuit(model, PROMPT, **question),
+        "traced": traced,
+        "mapping": traced.mapping(),
+        "family": circuits.trace_family(model, pairs, key=5),
+        "comparison": circuits.compare(traced, other),
+        "verification": circuits.verify(traced, model=model),
+        "ranking": circuits.rank(both[0], "opposites", count=2),
+        "task_comparison": circuits.compare(*both, task="opposites", count=2, units=("heads",)),
+        "panel": circuits.measure_panel(model, [traced.prompt], heads=traced.carriers()),
+        "sweep": swept,
+        "mean": swept.mean(),
+        "why": circuits.why(traced, traced.mapping().heads[0].head, model=model),
+        "wiring": circuits.wiring(model, PROMPT, least=0.2, most=6, **question),
+        "stability": circuits.stability(model, PROMPT, key="large", n=3, **question),
+    }
