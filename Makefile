@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# What is never imported need not be compiled: that is most of torch.
+# What is never imported need not be compiled.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 TORCH := OMP_NUM_THREADS=2
 MARKS := long or real or studies

@@ -33,7 +33,7 @@ FOUND = {  # what `planted` finds is claimed in test_discover
     ),
     "induction": ("B → END: mini-sparse, 32 pairs, 4→9: total 0.71", "Modulated at 84% by", "437 of 7920"),
 }
-ARGUMENTS = {"induction": {"families": ("mini-sparse",)}}  # of the dense model they take half a minute each
+ARGUMENTS = {"induction": {"families": ("mini-sparse",)}}  # those of the dense model take longest
 REAL = ("indirect_object_circuit", "stories")  # the weights of a real language model are needed
 SLOW = ("opposite_of_large", "indirect_object", "greater_than", "induction", "stories", "addition")
 
