@@ -49,7 +49,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import circuits
 from circuits.components import Edge, Head
 from circuits.engine import Row, prepare
-from circuits.engine.search import Scan, scan
+from circuits.engine.loadings import Scan, scan
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Metric, Pair, Prompt, to_pair
@@ -155,7 +155,7 @@ def written_question(model: Model, *, middle: bool = False) -> Question:
 def sweep(asked: Question, heads: Sequence[Head] | None = None) -> torch.Tensor:
     """Ours: the effect of each head, from nothing."""
     rows = asked.rows(asked.heads if heads is None else heads)
-    return prepare(asked.model, [asked.pair], rows=rows).effects(rows)[:, 0]
+    return prepare(asked.model, [asked.pair]).effects(rows)[:, 0]
 
 
 def scan_whole(asked: Question) -> Scan:

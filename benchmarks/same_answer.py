@@ -23,7 +23,7 @@ from typing import Any
 import circuits
 from circuits.engine import prepare
 from circuits.engine.runs import every_head
-from circuits.engine.search import mapping_rows, select
+from circuits.engine.selection import mapping_rows, select
 from circuits.errors import CircuitsError
 from circuits.models.model import Model
 from circuits.prompts import Pair
@@ -64,7 +64,7 @@ def paths_of(model: Model, pairs: Sequence[Pair], setting: Setting) -> list[list
             numbers = alike[start : start + setting.batch]
             rows = mapping_rows(every_head(model), key, length - 1)
             budget = setting.megabytes * 2**20
-            runs = prepare(model, [pairs[number] for number in numbers], rows=rows, budget=budget)
+            runs = prepare(model, [pairs[number] for number in numbers], budget=budget)
             effects = runs.effects(rows)
             found = select(runs, key, length - 1, effects=effects[:-1], totals=effects[-1], share=SHARE)
             for number, path in zip(numbers, found, strict=True):

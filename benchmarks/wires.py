@@ -21,8 +21,8 @@ from measure import CLOCKS, Aim, Clock, Line, interleave, seconds, show, show_he
 
 from circuits.components import SIDES, Reader, Wire, component_edges, components
 from circuits.engine import prepare
-from circuits.engine.component_edges import estimates
-from circuits.engine.wires import WireSweep, wire_effects
+from circuits.engine.joint import estimates
+from circuits.engine.wires import projections, stream_of, wire_effects, writes_of
 
 KEY, QUERY = 5, 8
 
@@ -39,16 +39,21 @@ def estimate(asked: Question) -> torch.Tensor:
 
 def new_sides(asked: Question, wires: Sequence[Wire]) -> list[torch.Tensor]:
     """What each wire's reader computes, (pos, d_head): where the wire does not hold, what it is anyway."""
-    sweep = WireSweep(prepare(asked.model, [asked.pair]), "swap")
+    runs = prepare(asked.model, [asked.pair])
+    clean, other = runs.clean.cache, runs.counterfactual.cache
     sides = []
     with torch.inference_mode():
         for wire in wires:
-            reader, number = wire.reader, SIDES.index(wire.reader.kind)  # type: ignore[arg-type]
-            positions = sweep.positions(wire.position)
-            seen = sweep.seen(reader, [wire.writer], positions)
-            whole = sweep.own(reader.layer)[number][0, :, reader.index].clone()
-            changed = sweep.parts.project(reader.layer, seen, positions)[number]
-            whole[positions] = changed[0, 0, :, reader.index]
+            reader = wire.reader
+            first = runs.first_difference
+            positions = range(first, runs.length) if wire.position is None else [wire.position]
+            where = torch.tensor(list(positions))
+            new = writes_of(runs, other, [wire.writer], where)[:, 0]
+            own = writes_of(runs, clean, [wire.writer], where)[:, 0]
+            seen = stream_of(clean, reader, parallel=runs.blocks[0].parallel)[:, where] + new - own
+            projected = runs.blocks[reader.layer].project(seen, where)[SIDES.index(reader.kind)]  # type: ignore[arg-type]
+            whole = projections(runs, clean, reader.layer)[reader.kind][0, :, reader.index].clone()  # type: ignore[index]
+            whole[where] = projected[0, :, reader.index]
             sides.append(whole)
     return sides
 

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from small_models import random_model
 
 from circuits.components import Edge, Head
-from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare, streams
-from circuits.engine.block import Block, UnkeptPattern
-from circuits.engine.layout import read_layout
-from circuits.engine.runs import every_head
-from circuits.engine.search import WHOLE, loadings, mapping_row, mapping_rows, scan, select
-from circuits.engine.streams import Change, Layer, check_rows
+from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
+from circuits.engine.block import Block
+from circuits.engine.loadings import loadings, scan
+from circuits.engine.rows import Change, Layer, check_rows
+from circuits.engine.selection import WHOLE, mapping_row, select
 from circuits.errors import EdgeError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -314,15 +313,6 @@ def test_a_rows_effect_does_not_depend_on_its_company(model: Model) -> None:
     torch.testing.assert_close(together, in_small_chunks, rtol=0, atol=5e-5)
 
 
-def test_runs_hold_nothing_but_what_is_read(model: Model) -> None:
-    """Both runs climb in one stack; what is kept of it must not keep the stack alive."""
-    runs = prepare(model, pairs_of(model))
-    for layer in (*runs.clean.cache.layers, *runs.counterfactual.cache.layers):
-        for name in ("pre", "pattern", "value", "z", "attention", "mlp", "query", "key"):
-            kept = getattr(layer, name)
-            assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size(), name
-
-
 @pytest.mark.parametrize("gate", [False, True], ids=["dense", "gated"])
 @pytest.mark.parametrize("query", [MIDDLE, LAST])
 @pytest.mark.parametrize("path", ["fast", "plain"])
@@ -366,20 +356,14 @@ def test_both_runs_are_the_models_own(model: Model) -> None:
     fast, plain = (prepare(model, pairs_of(model), path=path) for path in ("fast", "plain"))
     for mine, own in ((fast.clean, plain.clean), (fast.counterfactual, plain.counterfactual)):
         torch.testing.assert_close(mine.logits, own.logits, rtol=0, atol=CLOSE)
-        torch.testing.assert_close(mine.cache.final[:, -1], own.cache.final[:, -1], rtol=0, atol=CLOSE)
-        for number, (layer, expected) in enumerate(zip(mine.cache.layers, own.cache.layers, strict=True)):
-            for name in ("pre", "pattern", "value"):
+        torch.testing.assert_close(mine.cache.final, own.cache.final, rtol=0, atol=CLOSE)
+        for layer, expected in zip(mine.cache.layers, own.cache.layers, strict=True):
+            torch.testing.assert_close(layer.pattern(), expected.pattern(), rtol=0, atol=CLOSE)
+            for name in ("pre", "value", "z", "attention", "mlp"):
                 torch.testing.assert_close(getattr(layer, name), getattr(expected, name), rtol=0, atol=CLOSE)
-            read = slice(-1, None) if number == model.n_layers - 1 else slice(None)
-            for name in ("z", "attention", "mlp"):
-                torch.testing.assert_close(
-                    getattr(layer, name)[:, read], getattr(expected, name)[:, read], rtol=0, atol=CLOSE
-                )
 
 
-def test_writes_that_the_last_position_cannot_read_cost_nothing_and_are_exactly_zero(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writes_that_the_last_position_cannot_read_are_exactly_zero(model: Model) -> None:
     runs, top = prepare(model, pairs_of(model)), model.n_layers - 1
     unread = [
         Row.of_edges([Edge(Head(top, 1), KEY, MIDDLE)]),
@@ -392,13 +376,10 @@ def test_writes_that_the_last_position_cannot_read_cost_nothing_and_are_exactly_
         Row.of_residual(top, [KEY]),
     ]
     assert runs.effects(read).ne(0).all()
-    monkeypatch.setattr(Runs, "_carry", lambda *args: pytest.fail("a row that changes nothing was run"))
     assert runs.effects(unread).eq(0).all()
 
 
-def test_a_row_whose_gates_are_shut_in_both_runs_costs_nothing_and_is_exactly_zero(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_whose_gates_are_shut_in_both_runs_is_exactly_zero(model: Model) -> None:
     model = gated(model)
     runs = prepare(model, pairs_of(model)[:1])
     shut = [
@@ -407,12 +388,11 @@ def test_a_row_whose_gates_are_shut_in_both_runs_costs_nothing_and_is_exactly_ze
         for head in range(model.n_heads)
         for key in range(LAST + 1)
         if all(
-            side.cache.layers[layer].pattern[0, head, LAST, key] == 0
+            side.cache.layers[layer].pattern()[0, head, LAST, key] == 0
             for side in (runs.clean, runs.counterfactual)
         )
     ]
     assert shut
-    monkeypatch.setattr(Runs, "_carry", lambda *args: pytest.fail("a row that changes nothing was run"))
     assert runs.effects([Row.of_edges([edge]) for edge in shut] + [Row.of_edges(shut)]).eq(0).all()
 
 
@@ -454,8 +434,8 @@ def test_loadings_are_the_messages_times_the_gradient_of_the_frozen_model(model:
     block = layout.blocks[-1]
     for head in range(model.n_heads):
         z = torch.zeros(model.n_heads, model.d_head)
-        z[head] = layer.pattern[0, head, LAST, KEY] * layer.value[0, head, KEY]
-        written = (block.write(z.flatten()[None]) - block.write(torch.zeros_like(z).flatten()[None]))[0]
+        z[head] = layer.pattern()[0, head, LAST, KEY] * layer.value[0, head, KEY]
+        written = (block.write(z[None]) - block.write(torch.zeros_like(z)[None]))[0]
         reached = written if layout.parallel else written + _mlp_change(block, layer, written)
         predicted = float((scale(reached) @ direction).detach() / runs.gap[0])
         assert float(measured[head]) == pytest.approx(predicted, rel=1e-3, abs=1e-5)
@@ -471,9 +451,9 @@ def _frozen_scale(norm: Any, at: torch.Tensor) -> Callable[[torch.Tensor], torch
 
 def _mlp_change(block: Block, layer: Layer, written: torch.Tensor) -> torch.Tensor:
     """The MLP's response to a small write, with its norm's scale frozen, by forward differentiation."""
-    middle = (layer.pre + layer.attention[:])[0, -1].clone()
+    middle = (layer.pre + layer.attention)[0, -1].clone()
     return torch.func.jvp(
-        block.mlp, (block.norm2(middle),), (_frozen_scale(block.norm2.module, middle)(written),)
+        block.mlp, (block.mlp_norm(middle),), (_frozen_scale(block.mlp_norm.module, middle)(written),)
     )[1]
 
 
@@ -540,48 +520,16 @@ def test_a_family_is_needed_for_means(models: dict[str, Model]) -> None:
         runs.effects(single_rows(models["gpt2"], LAST), direction="mean")
 
 
-def test_rows_that_climb_behind_the_runs_have_the_effects_that_they_have_afterwards(model: Model) -> None:
-    pairs = pairs_of(model)
-    rows = [*mapping_rows(every_head(model), 5, 8), Row.of_residual(1, (5,))]
-    behind, after = prepare(model, pairs, rows=rows), prepare(model, pairs)
-    assert behind.early is not None and len(behind.early.rows) == len(rows)
-    torch.testing.assert_close(behind.effects(rows), after.effects(rows), atol=1e-5, rtol=0)
-    shuffled = [rows[3], Row.of_residual(2, (5,)), rows[0], rows[3]]
-    torch.testing.assert_close(behind.effects(shuffled), after.effects(shuffled), atol=1e-5, rtol=0)
-    restored = (runs.effects(rows, direction="restore") for runs in (behind, after))
-    torch.testing.assert_close(*restored, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("gate", [False, True])
-def test_a_prompt_too_long_for_its_patterns_to_be_kept_has_the_same_effects(
-    model: Model, gate: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attending_in_windows_of_queries_changes_nothing(model: Model, gate: bool) -> None:
+    """A budget of one byte lets one query of one row attend at a time, as in a very long prompt."""
     model = gated(model) if gate else model
     pairs = pairs_of(model)
     rows = [*single_rows(model, MIDDLE), *joint_rows(model, LAST + 1), *site_rows(LAST + 1)]
-    short = prepare(model, pairs, family=pairs)
-    monkeypatch.setattr(streams, "MOST_PATTERNS", 0)
-    monkeypatch.setattr(streams, "MOST_SCORES", 300)
-    long = prepare(model, pairs, family=pairs, rows=rows)
-    assert short.keeps_patterns and not long.keeps_patterns
+    whole = prepare(model, pairs, family=pairs)
+    in_windows = prepare(model, pairs, family=pairs, budget=1)
     for direction in DIRECTIONS:
         some = rows[: -len(site_rows(LAST + 1))] if direction == "knockout" else rows
-        expected, got = (runs.effects(some, direction=direction) for runs in (short, long))
+        expected, got = (runs.effects(some, direction=direction) for runs in (whole, in_windows))
         torch.testing.assert_close(got, expected, atol=CLOSE, rtol=CLOSE)
-    torch.testing.assert_close(loadings(long), loadings(short), atol=CLOSE, rtol=CLOSE)
-    singles, total = long.effects(mapping_rows(long.heads, KEY, LAST)).split([len(long.heads), 1])
-    how = {"effects": singles, "totals": total[0], "together": True}
-    paths = [select(runs, KEY, LAST, **how)[0] for runs in (short, long)]
-    assert [head for head, _ in paths[0]] == [head for head, _ in paths[1]]
-
-
-def test_what_is_asked_of_a_pattern_that_was_not_kept_is_what_the_pattern_holds(model: Model) -> None:
-    stored = prepare(model, pairs_of(model)).clean.cache.layers[1]
-    block = read_layout(model).blocks[1]
-    assert stored.query is not None and stored.key is not None
-    again, index = UnkeptPattern(stored.query, stored.key, block), torch.tensor([3, 8, 3, 5])
-    heads, keys = torch.tensor([0, 1, 2, 0]), torch.tensor([1, 8, 0, 5])
-    for asked in (0, (0, 1), (slice(None), slice(None), 4, 2), (slice(None), heads, index, keys)):
-        torch.testing.assert_close(again[asked], stored.pattern[asked])
-    spread = (slice(None), heads, index, keys, None)
-    torch.testing.assert_close(again[spread], stored.pattern[spread])
+    torch.testing.assert_close(loadings(in_windows), loadings(whole), atol=CLOSE, rtol=CLOSE)

@@ -17,7 +17,7 @@ from test_engine import joint_rows, pairs_of, single_rows, site_rows
 from circuits import Circuit, trace
 from circuits.components import SIDES, Edge, Head
 from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
-from circuits.engine.search import loadings
+from circuits.engine.loadings import loadings
 from circuits.errors import ModelError
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -94,28 +94,7 @@ def test_effects_are_those_of_hooks_on_the_output_projection(loaded: Loaded, que
         torch.testing.assert_close(measured, effects_by_hand(loaded, query, "knockout"), rtol=0, atol=CLOSE)
 
 
-def test_the_change_of_one_head_goes_through_its_block_as_the_whole_stream_would(known: Loaded) -> None:
-    layout, heads = known.runs.layout, [0, 0, 1, 3, 3]
-    assert layout is not None
-    behind_a_norm = any(block.attention_norm is not None for block in layout.blocks)
-    assert layout.splits_heads == (not layout.parallel and not behind_a_norm)
-    if not layout.splits_heads:  # no row takes the short way
-        return
-    draw = torch.Generator().manual_seed(0)
-    with torch.inference_mode():
-        for block, stored in zip(layout.blocks, known.runs.clean.cache.layers, strict=True):
-            change = torch.randn(len(stored.pre), len(heads), LAST + 1, block.d_head, generator=draw)
-            z = torch.zeros(*change.shape[:3], block.heads, block.d_head)
-            for row, head in enumerate(heads):
-                z[:, row, :, head] = change[:, row]
-            middle = stored.pre[:, None] + block.write(z.flatten(-2))
-            base = stored.pre[:, None] + block.write(torch.zeros_like(z[:, :1]).flatten(-2))
-            short = block.above_heads(base, change, heads)
-            torch.testing.assert_close(short, middle + block.mlp_output(middle), rtol=1e-4, atol=1e-5)
-
-
 def test_many_rows_that_change_one_head_each_agree_with_the_plain_path(known: Loaded) -> None:
-    """So many that they take the shorter way through the block in which they join."""
     late = [
         tuple(at for at in range(KEY, LAST + 1) if mask >> (at - KEY) & 1)
         for mask in range(1, 2 ** (LAST - KEY + 1))
@@ -190,13 +169,14 @@ def test_the_parts_of_a_block_are_those_of_the_whole(known: Loaded) -> None:
     """One side alone is that side of all three; what the heads write adds up to what attention writes."""
     layout, cache = known.runs.layout, known.runs.clean.cache
     assert layout is not None
-    rotations = layout.rotations(cache.layers[0].pre, 0)
-    for block, rotation, layer in zip(layout.blocks, rotations, cache.layers, strict=True):
+    positions = torch.arange(LAST + 1)
+    for block, layer in zip(layout.on_prompt(cache.layers[0].pre), cache.layers, strict=True):
         for side in SIDES:
-            alone = block.side(layer.pre, side, rotation).transpose(1, 2)
+            own_streams = layer.pre[:, None].expand(-1, layout.heads, -1, -1)
+            alone = block.side(own_streams, side, range(layout.heads), positions).transpose(1, 2)
             torch.testing.assert_close(alone, getattr(layer, side), rtol=0, atol=1e-5)
         z = layer.z[:, -1:]
-        nothing = block.write(torch.zeros_like(z).flatten(-2)) if block.attention_norm is None else 0
+        nothing = block.write(torch.zeros_like(z)) if block.block.attention_write_norm is None else 0
         written = block.head_writes(z).sum(-2) + nothing
         torch.testing.assert_close(written, layer.attention[:, -1:], rtol=0, atol=1e-4)
 
@@ -206,7 +186,7 @@ def test_a_query_does_not_read_beyond_its_window() -> None:
     assert runs.layout is not None
     assert [block.window for block in runs.layout.blocks] == [WINDOW, None, WINDOW]
     for layer, key in product((0, 1, 2), range(LAST + 1)):
-        reads = runs.clean.cache.layers[layer].pattern[0, :, LAST, key].gt(0).all()
+        reads = runs.clean.cache.layers[layer].pattern()[0, :, LAST, key].gt(0).all()
         assert bool(reads) == (layer == 1 or key > LAST - WINDOW)
 
 

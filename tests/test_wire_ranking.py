@@ -15,9 +15,8 @@ from small_models import random_model
 
 from circuits.components import component_edges
 from circuits.engine import Runs, prepare
-from circuits.engine.component_edges import EdgeTable, estimates, kept_edges
-from circuits.engine.joint import kept_effects
-from circuits.engine.streams import Cache
+from circuits.engine.joint import EdgeTable, estimates, kept_edges, kept_effects
+from circuits.engine.rows import Cache
 from circuits.engine.wires import wire_effects
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.models.load import as_model
@@ -60,13 +59,11 @@ def towards_clean(runs: Runs, share: float) -> Runs:
         return clean + share * (other - clean)
 
     layers = [
-        replace(
-            other, pre=mixed(own.pre, other.pre), z=mixed(own.z, other.z), mlp=mixed(own.mlp[:], other.mlp[:])
-        )
+        replace(other, pre=mixed(own.pre, other.pre), z=mixed(own.z, other.z), mlp=mixed(own.mlp, other.mlp))
         for own, other in zip(runs.clean.cache.layers, runs.counterfactual.cache.layers, strict=True)
     ]
     cache = Cache(tuple(layers), runs.counterfactual.cache.final)
-    return replace(runs, counterfactual=replace(runs.counterfactual, cache=cache), early=None)
+    return replace(runs, counterfactual=replace(runs.counterfactual, cache=cache))
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["dense", "gated"])

@@ -27,7 +27,7 @@ from circuits.components import (
     components,
     readers,
 )
-from circuits.engine import Direction, prepare, streams
+from circuits.engine import Direction, prepare
 from circuits.engine.joint import joint_effects, kept_effects
 from circuits.engine.wires import wire_effects
 from circuits.models.load import as_model
@@ -339,23 +339,6 @@ def test_the_writers_of_a_reader_together_are_its_side_and_all_readers_together_
     everything = [Wire(ALL, reader) for reader in readers(layers=3, heads=4)]
     assert float(joint_effects(runs, [everything])) == pytest.approx(1, abs=CLOSE)
     assert float(joint_effects(runs, [[]])) == pytest.approx(0, abs=1e-5)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_wires_of_a_prompt_too_long_for_its_patterns_to_be_kept_have_the_same_effects(
-    loaded: dict[str, Model], architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, hand = loaded[architecture], ByHand(architecture, gated=False)
-    wires, short = existing(KINDS, hand), prepare(model, [pair_of(model)])
-    monkeypatch.setattr(streams, "MOST_PATTERNS", 0)
-    long = prepare(model, [pair_of(model)])
-    assert short.keeps_patterns and not long.keeps_patterns
-    for measure in (
-        lambda runs: wire_effects(runs, wires)[0],
-        lambda runs: joint_effects(runs, [wires[:3]]),
-        lambda runs: kept_effects(runs, [[wire for wire in wires if wire.writer != ALL]]),
-    ):
-        torch.testing.assert_close(measure(long), measure(short), atol=CLOSE, rtol=CLOSE)
 
 
 @st.composite

@@ -1,288 +1,333 @@
-"""Several wires in one run: swapped together, or kept while all others are swapped.
+"""Many wires in one run: swapped together, or kept while all others are swapped.
 
-1. The run goes up the model a block at a time and keeps what every writer adds, so that each reader's stream
-   can be put together anew: the stream it would see anyway, plus, for the writers of its wires, the
-   difference between their output in the other run and in this very one.
-2. Where wires are swapped, everything else is live: a reader without a wire sees the run's own stream. Where
-   wires are kept, everything else is the other run's: a reader without a wire writes what it writes there.
-3. What stands above the last block at the last position is handed to the engine, which reads the metric.
+1. `JointForward` is the walk through the blocks in which every reader sees a stream of its own. It remembers
+   what every writer adds in this run. A reader's stream is put together from the stream that it would see
+   anyway and, for each of its wires, the difference between the writer's two outputs.
+2. Where wires are swapped, a reader sees this run's stream, with the other run's output of wired writers.
+   Where wires are kept, a reader sees the other run's stream, with this run's output of wired writers.
+3. Which wires are in the set is a number for each reader and writer: 1 or 0. Gradients flow through these
+   numbers. So one backward pass gives, for every wire at once, what adding or removing it would do to the
+   metric, to first order. At an empty set of swapped wires that is edge attribution patching (EAP).
+4. Wires over all positions together are component edges, as EAP, ACDC and MIB count them. `EdgeTable` numbers
+   them: reader by reader, and of each reader the writers that it sees.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
 
-from circuits.components import ALL, SIDES, Component, Reader, Side, Wire, components
-from circuits.engine.layout import Parts
+from circuits.components import ALL, SIDES, Component, Reader, Side, Wire, components, readers
+from circuits.engine.forward import Forward
+from circuits.engine.rows import Cache, Direction, Row
 from circuits.engine.runs import Runs
-from circuits.engine.streams import Cache, Change, Direction, Row
-from circuits.engine.wires import Outputs, WireEffects, WireSweep, check_wires, stream_of, writes
-from circuits.errors import EdgeError
+from circuits.engine.wires import Progress, WireEffects, check_wires, no_progress, stream_of, writes_of
+from circuits.errors import EdgeError, ModelError
 
+WireMask = Float[torch.Tensor, "reader writer pos_or_1"]
 Whole = Float[torch.Tensor, "input pos d_model"]
-Mask = Bool[torch.Tensor, "writer pos"]
-Progress = Callable[[int, int], None]
+Difference = Float[torch.Tensor, "input reader pos d_model"]
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """The component edges of a model of this shape, in their order."""
+
+    layers: int
+    heads: int
+    parallel: bool = False
+
+    @classmethod
+    def of(cls, runs: Runs) -> EdgeTable:
+        return cls(runs.model.n_layers, runs.model.n_heads, runs.blocks[0].parallel)
+
+    @cached_property
+    def readers(self) -> tuple[Reader, ...]:
+        return readers(layers=self.layers, heads=self.heads)
+
+    @cached_property
+    def writers(self) -> tuple[Component, ...]:
+        return components(layers=self.layers, heads=self.heads)
+
+    @cached_property
+    def exists(self) -> Bool[torch.Tensor, "reader writer"]:
+        """Whether a reader sees a writer. Read row by row, this is the numbering of the edges."""
+        exists = torch.zeros(len(self.readers), len(self.writers), dtype=torch.bool)
+        for row, reader in enumerate(self.readers):
+            for column, writer in enumerate(self.writers):
+                exists[row, column] = reader.sees(writer, parallel=self.parallel)
+        return exists
+
+    @cached_property
+    def wires(self) -> tuple[Wire, ...]:
+        wires = []
+        for reader, writer in self.exists.nonzero().tolist():
+            wires.append(Wire(self.writers[writer], self.readers[reader]))
+        return tuple(wires)
+
+    def __len__(self) -> int:
+        return int(self.exists.sum())
+
+    def matrix(self, chosen: Float[torch.Tensor, " edge"] | Bool[torch.Tensor, " edge"]) -> torch.Tensor:
+        """A number for each edge as a matrix (reader, writer), 0 where there is no edge."""
+        matrix = torch.zeros(self.exists.shape, dtype=chosen.dtype, device=chosen.device)
+        return matrix.masked_scatter(self.exists.to(chosen.device), chosen)
+
+    def edges(
+        self, matrix: Float[torch.Tensor, "*batch reader writer"]
+    ) -> Float[torch.Tensor, "*batch edge"]:
+        """The numbers of the edges that exist, in their order."""
+        return matrix[..., self.exists.to(matrix.device)]
+
+
+@dataclass(frozen=True)
+class WireSet:
+    """Which writers of which readers are wired. `at_query` has wires of key and value sides that hold for
+    one query alone, by layer and query."""
+
+    mask: WireMask
+    at_query: dict[tuple[int, int], dict[Reader, Float[torch.Tensor, "writer pos"]]] = field(
+        default_factory=dict
+    )
+
+    @classmethod
+    def of(cls, wires: Sequence[Wire], runs: Runs) -> WireSet:
+        table = EdgeTable.of(runs)
+        row_of = {reader: row for row, reader in enumerate(table.readers)}
+        column_of = {writer: column for column, writer in enumerate(table.writers)}
+        mask = torch.zeros(len(table.readers), len(table.writers), runs.length)
+        at_query: dict[tuple[int, int], dict[Reader, torch.Tensor]] = defaultdict(dict)
+        for wire in wires:
+            row = row_of[wire.reader]
+            if wire.query is None:
+                target = mask[row]
+            else:
+                own = at_query[wire.reader.layer, wire.query]
+                target = own.setdefault(wire.reader, torch.zeros(mask.shape[1:]))
+            column = table.exists[row] if wire.writer == ALL else column_of[wire.writer]
+            if wire.position is None:
+                target[column] = 1
+            else:
+                target[column, wire.position] = 1
+        for by_reader in at_query.values():
+            for reader, own in by_reader.items():  # wires that hold for all queries hold for this one, too
+                own.copy_(torch.maximum(own, mask[row_of[reader]]))
+        device = runs.model.device
+        moved = {}
+        for place, by_reader in at_query.items():
+            moved[place] = {reader: own.to(device) for reader, own in by_reader.items()}
+        return cls(mask.to(device), moved)
+
+
+class JointForward(Forward):
+    """A run of the base prompts in which every reader sees a stream of its own."""
+
+    def __init__(self, runs: Runs, wires: WireSet, direction: Direction, *, kept: bool) -> None:
+        super().__init__(runs.blocks)
+        self.runs = runs
+        self.wires = wires
+        self.kept = kept
+        self.direction: Direction = direction
+        self.table = EdgeTable.of(runs)
+        self.heads_in_layer = runs.model.n_heads
+        self.positions = torch.arange(runs.length, device=runs.model.device)
+        self.other: Cache = runs.replacement(direction).run
+        self.differences: list[Difference] = []  # writer by writer, as the run goes up
+
+    def top(self) -> Whole:
+        """What the logits see."""
+        embedded = self.runs.base(self.direction).cache.layers[0].pre
+        self._wrote(embedded[:, None])
+        live = self.run(embedded)
+        return self._seen(Reader(len(self.blocks), "logits"), live)
+
+    # What writers add
+
+    @cached_property
+    def _other_writes(self) -> Float[torch.Tensor, "input writer pos d_model"]:
+        written = writes_of(self.runs, self.other, self.table.writers, self.positions)
+        return self.runs.replacement(self.direction).reduce(written)
+
+    def _wrote(self, written: Float[torch.Tensor, "input writer pos d_model"]) -> None:
+        """Remember how the next writers differ between this run and the other."""
+        first = sum(each.shape[1] for each in self.differences)
+        other = self._other_writes[:, first : first + written.shape[1]]
+        self.differences.append(written - other if self.kept else other - written)
+
+    def _difference(self, mask: Float[torch.Tensor, "reader writer pos_or_1"]) -> Difference:
+        """How the streams of some readers change by their wires."""
+        differences = torch.cat(self.differences, 1)
+        mask = mask[:, : differences.shape[1]].to(differences.dtype)
+        if not mask.requires_grad:
+            used = (mask != 0).any(0).any(1)
+            mask, differences = mask[:, used], differences[:, used]
+        if mask.shape[2] == 1:
+            return torch.einsum("rw,iwpd->irpd", mask[:, :, 0], differences)
+        return torch.einsum("rwp,iwpd->irpd", mask, differences)
+
+    # What readers see
+
+    def _seen(self, reader: Reader, live: Whole) -> Whole:
+        """What the MLP of a layer, or the logits, see."""
+        row = self.table.readers.index(reader)
+        stream = stream_of(self.other, reader, parallel=self.table.parallel) if self.kept else live
+        return stream + self._difference(self.wires.mask[row : row + 1])[:, 0]
+
+    def heads(self, layer: int, stream: Whole) -> tuple[Whole, Float[torch.Tensor, "input pos head d_head"]]:
+        default = self.other.layers[layer].pre if self.kept else stream
+        everyone = list(range(self.heads_in_layer))
+        sides: dict[Side, torch.Tensor] = {}
+        for side in SIDES:
+            mask = self.wires.mask[self._rows_of(layer, side)]
+            seen = default[:, None] + self._difference(mask)
+            sides[side] = self.blocks[layer].side(seen, side, everyone, self.positions)
+        z = self._attend(layer, sides, everyone, self.positions)
+        for (at, query), by_reader in self.wires.at_query.items():
+            if at == layer:
+                z = self._with_query(layer, z, default, sides, query, by_reader)
+        written = self.blocks[layer].head_writes(z)
+        if not self.table.parallel:
+            self._wrote(written.transpose(1, 2))
+        else:
+            self.written_by_heads = written.transpose(1, 2)
+        return stream, z
+
+    def attention_write(self, layer: int, z: Float[torch.Tensor, "input pos head d_head"]) -> Whole:
+        return self.blocks[layer].write(z)
+
+    def _rows_of(self, layer: int, side: Side) -> list[int]:
+        """The rows of the mask that are this side of the heads of a layer."""
+        first = layer * (len(SIDES) * self.heads_in_layer + 1)
+        return [first + head * len(SIDES) + SIDES.index(side) for head in range(self.heads_in_layer)]
+
+    def _attend(
+        self, layer: int, sides: dict[Side, torch.Tensor], heads: list[int], queries: torch.Tensor
+    ) -> torch.Tensor:
+        query, key, value = sides["query"], sides["key"], sides["value"]
+        return self.blocks[layer].attend(query, key, value, queries=queries, heads=heads)[1]
+
+    def _with_query(
+        self,
+        layer: int,
+        z: torch.Tensor,
+        default: torch.Tensor,
+        sides: dict[Side, torch.Tensor],
+        query: int,
+        by_reader: dict[Reader, torch.Tensor],
+    ) -> torch.Tensor:
+        """Let some heads read keys or values of their own at one query."""
+        heads = sorted({reader.index for reader in by_reader})
+        own = {side: whole[:, :, heads].clone() for side, whole in sides.items()}
+        for reader, mask in by_reader.items():
+            assert reader.kind in SIDES
+            seen = default[:, None] + self._difference(mask[None])
+            projected = self.blocks[layer].side(seen, reader.kind, [reader.index], self.positions)
+            own[reader.kind][:, :, heads.index(reader.index)] = projected[:, :, 0]
+        queries = self.positions[query : query + 1]
+        own["query"] = own["query"][:, queries]
+        z = z.clone()
+        z[:, query, heads] = self._attend(layer, own, heads, queries)[:, 0]
+        return z
+
+    def mlp_write(self, layer: int, stream: Whole) -> Whole:
+        seen = self._seen(Reader(layer, "mlp"), stream)
+        written = self.blocks[layer].mlp_write(seen, self.positions)
+        if self.table.parallel:
+            self._wrote(self.written_by_heads)
+        self._wrote(written[:, None])
+        return written
+
+
+# Measuring sets of wires
 
 
 @torch.inference_mode()
 def joint_effects(
     runs: Runs,
-    rows: Sequence[Sequence[Wire]],
+    sets: Sequence[Sequence[Wire]],
     *,
     direction: Direction = "swap",
-    progress: Progress = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> WireEffects:
-    """The effect of each set of wires on every pair, all of a set in one run."""
-    tops = _tops(runs, rows, direction, kept=False, progress=progress)
-    return read_tops(runs, tops, direction)
+    """The effect of each set of wires on every pair, all wires of a set in one run."""
+    return _effects(runs, sets, direction, kept=False, progress=progress)
 
 
 @torch.inference_mode()
 def kept_effects(
-    runs: Runs, rows: Sequence[Sequence[Wire]], *, progress: Progress = lambda done, total: None
+    runs: Runs, sets: Sequence[Sequence[Wire]], *, progress: Progress = no_progress
 ) -> WireEffects:
-    """How much of the gap each set of wires explains on every pair: all other wires are swapped together."""
-    return 1 - read_tops(runs, _tops(runs, rows, "swap", kept=True, progress=progress), "swap")
+    """How much of the gap each set of wires keeps on every pair, while all other wires are swapped."""
+    for wires in sets:
+        if any(wire.writer == ALL for wire in wires):
+            raise EdgeError("name the writers of the wires to keep: `all` is every one of them")
+    return 1 - _effects(runs, sets, "swap", kept=True, progress=progress)
 
 
-def _tops(
-    runs: Runs, rows: Sequence[Sequence[Wire]], direction: Direction, *, kept: bool, progress: Progress
-) -> list[Whole]:
-    sweep = WireSweep(runs, direction)
-    check_wires(runs, [wire for wires in rows for wire in wires], direction, parallel=sweep.parts.parallel)
-    if kept and any(wire.writer == ALL for wires in rows for wire in wires):
-        raise EdgeError("name the writers of the wires to keep: `all` is every one of them")
+def _effects(
+    runs: Runs, sets: Sequence[Sequence[Wire]], direction: Direction, *, kept: bool, progress: Progress
+) -> WireEffects:
+    for wires in sets:
+        check_wires(runs, wires, direction)
     tops = []
-    shared = Shared(sweep)
-    for number, wires in enumerate(rows):
-        tops.append(JointRun(shared, Masks.of(wires, runs, sweep.parts), kept=kept).top())
-        progress(number + 1, len(rows))
-    return tops
+    for number, wires in enumerate(sets):
+        forward = JointForward(runs, WireSet.of(wires, runs), direction, kept=kept)
+        tops.append(forward.top()[:, -runs.metric.tail :])
+        progress(number + 1, len(sets))
+    return _effects_of_tops(runs, tops, direction)
 
 
-def read_tops(runs: Runs, tops: Sequence[Whole], direction: Direction) -> WireEffects:
-    """The metric's change when these streams stand above the last block at the last position."""
+def _effects_of_tops(runs: Runs, tops: Sequence[Whole], direction: Direction) -> WireEffects:
+    """The effects of runs that end with these streams above the last block."""
     if not tops:
         return torch.zeros(0, len(runs.pairs), dtype=torch.float64)
-    top, tail = runs.model.n_layers, runs.metric.tail
-    read = list(enumerate(range(runs.length - tail, runs.length)))  # the positions where the metric is read
-    rows = [
-        Row(tuple(Change(top, position, "residual", given=number * tail + n) for n, position in read))
-        for number in range(len(tops))
-    ]
-    given = torch.cat([stream[:, -tail:] for stream in tops], 1)
+    read = runs.metric.tail
+    positions = range(runs.length - read, runs.length)
+    layers = runs.model.n_layers
+    rows = [Row.of_given(layers, positions, "residual", first=n * read) for n in range(len(tops))]
+    given = torch.cat(list(tops), 1)  # (input, set · read, d_model)
     return runs.effects(rows, direction=direction, given={"residual": given}).double().cpu()
 
 
-@dataclass(frozen=True)
-class Masks:
-    """Which writers of which readers are wired, position by position: of a key or value side for one query,
-    or for all of them (None)."""
-
-    by_reader: dict[Reader, dict[int | None, Mask]]
-
-    @classmethod
-    def of(cls, wires: Sequence[Wire], runs: Runs, parts: Parts) -> Masks:
-        model, length = runs.model, runs.length
-        every = components(layers=model.n_layers, heads=model.n_heads)
-        number = {writer: index for index, writer in enumerate(every)}
-        listed: dict[Reader, dict[int | None, list[Wire]]] = defaultdict(lambda: defaultdict(list))
-        for wire in wires:
-            listed[wire.reader][wire.query].append(wire)
-        by_reader: dict[Reader, dict[int | None, Mask]] = {}
-        for reader, queries in listed.items():
-            below = torch.tensor([reader.sees(writer, parallel=parts.parallel) for writer in every])
-            by_reader[reader] = {
-                query: _mask(own, number, below, length).to(model.device) for query, own in queries.items()
-            }
-            if None in queries:  # wires for all queries hold for each of them, too
-                for mask in by_reader[reader].values():
-                    mask |= by_reader[reader][None]
-        return cls(by_reader)
-
-    def of_side(self, layer: int, side: Side, query: int | None) -> dict[int, Mask]:
-        """By head: what is wired on one side."""
-        return {
-            reader.index: masks[query]
-            for reader, masks in self.by_reader.items()
-            if reader.layer == layer and reader.kind == side and query in masks
-        }
-
-    def queries(self, layer: int) -> list[int]:
-        """The queries at which a head of this layer has wires of its own."""
-        named = (masks for reader, masks in self.by_reader.items() if reader.layer == layer)
-        return sorted({query for masks in named for query in masks if query is not None})
-
-    def mask_of(self, reader: Reader) -> Mask | None:
-        return self.by_reader.get(reader, {}).get(None)
+@torch.inference_mode()
+def kept_edges(
+    runs: Runs, sets: Bool[torch.Tensor, "set edge"], *, progress: Progress = no_progress
+) -> WireEffects:
+    """How much of the gap each set of component edges keeps on every pair, while all others are swapped."""
+    table = EdgeTable.of(runs)
+    tops = []
+    for number, chosen in enumerate(sets):
+        mask = table.matrix(chosen.float().to(runs.model.device))[:, :, None]
+        forward = JointForward(runs, WireSet(mask), "swap", kept=True)
+        tops.append(forward.top()[:, -runs.metric.tail :])
+        progress(number + 1, len(sets))
+    return 1 - _effects_of_tops(runs, tops, "swap")
 
 
-def _mask(wires: Sequence[Wire], number: dict[Component, int], below: torch.Tensor, length: int) -> Mask:
-    mask = torch.zeros(len(number), length, dtype=torch.bool)
-    for wire in wires:
-        positions = slice(None) if wire.position is None else wire.position
-        if wire.writer == ALL:
-            mask[below, positions] = True
-        else:
-            mask[number[wire.writer], positions] = True
-    return mask
+def estimates(runs: Runs) -> WireEffects:
+    """Edge attribution patching: the first-order estimate of the `swap` effect of every component edge, on
+    every pair. Gates count as they stand: that a change may open or shut one is not in the estimate. Pairs
+    are estimated one by one to save memory."""
+    if runs.layout is None:
+        name = runs.model.name
+        raise ModelError(f"the estimate needs the layout of {name}, which the fast path does not know")
+    each = [_estimate(runs.only([pair])) for pair in range(len(runs.pairs))]
+    return torch.stack(each, 1).double().cpu()
 
 
-@dataclass(frozen=True)
-class Shared:
-    """What all rows read of the two runs."""
-
-    sweep: WireSweep
-
-    @cached_property
-    def writers(self) -> tuple[Component, ...]:
-        model = self.sweep.runs.model
-        return components(layers=model.n_layers, heads=model.n_heads)
-
-    @cached_property
-    def positions(self) -> torch.Tensor:
-        return torch.arange(self.sweep.runs.length, device=self.sweep.runs.model.device)
-
-    @cached_property
-    def new(self) -> Outputs:
-        """What every writer adds in the other run."""
-        new = self.sweep.runs.new_values(self.sweep.direction)
-        return new.reduce(writes(self.sweep.parts, new.run, self.writers, self.positions))
-
-    @cached_property
-    def other(self) -> Cache:
-        return self.sweep.runs.new_values(self.sweep.direction).run
-
-    def sides(self, layer: int) -> tuple[torch.Tensor, ...]:
-        """Queries, keys and values of the other run, (input, pos, head, d_head)."""
-        return WireSweep(self.sweep.runs, "restore").own(layer)
-
-
-@dataclass
-class JointRun:
-    """One row on its way up."""
-
-    shared: Shared
-    masks: Masks
-    kept: bool
-
-    def top(self) -> Whole:
-        """The stream above the last block."""
-        sweep = self.shared.sweep
-        self.parts, self.heads = sweep.parts, sweep.runs.model.n_heads
-        stream = sweep.base.layers[0].pre
-        inputs, length, width = stream.shape
-        # What every writer so far would change if it were seen as in the other run (kept: as in this one).
-        self.changes = stream.new_empty(inputs, len(self.shared.writers), length, width)
-        self.written = 0
-        self._note(stream[:, None])
-        layers = sweep.runs.model.n_layers
-        for layer in range(layers):
-            z = self._kept_heads(layer) if self.kept else self._live_heads(layer, stream)
-            written = self.parts.head_writes(layer, z).transpose(1, 2)  # (input, head, pos, d_model)
-            after = stream + self.parts.write(layer, z)
-            if self.parts.parallel:
-                mlp = self._mlp(layer, stream)
-                self._note(written)
-            else:
-                self._note(written)
-                mlp = self._mlp(layer, after)
-            self._note(mlp[:, None])
-            stream = after + mlp
-        return self._seen(Reader(layers, "logits"), stream)
-
-    def _note(self, outputs: Outputs) -> None:
-        """Keep what the next writers change. Above the last block only where the metric is read is real."""
-        end = self.written + outputs.shape[1]
-        change = self.shared.new[:, self.written : end] - outputs
-        self.changes[:, self.written : end] = (-change if self.kept else change).nan_to_num_(0.0)
-        self.written = end
-
-    def _seen(self, reader: Reader, live: Whole) -> Whole:
-        """What a reader that is no head sees."""
-        default = stream_of(self.shared.other, reader, self.parts.parallel) if self.kept else live
-        mask = self.masks.mask_of(reader)
-        return default if mask is None else default + self._difference(mask[None])[:, 0]
-
-    def _difference(
-        self, masks: Bool[torch.Tensor, "reader writer pos"]
-    ) -> Float[torch.Tensor, "input reader pos d_model"]:
-        """What its wires change in a reader's stream: swapped writers become the other run's, kept ones this
-        run's."""
-        masks = masks[:, : self.written]
-        used = masks.any(0).any(1).nonzero().flatten()
-        masks, changes = masks[:, used].to(self.changes), self.changes[:, used]
-        if bool((masks == masks[..., :1]).all()):  # the same at all positions: one product, and a faster one
-            return torch.einsum("ew,iwtd->ietd", masks[..., 0], changes)
-        return torch.einsum("ewt,iwtd->ietd", masks, changes)
-
-    def _sides(
-        self, layer: int, default: Whole, query: int | None
-    ) -> dict[Side, tuple[list[int], torch.Tensor]]:
-        """For each side the heads that have wires there, and what they make of what they see,
-        (input, pos, head, d_head)."""
-        sides: dict[Side, tuple[list[int], torch.Tensor]] = {}
-        for side in SIDES:
-            wired = self.masks.of_side(layer, side, query)
-            if not wired:
-                continue
-            heads = sorted(wired)
-            seen = default[:, None] + self._difference(torch.stack([wired[head] for head in heads]))
-            positions = self.shared.positions
-            sides[side] = heads, self.parts.own_side(layer, side, seen, positions=positions, heads=heads)
-        return sides
-
-    def _attended(
-        self, layer: int, default: Whole, base: Sequence[torch.Tensor], z: torch.Tensor
-    ) -> torch.Tensor:
-        """The heads' outputs with their wires in place, given queries, keys and values without them."""
-        everyone = list(range(self.heads))
-        sides: dict[Side, torch.Tensor] = {side: part.clone() for side, part in zip(SIDES, base, strict=True)}
-        wired: set[int] = set()
-        for side, (heads, own) in self._sides(layer, default, None).items():
-            sides[side][:, :, heads] = own
-            wired |= set(heads)
-        chosen = sorted(wired) if self.kept else everyone
-        if chosen:
-            parts = [sides[side][:, :, chosen] for side in SIDES]
-            z = z.clone()
-            z[:, :, chosen] = self.parts.attend(layer, *parts, queries=self.shared.positions, heads=chosen)[1]
-        for query in self.masks.queries(layer):
-            z = self._at_query(layer, default, sides, z, query)
-        return z
-
-    def _at_query(
-        self, layer: int, default: Whole, sides: dict[Side, torch.Tensor], z: torch.Tensor, query: int
-    ) -> torch.Tensor:
-        """Heads that read keys or values of their own at one query."""
-        own = self._sides(layer, default, query)
-        heads = sorted({head for named, _ in own.values() for head in named})
-        parts = {side: part[:, :, heads].clone() for side, part in sides.items()}
-        for side, (named, values) in own.items():
-            parts[side][:, :, [heads.index(head) for head in named]] = values
-        queries = torch.tensor([query], device=z.device)
-        own_sides = parts["query"][:, queries], parts["key"], parts["value"]
-        _, read = self.parts.attend(layer, *own_sides, queries=queries, heads=heads)
-        z = z.clone()
-        z[:, query, heads] = read[:, 0]
-        return z
-
-    def _live_heads(self, layer: int, stream: Whole) -> torch.Tensor:
-        base = self.parts.project(layer, stream, self.shared.positions)
-        return self._attended(layer, stream, base, torch.zeros_like(base[0]))
-
-    def _kept_heads(self, layer: int) -> torch.Tensor:
-        stored = self.shared.other.layers[layer]
-        return self._attended(layer, stored.pre, self.shared.sides(layer), stored.z)
-
-    def _mlp(self, layer: int, live: Whole) -> Whole:
-        reader = Reader(layer, "mlp")
-        if self.kept and self.masks.mask_of(reader) is None:
-            return self.shared.other.layers[layer].mlp[:]
-        return self.parts.mlp(layer, self._seen(reader, live), self.shared.positions)
+def _estimate(runs: Runs) -> Float[torch.Tensor, " edge"]:
+    """Minus the gradient of the metric with respect to each edge's presence among the swapped edges, where
+    none is present, as a share of the gap."""
+    table = EdgeTable.of(runs)
+    with torch.inference_mode(False), torch.enable_grad():
+        mask = torch.zeros(table.exists.shape, device=runs.model.device, requires_grad=True)
+        forward = JointForward(runs, WireSet(mask[:, :, None]), "swap", kept=False)
+        top = forward.top()[:, None, -runs.metric.tail :]
+        value = runs.mean_over_draws(runs.read_stream(top)).sum()
+        (gradient,) = torch.autograd.grad(value, mask)
+    return -table.edges(gradient) / runs.gap

@@ -1,20 +1,20 @@
-"""Reading a model as blocks that the fast path can carry.
+"""Reading a model as blocks that our own forward can run.
 
 1. The bridge gives every architecture the same part names: `ln1`, `attn.q/k/v/o`, `ln2`, `mlp.in/gate/out`,
    and `ln1_post`, `ln2_post`, `attn.q_norm`, `attn.k_norm` where they exist. The configuration and the
-   attention module say the rest: scale, soft caps, windows, which rotation a layer has.
+   attention module say the rest: scale, soft caps, windows, and which rotation a layer has.
 2. What is assumed beyond that (one residual stream, norms in front of attention and MLP, a causal softmax)
-   may fail. It shows in the numbers: `prepare` compares a whole run with the model's own, and takes the plain
-   path where they differ. docs/models.md lists which architectures take which path.
-3. `Parts` are a block's parts on any stream: what a reader makes of what it sees. `FastParts` computes them
-   here; `plain.PlainParts` asks the model's own forward.
+   may be wrong for a model. It shows in the numbers: `prepare` compares a whole run of ours with the model's
+   own logits and uses the plain path where they differ. docs/models.md lists which architectures take which.
+3. `PromptBlock` is a block together with the rotation and the mask of one prompt's positions.
+   `plain.PlainBlock` answers the same calls by the model's own forward, where the layout is not known.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -22,27 +22,108 @@ from jaxtyping import Float, Int
 from torch.nn import functional as F
 
 from circuits.components import Side
-from circuits.engine.block import Block, Heads, Hidden, Mlp, Norm, Rotation, Stream, hidden_keys
+from circuits.engine.block import (
+    Block,
+    Heads,
+    HeadWrites,
+    Hidden,
+    Mlp,
+    Norm,
+    OwnStreams,
+    Rotation,
+    Stream,
+    hidden_keys,
+)
 from circuits.models.model import Model
 
-Act = Callable[[torch.Tensor], torch.Tensor]
+Activation = Callable[[torch.Tensor], torch.Tensor]
 Positions = Int[torch.Tensor, " pos"]
 Queries = Int[torch.Tensor, " query"]
 QueryHeads = Float[torch.Tensor, "*#batch query head d_head"]
 KeyHeads = Float[torch.Tensor, "*#batch key head d_head"]
 Patterns = Float[torch.Tensor, "*#batch head query key"]
-HeadWrites = Float[torch.Tensor, "*batch pos head d_model"]
-OwnStreams = Float[torch.Tensor, "*batch head pos d_model"]
 _TANH_GELU = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")  # one function under three names
+
+
+@runtime_checkable
+class AnyBlock(Protocol):
+    """What one block makes of the streams that its readers see, on the positions of one prompt."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether attention and MLP read the same stream."""
+        ...
+
+    def project(self, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
+        """Queries, keys and values of all heads, from one stream at these positions."""
+        ...
+
+    def side(self, streams: OwnStreams, side: Side, heads: Sequence[int], positions: Positions) -> Heads:
+        """Queries, keys or values of some heads, each from a stream of its own."""
+        ...
+
+    def attend(
+        self, query: QueryHeads, key: KeyHeads, value: KeyHeads, *, queries: Queries, heads: Sequence[int]
+    ) -> tuple[Patterns, QueryHeads]:
+        """The attention weights of some heads at some queries, and what they read by them. Keys and values
+        are those of all positions."""
+        ...
+
+    def write(self, z: Heads) -> Stream:
+        """What all heads together add to the stream, bias included."""
+        ...
+
+    def head_writes(self, z: Heads) -> HeadWrites:
+        """What each head adds to the stream, without the bias, which belongs to no head."""
+        ...
+
+    def mlp_write(self, stream: Stream, positions: Positions) -> Stream:
+        """What the MLP adds where it sees this stream."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBlock:
+    """A block of a known layout, with the rotation and the mask of a prompt's positions."""
+
+    block: Block
+    rotation: Rotation | None
+    hidden: Hidden
+
+    @property
+    def parallel(self) -> bool:
+        return self.block.parallel
+
+    def project(self, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
+        return self.block.queries_keys_values(stream, self._turn(positions))
+
+    def side(self, streams: OwnStreams, side: Side, heads: Sequence[int], positions: Positions) -> Heads:
+        return self.block.side(streams, side, heads, self._turn(positions))
+
+    def attend(
+        self, query: QueryHeads, key: KeyHeads, value: KeyHeads, *, queries: Queries, heads: Sequence[int]
+    ) -> tuple[Patterns, QueryHeads]:
+        return self.block.attend(query, key, value, self.hidden[queries])
+
+    def write(self, z: Heads) -> Stream:
+        return self.block.write(z)
+
+    def head_writes(self, z: Heads) -> HeadWrites:
+        return self.block.head_writes(z)
+
+    def mlp_write(self, stream: Stream, positions: Positions) -> Stream:
+        return self.block.mlp_write(stream)
+
+    def _turn(self, positions: Positions) -> Rotation | None:
+        return None if self.rotation is None else self.rotation[:, positions]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A model that the fast path knows."""
+    """A model whose blocks our own forward can run."""
 
     blocks: tuple[Block, ...]
-    parallel: bool  # attention and MLP read the same stream
-    embed: Callable[[torch.Tensor], Stream]  # tokens to the input of layer 0
+    embed: Callable[[torch.Tensor], Stream]  # tokens to the stream at the input of layer 0
     final_norm: Norm
     unembed: Float[torch.Tensor, "vocab d_model"]
     unembed_bias: Float[torch.Tensor, " vocab"] | None
@@ -53,90 +134,104 @@ class Layout:
         return self.blocks[0].heads
 
     @property
-    def splits_heads(self) -> bool:
-        """Whether what a head writes reaches the MLP of its own block, and by a product alone."""
-        return not self.parallel and all(block.attention_norm is None for block in self.blocks)
+    def parallel(self) -> bool:
+        return self.blocks[0].parallel
 
-    def rotations(self, stream: Stream, start: int) -> tuple[Rotation | None, ...]:
-        """For every block, the rotation of the positions from `start` on."""
-        different = {block.rotation for block in self.blocks}
-        made = {turn: None if turn is None else turn(stream)[:, start:] for turn in different}
-        return tuple(made[block.rotation] for block in self.blocks)
+    def on_prompt(self, stream: Stream) -> tuple[PromptBlock, ...]:
+        """The blocks with the rotations and masks of all positions of this stream. Blocks that are alike in
+        this share one."""
+        length = stream.shape[-2]
+        queries = torch.arange(length, device=stream.device)
+        rotations: dict[Any, Rotation | None] = {None: None}
+        hidden: dict[int | None, Hidden] = {}
+        bound = []
+        for block in self.blocks:
+            if block.rotation is not None and block.rotation not in rotations:
+                rotations[block.rotation] = block.rotation(stream)
+            if block.window not in hidden:
+                hidden[block.window] = hidden_keys(queries, length, block.window)
+            bound.append(PromptBlock(block, rotations[block.rotation], hidden[block.window]))
+        return tuple(bound)
 
-    def hidden(self, stream: Stream, start: int) -> tuple[Hidden, ...]:
-        """For every block, what the queries from `start` on must not read."""
-        length, windows = stream.shape[-2], {block.window for block in self.blocks}
-        queries = torch.arange(start, length, device=stream.device)
-        made = {window: hidden_keys(queries, length, window) for window in windows}
-        return tuple(made[block.window] for block in self.blocks)
+    def linearised(self) -> Layout:
+        """The same model with norm scales and attention weights held constant for gradients."""
+        return replace(
+            self,
+            blocks=tuple(block.linearised() for block in self.blocks),
+            final_norm=replace(self.final_norm, frozen=True),
+        )
 
     def logits(self, stream: Float[torch.Tensor, "*batch d_model"]) -> Float[torch.Tensor, "*batch vocab"]:
-        """The whole vocabulary's logits, from the stream above the last block."""
-        return self.output(self.final_norm(stream))
-
-    def output(self, normed: Float[torch.Tensor, "*batch d_model"]) -> Float[torch.Tensor, "*batch vocab"]:
-        """The whole vocabulary's logits, from behind the final norm."""
-        return self._capped(F.linear(normed, self.unembed, self.unembed_bias))
+        """The logits of the whole vocabulary, from the stream above the last block."""
+        return self._capped(F.linear(self.final_norm(stream), self.unembed, self.unembed_bias))
 
     def logits_of(
-        self, stream: Float[torch.Tensor, "input row d_model"], wanted: Int[torch.Tensor, "input token"]
+        self, stream: Float[torch.Tensor, "input row d_model"], tokens: Int[torch.Tensor, "input token"]
     ) -> Float[torch.Tensor, "input row token"]:
-        """The logits of some tokens of each input."""
-        logits = torch.einsum("ird,ivd->irv", self.final_norm(stream), self.unembed[wanted])
-        bias = self.unembed_bias
-        return self._capped(logits if bias is None else logits + bias[wanted][:, None])
+        """The logits of some tokens, which may be others for each input."""
+        logits = torch.einsum("ird,ivd->irv", self.final_norm(stream), self.unembed[tokens])
+        if self.unembed_bias is not None:
+            logits = logits + self.unembed_bias[tokens][:, None]
+        return self._capped(logits)
 
     def _capped(self, logits: torch.Tensor) -> torch.Tensor:
         return logits if self.logit_cap is None else (logits / self.logit_cap).tanh() * self.logit_cap
 
 
 def read_layout(model: Model) -> Layout:
-    """The model's blocks as functions; an AttributeError or TypeError where a part is missing."""
+    """The model's blocks as functions. Raises AttributeError or TypeError where a part is missing."""
     bridge: Any = model.bridge
     config: Any = bridge.original_model.config.get_text_config()
-    final, rotations = _raw(bridge.unembed), _rotations(bridge, config)
+    rotations = _rotations(bridge, config)
+    blocks = []
+    for layer, block in enumerate(bridge.blocks):
+        blocks.append(_block(model, block, rotations[layer], _window(config, layer)))
+    unembed = _raw(bridge.unembed)
     return Layout(
-        blocks=tuple(
-            _block(model, block, rotation, _window(config, layer))
-            for layer, (block, rotation) in enumerate(zip(bridge.blocks, rotations, strict=True))
-        ),
-        parallel="Parallel" in type(bridge.blocks[0]).__name__,
+        blocks=tuple(blocks),
         embed=_embedding(bridge),
         final_norm=Norm(_raw(bridge.ln_final)),
-        unembed=final.weight,
-        unembed_bias=final.bias,
+        unembed=unembed.weight,
+        unembed_bias=unembed.bias,
         logit_cap=getattr(config, "final_logit_softcapping", None),
     )
 
 
 def _raw(component: Any) -> Any:
-    """The module behind the bridge's hooks."""
+    """The Hugging Face module inside the bridge's component."""
     while getattr(component, "original_component", None) is not None:
         component = component.original_component
     return component
 
 
+def is_parallel(bridge: Any) -> bool:
+    """Whether attention and MLP of a block read the same stream."""
+    return "Parallel" in type(bridge.blocks[0]).__name__
+
+
 def _block(
     model: Model, block: Any, rotation: Callable[[Stream], Rotation] | None, window: int | None
 ) -> Block:
-    attention, raw = block.attn, _raw(block.attn)
-    q, k, v, o = (_raw(part) for part in (attention.q, attention.k, attention.v, attention.o))
+    attention = block.attn
+    raw = _raw(attention)
+    q, k, v = _raw(attention.q), _raw(attention.k), _raw(attention.v)
     return Block(
         heads=model.n_heads,
         d_head=model.d_head,
-        norm1=Norm(_raw(block.ln1)),
-        norm2=Norm(_raw(getattr(block, "ln2", block.ln1))),  # parallel blocks may share one norm
+        attention_norm=Norm(_raw(block.ln1)),
+        mlp_norm=Norm(_raw(getattr(block, "ln2", block.ln1))),  # parallel blocks may share one norm
         q=q,
         k=k,
         v=v,
         qkv=_projections(raw, q, k, v),
-        o=o,
+        o=_raw(attention.o),
         mlp=_mlp(block.mlp),
         scale=float(getattr(raw, "scaling", None) or model.d_head**-0.5),
+        parallel=is_parallel(model.bridge),
         query_norm=_head_norm(attention, "q_norm", model.d_head),
         key_norm=_head_norm(attention, "k_norm", model.d_head),
-        attention_norm=_optional_norm(block, "ln1_post"),
-        mlp_norm=_optional_norm(block, "ln2_post"),
+        attention_write_norm=_optional_norm(block, "ln1_post"),
+        mlp_write_norm=_optional_norm(block, "ln2_post"),
         rotation=rotation,
         adjacent=hasattr(raw, "embed_positions"),
         cap=getattr(raw, "attn_logit_softcapping", None),
@@ -181,7 +276,7 @@ def _mlp(mlp: Any) -> Mlp:
     return Mlp(inner, outer, _activation(_raw(mlp)), None if gate is None else _raw(gate))
 
 
-def _activation(mlp: Any) -> Act:
+def _activation(mlp: Any) -> Activation:
     names = ("act", "act_fn", "activation_fn")
     act = next(getattr(mlp, name) for name in names if hasattr(mlp, name))
     return _tanh_gelu if type(act).__name__ in _TANH_GELU else act
@@ -239,96 +334,3 @@ def _adjacent_rotation(table: torch.Tensor) -> Callable[[Stream], Rotation]:
         return torch.stack((cos, sin))
 
     return rotation
-
-
-@runtime_checkable
-class Parts(Protocol):
-    """What a reader makes of a stream, block by block."""
-
-    @property
-    def parallel(self) -> bool:
-        """Whether attention and MLP read the same stream."""
-        ...
-
-    def project(self, layer: int, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
-        """Queries, keys and values of all heads from a stream at these positions."""
-        ...
-
-    def own_side(
-        self, layer: int, side: Side, streams: OwnStreams, *, positions: Positions, heads: Sequence[int]
-    ) -> Heads:
-        """Queries, keys or values of some heads, each from a stream of its own."""
-        ...
-
-    def attend(
-        self,
-        layer: int,
-        query: QueryHeads,
-        key: KeyHeads,
-        value: KeyHeads,
-        *,
-        queries: Queries,
-        heads: Sequence[int],
-    ) -> tuple[Patterns, QueryHeads]:
-        """The pattern of some heads at some queries, and what they read: from queries there, and keys and
-        values everywhere."""
-        ...
-
-    def head_writes(self, layer: int, z: Heads) -> HeadWrites:
-        """What each head adds to the stream, without the bias that no head owns."""
-        ...
-
-    def write(self, layer: int, z: Heads) -> Stream:
-        """What all heads together add to the stream, bias included."""
-        ...
-
-    def mlp(self, layer: int, stream: Stream, positions: Positions) -> Stream:
-        """What the MLP adds where it sees this stream."""
-        ...
-
-
-@dataclass(frozen=True)
-class FastParts:
-    """Computed from the layout."""
-
-    layout: Layout
-    rotations: tuple[Rotation | None, ...]  # of all positions, block by block
-    hidden: tuple[Hidden, ...]
-
-    @property
-    def parallel(self) -> bool:
-        return self.layout.parallel
-
-    def project(self, layer: int, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
-        block, rotation = self.layout.blocks[layer], self.rotations[layer]
-        return block.split(block.project(stream), None if rotation is None else rotation[:, positions])
-
-    def own_side(
-        self, layer: int, side: Side, streams: OwnStreams, *, positions: Positions, heads: Sequence[int]
-    ) -> Heads:
-        block, rotation = self.layout.blocks[layer], self.rotations[layer]
-        return block.own_side(streams, side, heads, None if rotation is None else rotation[:, positions])
-
-    def attend(
-        self,
-        layer: int,
-        query: QueryHeads,
-        key: KeyHeads,
-        value: KeyHeads,
-        *,
-        queries: Queries,
-        heads: Sequence[int],
-    ) -> tuple[Patterns, QueryHeads]:
-        block = self.layout.blocks[layer]
-        products = torch.einsum("...qhd,...khd->...hqk", query, key)
-        pattern = block.attend(block.scores(products, self.hidden[layer][queries]))
-        return pattern, torch.einsum("...hqk,...khd->...qhd", pattern, value)
-
-    def write(self, layer: int, z: Heads) -> Stream:
-        return self.layout.blocks[layer].write(z.flatten(-2))
-
-    def head_writes(self, layer: int, z: Heads) -> HeadWrites:
-        return self.layout.blocks[layer].head_writes(z)
-
-    def mlp(self, layer: int, stream: Stream, positions: Positions) -> Stream:
-        return self.layout.blocks[layer].mlp_output(stream)

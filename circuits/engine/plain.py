@@ -1,21 +1,20 @@
-"""The plain path: the same rows through the model's own forward, one copy of the prompt per row, edited at
-hooks.
+"""The plain path: the same rows through the model's own forward, one copy of the prompt for each row, edited
+at TransformerLens hooks.
 
-Slower than the fast path and just as exact; it is what runs where a block's layout is not known, and what the
-fast path is tested against.
+It is slower than our own forward and just as exact. It measures models whose layout is not known, and it is
+the reference that our own forward is tested against.
 
-1. A message is replaced in the heads' outputs `z`, in front of the output projection: what the row's own run
-   has there now is taken out, the new one put in.
-2. Some bridges leave attention to Hugging Face and show a pattern only after `z` has been used. There the
-   rows run again until every layer knew its pattern beforehand: once more than the most layers in which one
-   row changes edges. Knockout, which edits scores, is refused.
-3. `PlainParts` sets a stream, or queries, keys and values, at a hook and reads what comes of them, so it need
-   not know how the block is built.
+1. A message is replaced in the heads' outputs `z`, in front of the output projection: the message that the
+   row's own run has there is subtracted, the new one is added.
+2. Some bridges leave attention to Hugging Face and show the pattern only after `z` has been used. There the
+   rows run several times, until every layer knows its pattern from the run before: one more time than one row
+   has layers with changed edges. Knockout edits scores, which such bridges ignore, so it is refused.
+3. `PlainBlock` sets a stream, or queries, keys and values, at a hook and reads what the block makes of them,
+   so it need not know how the block is built.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,107 +24,131 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 
 from circuits.components import SIDES, Side
-from circuits.engine.block import Heads, Stream
-from circuits.engine.layout import HeadWrites, KeyHeads, OwnStreams, Patterns, Positions, Queries, QueryHeads
-from circuits.engine.streams import Cache, Change, ChangeTable, Layer, NewValues, Row, Site
+from circuits.engine.block import Heads, HeadWrites, OwnStreams, Stream
+from circuits.engine.layout import KeyHeads, Patterns, Positions, Queries, QueryHeads, is_parallel
+from circuits.engine.memory import stream_bytes, streams_at_once
+from circuits.engine.rows import Cache, ChangeTable, Layer, Replacement, Row, Site, changes_by_site
 from circuits.errors import ModelError
 from circuits.models.model import Model
 
 Hook = tuple[str, Callable[[torch.Tensor, Any], torch.Tensor | None]]
 Tokens = Int[torch.Tensor, "input pos"]
 Noises = Float[torch.Tensor, "input pos d_model"] | None
-ATTENTION: Final = ("attn.hook_pattern", "attn.hook_v", "attn.hook_z")
-SITES: Final = {
+Logits = Float[torch.Tensor, "input row read vocab"]
+HOOK_OF: Final[dict[Site, str]] = {
     "residual": "hook_resid_pre",
     "head": "attn.hook_z",
     "attention": "hook_attn_out",
     "mlp": "hook_mlp_out",
 }
+KEPT: Final = ("attn.hook_pattern", "attn.hook_v", *HOOK_OF.values())
 
 
 def run(
-    model: Model, tokens: Tokens, noise: Noises, *, tail: int = 1
+    model: Model, tokens: Tokens, noise: Noises, *, read: int = 1
 ) -> tuple[Cache, Float[torch.Tensor, "input read vocab"]]:
-    """A whole run with everything kept, and its logits at the last positions."""
+    """Run prompts and keep everything; also the logits at the last `read` positions."""
     kept: dict[str, torch.Tensor] = {}
 
-    def keeping(name: str) -> Hook:
-        def keep(value: torch.Tensor, hook: Any) -> None:
-            kept[name] = value.detach().clone()
+    def keep(value: torch.Tensor, hook: Any, *, name: str) -> None:
+        kept[name] = value.detach().clone()
 
-        return name, keep
-
-    names, layers = (*ATTENTION, SITES["residual"], SITES["attention"], SITES["mlp"]), range(model.n_layers)
-    wanted = [f"blocks.{layer}.{name}" for layer in layers for name in names]
+    wanted = []
+    for layer in range(model.n_layers):
+        wanted += [f"blocks.{layer}.{name}" for name in KEPT]
     wanted.append(f"blocks.{model.n_layers - 1}.hook_resid_post")
-    with model.hooked([*_noise_hook(noise), *map(keeping, wanted)]):
-        logits = model.forward(tokens)[:, -tail:]
-    if missing := [name for name in wanted if name not in kept]:
+    hooks = [(name, lambda value, hook, name=name: keep(value, hook, name=name)) for name in wanted]
+    with model.hooked([*_noise_hook(noise), *hooks]):
+        logits = model.forward(tokens)[:, -read:]
+    missing = [name for name in wanted if name not in kept]
+    if missing:
         raise RuntimeError(f"hooks that did not fire: {', '.join(missing)}")
-    blocks = ({name: kept[f"blocks.{layer}.{name}"] for name in names} for layer in layers)
-    return Cache(tuple(_layer(model, block) for block in blocks), kept[wanted[-1]]), logits
+    layers = []
+    for layer in range(model.n_layers):
+        layers.append(_layer(model, {name: kept[f"blocks.{layer}.{name}"] for name in KEPT}))
+    return Cache(tuple(layers), kept[wanted[-1]]), logits
 
 
-def _layer(model: Model, block: dict[str, torch.Tensor]) -> Layer:
-    pattern, value, z = (block[name] for name in ATTENTION)
-    spread = repeat(value, "i t h d -> i (h g) t d", g=model.n_heads // value.shape[2])
-    z = z.unflatten(-1, (model.n_heads, -1)) if z.ndim == 3 else z
-    return Layer(block[SITES["residual"]], pattern, spread, z, block[SITES["attention"]], block[SITES["mlp"]])
+def _layer(model: Model, kept: Mapping[str, torch.Tensor]) -> Layer:
+    value = kept["attn.hook_v"]
+    sharing = model.n_heads // value.shape[2]  # heads that share one value
+    z = kept["attn.hook_z"]
+    return Layer(
+        pre=kept["hook_resid_pre"],
+        value=repeat(value, "i t h d -> i (h g) t d", g=sharing),
+        z=z.unflatten(-1, (model.n_heads, -1)) if z.ndim == 3 else z,
+        attention=kept["hook_attn_out"],
+        mlp=kept["hook_mlp_out"],
+        kept_pattern=kept["attn.hook_pattern"],
+    )
 
 
-def carry(
+def _copy_bytes(model: Model, length: int) -> int:
+    """Bytes that one copy of a prompt takes in the model's own forward."""
+    return stream_bytes(d_model=model.d_model, heads=model.n_heads, length=length, vocab=model.vocab_size)
+
+
+def run_rows(
     model: Model,
     tokens: Tokens,
     noise: Noises,
-    new: NewValues,
+    new: Replacement,
     rows: Sequence[Row],
     *,
-    knockout: bool,
     budget: int,
-    tail: int = 1,
-) -> Float[torch.Tensor, "input row read vocab"]:
-    """The logits of every row at the last positions, at most `budget` bytes of rows at a time."""
+    read: int = 1,
+    knockout: bool = False,
+) -> Logits:
+    """The logits of every row at the last `read` positions."""
     if knockout and not model.edits_attention:
         raise ModelError(f"knockout cannot be measured here: {model.no_scores}; use zero")
     inputs, length = tokens.shape
-    numbers = inputs * length * (16 * model.d_model + 3 * model.n_heads * length + model.vocab_size)
-    step = max(1, budget // (4 * numbers))
-    parts = [
-        Patched(model, new, rows[start : start + step], knockout, tail) for start in range(0, len(rows), step)
-    ]
-    return torch.cat([part.logits(tokens, noise) for part in parts], dim=1)
+    step = streams_at_once(budget, inputs * _copy_bytes(model, length))
+    parts = []
+    for first in range(0, len(rows), step):
+        batch = HookedRows(model, new, rows[first : first + step], knockout)
+        parts.append(batch.logits(tokens, noise)[:, :, -read:])
+    return torch.cat(parts, dim=1)
 
 
 @dataclass(frozen=True)
-class Patched:
-    """Rows that go through the model's forward together: inputs times rows."""
+class HookedRows:
+    """Rows that pass through the model's forward together, as a batch of inputs times rows."""
 
     model: Model
-    new: NewValues
+    new: Replacement
     rows: Sequence[Row]
     knockout: bool
-    tail: int = 1
 
-    def logits(self, tokens: Tokens, noise: Noises) -> Float[torch.Tensor, "input row read vocab"]:
-        changes: dict[tuple[int, Site], list[tuple[int, Change]]] = defaultdict(list)
-        for index, row in enumerate(self.rows):
-            for change in row.changes:
-                changes[change.layer, change.site].append((index, change))
-        count, times = len(self.rows), 1 if self.model.edits_attention else 1 + self._edge_layers()
-        hooks = _noise_hook(None if noise is None else repeat(noise, "i t d -> (i r) t d", r=count))
-        for (layer, site), listed in changes.items():
-            table = ChangeTable.of(listed, tokens.device)
-            hooks += (
-                self._edge_hooks(layer, table) if site == "edge" else [self._site_hook(layer, site, table)]
-            )
+    def logits(self, tokens: Tokens, noise: Noises) -> Float[torch.Tensor, "input row pos vocab"]:
+        count = len(self.rows)
+        if noise is not None:
+            noise = repeat(noise, "i t d -> (i r) t d", r=count)
+        hooks = _noise_hook(noise)
+        for (layer, site), changes in changes_by_site(self.rows).items():
+            table = ChangeTable.of(changes, tokens.device)
+            if site != "edge":
+                hooks.append(self._site_hook(layer, site, table))
+            elif self.knockout:
+                hooks += self._knockout_hooks(layer, table)
+            else:
+                hooks += self._edge_hooks(layer, table)
         copies = repeat(tokens, "i t -> (i r) t", r=count)
         with self.model.hooked(hooks):
-            logits = [self.model.forward(copies)[:, -self.tail :] for _ in range(times)][-1]
+            for _ in range(self._times() - 1):
+                self.model.forward(copies)  # only to note the patterns
+            logits = self.model.forward(copies)
         return rearrange(logits, "(i r) t v -> i r t v", r=count)
 
-    def _edge_layers(self) -> int:
-        """In how many layers one row changes edges, at most."""
-        return max(len({c.layer for c in row.changes if c.site == "edge"}) for row in self.rows)
+    def _times(self) -> int:
+        """How often the rows must run until every layer knows its pattern beforehand."""
+        if self.model.edits_attention:
+            return 1
+        most = 0
+        for row in self.rows:
+            layers = {change.layer for change in row.changes if change.site == "edge"}
+            most = max(most, len(layers))
+        return 1 + most
 
     def _by_row(self, value: torch.Tensor) -> torch.Tensor:
         """(input·row, …) as (input, row, …), sharing memory."""
@@ -147,171 +170,181 @@ class Patched:
 
         if site == "residual" and layer == self.model.n_layers:
             return f"blocks.{layer - 1}.hook_resid_post", set_stream
-        return f"blocks.{layer}.{SITES[site]}", set_heads if site == "head" else set_stream
+        return f"blocks.{layer}.{HOOK_OF[site]}", set_heads if site == "head" else set_stream
 
     def _edge_hooks(self, layer: int, table: ChangeTable) -> list[Hook]:
-        """Replace messages: note pattern and values of this very run, take each message out and put the new
-        one in."""
-        if self.knockout:
-            return self._knockout_hooks(layer, table)
-        now: dict[str, torch.Tensor] = {}
-        group = self.model.n_heads // self.model.n_key_value_heads
+        """Note the values and the pattern of this run; then take each message out of `z` and put the new one
+        in."""
+        noted: dict[str, torch.Tensor] = {}
+        sharing = self.model.n_heads // self.model.n_key_value_heads
 
         def note_value(value: torch.Tensor, hook: Any) -> None:
-            now["value"] = self._by_row(value)[:, table.row, table.key, table.head // group]
+            noted["value"] = self._by_row(value)[:, table.row, table.key, table.head // sharing]
 
         def note_weight(pattern: torch.Tensor, hook: Any) -> None:
-            now["weight"] = self._by_row(pattern)[:, table.row, table.head, table.position, table.key]
+            noted["weight"] = self._by_row(pattern)[:, table.row, table.head, table.position, table.key]
 
         def replace(z: torch.Tensor, hook: Any) -> torch.Tensor | None:
-            if "weight" not in now:  # a pattern that will only be shown later, for the next time
+            if "weight" not in noted:  # the pattern is shown after `z`: known from the next time on
                 return None
-            message = self.new.message(layer, table.head, table.key, table.position)
-            change = message - now["weight"][..., None] * now["value"]
-            flat = (
-                self._by_row(z).reshape(change.shape[0], -1, change.shape[-1]).clone()
-            )  # (input, row·pos·head, d)
+            message = self.new.messages(layer, table.head, table.key, table.position)
+            change = message - noted["weight"][..., None] * noted["value"]
+            inputs, _, d_head = change.shape
+            flat = self._by_row(z).reshape(inputs, -1, d_head).clone()  # (input, row·pos·head, d_head)
             index = (table.row * z.shape[1] + table.position) * self.model.n_heads + table.head
             return flat.index_add_(1, index, change).view(z.shape)
 
-        names = ("attn.hook_v", "attn.hook_pattern", "attn.hook_z")
+        where = f"blocks.{layer}.attn"
         return [
-            (f"blocks.{layer}.{n}", f) for n, f in zip(names, (note_value, note_weight, replace), strict=True)
+            (f"{where}.hook_v", note_value),
+            (f"{where}.hook_pattern", note_weight),
+            (f"{where}.hook_z", replace),
         ]
 
     def _knockout_hooks(self, layer: int, table: ChangeTable) -> list[Hook]:
-        silent: list[
-            torch.Tensor
-        ] = []  # queries without any key, which the model's own mask would let see the future
+        """Set scores to −∞. A query that has no key left would be given weights on later keys by the model's
+        own mask, so its weights are set to zero."""
+        without_keys: list[torch.Tensor] = []
 
         def shut(scores: torch.Tensor, hook: Any) -> torch.Tensor:
             scores = scores.clone()
             self._by_row(scores)[:, table.row, table.head, table.position, table.key] = -torch.inf
-            future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-            silent.append((scores.isneginf() | future).all(-1, keepdim=True))
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            without_keys.append((scores.isneginf() | later).all(-1, keepdim=True))
             return scores
 
         def silence(pattern: torch.Tensor, hook: Any) -> torch.Tensor:
-            return pattern.masked_fill(silent.pop(), 0.0)
+            return pattern.masked_fill(without_keys.pop(), 0.0)
 
         where = f"blocks.{layer}.attn"
         return [(f"{where}.hook_attn_scores", shut), (f"{where}.hook_pattern", silence)]
 
 
 def _noise_hook(noise: Noises) -> list[Hook]:
-    return [] if noise is None else [("embed.hook_out", lambda embedded, hook: embedded + noise)]
+    if noise is None:
+        return []
+    return [("embed.hook_out", lambda embedded, hook: embedded + noise)]
+
+
+def blocks_of(model: Model, length: int, budget: int) -> tuple[PlainBlock, ...]:
+    """The blocks of a model on a prompt of this length, computed by its own forward."""
+    return tuple(PlainBlock(model, layer, length, budget) for layer in range(model.n_layers))
 
 
 @dataclass(frozen=True)
-class PlainParts:
-    """Asked of the model's own forward, a row of its batch for each stream."""
+class PlainBlock:
+    """One block, computed by the model's own forward: one copy of the prompt for each stream."""
 
     model: Model
+    layer: int
     length: int
     budget: int
 
     @property
     def parallel(self) -> bool:
-        return "Parallel" in type(self.model.bridge.blocks[0]).__name__
+        return is_parallel(self.model.bridge)
 
-    def project(self, layer: int, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
-        batch, flat = stream.shape[:-2], self._everywhere(stream, positions)
-        names = [f"blocks.{layer}.attn.hook_{side}" for side in "qkv"]
-        sides = self._forward({f"blocks.{layer}.hook_resid_pre": flat}, names)
-        q, k, v = (side[:, positions].unflatten(0, batch) for side in sides)
-        group = self.model.n_heads // k.shape[-2]
-        return q, k.repeat_interleave(group, -2), v.repeat_interleave(group, -2)
+    def project(self, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
+        names = [self._hook("attn.hook_q"), self._hook("attn.hook_k"), self._hook("attn.hook_v")]
+        edits = {self._hook("hook_resid_pre"): self._on_prompt(stream, positions)}
+        sides = []
+        for side in self._forward(edits, names):
+            own = side[:, positions].unflatten(0, stream.shape[:-2])
+            sides.append(own.repeat_interleave(self.model.n_heads // own.shape[-2], -2))
+        query, key, value = sides
+        return query, key, value
 
-    def own_side(
-        self, layer: int, side: Side, streams: OwnStreams, *, positions: Positions, heads: Sequence[int]
-    ) -> Heads:
-        projected = self.project(layer, streams, positions)[SIDES.index(side)]
-        return torch.stack([projected[..., n, :, head, :] for n, head in enumerate(heads)], -2)
+    def side(self, streams: OwnStreams, side: Side, heads: Sequence[int], positions: Positions) -> Heads:
+        projected = self.project(streams, positions)[SIDES.index(side)]
+        own = [projected[..., number, :, head, :] for number, head in enumerate(heads)]
+        return torch.stack(own, -2)
 
     def attend(
-        self,
-        layer: int,
-        query: QueryHeads,
-        key: KeyHeads,
-        value: KeyHeads,
-        *,
-        queries: Queries,
-        heads: Sequence[int],
+        self, query: QueryHeads, key: KeyHeads, value: KeyHeads, *, queries: Queries, heads: Sequence[int]
     ) -> tuple[Patterns, QueryHeads]:
-        """Heads that share their keys and values take turns: in row g of each input stands the g-th of every
-        group."""
+        """Set queries, keys and values at their hooks. Heads that share a key and value cannot be set in one
+        copy of the prompt, so each stream has as many copies as heads share: copy g holds the g-th head of
+        every group."""
         batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
-        group = self.model.n_heads // self.model.n_key_value_heads
+        groups = self.model.n_key_value_heads
+        sharing = self.model.n_heads // groups
         wanted = torch.tensor(heads, device=query.device)
-        turn, shared = wanted % group, wanted // group
-        own, *read = (side.expand(*batch, *side.shape[-3:]).flatten(0, -4) for side in (query, key, value))
-        rows, width = len(own), query.shape[-1]
-        q = own.new_zeros(rows, group, self.length, self.model.n_heads, width)
-        q[:, turn[:, None], queries, wanted[:, None]] = rearrange(own, "b q h d -> b h q d")
-        sides = [own.new_zeros(rows, group, self.length, self.model.n_key_value_heads, width) for _ in read]
-        for side, part in zip(sides, read, strict=True):
-            side[:, turn, :, shared] = rearrange(part, "b k h d -> h b k d")
-        names = [f"blocks.{layer}.attn.hook_{side}" for side in "qkv"]
-        edits = dict(zip(names, (side.flatten(0, 1) for side in (q, *sides)), strict=True))
-        got = self._forward(edits, [f"blocks.{layer}.attn.hook_{kind}" for kind in ("pattern", "z")])
-        pattern, z = (part.unflatten(0, (rows, group)) for part in got)
-        z = z if z.ndim == 5 else z.unflatten(-1, (self.model.n_heads, -1))
-        z = rearrange(z[:, turn, :, wanted], "h b q d -> b q h d")[:, queries]
-        return pattern[:, turn, wanted][:, :, queries].unflatten(0, batch), z.unflatten(0, batch)
+        copy, group = wanted % sharing, wanted // sharing
 
-    def head_writes(self, layer: int, z: Heads) -> HeadWrites:
-        """Each head's alone, less what the projection adds when all of them are silent."""
-        heads, silent = self.model.n_heads, torch.zeros_like(z[:1, ..., :1, :, :])
-        alone = repeat(z, "... p h d -> ... g p h d", g=heads) * torch.eye(heads).to(z)[:, None, :, None]
-        written = self.write(layer, alone) - self.write(layer, silent)[..., None, :, :]
-        return written.transpose(-2, -3)
+        def flat(side: torch.Tensor) -> torch.Tensor:
+            return side.expand(*batch, *side.shape[-3:]).flatten(0, -4)  # (stream, pos, head, d_head)
 
-    def write(self, layer: int, z: Heads) -> Stream:
+        own = flat(query)
+        streams, width = len(own), query.shape[-1]
+        all_queries = own.new_zeros(streams, sharing, self.length, self.model.n_heads, width)
+        all_queries[:, copy[:, None], queries, wanted[:, None]] = rearrange(own, "s q h d -> s h q d")
+        edits = {self._hook("attn.hook_q"): all_queries.flatten(0, 1)}
+        for name, side in (("attn.hook_k", key), ("attn.hook_v", value)):
+            shared = own.new_zeros(streams, sharing, self.length, groups, width)
+            shared[:, copy, :, group] = rearrange(flat(side), "s k h d -> h s k d")
+            edits[self._hook(name)] = shared.flatten(0, 1)
+        pattern, z = self._forward(edits, [self._hook("attn.hook_pattern"), self._hook("attn.hook_z")])
+        pattern = pattern.unflatten(0, (streams, sharing))[:, copy, wanted][:, :, queries]
+        z = z.reshape(streams, sharing, self.length, self.model.n_heads, width)
+        z = rearrange(z[:, copy, :, wanted], "h s q d -> s q h d")[:, queries]
+        return pattern.unflatten(0, batch), z.unflatten(0, batch)
+
+    def write(self, z: Heads) -> Stream:
         positions = torch.arange(z.shape[-3], device=z.device)
-        whole = self._everywhere(z.flatten(-2), positions)
-        (written,) = self._forward({f"blocks.{layer}.attn.hook_z": whole}, [f"blocks.{layer}.hook_attn_out"])
+        edits = {self._hook("attn.hook_z"): self._on_prompt(z.flatten(-2), positions)}
+        (written,) = self._forward(edits, [self._hook("hook_attn_out")])
         return written[:, positions].unflatten(0, z.shape[:-3])
 
-    def mlp(self, layer: int, stream: Stream, positions: Positions) -> Stream:
-        if not self.model.has_hook(norm := f"blocks.{layer}.ln2.hook_in"):
-            alone = f"the MLPs of {self.model.name} have no norm of their own"
-            raise ModelError(f"{alone}, so what they read cannot be changed alone on the plain path")
-        edits = {norm: self._everywhere(stream, positions)}
-        (written,) = self._forward(edits, [f"blocks.{layer}.hook_mlp_out"])
+    def head_writes(self, z: Heads) -> HeadWrites:
+        """The write of each head alone, less the write when all heads are silent."""
+        heads = self.model.n_heads
+        one_head = torch.eye(heads).to(z)[:, None, :, None]  # (head alone, 1, head, 1)
+        alone = repeat(z, "... p h d -> ... g p h d", g=heads) * one_head
+        silent = self.write(torch.zeros_like(z[:1]))
+        written = self.write(alone) - silent[..., None, :, :]
+        return written.transpose(-2, -3)
+
+    def mlp_write(self, stream: Stream, positions: Positions) -> Stream:
+        norm = self._hook("ln2.hook_in")
+        if not self.model.has_hook(norm):
+            why = f"the MLPs of {self.model.name} have no norm of their own"
+            raise ModelError(f"{why}, so what they read cannot be changed alone on the plain path")
+        edits = {norm: self._on_prompt(stream, positions)}
+        (written,) = self._forward(edits, [self._hook("hook_mlp_out")])
         return written[:, positions].unflatten(0, stream.shape[:-2])
 
-    def _everywhere(self, stream: Stream, positions: Positions) -> Float[torch.Tensor, "row length width"]:
-        """One row a stream, zeros at the positions that are not given."""
+    def _hook(self, name: str) -> str:
+        return f"blocks.{self.layer}.{name}"
+
+    def _on_prompt(self, stream: Stream, positions: Positions) -> Float[torch.Tensor, "copy length width"]:
+        """Each stream as a whole prompt, with zeros at the positions that are not given."""
         flat = stream.flatten(0, -3)
         whole = flat.new_zeros(len(flat), self.length, stream.shape[-1])
         whole[:, positions] = flat
         return whole
 
     def _forward(self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> list[torch.Tensor]:
-        """What comes out at the wanted hooks when these values are set at others, in chunks of the budget."""
-        rows = len(next(iter(edits.values())))
-        numbers = self.length * (
-            16 * self.model.d_model + 3 * self.model.n_heads * self.length + self.model.vocab_size
-        )
-        step = max(1, self.budget // (4 * numbers))
-        chunks = [
-            self._chunk({n: v[start : start + step] for n, v in edits.items()}, wanted)
-            for start in range(0, rows, step)
-        ]
-        return [torch.cat(parts) for parts in zip(*chunks, strict=True)]
+        """What stands at the wanted hooks when these values are set at others."""
+        copies = len(next(iter(edits.values())))
+        step = streams_at_once(self.budget, _copy_bytes(self.model, self.length))
+        parts: list[list[torch.Tensor]] = [[] for _ in wanted]
+        for first in range(0, copies, step):
+            some = {name: value[first : first + step] for name, value in edits.items()}
+            for part, caught in zip(parts, self._forward_some(some, wanted), strict=True):
+                part.append(caught)
+        return [torch.cat(part) for part in parts]
 
-    def _chunk(self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> list[torch.Tensor]:
+    def _forward_some(self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> list[torch.Tensor]:
         caught: dict[str, torch.Tensor] = {}
-
-        def put(value: torch.Tensor) -> Any:
-            return lambda tensor, hook: value.to(tensor).view(tensor.shape)
-
-        def catch(name: str) -> Any:
-            return name, lambda tensor, hook: caught.update({name: tensor.detach().clone()})
-
-        rows = len(next(iter(edits.values())))
-        tokens = torch.zeros(rows, self.length, dtype=torch.long, device=self.model.device)
-        hooks = [(name, put(value)) for name, value in edits.items()]
-        with self.model.hooked([*hooks, *map(catch, wanted)]):
+        hooks: list[Hook] = []
+        for name, value in edits.items():
+            hooks.append((name, lambda tensor, hook, value=value: value.to(tensor).view(tensor.shape)))
+        for name in wanted:
+            hooks.append(
+                (name, lambda tensor, hook, name=name: caught.update({name: tensor.detach().clone()}))
+            )
+        copies = len(next(iter(edits.values())))
+        tokens = torch.zeros(copies, self.length, dtype=torch.long, device=self.model.device)
+        with self.model.hooked(hooks):
             self.model.forward(tokens)
         return [caught[name] for name in wanted]

@@ -1,24 +1,22 @@
-"""A batch of pairs that was run clean and counterfactual (`prepare`), ready to be asked what any change would
-do."""
+"""A batch of pairs that was run clean and counterfactual (`prepare`), ready to be measured."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from collections.abc import Mapping as MappingType
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
-from operator import add
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 
 from circuits.components import Head
-from circuits.engine.fast import carry
-from circuits.engine.layout import Layout
-from circuits.engine.streams import Cache, Change, ChangeTable, Direction, Given, NewValues, Row, check_rows
+from circuits.engine import plain
+from circuits.engine.forward import run_rows
+from circuits.engine.layout import AnyBlock, Layout
+from circuits.engine.memory import BYTES
+from circuits.engine.rows import Cache, Change, ChangeTable, Direction, Given, Replacement, Row, check_rows
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Metric, Noise, Pair
@@ -27,61 +25,60 @@ Way = Literal["fast", "plain"]
 T = TypeVar("T")
 Effects = Float[torch.Tensor, "row pair"]
 Values = Float[torch.Tensor, "input row"]  # of the metric
-Changed = Bool[torch.Tensor, "input row"]
+Tops = Float[torch.Tensor, "input row read d_model"]  # streams above the last block, where the metric reads
 
 
 @dataclass(frozen=True)
 class Run:
-    """One side of the batch: what went in and what was kept. A pair with noise has one input per draw."""
+    """One side of the batch: what was fed in, and what the run computed. A pair with noise has one input for
+    each draw of the noise."""
 
     tokens: Int[torch.Tensor, "input pos"]
     noise: Float[torch.Tensor, "input pos d_model"] | None
     cache: Cache
-    output: (
-        Float[torch.Tensor, "input read vocab"] | Callable[[torch.Tensor], torch.Tensor]
-    )  # the logits, or the unembedding
-    tail: int = 1  # positions at which the metric is read
+    output: Float[torch.Tensor, "input read vocab"] | Layout  # the logits, or what computes them
+    read: int  # how many positions at the end the metric reads
 
     @cached_property
-    @torch.inference_mode()
+    @torch.no_grad()
     def logits(self) -> Float[torch.Tensor, "input read vocab"]:
-        """Where the metric is read, computed when needed: most metrics read two of them, and the unembedding
-        is large."""
+        """The logits at the positions that the metric reads. They are computed when first asked for: most
+        metrics need two tokens, and the vocabulary is large."""
         if isinstance(self.output, torch.Tensor):
             return self.output
-        return self.output(self.cache.final[:, -self.tail :])
+        return self.output.logits(self.cache.final[:, -self.read :])
 
-
-@dataclass(frozen=True)
-class Early:
-    """Rows of `swap` that climbed behind the runs themselves, before the metric was known: the streams above
-    the last block, to be read when they are asked for."""
-
-    rows: MappingType[Row, int]
-    top: Float[torch.Tensor, "input row read d_model"]
+    def of_inputs(self, index: Int[torch.Tensor, " chosen"]) -> Run:
+        """The run of some of the inputs."""
+        noise = None if self.noise is None else self.noise[index]
+        output = self.output[index] if isinstance(self.output, torch.Tensor) else self.output
+        return Run(self.tokens[index], noise, self.cache.of_inputs(index), output, self.read)
 
 
 def every_head(model: Model) -> tuple[Head, ...]:
     """Every head of the model, layer by layer."""
-    every = product(range(model.n_layers), range(model.n_heads))
-    return tuple(Head(layer, index) for layer, index in every)
+    heads = []
+    for layer in range(model.n_layers):
+        heads += [Head(layer, index) for index in range(model.n_heads)]
+    return tuple(heads)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Runs:
     """Both sides of a batch of pairs."""
 
     model: Model
     pairs: tuple[Pair, ...]
+    draws: tuple[int, ...]  # how many inputs each pair has: one, or one for each draw of noise
     clean: Run
     counterfactual: Run
-    family: Cache | None
-    layout: Layout | None
-    budget: int
-    absent: tuple[
-        Head, ...
-    ] = ()  # heads that write what they write in the counterfactual run, in every row and in the base
-    early: Early | None = None
+    family: Cache | None  # the clean runs over which `mean` is taken
+    layout: Layout | None  # None: the plain path measures
+    budget: int  # bytes that one batch of streams may take
+    absent: tuple[Head, ...] = ()  # heads that write what they write in the counterfactual, in every run
+
+    def __repr__(self) -> str:
+        return f"Runs({self.model.name}, {len(self.pairs)} pairs of {self.length} tokens, {self.path} path)"
 
     @property
     def path(self) -> Way:
@@ -90,17 +87,8 @@ class Runs:
 
     @property
     def length(self) -> int:
-        return len(self.pairs[0])
-
-    @property
-    def keeps_patterns(self) -> bool:
-        """Whether the runs are short enough for that."""
-        return isinstance(self.clean.cache.layers[0].pattern, torch.Tensor)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """What rows must fit into."""
-        return {"layers": self.model.n_layers, "heads": self.model.n_heads, "length": self.length}
+        """How many tokens each prompt has."""
+        return self.clean.tokens.shape[1]
 
     @property
     def metric(self) -> Metric:
@@ -112,55 +100,77 @@ class Runs:
 
     @cached_property
     def first_difference(self) -> int:
+        """The first position at which any pair's inputs differ."""
         return first_difference(self.pairs)
 
-    @torch.inference_mode()
+    @cached_property
+    def blocks(self) -> tuple[AnyBlock, ...]:
+        """The model's blocks on these prompts, computed by our forward or by the model's own."""
+        if self.layout is not None:
+            return self.layout.on_prompt(self.clean.cache.final)
+        return plain.blocks_of(self.model, self.length, self.budget)
+
+    # Measuring
+
+    @torch.no_grad()
     def values(self, side: Run) -> Float[torch.Tensor, " pair"]:
-        """The metric of an unpatched side."""
+        """The metric of an unchanged side."""
         return self.mean_over_draws(self._value(side)[:, 0])
 
     @cached_property
     def gap(self) -> Float[torch.Tensor, " pair"]:
+        """The metric of the clean run less that of the counterfactual."""
         return self.values(self.clean) - self.values(self.counterfactual)
 
     def predictions(self, pair: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The logits at the last position of one pair, clean and counterfactual (none for noise, which has no
-        single one)."""
-        row = self._inputs[pair].start
+        """The logits at the last position of one pair, clean and counterfactual. Noise has no single
+        prediction: None."""
+        row = sum(self.draws[:pair])
         noisy = isinstance(self.pairs[pair].counterfactual, Noise)
         return self.clean.logits[row, -1], None if noisy else self.counterfactual.logits[row, -1]
 
     def effects(
         self, rows: Sequence[Row], *, direction: Direction = "swap", given: Given | None = None
     ) -> Effects:
-        """The effect of every row on every pair, as a share of the pair's gap. `given` are the values that
-        changes of the rows name by number."""
+        """The effect of every row on every pair, as a share of the pair's gap. `given` are values that the
+        rows' changes name by number."""
         values = self.mean_over_draws(self.measure([Row(()), *rows], direction=direction, given=given))
         change = values[:, :1] - values[:, 1:]
-        return (change / (-self.gap if direction == "restore" else self.gap)[:, None]).T
+        gap = -self.gap if direction == "restore" else self.gap
+        return (change / gap[:, None]).T
 
     @torch.inference_mode()
     def measure(
         self, rows: Sequence[Row], *, direction: Direction = "swap", given: Given | None = None
     ) -> Values:
-        """The metric of every row on every input."""
-        check_rows(rows, direction=direction, **self.sizes)
+        """The metric of every row on every input. A row that cannot change anything is not run: its value is
+        exactly that of the base run."""
+        self.check(rows, direction)
         base = self.base(direction)
-        new = replace(self.new_values(direction), given=given or {})
-        kept = self.reaching([self._with_absent(row, direction) for row in rows], direction)
+        new = replace(self.replacement(direction), given=given or {})
+        rows = [self._that_reach(self._with_absent(row, direction), direction) for row in rows]
         values = self._value(base).expand(-1, len(rows)).clone()
-        changed = self._changed(kept, base, new, direction)
-        if live := changed.any(0).nonzero().flatten().tolist():
-            carried = self._carry([kept[index] for index in live], base, new, direction)
-            values[:, live] = torch.where(changed[:, live], carried, values[:, live])
+        changed = self._changed(rows, base, new, direction)
+        live = changed.any(0).nonzero().flatten().tolist()
+        if live:
+            run = self._run_rows([rows[number] for number in live], base, new, direction)
+            values[:, live] = torch.where(changed[:, live], run, values[:, live])
         return values
+
+    def check(self, rows: Sequence[Row], direction: Direction) -> None:
+        """Refuse rows that do not exist in this model and prompt."""
+        sizes = {"layers": self.model.n_layers, "heads": self.model.n_heads, "length": self.length}
+        check_rows(rows, direction=direction, **sizes)
 
     @torch.inference_mode()
     def identity(self, row: Row) -> float:
         """The largest effect of patching the clean run's own values into it: 0 up to rounding, or the engine
         is wrong."""
-        patched = self._carry([row], self.clean, NewValues(self.clean.cache), "swap")[:, 0]
-        return float(((self.values(self.clean) - self.mean_over_draws(patched)) / self.gap).abs().max())
+        patched = self._run_rows([row], self.clean, Replacement(self.clean.cache), "swap")[:, 0]
+        effect = (self.values(self.clean) - self.mean_over_draws(patched)) / self.gap
+        return float(effect.abs().max())
+
+    # Parts of the batch, and models without some heads
 
     def without(self, heads: Sequence[Head]) -> Runs:
         """The same runs in a model where these heads are absent. Only `swap` and `restore` make sense."""
@@ -170,135 +180,173 @@ class Runs:
         """The runs of some of the pairs."""
         if list(pairs) == list(range(len(self.pairs))):
             return self
-        inputs = torch.tensor([row for pair in pairs for row in self._inputs[pair]], device=self.model.device)
-        clean, other = _chosen(self.clean, inputs), _chosen(self.counterfactual, inputs)
-        chosen, early = tuple(self.pairs[pair] for pair in pairs), _chosen(self.early, inputs)
-        return replace(self, pairs=chosen, clean=clean, counterfactual=other, early=early)
+        inputs = []
+        for pair in pairs:
+            first = sum(self.draws[:pair])
+            inputs += range(first, first + self.draws[pair])
+        chosen = self._of_inputs(inputs)
+        draws = tuple(self.draws[pair] for pair in pairs)
+        return replace(chosen, pairs=tuple(self.pairs[pair] for pair in pairs), draws=draws)
 
-    # How a direction reads
+    def first_input(self) -> Runs:
+        """The first input of the first pair alone. Of a pair with noise, all inputs have one clean run."""
+        if len(self.clean.tokens) == 1:
+            return self
+        return replace(self._of_inputs([0]), pairs=self.pairs[:1], draws=(1,))
+
+    def _of_inputs(self, inputs: Sequence[int]) -> Runs:
+        index = torch.tensor(inputs, device=self.model.device)
+        clean = self.clean.of_inputs(index)
+        return replace(self, clean=clean, counterfactual=self.counterfactual.of_inputs(index))
+
+    # What a direction changes
 
     def base(self, direction: Direction) -> Run:
-        """The run that a direction starts from."""
+        """The run in which a direction changes something."""
         return self.counterfactual if direction == "restore" else self.clean
 
-    def new_values(self, direction: Direction) -> NewValues:
+    def replacement(self, direction: Direction) -> Replacement:
+        """What a direction puts in the changed places."""
         if direction == "mean":
             if self.family is None:
                 raise PromptError("direction 'mean' needs a family of one length: prepare(..., family=pairs)")
-            return NewValues(self.family, "mean")
+            return Replacement(self.family, "mean")
         if direction in ("zero", "knockout"):
-            return NewValues(self.clean.cache, "zero")
-        return NewValues((self.clean if direction == "restore" else self.counterfactual).cache)
+            return Replacement(self.clean.cache, "zero")
+        return Replacement((self.clean if direction == "restore" else self.counterfactual).cache)
 
     def _with_absent(self, row: Row, direction: Direction) -> Row:
-        """The row in a model where some heads are absent: swapped throughout, or never restored."""
+        """The row in a model where some heads are absent: swapped in every run, never restored."""
         if not self.absent:
             return row
         absent = {(head.layer, head.index) for head in self.absent}
-        kept = [c for c in row.changes if c.site not in ("edge", "head") or (c.layer, c.head) not in absent]
-        if direction == "restore":
-            return Row(tuple(kept))
-        return Row(tuple(sorted((*kept, *Row.of_heads(self.absent, range(self.length)).changes))))
 
-    def reaching(self, rows: Sequence[Row], direction: Direction = "swap") -> list[Row]:
-        """The rows without changes that cannot matter: those before the first difference, where both runs are
-        the same, and writes that the positions where the metric is read cannot read any more."""
+        def is_present(change: Change) -> bool:
+            return change.site not in ("edge", "head") or (change.layer, change.head) not in absent
+
+        present = row.only(is_present)
+        if direction == "restore":
+            return present
+        swapped = Row.of_heads(self.absent, range(self.length))
+        return Row(tuple(sorted((*present.changes, *swapped.changes))))
+
+    def _that_reach(self, row: Row, direction: Direction) -> Row:
+        """The row without changes that cannot matter: those before the first difference, where both runs are
+        the same, and those that no position where the metric is read can read any more."""
         first = self.first_difference if direction in ("swap", "restore") else 0
-        read, top = self.length - self.metric.tail, self.model.n_layers
+        first_read = self.length - self.metric.tail
 
         def reaches(change: Change) -> bool:
-            if change.position < first:
+            if change.position < first and change.given < 0:
                 return False
-            above = change.layer + (change.site != "residual")  # the first layer that can read it
-            return above < top or change.position >= read
+            read_by = change.layer if change.site == "residual" else change.layer + 1
+            return read_by < self.model.n_layers or change.position >= first_read
 
-        return [row if all(map(reaches, row.changes)) else row.only(reaches) for row in rows]
+        return row if all(map(reaches, row.changes)) else row.only(reaches)
 
-    def _changed(self, rows: Sequence[Row], base: Run, new: NewValues, direction: Direction) -> Changed:
-        """Which rows change which inputs. A row of edges whose old and new messages are equal (a shut gate)
-        changes nothing."""
-        inputs, device = len(base.tokens), base.tokens.device
-        changed = torch.zeros(inputs, len(rows), dtype=torch.bool, device=device)
-        by_layer: dict[int, list[tuple[int, Change]]] = defaultdict(list)
-        for index, row in enumerate(rows):
+    def _changed(
+        self, rows: Sequence[Row], base: Run, new: Replacement, direction: Direction
+    ) -> Bool[torch.Tensor, "input row"]:
+        """Which rows change which inputs. A row of edges whose old and new messages are equal (both gates are
+        shut) changes nothing."""
+        device = base.tokens.device
+        changed = torch.zeros(len(base.tokens), len(rows), dtype=torch.bool, device=device)
+        edges_of: dict[int, list[tuple[int, Change]]] = defaultdict(list)  # layer -> row and edge
+        for number, row in enumerate(rows):
             if direction == "knockout" or any(change.site != "edge" for change in row.changes):
-                changed[:, index] = bool(row.changes)
+                changed[:, number] = bool(row.changes)
                 continue
             for change in row.changes:
-                by_layer[change.layer].append((index, change))
-        for layer, listed in by_layer.items():
+                edges_of[change.layer].append((number, change))
+        inputs = torch.arange(len(base.tokens), device=device)[:, None]
+        for layer, listed in edges_of.items():
             table = ChangeTable.of(listed, device)
-            edges = (layer, table.head, table.key, table.position)
-            differs = (new.message(*edges) != NewValues(base.cache).message(*edges)).any(-1)
-            every = torch.arange(inputs, device=device)[:, None]
-            changed.index_put_((every, table.row[None]), differs.expand(inputs, -1), accumulate=True)
+            ends = (table.head, table.key, table.position)
+            differs = (new.messages(layer, *ends) != base.cache.layers[layer].messages(*ends)).any(-1)
+            differs = differs.expand(len(inputs), -1)
+            changed.index_put_((inputs, table.row[None]), differs, accumulate=True)
         return changed
 
-    # Carrying and reading
+    # Running rows and reading the metric
+
+    def _run_rows(self, rows: Sequence[Row], base: Run, new: Replacement, direction: Direction) -> Values:
+        knockout = direction == "knockout"
+        if self.layout is None:
+            logits = plain.run_rows(
+                self.model,
+                base.tokens,
+                base.noise,
+                new,
+                rows,
+                budget=self.budget,
+                read=self.metric.tail,
+                knockout=knockout,
+            )
+            return self.read_logits(logits)
+        return self.read_stream(
+            run_rows(
+                self.layout,
+                base.cache,
+                new,
+                rows,
+                budget=self.budget,
+                read=self.metric.tail,
+                knockout=knockout,
+            )
+        )
 
     def _value(self, side: Run) -> Float[torch.Tensor, "input 1"]:
-        """The metric of an unpatched side, draw by draw."""
-        if self.layout is None or self.metric.reads is None:
-            return self.read(side.logits[:, None])
+        """The metric of an unchanged side, input by input."""
+        if self.layout is None:
+            return self.read_logits(side.logits[:, None])
         return self.read_stream(side.cache.final[:, None, -self.metric.tail :])
 
-    def _carry(self, rows: Sequence[Row], base: Run, new: NewValues, direction: Direction) -> Values:
-        how = {"knockout": direction == "knockout", "budget": self.budget, "tail": self.metric.tail}
-        if self.layout is None:
-            from circuits.engine import plain
-
-            return self.read(plain.carry(self.model, base.tokens, base.noise, new, rows, **how))
-        swapped = direction == "swap" and new.run is self.counterfactual.cache
-        early = dict(self.early.rows) if self.early is not None and swapped else {}
-        fresh = [row for row in rows if row not in early]
-        top = carry(self.layout, base.cache, new, fresh, **how)
-        if self.early is not None and len(fresh) < len(rows):
-            number = {**early, **{row: len(early) + index for index, row in enumerate(fresh)}}
-            top = torch.cat((self.early.top, top), 1)[:, [number[row] for row in rows]]
-        return self.read_stream(top)
-
-    def read_stream(self, top: Float[torch.Tensor, "input row read d_model"]) -> Values:
-        """The metric from the stream above the last block; of the vocabulary only what the metric needs."""
+    def read_stream(self, top: Tops) -> Values:
+        """The metric, from the stream above the last block. Of the vocabulary only the tokens that the metric
+        names are computed, where it names some."""
         assert self.layout is not None
         if self.metric.reads is None:
-            step = max(1, self.budget // (4 * self.model.vocab_size * len(top) * self.metric.tail))
-            return torch.cat([self.read(self.layout.logits(part)) for part in top.split(step, 1)], 1)
-        answers, foils = zip(*(pair.metric.reads or ((), ()) for pair in self.pairs), strict=True)
-        wanted = torch.tensor(
-            self.per_input(list(map(add, _padded(answers), _padded(foils)))), device=top.device
-        )  # (input, answers and foils)
-        logits = self.layout.logits_of(top[:, :, -1], wanted).masked_fill((wanted < 0)[:, None], -torch.inf)
-        first_foil = max(map(len, answers))
-        return logits[..., :first_foil].logsumexp(-1) - logits[..., first_foil:].logsumexp(-1)
-
-    def read(self, logits: Float[torch.Tensor, "input row read vocab"]) -> Values:
-        """The metric from the logits of the whole vocabulary where it is read."""
-        metrics = self.per_input([pair.metric for pair in self.pairs])
-        clean = self.clean.logits if self.metric.kind == "kl" else [None] * len(metrics)
-        each = zip(metrics, logits, clean, strict=True)
-        return torch.stack([metric.read(part, own) for metric, part, own in each])
-
-    @cached_property
-    def _inputs(self) -> tuple[range, ...]:
-        """Which inputs belong to each pair: one, or one a draw of noise."""
-        ends = [0]
+            step = max(1, self.budget // (BYTES * self.model.vocab_size * len(top) * self.metric.tail))
+            parts = [self.read_logits(self.layout.logits(part)) for part in top.split(step, 1)]
+            return torch.cat(parts, 1)
+        answers, foils = [], []
         for pair in self.pairs:
-            ends.append(ends[-1] + draws_of(pair))
-        return tuple(map(range, ends, ends[1:]))
+            assert pair.metric.reads is not None
+            answers.append(pair.metric.reads[0])
+            foils.append(pair.metric.reads[1])
+        answer_logits = self._logits_of(top[:, :, -1], answers)
+        foil_logits = self._logits_of(top[:, :, -1], foils)
+        return answer_logits.logsumexp(-1) - foil_logits.logsumexp(-1)
+
+    def _logits_of(
+        self, stream: Float[torch.Tensor, "input row d_model"], tokens: Sequence[tuple[int, ...]]
+    ) -> Float[torch.Tensor, "input row token"]:
+        """The logits of each pair's tokens; −∞ where a pair has fewer tokens than another."""
+        assert self.layout is not None
+        most = max(map(len, tokens))
+        padded = [(*own, *[-1] * (most - len(own))) for own in tokens]
+        wanted = torch.tensor(self.per_input(padded), device=stream.device)  # (input, token)
+        logits = self.layout.logits_of(stream, wanted)
+        return logits.masked_fill((wanted < 0)[:, None], -torch.inf)
+
+    def read_logits(self, logits: Float[torch.Tensor, "input row read vocab"]) -> Values:
+        """The metric, from the logits of the whole vocabulary where it is read."""
+        values = []
+        for number, metric in enumerate(self.per_input([pair.metric for pair in self.pairs])):
+            clean = self.clean.logits[number] if metric.kind == "kl" else None
+            values.append(metric.read(logits[number], clean))
+        return torch.stack(values)
 
     def per_input(self, values: Sequence[T]) -> list[T]:
-        """One value a pair to one value an input."""
-        return [value for value, inputs in zip(values, self._inputs, strict=True) for _ in inputs]
+        """One value for each pair as one value for each input."""
+        spread = []
+        for value, draws in zip(values, self.draws, strict=True):
+            spread += [value] * draws
+        return spread
 
     def mean_over_draws(self, values: torch.Tensor) -> torch.Tensor:
         """(input, …) to (pair, …): a pair with noise is the mean of its draws."""
-        return torch.stack([part.mean(0) for part in values.split([len(inputs) for inputs in self._inputs])])
-
-
-def _padded(tokens: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """As many tokens for each pair, -1 where it has no more."""
-    most = max(map(len, tokens))
-    return [(*own, *[-1] * (most - len(own))) for own in tokens]
+        return torch.stack([part.mean(0) for part in values.split(list(self.draws))])
 
 
 def draws_of(pair: Pair) -> int:
@@ -308,16 +356,4 @@ def draws_of(pair: Pair) -> int:
 
 def first_difference(pairs: Sequence[Pair]) -> int:
     """The first position at which any pair's inputs differ."""
-    return min(position for pair in pairs for position in pair.differs_at)
-
-
-def _chosen(stored: Any, inputs: torch.Tensor) -> Any:
-    """A record of tensors whose first axis is the input, with these inputs alone."""
-    if isinstance(stored, torch.Tensor):
-        return stored[inputs]
-    if isinstance(stored, tuple):
-        return tuple(_chosen(part, inputs) for part in stored)
-    if is_dataclass(stored) and not isinstance(stored, type):
-        parts = {field.name: _chosen(getattr(stored, field.name), inputs) for field in fields(stored)}
-        return replace(stored, **parts)
-    return stored
+    return min(min(pair.differs_at) for pair in pairs)

@@ -1,0 +1,463 @@
+"""The one walk through a model's blocks.
+
+`Forward.run` takes streams from layer to layer: in every block the heads read and write, then the MLP reads
+and writes. Subclasses say what differs from a plain run:
+
+1. `RowForward` runs many rows on top of a base run that was kept. A change at layer l and position p can
+   only reach positions ≥ p above layer l. So rows that share their first position `start` are carried
+   together, as streams (input, row, pos ≥ start, d_model). Keys and values before `start` are those of the
+   base run, shared by all rows. A row joins the batch in the layer of its first change.
+2. `KeptRun` runs a prompt from its embedding and keeps what it computes.
+3. `joint.JointForward` gives every reader a stream of its own.
+
+Output projection and MLP act on each position alone. They see a list of *places*: one position of one row
+each. So rows under way and rows that join in this block share one product with each matrix.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+
+from circuits.engine.layout import AnyBlock, Layout, PromptBlock
+from circuits.engine.memory import BUDGET, stream_bytes, streams_at_once, windows
+from circuits.engine.rows import Cache, ChangeTable, Layer, Replacement, Row, Site, changes_by_site
+
+Streams = Float[torch.Tensor, "input row pos d_model"]
+RowHeads = Float[torch.Tensor, "input row pos head d_head"]
+Queries = Float[torch.Tensor, "input row query head d_head"]
+RowPatterns = Float[torch.Tensor, "input row head query key"]
+Places = Float[torch.Tensor, "input place d_model"]
+PlaceHeads = Float[torch.Tensor, "input place head d_head"]
+
+
+class Forward:
+    """A run through the blocks. `run` and `step` are the walk; subclasses change the other methods."""
+
+    def __init__(self, blocks: Sequence[AnyBlock]) -> None:
+        self.blocks = blocks
+
+    def run(self, stream: torch.Tensor) -> torch.Tensor:
+        """Take streams from the input of layer 0 to above the last block."""
+        for layer in range(len(self.blocks)):
+            stream = self.step(layer, self.enter(layer, stream))
+        return stream
+
+    def step(self, layer: int, stream: torch.Tensor) -> torch.Tensor:
+        """Take streams through one block."""
+        stream, z = self.heads(layer, stream)
+        middle = stream + self.attention_write(layer, z)
+        read_by_mlp = stream if self.blocks[layer].parallel else middle
+        return self.leave(layer, middle + self.mlp_write(layer, read_by_mlp))
+
+    def enter(self, layer: int, stream: torch.Tensor) -> torch.Tensor:
+        """The streams at the input of a block."""
+        return stream
+
+    def heads(self, layer: int, stream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The places that the block writes to, and what every head reads there (its `z`)."""
+        raise NotImplementedError
+
+    def attention_write(self, layer: int, z: torch.Tensor) -> torch.Tensor:
+        """What attention adds at these places."""
+        raise NotImplementedError
+
+    def mlp_write(self, layer: int, stream: torch.Tensor) -> torch.Tensor:
+        """What the MLP adds at these places, from the streams that it reads there."""
+        raise NotImplementedError
+
+    def leave(self, layer: int, stream: torch.Tensor) -> torch.Tensor:
+        """The streams above a block, from what stands at its places."""
+        return stream
+
+
+class RowForward(Forward):
+    """Rows that share their first position, on top of a base run."""
+
+    blocks: tuple[PromptBlock, ...]
+
+    def __init__(
+        self,
+        blocks: tuple[PromptBlock, ...],
+        base: Cache | None,
+        rows: Sequence[Row],
+        new: Replacement | None = None,
+        *,
+        start: int,
+        read: int,
+        budget: int,
+        knockout: bool = False,
+    ) -> None:
+        super().__init__(blocks)
+        self.base = base
+        self.rows = rows
+        self.new = new
+        self.start = start  # the first position at which any row differs from the base
+        self.read = read  # how many positions at the end are read above the last block
+        self.budget = budget
+        self.knockout = knockout
+        self.length = len(blocks[0].hidden)
+        self.device = blocks[0].hidden.device
+        self.changes = changes_by_site(rows)
+        self.active: list[int] = []  # which rows the streams hold, in their order
+        self.place_of: dict[tuple[int, int], int] = {}  # row and position -> place in the present block
+        self.joining_at_input: dict[int, list[int]] = defaultdict(list)  # layer -> rows
+        self.joining_inside: dict[int, list[int]] = defaultdict(list)
+        for number, row in enumerate(rows):
+            if row.changes:
+                self._plan(number, row)
+
+    def _plan(self, number: int, row: Row) -> None:
+        """A row joins at the input of the layer of its first change if the change is made there: of the
+        residual stream, or of a score (knockout). Otherwise the row joins inside that layer, at the few
+        positions where the layer writes something else."""
+        first = row.first_layer
+        sites = {change.site for change in row.changes if change.layer == first}
+        if self.knockout or "residual" in sites:
+            self.joining_at_input[first].append(number)
+        else:
+            self.joining_inside[first].append(number)
+
+    def top(self) -> Float[torch.Tensor, "input row read d_model"]:
+        """Run all rows and return their streams above the last block, where they are read."""
+        assert self.base is not None
+        inputs, _, width = self.base.final.shape
+        nothing = self.base.final.new_empty(inputs, 0, self.length - self.start, width)
+        stream = self.enter(len(self.blocks), self.run(nothing))
+        top = self.base.final[:, None, -self.read :].repeat(1, len(self.rows), 1, 1)
+        top[:, self.active, -stream.shape[2] :] = stream
+        return top
+
+    # Rows join the batch
+
+    def enter(self, layer: int, stream: Streams) -> Streams:
+        joining = self.joining_at_input.get(layer)
+        if joining:
+            stream = self._join(stream, joining, self._copies_of_base(layer, len(joining)))
+        first = self.length - stream.shape[2]
+        table = self._changes(layer, "residual", first, self.length)
+        if table is not None:
+            assert self.new is not None
+            stream[:, table.row, table.position - first] = self.new.values(layer, "residual", table)
+        return stream
+
+    def _copies_of_base(self, layer: int, rows: int) -> Streams:
+        """The base run's stream at the input of a layer, from `start` on, for each of so many rows. Above the
+        last block only what is read."""
+        assert self.base is not None
+        stream = self.base.pre(layer)[:, None, self.start :]
+        if layer == len(self.blocks):
+            stream = stream[:, :, -self.read :]
+        return stream.repeat(1, rows, 1, 1)
+
+    def _join(self, stream: Streams, rows: list[int], joined: Streams) -> Streams:
+        stream = torch.cat((stream, joined), 1) if self.active else joined
+        self.active = self.active + rows
+        return stream
+
+    def heads(self, layer: int, stream: Streams) -> tuple[Places, PlaceHeads]:
+        """Rows under way attend. Rows that join here are the base run below, so what their heads read is the
+        base run's `z` with this layer's changes."""
+        z = self._attend_all(layer, stream)
+        positions = z.shape[2]
+        places = stream[:, :, -positions:].flatten(1, 2)
+        self._number_places(layer, positions)
+        here = self.joining_inside.get(layer)
+        if not here:
+            return places, z.flatten(1, 2)
+        assert self.base is not None
+        stored = self.base.layers[layer]
+        joining = [place for place in self.place_of if place[0] in set(here)]
+        at = torch.tensor([position for _, position in joining], dtype=torch.long, device=self.device)
+        z_of_joining = self._changed_z(layer, stored, stored.z[:, at], first=places.shape[1])
+        return torch.cat((places, stored.pre[:, at]), 1), torch.cat((z.flatten(1, 2), z_of_joining), 1)
+
+    def _number_places(self, layer: int, positions: int) -> None:
+        """Number the places of this block: every computed position of the rows under way, then the positions
+        at which joining rows change something."""
+        first = self.length - positions
+        self.shape = (len(self.active), positions)  # of the places of rows under way
+        self.place_of = {}
+        for row in self.active:
+            for position in range(first, self.length):
+                self.place_of[row, position] = len(self.place_of)
+        first_read = self.length - self.read if layer == len(self.blocks) - 1 else 0
+        for row in self.joining_inside.get(layer, ()):
+            for change in self.rows[row].changes:
+                if change.layer == layer and change.position >= first_read:
+                    self.place_of.setdefault((row, change.position), len(self.place_of))
+
+    def _changed_z(self, layer: int, stored: Layer, z: PlaceHeads, *, first: int) -> PlaceHeads:
+        """The base run's `z` at places of joining rows, with their edges and heads changed. `first` is the
+        number of the first of these places."""
+        assert self.new is not None
+        heads = self._placed(layer, "head", first)
+        edges = self._placed(layer, "edge", first)
+        if edges is not None:
+            ends = (edges.head, edges.key, edges.position)
+            change = self.new.messages(layer, *ends) - stored.messages(*ends)
+            flat = (edges.row - first) * z.shape[2] + edges.head
+            z.flatten(1, 2).index_add_(1, flat, change.expand(len(z), -1, -1))
+        if heads is not None:
+            z[:, heads.row - first, heads.head] = self.new.values(layer, "head", heads)
+        return z
+
+    def leave(self, layer: int, stream: Places) -> Streams:
+        """Give the rows under way their streams back, and add those that joined inside: the base run's stream
+        above the block, except at their places."""
+        rows, positions = self.shape
+        under_way = stream[:, : rows * positions].unflatten(1, (rows, positions))
+        here = self.joining_inside.get(layer)
+        if not here:
+            return under_way
+        joined = self._copies_of_base(layer + 1, len(here))
+        number = {row: n for n, row in enumerate(here)}
+        places = [(number[row], position) for row, position in self.place_of if row in number]
+        if places:
+            which, where = torch.tensor(places, device=self.device).unbind(1)
+            joined[:, which, where - self.length] = stream[:, rows * positions :]
+        return self._join(under_way, here, joined)
+
+    # Changes
+
+    def _changes(self, layer: int, site: Site, first: int, stop: int) -> ChangeTable | None:
+        """Changes of rows under way at positions first…stop−1; `row` is the row's order in the streams."""
+        listed = self.changes.get((layer, site))
+        if not listed:
+            return None
+        order = {row: number for number, row in enumerate(self.active)}
+        chosen = [(order[row], c) for row, c in listed if row in order and first <= c.position < stop]
+        return ChangeTable.of(chosen, self.device) if chosen else None
+
+    def _placed(self, layer: int, site: Site, first: int = 0) -> ChangeTable | None:
+        """Changes at the places from number `first` on; `row` is the number of the place."""
+        chosen = []
+        for row, change in self.changes.get((layer, site), ()):
+            place = self.place_of.get((row, change.position), -1)
+            if place >= first:
+                chosen.append((place, change))
+        return ChangeTable.of(chosen, self.device) if chosen else None
+
+    def attention_write(self, layer: int, z: PlaceHeads) -> Places:
+        return self._replaced(layer, "attention", self.blocks[layer].write(z))
+
+    def mlp_write(self, layer: int, stream: Places) -> Places:
+        return self._replaced(layer, "mlp", self.blocks[layer].block.mlp_write(stream))
+
+    def _replaced(self, layer: int, site: Site, written: Places) -> Places:
+        """Put new values in the place of what a block writes."""
+        table = self._placed(layer, site)
+        if table is not None:
+            assert self.new is not None
+            written[:, table.row] = self.new.values(layer, site, table)
+        return written
+
+    # Attention of the rows under way
+
+    def _attend_all(self, layer: int, stream: Streams) -> Queries:
+        """What the heads read at all positions; in the last block, at those that are read later."""
+        bound = self.blocks[layer]
+        if not self.active:
+            return stream.new_empty(len(stream), 0, stream.shape[2], bound.block.heads, bound.block.d_head)
+        rotation = None if bound.rotation is None else bound.rotation[:, self.start :]
+        query, key, value = bound.block.queries_keys_values(stream, rotation)
+        if layer == len(self.blocks) - 1:
+            query = query[:, :, -self.read :]
+        return self._attend(layer, query, key, value)
+
+    def _attend(self, layer: int, query: Queries, key: RowHeads, value: RowHeads) -> Queries:
+        """What the heads read, in windows of queries that bound the scores in memory."""
+        inputs, rows, queries, heads, _ = query.shape
+        first = self.length - queries
+        parts = []
+        for window in windows(queries, inputs * rows * heads * self.length, self.budget):
+            parts.append(self._attend_window(layer, query[:, :, window], key, value, first + window.start))
+        z = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        table = self._changes(layer, "head", first, self.length)
+        if table is not None:
+            assert self.new is not None
+            z[:, table.row, table.position - first, table.head] = self.new.values(layer, "head", table)
+        return z
+
+    def _attend_window(
+        self, layer: int, query: Queries, key: RowHeads, value: RowHeads, first: int
+    ) -> Queries:
+        """What the heads read at the queries from `first` on, with the rows' edges changed."""
+        edges = self._changes(layer, "edge", first, first + query.shape[2])
+        pattern = self._pattern(layer, query, key, first, edges if self.knockout else None)
+        z = self._read_values(layer, pattern, value)
+        if edges is not None and not self.knockout:
+            self._replace_messages(layer, z, edges, pattern, value, first)
+        return z
+
+    def _pattern(
+        self, layer: int, query: Queries, key: RowHeads, first: int, knocked_out: ChangeTable | None
+    ) -> RowPatterns:
+        """The attention weights over all keys: those before `start` are the base run's."""
+        bound = self.blocks[layer]
+        products = rearrange(query, "i r q h d -> i r h q d") @ rearrange(key, "i r k h d -> i r h d k")
+        if self.start:
+            # All rows read the same earlier keys, so one product serves them all.
+            flat = rearrange(query, "i r q h d -> i h (r q) d") @ self._before_start(layer, "key").mT
+            earlier = rearrange(flat, "i h (r q) k -> i r h q k", r=query.shape[1])
+            products = torch.cat((earlier, products), -1)
+        scores = bound.block.scores(products, bound.hidden[first : first + query.shape[2]])
+        if knocked_out is None:
+            return bound.block.weights(scores)
+        table = knocked_out
+        scores[:, table.row, table.head, table.position - first, table.key] = -torch.inf
+        return bound.block.weights(scores).nan_to_num_(0.0)  # a head without any key left writes nothing
+
+    def _read_values(self, layer: int, pattern: RowPatterns, value: RowHeads) -> Queries:
+        """What the heads read by their attention weights."""
+        z = pattern[..., self.start :] @ rearrange(value, "i r k h d -> i r h k d")
+        if self.start:
+            flat = rearrange(pattern[..., : self.start], "i r h q k -> i h (r q) k")
+            earlier = flat @ self._before_start(layer, "value")
+            z = z + rearrange(earlier, "i h (r q) d -> i r h q d", r=pattern.shape[1])
+        return rearrange(z, "i r h q d -> i r q h d").contiguous()
+
+    def _before_start(self, layer: int, side: str) -> Float[torch.Tensor, "input head key d_head"]:
+        """Keys or values of the base run before `start`."""
+        assert self.base is not None
+        stored = self.base.layers[layer]
+        whole = stored.value if side == "value" else stored.key
+        assert whole is not None
+        return whole[:, :, : self.start]
+
+    def _replace_messages(
+        self, layer: int, z: Queries, table: ChangeTable, pattern: RowPatterns, value: RowHeads, first: int
+    ) -> None:
+        """Take the message that each edge carries in its row out of `z`, and put the new one in."""
+        assert self.new is not None and self.base is not None
+        weight = pattern[:, table.row, table.head, table.position - first, table.key]
+        own = value[:, table.row, (table.key - self.start).clamp(min=0), table.head]
+        shared = self.base.layers[layer].value[:, table.head, table.key]
+        read = torch.where((table.key >= self.start)[:, None], own, shared)
+        new = self.new.messages(layer, table.head, table.key, table.position)
+        change = new - weight[..., None] * read
+        _, _, queries, heads, _ = z.shape
+        flat = (table.row * queries + table.position - first) * heads + table.head
+        z.flatten(1, 3).index_add_(1, flat, change.expand(len(z), -1, -1))
+
+
+class KeptRun(RowForward):
+    """A run of prompts from their embeddings of which everything is kept. It may share the positions before
+    `start` with a base run that has the same tokens there."""
+
+    def __init__(
+        self, blocks: tuple[PromptBlock, ...], base: Cache | None, *, start: int, budget: int
+    ) -> None:
+        length = len(blocks[0].hidden)
+        super().__init__(blocks, base, [Row(())], start=start, read=length - start, budget=budget)
+        self.active = [0]
+        self.layers: list[Layer] = []
+
+    def cache(self, embedded: Float[torch.Tensor, "input pos d_model"]) -> Cache:
+        """Run the prompts and return what was kept."""
+        top = self.run(embedded[:, None, self.start :])
+        final = self._whole(top[:, 0], None if self.base is None else self.base.final)
+        return Cache(tuple(self.layers), final)
+
+    def step(self, layer: int, stream: Streams) -> Streams:
+        above = super().step(layer, stream)
+        base = None if self.base is None else self.base.layers[layer]
+        self.layers.append(
+            Layer(
+                pre=self._whole(stream[:, 0], base and base.pre),
+                query=self._by_head(self.query, base and base.query),
+                key=self._by_head(self.key, base and base.key),
+                value=self._by_head(self.value, base and base.value),
+                z=self._whole(self.z[:, 0], base and base.z),
+                attention=self._whole(self.written, base and base.attention),
+                mlp=self._whole(self.added, base and base.mlp),
+                block=self.blocks[layer],
+            )
+        )
+        return above
+
+    def _attend(self, layer: int, query: Queries, key: RowHeads, value: RowHeads) -> Queries:
+        self.query, self.key, self.value = query, key, value
+        self.z = super()._attend(layer, query, key, value)
+        return self.z
+
+    def attention_write(self, layer: int, z: PlaceHeads) -> Places:
+        self.written = super().attention_write(layer, z)
+        return self.written
+
+    def mlp_write(self, layer: int, stream: Places) -> Places:
+        self.added = super().mlp_write(layer, stream)
+        return self.added
+
+    def _by_head(self, own: RowHeads, base: torch.Tensor | None) -> torch.Tensor:
+        """(input, head, pos, d_head) at all positions."""
+        own = rearrange(own[:, 0], "i t h d -> i h t d")
+        if base is None:
+            return own.contiguous()
+        return torch.cat((base[:, :, : self.start], own), 2)
+
+    def _whole(self, own: torch.Tensor, base: torch.Tensor | None) -> torch.Tensor:
+        """(input, pos, …) at all positions: those before `start` are the base run's."""
+        return own if base is None else torch.cat((base[:, : self.start], own), 1)
+
+
+def whole_run(
+    layout: Layout,
+    embedded: Float[torch.Tensor, "input pos d_model"],
+    *,
+    base: Cache | None = None,
+    start: int = 0,
+    budget: int = BUDGET,
+) -> Cache:
+    """Run prompts from their embeddings and keep everything. Positions before `start` are those of `base`,
+    which has the same tokens there, and are not computed again."""
+    blocks = layout.on_prompt(embedded)
+    return KeptRun(blocks, base, start=start, budget=budget).cache(embedded)
+
+
+def run_rows(
+    layout: Layout,
+    base: Cache,
+    new: Replacement,
+    rows: Sequence[Row],
+    *,
+    budget: int,
+    read: int = 1,
+    knockout: bool = False,
+) -> Float[torch.Tensor, "input row read d_model"]:
+    """The stream above the last block, at the last `read` positions, of every row on top of a base run."""
+    blocks = layout.on_prompt(base.final)
+    inputs, _, width = base.final.shape
+    top = base.final.new_empty(inputs, len(rows), read, width)
+    for start, numbers in _chunks(layout, base, rows, budget):
+        forward = RowForward(
+            blocks,
+            base,
+            [rows[number] for number in numbers],
+            new,
+            start=start,
+            read=read,
+            budget=budget,
+            knockout=knockout,
+        )
+        top[:, numbers] = forward.top()
+    return top
+
+
+def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> Iterator[tuple[int, list[int]]]:
+    """Rows that start at the same position, in the order of the layers in which they join, as many at a time
+    as the budget holds."""
+    inputs, length, width = base.final.shape
+    by_start: dict[int, list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        by_start[row.first_position].append(number)
+    for start, numbers in by_start.items():
+        stream = stream_bytes(d_model=width, heads=layout.heads, length=length, positions=length - start)
+        step = streams_at_once(budget, inputs * stream)
+        numbers.sort(key=lambda number: rows[number].first_layer)
+        for first in range(0, len(numbers), step):
+            yield start, numbers[first : first + step]

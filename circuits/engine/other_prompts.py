@@ -1,0 +1,87 @@
+"""Other words, or noise, in a prompt that was run: rows on top of its clean run.
+
+A prompt that differs from a clean prompt at a few positions is a row whose residual stream at the input of
+layer 0 is another there. So a hundred such prompts cost one batch of rows, and nothing before the first
+position is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+
+from circuits.engine.forward import run_rows
+from circuits.engine.memory import stream_bytes, streams_at_once
+from circuits.engine.prepare import noise_draws
+from circuits.engine.rows import Given, Replacement, Row
+from circuits.engine.runs import Runs
+from circuits.prompts import Noise
+
+
+@torch.inference_mode()
+def values_of_others(
+    runs: Runs, tokens: Int[torch.Tensor, "other pos"], positions: Sequence[int]
+) -> Float[torch.Tensor, " other"]:
+    """The first pair's metric on prompts that differ from its clean prompt at these positions alone."""
+    one = runs.first_input()
+    if one.layout is None:
+        values = []
+        for part in _parts(runs, tokens):
+            logits = runs.model.logits(part)[None, :, -runs.metric.tail :]
+            values.append(one.read_logits(logits)[0])
+        return torch.cat(values)
+    rows, given = _rows(one, tokens, positions)
+    return one.measure(rows, given=given)[0]
+
+
+@torch.inference_mode()
+def predictions_of_others(
+    runs: Runs, tokens: Int[torch.Tensor, "other pos"], positions: Sequence[int]
+) -> Float[torch.Tensor, "other vocab"]:
+    """The logits at the last position of prompts that differ at these positions alone."""
+    one = runs.first_input()
+    if one.layout is None:
+        return torch.cat([runs.model.logits(part)[:, -1] for part in _parts(runs, tokens)])
+    rows, given = _rows(one, tokens, positions)
+    new = Replacement(one.clean.cache, given=given)
+    top = run_rows(one.layout, one.clean.cache, new, rows, budget=one.budget)
+    return one.layout.logits(top[0, :, -1])
+
+
+def _rows(runs: Runs, tokens: torch.Tensor, positions: Sequence[int]) -> tuple[list[Row], Given]:
+    """A row for each prompt, and the embeddings that it puts at the positions."""
+    assert runs.layout is not None
+    embedded = runs.layout.embed(tokens.to(runs.model.device))[:, list(positions)]  # (other, position, d)
+    count = len(positions)
+    rows = [Row.of_given(0, positions, "residual", first=n * count) for n in range(len(tokens))]
+    return rows, {"residual": embedded.flatten(0, 1)[None]}
+
+
+def _parts(runs: Runs, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """As many whole prompts at a time as the budget holds, for the model's own forward."""
+    model = runs.model
+    each = stream_bytes(
+        d_model=model.d_model, heads=model.n_heads, length=runs.length, vocab=model.vocab_size
+    )
+    return tokens.to(model.device).split(streams_at_once(runs.budget, each))
+
+
+@torch.inference_mode()
+def gaps_of_noise(runs: Runs, positions: Sequence[int], *, draws: int, seed: int) -> list[float]:
+    """How far noise at each of these positions alone moves the first pair's metric: the mean of its draws.
+    Every position gets the same draws."""
+    if not positions:
+        return []
+    one = runs.first_input()
+    noise = noise_draws(runs.model, Noise((positions[0],), draws=draws, seed=seed))[:, 0]  # (draw, d_model)
+    rows, values = [Row(())], []
+    for position in positions:
+        for draw in range(draws):
+            rows.append(Row.of_given(0, [position], "residual", first=len(values)))
+            values.append(one.clean.cache.layers[0].pre[0, position] + noise[draw])
+    given: Given = {"residual": torch.stack(values)[None]}
+    measured = one.measure(rows, given=given)[0].double()
+    means = measured[1:].unflatten(0, (-1, draws)).mean(1)
+    return (measured[0] - means).tolist()

@@ -1,0 +1,135 @@
+"""Greedy selection: which heads carry a mapping key → query, in the order in which they add most.
+
+1. Each step adds the head that raises the joint effect of the heads chosen so far most. Every candidate is
+   measured by a row in which the chosen heads' messages and its own are all replaced.
+2. Two joint effects that differ by no more than `ROUNDING` count as equal, since that much may depend on
+   threads and batches; of equal heads the lower one is taken. So a head that adds no more than that does not
+   help, and a share is reached if no more than that is missing.
+3. A head without any message is never tried. Where no head helps by itself, the path is empty, however large
+   the total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+import torch
+from jaxtyping import Bool, Float
+
+from circuits.components import ROUNDING, Edge, Head
+from circuits.engine.rows import Cache, Row
+from circuits.engine.runs import Runs
+
+WHOLE: Final = 0.995  # a path ends when it has this share of the total, whatever share is wanted
+LEAST_TOTAL: Final = 0.01  # a mapping with a smaller total carries nothing and has no carriers
+Path = list[tuple[Head, float]]  # heads in the order of selection, each with the joint effect up to it
+
+
+def mapping_row(heads: Sequence[Head], key: int, query: int) -> Row:
+    """These heads' messages from key to query, together."""
+    return Row.of_edges(Edge(head, key, query) for head in heads)
+
+
+def mapping_rows(heads: Sequence[Head], key: int, query: int) -> list[Row]:
+    """Each head's message from key to query alone, and last all of them together."""
+    rows = [mapping_row([head], key, query) for head in heads]
+    return [*rows, mapping_row(heads, key, query)]
+
+
+def select(
+    runs: Runs,
+    key: int,
+    query: int,
+    *,
+    effects: Float[torch.Tensor, "head pair"],
+    totals: Float[torch.Tensor, " pair"],
+    share: float = 1.0,
+    together: bool = False,
+    among: Collection[Head] | None = None,
+    progress: Callable[[float], None] = lambda reached: None,
+) -> list[Path]:
+    """One path for each pair, or with `together` one for all of them, chosen by the mean over pairs. A path
+    ends when it reaches `share` of the total or when no head helps.
+
+    `effects` are those of the single heads, `totals` those of all heads together; both were measured before.
+    Heads that are not `among` these are not tried.
+    """
+    count = len(runs.pairs)
+    groups = [list(range(count))] if together else [[pair] for pair in range(count)]
+    paths = []
+    for pairs in groups:
+        part = runs.only(pairs)
+        single = effects[:, pairs].double().cpu()
+        total = float(totals[pairs].double().mean())
+        candidates = _candidates(part, key, query, single)
+        if among is not None:
+            candidates &= torch.tensor([head in among for head in runs.heads])
+        goal = min(share, WHOLE) * total - ROUNDING
+        if total < LEAST_TOTAL:
+            paths.append([])
+            continue
+        paths.append(_path(part, key, query, single.mean(1), candidates, goal, total, progress))
+    return paths
+
+
+def _candidates(
+    runs: Runs, key: int, query: int, single: Float[torch.Tensor, "head pair"]
+) -> Bool[torch.Tensor, " head"]:
+    """Heads that have an effect by themselves, or any message: a weight above zero in the clean run, or
+    another one in the counterfactual."""
+    clean = _weights(runs, runs.clean.cache, key, query)
+    other = _weights(runs, runs.counterfactual.cache, key, query)
+    has_message = (clean > 0) | (clean != other)  # (pair, head)
+    return (single != 0).any(1) | has_message.any(0).cpu()
+
+
+def _weights(runs: Runs, cache: Cache, key: int, query: int) -> Float[torch.Tensor, "pair head"]:
+    at = torch.tensor([query], device=cache.final.device)
+    by_layer = [layer.pattern(at)[:, :, 0, key] for layer in cache.layers]
+    return runs.mean_over_draws(torch.cat(by_layer, 1))
+
+
+def _path(
+    runs: Runs,
+    key: int,
+    query: int,
+    single: Float[torch.Tensor, " head"],
+    candidates: Bool[torch.Tensor, " head"],
+    goal: float,
+    total: float,
+    progress: Callable[[float], None],
+) -> Path:
+    path: Path = []
+    reached = 0.0
+    joint = single
+    while candidates.any():
+        best = _best(joint, candidates)
+        if float(joint[best]) <= reached + ROUNDING:
+            break
+        reached = float(joint[best])
+        path.append((runs.heads[best], reached))
+        candidates[best] = False
+        progress(reached / total)
+        if reached >= goal:
+            break
+        joint = _with_one_more(runs, key, query, [head for head, _ in path], candidates)
+    return path
+
+
+def _best(joint: Float[torch.Tensor, " head"], candidates: Bool[torch.Tensor, " head"]) -> int:
+    """The candidate with the largest joint effect; of equal ones the lowest."""
+    allowed = torch.where(candidates, joint, -torch.inf)
+    return int((allowed >= allowed.max() - ROUNDING).nonzero()[0])
+
+
+def _with_one_more(
+    runs: Runs, key: int, query: int, chosen: Sequence[Head], candidates: Bool[torch.Tensor, " head"]
+) -> Float[torch.Tensor, " head"]:
+    """The joint effect of the chosen heads together with each candidate, averaged over pairs."""
+    joint = torch.zeros(len(runs.heads), dtype=torch.float64)
+    if candidates.any():
+        numbers = candidates.nonzero().flatten().tolist()
+        rows = [mapping_row([*chosen, runs.heads[number]], key, query) for number in numbers]
+        joint[numbers] = runs.effects(rows).double().mean(1).cpu()
+    return joint
