@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from jaxtyping import Bool, Float
@@ -42,9 +42,9 @@ class EdgeTable:
     heads: int
     parallel: bool = False
 
-    @classmethod
-    def of(cls, runs: Runs) -> EdgeTable:
-        return cls(runs.model.n_layers, runs.model.n_heads, runs.blocks[0].parallel)
+    @staticmethod
+    def of(runs: Runs) -> EdgeTable:
+        return _edge_table(runs.model.n_layers, runs.model.n_heads, runs.blocks[0].parallel)
 
     @cached_property
     def readers(self) -> tuple[Reader, ...]:
@@ -83,6 +83,12 @@ class EdgeTable:
     ) -> Float[torch.Tensor, "*batch edge"]:
         """The numbers of the edges that exist, in their order."""
         return matrix[..., self.exists.to(matrix.device)]
+
+
+@cache
+def _edge_table(layers: int, heads: int, parallel: bool) -> EdgeTable:
+    """The table of a shape, made once: it has hundreds of thousands of places in a large model."""
+    return EdgeTable(layers, heads, parallel)
 
 
 @dataclass(frozen=True)
@@ -127,24 +133,29 @@ class WireSet:
 class JointForward(Forward):
     """A run of the base prompts in which every reader sees a stream of its own."""
 
-    def __init__(self, runs: Runs, wires: WireSet, direction: Direction, *, kept: bool) -> None:
+    wires: WireSet
+    differences: list[Difference]  # between the two runs, writer by writer, as the run goes up
+
+    def __init__(self, runs: Runs, direction: Direction, *, kept: bool) -> None:
         super().__init__(runs.blocks)
         self.runs = runs
-        self.wires = wires
         self.kept = kept
         self.direction: Direction = direction
         self.table = EdgeTable.of(runs)
         self.heads_in_layer = runs.model.n_heads
+        self.readers_in_layer = len(SIDES) * runs.model.n_heads + 1
         self.positions = torch.arange(runs.length, device=runs.model.device)
         self.other: Cache = runs.replacement(direction).run
-        self.differences: list[Difference] = []  # writer by writer, as the run goes up
 
-    def top(self) -> Whole:
-        """What the logits see."""
+    def top(self, wires: WireSet) -> Whole:
+        """Run the prompts with these wires, and return what the logits see."""
+        self.wires = wires
+        self.differences = []
         embedded = self.runs.base(self.direction).cache.layers[0].pre
         self._wrote(embedded[:, None])
         live = self.run(embedded)
-        return self._seen(Reader(len(self.blocks), "logits"), live)
+        row = len(self.table.readers) - 1
+        return self._seen(Reader(len(self.blocks), "logits"), row, live)
 
     # What writers add
 
@@ -172,9 +183,8 @@ class JointForward(Forward):
 
     # What readers see
 
-    def _seen(self, reader: Reader, live: Whole) -> Whole:
-        """What the MLP of a layer, or the logits, see."""
-        row = self.table.readers.index(reader)
+    def _seen(self, reader: Reader, row: int, live: Whole) -> Whole:
+        """What the MLP of a layer, or the logits, see. `row` is the reader's row of the mask."""
         stream = stream_of(self.other, reader, parallel=self.table.parallel) if self.kept else live
         return stream + self._difference(self.wires.mask[row : row + 1])[:, 0]
 
@@ -202,7 +212,7 @@ class JointForward(Forward):
 
     def _rows_of(self, layer: int, side: Side) -> list[int]:
         """The rows of the mask that are this side of the heads of a layer."""
-        first = layer * (len(SIDES) * self.heads_in_layer + 1)
+        first = layer * self.readers_in_layer
         return [first + head * len(SIDES) + SIDES.index(side) for head in range(self.heads_in_layer)]
 
     def _attend(
@@ -222,7 +232,9 @@ class JointForward(Forward):
     ) -> torch.Tensor:
         """Let some heads read keys or values of their own at one query."""
         heads = sorted({reader.index for reader in by_reader})
-        own = {side: whole[:, :, heads].clone() for side, whole in sides.items()}
+        own: dict[Side, torch.Tensor] = {}
+        for side, whole in sides.items():
+            own[side] = whole[:, :, heads].clone()
         for reader, mask in by_reader.items():
             assert reader.kind in SIDES
             seen = default[:, None] + self._difference(mask[None])
@@ -235,7 +247,8 @@ class JointForward(Forward):
         return z
 
     def mlp_write(self, layer: int, stream: Whole) -> Whole:
-        seen = self._seen(Reader(layer, "mlp"), stream)
+        row = (layer + 1) * self.readers_in_layer - 1
+        seen = self._seen(Reader(layer, "mlp"), row, stream)
         written = self.blocks[layer].mlp_write(seen, self.positions)
         if self.table.parallel:
             self._wrote(self.written_by_heads)
@@ -274,10 +287,10 @@ def _effects(
 ) -> WireEffects:
     for wires in sets:
         check_wires(runs, wires, direction)
+    forward = JointForward(runs, direction, kept=kept)
     tops = []
     for number, wires in enumerate(sets):
-        forward = JointForward(runs, WireSet.of(wires, runs), direction, kept=kept)
-        tops.append(forward.top()[:, -runs.metric.tail :])
+        tops.append(forward.top(WireSet.of(wires, runs))[:, -runs.metric.tail :])
         progress(number + 1, len(sets))
     return _effects_of_tops(runs, tops, direction)
 
@@ -300,11 +313,11 @@ def kept_edges(
 ) -> WireEffects:
     """How much of the gap each set of component edges keeps on every pair, while all others are swapped."""
     table = EdgeTable.of(runs)
+    forward = JointForward(runs, "swap", kept=True)
     tops = []
     for number, chosen in enumerate(sets):
         mask = table.matrix(chosen.float().to(runs.model.device))[:, :, None]
-        forward = JointForward(runs, WireSet(mask), "swap", kept=True)
-        tops.append(forward.top()[:, -runs.metric.tail :])
+        tops.append(forward.top(WireSet(mask))[:, -runs.metric.tail :])
         progress(number + 1, len(sets))
     return 1 - _effects_of_tops(runs, tops, "swap")
 
@@ -326,8 +339,8 @@ def _estimate(runs: Runs) -> Float[torch.Tensor, " edge"]:
     table = EdgeTable.of(runs)
     with torch.inference_mode(False), torch.enable_grad():
         mask = torch.zeros(table.exists.shape, device=runs.model.device, requires_grad=True)
-        forward = JointForward(runs, WireSet(mask[:, :, None]), "swap", kept=False)
-        top = forward.top()[:, None, -runs.metric.tail :]
+        forward = JointForward(runs, "swap", kept=False)
+        top = forward.top(WireSet(mask[:, :, None]))[:, None, -runs.metric.tail :]
         value = runs.mean_over_draws(runs.read_stream(top)).sum()
         (gradient,) = torch.autograd.grad(value, mask)
     return -table.edges(gradient) / runs.gap
