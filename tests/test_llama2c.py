@@ -221,7 +221,7 @@ def damaged(how: str) -> tuple[bytes, bytes]:
         ("shorter than its header", "has 20 bytes"),
         ("cut off", "is cut off"),
         ("a header of terabytes", "is cut off"),
-        ("numbers beyond any model", "is cut off"),
+        ("numbers beyond any model", "do not divide"),
         ("negative", "dim=-16"),
         ("no heads", "heads=0"),
         ("uneven heads", "do not divide evenly"),

@@ -19,7 +19,7 @@ import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from einops import rearrange
@@ -132,7 +132,7 @@ def read_header(file: Path) -> Header:
 
 def digests(file: Path) -> dict[str, str]:
     """The sha256 of a checkpoint without its tokenizer, and of its tokenizer."""
-    checkpoint = np.memmap(file, np.uint8, "r", shape=(read_header(file).size,))
+    checkpoint: Any = np.memmap(file, np.uint8, "r", shape=(read_header(file).size,))
     tokenizer = read_tokenizer_bytes(file)
     return {
         "checkpoint": hashlib.sha256(checkpoint).hexdigest(),

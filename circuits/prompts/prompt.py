@@ -113,10 +113,12 @@ def refuse_half_characters(text: str) -> None:
 
 def swap_words(text: str, swap: Mapping[str, str]) -> str:
     """The text with each whole word replaced, wherever it stands."""
+    replacements = _word_replacements(text, swap)
+    replaced = {text[start:end] for start, end, _ in replacements}
     for old in swap:
-        if not _is_word_of(text, old):
+        if old not in replaced and not _is_word_of(text, old):  # it may stand inside a longer swap
             raise PromptError(_why_not(old, text))
-    return _replaced(text, _word_replacements(text, swap))
+    return _replaced(text, replacements)
 
 
 def swapped(model: Model, text: str, swap: Swap) -> str:
@@ -163,9 +165,10 @@ def _why_not(old: str, text: str) -> str:
 
 
 def _word_replacements(text: str, swap: Mapping[str, str]) -> list[_Replacement]:
-    if not swap:
+    words = [word for word in swap if word]
+    if not words:
         return []
-    return [(*match.span(), swap[match[0]]) for match in _whole_words(swap).finditer(text)]
+    return [(*match.span(), swap[match[0]]) for match in _whole_words(words).finditer(text)]
 
 
 def _token_replacements(model: Model, prompt: Prompt, swap: Mapping[int, str]) -> list[_Replacement]:
