@@ -3,13 +3,14 @@
 - `logit_diff`: `logit(answer) − logit(foil)` at the last position.
 - `logprob`: the log-probability of the answer. An answer of several tokens is appended to the prompt, all but
   its last token, and the log-probabilities of its tokens are added up.
-- `kl`: minus the Kullback-Leibler divergence of the prediction from that of the clean run; 0 is the largest.
+- `kl`: minus the KL divergence of the prediction from that of the clean run; 0 is the largest value.
 - `custom`: a function of the logits at the last position.
 
 Where several answers (or foils) are given, any of them counts: their probabilities are added, which in terms
 of logits is a logsumexp.
 
-To add a metric, name it in `MetricKind` and give it a case in `Metric.read`.
+To add a metric, name it in `MetricKind` and give it a case in `Metric.read`. If it needs a foil, or the
+logits of the clean run, name it in `COMPARES_WITH_FOIL` or `COMPARES_WITH_CLEAN` too.
 """
 
 from __future__ import annotations
