@@ -142,12 +142,9 @@ def _to_config(tensors: Tensors, folder: Path, vocabulary: int) -> GPT2Config:
     from transformers import GPT2Config
 
     rows, d_model = tensors["embed.W_E"].shape
-    n_heads, _, d_head = tensors["blocks.0.attn.W_Q"].shape
     if rows < vocabulary:
         counts = f"{rows} tokens and its tokenizer {vocabulary}"
         raise ModelError(f"the state dict has {counts}: find the right one")
-    if n_heads * d_head != d_model:
-        raise ModelError(f"not a GPT-2: {n_heads} heads of {d_head} do not make up d_model {d_model}")
     file = folder / "config.json"
     stored = read_object(file) if file.exists() else {}
     kind = stored.get("model_type", "gpt2")
@@ -157,7 +154,7 @@ def _to_config(tensors: Tensors, folder: Path, vocabulary: int) -> GPT2Config:
     return GPT2Config(
         n_embd=d_model,
         n_layer=_n_layers(tensors),
-        n_head=n_heads,
+        n_head=len(tensors["blocks.0.attn.W_Q"]),
         n_inner=tensors["blocks.0.mlp.W_in"].shape[1],
         n_positions=len(tensors["pos_embed.W_pos"]),
         vocab_size=vocabulary,
