@@ -3,11 +3,11 @@
 1. `python -m build` packs the sdist and builds the wheel from it: what the wheel needs is in the sdist.
 2. For every Python that is here, each of the two is installed twice: with the oldest versions that
    pyproject.toml allows, of every dependency, and with the newest that the package index has.
-3. torch is the exception, always 2.13.0: an index may serve a CPU build of one version alone, and any other
-   brings gigabytes of CUDA packages with it. Where even 2.13.0 does, that Python is skipped aloud, and it is
-   only checked that the index has a wheel of every dependency; `--cuda` installs it all the same.
+3. torch is always 2.13.0: an index may serve a CPU build of one version alone, and any other version brings
+   gigabytes of CUDA packages with it. Where even 2.13.0 does, that Python is skipped with a line that says
+   so, and it is only checked that the index has a wheel of every dependency; `--cuda` installs it anyway.
 4. The demo runs in an empty folder: a trace with its files, a ranking, and `circuits verify` of a circuit
-   that the repository keeps: its numbers must be the same to 0.001.
+   that the repository keeps, whose numbers must be the same to 0.001.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ _VERSIONS = "import importlib.metadata as m, json; print(json.dumps([m.version(n
 
 
 class Failed(Exception):
-    """What a command said before it failed."""
+    """A command and what it printed before it failed."""
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a command outside the clone's own modules; its output, or Failed with the end of it."""
+    """Run a command without this clone's modules and return what it prints; raise Failed if it fails."""
     hidden = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     clean = {name: value for name, value in os.environ.items() if name not in hidden}
-    said = subprocess.run(list(map(str, command)), cwd=cwd, env=clean, capture_output=True, text=True)
-    if said.returncode:
-        spoken = (said.stdout + said.stderr).strip().splitlines()
-        lines = [line for line in spoken if not line.startswith("WARNING")][-15:]
-        raise Failed("\n".join([" ".join(map(str, command)), *lines]))
-    return said.stdout
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=cwd, env=clean, capture_output=True, text=True)
+    if done.returncode:
+        printed = (done.stdout + done.stderr).strip().splitlines()
+        lines = [line for line in printed if not line.startswith("WARNING")][-15:]
+        raise Failed("\n".join([" ".join(words), *lines]))
+    return done.stdout
 
 
 def build(folder: Path) -> list[Path]:

@@ -1,8 +1,8 @@
 """Find dead links in the pages of the repository: `python scripts/check_links.py` names each with its line.
 
-1. A relative link, or that of a picture, must lead to a file or a folder that is there.
-2. An anchor must be a heading of the page that it leads to, spelled as GitHub spells it.
-3. Links to other sites are not followed: no test needs the network. What stands in code is no link.
+1. A relative link to a page or a picture must lead to a file or a folder of the repository.
+2. The anchor of a link (`page.md#heading`) must be a heading of that page, spelled as GitHub spells it.
+3. Links to other sites are not followed, so that no test needs the network. Code is not searched for links.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def dead_links(page: Path) -> Iterator[str]:
     """A line for each link of a page that leads nowhere."""
     for number, line in _prose(page):
         for link in _LINK.findall(_CODE.sub("", line)):
-            path, _, anchor = unquote(link).partition("#")
             if _ELSEWHERE.match(link):
                 continue
+            path, _, anchor = unquote(link).partition("#")
             target = page.parent / path if path else page
             if not target.exists():
                 yield f"{page}:{number}: {link} leads to no file"
@@ -42,20 +42,24 @@ def dead_links(page: Path) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What the headings of a page can be linked by; a second one of the same name ends with -1."""
-    headings = (_HEADING.match(line) for _, line in _prose(page))
-    slugs = [_slug(heading[1]) for heading in headings if heading is not None]
+    """The anchors of a page's headings; that of a second heading of the same name ends with -1."""
     seen: Counter[str] = Counter()
     found = set()
-    for slug in slugs:
+    for _, line in _prose(page):
+        heading = _HEADING.match(line)
+        if heading is None:
+            continue
+        slug = _slug(heading[1])
         found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
         seen[slug] += 1
     return found
 
 
 def _slug(heading: str) -> str:
-    words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
-    return re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+    """A heading as GitHub spells it in a link: the text of its links, small letters, no punctuation."""
+    without_links = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    words = re.sub(r"[^\w\- ]", "", without_links.strip().lower())
+    return words.replace(" ", "-")
 
 
 def _prose(page: Path) -> Iterator[tuple[int, str]]:

@@ -1,9 +1,9 @@
 """Find words that no dictionary knows in the pages and the docstrings: `python scripts/check_spelling.py`.
 
-1. Read are all pages of prose, the docstrings of the package and of the scripts, and every sentence that the
-   package says: errors, help, captions. Left out is code: fenced blocks, backticks, links, examples.
-2. A word is letters alone, at least three of them; names with digits, dots or capitals inside are none.
-3. Known are the words of pyspellchecker's English dictionary and those in scripts/words.txt: names, and
+1. It reads all pages of prose, the docstrings of the package and of the scripts, and every sentence that the
+   package prints: errors, help, captions. It skips code: fenced blocks, backticks, links, examples.
+2. A word has at least three letters and nothing else; names with digits, dots or capitals inside are skipped.
+3. A word is known if it is in pyspellchecker's English dictionary or in scripts/words.txt, which holds names,
    spellings and terms that the dictionary lacks.
 """
 
@@ -23,9 +23,9 @@ _FENCED = re.compile(r"^ *```.*?^ *```|^ *~~~.*?^ *~~~", re.DOTALL | re.MULTILIN
 _CODE = re.compile(r"`[^`]*`|\]\([^)]*\)|https?://\S+|\$\$?[^$\n]*\$|<[^>\n]*>")
 _EXAMPLE = re.compile(r"^ *>>>.*?(?=^ *$|\Z)|^ {4,}.*?$", re.DOTALL | re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z]?[a-z]{2,}(?:['’][a-z]+)?")
-_SAID = re.compile(r"\w+ \w+ \w+")  # three words in a row: a sentence, not a name
+_SENTENCE = re.compile(r"\w+ \w+ \w+")  # three words in a row: a sentence, not a name
 _AROUND = "\"'“”‘’()[]{}*.,;:!?…"
-WRITTEN = ("cli.md", "api.md")  # by scripts/write_reference.py, from what is checked elsewhere
+WRITTEN = ("cli.md", "api.md")  # scripts/write_reference.py writes these from docstrings, which are checked
 
 
 def prose(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
@@ -37,12 +37,14 @@ def prose(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 yield file, _EXAMPLE.sub("", ast.get_docstring(node) or "")
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _SAID.search(node.value):
-                yield file, _EXAMPLE.sub("", node.value)
+                continue
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and _SENTENCE.search(text):
+                yield file, _EXAMPLE.sub("", text)
 
 
 def words(text: str) -> Iterator[str]:
-    """The words of a text as a dictionary has them: small, and without an 's."""
+    """The words of a text as a dictionary has them: in small letters, and without an 's."""
     for token in re.split(r"[\s/—–→=+|-]+", _CODE.sub(" ", text)):
         bare = token.strip(_AROUND)
         if _WORD.fullmatch(bare):

@@ -1,29 +1,29 @@
 """Draw the map of the package from its real imports: `make map` writes docs/architecture.dot and
 docs/architecture.svg.
 
-1. Every import counts, wherever it stands: at the top, inside a function, under TYPE_CHECKING.
-2. `from circuits import x` is an import of the module that x is, or that has x.
-3. The front door (`circuits/__init__.py`) and the links by which records reach upwards are names in tables,
-   not imports.
+1. The imports of a module are those at its top level, also under TYPE_CHECKING. An import inside a function
+   runs when the function is called; `import_graph(inside_functions=True)` counts these too.
+2. Each box lists all packages that a package imports at the top level, and those that it imports only inside
+   functions. So that the arrows can be followed by eye, one that a longer way implies is not drawn.
+3. `from circuits import trace` is an import of the module that defines `trace`. The list of public names in
+   `circuits/__init__.py` is for users and is not drawn.
 """
 
 from __future__ import annotations
 
 import ast
-import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import graphviz
+import networkx as nx
 
 ROOT = Path(__file__).parents[1]
-ORDER = ("errors", "components", "files", "results", "zoo", "models", "prompts", "engine", "tracing", "tasks")
-ORDER = (*ORDER, "show", "sweeps", "sparsify", "live", "cli")
-FRONT = ("circuits", "circuits.__main__")
-ABOUT = {
+ABOUT = {  # every package, in the order of the pipeline: a package imports only from those before it
     "errors": "one line for every mistake",
     "components": "names of heads, edges, wires",
-    "results": "what every result can do",
     "files": "read with care, written whole",
+    "results": "what every result can do",
     "zoo": "little languages, planted models",
     "models": "names, load, hooks, gate",
     "prompts": "positions, pairs, metrics",
@@ -36,117 +36,139 @@ ABOUT = {
     "live": "explore: the page, live",
     "cli": "every command",
 }
+ORDER = tuple(ABOUT)
+FRONT = ("circuits", "circuits.__main__")
+GREY = "#647080"
+Imports = dict[str, set[str]]  # every module with the modules that it imports
 
 
-def import_graph(package: Path = ROOT / "circuits") -> dict[str, set[str]]:
-    """Every module of the package with the modules that it imports."""
-    files = {_module_of(file, package): file for file in sorted(package.rglob("*.py"))}
-    homes = _homes(files["circuits"])
-    return {module: _imports(module, file, files, homes) for module, file in files.items()}
+def import_graph(package: Path = ROOT / "circuits", *, inside_functions: bool = False) -> Imports:
+    """Every module of the package with the modules of the package that it imports."""
+    modules = {_module_of(file, package): file for file in sorted(package.rglob("*.py"))}
+    public = _public_names(package)
+    graph: Imports = {}
+    for module, file in modules.items():
+        graph[module] = set()
+        for statement in _imports_of(ast.parse(file.read_text()), inside_functions=inside_functions):
+            for name in _names_in(statement):
+                graph[module].add(_defining_module(public.get(name, name), modules))
+        graph[module] -= {module, ""}
+    return graph
 
 
 def _module_of(file: Path, package: Path) -> str:
     parts = ("circuits", *file.relative_to(package).with_suffix("").parts)
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return ".".join(parts).removesuffix(".__init__")
 
 
-def _homes(front: Path) -> dict[str, str]:
-    """Public names with the modules that have them, read off the front door's table."""
-    table = next(
-        node.value
-        for node in ast.parse(front.read_text()).body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_HOMES"
-    )
-    return {name: f"circuits.{home}" for home, names in ast.literal_eval(table).items() for name in names}
+def _imports_of(node: ast.AST, *, inside_functions: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Every import statement below a node of the syntax tree."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        elif inside_functions or not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _imports_of(child, inside_functions=inside_functions)
 
 
-def _imports(module: str, file: Path, files: dict[str, Path], homes: dict[str, str]) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "circuits"}
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "circuits":
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                named = inner if inner in files else node.module
-                found.add(homes.get(alias.name, named) if named == "circuits" else named)
-    return found - {module}
+def _names_in(statement: ast.Import | ast.ImportFrom) -> list[str]:
+    """What a statement imports, each with the module that it is imported from: `circuits.files.read_text`."""
+    names = [alias.name for alias in statement.names]
+    if isinstance(statement, ast.Import):
+        return names
+    module = f"circuits.{statement.module}" if statement.level else statement.module
+    return [f"{module}.{name}" for name in names]
+
+
+def _public_names(package: Path) -> dict[str, str]:
+    """`circuits.trace` → `circuits.tracing.trace.trace`, for all names that the package offers."""
+    stub = package / "__init__.pyi"
+    file = stub if stub.exists() else package / "__init__.py"
+    public = {}
+    for statement in _imports_of(ast.parse(file.read_text()), inside_functions=False):
+        for name in _names_in(statement):
+            public[f"circuits.{name.split('.')[-1]}"] = name
+    return public
+
+
+def _defining_module(name: str, modules: dict[str, Path]) -> str:
+    """The module of the package that a name is, or is defined in; empty for a name of another library."""
+    if name in modules:
+        return name
+    parent = name.rpartition(".")[0]
+    return parent if parent in modules else ""
 
 
 def package_of(module: str) -> str:
-    """`circuits.engine.fast` stands in `engine`; the front door in `circuits`."""
+    """`circuits.engine.fast` stands in `engine`; `circuits/__init__.py` in `circuits`."""
     return module.split(".")[1] if "." in module else module
 
 
-def package_imports(imports: dict[str, set[str]]) -> set[tuple[str, str]]:
-    """(importer, imported) between packages; the front door is left out."""
-    inside = {module: names for module, names in imports.items() if module not in FRONT}
-    pairs = {(package_of(module), package_of(name)) for module, names in inside.items() for name in names}
-    return {
-        (importer, imported)
-        for importer, imported in pairs
-        if importer != imported and imported != "circuits"
-    }
+def package_imports(imports: Imports) -> set[tuple[str, str]]:
+    """(importer, imported) for every package that imports another."""
+    pairs = set()
+    for module, names in imports.items():
+        for name in names:
+            pair = (package_of(module), package_of(name))
+            if module not in FRONT and name not in FRONT and pair[0] != pair[1]:
+                pairs.add(pair)
+    return pairs
 
 
-def upward_imports(imports: dict[str, set[str]]) -> list[str]:
-    """Imports of a package that does not stand before the importer's own."""
-    return sorted(
-        f"{module} imports {name}"
-        for module, names in imports.items()
-        if module not in FRONT
-        for name in names
-        if name not in FRONT and package_of(name) != package_of(module)
-        if ORDER.index(package_of(name)) >= ORDER.index(package_of(module))
-    )
+def upward_imports(imports: Imports) -> list[str]:
+    """The imports of a package that does not stand before the importer's own."""
+    upward = []
+    for module, names in imports.items():
+        for name in names:
+            importer, imported = package_of(module), package_of(name)
+            if module in FRONT or name in FRONT or importer == imported:
+                continue
+            if ORDER.index(imported) >= ORDER.index(importer):
+                upward.append(f"{module} imports {name}")
+    return sorted(upward)
 
 
-def to_dot(imports: dict[str, set[str]]) -> graphviz.Digraph:
-    """Packages from the bottom up, each with its modules and lines; an arrow points at what is imported."""
-    graph = graphviz.Digraph(
-        "architecture", graph_attr={"rankdir": "TB", "nodesep": "0.25", "ranksep": "0.35"}
-    )
-    graph.attr(
-        "node",
-        shape="box",
-        style="rounded,filled",
-        fillcolor="#f5f7fa",
-        color="#647080",
-        fontname="Helvetica",
-    )
-    graph.attr("edge", color="#647080", arrowsize="0.6")
+def to_dot(imports: Imports) -> graphviz.Digraph:
+    """Packages from the bottom up, each with its modules and imports; an arrow points at what is imported."""
+    spaces = {"rankdir": "TB", "nodesep": "0.25", "ranksep": "0.35"}
+    box = {"shape": "box", "style": "rounded,filled", "fillcolor": "#f5f7fa"}
+    graph = graphviz.Digraph("architecture", graph_attr=spaces)
+    graph.attr("node", color=GREY, fontname="Helvetica", **box)
+    graph.attr("edge", color=GREY, arrowsize="0.6")
+    pairs = package_imports(imports)
+    later = package_imports(import_graph(inside_functions=True)) - pairs
     for package in reversed(ORDER):
         modules = sorted(module.split(".")[-1] for module in imports if package_of(module) == package)
-        names = [name for name in modules if name not in ("__init__", package)]
-        lines = [
-            f"<B>{package}</B>",
-            f'<FONT COLOR="#647080">{ABOUT[package]}</FONT>',
-            *(", ".join(names[at : at + 4]) for at in range(0, len(names), 4)),
-        ]
-        cells = "".join(
-            f'<TR><TD><FONT POINT-SIZE="{13 - 3 * (n > 0)}">{line}</FONT></TD></TR>'
-            for n, line in enumerate(lines)
-        )
-        graph.node(package, f'<<TABLE BORDER="0" CELLPADDING="0" CELLSPACING="1">{cells}</TABLE>>')
-    for importer, imported in sorted(_reduced(package_imports(imports))):
+        lines = [f'<FONT COLOR="{GREY}">{ABOUT[package]}</FONT>']
+        lines += _rows([name for name in modules if name != package])
+        lines += _said("imports", package, pairs) + _said("inside functions", package, later)
+        rows = "".join(f'<TR><TD><FONT POINT-SIZE="10">{line}</FONT></TD></TR>' for line in lines)
+        title = f'<TR><TD><FONT POINT-SIZE="13"><B>{package}</B></FONT></TD></TR>'
+        graph.node(package, f'<<TABLE BORDER="0" CELLPADDING="0" CELLSPACING="1">{title}{rows}</TABLE>>')
+    for importer, imported in sorted(nx.transitive_reduction(nx.DiGraph(sorted(pairs))).edges):
         graph.edge(importer, imported)
     return graph
 
 
-def _reduced(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Without the arrows that a longer way says already."""
-    import networkx as nx
+def _said(what: str, package: str, pairs: set[tuple[str, str]]) -> list[str]:
+    """What a package imports, in the order of the pipeline; nothing if it imports nothing."""
+    imported = [name for name in ORDER if (package, name) in pairs]
+    return [f'<FONT COLOR="{GREY}">{row}</FONT>' for row in _rows(imported, f"{what}: ")]
 
-    return set(nx.transitive_reduction(nx.DiGraph(sorted(pairs))).edges)
+
+def _rows(names: list[str], start: str = "") -> list[str]:
+    """Names with commas, four on a row."""
+    rows = [", ".join(names[first : first + 4]) for first in range(0, len(names), 4)]
+    return [start + rows[0], *rows[1:]] if rows else []
 
 
 def main() -> None:
     from circuits.show.dot import draw
 
-    source = to_dot(import_graph()).source
+    imports = import_graph()
+    source = to_dot(imports).source
     (ROOT / "docs" / "architecture.dot").write_text(source)
     draw(source, ROOT / "docs" / "architecture.svg")
-    print(f"{len(import_graph())} modules, {len(re.findall('->', source))} arrows: docs/architecture.svg")
+    print(f"{len(imports)} modules, {len(package_imports(imports))} imports: docs/architecture.svg")
 
 
 if __name__ == "__main__":

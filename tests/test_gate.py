@@ -62,9 +62,7 @@ def test_a_gated_layer_is_the_formula_written_out(architecture: str) -> None:
     for layer in range(model.n_layers):
         scores, v, z = (seen[f"blocks.{layer}.attn.hook_{kind}"][0] for kind in kinds)
         for head in range(model.n_heads):
-            values = v[
-                :, head * v.shape[1] // model.n_heads
-            ]  # grouped keys: several heads read one value head
+            values = v[:, head * v.shape[1] // model.n_heads]  # several heads may read one value head
             for query in range(len(z)):
                 s = scores[head, query, : query + 1]
                 weights = (s > 0) * s.exp() / s.exp().sum()
@@ -142,7 +140,7 @@ def test_a_gate_on_a_model_that_is_not_gated_is_an_error(
     directories: dict[str, Path], tmp_path: Path
 ) -> None:
     for folder in (directories["llama"], marked(directories["llama"], tmp_path / "dense", '{"gate": false}')):
-        with pytest.raises(ModelError, match=r"gate=True on .* not a gated model"):
+        with pytest.raises(ModelError, match="not a gated model"):
             load(folder, gate=True)
 
 

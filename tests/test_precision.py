@@ -39,7 +39,7 @@ def measured(circuit: Circuit) -> list[tuple[str, float, float | None]]:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_half_precision_object_is_measured_as_a_copy_in_fp32(architecture: str, dtype: torch.dtype) -> None:
     theirs = half(architecture, dtype)
-    with pytest.warns(UserWarning, match="a copy in float32 is measured") as said:
+    with pytest.warns(UserWarning, match="copy in float32") as said:
         model = as_model((theirs, tokenizer()))
     assert len(said) == 1 and said[0].filename == __file__ and "\n" not in str(said[0].message)
     assert theirs.dtype == dtype and model.dtype == torch.float32
@@ -49,7 +49,7 @@ def test_a_half_precision_object_is_measured_as_a_copy_in_fp32(architecture: str
 
 
 def test_a_half_precision_object_can_be_traced_at_once() -> None:
-    with pytest.warns(UserWarning, match="this GPT2LMHeadModel is in float16"):
+    with pytest.warns(UserWarning, match="float16"):
         circuit = trace((half("gpt2", torch.float16), tokenizer()), PROMPT, **QUESTION)
     rounded = as_model((half("gpt2", torch.float16).float(), tokenizer()))
     assert circuit.engine == "fast"
@@ -60,7 +60,7 @@ def test_a_half_precision_object_can_be_traced_at_once() -> None:
 def test_a_folder_stored_in_half_precision_is_measured_in_fp32(dtype: torch.dtype, tmp_path: Path) -> None:
     folder = save(half("llama", dtype), tmp_path / "half")
     name = str(dtype).removeprefix("torch.")
-    with pytest.warns(UserWarning, match=f"stored in {name}: measured in float32; dtype='{name}'") as said:
+    with pytest.warns(UserWarning, match=f"stored in {name}") as said:
         model = load(folder)
     assert model.dtype == torch.float32 and said[0].filename == __file__
     with warnings.catch_warnings(action="default"):
@@ -103,9 +103,9 @@ def test_a_bridge_in_half_precision_says_so(directories: dict[str, Path]) -> Non
     bridge = TransformerBridge.boot_transformers(
         "own", hf_model=model, tokenizer=own, device="cpu", dtype=torch.bfloat16
     )
-    with pytest.warns(UserWarning, match="this bridge runs in bfloat16: effects are rounded"):
+    with pytest.warns(UserWarning, match="bfloat16"):
         assert as_model(bridge).dtype == torch.bfloat16
-    with pytest.raises(ModelError, match=r"boot it with dtype=torch\.float32"):
+    with pytest.raises(ModelError, match="float32"):
         as_model(bridge, dtype="float32")
 
 
@@ -120,9 +120,9 @@ def test_devices_and_dtypes_go_by_name() -> None:
     assert to_device("auto") == ("cuda:0" if torch.cuda.is_available() else "cpu")
     assert to_dtype("bf16") is to_dtype("bfloat16") is to_dtype(torch.bfloat16) is torch.bfloat16
     for wrong in ("int8", torch.int8, "half"):
-        with pytest.raises(ModelError, match="there are float32 \\(fp32\\), float16"):
+        with pytest.raises(ModelError, match="fp32"):
             to_dtype(wrong)
-    with pytest.raises(ModelError, match="no device 'abacus'"):
+    with pytest.raises(ModelError, match="abacus"):
         to_device("abacus")
 
 
@@ -136,7 +136,7 @@ def test_commands_that_train_and_measure_twins_take_a_device(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     refused = CliRunner().invoke(main, [*call, "--device", "abacus"])
-    assert refused.exit_code == 1 and "there is no device 'abacus' here" in refused.stderr
+    assert refused.exit_code == 1 and "abacus" in refused.stderr
     assert not (tmp_path / "twin").exists()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from small_models import loaded
@@ -9,7 +11,7 @@ from small_models import loaded
 from circuits.components import Edge, Head
 from circuits.errors import EdgeError, PromptError
 from circuits.models.model import Model
-from circuits.prompts import Noise, Pair, Prompt, answer_token, swap_words, to_pair, to_prompt
+from circuits.prompts import Metric, Noise, Pair, Prompt, answer_token, swap_words, to_pair, to_prompt
 
 TEXT = 'The opposite of "large" is "'
 
@@ -119,6 +121,34 @@ def test_a_pair_of_unequal_prompts_cannot_be_made_by_hand_either(prompt: Prompt,
     metric = to_pair(model, TEXT, swap={"large": "hot"}).metric
     with pytest.raises(PromptError, match="same number of tokens"):
         Pair(prompt, to_prompt(model, "The opposite"), metric)
+
+
+# Metrics
+
+
+def test_every_metric_is_the_formula_written_out() -> None:
+    """Of logits whose probabilities are 1/2, 1/4 and 1/4, against a clean run that was sure of the first."""
+    logits = torch.tensor([[[0.5, 0.25, 0.25]]]).log()
+    clean = torch.tensor([[1.0, 1e-30, 1e-30]]).log()
+    difference = Metric("logit_diff", 0, "a", foil=1, foil_text="b")
+    assert float(difference.read(logits)) == pytest.approx(math.log(2))
+    any_of_two = Metric("logit_diff", 0, "a", foil=1, foil_text="b or c", foils=(1, 2))
+    assert float(any_of_two.read(logits)) == pytest.approx(0, abs=1e-6)
+    assert float(Metric("logprob", 1, "b").read(logits)) == pytest.approx(math.log(1 / 4))
+    assert float(Metric("logprob", 1, "b or c", answers=(1, 2)).read(logits)) == pytest.approx(
+        math.log(1 / 2)
+    )
+    assert float(Metric("kl", 0, "a").read(logits, clean)) == pytest.approx(-math.log(2))
+    assert float(Metric("custom", 0, "a", function=lambda last: last[:, 2]).read(logits)) == logits[0, 0, 2]
+    both = Metric("logprob", 0, "ab", sequence=(0, 1))
+    assert both.tail == 2
+    assert float(both.read(logits.repeat(1, 2, 1))) == pytest.approx(math.log(1 / 8))
+    assert both.answer_probability(logits[0].repeat(2, 1)) == pytest.approx(1 / 8)
+
+
+def test_a_function_that_is_no_metric_is_refused() -> None:
+    with pytest.raises(PromptError, match="returns"):
+        Metric("custom", 0, "a", function=lambda last: last).read(torch.zeros(2, 1, 3))
 
 
 # Heads and edges

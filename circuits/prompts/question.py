@@ -1,0 +1,248 @@
+"""What is asked: a clean prompt beside its counterfactual, and the metric that reads the answer.
+
+1. A counterfactual is given as text, or as a swap of words. Where neither is given, seeded noise is added to
+   the embedding of the key token.
+2. A `Question` is what the user gave. An answer or a foil that was not given is the model's own prediction,
+   so it takes a run of the model to turn a question into a `Pair`. The engine takes the predictions from the
+   runs that it makes anyway; `to_pair` runs the model for them.
+3. An answer of several tokens is appended to both prompts, all but its last token (see `Metric`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from circuits.errors import PromptError
+from circuits.prompts.answer import Answer, Predictions, answer_sequence, answer_token, given_answers
+from circuits.prompts.metric import COMPARES_WITH_FOIL, METRICS, Metric, MetricFunction, MetricKind
+from circuits.prompts.prompt import Prompt, Swap, swapped, to_prompt
+
+if TYPE_CHECKING:
+    from circuits.models.model import Model
+
+NOISE_SCALE: Final = 3.0  # standard deviations of the embedding
+NOISE_DRAWS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """A counterfactual without words: seeded Gaussian noise is added to the embeddings at `positions`.
+
+    A metric is the mean over so many `draws` of the noise.
+    """
+
+    positions: tuple[int, ...]
+    scale: float = NOISE_SCALE
+    draws: int = NOISE_DRAWS
+    seed: int = 0
+
+    def __str__(self) -> str:
+        positions = ", ".join(map(str, self.positions))
+        return f"noise at {positions} ({self.scale:g} σ, {self.draws} draws, seed {self.seed})"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A clean prompt, its counterfactual of the same length, and the metric.
+
+    >>> pair.differs_at, str(pair.metric)
+    ((5,), 'logit(small) − logit(cold)')
+    """
+
+    clean: Prompt
+    counterfactual: Prompt | Noise
+    metric: Metric
+
+    def __post_init__(self) -> None:
+        clean, other = self.clean, self.counterfactual
+        if isinstance(other, Noise):
+            return
+        if len(clean) != len(other):
+            counts = f"must have the same number of tokens, but have {len(clean)} and {len(other)}"
+            raise PromptError(f"prompt and counterfactual {counts}: {clean} against {other}")
+        if clean.tokens == other.tokens:
+            same = "the counterfactual is the same as the prompt"
+            raise PromptError(f"{same}: nothing to compare; swap a word of it")
+
+    def __len__(self) -> int:
+        return len(self.clean)
+
+    @property
+    def differs_at(self) -> tuple[int, ...]:
+        """The positions at which the two inputs differ."""
+        if isinstance(self.counterfactual, Noise):
+            return self.counterfactual.positions
+        both = zip(self.clean.tokens, self.counterfactual.tokens, strict=True)
+        return tuple(index for index, (clean, other) in enumerate(both) if clean != other)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A clean prompt, its counterfactual, and what the user said about the metric.
+
+    An answer or a foil that is None becomes the model's own prediction. `sequence` are the tokens of an
+    answer of several tokens; both prompts end with all of them but the last.
+    """
+
+    clean: Prompt
+    counterfactual: Prompt | Noise
+    answer: Answer | None = None
+    foil: Answer | None = None
+    metric: MetricKind | MetricFunction | None = None
+    sequence: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.metric, str) and self.metric not in METRICS:
+            allowed = f"there are {', '.join(METRICS)}, or a function of the last logits"
+            raise PromptError(f"no metric {self.metric!r}; {allowed}")
+        is_noise = isinstance(self.counterfactual, Noise)
+        if self.kind in COMPARES_WITH_FOIL and self.foil is None and is_noise:
+            raise PromptError("noise has no prediction to be the foil; give foil=…, or use metric='logprob'")
+        _ = self.unsettled  # a pair checks that its prompts have the same length
+
+    @property
+    def kind(self) -> MetricKind:
+        """The kind of metric. Noise has no prediction that could be the foil, so its default is `logprob`."""
+        if callable(self.metric):
+            return "custom"
+        if self.metric is not None:
+            return self.metric
+        is_noise = isinstance(self.counterfactual, Noise)
+        return "logprob" if is_noise and self.foil is None else "logit_diff"
+
+    @property
+    def unsettled(self) -> Pair:
+        """The pair before its answer is known. It can be run; its metric is a placeholder."""
+        return Pair(self.clean, self.counterfactual, Metric("logprob", 0, "", sequence=self.sequence))
+
+    def settle(self, model: Model, clean: Predictions, counterfactual: Predictions | None) -> Pair:
+        """The pair, given the model's logits at the last position of both prompts (None for noise)."""
+        metric = self._metric_with_answer(model, clean)
+        if self.kind in COMPARES_WITH_FOIL:
+            metric = self._with_foil(metric, model, clean, counterfactual)
+        return Pair(self.clean, self.counterfactual, metric)
+
+    def _metric_with_answer(self, model: Model, clean: Predictions) -> Metric:
+        if self.sequence:
+            text = "".join(map(model.spell, self.sequence))
+            return Metric(self.kind, self.sequence[0], text, sequence=self.sequence)
+        tokens = _named_tokens(model, self.answer, clean) or (int(clean.argmax()),)
+        return Metric(
+            self.kind,
+            answer=tokens[0],
+            answer_text=_spell_any(model, tokens),
+            answers=tokens if len(tokens) > 1 else (),
+            function=self.metric if callable(self.metric) else None,
+        )
+
+    def _with_foil(
+        self, metric: Metric, model: Model, clean: Predictions, counterfactual: Predictions | None
+    ) -> Metric:
+        tokens = _named_tokens(model, self.foil, clean)
+        hint = ""
+        if not tokens:
+            assert counterfactual is not None
+            tokens = (int(counterfactual.argmax()),)
+            hint = ": the counterfactual does not change the prediction"
+        for token in tokens:
+            if token in (metric.answer, *metric.answers):
+                same = f"answer and foil are both {model.spell(token)!r}{hint}"
+                raise PromptError(f"{same}; name answer and foil, or use metric='logprob'")
+        return replace(
+            metric,
+            foil=tokens[0],
+            foil_text=_spell_any(model, tokens),
+            foils=tokens if len(tokens) > 1 else (),
+        )
+
+
+def _named_tokens(model: Model, answer: Answer | None, predictions: Predictions) -> tuple[int, ...]:
+    """The tokens of the answers or foils that the user named, each once; empty where none was named."""
+    tokens = [answer_token(model, text, predictions) for text in given_answers(answer)]
+    return tuple(dict.fromkeys(tokens))
+
+
+def _spell_any(model: Model, tokens: tuple[int, ...]) -> str:
+    return " or ".join(model.spell(token) for token in tokens)
+
+
+# From what the user gave
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What a user says about a pair, beside the prompt. Without counterfactual and swap, noise is added at
+    the positions `noise_at`."""
+
+    counterfactual: str | None = None
+    swap: Swap | None = None
+    noise_at: tuple[int, ...] | None = None
+    answer: Answer | None = None
+    foil: Answer | None = None
+    metric: MetricKind | MetricFunction | None = None
+    seed: int = 0
+
+
+def to_question(model: Model, text: str, wording: Wording) -> Question:
+    """The prompt and what the user says about it, as this model reads them. The model is not run."""
+    clean = to_prompt(model, text)
+    other = _to_counterfactual(model, text, wording)
+    question = Question(clean, other, wording.answer, wording.foil, wording.metric)
+    named = given_answers(wording.answer)
+    if question.kind != "logprob" or len(named) != 1:
+        return question
+    sequence = answer_sequence(model, named[0], text)
+    if not sequence:
+        return question
+    clean = clean.followed_by(model, sequence[:-1])
+    if isinstance(other, Prompt):
+        other = other.followed_by(model, sequence[:-1])
+    return replace(question, clean=clean, counterfactual=other, sequence=sequence)
+
+
+def _to_counterfactual(model: Model, text: str, wording: Wording) -> Prompt | Noise:
+    if wording.counterfactual is not None and wording.swap:
+        raise PromptError("give a counterfactual or a swap, not both")
+    if wording.swap:
+        return to_prompt(model, swapped(model, text, wording.swap))
+    if wording.counterfactual is not None:
+        return to_prompt(model, wording.counterfactual)
+    if wording.noise_at is None:
+        ways = "give its text, a swap such as large=hot, or a key for the noise"
+        raise PromptError(f"no counterfactual: {ways}")
+    return Noise(wording.noise_at, seed=wording.seed)
+
+
+def to_pair(
+    model: Model,
+    text: str,
+    *,
+    counterfactual: str | None = None,
+    swap: Swap | None = None,
+    noise_at: tuple[int, ...] | None = None,
+    answer: Answer | None = None,
+    foil: Answer | None = None,
+    metric: MetricKind | MetricFunction | None = None,
+    seed: int = 0,
+) -> Pair:
+    """A pair from what the user gave; an answer or a foil that was not given is the model's own prediction.
+
+    >>> pair = circuits.to_pair(model, TEXT, swap={"large": "hot"}, answer="small", foil="cold")
+    >>> pair.counterfactual.words[5]
+    'hot'
+    """
+    wording = Wording(counterfactual, swap, noise_at, answer, foil, metric, seed)
+    question = to_question(model, text, wording)
+    if isinstance(question.counterfactual, Noise):
+        return question.settle(model, _predictions(model, question.clean)[0], None)
+    clean, other = _predictions(model, question.clean, question.counterfactual)
+    return question.settle(model, clean, other)
+
+
+def _predictions(model: Model, *prompts: Prompt) -> torch.Tensor:
+    """The logits (prompt, vocab) at the last position of prompts of the same length."""
+    tokens = torch.tensor([prompt.tokens for prompt in prompts], device=model.device)
+    return model.logits(tokens)[:, -1]
