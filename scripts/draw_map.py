@@ -1,10 +1,10 @@
 """Draw the map of the package from its real imports: `make map` writes docs/architecture.dot and
 docs/architecture.svg.
 
-1. Every import counts, wherever it stands: at the top, inside a function, under TYPE_CHECKING.
+1. Imports at the top of a module count, also those under TYPE_CHECKING. Imports inside a function do not:
+   a method of a record may import what draws or measures it.
 2. `from circuits import x` is an import of the module that x is, or that has x.
-3. The front door (`circuits/__init__.py`) and the links by which records reach upwards are names in tables,
-   not imports.
+3. The names that `circuits/__init__.pyi` lists are imported when they are first used, so they do not count.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ABOUT = {
 def import_graph(package: Path = ROOT / "circuits") -> dict[str, set[str]]:
     """Every module of the package with the modules that it imports."""
     files = {_module_of(file, package): file for file in sorted(package.rglob("*.py"))}
-    homes = _homes(files["circuits"])
+    homes = _homes(package / "__init__.pyi")
     return {module: _imports(module, file, files, homes) for module, file in files.items()}
 
 
@@ -50,19 +50,19 @@ def _module_of(file: Path, package: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _homes(front: Path) -> dict[str, str]:
-    """Public names with the modules that have them, read off the front door's table."""
-    table = next(
-        node.value
-        for node in ast.parse(front.read_text()).body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_HOMES"
-    )
-    return {name: f"circuits.{home}" for home, names in ast.literal_eval(table).items() for name in names}
+def _homes(stub: Path) -> dict[str, str]:
+    """Public names with the modules that have them."""
+    homes: dict[str, str] = {}
+    for node in ast.parse(stub.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                homes[alias.name] = f"circuits.{node.module}"
+    return homes
 
 
 def _imports(module: str, file: Path, files: dict[str, Path], homes: dict[str, str]) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in _at_the_top(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "circuits"}
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "circuits":
@@ -71,6 +71,15 @@ def _imports(module: str, file: Path, files: dict[str, Path], homes: dict[str, s
                 named = inner if inner in files else node.module
                 found.add(homes.get(alias.name, named) if named == "circuits" else named)
     return found - {module}
+
+
+def _at_the_top(tree: ast.Module) -> list[ast.stmt]:
+    """The statements of a module, and those inside an `if` such as `if TYPE_CHECKING`."""
+    statements = list(tree.body)
+    for node in tree.body:
+        if isinstance(node, ast.If):
+            statements += node.body
+    return statements
 
 
 def package_of(module: str) -> str:

@@ -23,11 +23,11 @@ from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Wording, swap_words, to_pair, to_question
 from circuits.show.figure import mapping_figure
+from circuits.tracing import Circuit
 from circuits.tracing import stability as stabilities
 from circuits.tracing import trace as tracing
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import FamilyTrace
-from circuits.tracing.records import Circuit
 from circuits.tracing.stability import stability
 from circuits.tracing.trace import trace
 from circuits.tracing.trust import control_question, notes_on

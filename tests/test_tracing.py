@@ -15,10 +15,10 @@ from circuits.engine.search import mapping_row, mapping_rows
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, to_pair
+from circuits.tracing import Circuit
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import bootstrap, trace_family
 from circuits.tracing.measure import held, measure_mapping, measure_span, ranges
-from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.zoo import planted
 

@@ -24,8 +24,8 @@ from circuits.prompts import to_pair
 from circuits.show.export import export, load_saved
 from circuits.show.wiring import wiring_scene
 from circuits.tasks.wires import from_eap
+from circuits.tracing import Node, Wiring
 from circuits.tracing.wiring import Stage, random_wires, wiring
-from circuits.tracing.wiring_record import Node, Wiring
 from circuits.zoo.language import tokenizer, vocabulary
 from circuits.zoo.planted import _POSITIONS, _Draft
 
