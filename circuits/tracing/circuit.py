@@ -79,7 +79,7 @@ def circuit(
         progress("mappings", len(mappings), len(carrying))
         mappings.append(measure_mapping(runs, key, query, share=share, seed=seed))
     spans = _spans(runs, mappings, groups or {}, counterfactuals or {}, seed=seed, progress=progress)
-    notes = (*_notes_on_search(runs), *_notes_on_negative(total_of, least))
+    notes = (*notes_on_search(runs.length), *_notes_on_negative(total_of, least))
     return to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=notes)
 
 
@@ -137,11 +137,18 @@ def _totals(runs: Runs, least: float, progress: Progress) -> dict[Ends, float]:
     if runs.length <= SHORT:
         ends = [(key, query) for query in queries for key in range(query + 1)]
     else:
-        ends = _ends_that_can_matter(runs, queries, least / 2, progress)
+        ends = ends_that_can_matter(runs, queries, least / 2, progress=progress)
     return dict(zip(ends, totals(runs, ends, progress=progress), strict=True))
 
 
-def _ends_that_can_matter(runs: Runs, queries: Sequence[int], least: float, progress: Progress) -> list[Ends]:
+def ends_that_can_matter(
+    runs: Runs,
+    queries: Sequence[int],
+    least: float,
+    *,
+    keys_at_once: int = KEYS_AT_ONCE,
+    progress: Progress = silent,
+) -> list[Ends]:
     """The mappings of a long prompt whose query, and whose group of keys, have an effect of at least `least`
     when all their messages are swapped together."""
 
@@ -156,8 +163,8 @@ def _ends_that_can_matter(runs: Runs, queries: Sequence[int], least: float, prog
     effects = measured_in_parts(runs, queries, all_messages, "queries", progress)
     for query, effect in zip(queries, effects, strict=True):
         if abs(effect) >= least:
-            for first in range(0, query + 1, KEYS_AT_ONCE):
-                groups.append((query, range(first, min(first + KEYS_AT_ONCE, query + 1))))
+            for first in range(0, query + 1, keys_at_once):
+                groups.append((query, range(first, min(first + keys_at_once, query + 1))))
     ends: list[Ends] = []
     effects = measured_in_parts(runs, groups, messages_of_group, "groups of keys", progress)
     for (query, keys), effect in zip(groups, effects, strict=True):
@@ -166,14 +173,14 @@ def _ends_that_can_matter(runs: Runs, queries: Sequence[int], least: float, prog
     return ends
 
 
-def _notes_on_search(runs: Runs) -> tuple[str, ...]:
-    """What was not measured because the prompt is long."""
-    if runs.length <= SHORT:
+def notes_on_search(length: int) -> tuple[str, ...]:
+    """What is not measured in a prompt of `length` tokens because it is long."""
+    if length <= SHORT:
         return ()
     sought = f"mappings were sought query by query, then by groups of {KEYS_AT_ONCE} keys"
     unseen = "effects that cancel within a query or a group are not seen"
-    notes = [f"a prompt of {runs.length} tokens: {sought}; {unseen}"]
-    if runs.length > MOST_NOISED:
+    notes = [f"a prompt of {length} tokens: {sought}; {unseen}"]
+    if length > MOST_NOISED:
         notes.append("in so long a prompt only ends of mappings have spans")
     return tuple(notes)
 

@@ -291,7 +291,9 @@ def measure_span(
     rows = [Row(())]  # nothing is replaced
     rows += [Row.of_residual(layer, positions) for layer in range(layers + 1)]
     rows += [Row.of_writes(layer, positions) for layer in range(layers)]
-    values = runs.mean_over_draws(_measured(runs, rows, progress)).double()  # (pair, row)
+    at_once = len(rows) if runs.length <= SHORT else ROWS_OF_LONG
+    measured = measure_rows(runs, rows, at_once=at_once, progress=progress)
+    values = runs.mean_over_draws(measured).double()  # (pair, row)
     gap = runs.gap.double()
     units = gap if unit is None else torch.full_like(gap, unit)
     change = values[:, :1] - values[:, 1:]
@@ -311,14 +313,16 @@ def measure_span(
     )
 
 
-def _measured(runs: Runs, rows: Sequence[Row], progress: Progress) -> Float[torch.Tensor, "input row"]:
-    """The metric of every row; of a long prompt in parts, with a report of progress after each."""
-    if runs.length <= SHORT:
+def measure_rows(
+    runs: Runs, rows: Sequence[Row], *, at_once: int, progress: Progress = silent
+) -> Float[torch.Tensor, "input row"]:
+    """The metric of every row, some rows at once, with a report of progress after each part."""
+    if at_once >= len(rows):
         return runs.measure(rows)
     progress("spans", 0, len(rows))
     parts: list[torch.Tensor] = []
-    for first in range(0, len(rows), ROWS_OF_LONG):
-        part = rows[first : first + ROWS_OF_LONG]
+    for first in range(0, len(rows), at_once):
+        part = rows[first : first + at_once]
         parts.append(runs.measure(part))
         progress("spans", first + len(part), len(rows))
     return torch.cat(parts, 1)

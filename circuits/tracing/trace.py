@@ -218,15 +218,17 @@ def draft(
     )
 
 
-def attention_maps(runs: Runs, mappings: Sequence[Mapping]) -> dict[str, np.ndarray]:
+def attention_maps(
+    runs: Runs, mappings: Sequence[Mapping], *, most_bytes: int = MOST_MAPS
+) -> dict[str, np.ndarray]:
     """The attention patterns of the first clean prompt, as `Circuit.arrays` holds them.
 
-    Where the patterns of all heads would take more than 128 MB, those of the carriers and then of the
+    Where the patterns of all heads would take more than `most_bytes`, those of the carriers and then of the
     strongest heads are kept, in half precision.
     """
     layers = runs.clean.cache.layers
     cells = runs.length**2
-    if 4 * len(runs.heads) * cells <= MOST_MAPS:
+    if 4 * len(runs.heads) * cells <= most_bytes:
         patterns = torch.stack([layer.pattern[0] for layer in layers])  # (layer, head, query, key)
         return {"patterns": patterns.float().cpu().numpy()}
     on_paths: list[Head] = []
@@ -236,7 +238,7 @@ def attention_maps(runs: Runs, mappings: Sequence[Mapping]) -> dict[str, np.ndar
         effects += [(-abs(each.effect), each.head) for each in mapping.heads]
     strongest = [head for _, head in sorted(effects)]
     in_order = list(dict.fromkeys([*on_paths, *strongest, *runs.heads]))
-    heads = in_order[: max(1, MOST_MAPS // (2 * cells))]
+    heads = in_order[: max(1, most_bytes // (2 * cells))]
     patterns = torch.stack([layers[head.layer].pattern[0, head.index] for head in heads])
     names = np.array([(head.layer, head.index) for head in heads], dtype=np.int32)
     return {"patterns": patterns.half().cpu().numpy(), "heads": names}
