@@ -87,9 +87,11 @@ def parse_json(raw: bytes | str, name: object) -> Any:
 
     text = _decode(raw, name) if isinstance(raw, bytes) else raw
     try:
-        return from_json(text, allow_inf_nan=False)
+        value = from_json(text, allow_inf_nan=False)
+        json.dumps(value, allow_nan=False)  # refuses 1e999, which was read as infinity
     except ValueError as error:
         raise FileError(f"{name} is not valid JSON: {error}") from error
+    return value
 
 
 def to_record(kind: type[T], values: Any, name: object = "it") -> T:

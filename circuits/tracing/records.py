@@ -221,9 +221,9 @@ class Circuit(Saved, Pictured):
         if isinstance(self.counterfactual, Noise):
             check_positions(self.counterfactual.positions, length)
         for mapping in self.mappings:
-            mapping.check(length)
             for effect in mapping.heads:
                 self.checked(effect.head)
+            mapping.check(length)
         for span in self.spans:
             span.check(self.source.layers, length)
 
