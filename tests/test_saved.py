@@ -15,6 +15,7 @@ from circuits.cli import main
 from circuits.errors import FileError, PromptError
 from circuits.results import PICTURES, Pictured, Saved, open_result, result_classes
 
+CASE_STUDIES = Path(__file__).parents[1] / "case_studies"
 EDITED: dict[str, tuple[str, Any]] = dict.fromkeys(("circuit", "why", "wiring", "ranking"), ("seed", 7))
 EDITED |= dict.fromkeys(("stability", "family", "mean"), ("weak", 7)) | {"panel": ("prompts", 7)}
 EDITED |= {"verification": ("compared", 10**6), "comparison": ("query", 99), "task_comparison": ("task", "x")}
@@ -65,6 +66,12 @@ def test_an_edited_number_is_read_with_a_warning(kind: str, results: dict[str, A
     file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
     with pytest.warns(UserWarning, match="edited"):
         assert getattr(open_result(file), name) == value
+
+
+@pytest.mark.parametrize("file", sorted(CASE_STUDIES.rglob("*.json")), ids=lambda file: file.parent.name)
+def test_results_that_version_0_2_saved_are_read(file: Path) -> None:
+    result = open_result(file)
+    assert file.name == result.file_name() and str(result)
 
 
 def _without_a_field(stored: dict[str, Any]) -> None:

@@ -82,16 +82,19 @@ def verify(
     record = saved if isinstance(saved, Circuit | Wiring | Why) else open_saved(saved)
     runs = run_again(record, model=model, device=device)
     if isinstance(record, Circuit):
+        kind = "circuit"
         then = _facts_of_circuit(record, record.share)
         now = _circuit_again(record, runs, progress)
     elif isinstance(record, Wiring):
+        kind = "wiring"
         then = _facts_of_wiring(record)
         now = _wiring_again(record, runs, progress)
     else:
+        kind = "why"
         then = _facts_of_why(record)
         now = _why_again(record, runs, progress)
     return Verification(
-        kind=record.KIND,
+        kind=kind,
         model=record.source.name,
         compared=len(then),
         differences=tuple(_differences(then, now)),
@@ -114,7 +117,7 @@ def _differences(then: Facts, now: Facts) -> list[str]:
         value = now.get(name, "not there")
         if isinstance(was, str) or isinstance(value, str):
             if was != value:
-                differences.append(f"{name}: was {was or 'none'}, is {value or 'none'}")
+                differences.append(f"{name}: was {str(was) or 'none'}, is {str(value) or 'none'}")
         elif abs(was - value) > TOLERANCE * max(1.0, abs(was)):
             differences.append(f"{name}: was {was:.4f}, is {value:.4f}")
     return differences
