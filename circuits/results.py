@@ -230,9 +230,9 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _kind_of(stored: dict[str, Any]) -> object:
+def _kind_of(stored: dict[str, Any]) -> str:
     """The kind that a file names. A circuit, the first result that was saved, names its schema alone."""
-    return stored.get("result", "circuit") if "schema" in stored else None
+    return str(stored.get("result", "circuit")) if "schema" in stored else ""
 
 
 def _read_values(file: Path, cls: type[Saved]) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def _read_values(file: Path, cls: type[Saved]) -> dict[str, Any]:
     stored = read_object(file)
     kind = _kind_of(stored)
     if kind != cls.KIND:
-        other = result_classes().get(str(kind))
+        other = result_classes().get(kind)
         raise FileError(f"{file} is not {cls.NAME}" + (f": it is {other.NAME}" if other else ""))
     schema = stored["schema"]
     if schema != cls.SCHEMA or type(schema) is not int:
