@@ -22,7 +22,7 @@ Side = Literal["query", "key", "value"]
 SIDES: Final[tuple[Side, ...]] = ("query", "key", "value")
 ComponentKind = Literal["embed", "head", "mlp", "all"]
 ReaderKind = Literal["query", "key", "value", "mlp", "logits"]
-ROUNDING: Final = 1e-5  # of the gap: effects nearer to each other are equal, and the lower head leads
+ROUNDING: Final = 1e-5  # of the gap: effects that differ by less count as equal; the lower head comes first
 _HEAD: Final = re.compile(
     r"(?:L(\d{1,9})-?H(\d{1,9})|(\d{1,9})\.(\d{1,9})|a(\d{1,9})\.h(\d{1,9}))", re.IGNORECASE | re.ASCII
 )
@@ -33,14 +33,14 @@ _EAP_SIDES: Final = {side[0]: side for side in SIDES}  # as EAP writes them: q, 
 
 
 def by_name(cls: Any, source: Any, handler: Any) -> Any:
-    """How a schema reads a class from JSON: by its spoken name. Set it as `__get_pydantic_core_schema__`."""
+    """Let pydantic read a class from its name in JSON: set it as its `__get_pydantic_core_schema__`."""
     from pydantic_core import core_schema
 
     def parse(name: str) -> Any:
         try:
             return cls.parse(name)
-        except EdgeError as why:
-            raise ValueError(why) from why  # a schema then tries the next class of a union
+        except EdgeError as error:
+            raise ValueError(error) from error  # after a ValueError pydantic tries the next class of a union
 
     return core_schema.no_info_after_validator_function(parse, core_schema.str_schema(strict=True))
 
@@ -120,16 +120,18 @@ class Component:
     index: int = -1  # of a head in its layer
 
     def __str__(self) -> str:
-        if self.kind in ("embed", "all"):
-            return self.kind
-        return f"M{self.layer}" if self.kind == "mlp" else f"L{self.layer}H{self.index}"
+        if self.kind == "head":
+            return f"L{self.layer}H{self.index}"
+        return f"M{self.layer}" if self.kind == "mlp" else self.kind
 
     @property
     def eap(self) -> str:
         """Its name in EAP and MIB: `input`, `a4.h4`, `m3`."""
-        if self.kind in ("embed", "all"):
-            return "input" if self.kind == "embed" else "all"
-        return f"m{self.layer}" if self.kind == "mlp" else f"a{self.layer}.h{self.index}"
+        if self.kind == "head":
+            return f"a{self.layer}.h{self.index}"
+        if self.kind == "mlp":
+            return f"m{self.layer}"
+        return "input" if self.kind == "embed" else "all"
 
     @classmethod
     def of(cls, head: Head) -> Component:
@@ -151,10 +153,13 @@ class Component:
         if isinstance(name, Head):
             return cls.of(name)
         bare = name.strip()
-        if bare.lower() in ("embed", "input", "all"):
-            return ALL if bare.lower() == "all" else EMBED
-        if match := _MLP.fullmatch(bare):
-            return cls(int(match[1]), "mlp")
+        if bare.lower() == "all":
+            return ALL
+        if bare.lower() in ("embed", "input"):
+            return EMBED
+        mlp = _MLP.fullmatch(bare)
+        if mlp is not None:
+            return cls(int(mlp[1]), "mlp")
         try:
             return cls.of(Head.parse(bare))
         except EdgeError:
@@ -190,14 +195,15 @@ class Reader:
         """Its name in EAP and MIB: `a5.h1<q>`, `m3`, `logits`."""
         if self.component is None:
             return "logits"
-        return self.component.eap + (f"<{self.kind[0]}>" if self.kind in SIDES else "")
+        return f"{self.component.eap}<{self.kind[0]}>" if self.kind in SIDES else self.component.eap
 
     @property
     def component(self) -> Component | None:
-        """What reads, as a writer; None for the logits."""
+        """The head or MLP that reads; None for the logits."""
         if self.kind == "logits":
             return None
-        return Component(self.layer, "mlp" if self.kind == "mlp" else "head", self.index)
+        kind = "mlp" if self.kind == "mlp" else "head"
+        return Component(self.layer, kind, self.index)
 
     def sees(self, writer: Component, *, parallel: bool) -> bool:
         """Whether a writer stands below this reader. The MLP of a block that is not parallel reads its own
@@ -214,14 +220,16 @@ class Reader:
         bare = name.strip()
         if bare.lower() == "logits":
             return cls(layers, "logits")
-        if match := re.fullmatch(r"(.+)<([qkv])>", bare):
-            bare = f"{match[1]}.{_EAP_SIDES[match[2]]}"
+        in_eap = re.fullmatch(r"(.+)<([qkv])>", bare)
+        if in_eap is not None:
+            bare = f"{in_eap[1]}.{_EAP_SIDES[in_eap[2]]}"
         owner, _, side = bare.rpartition(".")
         if side in SIDES:
             head = Head.parse(owner)
             return cls(head.layer, side, head.index)
-        if match := _MLP.fullmatch(bare):
-            return cls(int(match[1]), "mlp")
+        mlp = _MLP.fullmatch(bare)
+        if mlp is not None:
+            return cls(int(mlp[1]), "mlp")
         allowed = "L5H1.query (or .key, .value), M3 and logits"
         raise EdgeError(f"{name!r} is not a reader; readers are named like {allowed}")
 
@@ -247,13 +255,11 @@ class Wire:
             raise EdgeError(f"{self} runs backwards: a query reads keys at or before itself")
 
     def __str__(self) -> str:
-        written = "" if self.position is None else f"@{self.position}"
-        reader = str(self.reader)
-        if self.reader.kind in SIDES:
-            position = self.position if self.reader.kind == "query" else self.query
-            owner, _, side = reader.rpartition(".")
-            reader = reader if position is None else f"{owner}@{position}.{side}"
-        return f"{self.writer}{written}→{reader}"
+        writer = str(self.writer) if self.position is None else f"{self.writer}@{self.position}"
+        read_at = self.position if self.reader.kind == "query" else self.query
+        if self.reader.kind not in SIDES or read_at is None:
+            return f"{writer}→{self.reader}"
+        return f"{writer}→{self.reader.component}@{read_at}.{self.reader.kind}"
 
     @property
     def eap(self) -> str:
@@ -268,16 +274,21 @@ class Wire:
         writer, arrow, reader = name.replace("->", "→").partition("→")
         if not arrow:
             raise EdgeError(f"{name!r} is not a wire; write it as L4H4@13→L5H1.query or M3@9→L4H4@13.value")
-        written = _WRITER.fullmatch(writer.strip())
-        read_at = re.search(r"@(\d{1,9})", reader)
-        seen = Reader.parse(re.sub(r"@\d{1,9}", "", reader), layers=layers)
-        if written is None:
+        at_writer = _WRITER.fullmatch(writer.strip())
+        if at_writer is None:
             raise EdgeError(f"{writer!r} is not a writer; write it as M3, or M3@9 at a position")
-        position = None if written["position"] is None else int(written["position"])
-        query = int(read_at[1]) if read_at and seen.kind in ("key", "value") else None
-        if read_at and query is None and position != int(read_at[1]):
-            raise EdgeError(f"{name!r} names two positions, but {seen} reads where its writer stands")
-        return cls(Component.parse(written["name"]), seen, position, query)
+        component = Component.parse(at_writer["name"])
+        position = None if at_writer["position"] is None else int(at_writer["position"])
+        parsed = Reader.parse(re.sub(r"@\d{1,9}", "", reader), layers=layers)
+        at_reader = re.search(r"@(\d{1,9})", reader)
+        if at_reader is None:
+            return cls(component, parsed, position)
+        read_at = int(at_reader[1])
+        if parsed.kind in ("key", "value"):
+            return cls(component, parsed, position, read_at)
+        if position != read_at:
+            raise EdgeError(f"{name!r} names two positions, but {parsed} reads where its writer stands")
+        return cls(component, parsed, position)
 
 
 def components(*, layers: int, heads: int) -> tuple[Component, ...]:

@@ -1,10 +1,9 @@
-"""Every mistake that a user can mend, as one small tree of errors; the command line prints any of them as one
-line and exits 1.
+"""The errors of this package: mistakes that a user can correct. The command line prints one line and exits 1.
 
 CircuitsError
 ├── ModelError     a model that cannot be found, read, trusted or edited
 ├── PromptError    a prompt, pair, position, answer or metric that does not fit
-│   ├── NoPairError    a task of which a model can be asked nothing
+│   ├── NoPairError    a task that has no pair for this model
 │   └── KeywordError   a keyword that a function does not have
 ├── EdgeError      a head or edge that does not exist in this model or prompt
 └── FileError      a result or output folder that cannot be read or written
@@ -19,18 +18,19 @@ from typing import Final, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LONGEST: Final = 4000  # characters of a message; of a longer one the middle is left out
+LONGEST: Final = 4000  # characters of a message; the middle of a longer one is left out
 
 
 def in_one_line(text: str) -> str:
-    """Text on one line, nothing in it that a terminal would obey, cut in the middle where it is too long."""
+    """Text on one line, without control characters, cut in the middle where it is too long."""
     if len(text) > LONGEST:
         text = f"{text[: LONGEST - 1000]} … {text[-900:]}"
-    return escaped(" ".join(part.strip() for part in text.splitlines() if part.strip()))
+    lines = [line.strip() for line in text.splitlines()]
+    return escaped(" ".join(line for line in lines if line))
 
 
 def escaped(text: str) -> str:
-    """Text with an escape such as `\\x1b` in place of every character that cannot be seen."""
+    """Text with an escape such as `\\x1b` in place of every character that is not printable."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
@@ -57,7 +57,7 @@ class PromptError(CircuitsError):
 
 
 class NoPairError(PromptError):
-    """A task has no pair that a model's tokenizer cuts evenly and that the model gets right."""
+    """A task has no pair of equal token lengths that the model answers correctly."""
 
 
 class KeywordError(PromptError, TypeError):
@@ -73,16 +73,16 @@ class FileError(CircuitsError):
 
 
 def names_its_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """Answer a keyword that the function does not have with those that it has."""
+    """Decorate a function so that an unknown keyword raises an error that lists those it has."""
     keywords = list(inspect.signature(function).parameters)
 
     @wraps(function)
-    def called(*args: P.args, **named: P.kwargs) -> T:
+    def checked(*args: P.args, **named: P.kwargs) -> T:
         for name in named:
             if name not in keywords:
-                near = get_close_matches(name, keywords, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                similar = get_close_matches(name, keywords, n=1)
+                hint = f"; did you mean {similar[0]}?" if similar else ""
                 raise KeywordError(f"{function.__name__} has no {name!r}; it has {', '.join(keywords)}{hint}")
         return function(*args, **named)
 
-    return called
+    return checked

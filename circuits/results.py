@@ -1,9 +1,7 @@
-"""What every result can do, how modules reach others late, and how progress is reported.
+"""What every result can do: be saved and loaded (`Saved`), and be drawn (`Pictured`).
 
-Results are plain records at the bottom of the package; drawing, tables and measuring stand above them. A
-method such as `Circuit.to_graph` therefore calls `above("to_graph")`, and the table `ABOVE`, the only one of
-its kind, says where that leads. `Saved` is how every kind of result is written, read and checked, `Pictured`
-how it is drawn.
+A result is a frozen dataclass of plain values. Drawing, tables and measuring again stand in packages above
+it, so its methods import them when they are called. The types of progress callbacks are here, too.
 """
 
 from __future__ import annotations
@@ -11,24 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from circuits.errors import CircuitsError, FileError
-from circuits.files import (
-    FILE_OF,
-    RESULTS,
-    SIGNATURE,
-    parse_json,
-    read_bytes,
-    read_object,
-    to_json,
-    to_record,
-    write_folder,
-)
+from circuits.files import SIGNATURE, read_bytes, read_object, to_json, to_record, write_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,95 +23,91 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
-Progress = Callable[[str, int, int], None]  # what is under way, how much is done, how much there is
-Watch = Callable[[T], None]  # is shown a result as far as it is measured; whatever it raises ends the work
+Progress = Callable[[str, int, int], None]  # what is measured now, how much of it is done, how much there is
+Watch = Callable[[T], None]  # is called with a result that is not complete yet; raising ends the measurement
 Arrays = Mapping[str, "np.ndarray"]
-Faults = Iterator[tuple[bool, str]]  # whether something is wrong, and what
 
 DRAWN_AS: Final = ("svg", "png", "pdf")  # the formats of a figure and of a drawn diagram
-FORMATS: Final = (*DRAWN_AS, "html", "dot")  # of the files of a result: figure, page and diagram
+FORMATS: Final = (*DRAWN_AS, "html", "dot")  # all formats of a result: figure, page and diagram
 PICTURES: Final = tuple(f".{name}" for name in FORMATS)  # their endings
-ABOVE: Final = {
-    "to_text": "circuits.show.tables",
-    "ranking_text": "circuits.show.task_tables",
-    "figure_of": "circuits.show.results",
-    "page_of": "circuits.show.results",
-    "dot_of": "circuits.show.results",
-    "html_of": "circuits.show.results",
-    "save_picture": "circuits.show.results",
-    "to_graph": "circuits.show",
-    "routes": "circuits.show",
-    "measure_without": "circuits.tracing.circuit",
-    "why_text": "circuits.show.wiring",
-    "measure_kept": "circuits.tracing.wiring",
-    "wiring_text": "circuits.show.wiring",
-    "wiring_graph": "circuits.show.wiring",
-    "task_comparison_text": "circuits.show.task_tables",
-    "panel_text": "circuits.show.task_tables",
-}
 
 
-def above(name: str) -> Callable[..., Any]:
-    """The function of this name in the module above that has it."""
-    return getattr(import_module(ABOVE[name]), name)
+def silent(stage: str, done: int, total: int) -> None:
+    """A Progress that shows nothing."""
 
 
-def reader_of(kind: str) -> Any:
-    """The class that reads results of a kind."""
-    module, name = RESULTS[kind]
-    return getattr(import_module(module), name)
-
-
-# Results
+def unwatched(partial: object) -> None:
+    """A Watch that does nothing."""
 
 
 class Pictured:
-    """What every result can be asked for: its figure, its page, its diagram, and files of them."""
+    """A result that has a figure, a page and a diagram."""
 
     __slots__ = ()
 
     def figure(self, **options: Any) -> Figure:
         """The result as a matplotlib figure; `ax=` where a single panel makes sense."""
-        return above("figure_of")(self, **options)
+        from circuits.show.results import figure_of
+
+        return figure_of(self, **options)
 
     def page(self, **options: Any) -> str:
         """The result as one HTML file, its text."""
-        return above("page_of")(self, **options)
+        from circuits.show.results import page_of
+
+        return page_of(self, **options)
 
     def to_dot(self, **options: Any) -> Digraph:
         """The result as a Graphviz diagram, to be restyled, saved or rendered."""
-        return above("dot_of")(self, **options)
+        from circuits.show.results import dot_of
+
+        return dot_of(self, **options)
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the figure (.svg, .png, .pdf), the page (.html) or the diagram (.dot), by the ending."""
-        return above("save_picture")(self, path, **options)
+        from circuits.show.results import save_picture
+
+        return save_picture(self, path, **options)
 
     def _repr_html_(self) -> str:
-        return above("html_of")(self)
+        from circuits.show.results import html_of
+
+        return html_of(self)
 
 
 class Saved:
-    """What is kept as one JSON file in a folder, and its arrays, if it has any, as safetensors beside it.
+    """A result that is kept as one JSON file in a folder, with its arrays, if any, as safetensors beside it.
 
-    1. The file says of what kind and schema it is. It carries the sha256 of itself and of its arrays: arrays
-       of another result are refused, a JSON that was edited is read with a warning.
-    2. What has a spoken name (a head, a wire) is written by that name, every other record by its fields.
-    3. `faults` says what must not be although every type is right: what reads a result relies on it.
+    1. The file names its kind and schema. It carries a sha256 of itself and of its arrays: arrays of another
+       result are refused, a JSON file that was edited is read with a warning.
+    2. A head, wire or other record with a `parse` method is written as its name, any other by its fields.
+    3. After reading, pydantic has checked the types and `check` whether the parts belong together.
     """
 
     __slots__ = ()
-    KIND: ClassVar[str]  # one of RESULTS
-    CALLED: ClassVar[str]  # in a sentence
+    KIND: ClassVar[str]  # the name of the kind in a file
+    NAME: ClassVar[str]  # the kind in a sentence: "a circuit"
     SCHEMA: ClassVar[int] = 1
 
     @classmethod
+    def file_name(cls) -> str:
+        """The name of the JSON file in its folder."""
+        return f"{cls.KIND}.json"
+
+    @classmethod
     def header(cls) -> dict[str, Any]:
-        """What stands in a file beside the record."""
+        """What a file holds beside the fields of the record."""
         return {"schema": cls.SCHEMA, "result": cls.KIND, "written_by": SIGNATURE}
 
-    def to_json(self) -> str:
-        """Every number of the result; the same result gives the same bytes."""
-        return sealed(self.header() | to_plain(self))
+    def to_json(self, beside: Mapping[str, Any] | None = None) -> str:
+        """Every number of the result; the same result gives the same text.
+
+        `beside` holds further values for other programs that read the file.
+        """
+        values = {**self.header(), **_fields_of(self), **(beside or {})}
+        body = to_json(values, default=_to_plain, sort_keys=True)
+        checksum = _sha256(body.encode())
+        return body.removesuffix("\n}") + f',\n "sha256": "{checksum}"\n}}\n'
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or the result itself into a folder.
@@ -132,48 +115,55 @@ class Saved:
         Returns the path of the picture, or of the folder's JSON file.
         """
         if Path(path).suffix in PICTURES:
-            return above("save_picture")(self, path, **options)
-        file, arrays = Path(path) / FILE_OF[self.KIND], getattr(self, "arrays", None)
+            from circuits.show.results import save_picture
 
-        def fill(aside: Path) -> None:
+            return save_picture(self, path, **options)
+        arrays: Arrays | None = getattr(self, "arrays", None)
+
+        def write_files(folder: Path) -> None:
+            file = folder / self.file_name()
             if arrays is not None:
-                (aside / file.name).with_suffix(".safetensors").write_bytes(_to_bytes(arrays))
-            (aside / file.name).write_bytes(self.to_json().encode())
+                file.with_suffix(".safetensors").write_bytes(_to_bytes(arrays))
+            file.write_bytes(self.to_json().encode())
 
-        write_folder(Path(path), fill)
-        return file
+        write_folder(Path(path), write_files)
+        return Path(path) / self.file_name()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a result from its folder or its JSON file."""
         from safetensors import SafetensorError
+        from safetensors.numpy import load as unpack
 
         file = Path(path)
-        file = file / FILE_OF[cls.KIND] if os.path.isdir(file) else file  # noqa: PTH112 (answers no where a Path would raise)
-        stored = _opened(file, cls)
-        packed = _arrays_beside(file, stored) if "arrays" in cls.__slots__ else None
+        if os.path.isdir(file):  # noqa: PTH112 (Path.is_dir raises where this answers no)
+            file = file / cls.file_name()
+        stored = _read_values(file, cls)
+        packed = _read_arrays(file, stored) if "arrays" in cls.__slots__ else None
         try:
-            result = cls.from_stored(stored, packed)
-            for wrong, fault in result.faults():
-                if wrong:
-                    raise FileError(fault)
-        except (CircuitsError, SafetensorError, KeyError, TypeError, ValueError) as why:  # types numpy lacks
-            wrong = f"{file} is not {cls.CALLED} that this version can read ({why})"
-            raise FileError(f"{wrong}; measure it again") from why
+            result = cls.from_stored(stored, None if packed is None else unpack(packed))
+            result.check()
+        except (CircuitsError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            wrong = f"{file} is not {cls.NAME} that this version can read ({error})"
+            raise FileError(f"{wrong}; measure it again") from error
         return result
 
     @classmethod
-    def from_stored(cls, stored: dict[str, Any], packed: bytes | None = None) -> Self:
-        """The record of the values in a file."""
-        if packed is None:
+    def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Self:
+        """The record with these field values, as they stand in a file."""
+        if arrays is None:
             return to_record(cls, stored)
-        from safetensors.numpy import load as read_arrays
+        record = to_record(cls, stored | {"arrays": {}})
+        return replace(record, arrays=arrays)  # type: ignore[type-var]
 
-        return replace(to_record(cls, stored | {"arrays": {}}), arrays=read_arrays(packed))  # type: ignore[type-var]
+    def check(self) -> None:
+        """Raise a CircuitsError if parts do not belong together, such as a key after its query."""
 
-    def faults(self) -> Faults:
-        """What does not belong together, part by part."""
-        return iter(())
+
+def require(holds: bool, otherwise: str) -> None:
+    """Raise a FileError unless a condition on a stored record holds."""
+    if not holds:
+        raise FileError(otherwise)
 
 
 def open_result(path: str | Path) -> Any:
@@ -184,118 +174,90 @@ def open_result(path: str | Path) -> Any:
     True
     """
     file = Path(path)
+    classes = result_classes()
     if file.is_dir():
-        names = list(dict.fromkeys(FILE_OF.values()))
-        held = [name for name in names if (file / name).exists()]
-        if len(held) != 1:
-            holds = " and ".join(held) or "none of them"
+        names = list(dict.fromkeys(each.file_name() for each in classes.values()))
+        present = [name for name in names if (file / name).exists()]
+        if len(present) != 1:
+            holds = " and ".join(present) or "none of them"
             raise FileError(
                 f"{file} must hold one of {', '.join(names)}, and it holds {holds}; name the file"
             )
-        file = file / held[0]
-    stored = read_object(file)
-    if (kind := _kind_of(stored)) not in RESULTS:
+        file = file / present[0]
+    kind = _kind_of(read_object(file))
+    if kind not in classes:
         raise FileError(f"{file} is not a result of circuits; those say of what kind they are")
-    return reader_of(kind).load(file)
+    return classes[kind].load(file)
 
 
-def sealed(values: dict[str, Any]) -> str:
-    """Values as the text of a file that carries the sha256 of itself."""
-    body = to_json(values, default=to_plain, sort_keys=True)
-    return body[:-2] + f',\n "sha256": "{_sha256(body.encode())}"\n}}\n'
+def result_classes() -> dict[str, type[Saved]]:
+    """Every class of saved results by its kind."""
+    from circuits.sweeps.results import MeanCircuit
+    from circuits.tasks.compare import Comparison, TaskComparison
+    from circuits.tasks.patterns import PanelFigures
+    from circuits.tasks.ranking import Ranking
+    from circuits.tracing import Circuit, FamilyTrace, Stability, Verification, Why, Wiring
 
-
-def to_plain(value: Any) -> Any:
-    """A record by its spoken name if it has one, else as its fields, without what JSON cannot hold."""
-    if hasattr(type(value), "parse"):
-        return str(value)
-    return {name: getattr(value, name) for name in value.__slots__ if name not in ("arrays", "function")}
+    traced = (Circuit, Stability, Why, Wiring, FamilyTrace, Verification)
+    of_tasks = (Ranking, PanelFigures, Comparison, TaskComparison)
+    return {each.KIND: each for each in (*traced, *of_tasks, MeanCircuit)}
 
 
 def sha256_of(arrays: Arrays) -> str:
-    """What `arrays_sha256` must be for these arrays."""
+    """The sha256 of arrays as they are written to disk."""
     return _sha256(_to_bytes(arrays))
 
 
-def _to_bytes(arrays: Arrays) -> bytes:
-    """The content of the file beside the JSON."""
-    import numpy as np
-    from safetensors.numpy import save as write_arrays
+def _to_plain(value: Any) -> Any:
+    """What JSON has in the place of a record: its name where it can be parsed from that, else its fields."""
+    return str(value) if hasattr(value, "parse") else _fields_of(value)
 
-    return write_arrays({name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)})
+
+def _fields_of(record: Any) -> dict[str, Any]:
+    """The fields of a record that JSON can hold: no arrays and no metric function."""
+    return {name: getattr(record, name) for name in record.__slots__ if name not in ("arrays", "function")}
+
+
+def _to_bytes(arrays: Arrays) -> bytes:
+    """The content of the safetensors file."""
+    import numpy as np
+    from safetensors.numpy import save as pack
+
+    return pack({name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)})
 
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _kind_of(stored: Any) -> str | None:
-    """What a file says that it is; a circuit, which had the first of these files, says its schema alone."""
-    if not isinstance(stored, dict) or "schema" not in stored:
-        return None
-    kind = stored.get("result", "circuit")
-    return kind if isinstance(kind, str) else None
+def _kind_of(stored: dict[str, Any]) -> str:
+    """The kind that a file names. A circuit, the first result that was saved, names its schema alone."""
+    return str(stored.get("result", "circuit")) if "schema" in stored else ""
 
 
-def _opened(file: Path, cls: type[Saved]) -> dict[str, Any]:
-    """The values in a file of this kind and schema; that it was edited is said, and no reason to stop."""
-    stored = parse_json(read_bytes(file), file)
-    if (kind := _kind_of(stored)) != cls.KIND:
-        other = f": it is {reader_of(kind).CALLED}" if kind in RESULTS else ""
-        raise FileError(f"{file} is not {cls.CALLED}{other}")
-    if stored["schema"] != cls.SCHEMA or type(stored["schema"]) is not int:
-        other = f"{file} has schema {repr(stored['schema'])[:40]}, this version reads {cls.SCHEMA}"
+def _read_values(file: Path, cls: type[Saved]) -> dict[str, Any]:
+    """The field values in a file of this kind and schema; warns if it was edited since it was written."""
+    stored = read_object(file)
+    kind = _kind_of(stored)
+    if kind != cls.KIND:
+        other = result_classes().get(kind)
+        raise FileError(f"{file} is not {cls.NAME}" + (f": it is {other.NAME}" if other else ""))
+    schema = stored["schema"]
+    if schema != cls.SCHEMA or type(schema) is not int:
+        other = f"{file} has schema {repr(schema)[:40]}, this version reads {cls.SCHEMA}"
         raise FileError(f"{other}; measure it again")
-    written = stored.pop("sha256", None)
-    if written != _sha256(to_json(stored, sort_keys=True).encode()):
+    checksum = stored.pop("sha256", None)
+    if checksum != _sha256(to_json(stored, sort_keys=True).encode()):
         edited = f"{file} was edited since it was written; its numbers are taken as they stand"
         warnings.warn(edited, stacklevel=3)
     return {name: value for name, value in stored.items() if name not in cls.header()}
 
 
-def _arrays_beside(file: Path, stored: dict[str, Any]) -> bytes:
+def _read_arrays(file: Path, stored: dict[str, Any]) -> bytes:
+    """The safetensors file beside a JSON file, if its sha256 is the one that the JSON names."""
     beside = file.with_suffix(".safetensors")
     packed = read_bytes(beside)
     if _sha256(packed) != stored.get("arrays_sha256"):
         other = f"{beside} does not belong to {file} (its sha256 differs)"
         raise FileError(f"{other}; copy both files together")
     return packed
-
-
-# Progress
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """No progress shown."""
-
-
-def unwatched(partial: object) -> None:
-    """Nobody looks at a result before it is complete."""
-
-
-# Names that a package offers
-
-
-def offer(
-    package: str,
-    homes: dict[str, tuple[str, ...]],
-    modules: tuple[str, ...] = (),
-    *,
-    own: tuple[str, ...] = (),
-) -> tuple[list[str], Any, Any]:
-    """`__all__`, `__getattr__` and `__dir__` of a package whose names are imported when they are first used.
-
-    `homes` says which of its modules has which names, `modules` which modules are names themselves, `own`
-    what the package defines itself. So importing the package imports no model library.
-    """
-    home_of = {name: home for home, names in homes.items() for name in names}
-    offered = sorted({*home_of, *modules, *own})
-
-    def find(name: str) -> Any:
-        if name in modules:
-            return import_module(f"{package}.{name}")
-        if name not in home_of:
-            raise AttributeError(f"{package} has no {name!r}; it has {', '.join(offered)}")
-        return getattr(import_module(f"{package}.{home_of[name]}"), name)
-
-    return sorted({*home_of, *own}), find, lambda: offered

@@ -3,7 +3,6 @@ the tests to others needs none of it."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +16,7 @@ ARCHITECTURES = ("gpt2", "llama", "neox")
 ENGINE = ("block", "fast", "joint", "layout", "plain", "search", "wires")
 CHECKED = [f"circuits.engine.{name}" for name in ENGINE]
 CHECKED += ["circuits.models.model", "circuits.sparsify.attention", "circuits.tracing.family"]
-# Shapes and types of tensors are checked at every call, which makes tests of the engine a third slower. Of
-# several processes the first one checks, so that a run of all tests checks about half of them, not always the
-# same ones; a test that is run by itself is always checked.
-if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
-    install_import_hook(CHECKED, "beartype.beartype")
+install_import_hook(CHECKED, "beartype.beartype")  # checks shapes and types of tensors at every call
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -16,20 +17,20 @@ from click.testing import CliRunner
 from small_models import loaded, random_model
 
 from circuits.cli import main
+from circuits.components import Head
 from circuits.engine import predictions_of_others, prepare, values_of_others
 from circuits.engine.search import mapping_rows
 from circuits.errors import CircuitsError, EdgeError, KeywordError, ModelError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Wording, swap_words, to_pair, to_question
+from circuits.results import sha256_of
 from circuits.show.figure import mapping_figure
-from circuits.tracing import stability as stabilities
-from circuits.tracing import trace as tracing
+from circuits.tracing import Circuit
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import FamilyTrace
-from circuits.tracing.records import Circuit
 from circuits.tracing.stability import stability
-from circuits.tracing.trace import trace
+from circuits.tracing.trace import attention_maps, trace
 from circuits.tracing.trust import control_question, notes_on
 from circuits.zoo.language import tokenizer
 
@@ -188,7 +189,7 @@ def test_a_metric_on_the_wrong_side_is_said(answer_to: Callable[[str], Circuit])
 
 def test_a_tiny_gap_is_said(answer_to: Callable[[str], Circuit]) -> None:
     found = answer_to("unrelated word of the sentence")
-    assert any("nothing beside its two values" in note for note in found.notes)
+    assert any("next to nothing" in note for note in found.notes)
 
 
 def test_where_no_head_moves_a_saturated_metric_the_heads_to_look_at_are_named(
@@ -236,12 +237,12 @@ BAD: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
     "unrelated swap": (
         "The table was near the",
         {"key": "table", "swap": {"table": "horse"}, "metric": "logprob"},
-        *("none", "nothing beside", "nothing beside"),
+        *("none", "next to nothing", "next to nothing"),
     ),
     "answer and foil that are never said": (
         TEXT,
         {"key": "large", "swap": SWAP, "answer": "The", "foil": "is"},
-        *("none", "hardly says 'The'", "nothing beside"),
+        *("none", "hardly says 'The'", "next to nothing"),
     ),
     "unrelated word of the sentence": (
         STORE,
@@ -251,7 +252,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
     "unrelated names in front": (
         f"Mary . {TEXT}",
         {"key": "Mary", "swap": {"Mary": "John"}, "answer": "small", "foil": "cold"},
-        *("none", "favours the answer", "nothing beside"),
+        *("none", "favours the answer", "next to nothing"),
     ),
     "another first word": (
         TEXT,
@@ -408,13 +409,15 @@ def test_stability_tells_the_core_from_the_rim(mini: Model, tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_heads_that_are_not_tried_would_not_have_carried(
-    mini: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: dict[str, Any] = {"key": "large", "swap": SWAP, "n": 4}
-    steady = stability(mini, TEXT, **asked)
-    monkeypatch.setattr(stabilities, "_LEAST", 0.0)
-    assert stability(mini, TEXT, **asked) == steady
+def test_the_carriers_under_other_counterfactuals_are_those_of_a_trace_of_each(mini: Model) -> None:
+    steady = stability(mini, TEXT, key="large", swap=SWAP, n=4)
+    carried: Counter[Head] = Counter()
+    for word in steady.counterfactuals:
+        carried.update(trace(mini, TEXT, key="large", swap={"large": word}).carriers())
+    runs = len(steady.counterfactuals)
+    assert {each.head: each.carries for each in steady.heads} == {
+        head: count / runs for head, count in carried.items()
+    }
 
 
 def test_words_that_leave_the_answer_as_it_is_are_passed_over(mini: Model) -> None:
@@ -453,10 +456,12 @@ def test_the_other_direction_of_stability_is_restore(mini: Model) -> None:
 
 @pytest.mark.long
 def test_of_a_long_prompt_the_maps_of_the_strongest_heads_are_kept_and_what_is_written_is_read(
-    mini: Model, asked: Circuit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    mini: Model, asked: Circuit, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tracing, "MOST_MAPS", 2 * 9 * 9 * 2)  # two maps of nine tokens in half precision
-    found = trace(mini, TEXT, key="large", swap=SWAP)
+    runs = prepare(mini, [to_pair(mini, TEXT, swap=SWAP)])
+    two_maps = 2 * 9 * 9 * 2  # bytes of two maps of nine tokens in half precision
+    arrays = attention_maps(runs, asked.mappings, most_bytes=two_maps)
+    found = replace(asked, arrays=arrays, arrays_sha256=sha256_of(arrays))
     path = [step.head for step in found.mapping().path]
     assert found.arrays["patterns"].shape == (2, 9, 9)
     assert [head for head in path if found.has_map(head)] == path[:2]

@@ -16,8 +16,8 @@ from circuits.errors import EdgeError, FileError, PromptError
 from circuits.show import OUTPUT, to_graph
 from circuits.show.export import EXPORTS, export
 from circuits.tasks.compare import compare
+from circuits.tracing import Circuit
 from circuits.tracing.circuit import circuit
-from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.zoo import planted
 
@@ -91,7 +91,7 @@ def test_an_edited_file_is_the_users_own_and_is_read_with_a_warning(
 ) -> None:
     file = measured.save(tmp_path)
     _edit(file, "number")
-    with pytest.warns(UserWarning, match="was edited since it was written"):
+    with pytest.warns(UserWarning, match="edited"):
         assert Circuit.load(file).mappings[0].total == 0.5
 
 

@@ -7,23 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from small_models import loaded
 
 from circuits.components import Head
-from circuits.engine import gaps_of_noise, prepare
+from circuits.engine import Row, gaps_of_noise, prepare
 from circuits.engine.search import mapping_row, mapping_rows
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, to_pair
-from circuits.tracing.circuit import circuit
+from circuits.tracing import Circuit
+from circuits.tracing.circuit import circuit, ends_that_can_matter, notes_on_search
 from circuits.tracing.family import bootstrap, trace_family
-from circuits.tracing.measure import held, measure_mapping, measure_span, ranges
-from circuits.tracing.records import Circuit
+from circuits.tracing.measure import held, measure_mapping, measure_rows, ranges
 from circuits.tracing.trace import trace
 from circuits.zoo import planted
 
 LARGE, LAST = planted.KEY, planted.QUERY
-circuit_module = sys.modules[circuit.__module__]
 
 
 @pytest.fixture(scope="module")
@@ -168,18 +168,17 @@ def test_noise_on_single_tokens_moves_the_metric_as_a_pair_of_its_own_does(spars
 
 
 @pytest.mark.long
-def test_the_mappings_of_a_long_prompt_are_sought_from_queries_down_and_a_note_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_search_of_a_long_prompt_misses_no_mapping_of_a_circuit_and_a_note_says_how_it_went() -> None:
     model, question = loaded("mini"), {"swap": {"Mary": "Anna"}, "answer": "Mary", "foil": "Anna"}
     text = "When Mary and John went to the store , John gave a drink to"
     every = circuit(model, text, **question)
     assert not any("sought" in note for note in every.notes)
-    monkeypatch.setattr(circuit_module, "SHORT", 4)
-    monkeypatch.setattr(circuit_module, "KEYS_TOGETHER", 3)
-    sought = circuit(model, text, **question)
-    assert [mapping.ends for mapping in sought.mappings] == [mapping.ends for mapping in every.mappings]
-    assert any("sought query by query, then by groups of 3 keys" in note for note in sought.notes)
+    runs = prepare(model, [to_pair(model, text, **question)])
+    queries = range(runs.first_difference, runs.length)
+    sought = ends_that_can_matter(runs, queries, 0.025, keys_at_once=3)
+    assert {mapping.ends for mapping in every.mappings} <= set(sought)
+    assert len(sought) < sum(query + 1 for query in queries)
+    assert notes_on_search(64) == () and "sought" in notes_on_search(65)[0]
 
 
 @pytest.mark.long
@@ -317,14 +316,10 @@ def test_a_pair_that_does_not_fit_is_refused_with_one_line(sparse: Model, wrong:
     assert "\n" not in str(refused.value)
 
 
-def test_the_spans_of_a_long_prompt_are_measured_in_parts_and_told(
-    sparse: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs, told = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)]), []
-    whole = measure_span(runs, "large", [LARGE])
-    monkeypatch.setattr(sys.modules[measure_span.__module__], "SHORT", 0)
-    parts = measure_span(runs, "large", [LARGE], progress=lambda *said: told.append(said))
-    rows = 2 + 2 * sparse.n_layers  # the clean run, every block's input and write, and the output
-    assert told == [("spans", done, rows) for done in (0, 8, 16, 24, rows)]
-    assert parts.residual == pytest.approx(whole.residual, abs=1e-5)
-    assert parts.writes == pytest.approx(whole.writes, abs=1e-5)
+def test_rows_measured_in_parts_are_those_measured_at_once_and_progress_is_reported(sparse: Model) -> None:
+    runs = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)])
+    rows = [Row.of_residual(layer, [LARGE]) for layer in range(sparse.n_layers)]
+    reported: list[tuple[str, int, int]] = []
+    parts = measure_rows(runs, rows, at_once=5, progress=lambda *report: reported.append(report))
+    torch.testing.assert_close(parts, measure_rows(runs, rows, at_once=12), rtol=0, atol=1e-5)
+    assert reported == [("spans", done, 12) for done in (0, 5, 10, 12)]

@@ -24,9 +24,8 @@ from circuits.errors import FileError, ModelError
 from circuits.models.model import Model
 from circuits.prompts import Pair
 from circuits.tasks.task import to_task
-from circuits.tracing import Step
+from circuits.tracing import Circuit, Step
 from circuits.tracing.circuit import circuit
-from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why
 from circuits.tracing.wiring import wiring

@@ -21,11 +21,12 @@ from circuits.errors import CircuitsError, EdgeError, FileError, ModelError, Pro
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import to_pair
+from circuits.results import silent
 from circuits.show.export import export, load_saved
 from circuits.show.wiring import wiring_scene
 from circuits.tasks.wires import from_eap
-from circuits.tracing.wiring import Stage, random_wires, wiring
-from circuits.tracing.wiring_record import Node, Wiring
+from circuits.tracing import Node, Wiring
+from circuits.tracing.wiring import Readers, Search, kept_again, random_wires, wiring
 from circuits.zoo.language import tokenizer, vocabulary
 from circuits.zoo.planted import _POSITIONS, _Draft
 
@@ -134,12 +135,12 @@ def test_on_random_models_exactly_the_wires_above_the_threshold_are_drawn(
     pair = to_pair(model, text, swap={"large": "hot"}, answer="small", foil="cold")
     got = wiring(model, text, swap={"large": "hot"}, answer="small", foil="cold", least=0.2, most=6)
     runs = prepare(model, [pair])
-    stage, nodes = Stage(runs), [node for node in got.nodes if node not in got.cut]
-    sides = [side for node in nodes for side in stage.sides(node)]
+    readers, nodes = Readers(runs), [node for node in got.nodes if node not in got.cut]
+    sides = [side for node in nodes for side in readers.sides(node)]
     whole = dict(zip(sides, wire_effects(runs, sides)[0][:, 0].tolist(), strict=True))
     followed = [side for side in sides if abs(whole[side]) >= 0.2]
     assert {each.wire for each in got.sides} == set(followed)
-    singles = [replace(side, writer=writer) for side in followed for writer in stage.writers(side)]
+    singles = [replace(side, writer=writer) for side in followed for writer in readers.writers(side)]
     effects = dict(zip(singles, wire_effects(runs, singles)[0][:, 0].tolist(), strict=True))
     drawn = {wire: effect for wire, effect in effects.items() if abs(effect) >= 0.2}
     assert {each.wire: each.effect for each in got.wires} == pytest.approx(drawn, abs=1e-4)
@@ -160,12 +161,13 @@ def test_wires_climb_together_or_one_by_one_to_the_same_effects(planted: Model) 
 
 
 @pytest.mark.long
-def test_both_paths_draw_the_same(planted: Model, found: Wiring, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = __import__("circuits.tracing.wiring", fromlist=["prepare"])
-    monkeypatch.setattr(module, "prepare", lambda *args: prepare(*args, path="plain"))
-    plain = wiring(planted, TEXT, counterfactual=OTHER, answer="dog", foil="house")
-    assert plain.engine == "plain" and names(plain.wires) == PLANTED
-    assert plain.kept == pytest.approx(found.kept, abs=1e-4)
+def test_both_paths_draw_the_same(planted: Model, found: Wiring) -> None:
+    pair = to_pair(planted, TEXT, counterfactual=OTHER, answer="dog", foil="house")
+    runs = prepare(planted, [pair], path="plain")
+    search = Search(runs, found.least, found.most, silent)
+    search.run()
+    assert set(map(str, search.wires)) == PLANTED
+    assert kept_again(found, runs).kept == pytest.approx(found.kept, abs=1e-4)
 
 
 def test_a_walk_that_is_cut_says_what_it_left(planted: Model) -> None:
@@ -178,9 +180,9 @@ def test_a_walk_that_is_cut_says_what_it_left(planted: Model) -> None:
 def test_random_circuits_reach_the_logits_and_have_as_many_wires(models: dict[str, Model]) -> None:
     model = models["gpt2"]
     pair = to_pair(model, 'The opposite of "large" is "', swap={"large": "hot"}, answer="small", foil="cold")
-    stage = Stage(prepare(model, [pair]))
-    wires = random_wires(stage, 40, seed="a")
-    assert len(set(wires)) == 40 and wires == random_wires(stage, 40, seed="a")
+    readers = Readers(prepare(model, [pair]))
+    wires = random_wires(readers, 40, seed="a")
+    assert len(set(wires)) == 40 and wires == random_wires(readers, 40, seed="a")
     graph = nx.DiGraph((str(Node.written(wire)), str(Node.read(wire))) for wire in wires)
     assert nx.ancestors(graph, "logits") | {"logits"} == set(graph)
     assert all(wire.position is not None and wire.position >= 5 and wire.writer != ALL for wire in wires)
@@ -311,14 +313,14 @@ def test_measuring_again_needs_the_same_weights(found: Wiring, models: dict[str,
     ("edit", "message"),
     [
         (lambda record: record.pop("measured"), "is not a wiring"),
-        (lambda record: record.update(schema=9), "has schema 9, this version reads 1"),
+        (lambda record: record.update(schema=9), "schema 9"),
         (lambda record: record.pop("kept"), "kept is missing"),
         (lambda record: record.update(least=0), "least"),
         (lambda record: record["wires"][0].update(wire="nose"), "is not a wire"),
         (lambda record: record["wires"][0].update(wire="M1@5→L1H0@5.query"), "runs downwards"),
         (lambda record: record["wires"][0].update(wire="L0H9@5→logits"), "lacks"),
         (lambda record: record["wires"][0].update(wire="L0H0@99→logits"), "outside its prompt"),
-        (lambda record: record["wires"][0].update(wire="L0H0→logits"), "outside its prompt"),
+        (lambda record: record["wires"][0].update(wire="L0H0→logits"), "no position"),
         (lambda record: record["wires"][0].update(wire="all@5→logits"), "without a writer"),
         (lambda record: record["wires"][0].update(effect="much"), "effect"),
         (lambda record: record["wires"].append(record["wires"][0]), "twice"),
@@ -338,7 +340,7 @@ def test_a_file_that_is_not_whole_is_refused(found: Wiring, edit: Any, message: 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "wiring.json").write_text("[1]")
-    with pytest.raises(CircuitsError, match="is not a wiring"):
+    with pytest.raises(CircuitsError, match="JSON object"):
         Wiring.load(tmp_path)
 
 

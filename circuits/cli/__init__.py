@@ -260,7 +260,7 @@ def render(
         how = {"by_graphviz": "dot" in (formats or ()), "why": why}
         draw = partial(draw_files, circuit=result, share=result.share if share is None else share, **how)
     elif share is not None or answers:
-        raise PromptError(f"--share and --why go with a circuit; {path} is {result.CALLED}")
+        raise PromptError(f"--share and --why go with a circuit; {path} is {result.NAME}")
     else:
         draw = partial(_draw_result, result=result)
     written = write_folder(output or beside, lambda aside: draw(aside, formats=formats or FORMATS))

@@ -23,7 +23,7 @@ from circuits.cli import traced
 from circuits.cli.options import ModelOptions, PairOptions, ResultOptions, progress, say_result, together
 from circuits.errors import NoPairError, PromptError
 from circuits.files import new_folder, to_json
-from circuits.results import Saved, sealed, to_plain
+from circuits.results import Saved
 from circuits.tasks import TASKS
 from circuits.tracing import CARRIES
 
@@ -299,4 +299,4 @@ def _file_names(models: Sequence[str]) -> list[str]:
 
 def _put(file: Path, result: Saved, beside: dict[str, Any]) -> None:
     """Write a result with values beside it that other readers want; its own class reads it back."""
-    file.write_bytes(sealed(result.header() | to_plain(result) | beside).encode())
+    file.write_bytes(result.to_json(beside).encode())

@@ -17,10 +17,10 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
+import lazy_loader
 import networkx as nx
 
 from circuits.errors import escaped
-from circuits.results import offer
 from circuits.tracing import CARRIES
 
 if TYPE_CHECKING:
@@ -367,4 +367,5 @@ def _span_lines(span: Span) -> list[str]:
 
 
 # The pictures themselves are imported when they are first used.
-__all__, __getattr__, __dir__ = offer(__name__, _HOMES, own=("to_graph",))
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)
+__all__ = sorted([*__all__, "to_graph"])

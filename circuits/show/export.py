@@ -286,5 +286,5 @@ def load_saved(path: Path) -> Exportable:
     """A saved result that can be exported, from its file or its folder."""
     result = open_result(path / "circuit.json" if (path / "circuit.json").exists() else path)
     if not isinstance(result, Exportable):
-        raise FileError(f"{path} is {result.CALLED}; circuits, wirings and rankings of wires are exported")
+        raise FileError(f"{path} is {result.NAME}; circuits, wirings and rankings of wires are exported")
     return result

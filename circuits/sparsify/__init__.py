@@ -15,8 +15,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+import lazy_loader
+
 from circuits.errors import CircuitsError
-from circuits.results import offer
 
 if TYPE_CHECKING:
     from circuits.sparsify.measure import Sparsity, measure_sparsity
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 # A module called `sparsify` would take the function's place in this package: it is called `twin`.
 _HOMES = {"measure": ("Sparsity", "measure_sparsity"), "twin": ("sparsify",)}
-__all__, __getattr__, __dir__ = offer(__name__, _HOMES, own=("Settings", "settings_for"))
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)
+__all__ += ["Settings", "settings_for"]
 
 Gates = Literal["sampled", "deterministic"]
 Constraint = Literal["loss", "kl"]

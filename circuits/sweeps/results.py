@@ -18,12 +18,11 @@ import pyarrow as pa
 
 from circuits.components import Head
 from circuits.errors import FileError, PromptError, escaped
-from circuits.results import PICTURES, Faults, Pictured, Saved, above
+from circuits.results import PICTURES, Pictured, Saved, require
 from circuits.sweeps.store import Manifest, copy_lines, read_manifest, read_table
-from circuits.tracing import Interval
+from circuits.tracing import Circuit, Interval
 from circuits.tracing.circuit import model_of
 from circuits.tracing.family import bootstrap
-from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.tracing.trust import weak_pairs
 
@@ -45,7 +44,7 @@ class MeanCircuit(Saved, Pictured):
     """The mean over lines. A head that carries in most lines carries in the mean circuit."""
 
     KIND: ClassVar = "mean"
-    CALLED: ClassVar = "the mean of a sweep"
+    NAME: ClassVar = "the mean of a sweep"
 
     model: str
     lines: int
@@ -57,12 +56,12 @@ class MeanCircuit(Saved, Pictured):
     heads: tuple[MeanHead, ...]  # strongest first
     weak: int = 0  # lines that were left out: their gap is too small beside their own values or the others'
 
-    def faults(self) -> Faults:
+    def check(self) -> None:
         heads = [mean.head for mean in self.heads]
-        yield self.lines < 1 or not heads, "it has no lines or no heads"
-        yield len(set(heads)) < len(heads), "it names a head twice"
+        require(self.lines >= 1 and bool(heads), "it has no lines or no heads")
+        require(len(set(heads)) == len(heads), "it names a head twice")
         shares = [self.share, *(mean.carries for mean in self.heads)]
-        yield not all(0 <= share <= 1 for share in shares), "it has a share below 0 or above 1"
+        require(all(0 <= share <= 1 for share in shares), "it has a share below 0 or above 1")
 
     def carriers(self, least: float = 0.5) -> tuple[Head, ...]:
         """The heads that are carriers in at least this share of the lines, the most frequent first."""
@@ -110,7 +109,7 @@ class Sweep(Pictured):
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or these lines into a new folder."""
         if Path(path).suffix in PICTURES:
-            return above("save_picture")(self, path, **options)
+            return super(Sweep, self).save(path, **options)
         own, table = {*self.rows["line"]}, read_table(self.folder)
         kept = pa.array([line in own for line in table["line"].to_pylist()], pa.bool_())
         copy_lines(Path(path), self.manifest, table.filter(kept))

@@ -20,13 +20,12 @@ from circuits.errors import PromptError, escaped
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Prompt
-from circuits.results import Arrays, Faults, Pictured, Progress, Saved, above, sha256_of, silent
+from circuits.results import Arrays, Pictured, Progress, Saved, require, sha256_of, silent
 from circuits.tasks.patterns import Changed, PanelFigures, attention_maps, changed, measure_panel
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import COUNTED, EXPLAINED, UNITS, Mlps, Ranking, Units, heads_of
 from circuits.tasks.task import PAIRS, Task, to_task
-from circuits.tracing import SHARE, Mapping
-from circuits.tracing.records import Circuit
+from circuits.tracing import SHARE, Circuit, Mapping
 
 TaskSource = str | Path | tuple[Task, Task]
 Maps = tuple[np.ndarray, ...]  # (query, key), one for each head
@@ -111,7 +110,7 @@ class Comparison(Saved, Pictured):
     """
 
     KIND: ClassVar = "comparison"
-    CALLED: ClassVar = "a comparison of two circuits"
+    NAME: ClassVar = "a comparison of two circuits"
 
     names: tuple[str, str]
     key: int
@@ -141,11 +140,11 @@ class Comparison(Saved, Pictured):
         either = {*self.carriers[0], *self.carriers[1]}
         return len(self.overlap) / len(either) if either else 0.0
 
-    def faults(self) -> Faults:
-        yield not 0 <= self.key <= self.query, "its key and query run backwards"
-        yield not 0 < self.share <= 1, f"its share is {self.share}, not above 0 and at most 1"
-        twice = any(len(set(heads)) < len(heads) for heads in self.carriers)
-        yield twice, "it names a carrier twice"
+    def check(self) -> None:
+        require(0 <= self.key <= self.query, "its key and query run backwards")
+        require(0 < self.share <= 1, f"its share is {self.share}, not above 0 and at most 1")
+        for heads in self.carriers:
+            require(len(set(heads)) == len(heads), "it names a carrier twice")
 
     def __str__(self) -> str:
         names = [escaped(name) for name in self.names]
@@ -204,7 +203,7 @@ class TaskComparison(Saved, Pictured):
     """
 
     KIND: ClassVar = "task_comparison"
-    CALLED: ClassVar = "a comparison on a task"
+    NAME: ClassVar = "a comparison on a task"
 
     task: str
     models: tuple[str, str]
@@ -257,26 +256,34 @@ class TaskComparison(Saved, Pictured):
         return tuple(each.head for each in self.changes)
 
     @classmethod
-    def from_stored(cls, stored: dict[str, Any], packed: bytes | None = None) -> TaskComparison:
-        """The record, without the summary that the command line writes beside it for other readers."""
-        return super(TaskComparison, cls).from_stored(
-            {name: value for name, value in stored.items() if name != "summary"}, packed
-        )
+    def file_name(cls) -> str:
+        return "comparison.json"
 
-    def faults(self) -> Faults:
-        yield not self.rankings, "it has no rankings"
-        kinds = [{ranking.protocol.units for ranking in couple} for couple in self.rankings]
-        yield any(len(units) > 1 for units in kinds), "it has two rankings of different units side by side"
-        for part in (*(each for couple in self.rankings for each in couple), *self.needed, *self.panels):
-            yield from part.faults()
+    @classmethod
+    def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> TaskComparison:
+        """The record, without the summary that the command line writes beside it for other readers."""
+        values = {name: value for name, value in stored.items() if name != "summary"}
+        return super(TaskComparison, cls).from_stored(values, arrays)
+
+    def check(self) -> None:
+        require(bool(self.rankings), "it has no rankings")
+        for first, second in self.rankings:
+            alike = first.protocol.units == second.protocol.units
+            require(alike, "it has two rankings of different units side by side")
+            first.check()
+            second.check()
+        for panel in (*self.needed, *self.panels):
+            panel.check()
         for side, name in enumerate(_SIDES):
             maps, length = self.arrays.get(name, np.zeros(0)), len(self.prompts[side])
             whole = maps.shape == (len(self.order(side)), length, length) and maps.dtype.kind == "f"
             whole = whole and bool(np.isfinite(maps).all())
-            yield not whole, f"its {name} maps are not finite numbers of its heads and its tokens"
+            require(whole, f"its {name} maps are not finite numbers of its heads and its tokens")
 
     def __str__(self) -> str:
-        return above("task_comparison_text")(self)
+        from circuits.show.task_tables import task_comparison_text
+
+        return task_comparison_text(self)
 
 
 def to_same_task(

@@ -29,7 +29,7 @@ from circuits.errors import EdgeError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import PATTERN, Model
 from circuits.prompts import Prompt
-from circuits.results import Faults, Saved, above
+from circuits.results import Saved, require
 from circuits.tasks.task import Task, of_equal_length
 
 Kind = Literal["first token", "diagonal", "offset", "stripes", "hybrid", "diffuse", "dots", "nearly empty"]
@@ -76,7 +76,7 @@ class PanelFigures(Saved):
     """
 
     KIND: ClassVar = "panel"
-    CALLED: ClassVar = "a panel of maps"
+    NAME: ClassVar = "a panel of maps"
 
     model: str
     prompts: int
@@ -105,12 +105,14 @@ class PanelFigures(Saved):
         kinds = [pattern.kind for pattern in self.patterns]
         return tuple((kind, kinds.count(kind)) for kind in KINDS if kind in kinds)
 
-    def faults(self) -> Faults:
-        yield len(self.heads) != len(self.patterns), "it does not have one pattern for each head"
-        yield len(set(self.heads)) < len(self.heads), "it names a head twice"
+    def check(self) -> None:
+        require(len(self.heads) == len(self.patterns), "it does not have one pattern for each head")
+        require(len(set(self.heads)) == len(self.heads), "it names a head twice")
 
     def __str__(self) -> str:
-        return above("panel_text")(self)
+        from circuits.show.task_tables import panel_text
+
+        return panel_text(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from circuits.components import Component, Head, Reader, Wire, by_name
 from circuits.errors import EdgeError
 from circuits.files import to_record
-from circuits.results import Faults, Pictured, Saved, above
+from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tracing import check_share
 from circuits.tracing.family import RESAMPLES, bootstrap, resampled
 
@@ -198,7 +198,7 @@ class Ranking(Saved, Pictured):
     """
 
     KIND: ClassVar = "ranking"
-    CALLED: ClassVar = "a ranking"
+    NAME: ClassVar = "a ranking"
 
     task: str
     model: str
@@ -243,29 +243,31 @@ class Ranking(Saved, Pictured):
         return asdict(self) | {"ranked": [asdict(each) | {"unit": str(each.unit)} for each in self.ranked]}
 
     @classmethod
-    def from_stored(cls, stored: dict[str, Any], packed: bytes | None = None) -> Ranking:
+    def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Ranking:
         """The record, without what files hold beside it for other readers."""
         stored = {name: value for name, value in stored.items() if name not in _BESIDE}
         if isinstance(protocol := stored.get("protocol"), dict):
             protocol.pop("words", None)
         return to_record(cls, stored)
 
-    def faults(self) -> Faults:
+    def check(self) -> None:
         for curve in (self.keep, self.random):
             lengths = {len(values) for values in (curve.sizes, curve.explained, curve.low, curve.high)}
             sizes = sorted({0, *(size for size in curve.sizes if 0 < size <= self.units)})
             each_once = len(lengths) == 1 and list(curve.sizes) == sizes
-            yield not each_once, "its curves do not have one value for each size, from no unit to all"
+            require(each_once, "its curves do not have one value for each size, from no unit to all")
         lengths = [len(values) for values in self.each]
         whole = self.pairs >= 1 and lengths == [self.pairs] * len(self.keep.sizes)
-        yield not whole, f"it does not have one value for each size and each of its {self.pairs} pairs"
+        require(whole, f"it does not have one value for each size and each of its {self.pairs} pairs")
         kind = {"heads": Head, "edges": RoleEdge, "wires": ComponentEdge}[self.protocol.units]
         alike = all(isinstance(each.unit, kind) for each in self.ranked)
         listed = f"{self.units} {COUNTED[self.protocol.units]}"
-        yield len(self.ranked) > self.units or not alike, f"what it ranks is not at most {listed}"
+        require(len(self.ranked) <= self.units and alike, f"what it ranks is not at most {listed}")
 
     def __str__(self) -> str:
-        return above("ranking_text")(self)
+        from circuits.show.task_tables import ranking_text
+
+        return ranking_text(self)
 
 
 def heads_of(ranking: Ranking, share: float = EXPLAINED) -> tuple[Head, ...]:

@@ -1,9 +1,9 @@
 """`circuit`: every mapping that a pair's difference flows through, and where its tokens are held.
 
-1. The total of every mapping between positions is measured; the heads of those that carry something, too.
-   Of a long prompt only those are measured that can matter: first all messages into each query together, then
-   those of groups of keys, then the mappings of the groups that have an effect.
-2. Spans are those of the ends of mappings and of every other token that matters, each by a counterfactual.
+1. The total of every mapping between positions is measured, then the heads of those that carry something.
+   In a long prompt all messages into each query are swapped together first, then those of groups of keys, and
+   only the mappings of groups that have an effect are measured.
+2. The ends of mappings and every other token that matters get a span, each by a counterfactual there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from circuits.models.load import Device, as_model, load, to_device
 from circuits.models.model import Model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_question
 from circuits.results import Progress, silent
-from circuits.tracing import CARRIES, SHARE, SHORT, Mapping, Span
 from circuits.tracing.measure import (
     MOST_NOISED,
     counterfactual_text,
@@ -30,6 +29,7 @@ from circuits.tracing.measure import (
     tokens_that_matter,
     totals,
 )
+from circuits.tracing.parts import CARRIES, SHARE, SHORT, Mapping, Span
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import to_circuit
 
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from circuits.tracing.records import Why
     from circuits.tracing.wiring_record import Wiring
 
-KEYS_TOGETHER: Final = 16  # that are measured together first, in a long prompt
+KEYS_AT_ONCE: Final = 16  # keys of a long prompt that are first measured together
 _NAMED: Final = 3  # mappings in a note
+Ends = tuple[int, int]  # key and query
 
 
 @names_its_keywords
@@ -67,109 +68,131 @@ def circuit(
         >>> [mapping.ends for mapping in whole.mappings]
         [(5, 8)]
     """
-    measured, wording = as_model(model), Wording(counterfactual, swap, None, answer, foil, metric, seed)
-    runs = prepare(measured, [to_question(measured, text, wording)])
+    model = as_model(model)
+    wording = Wording(counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed)
+    runs = prepare(model, [to_question(model, text, wording)])
     total_of = _totals(runs, least, progress)
-    carrying = sorted((-total, *end) for end, total in total_of.items() if total >= least)
-    mappings, ends = [], [(key, query) for _, key, query in carrying]
-    for key, query in ends:
-        progress("mappings", len(mappings), len(ends))
+    carrying = [end for end, total in total_of.items() if total >= least]
+    carrying.sort(key=lambda end: (-total_of[end], end))
+    mappings: list[Mapping] = []
+    for key, query in carrying:
+        progress("mappings", len(mappings), len(carrying))
         mappings.append(measure_mapping(runs, key, query, share=share, seed=seed))
     spans = _spans(runs, mappings, groups or {}, counterfactuals or {}, seed=seed, progress=progress)
-    notes = (*_notes_on_search(runs), *_notes_on_others(total_of, least))
+    notes = (*notes_on_search(runs.length), *_notes_on_negative(total_of, least))
     return to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=notes)
 
 
+# A saved circuit, measured again
+
+
 def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = None) -> Circuit:
-    """The same question on the same pair, with some heads absent."""
+    """The same question on the same pair, with some heads swapped to the counterfactual throughout."""
     runs = run_again(circuit, model=model).without(heads)
-    mappings = []
+    mappings: list[Mapping] = []
     for old in circuit.mappings:
-        share = SHARE if old.controls is None else old.controls.share
-        how = {"share": share, "controls": old.controls is not None, "seed": circuit.seed}
-        mappings.append(measure_mapping(runs, *old.ends, **how))
-    own = counterfactual_text(runs.pairs[0])
-    kept = (span for span in circuit.spans if span.counterfactual == own)
-    spans = [measure_span(runs, span.label, span.positions) for span in kept]
+        controlled = old.controls is not None
+        share = old.controls.share if old.controls is not None else SHARE
+        mappings.append(measure_mapping(runs, *old.ends, share=share, controls=controlled, seed=circuit.seed))
     mappings.sort(key=lambda mapping: -mapping.total)
+    spans: list[Span] = []
+    for old_span in circuit.spans:
+        if old_span.counterfactual == counterfactual_text(runs.pairs[0]):
+            spans.append(measure_span(runs, old_span.label, old_span.positions))
     return to_circuit(runs, mappings, spans, focus=circuit.focus, seed=circuit.seed)
 
 
 def model_of(name: str, record: Any, given: Any, *, device: Device = "cpu") -> Model:
-    """The model that a record with a fingerprint was measured on: the given one, or the one of this name."""
-    dtype = getattr(record, "dtype", "float32")
-    how: dict[str, Any] = {"gate": record.gated or None, "bos": record.reads_bos, "dtype": dtype}
-    model = load(name, device=to_device(device), **how) if given is None else as_model(given)
-    for part in ("fingerprint", "gated", "reads_bos"):
-        if getattr(model, part) != getattr(record, part):
-            what = {"fingerprint": "weights"}.get(part, "gate or BOS rule")
-            raise ModelError(f"{model.name} has other {what} than {name} had; give the right model=…")
+    """The model that a record was measured on: the given one, or the one that is loaded by this name.
+
+    `record` has a fingerprint, the gate, the BOS rule and perhaps a dtype; the model must have the same.
+    """
+    if given is None:
+        dtype = getattr(record, "dtype", "float32")
+        gate = record.gated or None
+        model = load(name, device=to_device(device), gate=gate, bos=record.reads_bos, dtype=dtype)
+    else:
+        model = as_model(given)
+    if model.fingerprint != record.fingerprint:
+        raise ModelError(f"{model.name} has other weights than {name} had; give the right model=…")
+    if (model.gated, model.reads_bos) != (record.gated, record.reads_bos):
+        raise ModelError(f"{model.name} has other gate or BOS rule than {name} had; give the right model=…")
     return model
 
 
 def run_again(circuit: Circuit | Wiring | Why, *, model: Any = None, device: Device = "cpu") -> Runs:
-    """The runs of a circuit's pair on its own model, which is loaded by its name unless it is given."""
+    """The runs of a saved pair on its own model, which is loaded by its name unless it is given."""
     if circuit.metric.kind == "custom":
         raise PromptError("a metric function is not in the circuit's record; call trace with it again")
     measured = model_of(circuit.source.name, circuit.source, model, device=device)
     return prepare(measured, [Pair(circuit.prompt, circuit.counterfactual, circuit.metric)])
 
 
-def _totals(runs: Runs, least: float, progress: Progress) -> dict[tuple[int, int], float]:
-    """The total of every (key, query), or in a long prompt of those worth measuring."""
-    queries = list(range(runs.first_difference, runs.length))
+# The search
+
+
+def _totals(runs: Runs, least: float, progress: Progress) -> dict[Ends, float]:
+    """The total of every (key, query), or in a long prompt of those that can matter."""
+    queries = range(runs.first_difference, runs.length)
     if runs.length <= SHORT:
         ends = [(key, query) for query in queries for key in range(query + 1)]
     else:
-        ends = _worth_measuring(runs, queries, least / 2, progress)
+        ends = ends_that_can_matter(runs, queries, least / 2, progress=progress)
     return dict(zip(ends, totals(runs, ends, progress=progress), strict=True))
 
 
-def _worth_measuring(
-    runs: Runs, queries: Sequence[int], least: float, progress: Progress
-) -> list[tuple[int, int]]:
-    """Of a long prompt, the mappings of queries and of groups of keys whose messages together have an
-    effect."""
+def ends_that_can_matter(
+    runs: Runs,
+    queries: Sequence[int],
+    least: float,
+    *,
+    keys_at_once: int = KEYS_AT_ONCE,
+    progress: Progress = silent,
+) -> list[Ends]:
+    """The mappings of a long prompt whose query, and whose group of keys, have an effect of at least `least`
+    when all their messages are swapped together."""
 
-    def into(query: int) -> Row:
+    def all_messages(query: int) -> Row:
         return Row.of_heads(runs.heads, [query])
 
-    def messages(group: tuple[int, range]) -> Row:
+    def messages_of_group(group: tuple[int, range]) -> Row:
         query, keys = group
         return Row.of_edges(Edge(head, key, query) for head in runs.heads for key in keys)
 
-    joint = measured_in_parts(runs, queries, into, "queries", progress)
-    reading = [query for query, effect in zip(queries, joint, strict=True) if abs(effect) >= least]
-    groups = [
-        (query, range(first, min(first + KEYS_TOGETHER, query + 1)))
-        for query in reading
-        for first in range(0, query + 1, KEYS_TOGETHER)
-    ]
-    joint = measured_in_parts(runs, groups, messages, "groups of keys", progress)
-    worth = [group for group, effect in zip(groups, joint, strict=True) if abs(effect) >= least]
-    return [(key, query) for query, keys in worth for key in keys]
+    groups: list[tuple[int, range]] = []
+    effects = measured_in_parts(runs, queries, all_messages, "queries", progress)
+    for query, effect in zip(queries, effects, strict=True):
+        if abs(effect) >= least:
+            for first in range(0, query + 1, keys_at_once):
+                groups.append((query, range(first, min(first + keys_at_once, query + 1))))
+    ends: list[Ends] = []
+    effects = measured_in_parts(runs, groups, messages_of_group, "groups of keys", progress)
+    for (query, keys), effect in zip(groups, effects, strict=True):
+        if abs(effect) >= least:
+            ends += [(key, query) for key in keys]
+    return ends
 
 
-def _notes_on_search(runs: Runs) -> tuple[str, ...]:
-    """What was not measured because the prompt is long."""
-    if runs.length <= SHORT:
+def notes_on_search(length: int) -> tuple[str, ...]:
+    """What is not measured in a prompt of `length` tokens because it is long."""
+    if length <= SHORT:
         return ()
-    sought = "mappings were sought query by query, then by groups of"
-    unseen = "what cancels within a query or a group is not seen"
-    notes = [f"a prompt of {runs.length} tokens: {sought} {KEYS_TOGETHER} keys; {unseen}"]
-    if runs.length > MOST_NOISED:
+    sought = f"mappings were sought query by query, then by groups of {KEYS_AT_ONCE} keys"
+    unseen = "effects that cancel within a query or a group are not seen"
+    notes = [f"a prompt of {length} tokens: {sought}; {unseen}"]
+    if length > MOST_NOISED:
         notes.append("in so long a prompt only ends of mappings have spans")
     return tuple(notes)
 
 
-def _notes_on_others(total_of: MappingType[tuple[int, int], float], least: float) -> tuple[str, ...]:
-    """What works against the answer: it has no carriers, so it is not in the circuit."""
+def _notes_on_negative(total_of: MappingType[Ends, float], least: float) -> tuple[str, ...]:
+    """The mappings that work against the answer. They have no carriers, so they are not in the circuit."""
     against = sorted((total, *end) for end, total in total_of.items() if total <= -least)
     if not against:
         return ()
     named = ", ".join(f"{key}→{query} ({total:.2f})" for total, key, query in against[:_NAMED])
-    rest = f", and {len(against) - _NAMED} more" if len(against) > _NAMED else ""
-    return (f"works against the answer, and is left out: {named}{rest}",)
+    more = f", and {len(against) - _NAMED} more" if len(against) > _NAMED else ""
+    return (f"works against the answer, and is left out: {named}{more}",)
 
 
 def _spans(
@@ -183,18 +206,29 @@ def _spans(
 ) -> list[Span]:
     """Spans of groups, ends of mappings, tokens with a text and others that matter, in the prompt's order."""
     prompt = runs.pairs[0].clean
-    named = {label: tuple(prompt.position(name) for name in members) for label, members in groups.items()}
-    own = {named.get(label) or (prompt.position(label),): text for label, text in texts.items()}
-    grouped = {position for members in named.values() for position in members}
-    ends = {position for mapping in mappings for position in (mapping.key, mapping.query)}
-    ends = (ends | {position for positions in own for position in positions}) - grouped
-    every = range(int(runs.model.reads_bos), len(prompt))
-    others = [position for position in every if position not in grouped | ends]
-    matter = tokens_that_matter(runs, others, seed=seed, progress=progress)
-    wanted: list[tuple[tuple[int, ...], str | None]] = [(members, label) for label, members in named.items()]
-    wanted += [((position,), None) for position in sorted(ends | set(matter))]
+    label_of: dict[tuple[int, ...], str | None] = {}  # the positions of every span; a token needs no label
+    grouped: set[int] = set()
+    for label, members in groups.items():
+        positions = tuple(prompt.position(member) for member in members)
+        label_of[positions] = label
+        grouped.update(positions)
+    text_of: dict[tuple[int, ...], str] = {}  # counterfactuals of their own
+    by_label = {label: positions for positions, label in label_of.items()}
+    for label, text in texts.items():
+        text_of[by_label.get(label) or (prompt.position(label),)] = text
+    alone: set[int] = set()
+    for positions in text_of:
+        alone.update(positions)
+    for mapping in mappings:
+        alone.update(mapping.ends)
+    alone -= grouped
+    first = int(runs.model.reads_bos)
+    others = [position for position in range(first, len(prompt)) if position not in grouped | alone]
+    alone.update(tokens_that_matter(runs, others, seed=seed, progress=progress))
+    label_of |= {(position,): None for position in alone}
     spans: list[Span] = []
-    for positions, label in sorted(wanted, key=lambda item: item[0]):
-        progress("spans", len(spans), len(wanted))
-        spans.append(span_of(runs, *positions, label=label, text=own.get(positions), seed=seed))
+    for positions in sorted(label_of):
+        progress("spans", len(spans), len(label_of))
+        label, text = label_of[positions], text_of.get(positions)
+        spans.append(span_of(runs, *positions, label=label, text=text, seed=seed))
     return spans

@@ -24,9 +24,9 @@ from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, Question, Wording, to_prompt, to_question
 from circuits.prompts.prompt import stands_in
-from circuits.results import Faults, Pictured, Progress, Saved, silent
-from circuits.tracing import SHARE, Interval, Mapping
+from circuits.results import Pictured, Progress, Saved, require, silent
 from circuits.tracing.measure import measure_mapping
+from circuits.tracing.parts import SHARE, Interval, Mapping
 from circuits.tracing.trust import doubts_about, weak_pairs
 
 RESAMPLES: Final = 1000
@@ -46,7 +46,7 @@ class FamilyTrace(Saved, Pictured):
     """
 
     KIND: ClassVar = "family"
-    CALLED: ClassVar = "a trace of a family"
+    NAME: ClassVar = "a trace of a family"
 
     model: str
     pairs: tuple[Pair, ...]
@@ -61,24 +61,27 @@ class FamilyTrace(Saved, Pictured):
         """The heads that carry `share` of the mean total."""
         return self.mapping.carriers(self.share if share is None else share)
 
-    def faults(self) -> Faults:
-        yield not self.pairs, "it has no pairs"
-        yield not 0 < self.share <= 1, f"its share is {self.share}, not above 0 and at most 1"
-        yield from self.mapping.faults(min(map(len, self.pairs)))
-        heads = [head for head, _ in self.heads]
-        measured = {effect.head for effect in self.mapping.heads}
-        yield len(heads) != len(measured) or {*heads} != measured, "its intervals are not those of its heads"
+    def check(self) -> None:
+        require(bool(self.pairs), "it has no pairs")
+        require(0 < self.share <= 1, f"its share is {self.share}, not above 0 and at most 1")
+        self.mapping.check(min(len(pair) for pair in self.pairs))
+        heads = sorted(head for head, _ in self.heads)
+        measured = sorted(effect.head for effect in self.mapping.heads)
+        require(heads == measured, "its intervals are not those of its heads")
 
     def __str__(self) -> str:
-        carriers = " ".join(map(str, self.carriers())) or "none"
-        ends, modulation = f"{self.mapping.key}→{self.mapping.query}", self.mapping.modulation(self.share)
+        carriers = self.carriers()
+        names = " ".join(map(str, carriers)) or "none"
+        ends = f"{self.mapping.key}→{self.mapping.query}"
         weak = f" ({self.weak} more left out as weak)" if self.weak else ""
-        lines = [f"{escaped(self.model)}, {len(self.pairs)} pairs{weak}, {ends}: total {self.total}"]
-        said = f"Modulated at {modulation:.0%} by {carriers}"
+        modulated = f"Modulated at {self.mapping.modulation(self.share):.0%} by {names}"
         if self.mapping.doubts:
-            said = f"Modulation withheld: {escaped(self.mapping.doubts[0])}; it would be {carriers}"
-        lines.append(f"{said}: joint {self.joint}")
-        lines += [f"  {head!s:8}{interval}" for head, interval in self.heads[: max(5, len(self.carriers()))]]
+            modulated = f"Modulation withheld: {escaped(self.mapping.doubts[0])}; it would be {names}"
+        lines = [
+            f"{escaped(self.model)}, {len(self.pairs)} pairs{weak}, {ends}: total {self.total}",
+            f"{modulated}: joint {self.joint}",
+        ]
+        lines += [f"  {head!s:8}{interval}" for head, interval in self.heads[: max(5, len(carriers))]]
         return "\n".join(lines)
 
 
@@ -99,28 +102,37 @@ def trace_family(
     >>> print(family.total)
     1.000 [0.999, 1.001]
     """
-    measured = as_model(model)
+    model = as_model(model)
     if not pairs:
         raise PromptError("a family needs at least one prompt or pair")
     ends = _common_ends([pair.clean for pair in pairs], key, query)
-    runs = prepare(measured, pairs, rows=mapping_rows(every_head(measured), *ends), smallest_gap=0.0)
-    runs = _without_weak(runs)
+    runs = prepare(model, pairs, rows=mapping_rows(every_head(model), *ends), smallest_gap=0.0)
+    runs = _without_weak_pairs(runs)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
     mapping = replace(mapping, doubts=doubts_about(mapping, None, named=True))
-    heads = runs.heads
-    rows = [mapping_row(heads, *ends), mapping_row(mapping.carriers(share), *ends)]
-    rows += [mapping_row([head], *ends) for head in heads]
-    total, joint, *single = bootstrap(runs.effects(rows).double().cpu().numpy(), seed=seed)
-    ranked = sorted(zip(heads, single, strict=True), key=lambda item: (-item[1].mean, item[0]))
-    weak = len(pairs) - len(runs.pairs)
-    return FamilyTrace(measured.name, runs.pairs, mapping, total, joint, tuple(ranked), share, weak)
+    rows = [mapping_row(runs.heads, *ends), mapping_row(mapping.carriers(share), *ends)]
+    rows += [mapping_row([head], *ends) for head in runs.heads]
+    effects = runs.effects(rows).double().cpu().numpy()
+    total, joint, *single = bootstrap(effects, seed=seed)
+    ranked = sorted(zip(runs.heads, single, strict=True), key=lambda item: (-item[1].mean, item[0]))
+    return FamilyTrace(
+        model=model.name,
+        pairs=runs.pairs,
+        mapping=mapping,
+        total=total,
+        joint=joint,
+        heads=tuple(ranked),
+        share=share,
+        weak=len(pairs) - len(runs.pairs),
+    )
 
 
-def _without_weak(runs: Runs) -> Runs:
-    """The pairs with a gap worth dividing by."""
-    clean, other = (runs.values(side).tolist() for side in (runs.clean, runs.counterfactual))
+def _without_weak_pairs(runs: Runs) -> Runs:
+    """The runs of those pairs whose gap is large enough to divide by."""
+    clean = runs.values(runs.clean).tolist()
+    other = runs.values(runs.counterfactual).tolist()
     kept = [number for number, weak in enumerate(weak_pairs(clean, other)) if not weak]
-    if not kept or not all(clean[number] != other[number] for number in kept):
+    if not kept or any(clean[number] == other[number] for number in kept):
         small = f"no pair of these {len(clean)} has a gap worth dividing by"
         raise PromptError(f"{small}; swap words that matter more, or name another answer and foil")
     return runs.only(kept)
@@ -134,22 +146,24 @@ def trace_texts(
     *,
     key: int | str,
     query: int | str = -1,
-    **how: Any,
+    **options: Any,
 ) -> FamilyTrace:
-    """The same for texts, each with its own counterfactual or with those words of the swap that it has."""
+    """Trace a family of texts, each with its own counterfactual or with those words of the swap that it
+    has."""
     if isinstance(counterfactuals, str) or len(counterfactuals) != len(texts):
         raise PromptError(
             f"{len(texts)} texts need as many counterfactuals, in a list; or a swap for all of them"
         )
     ends = _common_ends([to_prompt(model, text) for text in texts], key, query)
-    questions, swap = [], wording.swap or {}
+    swap = wording.swap or {}
+    questions: list[Question] = []
     for text, other in zip(texts, counterfactuals, strict=True):
-        own = {old: new for old, new in swap.items() if stands_in(old, text)}
-        if swap and not own:
+        own_swap = {old: new for old, new in swap.items() if stands_in(old, text)}
+        if swap and not own_swap:
             raise PromptError(f"no word of the swap stands in {text!r}; it has {', '.join(map(str, swap))}")
-        worded = replace(wording, counterfactual=other, swap=own, noise_at=ends[:1])
-        questions.append(to_question(model, text, worded))
-    return trace_family(model, questions, key=ends[0], query=ends[1], **how)
+        own = replace(wording, counterfactual=other, swap=own_swap, noise_at=ends[:1])
+        questions.append(to_question(model, text, own))
+    return trace_family(model, questions, key=ends[0], query=ends[1], **options)
 
 
 def _common_ends(prompts: Sequence[Prompt], key: int | str, query: int | str) -> tuple[int, int]:
@@ -161,26 +175,36 @@ def _common_ends(prompts: Sequence[Prompt], key: int | str, query: int | str) ->
     return ends.pop()
 
 
+# Bootstrap
+
+
 def bootstrap(values: Each, *, seed: int = 0) -> list[Interval]:
     """Mean and 95% percentile interval of each thing, over seeded resamples of the pairs that all share."""
-    ends = np.quantile(resampled(values, seed=seed), (0.025, 0.975), axis=0)
-    count = values.shape[1]
-    each = zip(values.mean(1), *ends, strict=True)
-    return [Interval(float(mean), float(low), float(high), count) for mean, low, high in each]
+    lows, highs = np.quantile(resampled(values, seed=seed), (0.025, 0.975), axis=0)
+    means = values.mean(1)
+    pairs = values.shape[1]
+    intervals = []
+    for mean, low, high in zip(means, lows, highs, strict=True):
+        intervals.append(Interval(float(mean), float(low), float(high), pairs))
+    return intervals
 
 
 def resampled(values: Each, *, seed: int = 0) -> Float[np.ndarray, "resample thing"]:
     """The mean of each thing over each bootstrap resample of the pairs."""
-    return np.concatenate([weights @ values.T for weights in _weights(values.shape[1], seed)])
+    return np.concatenate([weights @ values.T for weights in _resampling_weights(values.shape[1], seed)])
 
 
-def _weights(pairs: int, seed: int) -> Iterator[Float[np.ndarray, "resample pair"]]:
+def _resampling_weights(pairs: int, seed: int) -> Iterator[Float[np.ndarray, "resample pair"]]:
     """How much each pair counts in each resample, some resamples at a time."""
+    # Python seeds the Mersenne Twister from text, numpy draws many numbers at once: copy the state of one to
+    # the other, so that intervals are those of earlier versions.
     _, state, _ = random.Random(f"bootstrap/{seed}").getstate()
     draw = np.random.RandomState()
     draw.set_state(("MT19937", np.array(state[:-1]), state[-1], 0, 0.0))
     step = max(1, _AT_ONCE // pairs)
     for start in range(0, RESAMPLES, step):
-        chosen = (draw.random_sample((min(step, RESAMPLES - start), pairs)) * pairs).astype(np.int64)
-        rows = np.arange(len(chosen))[:, None] * pairs
-        yield np.bincount((rows + chosen).ravel(), minlength=chosen.size).reshape(chosen.shape) / pairs
+        count = min(step, RESAMPLES - start)
+        chosen = (draw.random_sample((count, pairs)) * pairs).astype(np.int64)  # (resample, pair)
+        times = np.zeros((count, pairs))  # how often each pair was drawn
+        np.add.at(times, (np.arange(count)[:, None], chosen), 1)
+        yield times / pairs

@@ -1,11 +1,8 @@
-"""What `trace`, `circuit` and `why` answer with: frozen records of plain values that are saved and queried.
+"""The results of `trace`, `circuit` and `why`: frozen records of plain values that answer queries.
 
-1. A `Circuit` holds mappings, spans and the output. `circuit.json` has every number, `circuit.safetensors`
-   beside it the attention patterns: of all heads, or of a long prompt those of the heads that do most.
-2. `Why` says of one head on one mapping who wrote what each of its sides reads, and has the ledger of its
-   score.
-3. Queries only read. What they need from above this module (drawing, tables, measuring again) is listed in
-   `circuits.results`.
+1. A `Circuit` holds the mappings, the spans and the output of one pair (`parts`). `circuit.json` has every
+   number, `circuit.safetensors` beside it the attention patterns of the clean run.
+2. `Why` says which writers each side of one head reads, and holds the QK attribution of its score.
 """
 
 from __future__ import annotations
@@ -18,8 +15,8 @@ import numpy as np
 from circuits.components import SIDES, Component, Edge, Head, Side
 from circuits.errors import EdgeError, PromptError
 from circuits.prompts import Metric, Noise, Pair, Prompt
-from circuits.results import Arrays, Faults, Pictured, Saved, above
-from circuits.tracing import (
+from circuits.results import Arrays, Pictured, Saved, require
+from circuits.tracing.parts import (
     SHARE,
     HeadEffect,
     Mapping,
@@ -28,15 +25,17 @@ from circuits.tracing import (
     QuestionControl,
     Span,
     Stability,
+    check_positions,
 )
 
 if TYPE_CHECKING:
     import networkx as nx
     import pandas as pd
 
-Position = int | str | None  # by index or by its token
-Heads = tuple[Head, ...]
-Edges = tuple[tuple[Edge, HeadEffect], ...]
+Position = int | str | None  # an index, or the text of a token
+
+
+# The circuit
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Circuit(Saved, Pictured):
     """
 
     KIND: ClassVar = "circuit"
-    CALLED: ClassVar = "a circuit"
+    NAME: ClassVar = "a circuit"
 
     source: MeasuredModel
     prompt: Prompt
@@ -69,9 +68,10 @@ class Circuit(Saved, Pictured):
     seed: int
     versions: tuple[tuple[str, str], ...]
     arrays_sha256: str
-    # "patterns": (layer, head, query, key); or (map, query, key), and "heads": (map, layer and index)
+    # "patterns": (layer, head, query, key) of all heads. Of a long prompt (map, query, key) of the strongest
+    # heads, and "heads": (map, 2) with the layer and index of each.
     arrays: Arrays = field(compare=False, repr=False, hash=False)
-    notes: tuple[str, ...] = ()  # what a reader must know before the numbers
+    notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
     question: QuestionControl | None = None  # None in files of the first version
     stability: Stability | None = None  # where it was asked for
 
@@ -92,8 +92,10 @@ class Circuit(Saved, Pictured):
         """The share at which this circuit was measured, and at which it is shown."""
         return SHARE if self.front is None or self.front.controls is None else self.front.controls.share
 
+    # Queries
+
     def mapping(self, key: Position = None, query: Position = None) -> Mapping:
-        """The mapping key → query; with neither named, the one in front."""
+        """The mapping key → query; with neither named, the one to show first."""
         if key is None and query is None:
             if self.front is None:
                 raise PromptError("no mapping of this prompt carries anything, so there is none to show")
@@ -107,11 +109,11 @@ class Circuit(Saved, Pictured):
 
     def carriers(
         self, key: Position | float = None, query: Position = None, *, share: float | None = None
-    ) -> Heads:
-        """The heads that carry `share` of a mapping; `carriers(0.9)` means the share, too, as no position is
-        a fraction."""
+    ) -> tuple[Head, ...]:
+        """The heads that carry `share` of a mapping. `carriers(0.9)` means the share, too: no position is a
+        fraction."""
         if isinstance(key, float) and query is None and share is None:
-            key, share = None, key
+            return self.mapping().carriers(key)
         if isinstance(key, float):
             raise PromptError(f"{key} is no position; write carriers(share={key}) or carriers(5, 8, share=…)")
         return self.mapping(key, query).carriers(SHARE if share is None else share)
@@ -119,9 +121,10 @@ class Circuit(Saved, Pictured):
     def heads(self, *, min_effect: float = 0.05) -> tuple[Head, ...]:
         """Every head that has at least this effect on some mapping, strongest first."""
         strongest: dict[Head, float] = {}
-        for each in (effect for mapping in self.mappings for effect in mapping.heads):
-            strongest[each.head] = max(abs(each.effect), strongest.get(each.head, 0.0))
-        kept = (head for head, effect in strongest.items() if effect >= min_effect)
+        for mapping in self.mappings:
+            for each in mapping.heads:
+                strongest[each.head] = max(abs(each.effect), strongest.get(each.head, 0.0))
+        kept = [head for head, effect in strongest.items() if effect >= min_effect]
         return tuple(sorted(kept, key=lambda head: (-strongest[head], head)))
 
     def into(self, query: int | str) -> tuple[Mapping, ...]:
@@ -129,49 +132,64 @@ class Circuit(Saved, Pictured):
         end = self.prompt.position(query)
         return tuple(mapping for mapping in self.mappings if mapping.query == end)
 
-    def edges(self, *, head: str | Head | None = None, min_effect: float = 0.0) -> Edges:
-        """Every measured edge (of one head) with what it does, strongest first."""
+    def edges(
+        self, *, head: str | Head | None = None, min_effect: float = 0.0
+    ) -> tuple[tuple[Edge, HeadEffect], ...]:
+        """Every measured edge (of one head) with its effect, strongest first."""
         wanted = None if head is None else self.checked(head)
-        kept = [
-            (Edge(each.head, *mapping.ends), each)
-            for mapping in self.mappings
-            for each in mapping.heads
-            if wanted in (None, each.head) and abs(each.effect) >= min_effect
-        ]
+        kept: list[tuple[Edge, HeadEffect]] = []
+        for mapping in self.mappings:
+            for each in mapping.heads:
+                if wanted in (None, each.head) and abs(each.effect) >= min_effect:
+                    kept.append((Edge(each.head, mapping.key, mapping.query), each))
         return tuple(sorted(kept, key=lambda pair: (-abs(pair[1].effect), pair[0])))
 
     def paths(self, start: int | str, end: int | str) -> tuple[tuple[str, ...], ...]:
         """Every route through the graph from a token to a token or to the output, as the labels passed."""
-        return above("routes")(self, start, end)
+        from circuits.show import routes
+
+        return routes(self, start, end)
 
     def without(self, *heads: str | Head, model: Any = None) -> Circuit:
         """The circuit measured anew with these heads swapped to the counterfactual; never a subtraction."""
-        return above("measure_without")(self, tuple(map(self.checked, heads)), model=model)
+        from circuits.tracing.circuit import measure_without
+
+        return measure_without(self, [self.checked(head) for head in heads], model=model)
+
+    def checked(self, head: str | Head) -> Head:
+        """The head of this name; an error if the model does not have it."""
+        return self.source.checked(head)
+
+    # Attention patterns
 
     def pattern(self, head: str | Head) -> np.ndarray:
-        """The attention map of a head in the clean run, (query, key)."""
+        """The attention pattern of a head in the clean run, (query, key)."""
         checked = self.checked(head)
-        patterns, heads = self.arrays["patterns"], self.arrays.get("heads")
-        if heads is None:
+        patterns = self.arrays["patterns"]
+        if "heads" not in self.arrays:
             return patterns[checked.layer, checked.index]
-        kept = np.flatnonzero((heads == (checked.layer, checked.index)).all(1))
+        (kept,) = self._rows_of(checked).nonzero()
         if not len(kept):
-            others = f"of a prompt of {len(self.prompt)} tokens those of the {len(heads)} strongest heads are"
-            raise EdgeError(f"the attention map of {checked} is not in this circuit: {others} kept")
+            stored = f"of a prompt of {len(self.prompt)} tokens those of the {len(patterns)} strongest heads"
+            raise EdgeError(f"the attention map of {checked} is not in this circuit: {stored} are kept")
         return patterns[kept[0]].astype(np.float32)
 
     def has_map(self, head: str | Head) -> bool:
-        """Whether the attention map of a head was kept; of a short prompt all are."""
-        checked, heads = self.checked(head), self.arrays.get("heads")
-        return heads is None or bool((heads == (checked.layer, checked.index)).all(1).any())
+        """Whether the attention pattern of a head was kept; of a short prompt all are."""
+        checked = self.checked(head)
+        return "heads" not in self.arrays or bool(self._rows_of(checked).any())
 
-    def checked(self, head: str | Head) -> Head:
-        """The head, if this model has it."""
-        return self.source.checked(head)
+    def _rows_of(self, head: Head) -> np.ndarray:
+        """For each stored pattern of a long prompt whether it is the head's, (map,)."""
+        return (self.arrays["heads"] == (head.layer, head.index)).all(1)
+
+    # Other forms
 
     def to_graph(self, *, share: float | None = None) -> nx.MultiDiGraph:
         """Spans and the output as nodes, mappings and the residual stream as edges; carriers of `share`."""
-        return above("to_graph")(self, share=share)
+        from circuits.show import to_graph
+
+        return to_graph(self, share=share)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per measured edge."""
@@ -179,45 +197,53 @@ class Circuit(Saved, Pictured):
 
         rows = []
         for edge, effect in self.edges():
-            ends = {"edge": str(edge), "key": edge.key, "query": edge.query}
-            rows.append(ends | asdict(effect) | {"head": str(effect.head)})
+            row = {"edge": str(edge), "key": edge.key, "query": edge.query, **asdict(effect)}
+            rows.append(row | {"head": str(effect.head)})
         return pd.DataFrame(rows)
 
     def __str__(self) -> str:
-        return above("to_text")(self)
+        from circuits.show.tables import to_text
+
+        return to_text(self)
 
     # Files
 
     @classmethod
     def header(cls) -> dict[str, Any]:
-        return {"schema": cls.SCHEMA}  # as in its first version: what says no kind is a circuit
+        return {"schema": cls.SCHEMA}  # as in the first version: a file that names no kind is a circuit
 
-    def faults(self) -> Faults:
+    def check(self) -> None:
         Pair(self.prompt, self.counterfactual, self.metric)  # refuses prompts of different lengths
-        length, model, other = len(self.prompt), self.source, self.counterfactual
-        patterns, heads = self.arrays.get("patterns", np.zeros(0)), self.arrays.get("heads")
-        size = (model.layers, model.heads) if heads is None else (len(np.atleast_1d(heads)),)
-        whole = patterns.shape == (*size, length, length) and patterns.dtype.kind == "f"
-        whole = whole and bool(np.isfinite(patterns).all())
-        counted = " × ".join(map(str, size))
-        yield not whole, f"its patterns are not finite numbers of {counted} heads and its tokens"
-        if heads is not None:
-            listed = heads.ndim == 2 and heads.shape[1] == 2 and heads.dtype.kind == "i"
-            there = listed and bool(((heads >= 0) & (heads < (model.layers, model.heads))).all())
-            once = there and len(np.unique(heads, axis=0)) == len(heads)
-            yield not once, "its list of heads with a map names one twice, or one that its model lacks"
-        named = [position for span in self.spans for position in span.positions]
-        named += [*(self.focus or ()), *(other.positions if isinstance(other, Noise) else ())]
-        outside = not set(named) <= set(range(length))
-        yield outside, f"it names a position outside its prompt, which has 0…{length - 1}"
-        sized = min(model.layers, model.heads, model.width, model.edges) >= 1
-        yield not sized or self.output.layer != model.layers, "its model has no size, or no output on top"
+        length = len(self.prompt)
+        self.source.check(self.output)
+        self._check_patterns(length)
+        check_positions(self.focus or (), length)
+        if isinstance(self.counterfactual, Noise):
+            check_positions(self.counterfactual.positions, length)
         for mapping in self.mappings:
             for effect in mapping.heads:
                 self.checked(effect.head)
-            yield from mapping.faults(length)
+            mapping.check(length)
         for span in self.spans:
-            yield from span.faults(model.layers)
+            span.check(self.source.layers, length)
+
+    def _check_patterns(self, length: int) -> None:
+        """Refuse patterns that are not finite numbers, one square matrix for each stored head."""
+        size: tuple[int, ...] = (self.source.layers, self.source.heads)
+        heads = self.arrays.get("heads")
+        if heads is not None:
+            listed = heads.ndim == 2 and heads.shape[1] == 2 and heads.dtype.kind == "i"
+            require(listed, "its list of heads with a map is not a list of layers and indices")
+            inside = bool(((heads >= 0) & (heads < size)).all())
+            once = len(np.unique(heads, axis=0)) == len(heads)
+            require(
+                inside and once, "its list of heads with a map names one twice, or one that its model lacks"
+            )
+            size = (len(heads),)
+        patterns = self.arrays.get("patterns", np.zeros(0))
+        shaped = patterns.shape == (*size, length, length) and patterns.dtype.kind == "f"
+        finite = shaped and bool(np.isfinite(patterns).all())
+        require(finite, f"its patterns are not finite numbers of {size} heads and its tokens")
 
 
 # Why
@@ -225,7 +251,7 @@ class Circuit(Saved, Pictured):
 
 @dataclass(frozen=True, slots=True)
 class WriterEffect:
-    """What one writer does on one side; the weight is the head's attention on the edge when it is swapped."""
+    """The effect of one writer on one side, and the head's attention weight on the edge with it swapped."""
 
     writer: Component
     position: int | None  # None: at every key
@@ -233,7 +259,7 @@ class WriterEffect:
     weight: float
 
     def __str__(self) -> str:
-        return f"{self.writer}" if self.position is None else f"{self.writer}@{self.position}"
+        return str(self.writer) if self.position is None else f"{self.writer}@{self.position}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +276,7 @@ class SideWriters:
 
 @dataclass(frozen=True, slots=True)
 class LedgerPart:
-    """What one writer of the query and one of the key add to the score."""
+    """The part of the score that comes from one writer of the query and one writer of the key."""
 
     query_writer: str
     key_writer: str
@@ -259,7 +285,7 @@ class LedgerPart:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The clean score by writers; parts, sums and rest add up to it."""
+    """The QK attribution of the clean score; `parts` and `rest` add up to it, and so do both sums."""
 
     score: float
     parts: tuple[LedgerPart, ...]  # the largest
@@ -278,7 +304,7 @@ class Why(Saved, Pictured):
     """
 
     KIND: ClassVar = "why"
-    CALLED: ClassVar = "an answer of why"
+    NAME: ClassVar = "an answer of why"
 
     source: MeasuredModel
     prompt: Prompt
@@ -304,19 +330,21 @@ class Why(Saved, Pictured):
         return next(side for side in self.sides if side.side == name)
 
     def __str__(self) -> str:
-        return above("why_text")(self)
+        from circuits.show.wiring import why_text
 
-    def faults(self) -> Faults:
+        return why_text(self)
+
+    def check(self) -> None:
         Pair(self.prompt, self.counterfactual, self.metric)  # refuses prompts of different lengths
         self.source.checked(self.head)
         length = len(self.prompt)
         inside = 0 <= self.key <= self.query < length
-        yield not inside, "its key and query are not in its prompt, or run backwards"
+        require(inside, "its key and query are not in its prompt, or run backwards")
         if self.attention is not None:
-            square = [len(row) for row in self.attention] == [length] * length
-            yield not square, "its attention map is not that of its prompt"
-        yield [side.side for side in self.sides] != list(SIDES), f"its sides are not {', '.join(SIDES)}"
-        yield any(side.leading > len(side.writers) for side in self.sides), "it has fewer writers than lead"
-        positions = [each.position for side in self.sides for each in side.writers]
-        outside = any(position is not None and not 0 <= position < length for position in positions)
-        yield outside, f"a writer stands outside its prompt, which has 0…{length - 1}"
+            square = len(self.attention) == length and all(len(row) == length for row in self.attention)
+            require(square, "its attention map is not that of its prompt")
+        names = tuple(side.side for side in self.sides)
+        require(names == SIDES, f"its sides are not {', '.join(SIDES)}")
+        for side in self.sides:
+            require(side.leading <= len(side.writers), "it has fewer writers than lead")
+            check_positions([each.position for each in side.writers if each.position is not None], length)

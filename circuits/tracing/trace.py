@@ -1,7 +1,10 @@
 """`trace`: which heads carry one mapping from a key to a query, with controls.
 
-The predictions on prompt and counterfactual settle answer and foil where the user named none. The mapping is
-measured first, then the spans of its two ends (`measure`). A family of pairs is traced as one (`family`).
+1. Prompt and counterfactual are run once. Where the user named no answer or foil, their predictions are it.
+2. The mapping is measured first, then the spans of its two ends (`measure`).
+3. The result is a `Circuit` with a verdict on the question (`trust`).
+
+A family of pairs is traced as one mean mapping (`family`).
 """
 
 from __future__ import annotations
@@ -14,15 +17,17 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 import numpy as np
 import torch
 
+from circuits.components import Head
 from circuits.engine import Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.search import mapping_rows
 from circuits.errors import PromptError, names_its_keywords
 from circuits.models.load import as_model
+from circuits.models.model import Model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_prompt, to_question
 from circuits.results import Progress, Watch, sha256_of, silent, unwatched
-from circuits.tracing import CARRIES, SHARE, Mapping, MeasuredModel, Output, Span
 from circuits.tracing.measure import both_values, measure_mapping, span_of
+from circuits.tracing.parts import CARRIES, SHARE, Mapping, MeasuredModel, Output, Span
 from circuits.tracing.records import Circuit
 from circuits.tracing.trust import control_question, doubts_about, notes_on
 
@@ -36,15 +41,7 @@ Family = list[Pair] | tuple[Pair, ...] | list[str] | tuple[str, ...]
 
 
 class Options(TypedDict, total=False):
-    """What a trace of pairs takes beside key and query."""
-
-    share: float
-    seed: int
-    progress: Progress
-
-
-class TextOptions(Options, total=False):
-    """What a trace of a text takes: how the question is worded, too."""
+    """The optional keywords of `trace`, for type checkers."""
 
     swap: Swap | None
     counterfactual: str | Sequence[str] | None
@@ -52,16 +49,19 @@ class TextOptions(Options, total=False):
     foil: Answer | None
     metric: MetricKind | MetricFunction | None
     stability: int
+    share: float
+    seed: int
+    progress: Progress
     watch: Watch[Circuit]
 
 
 @overload
 def trace(
-    model: Any, text: str, *, key: Position, query: Position = -1, **options: Unpack[TextOptions]
+    model: Any, text: str, *, key: Position, query: Position = -1, **options: Unpack[Options]
 ) -> Circuit: ...
 @overload
 def trace(
-    model: Any, text: Family, *, key: Position, query: Position = -1, **options: Unpack[TextOptions]
+    model: Any, text: Family, *, key: Position, query: Position = -1, **options: Unpack[Options]
 ) -> FamilyTrace: ...
 @names_its_keywords
 def trace(
@@ -100,26 +100,55 @@ def trace(
         >>> f"{found.mapping().modulation():.0%}"
         '80%'
     """
-    measured = as_model(model)
-    how: dict[str, Any] = {"share": share, "seed": seed, "progress": progress}
+    model = as_model(model)
+    options: dict[str, Any] = {"share": share, "seed": seed, "progress": progress}
+    wording = Wording(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
     if not isinstance(text, str):
-        from circuits.tracing.family import trace_family, trace_texts
-
-        pairs = [each for each in text if isinstance(each, Pair)]
-        texts = [each for each in text if isinstance(each, str)]
-        if len(pairs) == len(text):
-            return trace_family(measured, pairs, key=key, query=query, **how)
-        if len(texts) != len(text):
-            raise PromptError("a family is a list of texts or a list of pairs, not both")
-        wording = Wording(None, swap, None, answer, foil, metric, seed)
-        others = [None] * len(texts) if counterfactual is None else counterfactual
-        return trace_texts(measured, texts, others, wording, key=key, query=query, **how)
+        return _trace_several(model, text, counterfactual, wording, key=key, query=query, **options)
     if not (counterfactual is None or isinstance(counterfactual, str)):
         raise PromptError("one prompt takes one counterfactual; give its text, not a list")
-    ends = to_prompt(measured, text).ends(key, query)
-    wording = Wording(counterfactual, swap, ends[:1], answer, foil, metric, seed)
-    first = mapping_rows(every_head(measured), *ends)
-    runs = prepare(measured, [to_question(measured, text, wording)], rows=first)
+    ends = to_prompt(model, text).ends(key, query)
+    wording = replace(wording, counterfactual=counterfactual, noise_at=ends[:1])
+    question = to_question(model, text, wording)
+    runs = prepare(model, [question], rows=mapping_rows(every_head(model), *ends))
+    circuit = _trace_pair(runs, ends, watch=watch, **options)
+    if not stability:
+        return circuit
+    from circuits.tracing.stability import measure_stability
+
+    steady = measure_stability(
+        model, text, wording, key=ends[0], query=ends[1], n=stability, share=share, progress=progress
+    )
+    return replace(circuit, stability=steady)
+
+
+def _trace_several(
+    model: Model,
+    family: Family,
+    counterfactual: str | Sequence[str] | None,
+    wording: Wording,
+    *,
+    key: Position,
+    query: Position,
+    **options: Any,
+) -> FamilyTrace:
+    """Trace a list of texts or a list of pairs."""
+    from circuits.tracing.family import trace_family, trace_texts
+
+    pairs = [each for each in family if isinstance(each, Pair)]
+    if len(pairs) == len(family):
+        return trace_family(model, pairs, key=key, query=query, **options)
+    texts = [each for each in family if isinstance(each, str)]
+    if len(texts) != len(family):
+        raise PromptError("a family is a list of texts or a list of pairs, not both")
+    others = [None] * len(texts) if counterfactual is None else counterfactual
+    return trace_texts(model, texts, others, wording, key=key, query=query, **options)
+
+
+def _trace_pair(
+    runs: Runs, ends: tuple[int, int], *, share: float, seed: int, progress: Progress, watch: Watch[Circuit]
+) -> Circuit:
+    """The mapping and the spans of its two ends on the one pair of `runs`."""
     spans: list[Span] = []
 
     def show(mapping: Mapping) -> None:
@@ -127,19 +156,16 @@ def trace(
             watch(draft(runs, [mapping], spans, focus=ends, seed=seed))
 
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress, watch=show)
-    reached = ends[1] >= runs.first_difference  # else nothing differs where the query reads
-    for position in dict.fromkeys(ends) if reached else ():
-        show(mapping)
-        span = span_of(runs, position, seed=seed, progress=progress)
-        spans += [span] if abs(span.moves) >= CARRIES else []
-    circuit = to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
-    if not stability:
-        return circuit
-    from circuits.tracing import stability as other_runs
+    if ends[1] >= runs.first_difference:  # else both runs are the same wherever the query reads
+        for position in dict.fromkeys(ends):
+            show(mapping)
+            span = span_of(runs, position, seed=seed, progress=progress)
+            if abs(span.moves) >= CARRIES:
+                spans.append(span)
+    return to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
 
-    how |= {"swap": swap, "counterfactual": counterfactual, "answer": answer, "foil": foil, "metric": metric}
-    others = other_runs.stability(measured, text, key=ends[0], query=ends[1], n=stability, **how)
-    return replace(circuit, stability=others)
+
+# The record
 
 
 def to_circuit(
@@ -153,12 +179,12 @@ def to_circuit(
 ) -> Circuit:
     """The record of what was measured on one pair, with how far to trust it."""
     question = control_question(runs, seed=seed)
-    mappings = [
-        replace(mapping, doubts=doubts_about(mapping, question, named=mapping.ends == focus))
-        for mapping in mappings
-    ]
-    notes = (*notes_on(runs, question, mappings), *notes)
-    return replace(draft(runs, mappings, spans, focus=focus, seed=seed), notes=notes, question=question)
+    checked = []
+    for mapping in mappings:
+        doubts = doubts_about(mapping, question, named=mapping.ends == focus)
+        checked.append(replace(mapping, doubts=doubts))
+    circuit = draft(runs, checked, spans, focus=focus, seed=seed)
+    return replace(circuit, notes=(*notes_on(runs, question, checked), *notes), question=question)
 
 
 def draft(
@@ -169,9 +195,10 @@ def draft(
     focus: tuple[int, int] | None,
     seed: int,
 ) -> Circuit:
-    """The record of what is measured so far; nobody has asked yet how far to trust it."""
-    pair, arrays = runs.pairs[0], attention_maps(runs, mappings)
+    """The record of what is measured so far, without the controls of the question."""
+    pair = runs.pairs[0]
     clean, other = both_values(runs)
+    arrays = attention_maps(runs, mappings)
     return Circuit(
         source=measured_model(runs),
         prompt=pair.clean,
@@ -191,19 +218,30 @@ def draft(
     )
 
 
-def attention_maps(runs: Runs, mappings: Sequence[Mapping]) -> dict[str, np.ndarray]:
-    """The maps of the clean run: all of them, or of a long prompt those of the heads that do most, first the
-    paths of the mappings, in half precision."""
-    layers, size = runs.clean.cache.layers, runs.length**2
-    if 4 * len(runs.heads) * size <= MOST_MAPS:
-        return {"patterns": torch.stack([layer.pattern[0] for layer in layers]).float().cpu().numpy()}
-    paths = [step.head for mapping in mappings for step in mapping.path]
-    singles = sorted((-abs(each.effect), each.head) for mapping in mappings for each in mapping.heads)
-    ordered = dict.fromkeys([*paths, *(head for _, head in singles), *runs.heads])
-    heads = [*ordered][: max(1, MOST_MAPS // (2 * size))]
-    maps = torch.stack([layers[head.layer].pattern[0, head.index] for head in heads])
-    numbers = np.array([(head.layer, head.index) for head in heads], dtype=np.int32)
-    return {"patterns": maps.half().cpu().numpy(), "heads": numbers}
+def attention_maps(
+    runs: Runs, mappings: Sequence[Mapping], *, most_bytes: int = MOST_MAPS
+) -> dict[str, np.ndarray]:
+    """The attention patterns of the first clean prompt, as `Circuit.arrays` holds them.
+
+    Where the patterns of all heads would take more than `most_bytes`, those of the carriers and then of the
+    strongest heads are kept, in half precision.
+    """
+    layers = runs.clean.cache.layers
+    cells = runs.length**2
+    if 4 * len(runs.heads) * cells <= most_bytes:
+        patterns = torch.stack([layer.pattern[0] for layer in layers])  # (layer, head, query, key)
+        return {"patterns": patterns.float().cpu().numpy()}
+    on_paths: list[Head] = []
+    effects: list[tuple[float, Head]] = []
+    for mapping in mappings:
+        on_paths += [step.head for step in mapping.path]
+        effects += [(-abs(each.effect), each.head) for each in mapping.heads]
+    strongest = [head for _, head in sorted(effects)]
+    in_order = list(dict.fromkeys([*on_paths, *strongest, *runs.heads]))
+    heads = in_order[: max(1, most_bytes // (2 * cells))]
+    patterns = torch.stack([layers[head.layer].pattern[0, head.index] for head in heads])
+    names = np.array([(head.layer, head.index) for head in heads], dtype=np.int32)
+    return {"patterns": patterns.half().cpu().numpy(), "heads": names}
 
 
 def measured_model(runs: Runs) -> MeasuredModel:
@@ -226,7 +264,7 @@ def measured_model(runs: Runs) -> MeasuredModel:
 
 
 def output_of(runs: Runs) -> Output:
-    """What the model says at the last position of the first clean prompt."""
+    """The prediction at the last position of the first clean prompt."""
     probabilities = runs.clean.logits[0, 0].float().softmax(-1)
     predicted = int(probabilities.argmax())
     word = runs.model.spell(predicted)
@@ -235,11 +273,10 @@ def output_of(runs: Runs) -> Output:
 
 def package_versions() -> tuple[tuple[str, str], ...]:
     """The packages that a measurement depends on."""
-    return tuple((name, _version(name)) for name in _PACKAGES)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+    versions: list[tuple[str, str]] = []
+    for package in _PACKAGES:
+        try:
+            versions.append((package, version(package)))
+        except PackageNotFoundError:
+            versions.append((package, "not installed"))
+    return tuple(versions)

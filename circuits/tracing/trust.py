@@ -1,12 +1,12 @@
-"""How far to trust an answer: whether the pair is a question at all, and which mappings are doubtful.
+"""How far to trust an answer: whether the pair asks a clear question, and which mappings are doubtful.
 
-1. A question is *clear* if its gap is worth dividing by. Its controls: the gaps of other words in the same
-   place (seeded, in one batch), the probability of the answer, what both runs say, and which side the clean
-   run is on.
-2. It is *none* if the gap is nothing beside the two values that it lies between; *weak* if most random words
-   in the same place move the metric more, if both runs say the same, if the model hardly says the answer, or
-   if it prefers the foil.
-3. A mapping is doubtful, and its modulation is withheld, where a number that looks good would mislead.
+1. A question is *clear* if its gap is large enough to divide by. Its controls: the gaps of other words in the
+   same place (seeded, in one batch), the probability of the answer, the predictions of both runs, and whether
+   the clean run prefers the answer to the foil.
+2. It is *none* if the gap is tiny compared with the two values that it lies between. It is *weak* if most
+   random words in the same place move the metric more, if both runs predict the same, if the answer is
+   improbable, or if the clean run prefers the foil.
+3. The modulation of a mapping is withheld where a number that looks good would mislead.
 4. A note is a sentence on either, or on how it was measured; notes are printed above the numbers.
 """
 
@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
-from itertools import islice
 from statistics import median
-from typing import Final, Literal
+from typing import Final
 
 import torch
 
 from circuits.engine import Runs, values_of_others
 from circuits.models.model import Model
-from circuits.prompts import Noise, Pair
-from circuits.tracing import CARRIES, Mapping, QuestionControl
+from circuits.prompts import Noise
 from circuits.tracing.measure import both_values
+from circuits.tracing.parts import CARRIES, Mapping, QuestionControl
 
 OTHER_WORDS: Final = 16
 SMALL_GAP: Final = 0.05  # of the larger of the two values between which it lies
@@ -34,68 +33,84 @@ FAMILY_GAP: Final = 0.1  # of the median gap of a family
 QUARTILE: Final = 0.25  # a weak gap is smaller than what three of four random words do
 RANDOM: Final = 0.5  # of the carriers' joint effect that as many random heads must not reach
 MOST_MODULATION: Final = 1.2
-_TRIES: Final = 200  # for each word
 SAME: Final = "both runs say"
+_TRIES: Final = 200  # for each word
 
 
 # The question
 
 
 def control_question(runs: Runs, *, seed: int = 0) -> QuestionControl:
-    """Whether the first pair is a question."""
-    pair, metric = runs.pairs[0], runs.metric
+    """Whether the first pair asks a clear question."""
     clean, other = both_values(runs)
-    gaps = _gaps_of_others(runs, clean, seed)
-    probability, said = _probability(runs), _said(runs)
-    verdict: Literal["clear", "weak", "none"] = "clear"
-    reasons = _weaknesses(pair, clean - other, gaps, probability, said)
-    if metric.kind == "logit_diff" and clean < 0:
-        side = f"the clean run prefers the foil {metric.foil_text!r} to the answer {metric.answer_text!r}"
-        reasons.append(f"{side} ({metric} is {clean:.2f}): exchange them, or name what the model says")
-    elif clean < other:
-        reasons.append(f"the counterfactual favours the answer (the gap is {clean - other:.2f})")
-    if reasons:
-        verdict = "weak"
+    other_gaps = _gaps_of_other_words(runs, clean, seed)
+    probability = _answer_probability(runs)
+    predictions = _predictions(runs)
+    reasons = [
+        *_reasons_of_size(runs, clean - other, other_gaps),
+        *_reasons_of_prediction(runs, probability, predictions),
+        *_reasons_of_sign(runs, clean, other),
+    ]
     if is_small(clean, other):
-        verdict, small = "none", f"the gap of {clean - other:.2g} is nothing beside its two values"
-        reasons.insert(0, f"{small} ({clean:.2f} and {other:.2f})")
-    return QuestionControl(verdict, tuple(reasons), tuple(gaps), probability, said)
+        both = f"compared with its two values ({clean:.2f} and {other:.2f})"
+        reasons.insert(0, f"the gap of {clean - other:.2g} is next to nothing {both}")
+        return QuestionControl("none", tuple(reasons), tuple(other_gaps), probability, predictions)
+    verdict = "weak" if reasons else "clear"
+    return QuestionControl(verdict, tuple(reasons), tuple(other_gaps), probability, predictions)
 
 
 def is_small(clean: float, other: float) -> bool:
-    """Whether the gap between two values is too small beside them to be divided by."""
+    """Whether the gap between two values is too small, compared with them, to be divided by."""
     return abs(clean - other) < SMALL_GAP * max(abs(clean), abs(other))
 
 
 def weak_pairs(clean: Sequence[float], other: Sequence[float]) -> list[bool]:
-    """Which pairs of a family would blow up its mean: a gap that is small beside its own values, or beside
-    those of the others."""
+    """For each pair of a family whether its gap is too small, compared with its own values or with the other
+    gaps. Such a pair would dominate the mean of the effects, which are divided by the gap."""
     gaps = [abs(one - two) for one, two in zip(clean, other, strict=True)]
-    least = FAMILY_GAP * median(gaps)
-    return [is_small(*pair) or gap < least for *pair, gap in zip(clean, other, gaps, strict=True)]
+    smallest = FAMILY_GAP * median(gaps)
+    values = zip(clean, other, gaps, strict=True)
+    return [is_small(one, two) or gap < smallest for one, two, gap in values]
 
 
-def _weaknesses(
-    pair: Pair, gap: float, gaps: Sequence[float], probability: float | None, said: tuple[str, str | None]
+def _reasons_of_size(runs: Runs, gap: float, other_gaps: Sequence[float]) -> list[str]:
+    """Why the gap is too small, if it is."""
+    lower_quartile = sorted(other_gaps)[int(QUARTILE * len(other_gaps))] if other_gaps else 0.0
+    if abs(gap) < lower_quartile:
+        random_words = f"three of four random words there move it by {lower_quartile:.2g} or more"
+        return [f"the gap of {gap:.2g} is smaller than a random word's ({random_words})"]
+    if runs.metric.kind != "custom" and abs(gap) < LEAST_GAP:
+        return [f"the gap is only {gap:.2g}"]
+    return []
+
+
+def _reasons_of_prediction(
+    runs: Runs, probability: float | None, predictions: tuple[str, str | None]
 ) -> list[str]:
+    """Whether both runs predict the same, and whether the answer is improbable."""
     reasons = []
-    lower = sorted(gaps)[int(QUARTILE * len(gaps))] if gaps else 0.0
-    if abs(gap) < lower:
-        most = f"three of four random words there move it by {lower:.2g} or more"
-        reasons.append(f"the gap of {gap:.2g} is smaller than a random word's ({most})")
-    elif pair.metric.kind != "custom" and abs(gap) < LEAST_GAP:
-        reasons.append(f"the gap is only {gap:.2g}")
-    if said[0] == said[1]:
-        reasons.append(f"{SAME} {said[0]!r}")
+    if predictions[0] == predictions[1]:
+        reasons.append(f"{SAME} {predictions[0]!r}")
     if probability is not None and probability < LEAST_PROBABILITY:
-        reasons.append(f"the model hardly says {pair.metric.answer_text!r} (probability {probability:.2g})")
+        reasons.append(f"the model hardly says {runs.metric.answer_text!r} (probability {probability:.2g})")
     return reasons
 
 
-def _gaps_of_others(runs: Runs, clean: float, seed: int) -> list[float]:
+def _reasons_of_sign(runs: Runs, clean: float, other: float) -> list[str]:
+    """Whether the clean run prefers the foil, or the counterfactual favours the answer."""
+    metric = runs.metric
+    if metric.kind == "logit_diff" and clean < 0:
+        prefers = f"the clean run prefers the foil {metric.foil_text!r} to the answer {metric.answer_text!r}"
+        return [f"{prefers} ({metric} is {clean:.2f}): exchange them, or name what the model says"]
+    if clean < other:
+        return [f"the counterfactual favours the answer (the gap is {clean - other:.2f})"]
+    return []
+
+
+def _gaps_of_other_words(runs: Runs, clean: float, seed: int) -> list[float]:
     """How far the metric moves, up or down, with random words where the pair differs."""
     pair = runs.pairs[0]
-    tokens = torch.tensor([pair.clean.tokens] * OTHER_WORDS)
+    tokens = torch.tensor([pair.clean.tokens] * OTHER_WORDS)  # (word, pos)
     draw = random.Random(f"other words/{seed}")
     for position in pair.differs_at:
         words = words_like(runs.model, pair.clean.tokens[position], draw)
@@ -106,10 +121,39 @@ def _gaps_of_others(runs: Runs, clean: float, seed: int) -> list[float]:
     return [abs(clean - value) for value in values.double().tolist()]
 
 
+def _answer_probability(runs: Runs) -> float | None:
+    """The probability of the answer on the clean prompt; None where the metric has no answer."""
+    metric = runs.metric
+    if metric.kind not in ("logit_diff", "logprob"):
+        return None
+    probabilities = runs.clean.logits[0].float().softmax(-1)  # (position that is read, vocab)
+    if metric.sequence:
+        each = [float(probabilities[index, token]) for index, token in enumerate(metric.sequence)]
+        return float(torch.tensor(each, dtype=torch.float64).prod())
+    answers = list(metric.answers or (metric.answer,))
+    return float(probabilities[-1, answers].sum())
+
+
+def _predictions(runs: Runs) -> tuple[str, str | None]:
+    """The prediction of each run. Of several draws of noise it is that of the majority, else None."""
+    clean = int(runs.clean.logits[0, 0].argmax(-1))
+    counterfactual = runs.pairs[0].counterfactual
+    draws = counterfactual.draws if isinstance(counterfactual, Noise) else 1
+    predicted = runs.counterfactual.logits[:draws, 0].argmax(-1)
+    tokens, counts = predicted.unique(return_counts=True)
+    majority = 2 * int(counts.max()) > draws
+    other = runs.model.spell(int(tokens[counts.argmax()])) if majority else None
+    return runs.model.spell(clean), other
+
+
+# Words that are written alike
+
+
 def words_like(model: Model, token: int, draw: random.Random, count: int = OTHER_WORDS) -> list[int]:
-    """Random tokens that are written as this one is: a word or not, with a space in front or without."""
-    text, special = model.spell(token), set(model.tokenizer.all_special_ids)
-    kind, size = spelling(text), min(model.vocab_size, len(model.tokenizer))
+    """Random tokens that are spelled as this one is: a word or not, with a space in front or without."""
+    kind = spelling(model.spell(token))
+    special = set(model.tokenizer.all_special_ids)
+    size = min(model.vocab_size, len(model.tokenizer))
     words: list[int] = []
     for _ in range(_TRIES * count):
         other = draw.randrange(size)
@@ -122,74 +166,66 @@ def words_like(model: Model, token: int, draw: random.Random, count: int = OTHER
 
 def spelling(text: str) -> tuple[bool, bool]:
     """Whether it begins with a space, and whether it is a word: letters, more than one."""
-    return text[:1].isspace(), text.strip().isalpha() and len(text.strip()) > 1
+    word = text.strip()
+    return text[:1].isspace(), word.isalpha() and len(word) > 1
 
 
 def nearest_words(model: Model, token: int, count: int, *, besides: Collection[int] = ()) -> list[int]:
-    """The tokens that are written like this one, nearest to it in the embedding first."""
-    embedded = model.bridge.W_E.detach().float()
-    sizes = embedded.norm(dim=-1).clamp(min=1e-8)  # a row of zeros is near to nothing
-    near = (embedded @ embedded[token] / sizes).argsort(descending=True).tolist()
-    kind, size = spelling(model.spell(token)), min(model.vocab_size, len(model.tokenizer))
+    """The tokens that are spelled like this one, nearest to it in the embedding first."""
+    embedding = model.bridge.W_E.detach().float()  # (vocab, d_model)
+    norms = embedding.norm(dim=-1).clamp(min=1e-8)  # a row of zeros is near to nothing
+    similarity = embedding @ embedding[token] / norms
+    kind = spelling(model.spell(token))
+    size = min(model.vocab_size, len(model.tokenizer))
     refused = {token, *besides, *model.tokenizer.all_special_ids}
-    words = ((other, model.spell(other)) for other in near if other < size and other not in refused)
-    alike = (other for other, word in words if spelling(word) == kind and word.strip())
-    return [*islice(alike, count)]
-
-
-def _probability(runs: Runs) -> float | None:
-    """Of the answer on the clean prompt; None where the metric has none."""
-    metric = runs.metric
-    if metric.kind not in ("logit_diff", "logprob"):
-        return None
-    chances = runs.clean.logits[0].float().softmax(-1)
-    if metric.sequence:
-        each = [float(chances[index, token]) for index, token in enumerate(metric.sequence)]
-        return float(torch.tensor(each, dtype=torch.float64).prod())
-    return float(chances[-1, list(metric.answers or (metric.answer,))].sum())
-
-
-def _said(runs: Runs) -> tuple[str, str | None]:
-    """What each run predicts; of draws of noise what most of them do, None where they disagree."""
-    clean, others = runs.clean.logits[0, 0].argmax(-1), runs.counterfactual.logits[:, 0].argmax(-1)
-    count = runs.pairs[0].counterfactual.draws if isinstance(runs.pairs[0].counterfactual, Noise) else 1
-    values, counts = others[:count].unique(return_counts=True)
-    common = int(values[counts.argmax()]) if 2 * int(counts.max()) > count else None
-    spell = runs.model.spell
-    return spell(int(clean)), None if common is None else spell(common)
+    words: list[int] = []
+    for other in similarity.argsort(descending=True).tolist():
+        if len(words) == count:
+            break
+        if other < size and other not in refused:
+            word = model.spell(other)
+            if word.strip() and spelling(word) == kind:
+                words.append(other)
+    return words
 
 
 # Mappings
 
 
-def _doubts_of(question: QuestionControl) -> list[str]:
-    nothing = [question.reasons[0]] if question.verdict == "none" else []
-    return [*nothing, *(reason for reason in question.reasons if reason.startswith(SAME))]
-
-
 def doubts_about(mapping: Mapping, question: QuestionControl | None, *, named: bool) -> tuple[str, ...]:
     """Why the modulation of a mapping is withheld; `named` if the user named this key."""
-    doubts = [] if question is None else _doubts_of(question)
-    controls = mapping.controls
+    doubts: list[str] = []
+    if question is not None:
+        if question.verdict == "none":
+            doubts.append(question.reasons[0])
+        doubts += [reason for reason in question.reasons if reason.startswith(SAME)]
     if abs(mapping.total) < CARRIES:
         doubts.append(f"a total of {mapping.total:z.2f} carries next to nothing (less than {CARRIES:g})")
     elif mapping.total * mapping.restore < 0:
         doubts.append(f"restore ({mapping.restore:.2f}) has the other sign")
     if mapping.total >= CARRIES and mapping.heads and not mapping.path:
         doubts.append("no head by itself moves the metric, though all together do")
+    return (*doubts, *_doubts_of_controls(mapping, named))
+
+
+def _doubts_of_controls(mapping: Mapping, named: bool) -> list[str]:
+    """What the controls of a mapping say against its modulation."""
+    controls = mapping.controls
     if controls is None or not mapping.path:
-        return tuple(doubts)
+        return []
+    doubts = []
     modulation = mapping.modulation(controls.share)
     joint = modulation * mapping.total
     if modulation > MOST_MODULATION:
         doubts.append(f"its carriers alone reach {modulation:.0%} of the total, which others take back")
-    most, best = max(zip(controls.key_totals, range(len(controls.key_totals)), strict=True))
-    if named and best != mapping.key and most > mapping.total:
-        doubts.append(f"another key, {best}, carries more ({most:.2f})")
+    largest = max(controls.key_totals)
+    best_key = max(key for key, total in enumerate(controls.key_totals) if total == largest)
+    if named and best_key != mapping.key and largest > mapping.total:
+        doubts.append(f"another key, {best_key}, carries more ({largest:.2f})")
     if controls.random_draws and controls.random_p95 >= RANDOM * joint:
         chance = f"as many random heads reach {controls.random_p95:.2f} (95th percentile)"
         doubts.append(f"{chance} where the carriers reach {joint:.2f}")
-    return tuple(doubts)
+    return doubts
 
 
 # Notes
@@ -197,11 +233,11 @@ def doubts_about(mapping: Mapping, question: QuestionControl | None, *, named: b
 
 def notes_on(runs: Runs, question: QuestionControl, mappings: Sequence[Mapping]) -> tuple[str, ...]:
     """One sentence for each reason to be careful with a pair and its mappings."""
-    notes = [*question.reasons]
+    notes = list(question.reasons)
     pair = runs.pairs[0]
     if isinstance(pair.counterfactual, Noise):
-        words = ", ".join(f"{pair.clean.words[p].strip()}({p})" for p in pair.counterfactual.positions)
-        given = f"no counterfactual was given: noise on {words}, read by {pair.metric}"
+        words = [f"{pair.clean.words[p].strip()}({p})" for p in pair.counterfactual.positions]
+        given = f"no counterfactual was given: noise on {', '.join(words)}, read by {pair.metric}"
         better = "a swap of that word for another of its kind, such as large=hot, asks a sharper question"
         notes.append(f"{given}; {better}")
     for mapping in mappings:

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping as MappingType
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
@@ -20,10 +19,10 @@ from circuits.engine.wires import wire_effects
 from circuits.errors import FileError, escaped
 from circuits.models.load import Device
 from circuits.prompts import Noise
-from circuits.results import Faults, Progress, Saved, open_result, silent
-from circuits.tracing import Span
+from circuits.results import Progress, Saved, open_result, require, silent
 from circuits.tracing.circuit import run_again
 from circuits.tracing.measure import both_values, counterfactual_text, measure_mapping, measure_span, span_of
+from circuits.tracing.parts import Span
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.trace import package_versions, to_circuit
 from circuits.tracing.why import explain
@@ -32,7 +31,7 @@ from circuits.tracing.wiring_record import Wiring
 
 TOLERANCE: Final = 1e-3
 Measured = Circuit | Wiring | Why
-Facts = MappingType[str, float | str]
+Facts = dict[str, float | str]  # what was measured, by a name that is printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Verification(Saved):
     """
 
     KIND: ClassVar = "verification"
-    CALLED: ClassVar = "a verification"
+    NAME: ClassVar = "a verification"
 
     kind: Literal["circuit", "wiring", "why"]
     model: str
@@ -55,8 +54,8 @@ class Verification(Saved):
     differences: tuple[str, ...]  # one sentence each
     notes: tuple[str, ...] = ()  # packages of another version than then
 
-    def faults(self) -> Faults:
-        yield not len(self.differences) <= self.compared, "it has more differences than facts"
+    def check(self) -> None:
+        require(len(self.differences) <= self.compared, "it has more differences than facts")
 
     @property
     def holds(self) -> bool:
@@ -64,10 +63,12 @@ class Verification(Saved):
         return not self.differences
 
     def __str__(self) -> str:
-        kept = self.compared - len(self.differences)
+        same = self.compared - len(self.differences)
         verdict = "holds" if self.holds else "does not hold"
-        said = f"{self.kind} on {self.model} {verdict}: {kept} of {self.compared} facts are the same"
-        return "\n".join(map(escaped, [said, *self.differences, *(f"Note: {note}" for note in self.notes)]))
+        lines = [f"{self.kind} on {self.model} {verdict}: {same} of {self.compared} facts are the same"]
+        lines += self.differences
+        lines += [f"Note: {note}" for note in self.notes]
+        return "\n".join(map(escaped, lines))
 
 
 def verify(
@@ -81,64 +82,83 @@ def verify(
     record = saved if isinstance(saved, Circuit | Wiring | Why) else open_saved(saved)
     runs = run_again(record, model=model, device=device)
     if isinstance(record, Circuit):
-        kind, then = "circuit", _facts_of_circuit(record, record.share)
+        kind = "circuit"
+        then = _facts_of_circuit(record, record.share)
         now = _circuit_again(record, runs, progress)
     elif isinstance(record, Wiring):
-        kind, then, now = "wiring", _facts_of_wiring(record), _wiring_again(record, runs, progress)
+        kind = "wiring"
+        then = _facts_of_wiring(record)
+        now = _wiring_again(record, runs, progress)
     else:
-        kind, then, now = "why", _facts_of_why(record), _why_again(record, runs, progress)
-    differences = tuple(_compared(then, now))
-    return Verification(kind, record.source.name, len(then), differences, _other_versions(record))
+        kind = "why"
+        then = _facts_of_why(record)
+        now = _why_again(record, runs, progress)
+    return Verification(
+        kind=kind,
+        model=record.source.name,
+        compared=len(then),
+        differences=tuple(_differences(then, now)),
+        notes=_changed_versions(record),
+    )
 
 
 def open_saved(path: str | Path) -> Measured:
     """A circuit, a wiring or an answer of why from its file or its folder: what can be measured again."""
     record = open_result(path)
     if not isinstance(record, Circuit | Wiring | Why):
-        raise FileError(f"{path} is {record.CALLED}; a circuit, a wiring or an answer of why is verified")
+        raise FileError(f"{path} is {record.NAME}; a circuit, a wiring or an answer of why is verified")
     return record
 
 
-def _compared(then: Facts, now: Facts) -> list[str]:
+def _differences(then: Facts, now: Facts) -> list[str]:
     """One sentence for each fact that does not hold."""
-    differences = []
+    differences: list[str] = []
     for name, was in then.items():
         value = now.get(name, "not there")
         if isinstance(was, str) or isinstance(value, str):
-            differs, shown = was != value, (str(was) or "none", str(value) or "none")
-        else:
-            differs, shown = abs(was - value) > TOLERANCE * max(1.0, abs(was)), (f"{was:.4f}", f"{value:.4f}")
-        if differs:
-            differences.append(f"{name}: was {shown[0]}, is {shown[1]}")
+            if was != value:
+                differences.append(f"{name}: was {str(was) or 'none'}, is {str(value) or 'none'}")
+        elif abs(was - value) > TOLERANCE * max(1.0, abs(was)):
+            differences.append(f"{name}: was {was:.4f}, is {value:.4f}")
     return differences
 
 
-def _other_versions(record: Measured) -> tuple[str, ...]:
+def _changed_versions(record: Measured) -> tuple[str, ...]:
+    """The packages that have another version now than when the record was made."""
+    if isinstance(record, Why):  # does not store versions
+        return ()
     now = dict(package_versions())
-    listed = () if isinstance(record, Why) else record.versions
-    return tuple(f"{name} was {was}, is {now.get(name)}" for name, was in listed if now.get(name) != was)
+    return tuple(
+        f"{name} was {was}, is {now.get(name)}" for name, was in record.versions if now.get(name) != was
+    )
 
 
 # A circuit
 
 
-def _facts_of_circuit(circuit: Circuit, share: float) -> dict[str, float | str]:
-    facts: dict[str, float | str] = {"the clean value": circuit.clean_value}
-    facts |= {"the counterfactual's value": circuit.counterfactual_value}
-    facts |= {"the prediction": circuit.output.token, "its probability": circuit.output.probability}
+def _facts_of_circuit(circuit: Circuit, share: float) -> Facts:
+    facts: Facts = {
+        "the clean value": circuit.clean_value,
+        "the counterfactual's value": circuit.counterfactual_value,
+        "the prediction": circuit.output.token,
+        "its probability": circuit.output.probability,
+    }
     if circuit.question is not None:
         facts["the verdict"] = circuit.question.verdict
     for mapping in circuit.mappings:
         name = f"{mapping.key}→{mapping.query}"
-        facts |= {f"{name} total": mapping.total, f"{name} restore": mapping.restore}
+        facts[f"{name} total"] = mapping.total
+        facts[f"{name} restore"] = mapping.restore
         facts[f"{name} carriers at {share:.0%}"] = " ".join(map(str, mapping.carriers(share)))
-        facts |= {f"{name} {each.head}": each.effect for each in mapping.heads}
-        facts |= {f"{name} {each.head} restored": each.restore for each in mapping.heads}
+        for each in mapping.heads:
+            facts[f"{name} {each.head}"] = each.effect
+            facts[f"{name} {each.head} restored"] = each.restore
     for span in circuit.spans:
         name = f"span of {span.label}({', '.join(map(str, span.positions))})"
-        held = "no layer" if span.layers is None else f"{span.layers[0]}-{span.layers[1]}"
-        facts |= {f"{name} held in": held, f"{name} built in": span.built_text}
-        facts |= {f"{name} effect": span.effect, f"{name} moves": span.moves}
+        facts[f"{name} held in"] = "no layer" if span.layers is None else f"{span.layers[0]}-{span.layers[1]}"
+        facts[f"{name} built in"] = span.built_text
+        facts[f"{name} effect"] = span.effect
+        facts[f"{name} moves"] = span.moves
     return facts
 
 
@@ -153,6 +173,7 @@ def _circuit_again(circuit: Circuit, runs: Runs, progress: Progress) -> Facts:
 
 
 def _span_again(runs: Runs, span: Span, seed: int) -> Span:
+    """The span measured again, by the counterfactual that it names: the pair's, noise, or a text."""
     if span.counterfactual == counterfactual_text(runs.pairs[0]):
         return measure_span(runs, span.label, span.positions)
     noisy = span.counterfactual == str(Noise(span.positions, seed=seed))
@@ -163,35 +184,49 @@ def _span_again(runs: Runs, span: Span, seed: int) -> Span:
 # A wiring
 
 
-def _facts_of_wiring(wiring: Wiring) -> dict[str, float | str]:
-    facts: dict[str, float | str] = {"the clean value": wiring.clean_value}
-    facts |= {"the counterfactual's value": wiring.counterfactual_value}
-    facts |= {"the prediction": wiring.output.token}
-    facts |= {str(each.wire): each.effect for each in (*wiring.sides, *wiring.wires)}
-    return facts | {"all wires together": wiring.kept}
+def _facts_of_wiring(wiring: Wiring) -> Facts:
+    facts: Facts = {
+        "the clean value": wiring.clean_value,
+        "the counterfactual's value": wiring.counterfactual_value,
+        "the prediction": wiring.output.token,
+        "all wires together": wiring.kept,
+    }
+    for each in (*wiring.sides, *wiring.wires):
+        facts[str(each.wire)] = each.effect
+    return facts
 
 
 def _wiring_again(wiring: Wiring, runs: Runs, progress: Progress) -> Facts:
     wires = [each.wire for each in (*wiring.sides, *wiring.wires)]
     effects, _ = wire_effects(runs, wires, progress=lambda done, total: progress("wires", done, total))
     facts = _facts_of_wiring(kept_again(wiring, runs))
-    clean, other = both_values(runs)
-    facts |= {"the clean value": clean, "the counterfactual's value": other}
-    return facts | {str(wire): float(effect) for wire, effect in zip(wires, effects[:, 0], strict=True)}
+    facts["the clean value"], facts["the counterfactual's value"] = both_values(runs)
+    for wire, effect in zip(wires, effects[:, 0].tolist(), strict=True):
+        facts[str(wire)] = effect
+    return facts
 
 
 # An answer of why
 
 
-def _facts_of_why(why: Why) -> dict[str, float | str]:
-    facts: dict[str, float | str] = {"the gap": why.gap, "its weight": why.weight, "its effect": why.effect}
-    facts |= {"of its weight alone": why.pattern, "its other weight": why.counterfactual_weight}
+def _facts_of_why(why: Why) -> Facts:
+    facts: Facts = {
+        "the gap": why.gap,
+        "its weight": why.weight,
+        "its effect": why.effect,
+        "of its weight alone": why.pattern,
+        "its other weight": why.counterfactual_weight,
+    }
     for side in why.sides:
-        facts |= {f"{side.side} side": side.effect, f"{side.side} side, leading writers": side.together}
-        facts |= {f"{each} on the {side.side} side": each.effect for each in side.writers}
+        facts[f"{side.side} side"] = side.effect
+        facts[f"{side.side} side, leading writers"] = side.together
+        for each in side.writers:
+            facts[f"{each} on the {side.side} side"] = each.effect
     return facts
 
 
 def _why_again(why: Why, runs: Runs, progress: Progress) -> Facts:
-    how: dict[str, Any] = {"every_key": why.every_key, "seed": why.seed, "progress": progress}
-    return _facts_of_why(explain(runs, why.head, why.key, why.query, **how))
+    again = explain(
+        runs, why.head, why.key, why.query, every_key=why.every_key, seed=why.seed, progress=progress
+    )
+    return _facts_of_why(again)

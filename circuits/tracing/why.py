@@ -3,23 +3,23 @@
 1. The circuit's pair is run again on its model. The three sides of the head on its edge are measured.
 2. On each side every writer below is measured: one run in which that side alone sees the writer's
    counterfactual output. The leading writers are then swapped together, which says how much they explain.
-3. Beside it stands the ledger: the parts of the clean score, writer by writer. With the norm's scale fixed,
-   that of the whole stream, q·k is bilinear in the writers of query and key: what each adds to the stream
-   becomes a part of the normed stream, of the query (or key), and after the rotation a part of the score.
-   What no writer owns is one part more: biases of norms, projections and earlier attention layers.
-4. The parts of all pairs of writers add up to the score, before any soft cap. The ledger is a reading of the
-   clean run, as a loading is: it stands beside effects and never replaces them.
+3. QK attribution (the ledger): the parts of the clean score, writer by writer. With the norm's scale fixed at
+   that of the whole stream, q·k is bilinear in the writers of query and key. What each writer adds to the
+   stream becomes a part of the normed stream, then of the query (or key), then, after the rotation, of the
+   score. What comes from no writer is one part more: biases of norms, projections and attention layers below.
+4. The parts of all pairs of writers add up to the score, before any soft cap. Like a loading, they are read
+   off the clean run: they stand beside effects and never replace them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 from jaxtyping import Float
 
-from circuits.components import SIDES, Component, Head, Reader, Side, Wire, components
+from circuits.components import SIDES, Component, Head, Side, components
 from circuits.engine import Row, Runs
 from circuits.engine.block import Block, rotated
 from circuits.engine.joint import joint_effects
@@ -50,8 +50,9 @@ def why(
 ) -> Why:
     """Why this head looks where it looks on a mapping of the circuit, and who wrote what it moves.
 
-    Without `key` and `query` it is the mapping in front. With `every_key` the head's key and value sides are
-    those of all keys of the query. `model` is needed where the circuit's own cannot be loaded by name.
+    Without `key` and `query` it is the mapping that the circuit shows first. With `every_key` the head's key
+    and value sides are those of all keys of the query. `model` is needed where the circuit's own cannot be
+    loaded by name.
 
         >>> answer = circuits.why(found, "L5H1")
         >>> print(answer.side("value").writers[0])
@@ -78,17 +79,18 @@ def explain(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Why:
-    """The same of runs that are at hand; numbers are means over their pairs."""
+    """The answer for one head on key → query, from runs that were already made; numbers are means over their
+    pairs."""
     source = measured_model(runs)
     head = source.checked(name)
     if not tells_sides(runs):
         raise EdgeError(f"the sides of a head cannot be told apart on the plain path: {runs.model.no_scores}")
-    pair, own, sides = runs.pairs[0], (None if every_key else key), []
+    pair = runs.pairs[0]
+    own_key = None if every_key else key
+    sides = []
     for number, side in enumerate(SIDES):
         progress("writers", number, len(SIDES))
-        sides.append(_side(runs, head, side, own, query, watch=(key, query)))
-    both = (side.cache.layers[head.layer].pattern for side in (runs.clean, runs.counterfactual))
-    weights = [float(pattern[:, head.index, query, key].double().mean()) for pattern in both]
+        sides.append(_side(runs, head, side, own_key, query, watch=(key, query)))
     return Why(
         source=source,
         prompt=pair.clean,
@@ -99,43 +101,61 @@ def explain(
         key=key,
         query=query,
         every_key=every_key,
-        weight=weights[0],
-        counterfactual_weight=weights[1],
-        effect=_edge_effect(runs, head, own, query),
+        weight=_mean_weight(runs.clean.cache.layers[head.layer].pattern[:, head.index, query, key]),
+        counterfactual_weight=_mean_weight(
+            runs.counterfactual.cache.layers[head.layer].pattern[:, head.index, query, key]
+        ),
+        effect=_edge_effect(runs, head, own_key, query),
         pattern=pattern_effects(runs, [head], key, query)[0],
         sides=tuple(sides),
         ledger=None if runs.layout is None else _ledger(runs, head, key, query),
-        attention=_map(runs, head) if runs.length <= LONGEST_MAP else None,
+        attention=_attention_map(runs, head) if runs.length <= LONGEST_MAP else None,
         engine=runs.path,
         seed=seed,
     )
 
 
+def _mean_weight(weights: Float[torch.Tensor, " pair"]) -> float:
+    return float(weights.double().mean())
+
+
 def _side(
     runs: Runs, head: Head, side: Side, key: int | None, query: int, *, watch: tuple[int, int]
 ) -> SideWriters:
-    """One side: all of it, each writer, and the leading writers together."""
-    reader, whole = Reader(head.layer, side, head.index), side_wire(side, head, key, query)
-    every = components(layers=runs.model.n_layers, heads=runs.model.n_heads)
-    wires = [
-        Wire(writer, reader, whole.position, whole.query) for writer in every if writer.layer < head.layer
-    ]
-    effects, weights = wire_effects(runs, [whole, *wires], watch=watch)
-    effect, *singles = effects.mean(1).tolist()
-    weight, *looks = weights.mean(1).tolist()
-    order = sorted(range(len(wires)), key=lambda number: (-abs(singles[number]), number))
-    together = joint_effects(runs, [[wires[number] for number in order[:LEADING]]]).mean()
-    writers = (WriterEffect(wires[n].writer, wires[n].position, singles[n], looks[n]) for n in order)
-    return SideWriters(side, effect, weight, tuple(writers), float(together), min(LEADING, len(wires)))
+    """One side: all of it, each writer alone, and the leading writers together.
+
+    The head's attention weight is read on the edge `watch`.
+    """
+    whole = side_wire(side, head, key, query)
+    writers = components(layers=runs.model.n_layers, heads=runs.model.n_heads)
+    wires = [replace(whole, writer=writer) for writer in writers if writer.layer < head.layer]
+    effects, weights = wire_effects(runs, [whole, *wires], watch=watch)  # both (wire, pair)
+    effect, *effect_of = effects.mean(1).tolist()
+    weight, *weight_of = weights.mean(1).tolist()
+    order = sorted(range(len(wires)), key=lambda number: (-abs(effect_of[number]), number))
+    leading = [wires[number] for number in order[:LEADING]]
+    listed: list[WriterEffect] = []
+    for number in order:
+        wire = wires[number]
+        listed.append(WriterEffect(wire.writer, wire.position, effect_of[number], weight_of[number]))
+    return SideWriters(
+        side=side,
+        effect=effect,
+        weight=weight,
+        writers=tuple(listed),
+        together=float(joint_effects(runs, [leading]).mean()),
+        leading=len(leading),
+    )
 
 
 def _edge_effect(runs: Runs, head: Head, key: int | None, query: int) -> float:
-    """The effect of the head's message (of all its messages at the query) being the counterfactual's."""
+    """The effect of the head's message from the key; without a key, of all its messages at the query."""
     row = Row.of_heads([head], [query]) if key is None else mapping_row([head], key, query)
     return float(runs.effects([row]).double().mean())
 
 
-def _map(runs: Runs, head: Head) -> tuple[tuple[float, ...], ...]:
+def _attention_map(runs: Runs, head: Head) -> tuple[tuple[float, ...], ...]:
+    """The head's pattern on the first clean prompt, (query, key), rounded for the file."""
     weights = runs.clean.cache.layers[head.layer].pattern[0, head.index].double().tolist()
     return tuple(tuple(round(weight, 6) for weight in row) for row in weights)
 

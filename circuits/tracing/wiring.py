@@ -1,20 +1,20 @@
 """`wiring`: the circuit of components of one pair, walked back from the logits.
 
-1. At a node its sides are measured first: all that it sees there swapped at once. Of a head at a query these
-   are its query, and the key and the value of every position that it can read; MLPs and logits have one side.
+1. At a node its sides are measured first: all that a side reads is swapped at once. A head at a query has the
+   query side, and a key and a value side for every position that it can read; MLPs and logits have one side.
 2. On the sides that carry at least `least` of the gap every writer below is measured by itself. Wires of at
    least `least`, for the answer or against it, are drawn.
 3. The heads and MLPs that wrote them are explored in turn, those with the strongest wires first, until none
    is left or `most` were explored. Without such a cut the order does not matter. Embeddings are leaves.
-4. The circuit is checked: how much of the gap is left when all other wires are swapped in one run, beside
-   random circuits of as many wires that are walked back from the logits, too.
+4. The circuit is checked: how much of the gap is left when all other wires are swapped in one run, compared
+   with random circuits of as many wires that are walked back from the logits, too.
 
 Positions before the first difference are the same in both runs: nothing there is measured or drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import fmean
@@ -28,9 +28,9 @@ from circuits.errors import EdgeError, PromptError, names_its_keywords
 from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Prompt, Swap, Wording, to_question
 from circuits.results import Progress, silent
-from circuits.tracing import DRAWN, NODES
 from circuits.tracing.circuit import run_again
-from circuits.tracing.measure import both_values, finite
+from circuits.tracing.measure import both_values, finite, tells_sides
+from circuits.tracing.parts import DRAWN, NODES
 from circuits.tracing.trace import measured_model, output_of, package_versions
 from circuits.tracing.trust import control_question, notes_on
 from circuits.tracing.wiring_record import LOGITS, Node, RandomCircuits, WireEffect, Wiring, check_limits
@@ -65,17 +65,19 @@ def wiring(
         M10@8→logits
     """
     check_limits(least, most)
-    measured, wording = as_model(model), Wording(counterfactual, swap, None, answer, foil, metric, seed)
-    question = to_question(measured, text, wording)
-    named = _roles(question.clean, roles or {})
-    runs = prepare(measured, [question])
-    if runs.layout is None and not measured.edits_attention:
-        raise EdgeError(f"the sides of heads cannot be told apart in this model: {measured.no_scores}")
-    walk = Walk(runs, least, most, progress)
-    walk.walk()
-    drawn = _strongest_first(walk.wires)
-    kept, random = _kept(walk.stage, [each.wire for each in drawn], seed=seed, progress=progress)
-    pair, (clean, other) = runs.pairs[0], both_values(runs)
+    model = as_model(model)
+    wording = Wording(counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed)
+    question = to_question(model, text, wording)
+    named = _checked_roles(question.clean, roles or {})
+    runs = prepare(model, [question])
+    if not tells_sides(runs):
+        raise EdgeError(f"the sides of heads cannot be told apart in this model: {model.no_scores}")
+    search = Search(runs, least, most, progress)
+    search.run()
+    drawn = _strongest_first(search.wires)
+    kept, random = _kept(search.readers, [each.wire for each in drawn], seed=seed, progress=progress)
+    pair = runs.pairs[0]
+    clean, other = both_values(runs)
     return Wiring(
         source=measured_model(runs),
         prompt=pair.clean,
@@ -85,11 +87,11 @@ def wiring(
         counterfactual_value=other,
         output=output_of(runs),
         wires=drawn,
-        sides=_strongest_first(walk.sides),
-        cut=tuple(walk.waiting()),
+        sides=_strongest_first(search.sides),
+        cut=tuple(search.waiting()),
         least=least,
         most=most,
-        measured=walk.measured,
+        measured=search.measured,
         kept=kept,
         random=random,
         roles=named,
@@ -106,50 +108,53 @@ def measure_kept(wiring: Wiring, *, model: Any = None) -> Wiring:
 
 
 def kept_again(wiring: Wiring, runs: Runs) -> Wiring:
-    """The same on runs of its pair that are at hand."""
+    """The same from runs of its pair that were already made."""
     wires = [each.wire for each in wiring.wires]
-    kept, random = _kept(Stage(runs), wires, seed=wiring.seed, progress=silent)
+    kept, random = _kept(Readers(runs), wires, seed=wiring.seed, progress=silent)
     return replace(wiring, kept=kept, random=random)
 
 
 # What there is to explore
 
 
-class Stage:
-    """Nodes of one pair and what they see, from the first difference on."""
+class Readers:
+    """The sides of every node of one pair, and the writers below them, from the first difference on."""
 
     def __init__(self, runs: Runs) -> None:
-        self.runs, self.first, self.parallel = runs, runs.first_difference, parts_of(runs).parallel
+        self.runs = runs
+        self.first = runs.first_difference
+        self.parallel = parts_of(runs).parallel
         self.components = components(layers=runs.model.n_layers, heads=runs.model.n_heads)
 
-    def sides(self, node: Node) -> Iterator[Wire]:
+    def sides(self, node: Node) -> list[Wire]:
         """The sides of a node, each as a wire from `all`; an embedding has none."""
         if node.component is None:
-            read = range(self.runs.length - self.runs.metric.tail, self.runs.length)
-            reader = Reader(self.runs.model.n_layers, "logits")
-            yield from (Wire(ALL, reader, position) for position in read if position >= self.first)
-            return
+            logits = Reader(self.runs.model.n_layers, "logits")
+            first_read = max(self.first, self.runs.length - self.runs.metric.tail)
+            return [Wire(ALL, logits, position) for position in range(first_read, self.runs.length)]
         layer, index, position = node.component.layer, node.component.index, node.position
         assert position is not None
         if node.component.kind == "mlp":
-            yield Wire(ALL, Reader(layer, "mlp"), position)
-        elif node.component.kind == "head":
-            yield Wire(ALL, Reader(layer, "query", index), position)
-            for key in range(self.first, position + 1):
-                yield Wire(ALL, Reader(layer, "key", index), key, position)
-                yield Wire(ALL, Reader(layer, "value", index), key, position)
+            return [Wire(ALL, Reader(layer, "mlp"), position)]
+        if node.component.kind != "head":
+            return []
+        sides = [Wire(ALL, Reader(layer, "query", index), position)]
+        for key in range(self.first, position + 1):
+            sides.append(Wire(ALL, Reader(layer, "key", index), key, position))
+            sides.append(Wire(ALL, Reader(layer, "value", index), key, position))
+        return sides
 
     def writers(self, side: Wire) -> list[Component]:
         """Every component that stands below a side."""
         return [each for each in self.components if side.reader.sees(each, parallel=self.parallel)]
 
 
-# Walking back
+# The search
 
 
 @dataclass
-class Walk:
-    """A walk back from the logits: what was measured so far, and what is still to be explored."""
+class Search:
+    """A search back from the logits: what was measured so far, and what is still to be explored."""
 
     runs: Runs
     least: float
@@ -162,13 +167,14 @@ class Walk:
     measured: int = 0
 
     def __post_init__(self) -> None:
-        self.stage = Stage(self.runs)
+        self.readers = Readers(self.runs)
 
-    def walk(self) -> None:
+    def run(self) -> None:
         """Explore until nothing is left or `most` nodes were."""
         self._explore([LOGITS])
-        while (nodes := self.waiting()) and len(self.explored) < self.most:
-            chosen = nodes[: min(_ROUND, self.most - len(self.explored))]
+        while self.waiting() and len(self.explored) < self.most:
+            left = self.most - len(self.explored)
+            chosen = self.waiting()[: min(_ROUND, left)]
             self.explored |= set(chosen)
             self._explore(chosen)
 
@@ -178,9 +184,13 @@ class Walk:
         return sorted(left, key=lambda node: (-self.strength[node], str(node)))
 
     def _explore(self, nodes: Sequence[Node]) -> None:
-        followed = self._measure([side for node in nodes for side in self.stage.sides(node)])
+        """Measure the sides of some nodes, then every writer of the sides that carry enough."""
+        sides = [side for node in nodes for side in self.readers.sides(node)]
+        followed = self._measure(sides)
         self.sides |= followed
-        singles = [replace(side, writer=writer) for side in followed for writer in self.stage.writers(side)]
+        singles: list[Wire] = []
+        for side in followed:
+            singles += [replace(side, writer=writer) for writer in self.readers.writers(side)]
         drawn = self._measure(singles)
         self.wires |= drawn
         for wire, effect in drawn.items():
@@ -192,13 +202,16 @@ class Walk:
         """The wires that carry enough, with their effects."""
         before = self.measured
 
-        def note(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             self.progress("wires", before + done, before + total)
 
-        effects, _ = wire_effects(self.runs, wires, progress=note)
+        effects, _ = wire_effects(self.runs, wires, progress=report)
         self.measured += len(wires)
-        each = zip(wires, map(finite, effects[:, 0].tolist()), strict=True)
-        return {wire: effect for wire, effect in each if abs(effect) >= self.least}
+        carrying: dict[Wire, float] = {}
+        for wire, effect in zip(wires, effects[:, 0].tolist(), strict=True):
+            if abs(finite(effect)) >= self.least:
+                carrying[wire] = effect
+        return carrying
 
 
 def _strongest_first(effects: Mapping[Wire, float]) -> tuple[WireEffect, ...]:
@@ -206,40 +219,46 @@ def _strongest_first(effects: Mapping[Wire, float]) -> tuple[WireEffect, ...]:
     return tuple(WireEffect(wire, effect) for wire, effect in ordered)
 
 
-# Checking
+# Checks
 
 
 def _kept(
-    stage: Stage, wires: Sequence[Wire], *, seed: int, progress: Progress
+    readers: Readers, wires: Sequence[Wire], *, seed: int, progress: Progress
 ) -> tuple[float, RandomCircuits]:
-    """What is left of the gap when all wires but these are swapped, and the same for random ones."""
-    drawn = [random_wires(stage, len(wires), seed=f"{seed} {number}") for number in range(DRAWS)]
-    explained = kept_effects(
-        stage.runs, [wires, *drawn], progress=lambda done, total: progress("kept", done, total)
-    )
-    own, *random = map(finite, explained[:, 0].tolist())
-    return own, RandomCircuits(fmean(random), max(random), DRAWS)
+    """The share of the gap that is left when all other wires are swapped, and the same for random wires."""
+    random = [random_wires(readers, len(wires), seed=f"{seed} {number}") for number in range(DRAWS)]
+
+    def report(done: int, total: int) -> None:
+        progress("kept", done, total)
+
+    kept = kept_effects(readers.runs, [wires, *random], progress=report)  # (set of wires, pair)
+    own, *others = [finite(share) for share in kept[:, 0].tolist()]
+    return own, RandomCircuits(fmean(others), max(others), DRAWS)
 
 
-def random_wires(stage: Stage, count: int, *, seed: str) -> list[Wire]:
+def random_wires(readers: Readers, count: int, *, seed: str) -> list[Wire]:
     """As many wires, walked back from the logits at random: each from a random writer to a side of a node
     that is already there."""
-    draw, wires, nodes = Random(seed), [], {LOGITS}
-    unused = {side: stage.writers(side) for side in stage.sides(LOGITS)}
+    draw = Random(seed)
+    wires: list[Wire] = []
+    nodes = {LOGITS}
+    unused = {side: readers.writers(side) for side in readers.sides(LOGITS)}
     while unused and len(wires) < count:
         side = draw.choice(list(unused))
         writers = unused[side]
-        wires.append(replace(side, writer=writers.pop(draw.randrange(len(writers)))))
+        writer = writers.pop(draw.randrange(len(writers)))
         if not writers:
             del unused[side]
-        node = Node.written(wires[-1])
+        wire = replace(side, writer=writer)
+        wires.append(wire)
+        node = Node.written(wire)
         if node not in nodes:
             nodes.add(node)
-            unused |= {side: stage.writers(side) for side in stage.sides(node)}
+            unused |= {side: readers.writers(side) for side in readers.sides(node)}
     return wires
 
 
-def _roles(prompt: Prompt, roles: Mapping[str, int | str]) -> tuple[tuple[str, int], ...]:
+def _checked_roles(prompt: Prompt, roles: Mapping[str, int | str]) -> tuple[tuple[str, int], ...]:
     """Names of positions, checked: each can stand behind an @."""
     for name in roles:
         if not name.strip() or any(sign in name for sign in "@.→") or name.lstrip("-").isdigit():

@@ -1,4 +1,4 @@
-"""What `wiring` is answered with: the circuit of components of one pair, a frozen record of plain values.
+"""The result of `wiring`: the circuit of components of one pair, a frozen record of plain values.
 
 1. Nodes are components at positions (`L4H4@13`) and the logits; wires run from what writes to what reads. A
    head is read into on three sides: `M3@9→L4H4@13.value`.
@@ -18,8 +18,8 @@ from circuits.components import ALL, SIDES, Component, Head, Reader, Wire, by_na
 from circuits.errors import EdgeError, PromptError
 from circuits.files import to_record
 from circuits.prompts import Metric, Noise, Pair, Prompt
-from circuits.results import Faults, Pictured, Saved, above
-from circuits.tracing import MeasuredModel, Output
+from circuits.results import Arrays, Pictured, Saved, require
+from circuits.tracing.parts import MeasuredModel, Output, check_positions
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -78,7 +78,7 @@ class WireEffect:
 
 @dataclass(frozen=True, slots=True)
 class RandomCircuits:
-    """What random circuits of as many wires explain, each walked back from the logits as the drawn one is."""
+    """How much random circuits of as many wires keep; each is found by walking back from the logits, too."""
 
     mean: float
     largest: float
@@ -95,7 +95,7 @@ class Wiring(Saved, Pictured):
     """
 
     KIND: ClassVar = "wiring"
-    CALLED: ClassVar = "a wiring"
+    NAME: ClassVar = "a wiring"
 
     source: MeasuredModel
     prompt: Prompt
@@ -126,10 +126,13 @@ class Wiring(Saved, Pictured):
     @property
     def nodes(self) -> tuple[Node, ...]:
         """Every node that a wire touches, from the embeddings up."""
-        touched = {end(each.wire) for each in self.wires for end in (Node.written, Node.read)}
+        touched: set[Node] = set()
+        for each in self.wires:
+            touched |= {Node.written(each.wire), Node.read(each.wire)}
         return tuple(sorted(touched, key=self._height))
 
     def _height(self, node: Node) -> tuple[int, bool, int, int]:
+        """Sorts nodes by layer, the MLP after the heads, then by position and head."""
         if node.component is None:
             return self.source.layers, False, 0, 0
         is_mlp = node.component.kind == "mlp"
@@ -140,63 +143,72 @@ class Wiring(Saved, Pictured):
     def into(self, node: str | Node | Reader | Head) -> tuple[WireEffect, ...]:
         """The wires that end at a node, or at one side of it, strongest first."""
         wanted = self._selector(node)
-        return tuple(each for each in self.wires if wanted.reads(each.wire))
+        return tuple(each for each in self.wires if wanted.is_reader_of(each.wire))
 
     def out_of(self, node: str | Node | Component | Head) -> tuple[WireEffect, ...]:
         """The wires that begin at a node, strongest first."""
         wanted = self._selector(node)
         if wanted.side is not None:
             raise EdgeError(f"{node} is a side, where wires end; those of a head begin at {wanted.component}")
-        return tuple(each for each in self.wires if wanted.writes(each.wire))
+        return tuple(each for each in self.wires if wanted.is_writer_of(each.wire))
 
     def side(self, reader: str | Reader) -> tuple[WireEffect, ...]:
         """The effect of whole sides: all that a reader sees there swapped at once."""
         wanted = self._selector(reader)
-        return tuple(each for each in self.sides if wanted.reads(each.wire))
+        return tuple(each for each in self.sides if wanted.is_reader_of(each.wire))
 
     def paths(self, start: str | Node, end: str | Node = "logits") -> tuple[tuple[str, ...], ...]:
         """Every path along the wires from one node to another, as the nodes passed."""
         first, last = self._selector(start), self._selector(end)
-        onward: dict[Node, dict[Node, None]] = {}
+        following: dict[Node, list[Node]] = {}  # where the wires out of each node lead, each node once
         for each in self.wires:
-            onward.setdefault(Node.written(each.wire), {})[Node.read(each.wire)] = None
-        every = (path for node in self.nodes if first.holds(node) for path in _paths(node, onward, last))
-        paths = tuple(islice(every, MOST_PATHS + 1))
+            after = following.setdefault(Node.written(each.wire), [])
+            if Node.read(each.wire) not in after:
+                after.append(Node.read(each.wire))
+        paths: list[tuple[str, ...]] = []
+        for node in self.nodes:
+            if first.matches(node):
+                paths += islice(_paths(node, following, last), MOST_PATHS + 1)
         if len(paths) > MOST_PATHS:
             many = f"there are more than {MOST_PATHS} paths from {start} to {end}"
             raise EdgeError(f"{many}; name a nearer end, or draw fewer wires with a larger least")
-        return paths
+        return tuple(paths)
 
     def without(self, *parts: str | Wire | Node | Component | Head, model: Any = None) -> Wiring:
-        """The circuit less some wires or nodes; what is kept then is measured anew, never subtracted."""
-        gone: set[Wire] = set()
+        """The wiring less some wires or nodes; what is kept then is measured anew, never subtracted."""
+        from circuits.tracing.wiring import measure_kept
+
+        removed: set[Wire] = set()
         for part in parts:
             named = self._wires_of(part)
             if not named:
                 raise EdgeError(f"{part} is not in this wiring; it has {self._some_nodes()}")
-            gone |= named
-        left = tuple(each for each in self.wires if each.wire not in gone)
-        return above("measure_kept")(replace(self, wires=left), model=model)
+            removed |= named
+        left = tuple(each for each in self.wires if each.wire not in removed)
+        return measure_kept(replace(self, wires=left), model=model)
 
     def _wires_of(self, part: str | Wire | Node | Component | Head) -> set[Wire]:
         """The wire of this name, or all wires into and out of a node."""
         name = str(part)
+        wires = {each.wire for each in self.wires}
         if "→" in name or "->" in name:
-            return {Wire.parse(name, layers=self.source.layers)} & {each.wire for each in self.wires}
+            return {Wire.parse(name, layers=self.source.layers)} & wires
         wanted = self._selector(name)
-        return {each.wire for each in self.wires if wanted.reads(each.wire) or wanted.writes(each.wire)}
+        return {wire for wire in wires if wanted.is_reader_of(wire) or wanted.is_writer_of(wire)}
 
     def _some_nodes(self) -> str:
         names = [str(node) for node in reversed(self.nodes)]
-        return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+        more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+        return ", ".join(names[:12]) + more
 
     def _selector(self, name: object) -> Selector:
-        """What a name means in this model and prompt."""
-        spoken = str(name).strip()
-        bare, _, last = spoken.rpartition(".")
-        owner, side = (bare, last) if last in SIDES else (spoken, None)
-        component, sign, after = owner.partition("@")
-        position = self.position(after) if sign else None
+        """What a name such as `L4H4@END.query` means in this model and prompt."""
+        owner, side = str(name).strip(), None
+        before, _, last = owner.rpartition(".")
+        if last in SIDES:
+            owner, side = before, last
+        component, sign, place = owner.partition("@")
+        position = self.position(place) if sign else None
         if component.strip().lower() == "logits":
             return Selector(None, position, None)
         parsed = Component.parse(component)
@@ -210,77 +222,90 @@ class Wiring(Saved, Pictured):
 
     def position(self, name: int | str) -> int:
         """The index of a position: by its role, its index or its token."""
-        roles = dict(self.roles)
-        return roles[name] if isinstance(name, str) and name in roles else self.prompt.position(name)
+        for role, position in self.roles:
+            if role == name:
+                return position
+        return self.prompt.position(name)
 
     def position_name(self, position: int) -> str:
         """The role of a position, or its index."""
-        return next((role for role, index in self.roles if index == position), str(position))
+        for role, index in self.roles:
+            if index == position:
+                return role
+        return str(position)
 
     # Other forms
 
     def to_graph(self) -> nx.MultiDiGraph:
         """Nodes with kind, layer, position and label; an edge for each wire, with its side and effect."""
-        return above("wiring_graph")(self)
+        from circuits.show.wiring import wiring_graph
+
+        return wiring_graph(self)
 
     def __str__(self) -> str:
-        return above("wiring_text")(self)
+        from circuits.show.wiring import wiring_text
+
+        return wiring_text(self)
 
     # Files
 
     @classmethod
-    def from_stored(cls, stored: dict[str, Any], packed: bytes | None = None) -> Wiring:
-        """The record, with wires by their names: how far up the logits are is the model's."""
-        listed = {name: stored.pop(name, None) for name in ("wires", "sides")}
-        wiring, named = to_record(cls, stored | {"wires": [], "sides": []}), to_record(_Stored, listed)
-        return replace(
-            wiring, **{name: _parsed(getattr(named, name), wiring.source.layers) for name in listed}
-        )
+    def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Wiring:
+        """The record. Its wires are parsed last: the layer of the logits is the model's."""
+        named = {"wires": stored.get("wires"), "sides": stored.get("sides")}
+        written = to_record(_StoredWires, named)
+        wiring = to_record(cls, stored | {"wires": [], "sides": []})
+        layers = wiring.source.layers
+        return replace(wiring, wires=_parsed(written.wires, layers), sides=_parsed(written.sides, layers))
 
-    def faults(self) -> Faults:
+    def check(self) -> None:
         Pair(self.prompt, self.counterfactual, self.metric)  # refuses prompts of different lengths
         check_limits(self.least, self.most)
-        source, length = self.source, len(self.prompt)
-        sized = min(source.layers, source.heads, source.width) >= 1 and self.output.layer == source.layers
-        yield not sized, "its model has no size, or its output is not above all layers"
-        whole = any(each.wire.writer == ALL for each in self.wires)
-        part = any(each.wire.writer != ALL for each in self.sides)
-        yield whole or part, "it has a wire without a writer, or a side with one"
-        positions = [position for _, position in self.roles] + [node.position for node in self.cut]
-        for each in (*self.wires, *self.sides):
-            yield from _faults_of_wire(each.wire, source)
-            positions += [each.wire.position, Node.read(each.wire).position or 0]
-        outside = any(position is None or not 0 <= position < length for position in positions)
-        yield outside, f"it names a position outside its prompt, which has 0…{length - 1}"
-        yield len({each.wire for each in self.wires}) < len(self.wires), "it has a wire twice"
+        self.source.check(self.output)
+        wires = [each.wire for each in self.wires]
+        sides = [each.wire for each in self.sides]
+        require(len(set(wires)) == len(wires), "it has a wire twice")
+        require(all(wire.writer != ALL for wire in wires), "it has a wire without a writer")
+        require(all(side.writer == ALL for side in sides), "it has a side with a writer")
+        for wire in (*wires, *sides):
+            _check_wire(wire, self.source)
+        nodes = [*self.cut, *map(Node.written, (*wires, *sides)), *map(Node.read, (*wires, *sides))]
+        positions = [position for _, position in self.roles]
+        for node in nodes:
+            if node.component is not None:
+                require(node.position is not None, f"{node} has no position")
+            positions.append(node.position or 0)
+        check_positions(positions, len(self.prompt))
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """What a user names: a component or the logits (None), at a position or at any, one side of it or all."""
+    """A part of the wiring that a user named: a component or the logits (None), at one position or at any,
+    and one side of it or all."""
 
     component: Component | None
     position: int | None
     side: str | None
 
-    def holds(self, node: Node) -> bool:
+    def matches(self, node: Node) -> bool:
         anywhere = self.position is None or node.component is None
         return node.component == self.component and (anywhere or node.position == self.position)
 
-    def reads(self, wire: Wire) -> bool:
-        return self.holds(Node.read(wire)) and self.side in (None, wire.reader.kind)
+    def is_reader_of(self, wire: Wire) -> bool:
+        return self.matches(Node.read(wire)) and self.side in (None, wire.reader.kind)
 
-    def writes(self, wire: Wire) -> bool:
-        return self.holds(Node.written(wire)) and self.component is not None
+    def is_writer_of(self, wire: Wire) -> bool:
+        return self.matches(Node.written(wire)) and self.component is not None
 
 
-def _paths(node: Node, onward: dict[Node, dict[Node, None]], last: Selector) -> Iterator[tuple[str, ...]]:
+def _paths(node: Node, following: dict[Node, list[Node]], last: Selector) -> Iterator[tuple[str, ...]]:
     """Every path from a node to the selected ones; there are no circles, as wires run upwards."""
-    if last.holds(node):
+    if last.matches(node):
         yield (str(node),)
         return
-    for following in onward.get(node, ()):
-        yield from ((str(node), *path) for path in _paths(following, onward, last))
+    for after in following.get(node, ()):
+        for path in _paths(after, following, last):
+            yield (str(node), *path)
 
 
 def check_limits(least: float, most: int) -> None:
@@ -301,7 +326,7 @@ class _StoredWire:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredWires:
     wires: tuple[_StoredWire, ...]
     sides: tuple[_StoredWire, ...]
 
@@ -310,10 +335,11 @@ def _parsed(stored: Sequence[_StoredWire], layers: int) -> tuple[WireEffect, ...
     return tuple(WireEffect(Wire.parse(each.wire, layers=layers), each.effect) for each in stored)
 
 
-def _faults_of_wire(wire: Wire, source: MeasuredModel) -> Faults:
-    sided = wire.reader.kind in ("key", "value")
-    beyond = wire.reader.layer >= source.layers + (wire.reader.kind == "logits")
-    lacking = beyond or max(wire.writer.index, wire.reader.index) >= source.heads
-    yield lacking, f"{wire} names a component that its model lacks"
-    upwards = wire.reader.sees(wire.writer, parallel=source.parallel) and sided == (wire.query is not None)
-    yield not upwards, f"{wire} runs downwards, or lacks the query of its side"
+def _check_wire(wire: Wire, source: MeasuredModel) -> None:
+    """Refuse a wire between components that the model lacks, or one that runs downwards."""
+    layers = source.layers + 1 if wire.reader.kind == "logits" else source.layers
+    inside = wire.reader.layer < layers and max(wire.writer.index, wire.reader.index) < source.heads
+    require(inside, f"{wire} names a component that its model lacks")
+    upwards = wire.reader.sees(wire.writer, parallel=source.parallel)
+    has_query = (wire.query is not None) == (wire.reader.kind in ("key", "value"))
+    require(upwards and has_query, f"{wire} runs downwards, or lacks the query of its side")
