@@ -18,7 +18,7 @@ from .components import Reader as Reader
 from .components import Wire as Wire
 from .engine import Row as Row
 from .engine import prepare as prepare
-from .engine.search import scan as scan
+from .engine.loadings import scan as scan
 from .errors import CircuitsError as CircuitsError
 from .live import explore as explore
 from .models.load import as_model as as_model

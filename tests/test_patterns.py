@@ -181,7 +181,7 @@ def test_maps_are_those_of_the_engine_in_the_order_of_the_prompts(model: Model) 
     cache = prepare(model, [pair]).clean.cache
     assert [each.shape[-1] for each in maps] == [len(prompt) for prompt in prompts]
     np.testing.assert_allclose(
-        maps[0], np.stack([layer.pattern[0].numpy() for layer in cache.layers]), atol=1e-5
+        maps[0], np.stack([layer.pattern()[0].numpy() for layer in cache.layers]), atol=1e-5
     )
     np.testing.assert_allclose(np.concatenate([each.sum(-1).ravel() for each in maps]), 1, atol=1e-5)
 

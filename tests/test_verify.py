@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from circuits.engine.selection import _step, mapping_rows, select
 from click.testing import CliRunner
 from small_models import PROMPT, loaded
 
@@ -19,7 +20,6 @@ from circuits import verify
 from circuits.cli import main
 from circuits.components import Head
 from circuits.engine import prepare
-from circuits.engine.search import _step, mapping_rows, select
 from circuits.errors import FileError, ModelError
 from circuits.models.model import Model
 from circuits.prompts import Pair

@@ -54,8 +54,8 @@ def test_pattern_and_value_are_the_two_halves_of_a_message(
     (sides,) = side_effects(runs, [head], 5, 8)
     clean, other = (side.cache.layers[1] for side in (runs.clean, runs.counterfactual))
     for own, weight, value in (("pattern", other, clean), ("value", clean, other)):
-        message = weight.pattern[:, 2, 8, 5, None] * value.value[:, 2, 5]
-        z = clean.z[:, 8, 2] - clean.pattern[:, 2, 8, 5, None] * clean.value[:, 2, 5] + message
+        message = weight.pattern()[:, 2, 8, 5, None] * value.value[:, 2, 5]
+        z = clean.z[:, 8, 2] - clean.pattern()[:, 2, 8, 5, None] * clean.value[:, 2, 5] + message
         row = replace(Row.of_heads([head], [8]).changes[0], given=0)
         expected = float(runs.effects([Row((row,))], given={"head": z[:, None]}))
         assert getattr(sides, own) == pytest.approx(expected, abs=1e-5)

@@ -194,6 +194,10 @@ class Layer:
         products = self.query[:, :, queries] @ self.key.mT
         return self.block.block.pattern(products, self.block.hidden[queries])
 
+    def pattern_at(self, query: int) -> Float[torch.Tensor, "input head key"]:
+        """The attention weights at one query."""
+        return self.pattern(torch.tensor([query], device=self.pre.device))[:, :, 0]
+
     def weights(self, head: Indices, key: Indices, query: Indices) -> Float[torch.Tensor, "input change"]:
         """The attention weights of some edges."""
         queries, which = query.unique(return_inverse=True)

@@ -85,8 +85,7 @@ def _candidates(
 
 
 def _weights(runs: Runs, cache: Cache, key: int, query: int) -> Float[torch.Tensor, "pair head"]:
-    at = torch.tensor([query], device=cache.final.device)
-    by_layer = [layer.pattern(at)[:, :, 0, key] for layer in cache.layers]
+    by_layer = [layer.pattern_at(query)[:, :, key] for layer in cache.layers]
     return runs.mean_over_draws(torch.cat(by_layer, 1))
 
 

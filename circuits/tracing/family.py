@@ -17,8 +17,7 @@ from jaxtyping import Float
 
 from circuits.components import Head
 from circuits.engine import Runs, prepare
-from circuits.engine.runs import every_head
-from circuits.engine.search import mapping_row, mapping_rows
+from circuits.engine.selection import mapping_row
 from circuits.errors import PromptError, escaped
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -106,7 +105,7 @@ def trace_family(
     if not pairs:
         raise PromptError("a family needs at least one prompt or pair")
     ends = _common_ends([pair.clean for pair in pairs], key, query)
-    runs = prepare(model, pairs, rows=mapping_rows(every_head(model), *ends), smallest_gap=0.0)
+    runs = prepare(model, pairs, smallest_gap=0.0)
     runs = _without_weak_pairs(runs)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
     mapping = replace(mapping, doubts=doubts_about(mapping, None, named=True))

@@ -2,7 +2,7 @@
 
 1. The total of a mapping is the effect of all L·H edges of it in one run. Each head alone is measured in both
    directions, `swap` and `restore`; its loading stands beside it.
-2. Carriers are found by greedy forward selection (`engine.search`) until all of the total is reached or no
+2. Carriers are found by greedy forward selection (`engine.selection`) until all of the total is reached or no
    further head helps. The whole path is kept, so the carriers of any share can be read off it.
 3. The effect of a carrier's query, key or value side: that side alone is computed from the counterfactual
    stream. The query side changes the head's whole row at the query; key and value are those of the one key.
@@ -32,8 +32,9 @@ from jaxtyping import Float
 
 from circuits.components import ALL, SIDES, Head, Reader, Side, Wire
 from circuits.engine import Row, Runs, bytes_of_run, gaps_of_noise, prepare
-from circuits.engine.search import loadings_of, mapping_row, mapping_rows, select
-from circuits.engine.streams import Change
+from circuits.engine.loadings import loadings_of
+from circuits.engine.rows import Change
+from circuits.engine.selection import mapping_row, mapping_rows, select
 from circuits.engine.wires import wire_effects
 from circuits.errors import PromptError
 from circuits.prompts import NOISE_DRAWS, Noise, Pair, Question, Wording, to_prompt, to_question
@@ -160,7 +161,7 @@ def _head_effects(
         loadings = loadings_of(runs, key, query).flatten().tolist()
     weights: list[list[float]] = []  # of every head on the edge, clean and counterfactual
     for run in (runs.clean, runs.counterfactual):
-        by_layer = [layer.pattern[:, :, query, key].mean(0) for layer in run.cache.layers]  # each (head,)
+        by_layer = [layer.pattern_at(query)[:, :, key].mean(0) for layer in run.cache.layers]  # each (head,)
         weights.append(torch.cat(by_layer).tolist())
     columns = zip(runs.heads, effects, restored, loadings, *weights, strict=True)
     heads = [HeadEffect(*column) for column in columns]
@@ -229,8 +230,8 @@ def pattern_effects(runs: Runs, heads: Sequence[Head], key: int, query: int) -> 
     for number, head in enumerate(heads):
         clean = runs.clean.cache.layers[head.layer]
         other = runs.counterfactual.cache.layers[head.layer]
-        weight = clean.pattern[:, head.index, query, key]  # (pair,)
-        other_weight = other.pattern[:, head.index, query, key]
+        weight = clean.pattern_at(query)[:, head.index, key]  # (pair,)
+        other_weight = other.pattern_at(query)[:, head.index, key]
         moved = (other_weight - weight)[:, None] * clean.value[:, head.index, key]  # (pair, d_head)
         outputs.append(clean.z[:, query, head.index] + moved)
         rows.append(Row((Change(head.layer, query, "head", head.index, given=number),)))

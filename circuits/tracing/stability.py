@@ -28,7 +28,7 @@ from jaxtyping import Float
 from circuits.components import ROUNDING, Head
 from circuits.engine import Runs, predictions_of_others, prepare
 from circuits.engine.runs import every_head
-from circuits.engine.search import WHOLE, mapping_rows, select
+from circuits.engine.selection import WHOLE, mapping_rows, select
 from circuits.errors import PromptError, names_its_keywords
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -207,7 +207,7 @@ def _measure(
     first = pairs[0]
     if turn and isinstance(first.counterfactual, Prompt):
         measured.append(Pair(first.counterfactual, first.clean, first.metric))
-    runs = prepare(model, measured, rows=rows, smallest_gap=0.0)
+    runs = prepare(model, measured, smallest_gap=0.0)
     weak = weak_pairs(runs.values(runs.clean).tolist(), runs.values(runs.counterfactual).tolist())
     kept = [number for number in range(len(measured)) if not weak[number]]
     if not kept:

@@ -19,8 +19,6 @@ import torch
 
 from circuits.components import Head
 from circuits.engine import Runs, prepare
-from circuits.engine.runs import every_head
-from circuits.engine.search import mapping_rows
 from circuits.errors import PromptError, names_its_keywords
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -110,7 +108,7 @@ def trace(
     ends = to_prompt(model, text).ends(key, query)
     wording = replace(wording, counterfactual=counterfactual, noise_at=ends[:1])
     question = to_question(model, text, wording)
-    runs = prepare(model, [question], rows=mapping_rows(every_head(model), *ends))
+    runs = prepare(model, [question])
     circuit = _trace_pair(runs, ends, watch=watch, **options)
     if not stability:
         return circuit
@@ -226,10 +224,10 @@ def attention_maps(
     Where the patterns of all heads would take more than `most_bytes`, those of the carriers and then of the
     strongest heads are kept, in half precision.
     """
-    layers = runs.clean.cache.layers
+    layers = runs.first_input().clean.cache.layers
     cells = runs.length**2
     if 4 * len(runs.heads) * cells <= most_bytes:
-        patterns = torch.stack([layer.pattern[0] for layer in layers])  # (layer, head, query, key)
+        patterns = torch.stack([layer.pattern()[0] for layer in layers])  # (layer, head, query, key)
         return {"patterns": patterns.float().cpu().numpy()}
     on_paths: list[Head] = []
     effects: list[tuple[float, Head]] = []
@@ -239,7 +237,7 @@ def attention_maps(
     strongest = [head for _, head in sorted(effects)]
     in_order = list(dict.fromkeys([*on_paths, *strongest, *runs.heads]))
     heads = in_order[: max(1, most_bytes // (2 * cells))]
-    patterns = torch.stack([layers[head.layer].pattern[0, head.index] for head in heads])
+    patterns = torch.stack([layers[head.layer].pattern()[0, head.index] for head in heads])
     names = np.array([(head.layer, head.index) for head in heads], dtype=np.int32)
     return {"patterns": patterns.half().cpu().numpy(), "heads": names}
 
@@ -247,7 +245,8 @@ def attention_maps(
 def measured_model(runs: Runs) -> MeasuredModel:
     """The model of these runs, and how many of its edges are open on the first clean prompt."""
     model, length = runs.model, runs.length
-    opened = sum(int((layer.pattern[0] > 0).sum()) for layer in runs.clean.cache.layers)
+    layers = runs.first_input().clean.cache.layers
+    opened = sum(int((layer.pattern()[0] > 0).sum()) for layer in layers)
     return MeasuredModel(
         name=model.name,
         fingerprint=model.fingerprint,

@@ -3,29 +3,24 @@
 1. The circuit's pair is run again on its model. The three sides of the head on its edge are measured.
 2. On each side every writer below is measured: one run in which that side alone sees the writer's
    counterfactual output. The leading writers are then swapped together, which says how much they explain.
-3. QK attribution (the ledger): the parts of the clean score, writer by writer. With the norm's scale fixed at
-   that of the whole stream, q·k is bilinear in the writers of query and key. What each writer adds to the
-   stream becomes a part of the normed stream, then of the query (or key), then, after the rotation, of the
-   score. What comes from no writer is one part more: biases of norms, projections and attention layers below.
-4. The parts of all pairs of writers add up to the score, before any soft cap. Like a loading, they are read
-   off the clean run: they stand beside effects and never replace them.
+3. QK attribution (`engine.qk`; the field `ledger`) splits the head's clean score into one part for each pair
+   of a writer of the query and a writer of the key. Like a loading it is read off the clean run: it stands
+   beside effects and never replaces them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-import torch
-from jaxtyping import Float
-
-from circuits.components import SIDES, Component, Head, Side, components
+from circuits.components import SIDES, Head, Side, components
 from circuits.engine import Row, Runs
-from circuits.engine.block import Block, rotated
 from circuits.engine.joint import joint_effects
-from circuits.engine.search import mapping_row
-from circuits.engine.wires import parts_of, wire_effects, writes
-from circuits.errors import EdgeError, ModelError, PromptError
+from circuits.engine.qk import score_parts
+from circuits.engine.rows import Layer
+from circuits.engine.selection import mapping_row
+from circuits.engine.wires import wire_effects
+from circuits.errors import EdgeError, PromptError
 from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
 from circuits.tracing.measure import pattern_effects, side_wire, tells_sides
@@ -101,10 +96,8 @@ def explain(
         key=key,
         query=query,
         every_key=every_key,
-        weight=_mean_weight(runs.clean.cache.layers[head.layer].pattern[:, head.index, query, key]),
-        counterfactual_weight=_mean_weight(
-            runs.counterfactual.cache.layers[head.layer].pattern[:, head.index, query, key]
-        ),
+        weight=_mean_weight(runs.clean.cache.layers[head.layer], head, key, query),
+        counterfactual_weight=_mean_weight(runs.counterfactual.cache.layers[head.layer], head, key, query),
         effect=_edge_effect(runs, head, own_key, query),
         pattern=pattern_effects(runs, [head], key, query)[0],
         sides=tuple(sides),
@@ -115,8 +108,9 @@ def explain(
     )
 
 
-def _mean_weight(weights: Float[torch.Tensor, " pair"]) -> float:
-    return float(weights.double().mean())
+def _mean_weight(layer: Layer, head: Head, key: int, query: int) -> float:
+    """The head's attention weight on key → query, averaged over the inputs."""
+    return float(layer.pattern_at(query)[:, head.index, key].double().mean())
 
 
 def _side(
@@ -156,7 +150,8 @@ def _edge_effect(runs: Runs, head: Head, key: int | None, query: int) -> float:
 
 def _attention_map(runs: Runs, head: Head) -> tuple[tuple[float, ...], ...]:
     """The head's pattern on the first clean prompt, (query, key), rounded for the file."""
-    weights = runs.clean.cache.layers[head.layer].pattern[0, head.index].double().tolist()
+    layer = runs.first_input().clean.cache.layers[head.layer]
+    weights = layer.pattern()[0, head.index].double().tolist()
     return tuple(tuple(round(weight, 6) for weight in row) for row in weights)
 
 
@@ -174,53 +169,3 @@ def _ledger(runs: Runs, head: Head, key: int, query: int) -> Ledger:
     by_key = tuple(zip(names, parts.sum(0).tolist(), strict=True))
     rest = float(parts.sum()) - sum(part.part for part in listed)
     return Ledger(measured.score, tuple(listed), rest, by_query, by_key)
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreParts:
-    """The parts of one score. The last row and the last column are what no writer owns."""
-
-    score: float  # as the model has it, scaled, before a soft cap
-    writers: tuple[Component, ...]
-    parts: Float[torch.Tensor, "query_writer key_writer"]
-
-
-@torch.inference_mode()
-def score_parts(runs: Runs, head: Head, key: int, query: int) -> ScoreParts:
-    """The parts of a head's score on key → query in the clean run of the first pair."""
-    if runs.layout is None:
-        raise ModelError(f"a ledger needs the layout of {runs.model.name}, which the fast path does not know")
-    block, stored = runs.layout.blocks[head.layer], runs.clean.cache.layers[head.layer]
-    assert stored.query is not None and stored.key is not None
-    every = components(layers=runs.model.n_layers, heads=runs.model.n_heads)
-    below = tuple(writer for writer in every if writer.layer < head.layer)
-    queries = _parts_of_side(runs, block, head, below, "query", query)
-    keys = _parts_of_side(runs, block, head, below, "key", key)
-    own = stored.query[0, head.index, query] @ stored.key[0, head.index, key]
-    return ScoreParts(float(own * block.scale), below, queries @ keys.T * block.scale)
-
-
-def _parts_of_side(
-    runs: Runs, block: Block, head: Head, writers: tuple[Component, ...], side: Side, position: int
-) -> Float[torch.Tensor, "writer d_head"]:
-    """Each writer's part of the head's query (or key) at a position, and last the part that none owns."""
-    parts, cache = parts_of(runs), runs.clean.cache
-    positions = torch.tensor([position], device=runs.model.device)
-    stream = cache.layers[head.layer].pre[:1, positions]  # (1, 1, d_model)
-    written = writes(parts, cache, writers, positions)[0, :, 0]  # (writer, d_model)
-    silent = torch.zeros_like(cache.layers[0].z[:1, positions])
-    biases = sum((parts.write(layer, silent)[0] for layer in range(head.layer)), torch.zeros_like(stream[0]))
-    normed = block.norm1.linear(torch.cat((written, biases)), stream[0])  # (writer + 1, d_model)
-    product = block.q if side == "query" else block.k
-    none = product(torch.zeros_like(normed[:1]))
-    bias = getattr(block.norm1.module, "bias", None)
-    projected = product(normed) - none
-    projected[-1] += product(torch.zeros_like(normed[:1]) if bias is None else bias[None])[0]
-    heads = projected.unflatten(-1, (-1, block.d_head))  # (writer + 1, group, d_head)
-    norm = block.query_norm if side == "query" else block.key_norm
-    if norm is not None:
-        heads = norm.linear(heads, heads.sum(0, keepdim=True))
-    rotation = None if block.rotation is None else block.rotation(cache.final)[:, positions]
-    if rotation is not None:
-        heads = rotated(heads[:, None], rotation, adjacent=block.adjacent)[:, 0]
-    return block.spread(heads)[:, head.index]

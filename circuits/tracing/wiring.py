@@ -23,7 +23,7 @@ from typing import Any, Final
 from circuits.components import ALL, Component, Reader, Wire, components
 from circuits.engine import Runs, prepare
 from circuits.engine.joint import kept_effects
-from circuits.engine.wires import parts_of, wire_effects
+from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, PromptError, names_its_keywords
 from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, Prompt, Swap, Wording, to_question
@@ -123,7 +123,7 @@ class Readers:
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
         self.first = runs.first_difference
-        self.parallel = parts_of(runs).parallel
+        self.parallel = runs.blocks[0].parallel
         self.components = components(layers=runs.model.n_layers, heads=runs.model.n_heads)
 
     def sides(self, node: Node) -> list[Wire]:
