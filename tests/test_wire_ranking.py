@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import networkx as nx
@@ -13,7 +14,7 @@ import torch
 from conftest import ARCHITECTURES
 from small_models import random_model
 
-from circuits.components import component_edges
+from circuits.components import ROUNDING, component_edges
 from circuits.engine import Runs, prepare
 from circuits.engine.component_edges import EdgeTable, estimates, kept_edges
 from circuits.engine.joint import kept_effects
@@ -25,8 +26,9 @@ from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.show.export import export
 from circuits.tasks.compare import compare
+from circuits.tasks.curve import MIB_SHARES
 from circuits.tasks.rank import rank
-from circuits.tasks.ranking import MIB_SHARES, ComponentEdge, Ranking, heads_of
+from circuits.tasks.ranking import ComponentEdge, Ranking, heads_of
 from circuits.tasks.task import Item, Task
 from circuits.tasks.wires import from_eap
 from circuits.zoo.language import tokenizer
@@ -128,7 +130,7 @@ def test_edges_in_front_are_exact_and_the_others_estimates_that_say_so(
     front = sorted(estimated, key=lambda unit: -abs(np.mean(estimated[unit])))[:60]
     assert exact == set(front)
     values = [each.effect for each in ranking.ranked]
-    assert values == sorted(values, reverse=True)
+    assert all(first >= second - ROUNDING for first, second in pairwise(values))
 
 
 def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) -> None:
@@ -138,10 +140,9 @@ def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) 
     listed = [str(each.unit) for each in ranking.ranked]
     by_name = {str(ComponentEdge.of(wire)): wire for wire in everywhere}
     rest = [wire for name, wire in by_name.items() if name not in listed]
-    first = [each for each in ranking.ranked if each.effect >= 0]
-    order = [by_name[str(each.unit)] for each in first]
-    last = [by_name[str(each.unit)] for each in ranking.ranked if each.effect < 0]
-    order = [*order, *rest, *last]
+    first = [by_name[str(each.unit)] for each in ranking.ranked if each.effect > -ROUNDING / 2]
+    last = [by_name[str(each.unit)] for each in ranking.ranked if each.effect <= -ROUNDING / 2]
+    order = [*first, *rest, *last]
     changed, gaps = np.zeros(10), 0.0
     for pair in task.pairs:
         runs = prepare(model, [pair])
@@ -208,7 +209,7 @@ def test_two_models_are_compared_by_component_edges(loaded: dict[str, Model]) ->
     sparse, task = replace(model, gated=True), Task("one pair", task_of(model).items[:1])
     both = compare(model, sparse, task=(task, task), units=("wires",), most=20)
     assert both.ratio("wires") is not None
-    with pytest.raises(PromptError, match="attention edges were not ranked here"):
+    with pytest.raises(PromptError, match="attention edges"):
         both.ranking("edges")
 
 
