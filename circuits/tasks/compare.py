@@ -39,7 +39,18 @@ _NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 @overload
 def compare(first: Circuit, second: Circuit, *, share: float = SHARE) -> Comparison: ...
 @overload
-def compare(first: Any, second: Any, *, task: TaskSource, **options: Any) -> TaskComparison: ...
+def compare(
+    first: Any,
+    second: Any,
+    *,
+    task: TaskSource,
+    units: Sequence[Units] = ...,
+    mlps: Mlps = ...,
+    count: int | None = ...,
+    most: int | None = ...,
+    seed: int = ...,
+    progress: Progress = ...,
+) -> TaskComparison: ...
 def compare(
     first: Any,
     second: Any,

@@ -25,14 +25,14 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
-from circuits.components import ROUNDING, Head
+from circuits.components import ROUNDING
 from circuits.engine import Change, Row, Runs, prepare
 from circuits.engine.runs import every_head
 from circuits.engine.search import loadings
 from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.tasks import curve
-from circuits.tasks.ranking import ComponentEdge, Mlps, Protocol, RoleEdge, Shape, Units
+from circuits.tasks.ranking import Mlps, Protocol, RoleEdge, Shape, Unit, Units
 from circuits.tasks.task import Item
 
 Effects = Float[np.ndarray, "unit pair"]
@@ -40,14 +40,17 @@ MOST_WORK: Final = 2.5e12  # multiply-adds for the single effects of edges: two 
 _ROWS: Final = 512  # rows measured between two reports of progress
 
 
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """What `rank` asks of a task's pairs, whichever units are ranked."""
 
-    units: tuple[Head, ...] | tuple[RoleEdge, ...] | tuple[ComponentEdge, ...]
+    units: tuple[Unit, ...]
+    pairs: int
     protocol: Protocol
+    progress: Progress
     curve_sizes: Sequence[int] = ()  # sizes that the keep curve must have
     random_step: float = 1.6  # each size of the control is so many times the one before
-    shape: Shape | None = None  # of the model, where the units depend on it
+    shape: Shape | None = None  # of the model, where component edges are ranked
 
     def single_effects(self) -> Effects:
         """The effect of every unit alone on every pair."""
@@ -70,7 +73,7 @@ class Measurement:
         """Which units a ranking lists: all heads, and the edges that change something on some pair."""
         if self.protocol.units == "heads":
             return np.ones(len(effects), dtype=bool)
-        return effects.any(1)
+        return np.asarray(effects.any(1))
 
     def is_exact(self, unit: int) -> bool:
         """Whether the effect of a unit was measured, not estimated."""
@@ -184,15 +187,11 @@ def _with_clean_mlps(runs: Runs) -> Runs:
 # All pairs of a task
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AttentionMeasurement(Measurement):
     """The heads or attention edges of a task, and its pairs in batches."""
 
-    units: tuple[Head, ...] | tuple[RoleEdge, ...]
     batches: list[Batch]
-    pairs: int
-    protocol: Protocol
-    progress: Progress = silent
 
     def single_effects(self) -> Effects:
         """The effect of every unit alone on every pair; 0 where it does not stand in the pair's prompt."""
@@ -248,7 +247,10 @@ def measure_heads(
         runs = prepare(model, [items[index].pair for index in indices])
         shape = (model.n_layers, model.n_heads, runs.length, runs.length)
         batches.append(Batch.of(runs, indices, np.broadcast_to(numbers, shape), mlps))
-    return AttentionMeasurement(heads, batches, len(items), Protocol("heads", mlps), progress)
+    protocol = Protocol("heads", mlps)
+    return AttentionMeasurement(
+        units=heads, pairs=len(items), protocol=protocol, progress=progress, batches=batches
+    )
 
 
 def measure_edges(
@@ -289,7 +291,9 @@ def measure_edges(
         positions="roles" if by_role else "absolute",
         order="exact" if work <= most_work else "loading",
     )
-    return AttentionMeasurement(edges, batches, len(items), protocol, progress)
+    return AttentionMeasurement(
+        units=edges, pairs=len(items), protocol=protocol, progress=progress, batches=batches
+    )
 
 
 def measure_attention(

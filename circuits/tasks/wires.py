@@ -147,39 +147,15 @@ def _numbers_in_order(graph: EapGraph, table: EdgeTable, model: Model) -> list[i
 # Measuring
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WireMeasurement(Measurement):
     """The component edges of a task, and its pairs in batches."""
 
     table: EdgeTable
     batches: list[tuple[Runs, list[int]]]  # runs, and which pairs of the task they hold
-    pairs: int
     most: int  # edges that are measured exactly
     given: list[int] | None  # the order of a file
-    progress: Progress
-    random_step = 2.5  # wider than for heads: a run that keeps ten thousand edges is not cheap
-
-    @cached_property
-    def units(self) -> tuple[ComponentEdge, ...]:
-        return tuple(ComponentEdge.of(wire) for wire in self.table.wires)
-
-    @property
-    def protocol(self) -> Protocol:
-        if self.given is not None:
-            return Protocol("wires", order="given", measured=self.most)
-        if self.most < len(self.table):
-            return Protocol("wires", order="front", measured=self.most)
-        return Protocol("wires")
-
-    @property
-    def shape(self) -> Shape:
-        model = self.batches[0][0].model
-        return Shape(model.n_layers, model.n_heads, model.d_model, self.table.parallel)
-
-    @property
-    def curve_sizes(self) -> list[int]:
-        """The sizes of MIB."""
-        return curve.mib_sizes(len(self.table))
+    random_step: float = 2.5  # wider than for heads: a run that keeps ten thousand edges is not cheap
 
     @cached_property
     def estimates(self) -> Effects:
@@ -216,7 +192,7 @@ class WireMeasurement(Measurement):
             values, _ = wire_effects(
                 runs, wires, progress=lambda done, total: self.progress("single effects", done, total)
             )
-            effects[np.ix_(chosen, indices)] = values.numpy()
+            effects[np.ix_(chosen, np.array(indices))] = values.numpy()
         return effects
 
     def order(self, effects: Effects) -> list[int]:
@@ -255,8 +231,25 @@ def measure_wires(
         runs = prepare(model, [items[index].pair for index in indices])
         batches.append((runs, indices))
     table = EdgeTable.of(batches[0][0])
+    most = min(most or MOST_WIRES, len(table))
     given = None
     if order is not None:
         graph = order if isinstance(order, EapGraph) else EapGraph.load(order)
         given = _numbers_in_order(graph, table, model)
-    return WireMeasurement(table, batches, len(items), min(most or MOST_WIRES, len(table)), given, progress)
+        protocol = Protocol("wires", order="given", measured=most)
+    elif most < len(table):
+        protocol = Protocol("wires", order="front", measured=most)
+    else:
+        protocol = Protocol("wires")
+    return WireMeasurement(
+        units=tuple(ComponentEdge.of(wire) for wire in table.wires),
+        pairs=len(items),
+        protocol=protocol,
+        progress=progress,
+        curve_sizes=curve.mib_sizes(len(table)),
+        shape=Shape(model.n_layers, model.n_heads, model.d_model, table.parallel),
+        table=table,
+        batches=batches,
+        most=most,
+        given=given,
+    )
