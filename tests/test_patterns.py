@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import astuple, replace
 
 import numpy as np
@@ -223,11 +222,11 @@ def test_a_panel_of_some_heads_has_their_patterns(models: dict[str, Model]) -> N
     alone = classify([each[0, 3] for each in attention_maps(model, prompts)])
     for pattern in (part.pattern("L0H3"), whole.pattern("L0H3")):
         assert pattern.kind == alone.kind and astuple(pattern)[1:] == pytest.approx(astuple(alone)[1:])
-    with pytest.raises(EdgeError, match=re.escape("no head L1H1 in this panel")):
+    with pytest.raises(EdgeError, match="L1H1"):
         part.pattern("L1H1")
     with pytest.raises(EdgeError, match="3 layers of 4 heads"):
         measure_panel(model, prompts, heads=["L3H0"])
-    with pytest.raises(PromptError, match="at least one prompt"):
+    with pytest.raises(PromptError, match="at least one"):
         measure_panel(model, [])
     empty = measure_panel(model, prompts, heads=[])
     assert (empty.patterns, empty.mass, empty.edges, empty.first_token) == ((), 0, 0, 0)

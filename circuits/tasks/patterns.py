@@ -17,7 +17,7 @@ itself, so it is left out.
    else `diffuse`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 
@@ -152,33 +152,42 @@ def measure_panel(
     maps = [_chosen_maps(each, chosen) for each in attention_maps(model, prompts)]  # (head, query, key) each
     patterns = _patterns([_score(each) for each in maps])
     dominant = sum(pattern.diagonal >= DOMINANT for pattern in patterns)
-
-    def mean(count: Callable[[np.ndarray], float]) -> float:
-        """The mean over prompts of something counted in the maps of one prompt."""
-        return float(np.mean([count(each) for each in maps]))
-
-    rows = mean(lambda each: each.shape[0] * (each.shape[1] - 1))
-    mass = mean(lambda each: _later(each).sum())
+    tallies = [_tally(each) for each in maps]
+    mean = {name: float(np.mean([tally[name] for tally in tallies])) for name in tallies[0]}
+    mass = mean["mass"] or 1  # an empty panel has no mass, and all its shares are 0
+    count = len(chosen) or 1
     return PanelFigures(
         model=model.name,
         prompts=len(prompts),
         heads=chosen,
         patterns=patterns,
-        first_token=mean(lambda each: _later(each)[..., 0].sum()) / (mass or 1),
-        diagonal=mean(lambda each: np.diagonal(_later(each), 1, 1, 2).sum()) / (mass or 1),
-        dominant_diagonal=dominant / (len(chosen) or 1),
-        mean_peak=mean(lambda each: _later(each).max((1, 2), initial=0.0).sum()) / (len(chosen) or 1),
-        # Row 0 of the later rows is query 1, so their lower triangle has the keys before each query.
-        peaked=mean(lambda each: (np.tril(_later(each)) > PEAK).any((1, 2)).sum()),
-        mass=mass / (rows or 1),
-        open_edges=mean(lambda each: (each > 0).sum()),
-        edges=mean(lambda each: each.shape[0] * each.shape[1] * (each.shape[1] + 1) / 2),
+        first_token=mean["mass on key 0"] / mass,
+        diagonal=mean["mass on the diagonal"] / mass,
+        dominant_diagonal=dominant / count,
+        mean_peak=mean["largest weights"] / count,
+        peaked=mean["peaked heads"],
+        mass=mean["mass"] / (mean["rows"] or 1),
+        open_edges=mean["open edges"],
+        edges=mean["edges"],
     )
 
 
-def _later(maps: np.ndarray) -> np.ndarray:
-    """The rows of query 1 and later, in double precision."""
-    return maps[:, 1:].astype(float)
+def _tally(maps: np.ndarray) -> dict[str, float]:
+    """What is counted in the maps (head, query, key) of one prompt; in all rows but that of query 0, except
+    for the edges."""
+    heads, length, _ = maps.shape
+    later = maps[:, 1:].astype(float)
+    off_diagonal = np.tril(later)  # row 0 is query 1, so its lower triangle has the keys before the query
+    return {
+        "rows": heads * (length - 1),
+        "mass": later.sum(),
+        "mass on key 0": later[..., 0].sum(),
+        "mass on the diagonal": np.diagonal(later, 1, 1, 2).sum(),
+        "largest weights": later.max((1, 2), initial=0.0).sum(),
+        "peaked heads": (off_diagonal > PEAK).any((1, 2)).sum(),
+        "open edges": (maps > 0).sum(),
+        "edges": heads * length * (length + 1) / 2,
+    }
 
 
 def attention_maps(model: Model, prompts: Sequence[Prompt]) -> list[np.ndarray]:
@@ -242,7 +251,7 @@ def _score(maps: np.ndarray) -> np.ndarray:
     length = maps.shape[-1]
     if length < 2:
         raise PromptError("a map of one position has nothing to choose; give prompts of two tokens or more")
-    weights = _later(maps)  # (head, query, key) from query 1 on
+    weights = maps[:, 1:].astype(float)  # (head, query, key) from query 1 on
     rows = weights.sum(-1)  # (head, query)
     shares = _ratio(weights, rows[..., None])
     even = 1.0 / np.arange(2, length + 1)  # (query), what an even spread gives to a key

@@ -179,6 +179,7 @@ class _Draft:
         return attention, index * attention.head_dim
 
     def set_mlp(self, layer: int, units: list[_Units]) -> None:
+        """Give the MLP of a layer these units; its other units stay at zero."""
         mlp: Any = self.model.transformer.h[layer].mlp
         weights_in, biases, weights_out = zip(*units, strict=True)
         count = sum(map(len, biases))
