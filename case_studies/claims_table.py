@@ -228,12 +228,16 @@ def count_claims(
 
 
 def counted(ranking: Ranking, size: int | None) -> int | None:
-    """How many of the first `size` units change anything. Those that change nothing are not listed; they come
-    after all units whose effect is not below 0."""
+    """How many of the first `size` units change anything. Those that change nothing are not listed; in the
+    order they come after the units of positive effect and before those of negative effect."""
     if size is None:
         return None
     idle = ranking.units - len(ranking.ranked)
-    before_idle = sum(round(each.effect / ROUNDING) >= 0 for each in ranking.ranked)
+    before_idle = 0
+    for each in ranking.ranked:
+        least = -ROUNDING if each.exact else 0.0
+        if each.effect > least:
+            before_idle += 1
     return min(size, before_idle) + max(0, size - before_idle - idle)
 
 

@@ -76,7 +76,7 @@ def test_edges_that_change_nothing_are_not_counted(
 ) -> None:
     ranking = rank(adders[1], carries[1], units="edges", count=2)
     idle = ranking.units - len(ranking.ranked)
-    first = sum(each.effect > -ROUNDING / 2 for each in ranking.ranked)
+    first = sum(each.effect > -ROUNDING for each in ranking.ranked)
     assert idle > ranking.units / 2  # most gates are shut
     sizes = (0, first, first + 1, first + idle, first + idle + 1, ranking.units)
     expected = [0, first, first, first, first + 1, len(ranking.ranked)]

@@ -178,20 +178,21 @@ def test_the_order_is_that_of_exact_single_effects_over_pairs_of_all_lengths(mod
         )
         assert each.low <= each.effect <= each.high
     effects = [each.effect for each in ranking.ranked]
-    assert all(first >= second - ROUNDING for first, second in itertools.pairwise(effects))
+    assert all(first >= second - 2 * ROUNDING for first, second in itertools.pairwise(effects))
     assert len(effects) == ranking.units == model.n_layers * model.n_heads
 
 
-def test_effects_within_rounding_are_equal_and_the_lower_unit_leads(models: dict[str, Model]) -> None:
+def test_effects_below_rounding_are_equal_and_the_lower_unit_leads(models: dict[str, Model]) -> None:
     heads = measure_heads(models["gpt2"], alike(models["gpt2"]).items)
     edges = replace(heads, protocol=Protocol("edges"))
-    effects = np.zeros((6, 2))
-    effects[1] = 7e-8, 7e-8  # rounding errors, not effects
-    effects[3] = -7e-8, -7e-8
-    effects[4] = 0.2, 0.3
-    effects[5] = 0.3 + 3e-7, 0.2
-    assert heads.order(effects) == [4, 5, 0, 1, 2, 3]
-    assert edges.order(effects) == [4, 5, 1, 3, 0, 2]  # edges that change nothing at all come last
+    effects = np.zeros((len(heads.units), 2))
+    effects[6:] = -1.0
+    effects[0] = -0.2, -0.3
+    effects[2] = -7e-8, -7e-8  # rounding errors, not effects
+    effects[4] = 7e-8, 7e-8
+    effects[5] = 0.2, 0.3
+    assert heads.order(effects)[:6] == [5, 1, 2, 3, 4, 0]
+    assert edges.order(effects)[:6] == [5, 2, 4, 1, 3, 0]  # edges that change nothing at all come last
 
 
 def test_heads_that_do_nothing_stand_in_the_order_of_the_layers(sparse_heads: Ranking) -> None:
@@ -222,7 +223,7 @@ def test_where_measuring_every_edge_costs_too_much_the_order_is_estimated_and_sa
     exact, estimated = measure_edges(model, items), measure_edges(model, items, most_work=0)
     assert (exact.protocol.order, estimated.protocol.order) == ("exact", "loading")
     assert "estimates" in str(estimated.protocol)
-    assert exact.is_exact(0) and not estimated.is_exact(0)
+    assert exact.exact.all() and not estimated.exact.any()
     in_front = [set(each.order(each.single_effects())[:20]) for each in (exact, estimated)]
     assert in_front[0] & in_front[1]
     order = estimated.order(estimated.single_effects())

@@ -130,7 +130,7 @@ def test_edges_in_front_are_exact_and_the_others_estimates_that_say_so(
     front = sorted(estimated, key=lambda unit: -abs(np.mean(estimated[unit])))[:60]
     assert exact == set(front)
     values = [each.effect for each in ranking.ranked]
-    assert all(first >= second - ROUNDING for first, second in pairwise(values))
+    assert all(first >= second - 2 * ROUNDING for first, second in pairwise(values))
 
 
 def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) -> None:
@@ -140,9 +140,10 @@ def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) 
     listed = [str(each.unit) for each in ranking.ranked]
     by_name = {str(ComponentEdge.of(wire)): wire for wire in everywhere}
     rest = [wire for name, wire in by_name.items() if name not in listed]
-    first = [by_name[str(each.unit)] for each in ranking.ranked if each.effect > -ROUNDING / 2]
-    last = [by_name[str(each.unit)] for each in ranking.ranked if each.effect <= -ROUNDING / 2]
-    order = [*first, *rest, *last]
+    order = [by_name[str(each.unit)] for each in ranking.ranked]
+    negative = [each.effect <= (-ROUNDING if each.exact else 0) for each in ranking.ranked]
+    split = negative.index(True)  # edges that change nothing come before those of negative effect
+    order = [*order[:split], *rest, *order[split:]]
     changed, gaps = np.zeros(10), 0.0
     for pair in task.pairs:
         runs = prepare(model, [pair])

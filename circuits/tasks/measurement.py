@@ -63,11 +63,13 @@ class Measurement:
     def order(self, effects: Effects) -> list[int]:
         """The numbers of the units, the largest mean effect first.
 
-        Effects that are equal up to ROUNDING are equal: which of two heads that do nothing has the larger
-        effect is chance. Of equal units the lower number leads; edges that change nothing at all come last.
+        A measured mean below ROUNDING is a rounding error of the forward pass and counts as 0. Of units with
+        equal means the lower number leads, so heads that do nothing stand layer by layer. Edges that change
+        nothing on any pair come after the others with a mean of 0.
         """
-        steps = np.round(effects.mean(1) / ROUNDING)
-        return np.lexsort((~self.listed(effects), -steps)).tolist()
+        means = effects.mean(1)
+        means[self.exact & (np.abs(means) < ROUNDING)] = 0.0
+        return np.lexsort((~self.listed(effects), -means)).tolist()
 
     def listed(self, effects: Effects) -> Bool[np.ndarray, " unit"]:
         """Which units a ranking lists: all heads, and the edges that change something on some pair."""
@@ -75,9 +77,10 @@ class Measurement:
             return np.ones(len(effects), dtype=bool)
         return np.asarray(effects.any(1))
 
-    def is_exact(self, unit: int) -> bool:
-        """Whether the effect of a unit was measured, not estimated."""
-        return self.protocol.order == "exact"
+    @property
+    def exact(self) -> Bool[np.ndarray, " unit"]:
+        """Whose effects are measured, not estimated."""
+        return np.full(len(self.units), self.protocol.order == "exact")
 
     def areas(self, sizes: Sequence[int], values: curve.Values) -> tuple[float, float]:
         """CPR and CMD of the keep curve."""
@@ -136,8 +139,9 @@ class Batch:
 
     def edges_alone(self) -> Iterator[tuple[int, Row]]:
         """The number of each edge that can have an effect here, and the row in which it alone is swapped."""
+        heads = every_head(self.runs.model)
         for query in self.positions:  # rows that start at the same position stand together
-            for head in every_head(self.runs.model):
+            for head in heads:
                 for key in range(query + 1):
                     change = Change(head.layer, query, "edge", head.index, key)
                     unit = self.unit_of[head.layer, head.index, query, key]
@@ -154,12 +158,14 @@ class Batch:
         edge_stays = kept[self.unit_of[:, :, first:]] & causal  # (layer, head, query, key)
         head_stays = np.asarray(edge_stays.any(3))  # (layer, head, query)
         layer_stays = np.asarray(head_stays.any(1))  # (layer, query)
+        swapped_heads = layer_stays[:, None] & ~head_stays  # (layer, head, query)
+        swapped_edges = head_stays[..., None] & ~edge_stays & causal  # (layer, head, query, key)
         changes = list(self.mlp_changes)
         for layer, query in np.argwhere(~layer_stays).tolist():
             changes.append(Change(layer, first + query, "attention"))
-        for layer, head, query in np.argwhere(layer_stays[:, None] & ~head_stays).tolist():
+        for layer, head, query in np.argwhere(swapped_heads).tolist():
             changes.append(Change(layer, first + query, "head", head))
-        for layer, head, query, key in np.argwhere(head_stays[..., None] & ~edge_stays & causal).tolist():
+        for layer, head, query, key in np.argwhere(swapped_edges).tolist():
             changes.append(Change(layer, first + query, "edge", head, key))
         return Row(tuple(changes))
 

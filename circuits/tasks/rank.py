@@ -116,14 +116,15 @@ def _ranked(
 ) -> tuple[Ranked, ...]:
     """The units that are listed, in order, with the bootstrap intervals of their effects."""
     is_listed = measurement.listed(effects)
+    is_exact = measurement.exact
     listed = [number for number in order if is_listed[number]]
     bands: list[Interval] = []
     for start in range(0, len(listed), _AT_A_TIME):
         bands += bootstrap(effects[listed[start : start + _AT_A_TIME]], seed=seed)
     ranked = []
     for number, band in zip(listed, bands, strict=True):
-        unit, exact = measurement.units[number], measurement.is_exact(number)
-        ranked.append(Ranked(unit, band.mean, band.low, band.high, exact))
+        unit = measurement.units[number]
+        ranked.append(Ranked(unit, band.mean, band.low, band.high, bool(is_exact[number])))
     return tuple(ranked)
 
 

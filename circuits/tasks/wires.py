@@ -167,8 +167,8 @@ class WireMeasurement(Measurement):
         return values
 
     @cached_property
-    def measured(self) -> Bool[np.ndarray, " unit"]:
-        """Which edges are measured exactly: all, or the first of the file or of the estimates."""
+    def exact(self) -> Bool[np.ndarray, " unit"]:
+        """Which edges are measured: all, or the first of the file or of the estimates."""
         chosen = np.ones(len(self.table), dtype=bool)
         if self.most == len(chosen):
             return chosen
@@ -178,15 +178,12 @@ class WireMeasurement(Measurement):
         chosen[order[self.most :]] = False
         return chosen
 
-    def is_exact(self, unit: int) -> bool:
-        return bool(self.measured[unit])
-
     def single_effects(self) -> Effects:
         """The effect of every edge alone on every pair; the estimate where it was not measured."""
         effects = np.zeros((len(self.table), self.pairs))
-        if not self.measured.all():
+        if not self.exact.all():
             effects = self.estimates.copy()
-        chosen = np.flatnonzero(self.measured)
+        chosen = np.flatnonzero(self.exact)
         wires = [self.table.wires[number] for number in chosen]
         for runs, indices in self.batches:
             values, _ = wire_effects(
