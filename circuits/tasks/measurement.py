@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -77,7 +78,7 @@ class Measurement:
             return np.ones(len(effects), dtype=bool)
         return np.asarray(effects.any(1))
 
-    @property
+    @cached_property
     def exact(self) -> Bool[np.ndarray, " unit"]:
         """Whose effects are measured, not estimated."""
         return np.full(len(self.units), self.protocol.order == "exact")

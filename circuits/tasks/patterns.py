@@ -35,12 +35,12 @@ from circuits.tasks.task import Task, of_equal_length
 
 Kind = Literal["first token", "diagonal", "offset", "stripes", "hybrid", "diffuse", "dots", "nearly empty"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-EMPTY: Final = 0.05
-DOMINANT: Final = 0.5
-PRESENT: Final = 0.25
-READ: Final = 0.15  # of the way from an even spread to everything
-FEWEST: Final = 3  # queries that make a line
-PEAK: Final = 0.5
+EMPTY: Final = 0.05  # a map with less mass in a row is nearly empty
+DOMINANT: Final = 0.5  # the score of a line that names the map
+PRESENT: Final = 0.25  # the score of a line that makes the map a hybrid
+READ: Final = 0.15  # how far from an even spread to all mass a weight must be to count as read
+FEWEST: Final = 3  # queries that must read a line
+PEAK: Final = 0.5  # a weight, or a peak compared with an even spread, that makes a dot
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,12 +289,11 @@ def _patterns(scores: Sequence[np.ndarray]) -> tuple[Pattern, ...]:
     """The pattern of each head by its mean scores over prompts, for the offsets that all prompts have."""
     fewest = min(len(each) for each in scores)
     every = np.stack([each[:fewest] for each in scores])  # (prompt, score, head)
-    mass = every[:, 0]  # (prompt, head)
-    means = np.einsum("ph,psh->hs", _ratio(mass, mass.sum(0)), every)
+    masses = every[:, 0]  # (prompt, head)
+    means = np.einsum("ph,psh->hs", _ratio(masses, masses.sum(0)), every)
     patterns = []
-    for head_mass, (_, peak, first, diagonal, stripes, *offsets) in zip(
-        mass.mean(0).tolist(), means.tolist(), strict=True
-    ):
+    for mass, scores_of_head in zip(masses.mean(0).tolist(), means.tolist(), strict=True):
+        _, peak, first, diagonal, stripes, *offsets = scores_of_head
         offset = max(offsets)
         distance = offsets.index(offset) + 1 if offset > 0 else 0
         lines: dict[Kind, float] = {
@@ -303,8 +302,8 @@ def _patterns(scores: Sequence[np.ndarray]) -> tuple[Pattern, ...]:
             "offset": offset,
             "stripes": stripes,
         }
-        kind = _kind(lines, peak, head_mass)
-        patterns.append(Pattern(kind, first, diagonal, offset, distance, stripes, peak, head_mass))
+        kind = _kind(lines, peak, mass)
+        patterns.append(Pattern(kind, first, diagonal, offset, distance, stripes, peak, mass))
     return tuple(patterns)
 
 

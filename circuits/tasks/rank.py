@@ -116,7 +116,6 @@ def _ranked(
 ) -> tuple[Ranked, ...]:
     """The units that are listed, in order, with the bootstrap intervals of their effects."""
     is_listed = measurement.listed(effects)
-    is_exact = measurement.exact
     listed = [number for number in order if is_listed[number]]
     bands: list[Interval] = []
     for start in range(0, len(listed), _AT_A_TIME):
@@ -124,7 +123,7 @@ def _ranked(
     ranked = []
     for number, band in zip(listed, bands, strict=True):
         unit = measurement.units[number]
-        ranked.append(Ranked(unit, band.mean, band.low, band.high, bool(is_exact[number])))
+        ranked.append(Ranked(unit, band.mean, band.low, band.high, bool(measurement.exact[number])))
     return tuple(ranked)
 
 

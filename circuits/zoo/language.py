@@ -1,9 +1,9 @@
 """The little language that `mini` speaks: words, facts, and seeded sentences with one known answer each.
 
 1. Every subject word has four facts: its opposite, colour, number and category. Only the opposite makes sense
-   in English; the others are drawn once from a fixed seed, so that they can be known but not guessed.
-2. Facts stand in many frames (`language.toml`), some with a second (quoted) word as a distractor, so that the
-   subject has to be found by what is said of it, not by where it stands.
+   in English; the others are drawn once from a fixed seed, so that a model can only learn them by heart.
+2. Facts stand in many frames (`language.toml`). Some frames have a second (quoted) word as a distractor, so
+   that a model must find the subject by what is said of it, not by its position.
 3. One sentence in ten, chosen by the hash of its text, is held out: training never writes it.
 """
 
@@ -88,16 +88,16 @@ def split(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence and, unless it is filler, the word at which its answer stands.
+    """A sentence and, unless it is filler, the index of the word that is its answer.
 
-    In a sequence that is repeated, this is where the repeat becomes certain.
+    In a sequence that is repeated, that is the first word that can be known from the repeat.
     """
 
     task: str
     text: str
     answer_index: int | None = None
     relation: str | None = None
-    possible: tuple[str, ...] = ()  # where chance decides between several answers: all of them
+    possible: tuple[str, ...] = ()  # all right answers, where there are several, such as later years
 
     @property
     def words(self) -> list[str]:
