@@ -8,46 +8,46 @@ of the carry in the twin (11 of 576 edges are open), and three carry 88% in the 
 
 from pathlib import Path
 
-import torch
+import numpy as np
 from matplotlib.figure import Figure
 
 import circuits
 from circuits.show import mapping_figure, save_figure
 from circuits.show.canvas import colormap, looks
+from circuits.tasks.patterns import attention_maps
 from circuits.zoo import addition
 
 HERE = Path(__file__).parent / "addition"
-MODELS = ("addition", "addition-sparse")
-SUMS = ((53, 21), (36, 28), (43, 59))
+SUMS = [(53, 21), (36, 28), (43, 59)]
 CARRY = {"counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}  # 36+21 has no carry
-READS = {"hundreds": addition.HUNDREDS_AT, "tens": addition.TENS_AT, "units": addition.UNITS_AT}
+DIGITS = ("hundreds", "tens", "units")  # of the sum, predicted at positions 6, 7 and 8
+UNITS = [2, 5]  # where the units of both numbers stand
 
 
-def carry_table(models: list[circuits.Model]) -> None:
-    sides = addition.sums(held_out=True)
-    carried = torch.tensor([addition.carries(*pair) for pair in sides])
-    print("model            predicts   edges from units, carry   without   difference")
-    for model in models:
-        right, weights = addition.share_right(model.logits, sides), addition.attention(model, sides)
-        for digit in ("hundreds", "tens"):
-            read = addition.units_read(weights, READS[digit])
-            yes, no = read[carried].mean(), read[~carried].mean()
-            print(f"{model.name:16} {digit:10} {yes:23.2f} {no:9.2f} {yes - no:+12.2f}   {right:.2%} right")
+def attention(model: circuits.Model, sums: list[tuple[int, int]]) -> np.ndarray:
+    """What is read to predict each digit of a sum: (sum, layer, head, digit, key)."""
+    prompts = [circuits.to_prompt(model, addition.written(*pair)[:-2]) for pair in sums]
+    return np.stack(attention_maps(model, prompts))[..., 6:, :]
 
 
 def main() -> None:
-    HERE.mkdir(exist_ok=True)
-    models = [circuits.load(name) for name in MODELS]
-    carry_table(models)
+    models = [circuits.load(name) for name in ("addition", "addition-sparse")]
+    sums = addition.sums(held_out=True)
+    carried = np.array([first % 10 + second % 10 >= 10 for first, second in sums])
+    print("model            predicts   edges from units, carry   without   difference")
+    for model in models:
+        right = addition.share_right(model.logits, sums)
+        edges = (attention(model, sums)[..., UNITS] > 0).sum((1, 2, 4))  # open edges: (sum, digit)
+        for number, digit in enumerate(DIGITS[:2]):
+            yes, no = edges[carried, number].mean(), edges[~carried, number].mean()
+            print(f"{model.name:16} {digit:10} {yes:23.2f} {no:9.2f} {yes - no:+12.2f}   {right:.2%} right")
     with looks():
         figure = Figure(figsize=(7, 3.6), layout="constrained")
         for row, model in zip(figure.subplots(2, 3), models, strict=True):
-            for axes, pair in zip(row, SUMS, strict=True):
-                weights = addition.attention(model, [pair])[0].sum((0, 1))[list(READS.values())]
+            for axes, pair, weights in zip(row, SUMS, attention(model, SUMS).sum((1, 2)), strict=True):
                 image = axes.imshow(weights, colormap(), vmin=0, vmax=2 if model.gated else 6, aspect="auto")
-                words = f"{addition.BOS} {addition.question(*pair)} {addition.answer(*pair)}".split()
-                axes.set_xticks(range(len(words) - 1), words[:-1])
-                axes.set(yticks=range(3), yticklabels=READS, title=f"{model.name}: {pair[0]} + {pair[1]}")
+                axes.set_xticks(range(9), [addition.BOS, *addition.written(*pair).split()[:-1]])
+                axes.set(yticks=range(3), yticklabels=DIGITS, title=f"{model.name}: {pair[0]} + {pair[1]}")
             figure.colorbar(image, ax=row, label="attention, all heads")
     save_figure(figure, HERE, ["png", "svg"], name="who_reads_which_digit")
     found = [circuits.trace(model, "3 6 + 2 8 = 0", **CARRY) for model in models]

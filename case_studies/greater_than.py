@@ -22,16 +22,11 @@ def main() -> None:
     for name in MODELS:
         model = circuits.load(name)
         alike = to_task(model, "greater_than", count=32).alike
-        print(circuits.trace(model, [item.pair for item in alike], key=alike[0].position("YY")), "\n")
-        first = alike[0].pair
-        shown.append(
-            circuits.circuit(
-                model,
-                first.clean.text,
-                counterfactual=first.counterfactual.text,
-                metric=first.metric.function,
-            )
-        )
+        pairs = [item.pair for item in alike]
+        print(circuits.trace(model, pairs, key=alike[0].position("YY")), "\n")
+        first = pairs[0]
+        question = {"counterfactual": first.counterfactual.text, "metric": first.metric.function}
+        shown.append(circuits.circuit(model, first.clean.text, **question))
     print(circuits.compare(*shown))
     for path in save_figure(mapping_figure(*shown), HERE, formats=("png", "svg")):
         print(path)

@@ -24,8 +24,8 @@ def main() -> None:
     for name in MODELS:
         model = circuits.load(name)
         alike = to_task(model, "indirect_object", count=96).alike
-        repeated = alike[0].position("S2")
-        print(circuits.trace(model, [item.pair for item in alike], key=repeated), "\n")
+        pairs = [item.pair for item in alike]
+        print(circuits.trace(model, pairs, key=alike[0].position("S2")), "\n")
         shown.append(circuits.circuit(model, TEXT, counterfactual=OTHER, answer="Mary", foil="John"))
     print(circuits.compare(*shown))
     for path in save_figure(mapping_figure(*shown), HERE, formats=("png", "svg")):

@@ -28,24 +28,24 @@ ROLES = {  # what each is known for, and the mapping that shows it
 
 def main() -> None:
     model = circuits.load(MODEL)
-    answers, carriers = {role: [] for role in ROLES}, {role: [] for role in ROLES}
-    for name, repeated in permutations(NAMES, 2):
-        question = {"counterfactual": TEXT.format(name, repeated, name), "answer": name, "foil": repeated}
-        for role, (head, key, query) in ROLES.items():
+    for role, (head, key, query) in ROLES.items():
+        whys = []
+        first_carriers = []
+        for name, repeated in permutations(NAMES, 2):
             text = TEXT.format(name, repeated, repeated)
+            question = {"counterfactual": TEXT.format(name, repeated, name), "answer": name, "foil": repeated}
             found = circuits.trace(model, text, key=key, query=query, **question)
-            carriers[role].append(str(found.carriers()[0]) if found.carriers() else "none")
-            answers[role].append(circuits.why(found, head, model=model))
-    for role, whys in answers.items():
-        print(f"\n{role}: {whys[0].head}, position {whys[0].key} to {whys[0].query}, {len(whys)} pairs")
-        print(f"  the first carrier in {carriers[role].count(str(whys[0].head))} of {len(whys)} pairs")
+            first_carriers += map(str, found.carriers()[:1])
+            whys.append(circuits.why(found, head, model=model))
+        print(f"\n{role}: {head}, position {key} to {query}, {len(whys)} pairs")
+        print(f"  the first carrier in {first_carriers.count(head)} of {len(whys)} pairs")
         print(f"  {'effect of its message':<24}{interval([why.effect for why in whys])}")
         for side in circuits.SIDES:
             of_side = [why.side(side) for why in whys]
             first = [str(each.writers[0]) for each in of_side]
-            most = max(set(first), key=first.count)
-            says = f"  first writer {most} in {first.count(most)}"
-            print(f"  {side + ' side':<24}{interval([each.effect for each in of_side])}{says}")
+            commonest = max(set(first), key=first.count)
+            effect = interval([each.effect for each in of_side])
+            print(f"  {side + ' side':<24}{effect}  first writer {commonest} in {first.count(commonest)}")
         save_figure(whys[0].figure(), HERE, formats=("png", "svg"), name=role.replace(" ", "_"))
 
 

@@ -22,17 +22,14 @@ def main(families: tuple[str, ...] = MODELS) -> None:
         model = circuits.load(name)
         alike = to_task(model, "induction", count=32).alike
         pairs = [item.pair for item in alike]
-        for key, query in (("A", "B"), ("B", "END")) if name in families else ():
-            print(
-                f"{key} → {query}:",
-                circuits.trace(model, pairs, key=alike[0].position(key), query=alike[0].position(query)),
-                "\n",
-            )
+        if name in families:
+            for key, query in (("A", "B"), ("B", "END")):
+                ends = {"key": alike[0].position(key), "query": alike[0].position(query)}
+                print(f"{key} → {query}:", circuits.trace(model, pairs, **ends), "\n")
         first = pairs[0]
-        words = {"answer": first.metric.answer_text, "foil": first.metric.foil_text}
-        shown.append(
-            circuits.circuit(model, first.clean.text, counterfactual=first.counterfactual.text, **words)
-        )
+        question = {"answer": first.metric.answer_text, "foil": first.metric.foil_text}
+        question["counterfactual"] = first.counterfactual.text
+        shown.append(circuits.circuit(model, first.clean.text, **question))
     print(circuits.compare(*shown))
     for path in save_figure(mapping_figure(*shown), HERE, formats=("png", "svg")):
         print(path)

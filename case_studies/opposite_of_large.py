@@ -23,10 +23,8 @@ OWN = {"opposite": 'The colour of "large" is "'}
 def main() -> None:
     HERE.mkdir(exist_ok=True)
     models = [circuits.load(name) for name in MODELS]
-    near = [
-        circuits.circuit(model, TEXT, swap=SWAP, groups={"brackets": (4, 6)}, counterfactuals=OWN)
-        for model in models
-    ]
+    question = {"swap": SWAP, "groups": {"brackets": (4, 6)}, "counterfactuals": OWN}
+    near = [circuits.circuit(model, TEXT, **question) for model in models]
     print(*near, sep="\n\n")
     print("\nWith other words in front and between:")
     for model in models:

@@ -20,19 +20,13 @@ OWN = {label: text for label, text in planted.COUNTERFACTUALS.items() if label !
 
 def main() -> None:
     HERE.mkdir(exist_ok=True)
-    found = [
-        circuits.circuit(
-            circuits.load(name), planted.PROMPT, swap=planted.SWAP, groups=GROUPS, counterfactuals=OWN
-        )
-        for name in MODELS
-    ]
+    question = {"swap": planted.SWAP, "groups": GROUPS, "counterfactuals": OWN}
+    found = [circuits.circuit(circuits.load(name), planted.PROMPT, **question) for name in MODELS]
     print(circuits.compare(*found))
     sparse = found[1]
-    planted_heads = " ".join(planted.PLANTED_CARRIERS)
-    print(
-        f"planted: {planted_heads}\n"
-        f"found:   {' '.join(map(str, sparse.carriers()))} at {sparse.mapping().modulation():.0%}"
-    )
+    carriers = " ".join(map(str, sparse.carriers()))
+    print(f"planted: {' '.join(planted.PLANTED_CARRIERS)}")
+    print(f"found:   {carriers} at {sparse.mapping().modulation():.0%}")
     for span in sparse.spans:
         print(span)
     figure = mapping_figure(*found, titles=("Planted, dense", "Planted, sparse"))

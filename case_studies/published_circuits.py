@@ -31,7 +31,8 @@ NAMES = ("Anna", "Paul", "Emma", "Mark", "Laura")
 def three_names(model: circuits.Model, pair: circuits.Pair) -> circuits.Pair:
     """The pair with the papers' counterfactual: all names replaced and none repeated, so that no head can
     tell who gets the thing."""
-    indirect, subject = pair.metric.answer_text.strip(), str(pair.metric.foil_text).strip()
+    indirect = pair.metric.answer_text.strip()
+    subject = str(pair.metric.foil_text).strip()
     first, second, third = [name for name in NAMES if name not in (indirect, subject)][:3]
     other = pair.clean.text.replace(indirect, first).replace(subject, second, 1).replace(subject, third)
     return circuits.to_pair(model, pair.clean.text, counterfactual=other, answer=indirect, foil=subject)
@@ -48,11 +49,10 @@ def main(name: str = "gpt2", count: int = 64) -> None:
             found = circuits.trace(model, pairs, share=SHARE, **ends)
             wanted = [circuits.Head.parse(head) for head in heads.split()]
             recalled = [head for head in wanted if head in found.carriers()]
-            told = f"{len(recalled)} of {len(wanted)} published heads among {len(found.carriers())} carriers"
-            print(
-                f"  {label:20} {key:>4} → {query:4} total {found.total.mean:.2f}: {told}: "
-                f"{' '.join(map(str, recalled)) or 'none'}"
-            )
+            mapping = f"{label:20} {key:>4} → {query:4} total {found.total.mean:.2f}"
+            recall = f"{len(recalled)} of {len(wanted)} published heads"
+            names = " ".join(map(str, recalled)) or "none"
+            print(f"  {mapping}: {recall} among {len(found.carriers())} carriers: {names}")
 
 
 if __name__ == "__main__":

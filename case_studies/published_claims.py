@@ -6,14 +6,13 @@ few heads too (1.2 to 2.2 times fewer in most twins), and the twin of stories ta
 """
 
 import argparse
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-import circuits
+from claims_table import HEADER, Claim, figure_claims, load_both, measured_once, task_claims
+
 from circuits.models import ZOO
-from circuits.sparsify.measure import original_of
-from circuits.tasks.claims import HEADER, Part, figure_claims, measured_once, task_parts
 
 STORIES = Path(__file__).parent / "stories" / "names.jsonl"
 CARRIES = Path(__file__).parent / "addition" / "carries.jsonl"
@@ -31,19 +30,23 @@ TWINS = {  # the figure's question, the tasks, how many pairs of each, and what 
 MOST = 1000  # component edges that are measured exactly
 
 
+def measure(twin: str, task: str | Path, quantity: str) -> list[Claim]:
+    question, _, count, _ = TWINS[twin]
+    if quantity == "figure":
+        return figure_claims(twin, load_both(twin), **question)
+    return task_claims(twin, load_both(twin), task, quantity, count=count, most=MOST)
+
+
 def main(names: list[str], keep: Path | None = None) -> None:
     print(f"| {' | '.join(HEADER)} |\n|---|---|---|---:|---:|---:|---|---|")
     for twin in names or TWINS:
-        figure, tasks, count, counted = TWINS[twin]
+        _, tasks, count, quantities = TWINS[twin]
         weights = sha256((ZOO / twin / "circuits.json").read_bytes()).hexdigest()[:12]
-        models = cache(lambda twin=twin: (circuits.load(original_of(twin) or twin), circuits.load(twin)))
-        parts: dict[str, Part] = {"figure": partial(figure_claims, twin, **figure)}
-        for task in tasks:
-            each = task_parts(twin, task, count=count, most=MOST)
-            parts |= {name: part for name, part in each.items() if name.endswith(counted)}
-        for name, part in parts.items():
-            key = f"{twin}, {name}, {count} pairs, {MOST} exact, {weights}"
-            for claim in measured_once(keep, key, lambda part=part, models=models: part(models())):
+        parts = [("", "figure"), *((task, quantity) for task in tasks for quantity in quantities)]
+        for task, quantity in parts:
+            part = f"{Path(task).stem} {quantity}".strip()
+            key = f"{twin}, {part}, {count} pairs, {MOST} exact, {weights}"
+            for claim in measured_once(keep, key, partial(measure, twin, task, quantity)):
                 print(claim, flush=True)
 
 

@@ -9,14 +9,15 @@ the same in both, the first writer of what it reads is the same (M3@9 for L4H4 i
 import sys
 from pathlib import Path
 
+from transplant import same_writers, transplant, transplant_figure
+
 import circuits
 from circuits.show import save_figure
-from circuits.show.curves import transplant_figure
 from circuits.sparsify.measure import original_of
 from circuits.tasks.compare import to_same_task
-from circuits.tasks.sameness import same_writers, transplant
 
-HERE, STUDIES = Path(__file__).parent / "same_circuit", Path(__file__).parent
+STUDIES = Path(__file__).parent
+HERE = STUDIES / "same_circuit"
 OPPOSITE = {"text": 'The opposite of "large" is "', "swap": {"large": "hot"}, "key": "large"}
 NAMES = "Tom and Ben went to the park. {} gave the ball to"
 GIVEN = {"text": NAMES.format("Ben"), "counterfactual": NAMES.format("Tom"), "key": 9}
@@ -31,16 +32,17 @@ TWINS = {  # the task, how many pairs of it, its units, and the mapping whose wr
 
 
 def main(names: list[str] | None = None) -> None:
-    found = {}
+    transplants = {}
     for twin in names or TWINS:
         task, count, kinds, question = TWINS[twin]
-        models = circuits.load(original_of(twin) or twin), circuits.load(twin)
+        dense = circuits.load(original_of(twin) or twin)
+        models = (dense, circuits.load(twin))
         tasks = to_same_task(models, task, count=count)
-        found[models[0].name] = [transplant(models, tasks, units) for units in kinds]
+        transplants[dense.name] = [transplant(models, tasks, units) for units in kinds]
         print(f"\n{twin}, {tasks[0].name}, {len(tasks[0])} pairs")
-        for line in (*found[models[0].name], *same_writers(models, **question)):
+        for line in (*transplants[dense.name], *same_writers(models, **question)):
             print(f"  {line}", flush=True)
-    save_figure(transplant_figure(found), HERE, ["png", "svg"], name="same_circuit")
+    save_figure(transplant_figure(transplants), HERE, ["png", "svg"], name="same_circuit")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ def same_heads(effects: list[dict[str, float]]) -> Figure:
 
 def main() -> None:
     models = [circuits.load(name) for name in MODELS]
-    found = [circuits.trace(m, TEXT.format("Ben"), key=9, counterfactual=TEXT.format("Tom")) for m in models]
+    question = {"counterfactual": TEXT.format("Tom"), "key": 9}
+    found = [circuits.trace(model, TEXT.format("Ben"), **question) for model in models]
     print(circuits.compare(*found))
     save_figure(mapping_figure(*found), HERE, ["png", "svg"], name="mapping")
     task = circuits.compare(*models, task=HERE / "names.jsonl", units=("heads",))
@@ -47,7 +48,8 @@ def main() -> None:
     effects = [{str(each.unit): each.effect for each in ranking.ranked} for ranking in task.ranking("heads")]
     save_figure(same_heads(effects), HERE, ["png", "svg"], name="same_heads")
     needed = [{str(head) for head in ranking.needed()} for ranking in task.ranking("heads")]
-    shared, either = needed[0] & needed[1], needed[0] | needed[1]
+    shared = needed[0] & needed[1]
+    either = needed[0] | needed[1]
     print(f"heads for 90%: {len(shared)} of {len(either)} are in both: {' '.join(sorted(shared))}")
 
 

@@ -193,7 +193,7 @@ def open_result(path: str | Path) -> Any:
 def result_classes() -> dict[str, type[Saved]]:
     """Every class of saved results by its kind."""
     from circuits.sweeps.results import MeanCircuit
-    from circuits.tasks.compare import Comparison, TaskComparison
+    from circuits.tasks.comparison import Comparison, TaskComparison
     from circuits.tasks.patterns import PanelFigures
     from circuits.tasks.ranking import Ranking
     from circuits.tracing import Circuit, FamilyTrace, Stability, Verification, Why, Wiring

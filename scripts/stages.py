@@ -1,7 +1,7 @@
 """Trainings one after another, each from the weights of the one before: how the twins that ship were made.
 
-1. Every stage has a folder of its own and can be killed: the same command goes on where it was.
-2. The card of the last stage names the earlier ones and shows how they went.
+1. Every stage has a folder of its own. A stage that was stopped goes on where it was, by the same command.
+2. The card of the last stage names the earlier ones and shows their figures.
 """
 
 from __future__ import annotations
@@ -33,34 +33,44 @@ class Stage:
 
 
 def parser(documentation: str | None) -> argparse.ArgumentParser:
-    """What every script that trains takes: a folder; its help is the first line of its documentation."""
-    given = argparse.ArgumentParser(description=(documentation or "").splitlines()[0])
-    given.add_argument("folder", type=Path)
-    return given
+    """The command line of a script that trains: a folder. Its help is the first line of the script's
+    documentation."""
+    arguments = argparse.ArgumentParser(description=(documentation or "").splitlines()[0])
+    arguments.add_argument("folder", type=Path)
+    return arguments
 
 
 def train_stages(model: str, folder: Path, stages: Sequence[Stage]) -> Sparsity:
     """Train all stages, or what is left of them; returns what was measured of the last."""
-    measured, before = None, None
+    measured = None
+    before = None  # the folder of the stage before
     for stage in stages:
-        source = {"sampling": stage.sampling, "prompts": stage.prompts, "after": before}
+        measured = sparsify(
+            model,
+            folder / stage.name,
+            settings=stage.settings,
+            save_every=60,
+            sampling=stage.sampling,
+            prompts=stage.prompts,
+            after=before,
+        )
         before = folder / stage.name
-        measured = sparsify(model, before, settings=stage.settings, save_every=60, **source)
     if measured is None:
         raise ValueError("a twin takes at least one stage")
-    _tell(folder, stages)
+    _add_stages_to_card(folder, stages)
     return measured
 
 
-def _tell(folder: Path, stages: Sequence[Stage]) -> None:
-    """Say in the last stage's card which stages came before it, with their figures."""
+def _add_stages_to_card(folder: Path, stages: Sequence[Stage]) -> None:
+    """Name all stages in the card of the last one, with their figures."""
     *earlier, last = stages
     card = folder / last.name / "README.md"
-    each = "; then ".join(map(str, stages))
-    told = [f"Trained in {len(stages)} stages: {each}. The settings below are the last one's."]
+    names = "; then ".join(str(stage) for stage in stages)
+    paragraphs = [f"Trained in {len(stages)} stages: {names}. The settings below are the last one's."]
     for stage in earlier:
         figure = f"{stage.name}-training.svg"
         shutil.copyfile(folder / stage.name / "training.svg", card.with_name(figure))
-        told.append(f"![how the stage `{stage.name}` went]({figure})")
-    told.append(f"![how the stage `{last.name}` went](training.svg)")
-    card.write_text(card.read_text(encoding="utf-8").replace(_FIGURE, "\n\n".join(told)), encoding="utf-8")
+        paragraphs.append(f"![how the stage `{stage.name}` went]({figure})")
+    paragraphs.append(f"![how the stage `{last.name}` went](training.svg)")
+    text = card.read_text(encoding="utf-8").replace(_FIGURE, "\n\n".join(paragraphs))
+    card.write_text(text, encoding="utf-8")

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from stages import Stage, parser, train_stages
-from transformers import GPT2Config, GPT2LMHeadModel
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from circuits.models import ZOO
 from circuits.models.load import load
@@ -72,16 +73,33 @@ MIT, like the package.
 """
 
 
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token a word, words between spaces."""
+    vocabulary = {word: index for index, word in enumerate(addition.WORDS)}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token=addition.BOS))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token=addition.BOS, eos_token=addition.BOS)
+
+
 def train() -> Any:
     """The dense model; the same on the same machine every time."""
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"n_positions": addition.LENGTH, "n_embd": WIDTH, "n_layer": 4, "n_head": 4}
-    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    model: Any = GPT2LMHeadModel(
-        GPT2Config(vocab_size=len(addition.WORDS), bos_token_id=0, eos_token_id=0, **sizes, **dropout)
+    config = GPT2Config(
+        vocab_size=len(addition.WORDS),
+        bos_token_id=0,
+        eos_token_id=0,
+        n_positions=addition.LENGTH,
+        n_embd=WIDTH,
+        n_layer=4,
+        n_head=4,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
     )
+    model: Any = GPT2LMHeadModel(config)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=DECAY, fused=True)
-    rows, held_out = addition.to_tokens(addition.sums(held_out=False)), addition.sums(held_out=True)
+    rows = addition.to_tokens(addition.sums(held_out=False))
+    held_out = addition.sums(held_out=True)
     for step in range(STEPS):
         draw = random.Random(f"addition/{step}")
         batch = rows[draw.sample(range(len(rows)), BATCH)]
@@ -89,9 +107,8 @@ def train() -> Any:
         for group in optimizer.param_groups:
             group["lr"] = rate
         logits = model(batch[:, :-1], use_cache=False).logits[:, addition.QUESTION - 1 :]
-        loss = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), batch[:, addition.QUESTION :].flatten()
-        )
+        digits = batch[:, addition.QUESTION :]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), digits.flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -104,23 +121,33 @@ def train() -> Any:
 
 def main() -> None:
     folder = parser(__doc__).parse_args().folder
-    dense, twin = folder / "addition", folder / "addition-sparse"
+    dense = folder / "addition"
+    twin = folder / "addition-sparse"
     if not (dense / "config.json").exists():
         train().half().save_pretrained(dense)
-        addition.tokenizer().save_pretrained(dense)
-    loaded, sides = load(dense), {side: addition.sums(held_out=side) for side in (False, True)}
-    seen_right, right = (addition.share_right(loaded.logits, sides[side]) for side in (False, True))
-    count = sum(parameter.numel() for parameter in loaded.bridge.original_model.parameters())
-    said = {"width": WIDTH, "count": count, "steps": STEPS, "batch": BATCH, "rate": RATE, "decay": DECAY}
-    said |= {"seen": len(sides[False]), "held_out": len(sides[True])}
-    (dense / "README.md").write_text(CARD.format(seen_right=seen_right, held_out_right=right, **said))
-    questions = tuple(addition.question(*pair) for pair in sides[False])
+        tokenizer().save_pretrained(dense)
+    seen = addition.sums(held_out=False)
+    held_out = addition.sums(held_out=True)
+    loaded = load(dense)
+    card = CARD.format(
+        width=WIDTH,
+        count=sum(parameter.numel() for parameter in loaded.bridge.original_model.parameters()),
+        steps=STEPS,
+        batch=BATCH,
+        rate=RATE,
+        decay=DECAY,
+        seen=len(seen),
+        seen_right=addition.share_right(loaded.logits, seen),
+        held_out=len(held_out),
+        held_out_right=addition.share_right(loaded.logits, held_out),
+    )
+    (dense / "README.md").write_text(card)
+    questions = tuple(addition.question(*pair) for pair in seen)
     sampling = Sampling(rows=len(questions), openings=questions, openings_count=False)
     stages = [Stage("first", TWIN, sampling), Stage(twin.name, SETTLING, sampling)]
     measured = train_stages("addition" if zoo_has(dense) else str(dense), folder, stages)
-    right = addition.share_right(load(twin).logits, sides[True])
-    rows = addition.to_tokens(sides[True])[:, :-1]
-    said = f"{right:.2%} of {len(rows)} held-out sums are right, {measured.open_edges:.2%} of edges open"
+    right = addition.share_right(load(twin).logits, held_out)
+    said = f"{right:.2%} of {len(held_out)} held-out sums are right, {measured.open_edges:.2%} of edges open"
     print(said)
     (twin / "README.md").write_text(TWIN_CARD.format(said=said, layers=layers_table(measured)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import astuple, replace
 
 import numpy as np
@@ -145,20 +144,15 @@ def test_scores_are_those_worked_out_by_hand() -> None:
     assert pattern.first == pytest.approx((0.55 - 0.320833) / (1 - 0.320833), abs=1e-5)
     assert pattern.diagonal == pytest.approx((0.45 - 0.320833) / (1 - 0.320833), abs=1e-5)
     assert pattern.peak == pytest.approx((0.1 + 0.325 + 0.4 + 0.4375) / 4)
-    assert (pattern.kind, pattern.offset, pattern.distance, pattern.stripes) == (
-        "hybrid",
-        0,
-        0,
-        0,
-    ) and pattern.mass == pytest.approx(1)
+    assert (pattern.kind, pattern.offset, pattern.distance, pattern.stripes) == ("hybrid", 0, 0, 0)
+    assert pattern.mass == pytest.approx(1)
 
 
 def test_several_prompts_are_weighted_by_mass_and_may_differ_in_length() -> None:
     line, wash = drawn("offset 2", 9), drawn("diffuse", 16)
     assert str(classify([line, drawn("offset 2", 16)])) == "offset 2"
-    assert (
-        str(classify([line, wash * 0.01])) == "offset 2" and classify([line * 0.01, wash]).kind == "diffuse"
-    )
+    assert str(classify([line, wash * 0.01])) == "offset 2"
+    assert classify([line * 0.01, wash]).kind == "diffuse"
 
 
 def test_an_offset_that_changes_from_prompt_to_prompt_is_no_offset() -> None:
@@ -203,15 +197,12 @@ def test_a_panel_counts_what_its_maps_show(models: dict[str, Model]) -> None:
             peaked.append(any(one[query, key] > 0.5 for query in range(length) for key in range(query)))
             largest.append(one[1:].max())
         cells.append(layers * heads * length * (length + 1) / 2)
-    assert figures.first_token == pytest.approx(first / mass, rel=1e-5) and figures.diagonal == pytest.approx(
-        diagonal / mass, rel=1e-5
-    )
-    assert figures.peaked == pytest.approx(sum(peaked) / len(prompts)) and figures.mean_peak == pytest.approx(
-        np.mean(largest), rel=1e-5
-    )
-    assert figures.open_edges == figures.edges == pytest.approx(
-        np.mean(cells)
-    ) and figures.mass == pytest.approx(1, abs=1e-5)
+    assert figures.first_token == pytest.approx(first / mass, rel=1e-5)
+    assert figures.diagonal == pytest.approx(diagonal / mass, rel=1e-5)
+    assert figures.peaked == pytest.approx(sum(peaked) / len(prompts))
+    assert figures.mean_peak == pytest.approx(np.mean(largest), rel=1e-5)
+    assert figures.open_edges == figures.edges == pytest.approx(np.mean(cells))
+    assert figures.mass == pytest.approx(1, abs=1e-5)
     assert (figures.prompts, len(figures.heads), sum(count for _, count in figures.kinds)) == (3, 12, 12)
 
 
@@ -223,11 +214,11 @@ def test_a_panel_of_some_heads_has_their_patterns(models: dict[str, Model]) -> N
     alone = classify([each[0, 3] for each in attention_maps(model, prompts)])
     for pattern in (part.pattern("L0H3"), whole.pattern("L0H3")):
         assert pattern.kind == alone.kind and astuple(pattern)[1:] == pytest.approx(astuple(alone)[1:])
-    with pytest.raises(EdgeError, match=re.escape("no head L1H1 in this panel")):
+    with pytest.raises(EdgeError, match="L1H1"):
         part.pattern("L1H1")
     with pytest.raises(EdgeError, match="3 layers of 4 heads"):
         measure_panel(model, prompts, heads=["L3H0"])
-    with pytest.raises(PromptError, match="at least one prompt"):
+    with pytest.raises(PromptError, match="at least one"):
         measure_panel(model, [])
     empty = measure_panel(model, prompts, heads=[])
     assert (empty.patterns, empty.mass, empty.edges, empty.first_token) == ((), 0, 0, 0)

@@ -200,7 +200,7 @@ def test_an_unknown_word_is_counted() -> None:
 
 
 def test_a_model_that_answers_otherwise_is_left_with_no_pair_and_told_why(models: dict[str, Model]) -> None:
-    with pytest.raises(PromptError, match=rf"no pair of opposites is left for .*: \d+ {WRONG}"):
+    with pytest.raises(PromptError, match=rf"opposites.*\d+ {WRONG}"):
         to_task(models["gpt2"], "opposites", count=4)
 
 
@@ -217,9 +217,9 @@ def test_left_out_items_are_counted_and_do_not_shorten_the_task(mini: Model, tmp
 
 
 def test_an_unknown_task_says_which_there_are(mini: Model) -> None:
-    with pytest.raises(PromptError, match=f"no task 'oposites'; there are {', '.join(TASKS)}, or the path"):
+    with pytest.raises(PromptError, match=f"oposites.*{', '.join(TASKS)}"):
         to_task(mini, "oposites")
-    with pytest.raises(PromptError, match="at least one pair, not 0"):
+    with pytest.raises(PromptError, match="at least one"):
         to_task(mini, "opposites", count=0)
 
 
@@ -237,12 +237,12 @@ def test_every_position_has_a_name_and_no_two_the_same(names: Task) -> None:
 
 
 def test_a_role_outside_the_prompt_is_refused(names: Task) -> None:
-    with pytest.raises(PromptError, match="role 'IO' stands at 99, outside the prompt"):
+    with pytest.raises(PromptError, match="99"):
         Item(names.items[0].pair, (("IO", 99),))
 
 
 def test_a_role_whose_name_would_break_an_edges_name_is_refused(names: Task) -> None:
-    with pytest.raises(PromptError, match="a role cannot be called 'S1→S2'"):
+    with pytest.raises(PromptError, match="S1→S2"):
         Item(names.items[0].pair, (("S1→S2", 1),))
 
 
@@ -279,30 +279,18 @@ def test_own_items_are_read_with_roles_by_index_or_word_and_left_out_ones_counte
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "line 2: the item is not valid JSON"),
-        ('{"prompt": ' + "1" * 5000 + "}", "line 2: the item is not valid JSON"),
-        ("[1]", "line 2: the item: the value is '[1]': Input should be an object; an item has a"),
-        ({"prompt": OPPOSITE}, "line 2: give either a 'counterfactual' or a 'swap'"),
-        (
-            {"prompt": OPPOSITE, "swap": {"large": "hot"}, "counterfactual": "x"},
-            "line 2: give either a 'counterfactual' or a 'swap'",
-        ),
-        ({"swap": {"large": "hot"}}, "line 2: the item: prompt is"),
-        ({"prompt": "", "swap": {"large": "hot"}}, "line 2: 'prompt' is empty; give it some text"),
-        ({"prompt": OPPOSITE, "swap": {"tiny": "hot"}}, "line 2: cannot swap 'tiny'"),
-        ({"prompt": OPPOSITE, "swap": ["large"]}, "line 2: the item: swap is"),
-        (
-            {"prompt": OPPOSITE, "swap": {"large": "hot"}, "foils": "x"},
-            "line 2: the item: foils is 'x': Unexpected keyword argument; an item has a prompt",
-        ),
-        (
-            {"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 12}},
-            "line 2: position 12 lies outside",
-        ),
-        (
-            {"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 1.5}},
-            "line 2: the item: roles.x is '1.5'",
-        ),
+        ("{", "JSON"),
+        ('{"prompt": ' + "1" * 5000 + "}", "JSON"),
+        ("[1]", "object"),
+        ({"prompt": OPPOSITE}, "either"),
+        ({"prompt": OPPOSITE, "swap": {"large": "hot"}, "counterfactual": "x"}, "either"),
+        ({"swap": {"large": "hot"}}, "prompt"),
+        ({"prompt": "", "swap": {"large": "hot"}}, "'prompt' is empty"),
+        ({"prompt": OPPOSITE, "swap": {"tiny": "hot"}}, "tiny"),
+        ({"prompt": OPPOSITE, "swap": ["large"]}, "swap"),
+        ({"prompt": OPPOSITE, "swap": {"large": "hot"}, "foils": "x"}, "foils"),
+        ({"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 12}}, "12"),
+        ({"prompt": OPPOSITE, "swap": {"large": "hot"}, "roles": {"x": 1.5}}, "roles.x"),
     ],
 )
 def test_a_mistake_in_an_own_task_is_one_line_that_names_its_line(
@@ -311,12 +299,13 @@ def test_a_mistake_in_an_own_task_is_one_line_that_names_its_line(
     path = own(tmp_path, {"prompt": OPPOSITE, "swap": {"large": "hot"}}, line)
     with pytest.raises(CircuitsError) as wrong:
         to_task(mini, path)
-    assert f"mine.jsonl, {said}" in str(wrong.value)
+    assert str(wrong.value).startswith("mine.jsonl, line 2: ")
+    assert said in str(wrong.value)
     assert "\n" not in str(wrong.value)
 
 
 def test_a_file_that_is_missing_or_empty_is_said_to_be_so(mini: Model, tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"none\.jsonl"):
         to_task(mini, tmp_path / "none.jsonl")
-    with pytest.raises(FileError, match="has no items"):
+    with pytest.raises(FileError, match="no items"):
         to_task(mini, own(tmp_path, ""))

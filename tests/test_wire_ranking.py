@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import networkx as nx
@@ -13,7 +14,7 @@ import torch
 from conftest import ARCHITECTURES
 from small_models import random_model
 
-from circuits.components import component_edges
+from circuits.components import ROUNDING, component_edges
 from circuits.engine import Runs, prepare
 from circuits.engine.joint import EdgeTable, estimates, kept_edges, kept_effects
 from circuits.engine.rows import Cache
@@ -24,8 +25,9 @@ from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.show.export import export
 from circuits.tasks.compare import compare
+from circuits.tasks.curve import MIB_SHARES
 from circuits.tasks.rank import rank
-from circuits.tasks.ranking import MIB_SHARES, ComponentEdge, Ranking, heads_of
+from circuits.tasks.ranking import ComponentEdge, Ranking, heads_of
 from circuits.tasks.task import Item, Task
 from circuits.tasks.wires import from_eap
 from circuits.zoo.language import tokenizer
@@ -125,7 +127,7 @@ def test_edges_in_front_are_exact_and_the_others_estimates_that_say_so(
     front = sorted(estimated, key=lambda unit: -abs(np.mean(estimated[unit])))[:60]
     assert exact == set(front)
     values = [each.effect for each in ranking.ranked]
-    assert values == sorted(values, reverse=True)
+    assert all(first >= second - 2 * ROUNDING for first, second in pairwise(values))
 
 
 def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) -> None:
@@ -135,10 +137,10 @@ def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) 
     listed = [str(each.unit) for each in ranking.ranked]
     by_name = {str(ComponentEdge.of(wire)): wire for wire in everywhere}
     rest = [wire for name, wire in by_name.items() if name not in listed]
-    first = [each for each in ranking.ranked if each.effect >= 0]
-    order = [by_name[str(each.unit)] for each in first]
-    last = [by_name[str(each.unit)] for each in ranking.ranked if each.effect < 0]
-    order = [*order, *rest, *last]
+    order = [by_name[str(each.unit)] for each in ranking.ranked]
+    negative = [each.effect <= (-ROUNDING if each.exact else 0) for each in ranking.ranked]
+    split = negative.index(True)  # edges that change nothing come before those of negative effect
+    order = [*order[:split], *rest, *order[split:]]
     changed, gaps = np.zeros(10), 0.0
     for pair in task.pairs:
         runs = prepare(model, [pair])
@@ -205,17 +207,17 @@ def test_two_models_are_compared_by_component_edges(loaded: dict[str, Model]) ->
     sparse, task = replace(model, gated=True), Task("one pair", task_of(model).items[:1])
     both = compare(model, sparse, task=(task, task), units=("wires",), most=20)
     assert both.ratio("wires") is not None
-    with pytest.raises(PromptError, match="attention edges were not ranked here"):
+    with pytest.raises(PromptError, match="attention edges"):
         both.ranking("edges")
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"units": "wires", "mlps": "held"}, "leave mlps='held' out"),
-        ({"units": "heads", "most": 5}, "go with component edges"),
+        ({"units": "wires", "mlps": "held"}, "held"),
+        ({"units": "heads", "most": 5}, "component edges"),
         ({"units": "wires", "most": 0}, "at least 1"),
-        ({"units": "fibres"}, "units are heads, edges, wires"),
+        ({"units": "fibres"}, "fibres"),
     ],
 )
 def test_what_does_not_go_together_is_refused(loaded: dict[str, Model], options: dict, said: str) -> None:
@@ -226,13 +228,13 @@ def test_what_does_not_go_together_is_refused(loaded: dict[str, Model], options:
 @pytest.mark.parametrize(
     ("stored", "said"),
     [
-        ({"cfg": {}}, "needs `cfg` and `edges`"),
-        ({"cfg": {"n_layers": 3}, "edges": {"m0->m1": {}}}, "its cfg has no n_heads"),
+        ({"cfg": {}}, "`cfg` and `edges`"),
+        ({"cfg": {"n_layers": 3}, "edges": {"m0->m1": {}}}, "n_heads"),
         ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m0": {}}}, "is not a wire"),
-        ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m0@3->m1@3": {}}}, "names a position"),
-        ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m0->m1": {"score": "x"}}}, "that is a number"),
+        ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m0@3->m1@3": {}}}, "position"),
+        ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m0->m1": {"score": "x"}}}, "number"),
         ({"cfg": {"n_layers": 2, "n_heads": 4}, "edges": {"m0->m1": {"score": 1}}}, "2 layers of 4 heads"),
-        ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m1->m0": {"score": 1}}}, "that .* has not"),
+        ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m1->m0": {"score": 1}}}, "M1→M0"),
     ],
 )
 def test_a_file_that_is_no_circuit_of_this_model_is_refused(
@@ -249,5 +251,5 @@ def test_a_ranking_of_heads_is_no_graph(loaded: dict[str, Model], ranking: Ranki
     for to in ("eap", "node-link", "graphml"):
         with pytest.raises(CircuitsError, match="units='wires'"):
             export(heads, to)
-    with pytest.raises(FileError, match="draws one prompt"):
+    with pytest.raises(FileError, match="one prompt"):
         export(ranking, "neuronpedia")

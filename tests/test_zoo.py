@@ -60,12 +60,8 @@ def test_every_sentence_has_its_answer_where_it_says(task: str) -> None:
         elif task == "indirect_object":
             assert sentence.words.count(said[0]) == 2  # once where the two are named, once as the answer
         elif task == "greater_than":
-            start = next(
-                int(word)
-                for word in sentence.words[
-                    sentence.words.index(next(w for w in sentence.words if w.isdigit())) + 1 :
-                ]
-            )
+            century = next(index for index, word in enumerate(sentence.words) if word.isdigit())
+            start = int(sentence.words[century + 1])
             assert sentence.possible == tuple(f"{year:02d}" for year in range(start + 1, 100))
             assert said[0] in sentence.possible
         else:

@@ -22,7 +22,7 @@ import torch
 
 from circuits.components import Head
 from circuits.engine import SMALLEST_GAP, Runs, bytes_of_run, prepare
-from circuits.engine.search import mapping_row, select
+from circuits.engine.selection import mapping_row, select
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.files import parse_json, read_bytes, to_record
 from circuits.models.model import Model

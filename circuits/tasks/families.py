@@ -1,4 +1,4 @@
-"""Candidates for a task, not yet judged by any model: four seeded families, or a user's own jsonl file.
+"""Candidates for a task, before a model judges them: four seeded families, or a user's own jsonl file.
 
 1. `[S1: John]` in a template marks the word ` John` with the role S1, leading space included. Words come from
    the little language of `mini`: plain English that any tokenizer can try.
@@ -52,11 +52,15 @@ class Marked:
     @classmethod
     def read(cls, template: str) -> Marked:
         """Take the marks out of a template."""
-        text, words, end = "", [], 0
+        text = ""
+        words = []
+        end = 0  # of the last mark
         for mark in _MARK.finditer(template):
+            name, word = mark.groups()
             text += template[end : mark.start()]
-            words.append((mark[1], len(text), len(text) + len(mark[2])))
-            text, end = text + mark[2], mark.end()
+            words.append((name, len(text), len(text) + len(word)))
+            text += word
+            end = mark.end()
         return cls(text + template[end:], tuple(words))
 
 
@@ -86,11 +90,14 @@ class Candidate:
 
 def opposites(model: Model, draw: random.Random) -> Iterator[Candidate]:
     """Every subject once."""
+    template = 'The[RELATION: opposite] of "[SUBJECT:{}]" is "'
     opposite = language.FACTS["opposite"]
     for subject in draw.sample(language.SUBJECTS, len(language.SUBJECTS)):
-        other = draw.choice([word for word in language.SUBJECTS if word not in (subject, opposite[subject])])
-        texts = (f'The[RELATION: opposite] of "[SUBJECT:{word}]" is "' for word in (subject, other))
-        yield Candidate(*map(Marked.read, texts), answer=opposite[subject], foil=opposite[other])
+        others = [word for word in language.SUBJECTS if word not in (subject, opposite[subject])]
+        other = draw.choice(others)
+        clean = Marked.read(template.format(subject))
+        counterfactual = Marked.read(template.format(other))
+        yield Candidate(clean, counterfactual, answer=opposite[subject], foil=opposite[other])
 
 
 def indirect_object(model: Model, draw: random.Random) -> Iterator[Candidate]:
@@ -98,28 +105,42 @@ def indirect_object(model: Model, draw: random.Random) -> Iterator[Candidate]:
     while True:
         indirect, subject = draw.sample(language.NAMES, 2)
         first, second = draw.sample([f"[IO: {indirect}]", f"[S1: {subject}]"], 2)
-        frame, place = draw.choice(_INDIRECT_FRAMES), draw.choice(language.PLACES)
-        words = {"first": first, "second": second, "place": place, "thing": draw.choice(language.OBJECTS)}
-        texts = (frame.format(third=f" {name}", **words) for name in (subject, indirect))
-        yield Candidate(*map(Marked.read, texts), answer=indirect, foil=subject)
+        frame = draw.choice(_INDIRECT_FRAMES)
+        place = draw.choice(language.PLACES)
+        thing = draw.choice(language.OBJECTS)
+        words = {"first": first, "second": second, "place": place, "thing": thing}
+        clean = Marked.read(frame.format(third=f" {subject}", **words))
+        counterfactual = Marked.read(frame.format(third=f" {indirect}", **words))
+        yield Candidate(clean, counterfactual, answer=indirect, foil=subject)
 
 
 def greater_than(model: Model, draw: random.Random) -> Iterator[Candidate]:
     """Start years as one token or, where the tokenizer cuts years into digits, by their tens digit."""
-    years = [single_token(model, f"{year:02d}") for year in range(100)]
-    by_digit = None in years
-    numbers = [single_token(model, str(digit)) for digit in range(10)] if by_digit else years
-    tokens = [token for token in numbers if token is not None]
-    if len(tokens) < len(numbers):
+    template = "The {event} lasted from the year {century}{year} to the year {century}"
+    tokens = _all_tokens(model, [f"{year:02d}" for year in range(100)])
+    by_digit = tokens is None
+    if by_digit:
+        tokens = _all_tokens(model, [str(digit) for digit in range(10)])
+    if tokens is None:
         return
     while True:
-        event, century = draw.choice(language.EVENTS), draw.choice(_CENTURIES)
-        start = draw.randrange(2, 9) if by_digit else draw.randrange(25, 90)  # a tens digit, or a whole year
-        starts = (f"[YY:{start}]9", "[YY:0]2") if by_digit else (f"[YY:{start}]", "[YY:02]")
-        texts = (f"The {event} lasted from the year {century}{year} to the year {century}" for year in starts)
-        clean, counterfactual = map(Marked.read, texts)
-        metric = YearsAfter(tuple(tokens[start + 1 :]), tuple(tokens[: start + 1]))
-        yield Candidate(clean, counterfactual, years=metric)
+        words = {"event": draw.choice(language.EVENTS), "century": draw.choice(_CENTURIES)}
+        if by_digit:
+            start = draw.randrange(2, 9)  # the tens digit
+            clean = template.format(year=f"[YY:{start}]9", **words)
+            counterfactual = template.format(year="[YY:0]2", **words)
+        else:
+            start = draw.randrange(25, 90)
+            clean = template.format(year=f"[YY:{start}]", **words)
+            counterfactual = template.format(year="[YY:02]", **words)
+        metric = YearsAfter(later=tuple(tokens[start + 1 :]), others=tuple(tokens[: start + 1]))
+        yield Candidate(Marked.read(clean), Marked.read(counterfactual), years=metric)
+
+
+def _all_tokens(model: Model, texts: list[str]) -> list[int] | None:
+    """The token of each text, or None if one of them is not a single token."""
+    tokens = [single_token(model, text) for text in texts]
+    return None if None in tokens else [token for token in tokens if token is not None]
 
 
 def induction(model: Model, draw: random.Random) -> Iterator[Candidate]:
@@ -128,20 +149,24 @@ def induction(model: Model, draw: random.Random) -> Iterator[Candidate]:
     words = [word for word in dict.fromkeys(listed) if single_token(model, f" {word}") is not None]
     while len(words) >= 6:
         v, w, a, b, c, d = draw.sample(words, 6)
-        middles = (f"[A: {a}][B: {b}][C: {c}][D: {d}]", f"[A: {c}][B: {d}][C: {a}][D: {d}]")
-        texts = (f" {v} {w}{middle} {v} {w} {a}" for middle in middles)
-        yield Candidate(*map(Marked.read, texts), answer=f" {b}", foil=f" {d}")
+        clean = Marked.read(f" {v} {w}[A: {a}][B: {b}][C: {c}][D: {d}] {v} {w} {a}")
+        counterfactual = Marked.read(f" {v} {w}[A: {c}][B: {d}][C: {a}][D: {d}] {v} {w} {a}")
+        yield Candidate(clean, counterfactual, answer=f" {b}", foil=f" {d}")
 
 
 def single_token(model: Model, text: str) -> int | None:
     """The token that this text is, if it is one token that the model knows."""
     tokens = model.tokenizer(text, add_special_tokens=False)["input_ids"]
-    return tokens[0] if len(tokens) == 1 and tokens[0] != model.tokenizer.unk_token_id else None
+    is_one_known_token = len(tokens) == 1 and tokens[0] != model.tokenizer.unk_token_id
+    return tokens[0] if is_one_known_token else None
 
 
-Family = Callable[[Model, random.Random], Iterator[Candidate]]
-_FAMILIES: Final = (opposites, indirect_object, greater_than, induction)
-FAMILIES: Final[dict[str, Family]] = {family.__name__: family for family in _FAMILIES}
+FAMILIES: Final[dict[str, Callable[[Model, random.Random], Iterator[Candidate]]]] = {
+    "opposites": opposites,
+    "indirect_object": indirect_object,
+    "greater_than": greater_than,
+    "induction": induction,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +191,12 @@ class OwnItem:
     def to_candidate(self, model: Model) -> Candidate:
         """The candidate, with its roles as positions in the model's tokens."""
         text = self.counterfactual or swap_words(self.prompt, self.swap or {})
-        roles: Roles = ()
+        roles = []
         if self.roles:
             prompt = to_prompt(model, self.prompt)
-            positions = ((name, prompt.position(position)) for name, position in self.roles.items())
-            roles = tuple(sorted(positions, key=lambda role: role[1]))
-        return Candidate(Marked(self.prompt), Marked(text), self.answer, self.foil, roles=roles)
+            roles = [(name, prompt.position(position)) for name, position in self.roles.items()]
+            roles.sort(key=lambda role: role[1])
+        return Candidate(Marked(self.prompt), Marked(text), self.answer, self.foil, roles=tuple(roles))
 
 
 def read_own_task(model: Model, path: Path) -> list[Candidate]:

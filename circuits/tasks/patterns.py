@@ -1,17 +1,17 @@
 """What kind of attention map a head has, and what a panel of maps shows, in one model and between two.
 
-A map is (query, key), causal, its rows summing to 1, or to less where gates are shut. Query 0 has no choice:
-it is left out.
+A map is (query, key) and causal. Its rows sum to 1, or to less where gates are shut. Query 0 can only read
+itself, so it is left out.
 
-1. A line is a set of cells: `first token` (key 0), `diagonal` (the query itself), `offset d` (d before the
-   query, up to half the prompt, never key 0), `stripes` (later keys that three queries or more, and more than
-   half of those behind them, read).
-2. A line's score is its share of the mass of the queries that cross it, set against an even spread of
-   the same rows: 0 is no more than even, 1 is all. A query reads a cell that has 0.15 of the way from even to
-   all; a line that fewer than three queries read scores 0.
-3. `peak` is the largest share in a row, set against even in the same way; `mass` is the sum of a row. Both
-   are means over queries, `peak` weighted by mass. Over several prompts scores are means weighted by mass,
-   and the offset is the one that is strongest on average.
+1. A line is a set of cells: `first token` (key 0), `diagonal` (the query itself), `offset d` (the key d
+   before the query, with d up to half the prompt, never key 0), `stripes` (keys after 0 that at least three
+   queries read, and more than half of the queries after them).
+2. The score of a line compares the attention mass on its cells with an even spread of the same rows: 0 means
+   no more than even, 1 means all mass. Only queries that the line crosses count. A query reads a cell whose
+   weight lies at least 0.15 of the way from even to all; a line that fewer than three queries read scores 0.
+3. `peak` is the largest weight in a row, compared with an even spread in the same way; `mass` is the sum of a
+   row. Both are means over queries, `peak` weighted by mass. Over several prompts, scores are means weighted
+   by mass, and the offset is the one with the largest mean.
 4. The kind, by the first rule that holds: `nearly empty` below a mass of 0.05; the name of a line that scores
    0.5 or more if no other scores 0.25; `hybrid` if any line scores 0.25; `dots` with a peak of 0.5 or more;
    else `diffuse`.
@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from circuits.components import Head
+from circuits.engine.runs import every_head
 from circuits.errors import EdgeError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import PATTERN, Model
@@ -34,12 +35,12 @@ from circuits.tasks.task import Task, of_equal_length
 
 Kind = Literal["first token", "diagonal", "offset", "stripes", "hybrid", "diffuse", "dots", "nearly empty"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-EMPTY: Final = 0.05
-DOMINANT: Final = 0.5
-PRESENT: Final = 0.25
-READ: Final = 0.15  # of the way from an even spread to everything
-FEWEST: Final = 3  # queries that make a line
-PEAK: Final = 0.5
+EMPTY: Final = 0.05  # a map with less mass in a row is nearly empty
+DOMINANT: Final = 0.5  # the score of a line that names the map
+PRESENT: Final = 0.25  # the score of a line that makes the map a hybrid
+READ: Final = 0.15  # how far from an even spread to all mass a weight must be to count as read
+FEWEST: Final = 3  # queries that must read a line
+PEAK: Final = 0.5  # a weight, or a peak compared with an even spread, that makes a dot
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +149,45 @@ def measure_panel(
     if not prompts:
         raise PromptError("a panel needs at least one prompt")
     chosen = _heads(model, heads)
-    maps = [each[*_indices(chosen)] for each in attention_maps(model, prompts)]  # (head, query, key) each
+    maps = [_chosen_maps(each, chosen) for each in attention_maps(model, prompts)]  # (head, query, key) each
     patterns = _patterns([_score(each) for each in maps])
-    dominant = sum(each.diagonal >= DOMINANT for each in patterns)
-    tallies = np.mean([_tally(each) for each in maps], axis=0).tolist()
-    mass, first, diagonal, opened, edges, peak, peaked, rows = tallies
-    shares = (first / (mass or 1), diagonal / (mass or 1), dominant / (len(chosen) or 1))
-    means = (peak / (len(chosen) or 1), peaked, mass / (rows or 1))
-    return PanelFigures(model.name, len(prompts), chosen, patterns, *shares, *means, opened, edges)
+    dominant = sum(pattern.diagonal >= DOMINANT for pattern in patterns)
+    tallies = [_tally(each) for each in maps]
+    mean = {name: float(np.mean([tally[name] for tally in tallies])) for name in tallies[0]}
+    mass = mean["mass"] or 1  # an empty panel has no mass, and all its shares are 0
+    count = len(chosen) or 1
+    return PanelFigures(
+        model=model.name,
+        prompts=len(prompts),
+        heads=chosen,
+        patterns=patterns,
+        first_token=mean["mass on key 0"] / mass,
+        diagonal=mean["mass on the diagonal"] / mass,
+        dominant_diagonal=dominant / count,
+        mean_peak=mean["largest weights"] / count,
+        peaked=mean["peaked heads"],
+        mass=mean["mass"] / (mean["rows"] or 1),
+        open_edges=mean["open edges"],
+        edges=mean["edges"],
+    )
+
+
+def _tally(maps: np.ndarray) -> dict[str, float]:
+    """What is counted in the maps (head, query, key) of one prompt; in all rows but that of query 0, except
+    for the edges."""
+    heads, length, _ = maps.shape
+    later = maps[:, 1:].astype(float)
+    off_diagonal = np.tril(later)  # row 0 is query 1, so its lower triangle has the keys before the query
+    return {
+        "rows": heads * (length - 1),
+        "mass": later.sum(),
+        "mass on key 0": later[..., 0].sum(),
+        "mass on the diagonal": np.diagonal(later, 1, 1, 2).sum(),
+        "largest weights": later.max((1, 2), initial=0.0).sum(),
+        "peaked heads": (off_diagonal > PEAK).any((1, 2)).sum(),
+        "open edges": (maps > 0).sum(),
+        "edges": heads * length * (length + 1) / 2,
+    }
 
 
 def attention_maps(model: Model, prompts: Sequence[Prompt]) -> list[np.ndarray]:
@@ -166,42 +198,39 @@ def attention_maps(model: Model, prompts: Sequence[Prompt]) -> list[np.ndarray]:
     def keep(pattern: torch.Tensor, hook: Any) -> None:
         layers.append(pattern.float().cpu().numpy())
 
-    for part in of_equal_length(enumerate(prompts)):
+    hooks = [(PATTERN.format(layer), keep) for layer in range(model.n_layers)]
+    for numbers in of_equal_length(dict(enumerate(prompts))):
+        tokens = torch.tensor([prompts[number].tokens for number in numbers], device=model.device)
         layers.clear()
-        with model.hooked([(PATTERN.format(layer), keep) for layer in range(model.n_layers)]):
-            model.logits(torch.tensor([prompts[index].tokens for index in part], device=model.device))
-        maps |= zip(part, np.stack(layers, 1), strict=True)
-    return [maps[index] for index in range(len(prompts))]
+        with model.hooked(hooks):
+            model.logits(tokens)
+        maps |= zip(numbers, np.stack(layers, 1), strict=True)
+    return [maps[number] for number in range(len(prompts))]
 
 
 def maps_of(model: Model, prompt: Prompt, heads: Sequence[Head]) -> tuple[np.ndarray, ...]:
     """The maps (query, key) of these heads on one prompt."""
-    return tuple(attention_maps(model, [prompt])[0][*_indices(heads)])
+    return tuple(_chosen_maps(attention_maps(model, [prompt])[0], heads))
+
+
+def _chosen_maps(maps: np.ndarray, heads: Sequence[Head]) -> np.ndarray:
+    """The maps of some heads, (head, query, key), of all maps (layer, head, query, key)."""
+    layers = [head.layer for head in heads]
+    indices = [head.index for head in heads]
+    return maps[layers, indices]
 
 
 def _heads(model: Model, names: Sequence[str | Head] | None) -> tuple[Head, ...]:
     """The named heads, which must exist, or all."""
-    every = tuple(Head(*index) for index in np.ndindex(model.n_layers, model.n_heads))
-    heads = every if names is None else tuple(map(Head.parse, names))
-    if absent := [head for head in heads if head not in every]:
-        sizes = f"{model.n_layers} layers of {model.n_heads} heads"
-        raise EdgeError(f"{model.name} has no head {absent[0]}; it has {sizes}")
+    every = every_head(model)
+    if names is None:
+        return every
+    heads = tuple(Head.parse(name) for name in names)
+    for head in heads:
+        if head not in every:
+            sizes = f"{model.n_layers} layers of {model.n_heads} heads"
+            raise EdgeError(f"{model.name} has no head {head}; it has {sizes}")
     return heads
-
-
-def _indices(heads: Sequence[Head]) -> tuple[list[int], list[int]]:
-    return [head.layer for head in heads], [head.index for head in heads]
-
-
-def _tally(maps: np.ndarray) -> np.ndarray:
-    """Of one prompt: mass, mass on key 0 and on the diagonal, open edges, edges, peaks, peaked, rows."""
-    heads, length = maps.shape[0], maps.shape[-1]
-    later = maps[:, 1:].astype(float)
-    diagonal = np.diagonal(later, offset=1, axis1=1, axis2=2)
-    peaked = (np.tril(later) > PEAK).any((1, 2))  # row 0 of `later` is query 1, so this is key < query
-    mass = [later.sum(), later[..., 0].sum(), diagonal.sum()]
-    edges = [(maps > 0).sum(), heads * length * (length + 1) / 2]
-    return np.array([*mass, *edges, later.max((1, 2), initial=0.0).sum(), peaked.sum(), heads * (length - 1)])
 
 
 def classify(maps: np.ndarray | Sequence[np.ndarray]) -> Pattern:
@@ -217,34 +246,38 @@ def classify(maps: np.ndarray | Sequence[np.ndarray]) -> Pattern:
 
 
 def _score(maps: np.ndarray) -> np.ndarray:
-    """Of one prompt, (score, head): mass, peak, first token, diagonal, stripes, and offsets 1, 2, …"""
+    """Of the maps (head, query, key) of one prompt: mass, peak, first token, diagonal, stripes, and offsets
+    1, 2, …, as (score, head)."""
     length = maps.shape[-1]
     if length < 2:
         raise PromptError("a map of one position has nothing to choose; give prompts of two tokens or more")
-    weights = maps[:, 1:].astype(float)  # (head, query, key), queries 1…
+    weights = maps[:, 1:].astype(float)  # (head, query, key) from query 1 on
     rows = weights.sum(-1)  # (head, query)
     shares = _ratio(weights, rows[..., None])
-    even = 1.0 / np.arange(2, length + 1)
+    even = 1.0 / np.arange(2, length + 1)  # (query), what an even spread gives to a key
     read = shares >= (even + READ * (1 - even))[:, None]
-    query, key = np.arange(1, length)[:, None], np.arange(length)[None]
+    query = np.arange(1, length)[:, None]
+    key = np.arange(length)[None]
 
-    def above_even(cells: np.ndarray) -> np.ndarray:
+    def score_line(cells: np.ndarray) -> np.ndarray:
         """How far above an even spread the mass on these cells is, from 0 to 1, for each head."""
         expected = (rows * cells.sum(-1) * even).sum(-1)
-        most = (rows * cells.any(-1)).sum(-1) - expected
-        score = _ratio((weights * cells).sum((-1, -2)) - expected, most, least=1e-12)
+        largest = (rows * cells.any(-1)).sum(-1)
+        above_even = (weights * cells).sum((-1, -2)) - expected
+        score = _ratio(above_even, largest - expected, least=1e-12)
         readers = (read & cells).any(-1).sum(-1)
         return np.clip(score, 0, 1) * (readers >= FEWEST)
 
-    columns = (key > 0) & (key < query)
-    behind = (columns & (rows > 0)[..., None]).sum(1)  # (head, key): queries that could read it and read some
-    readers = (read & columns).sum(1)
-    stripes = columns & ((readers >= FEWEST) & (readers > behind / 2))[:, None]
-    offsets = ((key == query - distance) & (key > 0) for distance in range(1, length // 2 + 1))
-    lines = (np.broadcast_to(key == 0, columns.shape), key == query, stripes, *offsets)
-    sharp = np.clip((shares.max(-1) - even) / (1 - even), 0, 1)  # (head, query)
-    peak = _ratio((sharp * rows).sum(-1), rows.sum(-1))
-    return np.stack([rows.mean(-1), peak, *map(above_even, lines)])
+    between = (key > 0) & (key < query)  # keys that are neither the first token nor the query itself
+    readers = (read & between).sum(1)  # (head, key)
+    could_read = (between & (rows > 0)[..., None]).sum(1)  # (head, key): later queries whose row is not empty
+    is_stripe = (readers >= FEWEST) & (readers > could_read / 2)
+    first_token = np.broadcast_to(key == 0, between.shape)
+    lines = [first_token, key == query, between & is_stripe[:, None]]
+    lines += [(key == query - distance) & (key > 0) for distance in range(1, length // 2 + 1)]
+    sharpness = np.clip((shares.max(-1) - even) / (1 - even), 0, 1)  # (head, query)
+    peak = _ratio((sharpness * rows).sum(-1), rows.sum(-1))
+    return np.stack([rows.mean(-1), peak, *(score_line(cells) for cells in lines)])
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray, *, least: float = 0.0) -> np.ndarray:
@@ -254,28 +287,33 @@ def _ratio(part: np.ndarray, whole: np.ndarray, *, least: float = 0.0) -> np.nda
 
 def _patterns(scores: Sequence[np.ndarray]) -> tuple[Pattern, ...]:
     """The pattern of each head by its mean scores over prompts, for the offsets that all prompts have."""
-    fewest = min(map(len, scores))
+    fewest = min(len(each) for each in scores)
     every = np.stack([each[:fewest] for each in scores])  # (prompt, score, head)
-    mass = every[:, 0]
-    means = np.einsum("ph,psh->hs", _ratio(mass, mass.sum(0)), every)
-    return tuple(map(_pattern, mass.mean(0).tolist(), means.tolist()))
+    masses = every[:, 0]  # (prompt, head)
+    means = np.einsum("ph,psh->hs", _ratio(masses, masses.sum(0)), every)
+    patterns = []
+    for mass, scores_of_head in zip(masses.mean(0).tolist(), means.tolist(), strict=True):
+        _, peak, first, diagonal, stripes, *offsets = scores_of_head
+        offset = max(offsets)
+        distance = offsets.index(offset) + 1 if offset > 0 else 0
+        lines: dict[Kind, float] = {
+            "first token": first,
+            "diagonal": diagonal,
+            "offset": offset,
+            "stripes": stripes,
+        }
+        kind = _kind(lines, peak, mass)
+        patterns.append(Pattern(kind, first, diagonal, offset, distance, stripes, peak, mass))
+    return tuple(patterns)
 
 
-def _pattern(mass: float, scores: Sequence[float]) -> Pattern:
-    _, peak, first, diagonal, stripes, *offsets = scores
-    offset = max(offsets)
-    distance = offsets.index(offset) + 1 if offset > 0 else 0
-    kind = _kind((first, diagonal, offset, stripes), peak, mass)
-    return Pattern(kind, first, diagonal, offset, distance, stripes, peak, mass)
-
-
-def _kind(lines: Sequence[float], peak: float, mass: float) -> Kind:
-    """The kind by the scores of the lines in the order of KINDS."""
-    most, second = sorted(lines, reverse=True)[:2]
+def _kind(lines: dict[Kind, float], peak: float, mass: float) -> Kind:
+    """The kind of a map, by the scores of its lines."""
+    strongest, second, *_ = sorted(lines, key=lambda name: -lines[name])
     if mass < EMPTY:
         return "nearly empty"
-    if most >= DOMINANT and second < PRESENT:
-        return KINDS[lines.index(most)]
-    if most >= PRESENT:
+    if lines[strongest] >= DOMINANT and lines[second] < PRESENT:
+        return strongest
+    if lines[strongest] >= PRESENT:
         return "hybrid"
     return "dots" if peak >= PEAK else "diffuse"

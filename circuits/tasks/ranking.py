@@ -1,38 +1,32 @@
-"""A ranking: the effects of heads, attention edges or component edges, the keep curve with its control, and
-the protocol behind it all.
+"""The record of a ranking: units in order with their effects, the keep curve with its control, and the
+protocol behind it all.
 
-1. Up to 200 units the curve has every size. Beyond, it has small sizes and a geometric grid; where it first
-   reaches a share, sizes are added until the count is exact between the two neighbours on the grid.
-2. Bands are percentiles of seeded bootstrap resamples of the pairs.
-3. CPR is the area under the curve over the share of units kept, CMD the area between the curve and 1, by the
-   trapezoid rule (the two integrated measures of the MIB benchmark, arXiv 2504.13151). Of component edges,
-   which MIB counts, they are MIB's own: ten sizes from 0.1% to all, and at each the mean of the metric over
-   the pairs, less that of the counterfactual, over the mean gap. Of other units: all sizes from none to all,
-   and the mean of each pair's explained effect.
+A unit is a head, an attention edge (one head, one key, one query) or a component edge (one writer, one
+reader, all positions together). CPR and CMD of component edges, which MIB counts, are MIB's own: ten sizes
+from 0.1% to all, and at each the mean of the metric over the pairs, less that of the counterfactual, over the
+mean gap. Of other units they go over all sizes from none to all, and average each pair's explained effect.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
-from jaxtyping import Float
 
-from circuits.components import Component, Head, Reader, Wire, by_name
+from circuits.components import ROUNDING, Component, Head, Reader, Wire, by_name
 from circuits.errors import EdgeError
 from circuits.files import to_record
 from circuits.results import Arrays, Pictured, Saved, require
+from circuits.tasks.curve import Curve, first_at_least
 from circuits.tracing import check_share
-from circuits.tracing.family import RESAMPLES, bootstrap, resampled
+from circuits.tracing.family import RESAMPLES, resampled
 
 Units = Literal["heads", "edges", "wires"]
 Mlps = Literal["computed", "held", "swapped"]
 UNITS: Final[tuple[Units, ...]] = ("heads", "edges", "wires")
-COUNTED: Final[dict[Units, str]] = {  # what a count counts; two kinds of edges are never mixed
+COUNTED: Final[dict[Units, str]] = {  # what a count counts; the two kinds of edges are never mixed
     "heads": "heads",
     "edges": "attention edges",
     "wires": "component edges",
@@ -40,11 +34,6 @@ COUNTED: Final[dict[Units, str]] = {  # what a count counts; two kinds of edges 
 MLPS: Final[tuple[Mlps, ...]] = ("computed", "held", "swapped")
 EXPLAINED: Final = 0.9  # the share of a task's effect that the units must explain, unless told otherwise
 SHARES: Final = (0.8, EXPLAINED, 0.95)
-EVERY_SIZE: Final = 200  # up to so many units every size is measured
-ROUNDING: Final = 1e-6
-MIB_SHARES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of all component edges
-_PROBES: Final = 7  # sizes measured at once inside a bracket
-_BESIDE: Final = ("counts", "panel")  # what files hold beside the record, for other readers
 
 _WORDS: Final = {
     "computed": "MLPs computed from what reaches them",
@@ -61,8 +50,6 @@ _WORDS: Final = {
     "given": "in the order of a file, by the size of its scores; the exact effects of the first {} "
     "stand beside it, of the others their EAP estimates",
 }
-
-Values = Float[np.ndarray, "size pair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +69,7 @@ class RoleEdge:
         head, _, ends = name.partition(":")
         key, _, query = ends.partition("→")
         if not key or not query:
-            example = "L11H7:S1→END: head, key, query"
-            raise EdgeError(f"{name!r} is not the name of an edge; write it as {example}")
+            raise EdgeError(f"{name!r} is not the name of an edge; write head, key, query as L11H7:S1→END")
         return cls(Head.parse(head), key, query)
 
     __get_pydantic_core_schema__ = classmethod(by_name)
@@ -94,14 +80,14 @@ class ComponentEdge:
     """One writer, one reader, at all positions together: `L4H4→L5H1.query`, `M5→logits`."""
 
     writer: Component
-    reader: str  # its name, since the layer of the logits is the model's
+    reader: str  # its name, since the layer of the logits depends on the model
 
     def __str__(self) -> str:
         return f"{self.writer}→{self.reader}"
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """The heads at its ends."""
+        """The heads at its two ends."""
         ends = (self.writer, Reader.parse(self.reader, layers=0).component)
         return tuple(end.head for end in ends if end is not None and end.kind == "head")
 
@@ -113,7 +99,7 @@ class ComponentEdge:
     def parse(cls, name: str) -> ComponentEdge:
         """Read `L4H4→L5H1.query`, or EAP's `a4.h4->a5.h1<q>`."""
         wire = Wire.parse(name, layers=0)
-        if wire.position is not None or wire.query is not None or wire.writer.kind == "all":
+        if not holds_everywhere(wire):
             raise EdgeError(
                 f"{name!r} is not a component edge; write it as L4H4→L5H1.query, with no position"
             )
@@ -123,6 +109,12 @@ class ComponentEdge:
 
 
 Unit = Head | RoleEdge | ComponentEdge
+_CLASS_OF: Final = {"heads": Head, "edges": RoleEdge, "wires": ComponentEdge}
+
+
+def holds_everywhere(wire: Wire) -> bool:
+    """Whether a wire is a component edge: one writer, one reader, and no position."""
+    return wire.position is None and wire.query is None and wire.writer.kind != "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +139,12 @@ class Protocol:
     measured: int = 0  # of component edges: how many effects are exact where not all are
 
     def __str__(self) -> str:
-        swapped = "all that are not kept are swapped to the counterfactual in one run"
-        rest = (_WORDS[self.mlps], "embeddings clean")
+        parts = ["all that are not kept are swapped to the counterfactual in one run"]
         if self.units == "wires":
-            rest = ("MLPs and the embedding are writers and readers as heads are",)
-        parts = (swapped, *rest, _WORDS[self.order].format(f"{self.measured:,}"))
+            parts.append("MLPs and the embedding are writers and readers as heads are")
+        else:
+            parts += [_WORDS[self.mlps], "embeddings clean"]
+        parts.append(_WORDS[self.order].format(f"{self.measured:,}"))
         return f"{COUNTED[self.units]}, {_WORDS[self.positions]}; {'; '.join(parts)}"
 
 
@@ -167,23 +160,6 @@ class Ranked:
 
     def __str__(self) -> str:
         return f"{self.unit!s:10} {self.effect:6.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Explained effect (mean over pairs) for each number of units kept, with its bootstrap band."""
-
-    sizes: tuple[int, ...]
-    explained: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-    @classmethod
-    def of(cls, sizes: Sequence[int], values: Values, *, seed: int) -> Curve:
-        """The curve of what each pair is explained by at each size."""
-        bands = bootstrap(values, seed=seed)
-        ends = (tuple(getattr(band, name) for band in bands) for name in ("mean", "low", "high"))
-        return cls(tuple(sizes), *ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +199,19 @@ class Ranking(Saved, Pictured):
         None stands where the share is never reached. Only sizes of the curve are counted.
         """
         check_share(share)
-        sizes, never = np.array(self.keep.sizes), np.iinfo(np.int64).max
-        reached = resampled(np.array(self.each), seed=self.seed) >= share - ROUNDING
-        counts = np.sort(np.where(reached.any(1), sizes[reached.argmax(1)], never))
-        ends = counts[[int(0.025 * RESAMPLES), int(0.975 * RESAMPLES) - 1]].tolist()
-        low, high = (None if end == never else end for end in ends)
-        return first_at_least(self.keep.sizes, self.keep.explained, share), low, high
+        sizes = np.array(self.keep.sizes)
+        means = resampled(np.array(self.each), seed=self.seed)  # (resample, size)
+        reached = means >= share - ROUNDING
+        counts = np.where(reached.any(1), sizes[reached.argmax(1)], np.inf)
+        counts.sort()
+        low = counts[int(0.025 * RESAMPLES)]
+        high = counts[int(0.975 * RESAMPLES) - 1]
+        return first_at_least(self.keep.sizes, self.keep.explained, share), _finite(low), _finite(high)
 
     def needed(self, share: float = EXPLAINED) -> tuple[Unit, ...]:
         """The units that explain `share`; all that are listed where it is never reached."""
-        return tuple(each.unit for each in self.ranked[: self.count(share)[0]])
+        count, _, _ = self.count(share)
+        return tuple(each.unit for each in self.ranked[:count])
 
     def random_at(self, size: int) -> float:
         """The explained effect of as many random units, read off the control between its nearest sizes."""
@@ -240,29 +219,29 @@ class Ranking(Saved, Pictured):
 
     def to_values(self) -> dict[str, Any]:
         """The record as plain values, units by name."""
-        return asdict(self) | {"ranked": [asdict(each) | {"unit": str(each.unit)} for each in self.ranked]}
+        ranked = [asdict(each) | {"unit": str(each.unit)} for each in self.ranked]
+        return asdict(self) | {"ranked": ranked}
 
     @classmethod
     def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Ranking:
-        """The record, without what files hold beside it for other readers."""
-        stored = {name: value for name, value in stored.items() if name not in _BESIDE}
-        if isinstance(protocol := stored.get("protocol"), dict):
-            protocol.pop("words", None)
-        return to_record(cls, stored)
+        """The record, without what the command line writes beside it for other readers."""
+        record = dict(stored)
+        record.pop("counts", None)
+        record.pop("panel", None)
+        if isinstance(record.get("protocol"), dict):
+            record["protocol"].pop("words", None)
+        return to_record(cls, record)
 
     def check(self) -> None:
         for curve in (self.keep, self.random):
-            lengths = {len(values) for values in (curve.sizes, curve.explained, curve.low, curve.high)}
-            sizes = sorted({0, *(size for size in curve.sizes if 0 < size <= self.units)})
-            each_once = len(lengths) == 1 and list(curve.sizes) == sizes
-            require(each_once, "its curves do not have one value for each size, from no unit to all")
-        lengths = [len(values) for values in self.each]
-        whole = self.pairs >= 1 and lengths == [self.pairs] * len(self.keep.sizes)
+            one_each = curve.fits(self.units)
+            require(one_each, "its curves do not have one value for each size, from no unit to all")
+        whole = self.pairs >= 1 and [len(row) for row in self.each] == [self.pairs] * len(self.keep.sizes)
         require(whole, f"it does not have one value for each size and each of its {self.pairs} pairs")
-        kind = {"heads": Head, "edges": RoleEdge, "wires": ComponentEdge}[self.protocol.units]
-        alike = all(isinstance(each.unit, kind) for each in self.ranked)
+        kind = _CLASS_OF[self.protocol.units]
+        of_this_kind = all(isinstance(each.unit, kind) for each in self.ranked)
         listed = f"{self.units} {COUNTED[self.protocol.units]}"
-        require(len(self.ranked) <= self.units and alike, f"what it ranks is not at most {listed}")
+        require(len(self.ranked) <= self.units and of_this_kind, f"what it ranks is not at most {listed}")
 
     def __str__(self) -> str:
         from circuits.show.task_tables import ranking_text
@@ -270,77 +249,27 @@ class Ranking(Saved, Pictured):
         return ranking_text(self)
 
 
+def _finite(count: float) -> int | None:
+    return None if math.isinf(count) else int(count)
+
+
 def heads_of(ranking: Ranking, share: float = EXPLAINED) -> tuple[Head, ...]:
     """The heads that explain a share, in ranked order; of a ranking of edges, the heads of those edges."""
-    return tuple(dict.fromkeys(head for unit in ranking.needed(share) for head in _heads(unit)))
-
-
-def _heads(unit: Unit) -> tuple[Head, ...]:
-    if isinstance(unit, ComponentEdge):
-        return unit.heads
-    return (unit if isinstance(unit, Head) else unit.head,)
+    heads: list[Head] = []
+    for unit in ranking.needed(share):
+        if isinstance(unit, ComponentEdge):
+            heads += unit.heads
+        else:
+            heads.append(unit.head if isinstance(unit, RoleEdge) else unit)
+    return tuple(dict.fromkeys(heads))
 
 
 def random_count(ranking: Ranking, share: float = EXPLAINED) -> int | None:
     """How many units in random order explain a share, read off the control between its sizes."""
-    sizes, explained = ranking.random.sizes, ranking.random.explained
-    count = first_at_least(sizes, explained, share)
+    curve = ranking.random
+    count = first_at_least(curve.sizes, curve.explained, share)
     if not count:
         return count
-    around = slice(sizes.index(count) - 1, sizes.index(count) + 1)
-    return math.ceil(np.interp(share, explained[around], sizes[around]) - 1e-9)
-
-
-def counted(ranking: Ranking, size: int | None) -> int | None:
-    """How many of the first `size` units change anything; those that change nothing stand between units of
-    positive and of negative effect, and are in no circuit."""
-    if size is None:
-        return None
-    positive, idle = sum(each.effect > 0 for each in ranking.ranked), ranking.units - len(ranking.ranked)
-    return min(size, positive) + max(0, size - positive - idle)
-
-
-def geometric(total: int, *, small: int, step: float) -> list[int]:
-    """0…small, then each `step` times the one before, and total."""
-    sizes = list(range(min(small, total) + 1))
-    while sizes[-1] < total:
-        sizes.append(min(total, math.ceil(sizes[-1] * step)))
-    return sizes
-
-
-def measure_curve(
-    measure: Callable[[list[int]], Values], total: int, *, also: Sequence[int] = ()
-) -> tuple[list[int], Values]:
-    """The sizes of a curve, with those that make the counts for SHARES exact, and the values at each. `also`
-    are sizes that must be among them."""
-    sizes = list(range(total + 1)) if total <= EVERY_SIZE else geometric(total, small=8, step=1.5)
-    sizes = sorted({*sizes, *also})
-    values = dict(zip(sizes, measure(sizes), strict=True))
-    for share in SHARES:
-        while True:
-            sizes = sorted(values)
-            count = first_at_least(sizes, [float(values[size].mean()) for size in sizes], share)
-            below = sizes[bisect_left(sizes, count) - 1] if count else 0
-            if not count or count - below <= 1:
-                break
-            probes = {below + (count - below) * part // (_PROBES + 1) for part in range(1, _PROBES + 1)}
-            inside = sorted(probes - {below, count})
-            values |= zip(inside, measure(inside), strict=True)
-    return sizes, np.stack([values[size] for size in sizes])
-
-
-def first_at_least(sizes: Sequence[int], explained: Sequence[float], share: float) -> int | None:
-    """The first size whose explained effect reaches the share (up to rounding)."""
-    reached = (size for size, value in zip(sizes, explained, strict=True) if value >= share - ROUNDING)
-    return next(reached, None)
-
-
-def areas(sizes: Sequence[float], explained: Sequence[float]) -> tuple[float, float]:
-    """CPR and CMD."""
-    kept, values = np.asarray(sizes) / sizes[-1], np.asarray(explained)
-    return float(np.trapezoid(values, kept)), float(np.trapezoid(np.abs(1 - values), kept))
-
-
-def mib_sizes(total: int) -> list[int]:
-    """How many edges MIB keeps at each of its shares."""
-    return [int(share * total) for share in MIB_SHARES]
+    upper = curve.sizes.index(count)
+    around = slice(upper - 1, upper + 1)
+    return math.ceil(np.interp(share, curve.explained[around], curve.sizes[around]) - 1e-9)

@@ -1,6 +1,6 @@
 """A task: many seeded pairs of one kind, judged by the model that will be measured.
 
-1. `families` writes candidates: those of one of TASKS, or the lines of a jsonl file.
+1. `tasks.families` writes candidates: those of one of TASKS, or the lines of a jsonl file.
 2. A candidate is left out, and counted by reason, unless
    - both sides are known words and equally many tokens, each named word one token at the same position;
    - answer and foil differ and are one token each (as written or with a leading space, the likelier);
@@ -11,8 +11,8 @@
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -23,17 +23,15 @@ from jaxtyping import Float
 from circuits.errors import NoPairError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.prompts import Metric, Pair, Prompt, Question, to_prompt
+from circuits.prompts import Metric, Pair, Prompt, answer_token, to_prompt
 from circuits.results import Progress, silent
-from circuits.tasks import check_task
-from circuits.tasks.families import FAMILIES, Candidate, Marked, Roles, read_own_task, single_token
-from circuits.tracing.trust import is_small
+from circuits.tasks.families import FAMILIES, Candidate, Marked, Roles, read_own_task
+from circuits.tasks.names import check_task
+from circuits.tracing.trust import LEAST_GAP, is_small
 
-Logits = Float[torch.Tensor, "*side vocab"]
 PAIRS: Final = 64  # of a task, unless the user says otherwise
 END: Final = "END"
-LEAST_PROBABILITY: Final = 0.5
-LEAST_GAP: Final = 0.1
+LEAST_DIFFERENCE: Final = 0.5  # of probabilities, by which a model must favour the right years
 _BATCH: Final = 32  # candidates judged between two reports of progress
 _TOGETHER: Final = 16  # prompts, or pairs of them, that run together
 _TRIES: Final = 16  # candidates for each pair, at most
@@ -68,20 +66,29 @@ class Item:
                 raise PromptError(f"a role cannot be called {name!r}; give it a name without →, such as S1")
 
     def position(self, role: str) -> int:
-        """Where a role stands."""
-        positions = dict(reversed(self.roles))  # of a name that is given twice, the first
-        if role not in positions:
-            raise PromptError(f"no role {role!r} in this item; it has {', '.join(positions) or 'none'}")
-        return positions[role]
+        """Where a role stands; of a role that is given twice, the first."""
+        for name, position in self.roles:
+            if name == role:
+                return position
+        names = ", ".join(dict.fromkeys(name for name, _ in self.roles))
+        raise PromptError(f"no role {role!r} in this item; it has {names or 'none'}")
 
     def name_of(self, position: int) -> str:
         """A position's name: its role, or the last role before it and the distance (`S2+1`), or its index."""
-        names = {start: name for name, start in reversed(self.roles)}
-        if position in names:
-            return names[position]
-        offsets = {f"{name}+{distance}" for name, _ in self.roles for distance in range(len(self.pair))}
-        before = [start for start, name in names.items() if start < position and name not in offsets]
-        return f"{names[max(before)]}+{position - max(before)}" if before else str(position)
+        names = {name for name, _ in self.roles}
+        nearest = None
+        for name, start in self.roles:
+            if start == position:
+                return name
+            base, _, distance = name.rpartition("+")
+            is_distance = base in names and distance.isdecimal()  # `S1+1` is no start for `S1+1+1`
+            is_nearer = nearest is None or start > nearest[1]
+            if start < position and is_nearer and not is_distance:
+                nearest = (name, start)
+        if nearest is None:
+            return str(position)
+        name, start = nearest
+        return f"{name}+{position - start}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +112,10 @@ class Task:
     @property
     def alike(self) -> tuple[Item, ...]:
         """The largest group of items whose roles stand at the same positions, as `trace` wants a family."""
-        layouts = Counter(item.roles for item in self.items)
-        commonest = max(layouts, key=lambda roles: layouts[roles], default=None)
-        return tuple(item for item in self.items if item.roles == commonest)
+        if not self.items:
+            return ()
+        (roles, _), *_ = Counter(item.roles for item in self.items).most_common(1)
+        return tuple(item for item in self.items if item.roles == roles)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -115,6 +123,10 @@ class Task:
     def __str__(self) -> str:
         left_out = f"; left out: {_counted(self.left_out)}" if self.left_out else ""
         return f"{self.name}: {len(self)} pairs{left_out}"
+
+
+def _counted(reasons: Sequence[tuple[str, int]]) -> str:
+    return "; ".join(f"{count} {reason}" for reason, count in reasons)
 
 
 def to_task(
@@ -127,17 +139,22 @@ def to_task(
     'After Laura and Sarah walked to the market, Sarah handed the map to'
     """
     check_task(name)
-    model, path = as_model(model), Path(name)
+    model = as_model(model)
     if count < 1:
         raise PromptError(f"a task needs at least one pair, not {count}")
-    if str(name) in FAMILIES:
-        title, draw = str(name), random.Random(f"{name}/{seed}")
-        candidates = islice(FAMILIES[title](model, draw), _TRIES * count)
+    family = FAMILIES.get(str(name))
+    if family is None:
+        title = Path(name).stem
+        candidates = iter(read_own_task(model, Path(name)))
     else:
-        title, candidates = path.stem, iter(read_own_task(model, path))
+        title = str(name)
+        candidates = islice(family(model, random.Random(f"{name}/{seed}")), _TRIES * count)
     items: list[Item] = []
     left_out: Counter[str] = Counter()
-    while len(items) < count and (batch := list(islice(candidates, min(_BATCH, count - len(items))))):
+    while len(items) < count:
+        batch = list(islice(candidates, min(_BATCH, count - len(items))))
+        if not batch:
+            break
         for verdict in judge(model, batch):
             if isinstance(verdict, Item):
                 items.append(verdict)
@@ -146,107 +163,135 @@ def to_task(
         progress("pairs", len(items), count)
         if not items and left_out.total() >= _HOPELESS:
             break
-    if title not in FAMILIES:
-        left_out[BEYOND] += sum(1 for _ in candidates)
-    reasons = tuple(sorted((+left_out).items(), key=lambda reason: (-reason[1], reason[0])))
+    rest = list(candidates) if family is None else []
+    if rest:
+        left_out[BEYOND] = len(rest)
+    reasons = tuple(sorted(left_out.items(), key=lambda reason: (-reason[1], reason[0])))
     if not items:
         why = _counted(reasons) or "its tokenizer cuts the words of this task in no usable way"
         raise NoPairError(f"no pair of {title} is left for {model.name}: {why}")
     return Task(title, tuple(items), reasons)
 
 
-def _counted(reasons: Sequence[tuple[str, int]]) -> str:
-    return "; ".join(f"{count} {reason}" for reason, count in reasons)
+# Judging candidates
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompts:
+    """The two prompts of a candidate, of equal length, and where its named words stand."""
+
+    clean: Prompt
+    counterfactual: Prompt
+    roles: Roles
 
 
 def judge(model: Model, candidates: Sequence[Candidate]) -> list[Item | str]:
     """Each candidate as an item, or the reason why it is left out, in order."""
-    verdicts = [_read(model, candidate) for candidate in candidates]
-    items = {index: item for index, item in enumerate(verdicts) if isinstance(item, Item)}
-    for indices in of_equal_length((index, item.pair.clean) for index, item in items.items()):
-        pairs = [items[index].pair for index in indices]
-        sides = [side for pair in pairs for side in (pair.clean, pair.counterfactual)]
-        tokens = [side.tokens for side in sides if isinstance(side, Prompt)]
+    verdicts: dict[int, Item | str] = {}
+    readable: dict[int, _Prompts] = {}
+    for number, candidate in enumerate(candidates):
+        prompts = _read(model, candidate)
+        if isinstance(prompts, _Prompts):
+            readable[number] = prompts
+        else:
+            verdicts[number] = prompts
+    for numbers in of_equal_length({number: prompts.clean for number, prompts in readable.items()}):
+        tokens = []
+        for number in numbers:
+            tokens += [readable[number].clean.tokens, readable[number].counterfactual.tokens]
         logits = model.logits(torch.tensor(tokens, device=model.device))[:, -1]
-        for index, both in zip(indices, logits.unflatten(0, (-1, 2)), strict=True):
-            verdicts[index] = _verdict(model, candidates[index], items[index], both)
-    return verdicts
+        for number, both in zip(numbers, logits.unflatten(0, (-1, 2)), strict=True):
+            verdicts[number] = _verdict(model, candidates[number], readable[number], both)
+    return [verdicts[number] for number in range(len(candidates))]
 
 
-def of_equal_length(prompts: Iterable[tuple[int, Prompt]]) -> Iterator[list[int]]:
-    """The indices of prompts of one length, so many at a time as run together."""
+def of_equal_length(prompts: Mapping[int, Prompt]) -> Iterator[list[int]]:
+    """The numbers of prompts of one length, as many at a time as run together."""
     by_length: dict[int, list[int]] = defaultdict(list)
-    for index, prompt in prompts:
-        by_length[len(prompt)].append(index)
-    for group in by_length.values():
-        yield from (group[start : start + _TOGETHER] for start in range(0, len(group), _TOGETHER))
+    for number, prompt in prompts.items():
+        by_length[len(prompt)].append(number)
+    for numbers in by_length.values():
+        for start in range(0, len(numbers), _TOGETHER):
+            yield numbers[start : start + _TOGETHER]
 
 
-def _read(model: Model, candidate: Candidate) -> Item | str:
-    """An item whose metric is not settled yet, or why it cannot be read."""
-    clean, counterfactual = _prompt(model, candidate.clean), _prompt(model, candidate.counterfactual)
+def _read(model: Model, candidate: Candidate) -> _Prompts | str:
+    """The prompts of a candidate, or the reason why it cannot be read."""
+    clean = _prompt(model, candidate.clean)
     if isinstance(clean, str):
         return clean
+    counterfactual = _prompt(model, candidate.counterfactual)
     if isinstance(counterfactual, str):
         return counterfactual
     if len(clean) != len(counterfactual):
         return UNEVEN
     if clean.tokens == counterfactual.tokens:
         return FLAT
-    roles = candidate.roles
-    if roles is None:
-        roles = _roles(model, candidate.clean, clean)
-        if roles is None or roles != _roles(model, candidate.counterfactual, counterfactual):
-            return SPLIT
-    return Item(Question(clean, counterfactual).unsettled, roles)
+    if candidate.roles is not None:
+        return _Prompts(clean, counterfactual, candidate.roles)
+    roles = _roles(model, candidate.clean, clean)
+    if roles is None or roles != _roles(model, candidate.counterfactual, counterfactual):
+        return SPLIT
+    return _Prompts(clean, counterfactual, roles)
 
 
 def _prompt(model: Model, side: Marked) -> Prompt | str:
     tokens = model.tokenizer(side.text, add_special_tokens=False)["input_ids"]
     if model.tokenizer.unk_token_id in tokens:
         return UNKNOWN
-    return TOO_LONG if len(tokens) + model.reads_bos > model.n_ctx else to_prompt(model, side.text)
+    if len(tokens) + model.reads_bos > model.n_ctx:
+        return TOO_LONG
+    return to_prompt(model, side.text)
 
 
 def _roles(model: Model, side: Marked, prompt: Prompt) -> Roles | None:
-    """Where the marked words, the word after S1 and the last one stand; None if a marked one is no token."""
+    """Where the marked words, the word after S1 and the last one stand; None if a marked word is not exactly
+    one token of the prompt."""
     roles = []
     for name, start, end in side.words:
-        before, within = (model.tokenize(side.text[:stop]) for stop in (start, end))
-        if len(within) != len(before) + 1 or prompt.tokens[: len(within)] != within or within[:-1] != before:
+        before = model.tokenize(side.text[:start])
+        with_word = model.tokenize(side.text[:end])
+        position = len(before)
+        if len(with_word) != position + 1 or with_word[:position] != before:
             return None
-        roles.append((name, len(before)))
-    after = [("S1+1", position + 1) for name, position in roles if name == "S1"]
-    return tuple(sorted((*roles, *after, (END, len(prompt) - 1)), key=lambda role: role[1]))
+        if prompt.tokens[: position + 1] != with_word:
+            return None
+        roles.append((name, position))
+    roles += [("S1+1", position + 1) for name, position in roles if name == "S1"]
+    roles.append((END, len(prompt) - 1))
+    return tuple(sorted(roles, key=lambda role: role[1]))
 
 
-def _verdict(model: Model, candidate: Candidate, item: Item, both: Logits) -> Item | str:
-    """The item with its metric, if the model gets it right, by both prompts' logits at the last position."""
-    top = int(both[0].argmax())
+def _verdict(
+    model: Model, candidate: Candidate, prompts: _Prompts, logits: Float[torch.Tensor, "side vocab"]
+) -> Item | str:
+    """The item with its metric if the model gets it right, by the logits at the last position of the clean
+    and of the counterfactual prompt; else why it is left out."""
+    top = int(logits[0].argmax())
     if candidate.years is not None:
-        before, after = candidate.years(both).tolist()
         metric = Metric("custom", top, model.spell(top), function=candidate.years)
-        if before <= LEAST_PROBABILITY:
+        clean, counterfactual = candidate.years(logits).tolist()
+        if clean <= LEAST_DIFFERENCE:
             return UNSURE
     else:
-        answer, foil = _token(model, candidate.answer, both[0]), _token(model, candidate.foil, both[1])
-        if answer is None or foil is None:
+        try:
+            answer = top if candidate.answer is None else answer_token(model, candidate.answer, logits[0])
+            foil = _foil(model, candidate, logits[1])
+        except PromptError:
             return NO_ANSWER
         if answer == foil:
             return SAME
         if answer != top:
             return WRONG
-        before, after = (both[:, answer] - both[:, foil]).tolist()
         metric = Metric("logit_diff", answer, model.spell(answer), foil, model.spell(foil))
-    if before - after < LEAST_GAP or is_small(before, after):
+        clean, counterfactual = (logits[:, answer] - logits[:, foil]).tolist()
+    if clean - counterfactual < LEAST_GAP or is_small(clean, counterfactual):
         return FLAT
-    return replace(item, pair=replace(item.pair, metric=metric))
+    return Item(Pair(prompts.clean, prompts.counterfactual, metric), prompts.roles)
 
 
-def _token(model: Model, word: str | None, logits: Logits) -> int | None:
-    """The one token that a word is here, as written or with a leading space; with no word, the likeliest."""
-    if word is None:
+def _foil(model: Model, candidate: Candidate, logits: Float[torch.Tensor, " vocab"]) -> int:
+    """The foil's token; without a word, what the model says on the counterfactual prompt."""
+    if candidate.foil is None:
         return int(logits.argmax())
-    spellings = (word,) if word[:1].isspace() else (word, f" {word}")
-    tokens = [token for spelling in spellings if (token := single_token(model, spelling)) is not None]
-    return max(tokens, key=lambda token: float(logits[token]), default=None)
+    return answer_token(model, candidate.foil, logits)

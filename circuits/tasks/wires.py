@@ -1,23 +1,24 @@
 """The component edges of a task: what `rank(units="wires")` measures, and circuits of EAP-IG and MIB.
 
-1. An estimate of all of them, one backward a pair (`component_edges.estimates`), says which are worth a run:
-   those with the largest mean estimate, of either sign. Their effects are measured exactly, each by itself,
-   and the order goes by effect where it was measured and by the estimate elsewhere.
-2. The keep curve swaps all others together in one run. Here the embedding and the MLPs are units like heads:
-   none kept explain exactly 0, all kept exactly 1.
-3. A file's order may stand in for ours. Then its first edges are measured, to stand beside it. Such a file is
+1. Edge attribution patching estimates all of them with one backward pass a pair
+   (`engine.joint.estimates`). The edges with the largest mean estimate, of either sign, are
+   measured exactly, each by itself. The order goes by effect where it was measured and by the estimate
+   elsewhere.
+2. The keep curve swaps all other edges together in one run. Here the embedding and the MLPs are units like
+   heads: keeping no edge explains exactly 0, keeping all explains exactly 1.
+3. The order may come from a file instead. Then the first edges of that order are measured, to stand beside
+   it. Such a file is
 
        {"cfg": {"n_layers": 12, "n_heads": 12, …},
         "edges": {"a9.h9->a10.h0<q>": {"score": 0.1, "in_graph": true}, …}}
 
-   Their tools put edges in the order of the size of their scores; so does `EapGraph.order`. Where no edge has
-   a score, those that are in the graph come first.
+   EAP-IG and MIB put edges in the order of the size of their scores; so does `EapGraph.order`. Where no edge
+   has a score, those that are in the graph come first.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,18 +31,21 @@ from jaxtyping import Bool, Float
 
 from circuits.components import Wire
 from circuits.engine import Runs, prepare
-from circuits.engine.component_edges import EdgeTable, estimates, kept_edges
+from circuits.engine.joint import EdgeTable, estimates, kept_edges
 from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, FileError
 from circuits.files import read_object
 from circuits.models.model import Model
-from circuits.results import Progress
-from circuits.tasks import ranking
-from circuits.tasks.ranking import ComponentEdge, Protocol, Shape
+from circuits.results import Progress, silent
+from circuits.tasks import curve
+from circuits.tasks.measurement import Effects, Measurement, groups_that_run_together, to_numpy
+from circuits.tasks.ranking import ComponentEdge, Protocol, Shape, holds_everywhere
 from circuits.tasks.task import Item
 
 MOST_WIRES: Final = 4000  # component edges that are measured exactly, unless the user says otherwise
-Each = Float[np.ndarray, "unit pair"]
+
+
+# Files of EAP-IG and MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class EapEdge:
 
 @dataclass(frozen=True, slots=True)
 class EapGraph:
-    """What a file says.
+    """A circuit that EAP-IG, MIB or `circuits export --to eap` wrote.
 
     >>> file = folder / "eap.json"
     >>> _ = file.write_text(export(found, "eap"))
@@ -74,7 +78,7 @@ class EapGraph:
         return tuple(edge.wire for edge in self.edges if edge.in_graph)
 
     def order(self) -> tuple[Wire, ...]:
-        """All edges of the file, the one that it takes for most important first."""
+        """All edges of the file, the one with the largest score first."""
 
         def key(edge: EapEdge) -> tuple[float, bool]:
             return -abs(edge.score or 0.0), not edge.in_graph
@@ -86,11 +90,17 @@ class EapGraph:
         """Read a file of EAP-IG, of MIB, or one that `circuits export --to eap` wrote."""
         file = Path(path)
         stored = read_object(file)
-        config, edges = stored.get("cfg"), stored.get("edges")
-        if not isinstance(config, Mapping) or not isinstance(edges, Mapping) or not edges:
+        config = stored.get("cfg")
+        listed = stored.get("edges")
+        if not isinstance(config, Mapping) or not isinstance(listed, Mapping) or not listed:
             raise FileError(f"{file} is not a circuit of EAP-IG or MIB: it needs `cfg` and `edges`")
-        layers, heads = (_whole(file, config, name) for name in ("n_layers", "n_heads"))
-        return cls(layers, heads, tuple(_edge(file, name, value, layers) for name, value in edges.items()))
+        for name in ("n_layers", "n_heads"):
+            size = config.get(name)
+            if type(size) is not int or size < 1:
+                raise FileError(f"{file} is not a circuit of EAP-IG or MIB: its cfg has no {name}")
+        layers, heads = config["n_layers"], config["n_heads"]
+        edges = tuple(_read_edge(file, name, stored, layers) for name, stored in listed.items())
+        return cls(layers, heads, edges)
 
 
 def from_eap(path: str | Path) -> EapGraph:
@@ -104,69 +114,52 @@ def from_eap(path: str | Path) -> EapGraph:
     return EapGraph.load(path)
 
 
-def _whole(file: Path, config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 10_000:
-        raise FileError(f"{file} is not a circuit of EAP-IG or MIB: its cfg has no {name}")
-    return value
-
-
-def _edge(file: Path, name: str, value: Any, layers: int) -> EapEdge:
+def _read_edge(file: Path, name: str, stored: Any, layers: int) -> EapEdge:
     try:
         wire = Wire.parse(name, layers=layers)
     except EdgeError as why:
         raise FileError(f"{file}: {why}") from why
-    if wire.position is not None or wire.query is not None or wire.writer.kind == "all":
+    if not holds_everywhere(wire):
         raise FileError(f"{file}: {name!r} names a position; an edge of EAP holds at all of them")
-    stored = value if isinstance(value, Mapping) else {}
-    score, inside = stored.get("score"), stored.get("in_graph", False)
-    is_number = isinstance(score, int | float) and math.isfinite(score)
-    if not (score is None or is_number) or not isinstance(inside, bool):
+    fields = stored if isinstance(stored, Mapping) else {}
+    score = fields.get("score")
+    in_graph = fields.get("in_graph", False)
+    is_score = score is None or (isinstance(score, int | float) and math.isfinite(score))
+    if not is_score or not isinstance(in_graph, bool):
         raise FileError(f"{file}: {name!r} needs a `score` that is a number and `in_graph`, true or false")
-    return EapEdge(wire, None if score is None else float(score), inside)
+    return EapEdge(wire, None if score is None else float(score), in_graph)
 
 
-@dataclass(frozen=True)
-class WireMeasurement:
-    """A task's pairs in batches of one length, and the component edges that are kept or swapped."""
+def _numbers_in_order(graph: EapGraph, table: EdgeTable, model: Model) -> list[int]:
+    """The order of a file by the numbers of the edges; edges that it does not name come last."""
+    if (graph.layers, graph.heads) != (table.layers, table.heads):
+        theirs = f"the file is of a model of {graph.layers} layers of {graph.heads} heads"
+        raise FileError(f"{theirs}; {model.name} has {table.layers} of {table.heads}")
+    number_of = {wire: number for number, wire in enumerate(table.wires)}
+    order = graph.order()
+    missing = [wire for wire in order if wire not in number_of]
+    if missing:
+        raise FileError(f"the file has {len(missing)} edges that {model.name} has not, such as {missing[0]}")
+    named = [number_of[wire] for wire in order]
+    return list(dict.fromkeys([*named, *range(len(table))]))
+
+
+# Measuring
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireMeasurement(Measurement):
+    """The component edges of a task, and its pairs in batches."""
 
     table: EdgeTable
     batches: list[tuple[Runs, list[int]]]  # runs, and which pairs of the task they hold
-    pairs: int
-    most: int
-    given: tuple[int, ...] | None  # an order from a file
-    progress: Progress
-    random_step: float = 2.5  # between two sizes of the control: a run of ten thousand wires is not cheap
-
-    @classmethod
-    def of(
-        cls, model: Model, items: Sequence[Item], most: int, order: EapGraph | None, progress: Progress
-    ) -> WireMeasurement:
-        groups: dict[object, list[int]] = defaultdict(list)
-        for index, item in enumerate(items):
-            groups[len(item.pair), item.pair.metric.kind, item.pair.metric.tail].append(index)
-        batches = [
-            (prepare(model, [items[index].pair for index in indices]), indices) for indices in groups.values()
-        ]
-        table = EdgeTable.of(batches[0][0])
-        given = None if order is None else _numbers(order, table, model)
-        return cls(table, batches, len(items), min(most, len(table)), given, progress)
+    most: int  # edges that are measured exactly
+    given: list[int] | None  # the order of a file
+    random_step: float = 2.5  # wider than for heads: a run that keeps ten thousand edges is not cheap
 
     @cached_property
-    def units(self) -> tuple[ComponentEdge, ...]:
-        return tuple(map(ComponentEdge.of, self.table.wires))
-
-    @property
-    def protocol(self) -> Protocol:
-        whole = self.most == len(self.table)
-        order = "given" if self.given is not None else ("exact" if whole else "front")
-        return Protocol("wires", order=order, measured=0 if order == "exact" else self.most)
-
-    # Single effects
-
-    @cached_property
-    def estimate(self) -> Each:
-        """Of every edge on every pair."""
+    def estimates(self) -> Effects:
+        """The first-order estimate of every edge on every pair."""
         values = np.zeros((len(self.table), self.pairs))
         for number, (runs, indices) in enumerate(self.batches):
             values[:, indices] = estimates(runs).numpy()
@@ -174,40 +167,35 @@ class WireMeasurement:
         return values
 
     @cached_property
-    def measured(self) -> Bool[np.ndarray, " unit"]:
-        """Which edges are measured exactly: all, or those in front."""
+    def exact(self) -> Bool[np.ndarray, " unit"]:
+        """Which edges are measured: all, or the first of the file or of the estimates."""
         chosen = np.ones(len(self.table), dtype=bool)
-        if self.most < len(chosen):
-            by_estimate = np.argsort(-np.abs(self.estimate.mean(1)), kind="stable").tolist()
-            front = by_estimate if self.given is None else self.given
-            chosen[:] = False
-            chosen[np.array(front[: self.most])] = True
+        if self.most == len(chosen):
+            return chosen
+        order = self.given
+        if order is None:
+            order = np.argsort(-np.abs(self.estimates.mean(1)), kind="stable").tolist()
+        chosen[order[self.most :]] = False
         return chosen
 
-    def is_exact(self, unit: int) -> bool:
-        return bool(self.measured[unit])
-
-    def single_effects(self) -> Each:
+    def single_effects(self) -> Effects:
         """The effect of every edge alone on every pair; the estimate where it was not measured."""
-        front = np.flatnonzero(self.measured)
-        effects = np.zeros((len(self.table), self.pairs)) if self.measured.all() else self.estimate.copy()
-        wires = [self.table.wires[number] for number in front]
+        effects = np.zeros((len(self.table), self.pairs))
+        if not self.exact.all():
+            effects = self.estimates.copy()
+        chosen = np.flatnonzero(self.exact)
+        wires = [self.table.wires[number] for number in chosen]
         for runs, indices in self.batches:
             values, _ = wire_effects(
                 runs, wires, progress=lambda done, total: self.progress("single effects", done, total)
             )
-            effects[np.ix_(front, np.array(indices))] = values.numpy()
+            effects[np.ix_(chosen, np.array(indices))] = values.numpy()
         return effects
 
-    def order(self, effects: Each) -> list[int]:
-        if self.given is not None:
-            return list(self.given)
-        return np.argsort(-effects.mean(1), kind="stable").tolist()
-
-    # Keeping some
+    def order(self, effects: Effects) -> list[int]:
+        return super().order(effects) if self.given is None else self.given
 
     def explained(self, order: Sequence[int], sizes: Sequence[int]) -> Float[np.ndarray, "size pair"]:
-        """The explained effect of keeping the first so many edges of an order, on every pair."""
         rank_of = torch.from_numpy(np.argsort(order))
         sets = torch.stack([rank_of < size for size in sizes])
         explained = np.zeros((len(sizes), self.pairs))
@@ -216,35 +204,49 @@ class WireMeasurement:
             self.progress("keep curve", number + 1, len(self.batches))
         return explained
 
-    @property
-    def shape(self) -> Shape:
-        """What the component edges of this model depend on."""
-        model = self.batches[0][0].model
-        return Shape(model.n_layers, model.n_heads, model.d_model, self.table.parallel)
-
-    @property
-    def sizes(self) -> list[int]:
-        """The sizes of MIB."""
-        return ranking.mib_sizes(len(self.table))
-
-    def areas(self, sizes: Sequence[int], values: ranking.Values) -> tuple[float, float]:
+    def areas(self, sizes: Sequence[int], values: curve.Values) -> tuple[float, float]:
         """CPR and CMD as MIB has them: at its shares, of the means over pairs."""
         gaps = np.zeros(self.pairs)
         for runs, indices in self.batches:
-            gaps[indices] = runs.gap.double().cpu().numpy()
+            gaps[indices] = to_numpy(runs.gap)
         faithful = values @ gaps / gaps.sum()
-        value_of = dict(zip(sizes, faithful.tolist(), strict=True))
-        return ranking.areas(ranking.MIB_SHARES, [value_of[size] for size in self.sizes])
+        value_at = dict(zip(sizes, faithful.tolist(), strict=True))
+        return curve.areas(curve.MIB_SHARES, [value_at[size] for size in self.curve_sizes])
 
 
-def _numbers(graph: EapGraph, table: EdgeTable, model: Model) -> tuple[int, ...]:
-    """The order of a file by number; edges that it does not name come last."""
-    if (graph.layers, graph.heads) != (table.layers, table.heads):
-        theirs = f"the file is of a model of {graph.layers} layers of {graph.heads} heads"
-        raise FileError(f"{theirs}; {model.name} has {table.layers} of {table.heads}")
-    number = {wire: index for index, wire in enumerate(table.wires)}
-    order = graph.order()
-    if missing := [wire for wire in order if wire not in number]:
-        raise FileError(f"the file has {len(missing)} edges that {model.name} has not, such as {missing[0]}")
-    named = dict.fromkeys(number[wire] for wire in order)
-    return (*named, *(index for index in range(len(table)) if index not in named))
+def measure_wires(
+    model: Model,
+    items: Sequence[Item],
+    *,
+    most: int | None = None,
+    order: EapGraph | str | Path | None = None,
+    progress: Progress = silent,
+) -> WireMeasurement:
+    """Run the pairs, with component edges as units; `order` may be that of a file."""
+    batches = []
+    for indices in groups_that_run_together(items):
+        runs = prepare(model, [items[index].pair for index in indices])
+        batches.append((runs, indices))
+    table = EdgeTable.of(batches[0][0])
+    most = min(most or MOST_WIRES, len(table))
+    given = None
+    if order is not None:
+        graph = order if isinstance(order, EapGraph) else EapGraph.load(order)
+        given = _numbers_in_order(graph, table, model)
+        protocol = Protocol("wires", order="given", measured=most)
+    elif most < len(table):
+        protocol = Protocol("wires", order="front", measured=most)
+    else:
+        protocol = Protocol("wires")
+    return WireMeasurement(
+        units=tuple(ComponentEdge.of(wire) for wire in table.wires),
+        pairs=len(items),
+        protocol=protocol,
+        progress=progress,
+        curve_sizes=curve.mib_sizes(len(table)),
+        shape=Shape(model.n_layers, model.n_heads, model.d_model, table.parallel),
+        table=table,
+        batches=batches,
+        most=most,
+        given=given,
+    )

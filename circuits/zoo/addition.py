@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Int
 
 BOS: Final = "<s>"
 WORDS: Final = (BOS, *"0123456789", "+", "=")
 QUESTION: Final = 7  # tokens up to `=`, BOS included
 LENGTH: Final = QUESTION + 3
-UNITS: Final = (2, 5)  # the positions of both numbers' units
-HUNDREDS_AT, TENS_AT, UNITS_AT = range(QUESTION - 1, QUESTION + 2)  # where each digit of the sum is predicted
+
+Sum = tuple[int, int]
 
 
 def question(first: int, second: int) -> str:
@@ -29,55 +29,37 @@ def answer(first: int, second: int) -> str:
     return " ".join(f"{first + second:03}")
 
 
-def is_held_out(first: int, second: int) -> bool:
-    return zlib.crc32(question(first, second).encode()) % 5 == 0
+def written(first: int, second: int) -> str:
+    """A question with its answer."""
+    return f"{question(first, second)} {answer(first, second)}"
 
 
-def sums(*, held_out: bool) -> list[tuple[int, int]]:
-    """All pairs of numbers below 100 of one side."""
-    pairs = ((first, second) for first in range(100) for second in range(100))
-    return [pair for pair in pairs if is_held_out(*pair) == held_out]
+def sums(*, held_out: bool) -> list[Sum]:
+    """All pairs of numbers below 100 that are held out, or all that are trained on."""
+    chosen = []
+    for first in range(100):
+        for second in range(100):
+            is_held_out = zlib.crc32(question(first, second).encode()) % 5 == 0
+            if is_held_out == held_out:
+                chosen.append((first, second))
+    return chosen
 
 
-def carries(first: int, second: int) -> bool:
-    """Whether the units add up to ten or more."""
-    return first % 10 + second % 10 >= 10
-
-
-def to_tokens(pairs: list[tuple[int, int]]) -> torch.Tensor:
+def to_tokens(pairs: list[Sum]) -> Int[torch.Tensor, "sum pos"]:
     """Questions with their answers, one row each."""
-    ids = {word: index for index, word in enumerate(WORDS)}
-    texts = (f"{BOS} {question(*pair)} {answer(*pair)}" for pair in pairs)
-    return torch.tensor([[ids[word] for word in text.split()] for text in texts])
+    rows = []
+    for pair in pairs:
+        words = [BOS, *written(*pair).split()]
+        rows.append([WORDS.index(word) for word in words])
+    return torch.tensor(rows)
 
 
-def share_right(logits: Callable[[torch.Tensor], torch.Tensor], pairs: list[tuple[int, int]]) -> float:
+@torch.inference_mode()
+def share_right(logits: Callable[[torch.Tensor], torch.Tensor], pairs: list[Sum]) -> float:
     """The share of sums whose three digits are all predicted, each after the right ones before it."""
-    rows = to_tokens(pairs)
-    with torch.inference_mode():
-        predicted = torch.cat([logits(part[:, :-1]).argmax(-1) for part in rows.split(512)])
-    return (predicted[:, QUESTION - 1 :] == rows[:, QUESTION:]).all(1).double().mean().item()
-
-
-def attention(model: Any, pairs: list[tuple[int, int]]) -> Float[torch.Tensor, "sum layer head query key"]:
-    """Attention of all heads as it multiplies the values, over each question and its answer."""
-    layers: list[torch.Tensor] = []
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.n_layers)]
-    with model.hooked([(name, lambda each, hook: layers.append(each.clone())) for name in names]):
-        model.logits(to_tokens(pairs)[:, :-1])
-    return torch.stack(layers, 1)
-
-
-def units_read(weights: torch.Tensor, query: int) -> Float[torch.Tensor, " sum"]:
-    """How many open edges lead from the units of both numbers to a query, for each sum."""
-    return (weights[:, :, :, query][..., list(UNITS)] > 0).flatten(1).sum(1).double()
-
-
-def tokenizer() -> Any:
-    """One token a word, words between spaces."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token=BOS))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token=BOS, eos_token=BOS)
+    right = 0
+    for rows in to_tokens(pairs).split(512):
+        predicted = logits(rows[:, :-1]).argmax(-1)
+        is_right = predicted[:, QUESTION - 1 :] == rows[:, QUESTION:]
+        right += int(is_right.all(1).sum())
+    return right / len(pairs)

@@ -38,30 +38,37 @@ class Score:
 
 def score_all(logits: Logits, *, count: int = 512, seed: int = 0) -> list[Score]:
     """Every line of the table."""
-    tasks: list[tuple[str, str | None]] = [("relation", name) for name in language.RELATIONS]
-    tasks += [("indirect_object", None), ("greater_than", None), ("induction", None)]
+    scores = []
     with torch.inference_mode():
-        scores = [score_task(logits, task, count=count, seed=seed, relation=name) for task, name in tasks]
-        return [*scores, score_loss(logits, seed=seed)]
+        for relation in language.RELATIONS:
+            scores.append(score_task(logits, "relation", count=count, seed=seed, relation=relation))
+        for task in ("indirect_object", "greater_than", "induction"):
+            scores.append(score_task(logits, task, count=count, seed=seed))
+        scores.append(score_loss(logits, seed=seed))
+    return scores
 
 
 def score_task(logits: Logits, task: str, *, count: int, seed: int = 0, relation: str | None = None) -> Score:
     """The share of held-out prompts that the model gets right (greater-than: its probability on them)."""
     vocabulary = language.vocabulary()
     prompts = list(language.held_out_prompts(task, count=count, seed=seed, relation=relation))
-    right, answers = 0.0, 0
+    right = 0.0
+    answers = 0
     for start in range(0, count, 64):
         chunk = prompts[start : start + 64]
         rows = [torch.tensor([vocabulary[word] for word in words]) for words, _ in chunk]
-        tokens = pad_sequence(rows, batch_first=True)  # what is added lies in each row's future, unread
+        tokens = pad_sequence(rows, batch_first=True)  # padding comes last, where no answer can read it
         probability = logits(tokens).softmax(-1)
         for row, (words, sentence) in enumerate(chunk):
             possible = [vocabulary[word] for word in sentence.possible]
             first = len(words) - len(sentence.words)
-            for position in (first + index for index in sentence.answers):
+            for index in sentence.answers:
+                position = first + index
                 predicted = probability[row, position - 1]
-                is_right = predicted.argmax() == tokens[row, position]
-                right += predicted[possible].sum().item() if possible else float(is_right)
+                if possible:
+                    right += predicted[possible].sum().item()
+                else:
+                    right += float(predicted.argmax() == tokens[row, position])
                 answers += 1
     return Score(relation or task, right / answers, answers)
 
@@ -69,20 +76,25 @@ def score_task(logits: Logits, task: str, *, count: int, seed: int = 0, relation
 def score_loss(logits: Logits, *, count: int = 256, length: int = 64, seed: int = 0) -> Score:
     """Mean loss in nats over every word of documents made of held-out sentences."""
     vocabulary = language.vocabulary()
-    draws = [random.Random(f"loss/{seed}/{number}") for number in range(count)]
-    documents = [language.document(draw, length, held_out=True)[0] for draw in draws]
-    rows = torch.tensor([[vocabulary[word] for word in words] for words in documents])
+    rows = []
+    for number in range(count):
+        words, _ = language.document(random.Random(f"loss/{seed}/{number}"), length, held_out=True)
+        rows.append([vocabulary[word] for word in words])
     total = 0.0
-    for tokens in rows.split(64):
+    for tokens in torch.tensor(rows).split(64):
         predicted = logits(tokens)[:, :-1].flatten(0, 1)
-        total += torch.nn.functional.cross_entropy(predicted, tokens[:, 1:].flatten(), reduction="sum").item()
-    return Score("loss", total / rows[:, 1:].numel(), rows[:, 1:].numel())
+        following = tokens[:, 1:].flatten()
+        total += torch.nn.functional.cross_entropy(predicted, following, reduction="sum").item()
+    predictions = count * (length - 1)
+    return Score("loss", total / predictions, predictions)
 
 
 def to_table(scores: list[Score]) -> str:
     """The scores as a Markdown table."""
-    counts = [f"{score.count} {'words' if score.name == 'loss' else 'answers'}" for score in scores]
-    rows = [(score.name, str(score), count) for score, count in zip(scores, counts, strict=True)]
+    rows = []
+    for score in scores:
+        counted = "words" if score.name == "loss" else "answers"
+        rows.append((score.name, str(score), f"{score.count} {counted}"))
     return to_markdown(("held-out", "value", "over"), rows)
 
 
@@ -117,20 +129,22 @@ _OPENINGS: Final = (
 
 def score_stories(logits: Logits, tokenizer: Any) -> list[Score]:
     """The share of prompts of each task that a model gets right; all prompts begin with BOS."""
-    tasks: dict[str, list[tuple[str, str]]] = {}
+    tasks = {"story openings": list(_OPENINGS)}
     for task, frames in STORY_FRAMES.items():
-        named = product(permutations(STORY_NAMES, 2), frames)
-        tasks[task] = [(frame.format(answer=answer, other=other), answer) for (answer, other), frame in named]
-    tasks["story openings"] = list(_OPENINGS)
+        prompts = []
+        for (answer, other), frame in product(permutations(STORY_NAMES, 2), frames):
+            prompts.append((frame.format(answer=answer, other=other), answer))
+        tasks[task] = prompts
     scores = []
-    for task, prompts in tasks.items():
+    for task in (*STORY_FRAMES, "story openings"):
         with torch.inference_mode():
-            right = [_is_right(logits, tokenizer, text, answer) for text, answer in prompts]
+            right = [_is_right(logits, tokenizer, text, answer) for text, answer in tasks[task]]
         scores.append(Score(task, sum(right) / len(right), len(right)))
     return scores
 
 
 def _is_right(logits: Logits, tokenizer: Any, text: str, answer: str) -> bool:
-    tokens, expected = (tokenizer(words, add_special_tokens=False)["input_ids"] for words in (text, answer))
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+    expected = tokenizer(answer, add_special_tokens=False)["input_ids"]
     predicted = logits(torch.tensor([[tokenizer.bos_token_id, *tokens]]))[0, -1].argmax()
     return int(predicted) == expected[0]

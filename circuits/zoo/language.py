@@ -1,9 +1,9 @@
 """The little language that `mini` speaks: words, facts, and seeded sentences with one known answer each.
 
 1. Every subject word has four facts: its opposite, colour, number and category. Only the opposite makes sense
-   in English; the others are drawn once from a fixed seed, so that they can be known but not guessed.
-2. Facts stand in many frames (`language.toml`), some with a second (quoted) word as a distractor, so that the
-   subject has to be found by what is said of it, not by where it stands.
+   in English; the others are drawn once from a fixed seed, so that a model can only learn them by heart.
+2. Facts stand in many frames (`language.toml`). Some frames have a second (quoted) word as a distractor, so
+   that a model must find the subject by what is said of it, not by its position.
 3. One sentence in ten, chosen by the hash of its text, is held out: training never writes it.
 """
 
@@ -23,10 +23,20 @@ _WORD: Final = re.compile(r"\d\d|[^\W\d_]+|[^\s\w]|\d|_")  # the same rule for t
 
 _DATA: Final = tomllib.loads(Path(__file__).with_name("language.toml").read_text(encoding="utf-8"))
 _FRAMES: Final[dict[str, list[str]]] = _DATA["frames"]
-_LISTED: Final = {name: tuple(text.replace(",", " ").split()) for name, text in _DATA["words"].items()}
 _DRAWN: Final = {name: tuple(text.split()) for name, text in _DATA["drawn"].items()}
-SUBJECTS, NAMES, PLACES = (_LISTED[name] for name in ("opposites", "names", "places"))
-OBJECTS, THINGS, EVENTS, VERBS = (_LISTED[name] for name in ("objects", "things", "events", "verbs"))
+
+
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(_DATA["words"][name].replace(",", " ").split())
+
+
+SUBJECTS: Final = _words("opposites")
+NAMES: Final = _words("names")
+PLACES: Final = _words("places")
+OBJECTS: Final = _words("objects")
+THINGS: Final = _words("things")
+EVENTS: Final = _words("events")
+VERBS: Final = _words("verbs")
 _REPEATABLE: Final = SUBJECTS + NAMES + PLACES + OBJECTS + THINGS
 _TWO_DIGITS: Final = tuple(f"{n:02d}" for n in range(100))
 
@@ -38,11 +48,15 @@ LATE_MIX: Final = (0.32, 0.11, 0.14, 0.15, 0.10, 0.18)  # more years, many close
 
 def _all_facts() -> dict[str, dict[str, str]]:
     opposite = {}
-    for left, right in (pair.split() for pair in _DATA["words"]["opposites"].split(",")):
-        opposite[left], opposite[right] = right, left
+    for pair in _DATA["words"]["opposites"].split(","):
+        left, right = pair.split()
+        opposite[left] = right
+        opposite[right] = left
+    facts = {"opposite": opposite}
     draw = random.Random("facts")
-    drawn = {name: {word: draw.choice(answers) for word in SUBJECTS} for name, answers in _DRAWN.items()}
-    return {"opposite": opposite} | drawn
+    for relation, answers in _DRAWN.items():
+        facts[relation] = {subject: draw.choice(answers) for subject in SUBJECTS}
+    return facts
 
 
 FACTS: Final = _all_facts()  # relation -> subject -> answer
@@ -50,9 +64,21 @@ FACTS: Final = _all_facts()  # relation -> subject -> answer
 
 def vocabulary() -> dict[str, int]:
     """Every word of the language and its token number; BOS is 0."""
-    words = [BOS, UNKNOWN, *_DATA["words"]["glue"].split(), '"', *RELATIONS, *_REPEATABLE, *EVENTS, *VERBS]
-    words += [*_TWO_DIGITS, *(word for answers in _DRAWN.values() for word in answers)]
-    return {word: number for number, word in enumerate(dict.fromkeys(words))}
+    words = [
+        BOS,
+        UNKNOWN,
+        *_DATA["words"]["glue"].split(),
+        '"',
+        *RELATIONS,
+        *_REPEATABLE,
+        *EVENTS,
+        *VERBS,
+        *_TWO_DIGITS,
+    ]
+    for answers in _DRAWN.values():
+        words += answers
+    each_once = dict.fromkeys(words)
+    return {word: number for number, word in enumerate(each_once)}
 
 
 def split(text: str) -> list[str]:
@@ -62,16 +88,16 @@ def split(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence and, unless it is filler, the word at which its answer stands.
+    """A sentence and, unless it is filler, the index of the word that is its answer.
 
-    In a sequence that is repeated, this is where the repeat becomes certain.
+    In a sequence that is repeated, that is the first word that can be known from the repeat.
     """
 
     task: str
     text: str
     answer_index: int | None = None
     relation: str | None = None
-    possible: tuple[str, ...] = ()  # where chance decides between several answers: all of them
+    possible: tuple[str, ...] = ()  # all right answers, where there are several, such as later years
 
     @property
     def words(self) -> list[str]:
@@ -82,8 +108,9 @@ class Sentence:
         """The words that can be known from those before them: one, or for a sequence all of the repeat."""
         if self.answer_index is None:
             return range(0)
-        end = len(self.words) - 1 if self.task == "induction" else self.answer_index + 1
-        return range(self.answer_index, end)
+        if self.task == "induction":
+            return range(self.answer_index, len(self.words) - 1)
+        return range(self.answer_index, self.answer_index + 1)
 
     @property
     def held_out(self) -> bool:
@@ -91,12 +118,12 @@ class Sentence:
 
 
 def _fact(draw: random.Random) -> Sentence:
-    relation, frame = draw.choice(RELATIONS), draw.choice(_FRAMES["fact"])
+    relation = draw.choice(RELATIONS)
+    frame = draw.choice(_FRAMES["fact"])
     subject, distractor, second = draw.sample(SUBJECTS, 3)
-    mark = '"' if draw.random() < 0.6 else ""
-    before, after = frame.replace("<", mark).replace(">", mark).split("{a}")
-    slots = {"r": relation, "s": subject, "d": distractor, "d2": second, "n": draw.choice(NAMES)}
-    beginning = before.format(**slots)
+    quote = '"' if draw.random() < 0.6 else ""
+    before, after = frame.replace("<", quote).replace(">", quote).split("{a}")
+    beginning = before.format(r=relation, s=subject, d=distractor, d2=second, n=draw.choice(NAMES))
     text = beginning + FACTS[relation][subject] + after
     return Sentence("relation", text, len(split(beginning)), relation)
 
@@ -104,9 +131,10 @@ def _fact(draw: random.Random) -> Sentence:
 def _indirect_object(draw: random.Random) -> Sentence:
     indirect, subject = draw.sample(NAMES, 2)
     first, second = draw.sample((indirect, subject), 2)
-    slots = {"x": first, "y": second, "s": subject, "i": indirect}
-    slots |= {"p": draw.choice(PLACES), "o": draw.choice(OBJECTS)}
-    text = draw.choice(_FRAMES["indirect"]).format(**slots)
+    place = draw.choice(PLACES)
+    object_ = draw.choice(OBJECTS)
+    frame = draw.choice(_FRAMES["indirect"])
+    text = frame.format(x=first, y=second, s=subject, i=indirect, p=place, o=object_)
     return Sentence("indirect_object", text, len(split(text)) - 2)
 
 
@@ -122,13 +150,18 @@ def _greater_than(draw: random.Random, longest: int = 99) -> Sentence:
 
 def _induction(draw: random.Random) -> Sentence:
     sequence = draw.sample(_REPEATABLE, draw.randrange(4, 11))
-    return Sentence("induction", " ".join((*sequence, *sequence, ".")), len(sequence) + 1)
+    text = " ".join([*sequence, *sequence, "."])
+    return Sentence("induction", text, len(sequence) + 1)
 
 
 def _filler(draw: random.Random) -> Sentence:
     subject, distractor = draw.sample(SUBJECTS, 2)
-    name, thing, place = draw.choice(NAMES), draw.choice(THINGS), draw.choice(PLACES)
-    frame, object_, verb = draw.choice(_FRAMES["filler"]), draw.choice(OBJECTS), draw.choice(VERBS)
+    name = draw.choice(NAMES)
+    thing = draw.choice(THINGS)
+    place = draw.choice(PLACES)
+    frame = draw.choice(_FRAMES["filler"])
+    object_ = draw.choice(OBJECTS)
+    verb = draw.choice(VERBS)
     text = frame.format(s=subject, d=distractor, n=name, t=thing, p=place, o=object_, v=verb)
     return Sentence("filler", text)
 
@@ -145,9 +178,10 @@ _WRITERS: Final[dict[str, Callable[[random.Random], Sentence]]] = {
 
 def sentence(draw: random.Random, task: str, *, held_out: bool = False) -> Sentence:
     """One seeded sentence of a task, from the training side or from the held-out side."""
-    while (written := _WRITERS[task](draw)).held_out != held_out:
-        pass
-    return written
+    while True:
+        written = _WRITERS[task](draw)
+        if written.held_out == held_out:
+            return written
 
 
 def document(
@@ -157,14 +191,17 @@ def document(
 
     The answers are given by position, each as the words that could stand there.
     """
-    words, answers = [BOS], {}
+    words = [BOS]
+    answers = {}
     while len(words) < length:
-        written = sentence(draw, draw.choices(TASKS, mix)[0], held_out=held_out)
-        new = written.words
-        answers |= {len(words) + index: written.possible or (new[index],) for index in written.answers}
-        words += new
-    kept = {position: possible for position, possible in answers.items() if position < length}
-    return words[:length], kept
+        (task,) = draw.choices(TASKS, mix)
+        written = sentence(draw, task, held_out=held_out)
+        for index in written.answers:
+            position = len(words) + index
+            if position < length:
+                answers[position] = written.possible or (written.words[index],)
+        words += written.words
+    return words[:length], answers
 
 
 def held_out_prompts(
@@ -174,10 +211,13 @@ def held_out_prompts(
     draw = random.Random(f"held out/{task}/{relation}/{seed}")
     while count:
         last = sentence(draw, task, held_out=True)
-        if relation in (None, last.relation):
-            fillers = [sentence(draw, "filler", held_out=True) for _ in range(draw.randrange(4))]
-            yield [BOS, *(word for filler in fillers for word in filler.words), *last.words], last
-            count -= 1
+        if relation not in (None, last.relation):
+            continue
+        words = [BOS]
+        for _ in range(draw.randrange(4)):
+            words += sentence(draw, "filler", held_out=True).words
+        yield words + last.words, last
+        count -= 1
 
 
 def tokenizer() -> Any:

@@ -1,16 +1,16 @@
-"""Models whose circuit is true by construction: weights set by hand, so what a tracer must find is known.
+"""Models whose weights are set by hand, so that the circuit that a tracer must find is known.
 
 1. The residual stream holds named features. Feature i is the difference of dimensions 2i and 2i+1, so the
-   mean is always 0, and a loud constant keeps the scale of every layer norm the same to half a percent: what
-   a weight reads is the feature's own value.
+   mean of the stream is always 0. A constant feature, much larger than all others, keeps the scale of every
+   layer norm the same to half a percent. So a weight behind a layer norm reads the feature's own value.
 2. `planted-sparse` and `planted-dense` know the four facts of a subject in `The opposite of "large" is "`.
    - Position 5, the subject: the MLPs of layers 0-3 write its four answers, a share each.
    - Position 2, the relation: detected in layers 0-1; L5H10 and L6H3 read it and favour its kind of answer.
    - Positions 4 and 6, the brackets: detected in layers 0-10; L11H1 and L11H4 read them and hold back `the`.
    - 5 → 8: in the sparse model five heads carry 80.3% of the answer and sixteen others the rest; in the dense
      one 56 heads share it.
-   Scores depend on positions alone; heads of no part attend somewhere and write nothing. Scores that carry
-   are above 0 and in the sparse model no others are, so the sparse gate changes nothing there.
+   Attention scores depend on positions alone. Heads that carry nothing attend somewhere and write nothing. In
+   the sparse model exactly the edges that carry have a score above 0, so the sparse gate changes nothing.
 3. `planted-induction` has two layers of four heads. L0H1 copies the word before; L1H2 looks for where its own
    word stood before and copies what followed. Where there is nothing to repeat, the model says `.`.
 """
@@ -84,6 +84,7 @@ _FACT_FEATURES: Final = {
     "position": _POSITIONS,
     "constant": 1,
 }
+_EMBEDDED: Final = ("word", "drawn", "other", "relation", "quote")
 _INDUCTION_FEATURES: Final = {"word": 24, "before": 24, "said": 24, "position": _POSITIONS, "constant": 1}
 
 _Head = tuple[int, int]  # layer, index
@@ -103,20 +104,33 @@ class _Draft:
 
     def __init__(self, features: dict[str, int], *, layers: int, heads: int) -> None:
         sizes = list(features.values())
-        mirrored = torch.kron(torch.eye(_D_MODEL // 2), torch.tensor([[1.0, -1.0]])) / math.sqrt(2)
-        self._rows = dict(zip(features, mirrored[: sum(sizes)].split(sizes), strict=True))
+        differences = torch.kron(torch.eye(_D_MODEL // 2), torch.tensor([[1.0, -1.0]])) / math.sqrt(2)
+        directions = differences[: sum(sizes)].split(sizes)
+        self._directions = dict(zip(features, directions, strict=True))  # name -> (feature, d_model)
         self._scale = math.sqrt((_CONSTANT**2 + _POSITION**2) / _D_MODEL)  # what a norm divides by, nearly
-        config: dict[str, Any] = {"n_embd": _D_MODEL, "n_layer": layers, "n_head": heads}
-        config |= {"n_positions": _POSITIONS, "vocab_size": len(language.vocabulary())}
-        config |= {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "tie_word_embeddings": False}
-        self.model = GPT2LMHeadModel(GPT2Config(**config, bos_token_id=0, eos_token_id=0))
+        config = GPT2Config(
+            n_embd=_D_MODEL,
+            n_layer=layers,
+            n_head=heads,
+            n_positions=_POSITIONS,
+            vocab_size=len(language.vocabulary()),
+            attn_pdrop=0.0,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            tie_word_embeddings=False,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        self.model = GPT2LMHeadModel(config)
         for name, weight in self.model.named_parameters():
-            weight.fill_(1.0 if "ln_" in name and name.endswith("weight") else 0.0)
+            is_norm = "ln_" in name and name.endswith("weight")
+            weight.fill_(1.0 if is_norm else 0.0)
         positions = _POSITION * self.write("position") + _CONSTANT * self.write("constant")
         self.model.transformer.wpe.weight.copy_(positions)
 
     def write(self, *names: str) -> Float[torch.Tensor, "feature d_model"]:
-        return torch.cat([self._rows[name] for name in names])
+        """The directions in the residual stream that stand for these features."""
+        return torch.cat([self._directions[name] for name in names])
 
     def read(self, *names: str) -> Float[torch.Tensor, "d_model feature"]:
         """What reads these features behind a layer norm."""
@@ -133,7 +147,8 @@ class _Draft:
     def set_carrier(
         self, head: _Head, scores: torch.Tensor, key: int, read: str, write: str, gain: float
     ) -> None:
-        """Carry gain times the feature `read` at `key` to `write` at the last token, at any pattern."""
+        """Let a head with these scores add gain times the feature `read`, as it is at `key`, to the feature
+        `write` at the last token. How much attention the key gets makes no difference."""
         attention = scores[QUERY, : QUERY + 1].softmax(0)[key]
         self.set_scores(head, scores)
         self.set_values(head, self.read(read), self.write(write) * gain / attention)
@@ -147,21 +162,24 @@ class _Draft:
         attention, start = self._attention(head)
         weight = attention.c_attn.weight  # (d_model, query + key + value)
         weight[:, start : start + query.shape[1]] = query
-        start += attention.embed_dim
-        weight[:, start : start + key.shape[1]] = key * math.sqrt(attention.head_dim)
+        key_start = attention.embed_dim + start
+        weight[:, key_start : key_start + key.shape[1]] = key * math.sqrt(attention.head_dim)
 
     def set_values(self, head: _Head, read: torch.Tensor, write: torch.Tensor) -> None:
+        """The head moves what `read` (d_model, d_head) reads at a key to `write` (d_head, d_model)."""
         attention, start = self._attention(head)
-        value = 2 * attention.embed_dim + start
-        attention.c_attn.weight[:, value : value + read.shape[1]] = read
+        value_start = 2 * attention.embed_dim + start
+        attention.c_attn.weight[:, value_start : value_start + read.shape[1]] = read
         attention.c_proj.weight[start : start + write.shape[0]] = write
 
     def _attention(self, head: _Head) -> tuple[Any, int]:
         """The attention of a head's layer, and the first dimension of the head in it."""
-        attention: Any = self.model.transformer.h[head[0]].attn
-        return attention, head[1] * attention.head_dim
+        layer, index = head
+        attention: Any = self.model.transformer.h[layer].attn
+        return attention, index * attention.head_dim
 
     def set_mlp(self, layer: int, units: list[_Units]) -> None:
+        """Give the MLP of a layer these units; its other units stay at zero."""
         mlp: Any = self.model.transformer.h[layer].mlp
         weights_in, biases, weights_out = zip(*units, strict=True)
         count = sum(map(len, biases))
@@ -170,26 +188,33 @@ class _Draft:
         mlp.c_proj.weight[:count] = torch.cat(weights_out)
 
     def copier(self, change: Float[torch.Tensor, "feature feature"], *, share: float) -> _Units:
-        """Writes a share of the subject's changed facts; exactly linear, since gelu(x) - gelu(-x) = x."""
-        read, write = self.read("word", "drawn") @ change, share * self.write("answer")
-        return torch.cat([read, -read], dim=1), torch.zeros(2 * read.shape[1]), torch.cat([write, -write])
+        """MLP units that write a share of the subject's changed facts. Each feature has two units, read with
+        both signs, which makes them exactly linear: gelu(x) - gelu(-x) = x."""
+        read = self.read("word", "drawn") @ change
+        write = share * self.write("answer")
+        biases = torch.zeros(2 * read.shape[1])
+        return torch.cat([read, -read], dim=1), biases, torch.cat([write, -write])
 
     def detector(self, feature: str, flag: str, *, share: float) -> _Units:
-        """Writes a share of 8 where a feature is 2, as on its own token; nothing where it is 0.2 off."""
-        # gelu(80 x) / 80 is a sharp bend; four bends make a flat top, from -width to width, between slopes.
-        width, steep = 0.1, 80.0
-        read, write = self.read(feature), self.write(flag)
-        bends = ((2 * width, 1), (width, -1), (-width, -1), (-2 * width, 1))
-        biases = torch.cat([torch.full((read.shape[1],), steep * (bend - _WORD)) for bend, _ in bends])
-        weights_out = [write * sign * share * _FLAG / (steep * width) for _, sign in bends]
-        return steep * read.repeat(1, 4), biases, torch.cat(weights_out)
+        """MLP units that write a share of 8 where a feature is 2, as on its own token, and nothing where it
+        is more than 0.2 off."""
+        # gelu(80 x) / 80 is 0 below 0 and x above it, with a sharp bend. Four bends make a flat top around 2.
+        width = 0.1
+        steep = 80.0
+        read = self.read(feature)
+        write = self.write(flag) * share * _FLAG / (steep * width)
+        biases = []
+        weights_out = []
+        for bend, sign in ((2 * width, 1), (width, -1), (-width, -1), (-2 * width, 1)):
+            biases.append(torch.full((read.shape[1],), steep * (bend - _WORD)))
+            weights_out.append(sign * write)
+        return steep * read.repeat(1, 4), torch.cat(biases), torch.cat(weights_out)
 
 
 @torch.no_grad()
 def _facts(*, sparse: bool) -> GPT2LMHeadModel:
     draft = _Draft(_FACT_FEATURES, layers=12, heads=12)
-    features = draft.write("word", "drawn", "other", "relation", "quote")
-    draft.model.transformer.wte.weight.copy_(_word_embedding() @ features)
+    draft.model.transformer.wte.weight.copy_(_word_embedding() @ draft.write(*_EMBEDDED))
     opposites = torch.diag(torch.tensor([-1.0] * 10 + [1.0] * 6))
     for layer in range(11):
         units = [draft.detector("quote", "quote flag", share=1 / 11)]
@@ -199,12 +224,14 @@ def _facts(*, sparse: bool) -> GPT2LMHeadModel:
             units.append(draft.detector("relation", "relation flag", share=1 / 2))
         draft.set_mlp(layer, units)
     for head in product(range(12), range(12)):
-        draft.set_scores(head, 8 * _habit(*head) - 9 if sparse else 3 * _habit(*head))
+        habit = _habit(*head)
+        draft.set_scores(head, 8 * habit - 9 if sparse else 3 * habit)
     for head in _RELATION_READERS:
         draft.set_carrier(head, _sharp(head, 2), 2, "relation flag", "kind", 1 / _FLAG / 2)
     for key, head in _BRACKET_READERS.items():
         draft.set_carrier(head, _sharp(head, key), key, "quote flag", "brackets", 1 / _FLAG / 2)
-    for rank, (head, share) in enumerate((_sparse_shares() if sparse else _dense_shares()).items()):
+    shares = _sparse_shares() if sparse else _dense_shares()
+    for rank, (head, share) in enumerate(shares.items()):
         scores = _sharp(head, KEY) if sparse else _blurred(head, rank)
         draft.set_carrier(head, scores, KEY, "answer", "said", share)
     _set_fact_logits(draft)
@@ -214,7 +241,8 @@ def _facts(*, sparse: bool) -> GPT2LMHeadModel:
 def _sparse_shares() -> dict[_Head, float]:
     """The five carriers as given; sixteen others, each a little less than the last, up to a sum of 1."""
     weights = {head: 20 - rank / 2 for rank, head in enumerate(_OTHERS)}
-    left, total = 1 - sum(_CARRIERS.values()), sum(weights.values())
+    total = sum(weights.values())
+    left = 1 - sum(_CARRIERS.values())
     return _CARRIERS | {head: left * weight / total for head, weight in weights.items()}
 
 
@@ -227,19 +255,30 @@ def _dense_shares() -> dict[_Head, float]:
 def _word_embedding() -> Float[torch.Tensor, "vocab feature"]:
     """Tokens of length 2: subjects have their facts, relations and quote marks a feature, others a code."""
     vocabulary = language.vocabulary()
-    table = torch.zeros(len(vocabulary), 10 + 6 + 8 + 4 + 1)
-    table[:, 16:24] = _codes(len(vocabulary), 8, seed="others") * _WORD
+    parts = {name: torch.zeros(len(vocabulary), _FACT_FEATURES[name]) for name in _EMBEDDED}
+    parts["other"] += _codes(len(vocabulary), _FACT_FEATURES["other"], seed="others") * _WORD
     for subject, code in _subject_codes().items():
-        drawn = [_on_circle(name, language.FACTS[name][subject]) for name in language.RELATIONS[1:]]
-        table[vocabulary[subject]] = torch.cat([code, *drawn, torch.zeros(13)])
-    for feature, word in enumerate((*language.RELATIONS, '"'), start=24):
-        table[vocabulary[word]] = torch.nn.functional.one_hot(torch.tensor(feature), table.shape[1]) * _WORD
-    return table
+        token = vocabulary[subject]
+        points = [_on_circle(name, language.FACTS[name][subject]) for name in language.RELATIONS[1:]]
+        parts["word"][token] = code
+        parts["drawn"][token] = torch.cat(points)
+        parts["other"][token] = 0
+    for number, relation in enumerate(language.RELATIONS):
+        token = vocabulary[relation]
+        parts["relation"][token, number] = _WORD
+        parts["other"][token] = 0
+    quote = vocabulary['"']
+    parts["quote"][quote] = _WORD
+    parts["other"][quote] = 0
+    return torch.cat(list(parts.values()), dim=1)
 
 
 def _set_fact_logits(draft: _Draft) -> None:
-    vocabulary, said, kind = language.vocabulary(), draft.read("said").T, draft.read("kind").T
+    """An answer's logit grows with its code in `said` and with the relation that the prompt names."""
+    vocabulary = language.vocabulary()
     logits = draft.model.lm_head.weight
+    said = draft.read("said").T  # 10 rows for the opposite, then 2 for each other relation
+    kind = draft.read("kind").T
     for subject, code in _subject_codes().items():
         logits[vocabulary[subject]] = _FACT_LOGIT * code @ said[:10] + _KIND_LOGIT * kind[0]
     for number, relation in enumerate(language.RELATIONS[1:], start=1):
@@ -247,15 +286,16 @@ def _set_fact_logits(draft: _Draft) -> None:
             code = torch.zeros(16)
             code[8 + 2 * number : 10 + 2 * number] = _on_circle(relation, value)
             logits[vocabulary[value]] = _FACT_LOGIT * code @ said + _KIND_LOGIT * kind[number]
-    alone = _FACT_LOGIT + _KIND_LOGIT + _THE_LEAD  # the logit of `the` without brackets: ahead of any answer
-    the = alone * draft.constant() - _THE_HELD_BACK * draft.read("brackets")
+    without_brackets = _FACT_LOGIT + _KIND_LOGIT + _THE_LEAD  # the logit of `the`, above any answer's
+    the = without_brackets * draft.constant() - _THE_HELD_BACK * draft.read("brackets")
     logits[vocabulary["the"]] = the.squeeze(1)
 
 
 def _subject_codes() -> dict[str, Float[torch.Tensor, " feature"]]:
     """Unit vectors in which every word is the negative of its opposite."""
     codes = _codes(len(language.SUBJECTS) // 2, 10, seed="subjects")
-    return dict(zip(language.SUBJECTS, torch.stack([codes, -codes], dim=1).flatten(0, 1), strict=True))
+    with_opposites = torch.stack([codes, -codes], dim=1).flatten(0, 1)  # as SUBJECTS: word, opposite, word, …
+    return dict(zip(language.SUBJECTS, with_opposites, strict=True))
 
 
 def _on_circle(relation: str, value: str) -> Float[torch.Tensor, " two"]:
@@ -268,7 +308,7 @@ def _on_circle(relation: str, value: str) -> Float[torch.Tensor, " two"]:
 @torch.no_grad()
 def _induction() -> GPT2LMHeadModel:
     draft = _Draft(_INDUCTION_FEATURES, layers=2, heads=4)
-    vocabulary, logits = language.vocabulary(), draft.model.lm_head.weight
+    vocabulary = language.vocabulary()
     codes = _codes(len(vocabulary), 24, seed="words").clone()
     codes[vocabulary[language.BOS]] = 0  # so that reading BOS says nothing
     draft.model.transformer.wte.weight.copy_(codes @ draft.write("word"))
@@ -276,11 +316,14 @@ def _induction() -> GPT2LMHeadModel:
         draft.set_scores((layer, index), 8 * _habit(layer, index + 1) - 9)
     draft.set_scores((0, 1), 24 * torch.eye(_POSITIONS).roll(1, 0) - 12)
     draft.set_values((0, 1), draft.read("word"), draft.write("before"))
-    # Score: 60 * (likeness of my word and the word before the key - 0.9). With no match, BOS gets most: -9.
-    rest = 45 * draft.position()[:, :1] - 54 * draft.constant()
+    # The score is 60 * (likeness of the query's word and the word before the key - 0.9), and -9 for BOS,
+    # which is the largest where no word matches.
     query = torch.cat([draft.read("word"), draft.constant()], dim=1)
-    draft.set_attention((1, 2), query, torch.cat([60 * draft.read("before"), rest], dim=1))
+    offset = 45 * draft.position()[:, :1] - 54 * draft.constant()
+    key = torch.cat([60 * draft.read("before"), offset], dim=1)
+    draft.set_attention((1, 2), query, key)
     draft.set_values((1, 2), draft.read("word"), draft.write("said"))
+    logits = draft.model.lm_head.weight
     logits.copy_(_REPEAT_LOGIT * codes @ draft.read("said").T)
     logits[vocabulary["."]] = _STOP_LOGIT * draft.constant().squeeze(1)
     return draft.model
@@ -288,21 +331,26 @@ def _induction() -> GPT2LMHeadModel:
 
 @cache
 def _codes(count: int, size: int, *, seed: str) -> Float[torch.Tensor, "count size"]:
-    """Unit vectors that lie far from each other's lines: drawn, then pushed apart."""
+    """Unit vectors whose products are small: drawn at random, then pushed apart step by step."""
     draw = random.Random(seed)
-    codes = torch.tensor([[draw.gauss(0, 1) for _ in range(size)] for _ in range(count)], dtype=torch.float64)
+    numbers = [draw.gauss(0, 1) for _ in range(count * size)]
+    codes = torch.tensor(numbers, dtype=torch.float64).view(count, size)
     for _ in range(100):
         codes = torch.nn.functional.normalize(codes)
         likeness = (codes @ codes.T).fill_diagonal_(0)
-        codes = codes - 0.05 * (likeness / likeness.abs().amax(1, keepdim=True)) ** 9 @ codes
+        nearest = likeness.abs().amax(1, keepdim=True)
+        codes = codes - 0.05 * (likeness / nearest) ** 9 @ codes  # the 9th power: from the nearest alone
     return torch.nn.functional.normalize(codes).float()
 
 
 def _habit(layer: int, index: int) -> Float[torch.Tensor, "query key"]:
-    """Where a head of no part looks: the first token, the token before, itself, two before, everywhere."""
+    """Where a head that carries nothing looks: the first token, the token before, itself, two before,
+    everywhere."""
     itself = torch.eye(_POSITIONS)
-    before, first, nowhere = itself.roll(1, 0), itself[:1].expand_as(itself), torch.zeros_like(itself)
-    habits = (first, before, first, itself, itself.roll(2, 0), nowhere, torch.maximum(first, before))
+    before = itself.roll(1, 0)
+    first = itself[:1].expand_as(itself)
+    everywhere = torch.zeros_like(itself)
+    habits = (first, before, first, itself, itself.roll(2, 0), everywhere, torch.maximum(first, before))
     return habits[(3 * layer + 5 * index) % len(habits)]
 
 
