@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, PercentFormatter
 
 from circuits.errors import PromptError
-from circuits.show import spell
+from circuits.show.words import spell
 from circuits.show.canvas import (
     BLUE,
     COLUMN,

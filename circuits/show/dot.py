@@ -25,7 +25,8 @@ import numpy as np
 from circuits.errors import CircuitsError, FileError
 from circuits.files import SIGNATURE
 from circuits.results import DRAWN_AS
-from circuits.show import OUTPUT, Scene, gains, kept_positions, name_rows, spell, to_scene
+from circuits.show.scene import OUTPUT, Scene, gains, kept_positions, to_scene
+from circuits.show.words import name_rows, spell
 from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade, write_file
 
 if TYPE_CHECKING:

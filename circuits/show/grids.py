@@ -18,7 +18,8 @@ from matplotlib.patches import Rectangle
 
 from circuits.components import Head
 from circuits.errors import EdgeError, PromptError
-from circuits.show import canvas, spell
+from circuits.show import canvas
+from circuits.show.words import spell
 from circuits.show.canvas import LINE, RED, SMALL, Area, Font, Tiles, draw_tiles, looks, width_of, write
 from circuits.show.curves import count_words
 

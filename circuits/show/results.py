@@ -21,7 +21,8 @@ from matplotlib.figure import Figure
 
 from circuits.errors import FileError, PromptError
 from circuits.results import PICTURES
-from circuits.show import canvas, dot, spell, tables
+from circuits.show import canvas, dot, tables
+from circuits.show.words import spell
 from circuits.show.canvas import INK, LINE, MUTED, RED, SMALL, looks
 
 if TYPE_CHECKING:
