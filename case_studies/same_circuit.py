@@ -9,12 +9,15 @@ the same in both, the first writer of what it reads is the same (M3@9 for L4H4 i
 import sys
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 import circuits
 from circuits.show import save_figure
-from circuits.show.curves import transplant_figure
+from circuits.show.canvas import BLUE, LINE, MUTED, WIDTH, looks, shade
 from circuits.sparsify.measure import original_of
 from circuits.tasks.compare import to_same_task
-from circuits.tasks.sameness import same_writers, transplant
+from circuits.tasks.ranking import COUNTED
+from circuits.tasks.sameness import Transplant, same_writers, transplant
 
 HERE, STUDIES = Path(__file__).parent / "same_circuit", Path(__file__).parent
 OPPOSITE = {"text": 'The opposite of "large" is "', "swap": {"large": "hot"}, "key": "large"}
@@ -29,6 +32,30 @@ TWINS = {  # the task, how many pairs of it, its units, and the mapping whose wr
     "smollm2-sparse": ("indirect_object", 5, ("heads",), OPPOSITE),  # its edges are too many
 }
 
+BARS = {"twins": BLUE, "own": shade(0.5), "random": LINE}  # whose circuit the dense model keeps
+LABELS = ("the twin's", "as many of its own", "as many random")
+STEP = 0.27  # between the three bars of a model
+
+
+def bars(found: dict[str, list[Transplant]]) -> Figure:
+    """What each dense model explains with its twin's heads alone and with its twin's edges alone."""
+    kinds = max(map(len, found.values()))  # 1 where edges were measured in no model
+    with looks():
+        figure = Figure(figsize=(WIDTH * kinds / 2, 2.6), layout="constrained")
+        for index, axes in enumerate(figure.subplots(1, kinds, sharey=True, squeeze=False)[0]):
+            measured = {name: each[index] for name, each in found.items() if index < len(each)}
+            for offset, (circuit, label) in enumerate(zip(BARS, LABELS, strict=True), -1):
+                values = [getattr(each, circuit) for each in measured.values()]
+                centres = [middle + STEP * offset for middle in range(len(values))]
+                axes.bar(centres, values, 0.9 * STEP, color=BARS[circuit], label=label)
+            names = [f"{name}\n{each.shared.sizes[1]} kept" for name, each in measured.items()]
+            axes.set_xticks(range(len(names)), names)
+            axes.set_title(f"{COUNTED[BOTH[index]]} kept in the dense model")
+            axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
+        figure.axes[0].set_ylabel("explained effect")
+        figure.axes[0].legend()
+    return figure
+
 
 def main(names: list[str] | None = None) -> None:
     found = {}
@@ -40,7 +67,7 @@ def main(names: list[str] | None = None) -> None:
         print(f"\n{twin}, {tasks[0].name}, {len(tasks[0])} pairs")
         for line in (*found[models[0].name], *same_writers(models, **question)):
             print(f"  {line}", flush=True)
-    save_figure(transplant_figure(found), HERE, ["png", "svg"], name="same_circuit")
+    save_figure(bars(found), HERE, ["png", "svg"], name="same_circuit")
 
 
 if __name__ == "__main__":

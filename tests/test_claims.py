@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from matplotlib.axes import Axes
 from small_models import loaded
 
 from circuits.models.model import Model
-from circuits.show.curves import transplant_figure
 from circuits.tasks.claims import (
     Claim,
     Count,
@@ -145,12 +143,3 @@ def test_a_model_names_the_same_writers_as_itself(adders: tuple[Model, Model]) -
     assert all(side.first[0] == side.first[1] for side in sides)
     assert any(side.shared.sizes[0] for side in sides)
     assert all(side.shared.both == side.shared.sizes[0] for side in sides)
-
-
-def test_the_figure_has_three_bars_for_each_model(
-    adders: tuple[Model, Model], carries: tuple[Task, Task]
-) -> None:
-    found = transplant(adders, carries, "heads")
-    axes: list[Axes] = transplant_figure({"addition": [found], "again": [found]}).axes
-    heights = [[bar.get_height() for bar in bars] for bars in axes[0].containers]
-    assert heights == [[value, value] for value in (found.twins, found.own, found.random)]

@@ -3,14 +3,13 @@
 1. A line with its bootstrap band is the explained effect of keeping so many heads; dashed, as many at random.
 2. The mark stands where the share is reached, with its own interval across it and the number at its foot.
 3. Edges are many, so their axis is logarithmic and starts at 1; heads stand on a plain axis that starts at 0.
-4. Bars show what a dense model does with its twin's circuit, beside its own circuit and a random one.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,7 +19,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, PercentFormatter
 
 from circuits.errors import PromptError
-from circuits.show.words import spell
 from circuits.show.canvas import (
     BLUE,
     COLUMN,
@@ -29,31 +27,22 @@ from circuits.show.canvas import (
     MUTED,
     PAPER,
     SMALL,
-    WIDTH,
     effect_colour,
     figure_around,
     looks,
     new_axes,
-    shade,
     width_of,
 )
+from circuits.show.words import spell
 from circuits.tasks.ranking import COUNTED
 
 if TYPE_CHECKING:
     from circuits.tasks.ranking import Curve, Ranking, Units
-    from circuits.tasks.sameness import Transplant
-
 
 MARKED: Final = 0.9  # the share whose count is marked
 _COLOURS: Final = (BLUE, effect_colour(-1))  # dark blue and orange: apart in lightness as well as in hue
 _MARKS: Final = ("o", "s")
 _DASHED: Final = (0, (3, 2))
-_CIRCUITS: Final = {
-    "twins": ("the twin's", BLUE),
-    "own": ("as many of its own", shade(0.5)),
-    "random": ("as many random", LINE),
-}
-_BAR: Final = 0.27  # the width of a bar; three stand together
 _PLOT: Final = 2.1  # inches: the height without caption and legend
 _LINE: Final = 0.1  # inches: a line of caption or legend
 _CAPTION: Final = 76  # letters in a line of the caption
@@ -204,23 +193,3 @@ def _label_axes(ax: Axes, units: Units, share: float) -> None:
     ax.xaxis.set_minor_formatter(NullFormatter())
     scale = "" if units == "heads" else " (log scale)"
     ax.set(xlabel=f"{COUNTED[units]} kept, in ranked order{scale}", ylabel="explained effect")
-
-
-def transplant_figure(transplants: Mapping[str, Sequence[Transplant]]) -> Figure:
-    """One panel for each kind of unit; for each dense model, by name, three bars, where it was measured."""
-    kinds = max(transplants.values(), key=len)
-    with looks():
-        figure = Figure(figsize=(COLUMN if len(kinds) == 1 else WIDTH, 2.6), layout="constrained")
-        for index, axes in enumerate(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]):
-            shown = {name: each[index] for name, each in transplants.items() if index < len(each)}
-            for offset, (name, (label, colour)) in enumerate(_CIRCUITS.items(), -1):
-                values = [getattr(each, name) for each in shown.values()]
-                centres = [middle + _BAR * offset for middle in range(len(shown))]
-                axes.bar(centres, values, 0.9 * _BAR, color=colour, label=label)
-            labels = [f"{name}\n{each.shared.sizes[1]} kept" for name, each in shown.items()]
-            axes.set_xticks(range(len(labels)), labels)
-            axes.set_title(f"{COUNTED[kinds[index].units]} kept in the dense model")
-            axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
-        figure.axes[0].set_ylabel("explained effect")
-        figure.axes[0].legend()
-    return figure

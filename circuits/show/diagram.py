@@ -19,10 +19,10 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
 from circuits.show import canvas
-from circuits.show.scene import OUTPUT, Scene, to_scene
-from circuits.show.words import plural, spell
 from circuits.show.canvas import Area, Font, draw_box, width_of, write
 from circuits.show.layout import AXIS, RAISED, SHAPES, PlacedItem, Placement, groups_under, in_lanes, lay_out
+from circuits.show.scene import OUTPUT, Scene, to_scene
+from circuits.show.words import plural, spell
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit

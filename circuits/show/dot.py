@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,9 +26,9 @@ import numpy as np
 from circuits.errors import CircuitsError, FileError
 from circuits.files import SIGNATURE
 from circuits.results import DRAWN_AS
+from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade, write_file
 from circuits.show.scene import OUTPUT, Scene, gains, kept_positions, to_scene
 from circuits.show.words import name_rows, spell
-from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade, write_file
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
@@ -91,17 +92,26 @@ def to_dot(circuit: Circuit, *, share: float | None = None, maps: bool = True) -
     return page
 
 
-def heads_to_dot(groups: dict[str, list[tuple[str, float]]], needed: dict[str, set[str]]) -> graphviz.Digraph:
-    """Heads with their effects, a column for each title; those that are needed are red."""
+@dataclass(frozen=True, slots=True)
+class HeadGroup:
+    """Heads (or other units) with their effects under one title, and which of them are needed."""
+
+    title: str
+    effects: Sequence[tuple[str, float]]
+    needed: Collection[str]
+
+
+def heads_to_dot(groups: Sequence[HeadGroup]) -> graphviz.Digraph:
+    """Heads with their effects, a column for each group; those that are needed are red."""
     page = _new_page(rankdir="LR")
-    for number, (title, heads) in enumerate(groups.items()):
-        page.node(f"title {number}", f"<{_lines([title], INK)}>", color=INK, fillcolor=PAPER, **_BOX)
-        for name, effect in heads:
-            front = name in needed[title]
-            label = f"<{_lines([name, f'{effect:z.2f}'], RED if front else INK)}>"
-            page.node(f"{number} {name}", label, color=RED if front else LINE, fillcolor=WASH, **_BOX)
-            look = {"color": RED if front else shade(0.7), "penwidth": _width(effect)}
-            page.edge(f"{number} {name}", f"title {number}", **look)
+    for number, group in enumerate(groups):
+        page.node(f"title {number}", f"<{_lines([group.title], INK)}>", color=INK, fillcolor=PAPER, **_BOX)
+        for name, effect in group.effects:
+            needed = name in group.needed
+            label = f"<{_lines([name, f'{effect:z.2f}'], RED if needed else INK)}>"
+            page.node(f"{number} {name}", label, color=RED if needed else LINE, fillcolor=WASH, **_BOX)
+            colour = RED if needed else shade(0.7)
+            page.edge(f"{number} {name}", f"title {number}", color=colour, penwidth=_width(effect))
     return page
 
 

@@ -22,13 +22,13 @@ from circuits.errors import PromptError
 from circuits.files import new_folder
 from circuits.results import FORMATS
 from circuits.show import canvas
-from circuits.show.scene import Scene, to_scene
-from circuits.show.words import name_rows, spell
 from circuits.show.canvas import Area, Font, Tiles, draw_box, draw_tiles, save_figure, width_of, write
 from circuits.show.diagram import circuit_figure, draw_layout
 from circuits.show.dot import draw, to_dot
 from circuits.show.layout import lay_out
 from circuits.show.page import to_page
+from circuits.show.scene import Scene, to_scene
+from circuits.show.words import name_rows, spell
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit, Why

@@ -19,9 +19,9 @@ from matplotlib.patches import Rectangle
 from circuits.components import Head
 from circuits.errors import EdgeError, PromptError
 from circuits.show import canvas
-from circuits.show.words import spell
 from circuits.show.canvas import LINE, RED, SMALL, Area, Font, Tiles, draw_tiles, looks, width_of, write
 from circuits.show.curves import count_words
+from circuits.show.words import spell
 
 if TYPE_CHECKING:
     from circuits.tasks.compare import TaskComparison

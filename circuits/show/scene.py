@@ -222,7 +222,7 @@ def routes(circuit: Circuit, start: int | str, end: int | str) -> tuple[tuple[st
 
 
 def gains(mapping: Attributes) -> dict[str, float]:
-    """What each head adds to the joint effect of the heads before it; all gains add up to the joint effect."""
+    """What each head adds to the joint effect of the heads before it; together the gains are that effect."""
     gained = {}
     before = 0.0
     for head, joint in mapping["joint"].items():
