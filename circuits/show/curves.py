@@ -54,7 +54,7 @@ _HIGHEST_BAND: Final = 1.5  # a band above is cut, unless its curve goes there
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class KeepCurve:
     """One ranking and how it is drawn."""
 
     ranking: Ranking
@@ -82,7 +82,7 @@ def keep_curves(
     _check_alike("tasks", {each.task for each in rankings})
     _check_alike("units", {each.protocol.units for each in rankings})
     titles = [ranking.model for ranking in rankings] if titles is None else titles
-    lines = [Line(*parts) for parts in zip(rankings, titles, _COLOURS, _MARKERS, strict=False)]
+    lines = [KeepCurve(*parts) for parts in zip(rankings, titles, _COLOURS, _MARKERS, strict=False)]
     with looks():
         axes = _own_axes(rankings) if ax is None else ax
         _set_scale(axes, rankings)
@@ -142,7 +142,7 @@ def _set_scale(ax: Axes, rankings: Sequence[Ranking]) -> None:
     ax.set_ylim(max(_LOWEST, lowest - 0.04), min(_HIGHEST, highest + 0.04))
 
 
-def _draw_curve(ax: Axes, line: Line) -> None:
+def _draw_curve(ax: Axes, line: KeepCurve) -> None:
     on_log_axis = line.ranking.protocol.units != "heads"
     keep, random = line.ranking.keep, line.ranking.random
     sizes, explained, low, high = _points(keep, from_one=on_log_axis)
@@ -162,7 +162,7 @@ def _points(curve: Curve, *, from_one: bool) -> list[np.ndarray]:
     return [shown, *(np.interp(shown, sizes, part) for part in values)]
 
 
-def _draw_count(ax: Axes, line: Line, lines: Sequence[Line], share: float, row: int) -> None:
+def _draw_count(ax: Axes, line: KeepCurve, lines: Sequence[KeepCurve], share: float, row: int) -> None:
     """Where a curve reaches the share: a marker with the interval of the count, a stem, and the count at its
     foot. The counts of two curves stand in different rows above the axis."""
     count, low, high = line.ranking.count(share)
@@ -190,7 +190,7 @@ def _draw_count(ax: Axes, line: Line, lines: Sequence[Line], share: float, row: 
     )
 
 
-def _is_left_of_stem(ax: Axes, line: Line, lines: Sequence[Line], share: float) -> bool:
+def _is_left_of_stem(ax: Axes, line: KeepCurve, lines: Sequence[KeepCurve], share: float) -> bool:
     """Whether a count stands left of its stem: at the right end of the axis, or where another stem is close
     on the right and the number has space on the left."""
 
@@ -209,7 +209,7 @@ def _is_left_of_stem(ax: Axes, line: Line, lines: Sequence[Line], share: float) 
     return crowded and space > width_of(f"{count:,}", HEADING_SMALL) + 3
 
 
-def _draw_legend(ax: Axes, lines: Sequence[Line], share: float) -> None:
+def _draw_legend(ax: Axes, lines: Sequence[KeepCurve], share: float) -> None:
     handles = []
     for line in lines:
         label = f"{spell(line.title, longest=24)}: {count_words(line.ranking, share)}"

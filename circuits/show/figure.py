@@ -324,12 +324,16 @@ def _plan_right(scene: Scene, width: float) -> RightHalf:
 def _grid_above(scene: Scene, width: float) -> MapGrid:
     """The maps above the diagram: with words in one row or two, or else with positions."""
     heads = scene.mapped(_MOST_RIGHT)
-    count = max(1, len(heads))
-    half = -(-count // 2)
+    one_row = max(1, len(heads))
+    two_rows = -(-one_row // 2)
     words = _word_labels(scene)
-    choices = ((words, count), (words, half), (_position_labels(scene), count if count <= 6 else half))
+    positions = _position_labels(scene)
     longest_name = max((width_of(head, NAME) for head in heads), default=0.0)
-    for labels, across in choices:
+    for labels, across in (
+        (words, one_row),
+        (words, two_rows),
+        (positions, one_row if one_row <= 6 else two_rows),
+    ):
         most = min(max(64.0, labels.least, _LEAST_CELL * len(scene.words)), _LARGEST)
         side = min(most, _side_in_width(labels, across, width))
         if side >= max(labels.least, longest_name - _GAP / 2):

@@ -181,7 +181,8 @@ def figure_of(result: Any, *, ax: Axes | None = None, **options: Any) -> Figure:
 @singledispatch
 def _figure(result: Any, **options: Any) -> Figure:
     plot = heads_of_result(result)
-    return canvas.figure_around(effects_plot(plot.title, plot.rows, **{"marked": plot.marked} | options))
+    options.setdefault("marked", plot.marked)
+    return canvas.figure_around(effects_plot(plot.title, plot.rows, **options))
 
 
 _figure.register(Circuit, figure_of_circuit)
