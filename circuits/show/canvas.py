@@ -419,12 +419,12 @@ def _joined(tiles: Tiles, maps: Sequence[np.ndarray]) -> np.ndarray:
     below = round(tiles.below / tiles.side * pixels)
     rows = -(-len(maps) // tiles.across)
     across = min(tiles.across, len(maps))
-    picture = np.zeros((rows * (pixels + below) - below, across * (pixels + gap) - gap), dtype=np.uint8)
+    picture = np.zeros((rows, pixels + below, across, pixels + gap), dtype=np.uint8)
     for number, weights in enumerate(maps):
         row, column = divmod(number, tiles.across)
-        top, left = row * (pixels + below), column * (pixels + gap)
-        picture[top : top + pixels, left : left + pixels] = _resized(np.asarray(weights)[::-1], pixels)
-    return picture
+        picture[row, :pixels, column, :pixels] = _resized(np.asarray(weights)[::-1], pixels)
+    height, width = rows * (pixels + below), across * (pixels + gap)
+    return picture.reshape(height, width)[: height - below, : width - gap]
 
 
 def _pixels_of(maps: Sequence[np.ndarray], side: float) -> int:
@@ -445,4 +445,5 @@ def _resized(weights: np.ndarray, pixels: int) -> np.ndarray:
 
 
 def _square(sheet: Sheet, x: float, y: float, side: float) -> list[tuple[float, float]]:
-    return [sheet.at(x, y), sheet.at(x + side, y), sheet.at(x + side, y + side), sheet.at(x, y + side)]
+    corners = ((0, 0), (side, 0), (side, side), (0, side))
+    return [sheet.at(x + right, y + down) for right, down in corners]
