@@ -62,13 +62,17 @@ def kept(folder: Path, kind: Any, measure: Callable[[], Any]) -> Any:
     return kind.load(folder)
 
 
+def measured(name: str) -> circuits.Circuit:
+    model, text, options = QUESTIONS[name]
+    return circuits.circuit(circuits.load(model), text, **options)
+
+
 def pictures(records: Path, graphviz: str) -> Pictures:
-    for name, (model, text, options) in QUESTIONS.items():
-        measure = partial(lambda m, t, o: circuits.circuit(circuits.load(m), t, **o), model, text, options)
-        found = kept(records / name, circuits.Circuit, measure)
+    for name in QUESTIONS:
+        found = kept(records / name, circuits.Circuit, partial(measured, name))
         yield f"circuit-{name}.png", partial(circuit_figure, found)
         yield f"mapping-{name}.png", partial(mapping_figure, found)
-        yield f"graphviz-{name}.{graphviz}", partial(lambda dot: draw(dot, graphviz), to_dot(found))
+        yield f"graphviz-{name}.{graphviz}", partial(draw, to_dot(found), graphviz)
     first = circuits.Circuit.load(records / next(iter(QUESTIONS)))
     yield "effects-opposite-mini.png", lambda: effect_map(first)
     yield from wires(records)
@@ -92,7 +96,7 @@ def tasks(records: Path) -> Pictures:
         yield f"heads-{task}.png", partial(comparison_grid, compared)
         if task == TASKS[0]:
             yield f"heads-{task}-all.png", partial(comparison_grid, compared, all_heads=True)
-            yield f"curves-{task}.png", lambda both=compared: keep_curves(both.ranking("heads"))
+            yield f"curves-{task}.png", partial(keep_curves, compared.ranking("heads"))
     traces = [circuits.trace(model, OPPOSITE, key="large", **HOT) for model in both]
     yield "mapping-two-models.png", partial(mapping_figure, *traces)
     yield "comparison.png", circuits.compare(*traces).figure
@@ -126,7 +130,8 @@ def seen(picture: Image.Image) -> Image.Image:
 def check(folder: Path, name: str, data: bytes) -> None:
     """The picture three times: a wide one above itself, a high one beside itself."""
     plain = Image.open(io.BytesIO(data)).convert("RGB")
-    three, (width, height) = [plain, plain.convert("L").convert("RGB"), seen(plain)], plain.size
+    three = [plain, plain.convert("L").convert("RGB"), seen(plain)]
+    width, height = plain.size
     right, down = (0, height) if width > height else (width, 0)
     sheet = Image.new("RGB", (width + 2 * right, height + 2 * down), "white")
     for number, each in enumerate(three):

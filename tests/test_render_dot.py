@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, mapping_of, planted
 
-from circuits import show
 from circuits.components import Head
 from circuits.errors import CircuitsError, FileError
 from circuits.show import canvas
 from circuits.show import dot as diagram
 from circuits.show.dot import draw
+from circuits.show.scene import kept_positions, to_scene
+from circuits.show.words import LONGEST_WORD, spell
 from circuits.tracing.records import Circuit
 
 
@@ -116,6 +117,9 @@ def test_an_svg_has_the_size_of_print_and_a_png_is_finer() -> None:
 def test_the_same_circuit_gives_the_same_text_and_the_same_pictures() -> None:
     dot = to_dot(planted())
     assert dot == to_dot(planted())
+    assert (
+        diagram.to_dot(to_scene(planted())).source == dot
+    )  # a scene is drawn as it is
     for form in ("svg", "png", "pdf"):
         assert draw(dot, form) == draw(dot, form)
 
@@ -190,7 +194,7 @@ def test_a_prompt_of_24_tokens_is_shown_whole() -> None:
 def test_hostile_tokens_stay_text() -> None:
     said = texts(to_dot(hostile()))
     for word in HOSTILE:
-        assert show.spell(word) in said
+        assert spell(word) in said
 
 
 @pytest.mark.long
@@ -199,13 +203,13 @@ def test_hostile_tokens_stay_text() -> None:
 def test_any_tokens_give_a_diagram_that_graphviz_takes_with_their_text_intact(words: list[str]) -> None:
     said = texts(to_dot(hostile(tuple(words))))
     for word in words:
-        assert show.spell(word).replace("\xa0", " ") in said
+        assert spell(word).replace("\xa0", " ") in said
 
 
 @given(st.text())
 def test_a_spelled_token_is_never_empty_and_never_invisible(word: str) -> None:
-    shown = show.spell(word)
-    assert shown and len(shown) <= show.LONGEST_WORD
+    shown = spell(word)
+    assert shown and len(shown) <= LONGEST_WORD
     assert not any(ord(letter) < 32 or ord(letter) == 127 for letter in shown)
 
 
@@ -213,7 +217,7 @@ def test_a_spelled_token_is_never_empty_and_never_invisible(word: str) -> None:
 def test_kept_positions_are_in_order_with_a_gap_wherever_something_is_missing(
     length: int, anchors: list[int], most: int
 ) -> None:
-    kept = show.kept_positions(length, [at for at in anchors if at < length], most=most)
+    kept = kept_positions(length, [at for at in anchors if at < length], most=most)
     positions = [at for at in kept if at is not None]
     assert positions == sorted(set(positions))
     if length <= most:
@@ -255,7 +259,7 @@ def test_without_any_graphviz_it_says_so_in_one_line(monkeypatch: pytest.MonkeyP
     (tmp_path / "pygraphviz.py").write_text("raise ImportError")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(CircuitsError, match="no Graphviz to draw with: pip install pygraphviz"):
+    with pytest.raises(CircuitsError, match="pip install pygraphviz"):
         draw(to_dot(planted()), "svg")
 
 

@@ -25,11 +25,12 @@ from matplotlib.patches import FancyArrowPatch, PathPatch
 from matplotlib.text import Text
 
 from circuits.components import Head
-from circuits.show import Scene, canvas, gains, to_scene
+from circuits.show import canvas
 from circuits.show.canvas import save_figure
 from circuits.show.diagram import circuit_figure, scene_figure
 from circuits.show.figure import mapping_figure
 from circuits.show.layout import LANE, RAISED, lay_out
+from circuits.show.scene import Scene, gains, to_scene
 from circuits.tracing import CARRIES, QuestionControl
 from circuits.tracing.records import Circuit
 

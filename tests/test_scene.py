@@ -13,7 +13,6 @@ from render_samples import CARRIERS, SPANS, deep, dense, empty, mapping_of, plan
 
 from circuits.components import Head
 from circuits.errors import FileError, PromptError
-from circuits.show import OUTPUT, to_graph, to_scene
 from circuits.show.diagram import circuit_figure
 from circuits.show.dot import to_dot
 from circuits.show.export import export
@@ -21,6 +20,8 @@ from circuits.show.figure import mapping_figure
 from circuits.show.grids import effect_map, to_panel
 from circuits.show.layout import lay_out
 from circuits.show.page import to_page
+from circuits.show.results import figure_of
+from circuits.show.scene import OUTPUT, to_graph, to_scene
 from circuits.tasks.compare import Moved, compare
 from circuits.tracing.records import Circuit
 
@@ -48,13 +49,13 @@ def spans_in_dot(circuit: Circuit) -> Spans:
 
 def spans_in_figure(circuit: Circuit) -> Spans:
     """A box for each position, with its layers; positions that share a span share a box's layers."""
-    ids = [patch.get_gid() or "" for patch in circuit_figure(circuit).axes[0].patches]
-    boxes = [re.fullmatch(r"span (\d+) layer (\d+)-(\d+)", name) for name in ids]
-    return {
-        (int(box[1]),): f"layer {box[2]}-{box[3]}" if box[2] != box[3] else f"layer {box[2]}"
-        for box in boxes
-        if box
-    }
+    spans = {}
+    for patch in circuit_figure(circuit).axes[0].patches:
+        box = re.fullmatch(r"span (\d+) layer (\d+)-(\d+)", patch.get_gid() or "")
+        if box:
+            position, first, last = box.groups()
+            spans[int(position),] = f"layer {first}-{last}" if first != last else f"layer {first}"
+    return spans
 
 
 def spans_in_page(circuit: Circuit) -> Spans:
@@ -78,11 +79,8 @@ def test_mappings_run_between_the_same_positions_in_graph_figure_and_page() -> N
     drawn = {(centres[item.start], centres[item.end]) for item in layout.lanes}
     page = json.loads(to_page(circuit).split('id="data">')[1].split("</script>")[0])
     listed = {(mapping["key"], mapping["query"]) for mapping in page["circuits"][0]["mappings"]}
-    assert (
-        drawn
-        == listed
-        == {(data["from_position"], data["to_position"]) for *_, data in to_scene(circuit).arrows}
-    )
+    arrows = {(data["from_position"], data["to_position"]) for *_, data in to_scene(circuit).arrows}
+    assert drawn == listed == arrows
     assert {item.layer for item in layout.lanes if item.front} == {22, 29}
 
 
@@ -102,9 +100,8 @@ def test_every_picture_is_drawn_from_the_graph() -> None:
 
 def test_the_share_of_every_picture_is_that_of_the_circuit_unless_another_is_given() -> None:
     half = at_share(planted(), 0.5)
-    assert (
-        to_graph(half).graph["share"] == half.share == 0.5 and to_graph(half, share=0.3).graph["share"] == 0.3
-    )
+    assert to_graph(half).graph["share"] == half.share == 0.5
+    assert to_graph(half, share=0.3).graph["share"] == 0.3
     said = {text.get_text() for text in mapping_figure(half).axes[0].texts}
     assert "Modulated at 61% by" in said and "These 3 of 144 heads map key 5 to query 8" in said
     dots = to_dot(half).source, to_dot(half, share=0.8).source
@@ -188,6 +185,8 @@ def test_every_result_has_a_figure_a_page_a_diagram_and_files_by_their_ending(tm
         mapping.save(tmp_path / "picture.gif")
     with pytest.raises(PromptError, match="kind"):
         circuit.figure(kind="pie")
+    with pytest.raises(PromptError, match="no picture of a Span"):
+        figure_of(circuit.spans[0])
     axes = Figure().add_subplot()
     assert mapping.figure(ax=axes) is axes.get_figure() and len(axes.lines) > 3
     assert "<text" in (tmp_path / "picture.svg").read_text()  # text stays text

@@ -1,16 +1,17 @@
-"""How much of a task the first heads (or edges) in ranked order explain, for one model or two in one plot.
+"""Keep curves: how much of a task the first heads (or edges) in ranked order explain, for one model or two.
 
-1. A line with its bootstrap band is the explained effect of keeping so many heads; dashed, as many at random.
-2. The mark stands where the share is reached, with its own interval across it and the number at its foot.
-3. Edges are many, so their axis is logarithmic and starts at 1; heads stand on a plain axis that starts at 0.
-4. Bars show what a dense model does with its twin's circuit, beside its own circuit and a random one.
+1. A solid line is the explained effect of keeping so many heads, with its bootstrap band. The dashed line is
+   that of as many heads in random order.
+2. A marker stands where the curve reaches the share, with a bar for the interval of the count and the count
+   itself at the foot.
+3. Edges are many, so their axis is logarithmic and starts at 1. The axis of heads is linear and starts at 0.
 """
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,7 +21,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, PercentFormatter
 
 from circuits.errors import PromptError
-from circuits.show import spell
 from circuits.show.canvas import (
     BLUE,
     COLUMN,
@@ -29,36 +29,38 @@ from circuits.show.canvas import (
     MUTED,
     PAPER,
     SMALL,
-    WIDTH,
     effect_colour,
     figure_around,
     looks,
     new_axes,
-    shade,
     width_of,
 )
+from circuits.show.words import spell
 from circuits.tasks.ranking import COUNTED
 
 if TYPE_CHECKING:
     from circuits.tasks.ranking import Curve, Ranking, Units
-    from circuits.tasks.sameness import Transplant
-
 
 MARKED: Final = 0.9  # the share whose count is marked
 _COLOURS: Final = (BLUE, effect_colour(-1))  # dark blue and orange: apart in lightness as well as in hue
-_MARKS: Final = ("o", "s")
-_DASHED: Final = (0, (3, 2))
-_CIRCUITS: Final = {
-    "twins": ("the twin's", BLUE),
-    "own": ("as many of its own", shade(0.5)),
-    "random": ("as many random", LINE),
-}
-_BAR: Final = 0.27  # the width of a bar; three stand together
+_MARKERS: Final = ("o", "s")
+_DASHED: Final[Any] = (0, (3, 2))
 _PLOT: Final = 2.1  # inches: the height without caption and legend
 _LINE: Final = 0.1  # inches: a line of caption or legend
 _CAPTION: Final = 76  # letters in a line of the caption
-_LOWEST, _HIGHEST = -0.5, 2.5  # a curve beyond is cut, so that the part that matters stays readable
-_BAND: Final = 1.5  # a band beyond is cut where its curve does not go there
+_LOWEST: Final = -0.5  # a curve below or above is cut, so that the part that matters stays readable
+_HIGHEST: Final = 2.5
+_HIGHEST_BAND: Final = 1.5  # a band above is cut, unless its curve goes there
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCurve:
+    """One ranking and how it is drawn."""
+
+    ranking: Ranking
+    title: str
+    colour: str
+    marker: str
 
 
 def keep_curves(
@@ -74,24 +76,31 @@ def keep_curves(
     >>> figure.axes[0].get_ylabel()
     'explained effect'
     """
-    rankings = tuple(rankings) if isinstance(rankings, Sequence) else (rankings,)
+    rankings = rankings if isinstance(rankings, Sequence) else (rankings,)
     if not 1 <= len(rankings) <= len(_COLOURS):
         raise PromptError(f"one plot holds the curves of one model or two, not of {len(rankings)}")
-    tasks, units = {each.task for each in rankings}, {each.protocol.units for each in rankings}
-    for name, values in (("tasks", tasks), ("units", units)):
-        if len(values) > 1:
-            both = " and ".join(sorted(values))
-            raise PromptError(f"one plot cannot show different {name} ({both}); draw each by itself")
-    names = tuple(titles) if titles is not None else tuple(ranking.model for ranking in rankings)
+    _check_alike("tasks", {each.task for each in rankings})
+    _check_alike("units", {each.protocol.units for each in rankings})
+    titles = [ranking.model for ranking in rankings] if titles is None else titles
+    lines = [KeepCurve(*parts) for parts in zip(rankings, titles, _COLOURS, _MARKERS, strict=False)]
     with looks():
         axes = _own_axes(rankings) if ax is None else ax
         _set_scale(axes, rankings)
-        for ranking, colour in zip(rankings, _COLOURS, strict=False):
-            _draw_curve(axes, ranking, colour)
-        _draw_marks(axes, rankings, share)
-        _draw_legend(axes, rankings, names, share)
+        for level in (0, share):
+            axes.axhline(level, color=LINE, linewidth=0.6, zorder=1)
+        for line in lines:
+            _draw_curve(axes, line)
+        for row, line in enumerate(lines):
+            _draw_count(axes, line, lines, share, row)
+        _draw_legend(axes, lines, share)
         _label_axes(axes, rankings[0].protocol.units, share)
     return figure_around(axes)
+
+
+def _check_alike(name: str, values: set[str]) -> None:
+    if len(values) > 1:
+        both = " and ".join(sorted(values))
+        raise PromptError(f"one plot cannot show different {name} ({both}); draw each by itself")
 
 
 def count_words(ranking: Ranking, share: float = MARKED) -> str:
@@ -100,8 +109,11 @@ def count_words(ranking: Ranking, share: float = MARKED) -> str:
     units = COUNTED[ranking.protocol.units]
     if count is None:
         return f"{share:.0%} not reached with all {ranking.keep.sizes[-1]:,} {units}"
-    band = f"{'?' if low is None else f'{low:,}'}–{'never' if high is None else f'{high:,}'}"
-    return f"{count:,} {units if count != 1 else units[:-1]} for {share:.0%} ({band})"
+    if count == 1:
+        units = units[:-1]
+    fewest = "?" if low is None else f"{low:,}"
+    most = "never" if high is None else f"{high:,}"
+    return f"{count:,} {units} for {share:.0%} ({fewest}–{most})"
 
 
 def _own_axes(rankings: Sequence[Ranking]) -> Axes:
@@ -111,84 +123,102 @@ def _own_axes(rankings: Sequence[Ranking]) -> Axes:
     caption = f"{spell(rankings[0].task)}, {pairs} pairs: {protocol}. Bands hold 95% of bootstrap resamples."
     lines = textwrap.wrap(caption, _CAPTION)
     axes = new_axes(COLUMN, _PLOT + (len(lines) + len(rankings) + 1) * _LINE)
-    caption = "\n".join(lines)
-    figure_around(axes).supxlabel(caption, fontsize=SMALL, color=MUTED, x=0.015, ha="left")
+    figure_around(axes).supxlabel("\n".join(lines), fontsize=SMALL, color=MUTED, x=0.015, ha="left")
     return axes
 
 
 def _set_scale(ax: Axes, rankings: Sequence[Ranking]) -> None:
     most = max(ranking.keep.sizes[-1] for ranking in rankings)
-    if rankings[0].protocol.units != "heads":
+    if rankings[0].protocol.units == "heads":
+        ax.set_xlim(0, most * 1.02)
+    else:
         ax.set_xscale("log")
         ax.set_xlim(0.8, most * 1.25)
-    else:
-        ax.set_xlim(0, most * 1.02)
-    curves = [curve for ranking in rankings for curve in (ranking.keep, ranking.random)]
-    lowest = min(value for curve in curves for value in (*curve.explained, *curve.low))
-    ends = [min(_BAND, end) for curve in curves for end in curve.high]
-    highest = max(*ends, *(value for curve in curves for value in curve.explained))
-    ax.set_ylim(max(_LOWEST, min(-0.04, lowest - 0.04)), min(_HIGHEST, max(1.06, highest + 0.04)))
+    lowest, highest = 0.0, 1.02
+    for ranking in rankings:
+        for curve in (ranking.keep, ranking.random):
+            lowest = min(lowest, *curve.explained, *curve.low)
+            highest = max(highest, *curve.explained, min(_HIGHEST_BAND, max(curve.high)))
+    ax.set_ylim(max(_LOWEST, lowest - 0.04), min(_HIGHEST, highest + 0.04))
 
 
-def _draw_curve(ax: Axes, ranking: Ranking, colour: str) -> None:
-    sizes, explained, low, high = _points(ranking.keep, ranking)
-    ax.fill_between(sizes, low, high, color=colour, alpha=0.18, linewidth=0, zorder=2)
-    ax.plot(sizes, explained, color=colour, linewidth=1.2, zorder=4, solid_joinstyle="round")
-    sizes, explained, _, _ = _points(ranking.random, ranking)
-    ax.plot(sizes, explained, color=colour, linewidth=0.8, linestyle=_DASHED, alpha=0.75, zorder=3)
+def _draw_curve(ax: Axes, line: KeepCurve) -> None:
+    on_log_axis = line.ranking.protocol.units != "heads"
+    keep, random = line.ranking.keep, line.ranking.random
+    sizes, explained, low, high = _points(keep, from_one=on_log_axis)
+    ax.fill_between(sizes, low, high, color=line.colour, alpha=0.18, linewidth=0, zorder=2)
+    ax.plot(sizes, explained, color=line.colour, linewidth=1.2, zorder=4, solid_joinstyle="round")
+    sizes, explained, _, _ = _points(random, from_one=on_log_axis)
+    ax.plot(sizes, explained, color=line.colour, linewidth=0.8, linestyle=_DASHED, alpha=0.75, zorder=3)
 
 
-def _points(curve: Curve, ranking: Ranking) -> tuple[np.ndarray, ...]:
-    """Sizes, means, lower and upper ends; on a logarithmic axis, which has no 0, the sizes start at 1."""
-    parts = (curve.sizes, curve.explained, curve.low, curve.high)
-    sizes, *values = (np.array(part, dtype=float) for part in parts)
-    if ranking.protocol.units == "heads":
-        return sizes, *values
+def _points(curve: Curve, *, from_one: bool) -> list[np.ndarray]:
+    """Sizes, means, lower and upper ends; `from_one` replaces the size 0, which a logarithmic axis lacks."""
+    parts = [curve.sizes, curve.explained, curve.low, curve.high]
+    sizes, *values = [np.array(part, dtype=float) for part in parts]
+    if not from_one:
+        return [sizes, *values]
     shown = np.union1d([1.0], sizes[sizes > 0])
-    return shown, *(np.interp(shown, sizes, part) for part in values)
+    return [shown, *(np.interp(shown, sizes, part) for part in values)]
 
 
-def _draw_marks(ax: Axes, rankings: Sequence[Ranking], share: float) -> None:
-    """A mark where the share is reached, its interval, and the count at its foot, one row above the other."""
-    for level in (0, share):
-        ax.axhline(level, color=LINE, linewidth=0.6, zorder=1)
-    to_axes = ax.transData + ax.transAxes.inverted()  # from a count to 0…1 across the plot
-    counts = [ranking.count(share) for ranking in rankings]
-    across = [to_axes.transform((math.nan if count is None else count, 0))[0] for count, *_ in counts]
-    for row, ((count, low, high), colour, mark) in enumerate(zip(counts, _COLOURS, _MARKS, strict=False)):
-        if count is None:
-            continue
-        look: dict[str, Any] = {"color": colour, "alpha": 0.45, "solid_capstyle": "butt"}
-        ends = [count if end is None else end for end in (low, high)]
-        ax.plot(ends, [share, share], linewidth=2.2, zorder=5, **look)
-        ax.plot([count, count], [0, share], color=colour, linewidth=0.6, zorder=1)
-        ax.plot([count], [share], color=colour, markeredgewidth=0.6, zorder=6, **_mark(mark))
-        here, others = across[row], [*across[:row], *across[row + 1 :]]
-        crowded = any(0 < other - here < 0.12 for other in others)  # by another line
-        space = here * ax.get_window_extent().width / ax.figure.dpi * 72  # left of the line
-        fits = space > width_of(f"{count:,}", HEADING_SMALL) + 3
-        side = -1 if here > 0.85 or (crowded and fits) else 1  # where the number has space
-        look = {"fontsize": SMALL, "color": colour, "fontweight": "bold", "zorder": 7}
-        look |= {"ha": "left" if side > 0 else "right", "va": "bottom"}
-        look["bbox"] = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.8}
-        offset = (2.5 * side, 2.5 + row * (SMALL + 2))
-        ax.annotate(f"{count:,}", (count, 0), offset, textcoords="offset points", **look)
-
-
-def _mark(shape: str) -> dict[str, Any]:
-    return {"marker": shape, "markersize": 4, "markeredgecolor": PAPER}
-
-
-def _draw_legend(ax: Axes, rankings: Sequence[Ranking], names: Sequence[str], share: float) -> None:
-    lines = []
-    for ranking, name, colour, mark in zip(rankings, names, _COLOURS, _MARKS, strict=False):
-        label = f"{spell(name, longest=24)}: {count_words(ranking, share)}"
-        lines.append(Line2D([], [], color=colour, linewidth=1.2, label=label, **_mark(mark)))
-    look: dict[str, Any] = {"linewidth": 0.8, "linestyle": _DASHED, "label": "kept in random order"}
-    lines.append(Line2D([], [], color=MUTED, **look))
-    ax.legend(
-        handles=lines, handlelength=2.2, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderaxespad=0.2
+def _draw_count(ax: Axes, line: KeepCurve, lines: Sequence[KeepCurve], share: float, row: int) -> None:
+    """Where a curve reaches the share: a marker with the interval of the count, a stem, and the count at its
+    foot. The counts of two curves stand in different rows above the axis."""
+    count, low, high = line.ranking.count(share)
+    if count is None:
+        return
+    interval = [count if low is None else low, count if high is None else high]
+    bar: dict[str, Any] = {"linewidth": 2.2, "alpha": 0.45, "solid_capstyle": "butt", "zorder": 5}
+    ax.plot(interval, [share, share], color=line.colour, **bar)
+    ax.plot([count, count], [0, share], color=line.colour, linewidth=0.6, zorder=1)
+    marker: dict[str, Any] = {"marker": line.marker, "markeredgewidth": 0.6, "zorder": 6}
+    ax.plot([count], [share], color=line.colour, markersize=4, markeredgecolor=PAPER, **marker)
+    left = _is_left_of_stem(ax, line, lines, share)
+    ax.annotate(
+        f"{count:,}",
+        (count, 0),
+        (-2.5 if left else 2.5, 2.5 + row * (SMALL + 2)),
+        textcoords="offset points",
+        fontsize=SMALL,
+        color=line.colour,
+        fontweight="bold",
+        zorder=7,
+        ha="right" if left else "left",
+        va="bottom",
+        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
     )
+
+
+def _is_left_of_stem(ax: Axes, line: KeepCurve, lines: Sequence[KeepCurve], share: float) -> bool:
+    """Whether a count stands left of its stem: at the right end of the axis, or where another stem is close
+    on the right and the number has space on the left."""
+
+    def across(count: int) -> float:
+        """From a count to 0…1 across the plot."""
+        return (ax.transData + ax.transAxes.inverted()).transform((count, 0))[0]
+
+    count = line.ranking.count(share)[0]
+    assert count is not None
+    here = across(count)
+    if here > 0.85:
+        return True
+    others = [other.ranking.count(share)[0] for other in lines if other is not line]
+    crowded = any(other is not None and 0 < across(other) - here < 0.12 for other in others)
+    space = here * ax.get_window_extent().width / ax.figure.dpi * 72  # points
+    return crowded and space > width_of(f"{count:,}", HEADING_SMALL) + 3
+
+
+def _draw_legend(ax: Axes, lines: Sequence[KeepCurve], share: float) -> None:
+    handles = []
+    for line in lines:
+        label = f"{spell(line.title, longest=24)}: {count_words(line.ranking, share)}"
+        marker: dict[str, Any] = {"marker": line.marker, "markersize": 4, "markeredgecolor": PAPER}
+        handles.append(Line2D([], [], color=line.colour, linewidth=1.2, label=label, **marker))
+    random = "kept in random order"
+    handles.append(Line2D([], [], color=MUTED, linewidth=0.8, linestyle=_DASHED, label=random))
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "borderaxespad": 0.2}
+    ax.legend(handles=handles, handlelength=2.2, **place)
 
 
 def _label_axes(ax: Axes, units: Units, share: float) -> None:
@@ -196,31 +226,12 @@ def _label_axes(ax: Axes, units: Units, share: float) -> None:
     ax.tick_params(length=2, width=0.5, pad=2)
     ax.tick_params(which="minor", length=0)
     low, high = ax.get_ylim()
-    whole = (1,) if (1 - share) / (high - low) > 0.055 else ()  # not on top of the share's own tick
-    levels = (-0.5, 0, 0.5, share, *whole, 1.5, 2, 2.5)
-    ax.yaxis.set_major_locator(FixedLocator([level for level in levels if low <= level <= high]))
+    levels = [-0.5, 0, 0.5, share, 1.5, 2, 2.5]
+    if (1 - share) / (high - low) > 0.055:  # else its number would lie on that of the share
+        levels.append(1)
+    ax.yaxis.set_major_locator(FixedLocator(sorted(level for level in levels if low <= level <= high)))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
     scale = "" if units == "heads" else " (log scale)"
     ax.set(xlabel=f"{COUNTED[units]} kept, in ranked order{scale}", ylabel="explained effect")
-
-
-def transplant_figure(transplants: Mapping[str, Sequence[Transplant]]) -> Figure:
-    """One panel for each kind of unit; for each dense model, by name, three bars, where it was measured."""
-    kinds = max(transplants.values(), key=len)
-    with looks():
-        figure = Figure(figsize=(COLUMN if len(kinds) == 1 else WIDTH, 2.6), layout="constrained")
-        for index, axes in enumerate(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]):
-            shown = {name: each[index] for name, each in transplants.items() if index < len(each)}
-            for offset, (name, (label, colour)) in enumerate(_CIRCUITS.items(), -1):
-                values = [getattr(each, name) for each in shown.values()]
-                centres = [middle + _BAR * offset for middle in range(len(shown))]
-                axes.bar(centres, values, 0.9 * _BAR, color=colour, label=label)
-            labels = [f"{name}\n{each.shared.sizes[1]} kept" for name, each in shown.items()]
-            axes.set_xticks(range(len(labels)), labels)
-            axes.set_title(f"{COUNTED[kinds[index].units]} kept in the dense model")
-            axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
-        figure.axes[0].set_ylabel("explained effect")
-        figure.axes[0].legend()
-    return figure

@@ -1,15 +1,16 @@
 """Many heads at a glance: the grid of attention maps in order (figure A), and the map of effects.
 
-1. `head_grid` draws titled panels of maps, nine to a row, query up and key to the right, on one scale; a name
-   stands in the lower right corner of its tile, where no weight can be.
-2. `comparison_grid` draws the heads that a task takes in two models, in ranked order, a panel for each.
+1. `head_grid` draws titled panels of maps, by default nine in a row, with the query up and the key to the
+   right. The name of a large map stands in its lower right corner, where no weight can be.
+2. `comparison_grid` draws the heads that a task takes in two models, in ranked order, a panel for each model.
+3. `effect_map` draws the effect of every head, layer by head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,9 +19,34 @@ from matplotlib.patches import Rectangle
 
 from circuits.components import Head
 from circuits.errors import EdgeError, PromptError
-from circuits.show import canvas, spell
-from circuits.show.canvas import LINE, RED, SMALL, Area, Font, Tiles, draw_tiles, looks, width_of, write
+from circuits.show.canvas import (
+    EFFECT,
+    INK,
+    LINE,
+    MUTED,
+    NOTE,
+    PAPER,
+    RED,
+    SMALL,
+    TITLE,
+    WASH,
+    WIDTH,
+    Area,
+    Font,
+    Sheet,
+    Tiles,
+    colormap,
+    draw_cross,
+    draw_scale,
+    draw_tiles,
+    figure_around,
+    looks,
+    new_axes,
+    new_sheet,
+    width_of,
+)
 from circuits.show.curves import count_words
+from circuits.show.words import spell
 
 if TYPE_CHECKING:
     from circuits.tasks.compare import TaskComparison
@@ -28,12 +54,14 @@ if TYPE_CHECKING:
     from circuits.tasks.ranking import Ranking
     from circuits.tracing.records import Circuit
 
+# Lengths are in points.
+_SHEET: Final = WIDTH * 72  # the width of the sheet
 _PAD: Final = 8.0
 _TITLE: Final = 22.0  # the height of a panel's title
-_DOT: Final = " · "
 _LINE: Final = 8.5  # from one line of facts to the next
 _LARGE: Final = 34.0  # the side of a map that has space for a name
 _LEGEND: Final = 26.0  # the height of the axis cross and the scale below all panels
+_DOT: Final = " · "
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +77,8 @@ class Panel:
     heads: tuple[Head, ...]
     maps: tuple[np.ndarray, ...]
     note: str = ""  # at the panel's top right
-    effects: tuple[float, ...] = ()  # what each head does, if that is known
-    needed: int | None = None  # how many of them, in order, are enough
+    effects: tuple[float, ...] = ()  # of each head alone, if they are known
+    needed: int | None = None  # how many of the heads, in order, are enough
     facts: str = ""  # what the maps of the panel show, in words
 
     def __post_init__(self) -> None:
@@ -67,15 +95,22 @@ def to_panel(
     >>> print(*show.to_panel(found).heads)
     L5H1 L4H0 L5H0 L5H3 L4H5 L3H11
     """
-    carriers = filter(circuit.has_map, circuit.front.carriers(circuit.share) if circuit.front else ())
-    chosen = tuple(Head.parse(head) for head in (carriers if heads is None else heads))
-    effects = dict.fromkeys(chosen, 0.0)
-    for each in (effect for mapping in circuit.mappings for effect in mapping.heads):
-        if each.head in effects:
-            effects[each.head] = max(effects[each.head], each.effect, key=abs)
-    maps = tuple(circuit.pattern(head) for head in chosen)
-    name = circuit.source.name if title is None else title
-    return Panel(name, chosen, maps, note, tuple(effects[head] for head in chosen))
+    if heads is None:
+        carriers = circuit.front.carriers(circuit.share) if circuit.front else ()
+        heads = [head for head in carriers if circuit.has_map(head)]
+    chosen = tuple(Head.parse(head) for head in heads)
+    strongest = dict.fromkeys(chosen, 0.0)  # the effect of a head on the mapping on which it does most
+    for mapping in circuit.mappings:
+        for each in mapping.heads:
+            if each.head in strongest:
+                strongest[each.head] = max(strongest[each.head], each.effect, key=abs)
+    return Panel(
+        title=circuit.source.name if title is None else title,
+        heads=chosen,
+        maps=tuple(circuit.pattern(head) for head in chosen),
+        note=note,
+        effects=tuple(strongest[head] for head in chosen),
+    )
 
 
 def ranking_panel(
@@ -86,27 +121,35 @@ def ranking_panel(
     title: str | None = None,
     figures: PanelFigures | None = None,
 ) -> Panel:
-    """A panel of heads with their maps (query, key); its note says the task and how many it takes."""
-    note, name = f"{spell(ranking.task)}: {count_words(ranking)}", ranking.model if title is None else title
+    """A panel of heads with their maps (query, key); its note says the task and how many heads it takes."""
     effect_of = {each.unit: each.effect for each in ranking.ranked}
-    facts = "" if figures is None else facts_of(figures)
-    effects, needed = (), None
-    if all(head in effect_of for head in heads):
-        effects, needed = tuple(effect_of[head] for head in heads), ranking.count()[0]
-    return Panel(name, tuple(heads), tuple(maps), note, effects, needed, facts)
+    all_ranked = all(head in effect_of for head in heads)
+    return Panel(
+        title=ranking.model if title is None else title,
+        heads=tuple(heads),
+        maps=tuple(maps),
+        note=f"{spell(ranking.task)}: {count_words(ranking)}",
+        effects=tuple(effect_of[head] for head in heads) if all_ranked else (),
+        needed=ranking.count()[0] if all_ranked else None,
+        facts="" if figures is None else facts_of(figures),
+    )
 
 
 def facts_of(figures: PanelFigures) -> str:
     """What the maps of a panel show, in one line."""
-    facts = {
-        "dominant diagonals": f"{figures.dominant_diagonal:.0%}",
-        "mean peak": f"{figures.mean_peak:.2f}",
-        "mass on first token": f"{figures.first_token:.0%}",
-        "on diagonal": f"{figures.diagonal:.0%}",
-        "off-diagonal > 0.5": f"in {figures.peaked:.1f} heads",
-        "open edges": f"{figures.open_edges / (figures.edges or 1):.1%}",
-    }
-    return _DOT.join(f"{name} {value}" for name, value in facts.items())
+    opened = figures.open_edges / (figures.edges or 1)
+    facts = (
+        f"dominant diagonals {figures.dominant_diagonal:.0%}",
+        f"mean peak {figures.mean_peak:.2f}",
+        f"mass on first token {figures.first_token:.0%}",
+        f"on diagonal {figures.diagonal:.0%}",
+        f"off-diagonal > 0.5 in {figures.peaked:.1f} heads",
+        f"open edges {opened:.1%}",
+    )
+    return _DOT.join(facts)
+
+
+# Figure A
 
 
 def comparison_grid(
@@ -124,12 +167,15 @@ def comparison_grid(
         >>> both = circuits.compare(model, sparse, task="greater_than", count=4, units=("heads",))
         >>> figure = show.comparison_grid(both)
     """
-    names, panels = comparison.models if titles is None else tuple(titles), []
-    figures = comparison.panels if all_heads else comparison.needed
+    names = comparison.models if titles is None else titles
+    panels = []
     for number, ranking in enumerate(comparison.rankings[0]):
-        order = comparison.order(number)[: None if all_heads else len(comparison.needed[number].heads)]
-        maps = comparison.maps[number][: len(order)]
-        panels.append(ranking_panel(ranking, order, maps, title=names[number], figures=figures[number]))
+        shown = comparison.panels[number] if all_heads else comparison.needed[number]
+        heads = comparison.order(number)
+        if not all_heads:
+            heads = heads[: len(shown.heads)]
+        maps = comparison.maps[number][: len(heads)]
+        panels.append(ranking_panel(ranking, heads, maps, title=names[number], figures=shown))
     return head_grid(panels, per_row=per_row, figure=figure)
 
 
@@ -142,75 +188,98 @@ def head_grid(
 
         >>> figure = show.head_grid(show.to_panel(found))
     """
-    panels = (panels,) if isinstance(panels, Panel) else tuple(panels)
+    panels = [panels] if isinstance(panels, Panel) else panels
     if per_row is None:
-        per_row = 9 if max((len(panel.heads) for panel in panels), default=0) <= 63 else 17
+        most = max((len(panel.heads) for panel in panels), default=0)
+        per_row = 9 if most <= 63 else 17
     if not panels or per_row < 1:
         raise PromptError("a head grid needs at least one panel and one tile to a row")
-    width, gap = canvas.WIDTH * 72, 5.0 if per_row <= 9 else 4.0
-    side = (width - 2 * _PAD - gap * (per_row - 1)) / per_row
-    below = gap + (7.0 if side < _LARGE or any(panel.effects for panel in panels) else 0.0)
-    facts = [_lines(panel.facts, width - 2 * _PAD) for panel in panels]
-    tops = [_TITLE + _LINE * len(lines) for lines in facts]
-    rows = [-(-len(panel.heads) // per_row) for panel in panels]
-    heights = [top + max(count * (side + below), 20.0) + 2 for top, count in zip(tops, rows, strict=True)]
-    sheet = canvas.new_sheet(width, sum(heights) + (_PAD + 1) * len(heights) - _PAD + _LEGEND, figure)
+    has_effects = any(panel.effects for panel in panels)
+    gap = 5.0 if per_row <= 9 else 4.0
+    side = (_SHEET - 2 * _PAD - gap * (per_row - 1)) / per_row
+    below = gap + 7.0 if has_effects or side < _LARGE else gap
+    tiles = Tiles(_PAD, 0.0, side, per_row, gap, below)
+    heights = [_panel_height(panel, tiles) for panel in panels]
+    sheet = new_sheet(_SHEET, sum(heights) + (_PAD + 1) * len(heights) - _PAD + _LEGEND, figure)
     y = 1.0
     with looks():
-        for panel, height, top, lines in zip(panels, heights, tops, facts, strict=True):
-            tiles = Tiles(_PAD, y + top, side, per_row, gap, below)
-            _draw_panel(sheet, panel, tiles, Area(0.5, y, width - 1, height), lines)
+        for panel, height in zip(panels, heights, strict=True):
+            _draw_panel(sheet.moved(0, y), panel, tiles, height)
             y += height + 1 + _PAD
-        canvas.draw_cross(sheet, _PAD + 4, y + 12, arm=11.0)
-        if any(panel.effects for panel in panels):
-            where = "below each map: its rank and" if side >= _LARGE else "in each map:"
-            framed = "; framed: the last that 90% takes" if any(panel.needed for panel in panels) else ""
-            note = f"{where} the effect of the head alone{framed}"
-            write(sheet, _PAD + 34, y + 9, note, canvas.NOTE)
-        canvas.draw_scale(sheet, width - _PAD, y + 6)
-    return canvas.figure_around(sheet)
+        draw_cross(sheet, _PAD + 4, y + 12, arm=11.0)
+        if has_effects:
+            note = "below each map: its rank and" if side >= _LARGE else "in each map:"
+            note += " the effect of the head alone"
+            if any(panel.needed for panel in panels):
+                note += "; framed: the last that 90% takes"
+            sheet.write(_PAD + 34, y + 9, note, NOTE)
+        draw_scale(sheet, _SHEET - _PAD, y + 6)
+    return figure_around(sheet.axes)
 
 
-def _lines(facts: str, width: float) -> list[str]:
-    """Facts in lines of at most this width, each of them whole."""
+def _fact_lines(facts: str) -> list[str]:
+    """Facts in lines that fit the sheet, each fact whole."""
+    width = 0.97 * (_SHEET - 2 * _PAD)  # letters on a screen are wider
     lines: list[str] = []
-    for fact in filter(None, facts.split(_DOT)):
-        longer = f"{lines[-1]}{_DOT}{fact}" if lines else fact
-        if lines and width_of(longer, canvas.NOTE) <= 0.97 * width:  # letters on a screen are wider
-            lines[-1] = longer
+    for fact in facts.split(_DOT) if facts else ():
+        if lines and width_of(f"{lines[-1]}{_DOT}{fact}", NOTE) <= width:
+            lines[-1] += _DOT + fact
         else:
             lines.append(fact)
     return lines
 
 
-def _draw_panel(sheet: Axes, panel: Panel, tiles: Tiles, area: Area, facts: Sequence[str]) -> None:
-    canvas.draw_box(sheet, area, LINE, canvas.PAPER, depth=0)
-    write(sheet, _PAD, area.top + 14.5, spell(panel.title), canvas.TITLE)
-    write(sheet, area.right - _PAD, area.top + 14.5, panel.note, canvas.NOTE, ha="right")
-    for number, line in enumerate(facts):
-        write(sheet, _PAD, area.top + _TITLE + 2 + _LINE * number, line, canvas.NOTE)
+def _panel_height(panel: Panel, tiles: Tiles) -> float:
+    rows = -(-len(panel.heads) // tiles.across)
+    maps = max(rows * (tiles.side + tiles.below), 20.0)
+    return _TITLE + _LINE * len(_fact_lines(panel.facts)) + maps + 2
+
+
+def _draw_panel(sheet: Sheet, panel: Panel, tiles: Tiles, height: float) -> None:
+    """Frame, title, note and facts of a panel, then its maps, each with its name, effect and rank."""
+    area = Area(0.5, 0.0, _SHEET - 1, height)
+    sheet.box(area, LINE, PAPER, depth=0)
+    sheet.write(_PAD, 14.5, spell(panel.title), TITLE)
+    sheet.write(area.right - _PAD, 14.5, panel.note, NOTE, ha="right")
+    top = _TITLE
+    for line in _fact_lines(panel.facts):
+        sheet.write(_PAD, top + 2, line, NOTE)
+        top += _LINE
+    sheet = sheet.moved(0, top)
     draw_tiles(sheet, tiles, panel.maps)
-    large = tiles.side >= _LARGE  # then the name stands inside the map and the effect below, else vice versa
-    for number, head in enumerate(panel.heads):
-        (x, y), last = tiles.corner(number), number + 1 == panel.needed
-        enough, foot = panel.needed is None or number < panel.needed, y + tiles.side
-        font = Font(SMALL, canvas.INK if enough else canvas.MUTED)
-        inside, below = (x + tiles.side - 1.5, foot - 2.5), (x + tiles.side, foot + 6.5)
-        write(sheet, *(inside if large else below), str(head), font, ha="right", zorder=5)
-        if last:
-            frame = {"facecolor": "none", "edgecolor": RED, "linewidth": 1.1, "zorder": 4.6}
-            sheet.add_patch(Rectangle((x, y), tiles.side, tiles.side, **frame))
-        if panel.effects:
-            font, effect = Font(SMALL, RED if last else canvas.MUTED, last), _effect(panel.effects[number])
-            write(sheet, *(below if large else inside), effect, font, ha="right", zorder=5)
-            if large:
-                write(sheet, x, below[1], f"n90 = {number + 1}" if last else f"{number + 1}", font)
+    for number in range(len(panel.heads)):
+        _draw_head(sheet.moved(*tiles.corner(number)), panel, number, tiles.side)
 
 
-def _effect(value: float) -> str:
+def _draw_head(sheet: Sheet, panel: Panel, number: int, side: float) -> None:
+    """A head's name and effect, one in the corner of its map and the other below; a frame if it is the last
+    that is needed."""
+    large = side >= _LARGE  # then the name is in the map, else the effect
+    is_last = number + 1 == panel.needed
+    inside = (side - 1.5, side - 2.5)
+    below = (side, side + 6.5)
+    needed = panel.needed is None or number < panel.needed
+    font = Font(SMALL, INK if needed else MUTED)
+    sheet.write(*(inside if large else below), str(panel.heads[number]), font, ha="right", zorder=5)
+    if is_last:
+        frame: dict[str, Any] = {"facecolor": "none", "edgecolor": RED, "linewidth": 1.1, "zorder": 4.6}
+        sheet.axes.add_patch(Rectangle(sheet.at(0, 0), side, side, **frame))
+    if panel.effects:
+        font = Font(SMALL, RED, bold=True) if is_last else NOTE
+        effect = _short_number(panel.effects[number])
+        sheet.write(*(below if large else inside), effect, font, ha="right", zorder=5)
+        if large:
+            rank = f"n90 = {number + 1}" if is_last else f"{number + 1}"
+            sheet.write(0, side + 6.5, rank, font)
+
+
+def _short_number(value: float) -> str:
     """`.32`, `-.05`, `1.02`: an effect in as few letters as say it."""
     text = f"{value:z.2f}"
     return text.replace("0.", ".", 1) if abs(value) < 0.995 else text
+
+
+# The map of effects
 
 
 def effect_map(
@@ -229,33 +298,46 @@ def effect_map(
         >>> axes.get_xlabel(), axes.get_ylabel()
         ('head', 'layer')
     """
-    framed = tuple(Head.parse(head) for head in carriers)
-    if not isinstance(effects, np.ndarray):
-        circuit, front = effects, effects.front
-        effects = np.full((circuit.source.layers, circuit.source.heads), np.nan)
-        for each in front.heads if front else ():
-            effects[each.head.layer, each.head.index] = each.effect
-        where = f"\nkey {front.key} → query {front.query}" if front else ""
-        title = title or f"{spell(circuit.source.name)}{where}"
-        framed = framed or (front.carriers(circuit.share if share is None else share) if front else ())
-    if effects.ndim != 2:
-        raise PromptError(f"a map of effects is layer by head, so it has 2 axes, not {effects.ndim}")
+    framed = [Head.parse(head) for head in carriers]
+    if isinstance(effects, np.ndarray):
+        values = effects
+    else:
+        values = _effects_of(effects)
+        front = effects.front
+        if not title:
+            title = spell(effects.source.name)
+            title += f"\nkey {front.key} → query {front.query}" if front else ""
+        if not framed and front:
+            framed = list(front.carriers(effects.share if share is None else share))
+    if values.ndim != 2:
+        raise PromptError(f"a map of effects is layer by head, so it has 2 axes, not {values.ndim}")
     with looks():
         if ax is None:
-            side = min(0.2, 5.0 / max(effects.shape))
-            ax = canvas.new_axes(max(effects.shape[1] * side + 1.2, 2.2), effects.shape[0] * side + 1.0)
-        _draw_effects(ax, effects, framed)
+            layers, heads = values.shape
+            side = min(0.2, 5.0 / max(layers, heads))  # inches, of a cell
+            ax = new_axes(max(heads * side + 1.2, 2.2), layers * side + 1.0)
+        _draw_effects(ax, values, framed)
         ax.set_title(title)
-    return canvas.figure_around(ax)
+    return figure_around(ax)
 
 
-def _draw_effects(ax: Axes, values: np.ndarray, framed: tuple[Head, ...]) -> None:
-    (layers, heads), limit = values.shape, float(np.nan_to_num(np.abs(values)).max(initial=0.0)) or 1.0
-    scale = canvas.colormap(canvas.EFFECT).with_extremes(bad=canvas.WASH)
-    image = ax.imshow(values, cmap=scale, vmin=-limit, vmax=limit, interpolation="none")
-    frame = {"fill": False, "edgecolor": RED, "linewidth": 1.2, "zorder": 3, "clip_on": False}
+def _effects_of(circuit: Circuit) -> np.ndarray:
+    """The effects (layer, head) of all heads on the mapping in front; NaN where none was measured."""
+    effects = np.full((circuit.source.layers, circuit.source.heads), np.nan)
+    if circuit.front is not None:
+        for each in circuit.front.heads:
+            effects[each.head.layer, each.head.index] = each.effect
+    return effects
+
+
+def _draw_effects(ax: Axes, values: np.ndarray, framed: Sequence[Head]) -> None:
+    layers, heads = values.shape
+    strongest = float(np.nan_to_num(np.abs(values)).max(initial=0.0)) or 1.0
+    scale = colormap(EFFECT).with_extremes(bad=WASH)
+    image = ax.imshow(values, cmap=scale, vmin=-strongest, vmax=strongest, interpolation="none")
+    frame: dict[str, Any] = {"edgecolor": RED, "linewidth": 1.2, "zorder": 3, "clip_on": False}
     for head in framed:
-        ax.add_patch(Rectangle((head.index - 0.5, head.layer - 0.5), 1, 1, **frame))
+        ax.add_patch(Rectangle((head.index - 0.5, head.layer - 0.5), 1, 1, fill=False, **frame))
     ax.set(xlabel="head", xticks=range(0, heads, 1 if heads <= 16 else 4))
     ax.set(ylabel="layer", yticks=range(0, layers, 1 if layers <= 16 else 5))
     ax.set_xticks(np.arange(0.5, heads - 1), minor=True)

@@ -1,56 +1,56 @@
-"""The pictures of every result, by its kind: `figure`, `page`, `to_dot`, `save` and `_repr_html_` lead here.
+"""The pictures of every kind of result; the methods `figure`, `page`, `to_dot` and `save` lead here.
 
-1. The table says which kinds have a figure of their own. Whatever else has heads (a mapping, a family, a
-   sweep, two circuits) has a plot of their effects.
-2. A file is written by its ending: .svg, .png, .pdf the figure, .html the page, .dot the diagram.
+1. `figure_of`, `dot_of`, `html_of` and `page_of` choose by the class of the result (`singledispatch`).
+2. A result without a picture of its own has heads with effects: it is drawn as a plot of these effects.
+   `heads_of_result` says which heads; a class above this package has a method `heads_to_plot` instead.
+3. The ending of a path says what is written: .svg, .png, .pdf the figure, .html the page, .dot the diagram.
 """
 
 from __future__ import annotations
 
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from functools import singledispatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-import graphviz
+from graphviz import Digraph
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from circuits.components import Head
 from circuits.errors import FileError, PromptError
 from circuits.results import PICTURES
-from circuits.show import canvas, dot, spell, tables
-from circuits.show.canvas import INK, LINE, MUTED, RED, SMALL, looks
+from circuits.show import canvas, tables, wiring
+from circuits.show.canvas import INK, LINE, MUTED, RED, SIGNATURE, SMALL
+from circuits.show.curves import keep_curves
+from circuits.show.dot import HeadGroup, graph_to_dot, heads_to_dot, to_dot
+from circuits.show.figure import figure_of_circuit
+from circuits.show.grids import comparison_grid
+from circuits.show.page import to_page
+from circuits.show.words import spell
+from circuits.tasks.compare import Comparison, TaskComparison
+from circuits.tasks.ranking import Ranking
+from circuits.tracing import Interval, Mapping, Stability
+from circuits.tracing.family import FamilyTrace
+from circuits.tracing.records import Circuit, Why
+from circuits.tracing.wiring_record import Wiring
 
-if TYPE_CHECKING:
-    from circuits.components import Head
-    from circuits.tracing import Interval
-
-_MOST: Final = 24  # heads in a plot
-_SEEN: Final = 0.01  # of the strongest effect: what is less is not seen
-_FIGURES: Final = {  # kind -> (module, function); a module is imported when it is first needed
-    "Circuit": ("figure", "figure_of_circuit"),
-    "TaskComparison": ("grids", "comparison_grid"),
-    "Ranking": ("curves", "keep_curves"),
-    "Wiring": ("wiring", "wiring_figure"),
-    "Why": ("wiring", "why_figure"),
-}
-_SEVERAL: Final = ("Circuit", "TaskComparison", "Wiring", "Why")  # their figures have more than one panel
-_HALF: Final = "carries in at least half of the lines"
-_MARKED: Final = {  # what a diamond says, where it is more than a carrier
-    "Comparison": "carries in both",
-    "MeanCircuit": _HALF,
-    "Stability": "in the core",
-    "Sweep": _HALF,
-}
+_MOST: Final = 24  # heads in a plot or a diagram
+_MOST_WRITERS: Final = 8  # of each side of a head in a diagram
+_LEAST_SEEN: Final = 0.01  # of the strongest effect; a point with less would lie on the line of zero
+_SEVERAL_PANELS: Final = (Circuit, TaskComparison, Wiring, Why)  # their figures have more than one panel
 _STYLE: Final = "body{font:14px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}svg{max-width:100%}"
+
+
+# Heads and their effects
 
 
 @dataclass(frozen=True, slots=True)
 class HeadRow:
-    """One head: its effect, perhaps with an interval or a second effect beside it."""
+    """One head: its effect, perhaps with an interval or with its effect in another model."""
 
     name: str
     effect: float
@@ -60,149 +60,233 @@ class HeadRow:
     carries: bool = False
 
 
-def heads_of_result(result: Any) -> tuple[str, list[HeadRow]]:
-    """A title, and the heads of a mapping, a family, a sweep or a comparison, strongest first."""
+@dataclass(frozen=True, slots=True)
+class HeadPlot:
+    """What a plot of effects shows: its title, its heads, and what it means that a head `carries`."""
+
+    title: str
+    rows: list[HeadRow]
+    marked: str = "carrier"
+
+
+def interval_rows(effects: Iterable[tuple[Head, Interval]], carriers: Iterable[Head]) -> list[HeadRow]:
+    """Heads with their mean effects and intervals; those among `carriers` are marked."""
+    carrying = set(carriers)
+    return [
+        HeadRow(str(head), effect.mean, effect.low, effect.high, carries=head in carrying)
+        for head, effect in effects
+    ]
+
+
+@singledispatch
+def heads_of_result(result: Any) -> HeadPlot:
+    """The heads of a mapping, a family, a sweep or a comparison, as they are plotted."""
+    if hasattr(result, "heads_to_plot"):
+        return result.heads_to_plot()
     kind = type(result).__name__
-    if kind == "Mapping":
-        carriers = result.carriers()
-        rows = [HeadRow(str(each.head), each.effect, carries=each.head in carriers) for each in result.heads]
-        return f"key {result.key} → query {result.query}, total {result.total:z.2f}", rows
-    if kind == "FamilyTrace":
-        carriers = result.carriers()
-        rows = [_mean_row(head, effect, head in carriers) for head, effect in result.heads]
-        return f"{spell(result.model)}, {len(result.pairs)} pairs, total {result.total.mean:z.2f}", rows
-    if kind == "Stability":
-        core = result.core
-        rows = [_mean_row(each.head, each.effect, each.head in core) for each in result.heads]
-        runs = f"{len(result.counterfactuals)} counterfactuals, total {result.total.mean:z.2f}"
-        return f"key {result.key} → query {result.query}, {runs}", rows
-    if kind == "Sweep":
-        return heads_of_result(result.mean())
-    if kind == "MeanCircuit":
-        rows = [_mean_row(each.head, each.effect, each.carries >= 0.5) for each in result.heads]
-        return f"{spell(result.model)}, mean of {result.lines} lines, total {result.total.mean:z.2f}", rows
-    if kind == "Comparison":
-        (first, second), both = map(spell, result.names), result.overlap
-        rows = [
-            HeadRow(str(each.head), each.after, before=each.before, carries=each.head in both)
-            for each in result.moved
-        ]
-        return f"{first} (open) → {second} (filled), {result.key}→{result.query}", rows
     raise PromptError(f"there is no picture of a {kind}; draw a circuit, a ranking, a sweep or a comparison")
 
 
-def _mean_row(head: Head, effect: Interval, carries: bool) -> HeadRow:
-    return HeadRow(str(head), effect.mean, effect.low, effect.high, carries=carries)
+@heads_of_result.register
+def _(mapping: Mapping) -> HeadPlot:
+    carriers = mapping.carriers()
+    rows = [HeadRow(str(each.head), each.effect, carries=each.head in carriers) for each in mapping.heads]
+    return HeadPlot(f"key {mapping.key} → query {mapping.query}, total {mapping.total:z.2f}", rows)
 
 
-def figure_of(result: Any, *, ax: Axes | None = None, **options: Any) -> Figure:
-    """The figure of any result; `ax` takes a plot of a single panel."""
-    kind = type(result).__name__
-    if ax is not None:
-        if kind in _SEVERAL:
-            raise PromptError(
-                f"the figure of a {kind} is more than one panel; give it a figure= instead of ax="
-            )
-        options["ax"] = ax
-    if kind in _FIGURES:
-        module, name = _FIGURES[kind]
-        return getattr(import_module(f"circuits.show.{module}"), name)(result, **options)
-    options = {"marked": _MARKED.get(kind, "carrier")} | options
-    return canvas.figure_around(effects_plot(*heads_of_result(result), **options))
+@heads_of_result.register
+def _(family: FamilyTrace) -> HeadPlot:
+    title = f"{spell(family.model)}, {len(family.pairs)} pairs, total {family.total.mean:z.2f}"
+    return HeadPlot(title, interval_rows(family.heads, family.carriers()))
+
+
+@heads_of_result.register
+def _(stability: Stability) -> HeadPlot:
+    runs = f"{len(stability.counterfactuals)} counterfactuals, total {stability.total.mean:z.2f}"
+    effects = [(each.head, each.effect) for each in stability.heads]
+    rows = interval_rows(effects, stability.core)
+    return HeadPlot(f"key {stability.key} → query {stability.query}, {runs}", rows, marked="in the core")
+
+
+@heads_of_result.register
+def _(comparison: Comparison) -> HeadPlot:
+    first, second = comparison.names
+    both = comparison.overlap
+    rows = [
+        HeadRow(str(each.head), each.after, before=each.before, carries=each.head in both)
+        for each in comparison.moved
+    ]
+    title = f"{spell(first)} (open) → {spell(second)} (filled), {comparison.key}→{comparison.query}"
+    return HeadPlot(title, rows, marked="carries in both")
 
 
 def effects_plot(
     title: str, rows: Sequence[HeadRow], *, most: int = _MOST, marked: str = "carrier", ax: Axes | None = None
 ) -> Axes:
-    """Heads with their effects, strongest above, intervals as lines; those that carry are red diamonds, and
-    `marked` says what that means."""
-    ranked = sorted(rows, key=lambda row: -abs(row.effect))[:most]
-    least = _SEEN * max((abs(row.effect) for row in ranked), default=0.0)
-    shown = [row for row in ranked if row.carries or row.before is not None or abs(row.effect) >= least]
-    with looks():
+    """Heads with their effects, the strongest at the top, and their intervals as lines.
+
+    Heads that carry are red diamonds; `marked` is what the axis says about diamonds. An open circle is the
+    effect in the first of two models.
+    """
+    strongest = sorted(rows, key=lambda row: -abs(row.effect))[:most]
+    least = _LEAST_SEEN * max((abs(row.effect) for row in strongest), default=0.0)
+    shown = [row for row in strongest if row.carries or row.before is not None or abs(row.effect) >= least]
+    height = max(len(shown), 2)
+    with canvas.looks():
         if ax is None:
-            ax = canvas.new_axes(canvas.COLUMN, 0.75 + 0.145 * max(len(shown), 2))
+            ax = canvas.new_axes(canvas.COLUMN, 0.75 + 0.145 * height)
         for y, row in enumerate(shown):
-            colour = RED if row.carries else canvas.effect_colour(row.effect)
-            if row.low is not None and row.high is not None:
-                ax.plot([row.low, row.high], [y, y], color=colour, linewidth=1.6, alpha=0.5, zorder=2)
-            if row.before is not None:
-                ax.plot([row.before, row.effect], [y, y], color=LINE, linewidth=0.8, zorder=1)
-                ax.plot([row.before], [y], "o", color=INK, markerfacecolor="none", markersize=3.5, zorder=3)
-            shape, size = ("D", 4) if row.carries else ("o", 3)
-            ax.plot([row.effect], [y], shape, color=colour, markersize=size, zorder=4)
+            _plot_row(ax, y, row)
         ax.axvline(0, color=LINE, linewidth=0.6, zorder=0)
+        ax.set_ylim(height - 0.4, -0.6)
         bars = "; bars: 95% intervals" if any(row.low is not None for row in shown) else ""
-        ax.set_ylim(max(len(shown), 2) - 0.4, -0.6)
         ax.set_xlabel(f"effect (share of the gap)\n◆ {marked}{bars}", fontsize=SMALL)
         ax.set_yticks(range(len(shown)), [row.name for row in shown])
-        more = f", the strongest {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
-        ax.set_title(f"{title}{more}", fontsize=SMALL, loc="left", wrap=True)
+        if len(rows) > len(shown):
+            title += f", the strongest {len(shown)} of {len(rows)}"
+        ax.set_title(title, fontsize=SMALL, loc="left", wrap=True)
         ax.tick_params(length=2, labelsize=SMALL, color=MUTED)
         ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
-def dot_of(result: Any, **options: Any) -> graphviz.Digraph:
-    """The diagram of any result: a circuit's own, or its heads with what they do."""
-    kind = type(result).__name__
-    if kind == "Circuit":
-        return dot.to_dot(result, **options)
-    if kind == "Wiring":
-        from circuits.show.wiring import wiring_scene
-
-        return dot.graph_to_dot(wiring_scene(result).graph, **options)
-    groups: dict[str, list[tuple[str, float]]] = {}
-    needed: dict[str, set[str]] = {}
-    if kind in ("Ranking", "TaskComparison"):
-        for ranking in result.rankings[0] if kind == "TaskComparison" else (result,):
-            groups[ranking.model] = [(str(each.unit), each.effect) for each in ranking.ranked[:_MOST]]
-            needed[ranking.model] = {str(unit) for unit in ranking.needed()}
-    elif kind == "Why":
-        for side in result.sides:
-            name = f"{result.head}.{side.side}"
-            groups[name] = [(str(writer), writer.effect) for writer in side.writers[:8]]
-            needed[name] = {str(writer) for writer in side.writers[: side.leading]}
+def _plot_row(ax: Axes, y: int, row: HeadRow) -> None:
+    colour = RED if row.carries else canvas.effect_colour(row.effect)
+    if row.low is not None and row.high is not None:
+        ax.plot([row.low, row.high], [y, y], color=colour, linewidth=1.6, alpha=0.5, zorder=2)
+    if row.before is not None:
+        ax.plot([row.before, row.effect], [y, y], color=LINE, linewidth=0.8, zorder=1)
+        ax.plot([row.before], [y], "o", color=INK, markerfacecolor="none", markersize=3.5, zorder=3)
+    if row.carries:
+        ax.plot([row.effect], [y], "D", color=colour, markersize=4, zorder=4)
     else:
-        title, rows = heads_of_result(result)
-        groups[title] = [(row.name, row.effect) for row in rows[:_MOST]]
-        needed[title] = {row.name for row in rows if row.carries}
-    return dot.heads_to_dot(groups, needed, **options)
+        ax.plot([row.effect], [y], "o", color=colour, markersize=3, zorder=4)
 
 
+# Figures
+
+
+def figure_of(result: Any, *, ax: Axes | None = None, **options: Any) -> Figure:
+    """The figure of any result; `ax` takes a plot of a single panel."""
+    if ax is not None:
+        if isinstance(result, _SEVERAL_PANELS):
+            kind = type(result).__name__
+            raise PromptError(
+                f"the figure of a {kind} is more than one panel; give it a figure= instead of ax="
+            )
+        options["ax"] = ax
+    return _figure(result, **options)
+
+
+@singledispatch
+def _figure(result: Any, **options: Any) -> Figure:
+    plot = heads_of_result(result)
+    options.setdefault("marked", plot.marked)
+    return canvas.figure_around(effects_plot(plot.title, plot.rows, **options))
+
+
+_figure.register(Circuit, figure_of_circuit)
+_figure.register(TaskComparison, comparison_grid)
+_figure.register(Ranking, keep_curves)
+_figure.register(Wiring, wiring.wiring_figure)
+_figure.register(Why, wiring.why_figure)
+
+
+# Diagrams
+
+
+@singledispatch
+def dot_of(result: Any, **options: Any) -> Digraph:
+    """The Graphviz diagram of any result: a circuit, a wiring, or heads with their effects."""
+    plot = heads_of_result(result)
+    effects = [(row.name, row.effect) for row in plot.rows[:_MOST]]
+    carriers = {row.name for row in plot.rows if row.carries}
+    return heads_to_dot([HeadGroup(plot.title, effects, carriers)], **options)
+
+
+dot_of.register(Circuit, to_dot)
+
+
+@dot_of.register
+def _(result: Wiring, **options: Any) -> Digraph:
+    return graph_to_dot(wiring.wiring_scene(result).graph, **options)
+
+
+@dot_of.register
+def _(ranking: Ranking, **options: Any) -> Digraph:
+    return heads_to_dot([_ranked_group(ranking)], **options)
+
+
+@dot_of.register
+def _(comparison: TaskComparison, **options: Any) -> Digraph:
+    return heads_to_dot([_ranked_group(ranking) for ranking in comparison.rankings[0]], **options)
+
+
+def _ranked_group(ranking: Ranking) -> HeadGroup:
+    effects = [(str(each.unit), each.effect) for each in ranking.ranked[:_MOST]]
+    return HeadGroup(ranking.model, effects, {str(unit) for unit in ranking.needed()})
+
+
+@dot_of.register
+def _(why: Why, **options: Any) -> Digraph:
+    groups = []
+    for side in why.sides:
+        effects = [(str(writer), writer.effect) for writer in side.writers[:_MOST_WRITERS]]
+        leading = {str(writer) for writer in side.writers[: side.leading]}
+        groups.append(HeadGroup(f"{why.head}.{side.side}", effects, leading))
+    return heads_to_dot(groups, **options)
+
+
+# Notebooks and pages
+
+
+@singledispatch
 def html_of(result: Any) -> str:
     """A result for a notebook: its picture, then its tables."""
-    if type(result).__name__ == "Circuit":
-        return tables.to_html(result)
     picture = io.BytesIO()
-    with looks():
+    with canvas.looks():
         figure_of(result).savefig(picture, format="svg", metadata={"Date": None})
     svg = picture.getvalue().decode()
     return f'<div style="max-width:70em">{svg[svg.index("<svg") :]}{_tables_of(result)}</div>'
 
 
+html_of.register(Circuit, tables.to_html)
+
+
+@singledispatch
 def _tables_of(result: Any) -> str:
-    """Tables where a result has them, else its text."""
-    kind, text = type(result).__name__, str(result)
-    if kind in ("Why", "Wiring"):
-        from circuits.show.wiring import why_sections, wiring_sections
-
-        sections = why_sections(result) if kind == "Why" else wiring_sections(result)
-        return "".join(map(tables.section_html, sections))
-    if kind == "Mapping":
-        text = "\n".join(f"{row.name:8}{row.effect:z.3f}" for row in heads_of_result(result)[1][:_MOST])
-    return f"<pre>{html.escape(text)}</pre>"
+    return f"<pre>{html.escape(str(result))}</pre>"
 
 
-def page_of(result: Any, **options: Any) -> str:
+@_tables_of.register
+def _(mapping: Mapping) -> str:
+    rows = heads_of_result(mapping).rows[:_MOST]
+    lines = "\n".join(f"{row.name:8}{row.effect:z.3f}" for row in rows)
+    return f"<pre>{html.escape(lines)}</pre>"
+
+
+@_tables_of.register
+def _(why: Why) -> str:
+    return "".join(map(tables.section_html, wiring.why_sections(why)))
+
+
+@_tables_of.register
+def _(result: Wiring) -> str:
+    return "".join(map(tables.section_html, wiring.wiring_sections(result)))
+
+
+@singledispatch
+def page_of(result: Any) -> str:
     """A result as one HTML file that needs no network; of a circuit, a page to explore it in."""
-    if type(result).__name__ == "Circuit":
-        from circuits.show.page import to_page
-
-        return to_page(result, **options)
     title = html.escape(type(result).__name__)
-    head = f'<meta charset="utf-8"><title>{title}</title><meta name="generator" content="{canvas.SIGNATURE}">'
+    head = f'<meta charset="utf-8"><title>{title}</title><meta name="generator" content="{SIGNATURE}">'
     return f"<!doctype html>{head}<style>{_STYLE}</style>{html_of(result)}\n"
+
+
+page_of.register(Circuit, to_page)
+
+
+# Files
 
 
 def save_picture(result: Any, path: str | Path, **options: Any) -> Path:

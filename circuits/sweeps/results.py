@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -19,12 +19,16 @@ import pyarrow as pa
 from circuits.components import Head
 from circuits.errors import FileError, PromptError, escaped
 from circuits.results import PICTURES, Pictured, Saved, require
+from circuits.show.words import spell
 from circuits.sweeps.store import Manifest, copy_lines, read_manifest, read_table
 from circuits.tracing import Circuit, Interval
 from circuits.tracing.circuit import model_of
 from circuits.tracing.family import bootstrap
 from circuits.tracing.trace import trace
 from circuits.tracing.trust import weak_pairs
+
+if TYPE_CHECKING:
+    from circuits.show.results import HeadPlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,14 @@ class MeanCircuit(Saved, Pictured):
         """The heads that are carriers in at least this share of the lines, the most frequent first."""
         frequent = [mean for mean in self.heads if mean.carries >= least]
         return tuple(mean.head for mean in sorted(frequent, key=lambda mean: (-mean.carries, mean.head)))
+
+    def heads_to_plot(self) -> HeadPlot:
+        """What its figure shows; `circuits.show.results` draws it."""
+        from circuits.show.results import HeadPlot, interval_rows
+
+        title = f"{spell(self.model)}, mean of {self.lines} lines, total {self.total.mean:z.2f}"
+        rows = interval_rows([(mean.head, mean.effect) for mean in self.heads], self.carriers())
+        return HeadPlot(title, rows, marked="carries in at least half of the lines")
 
     def __str__(self) -> str:
         effects = f"total {self.total}, restore {self.restore}"
@@ -175,6 +187,10 @@ class Sweep(Pictured):
         measured = (manifest.model, len(table), manifest.share)
         weak = int(is_weak.sum())
         return MeanCircuit(*measured, total, restore, modulation, count, tuple(means), weak)
+
+    def heads_to_plot(self) -> HeadPlot:
+        """What its figure shows: the mean of its lines."""
+        return self.mean().heads_to_plot()
 
     def circuit(self, id: str | int, *, model: Any = None) -> Circuit:
         """A line's circuit, measured again with controls and spans; `model` if its name does not load it."""

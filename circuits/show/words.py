@@ -1,0 +1,85 @@
+"""Words that pictures, pages and tables share: tokens spelled out, and short phrases about a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from circuits.errors import escaped
+
+if TYPE_CHECKING:
+    from circuits.tracing.records import Circuit, Why
+    from circuits.tracing.wiring_record import Wiring
+
+LONGEST_WORD: Final = 32  # characters of a token that is shown whole
+_JOINERS: Final = "\u200c\u200d"  # invisible, but between two letters they change how the letters look
+
+
+def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
+    """A token's text as a reader can see it.
+
+    Spaces around it are dropped, characters without a shape become escapes (`\\n`), and a text of more than
+    `longest` characters is cut. A token of spaces alone becomes `␣`, so the result is never empty.
+    """
+    bare = word.strip(" ")
+    if not bare:
+        return "␣" * max(1, min(len(word), 4))
+    shown = ""
+    for index, letter in enumerate(bare):
+        joins = letter in _JOINERS and 0 < index < len(bare) - 1
+        shown += letter if joins else escaped(letter)
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def metric_words(result: Circuit | Why | Wiring, *, longest: int = LONGEST_WORD) -> str:
+    """The metric with its tokens spelled."""
+    metric = result.metric
+    answer = spell(metric.answer_text, longest=longest)
+    foil = None if metric.foil_text is None else spell(metric.foil_text, longest=longest)
+    return str(replace(metric, answer_text=answer, foil_text=foil))
+
+
+def counterfactual_words(result: Circuit | Why | Wiring, *, longest: int = LONGEST_WORD) -> str:
+    """The tokens that the counterfactual changes: `large(5) → hot`; noise describes itself."""
+    words = getattr(result.counterfactual, "words", None)
+    if words is None:
+        return str(result.counterfactual)
+    changes = []
+    for position, (clean, other) in enumerate(zip(result.prompt.words, words, strict=True)):
+        if clean != other:
+            old, new = spell(clean, longest=longest), spell(other, longest=longest)
+            changes.append(f"{old}({position}) → {new}")
+    return listed(changes, most=8)
+
+
+def verdict_words(result: Circuit | Wiring) -> str:
+    """`a weak question: …` with its reasons; empty where the question is clear or was not judged."""
+    question = getattr(result, "question", None)
+    if question is None or question.verdict == "clear":
+        return ""
+    kind = "a weak question" if question.verdict == "weak" else "no question"
+    reasons = [spell(reason, longest=400) for reason in question.reasons]
+    return f"{kind}: {'; '.join(reasons)}"
+
+
+def plural(count: int, name: str) -> str:
+    """`1 head`, `2 heads`."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def listed(texts: Sequence[str], *, most: int) -> str:
+    """`a, b and 3 more`."""
+    first = ", ".join(texts[:most])
+    return f"{first} and {len(texts) - most} more" if len(texts) > most else first
+
+
+def name_rows(names: Sequence[str], *, most: int, in_a_row: int = 4) -> list[str]:
+    """The first `most` names in rows of about equal length, and a last row that counts the others."""
+    shown = names[:most]
+    rows = -(-len(shown) // in_a_row)
+    width = -(-len(shown) // max(rows, 1))
+    lines = [" ".join(shown[row * width : (row + 1) * width]) for row in range(rows)]
+    if len(names) > most:
+        lines.append(f"and {len(names) - most} more")
+    return lines
