@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import pty
@@ -26,7 +25,7 @@ import render_samples as samples
 from click.testing import CliRunner, Result
 
 from circuits import cli
-from circuits.cli import options
+from circuits.cli import options, output
 from circuits.errors import FileError, in_one_line
 from circuits.files import write_folder
 from circuits.prompts import METRICS
@@ -105,12 +104,6 @@ def modules_after(*arguments: object) -> list[str]:
 )
 def test_help_and_wrong_calls_import_nothing_heavy(call: list[str]) -> None:
     assert not HEAVY & {*modules_after(*call)}
-
-
-@pytest.mark.parametrize("call", [["--help"], ["trace", "--help"], ["trace"]], ids=" ".join)
-def test_help_imports_no_command_of_another_module(call: list[str]) -> None:
-    imported = {name for name in modules_after(*call) if name.startswith("circuits.cli")}
-    assert imported == {"circuits.cli", "circuits.cli.options"}
 
 
 def test_the_names_that_are_known_without_torch_are_those_of_the_library() -> None:
@@ -501,13 +494,12 @@ def test_figures_are_drawn_for_the_share_that_is_asked_for(saved: Path, tmp_path
 
 
 def test_where_there_is_no_terminal_progress_is_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with options.progress() as note:
+    with output.progress() as note:
         note("lines", 1, 4)
     assert capsys.readouterr().err == ""  # not within the first 30 seconds
-    monkeypatch.setattr(options, "LOG_EVERY", 0.0)
-    with options.progress() as note:
+    with output.progress(log_every=0.0) as note:
         for number in range(5):
             note("lines", number, 4)
             time.sleep(0.01)
@@ -518,36 +510,27 @@ def test_where_there_is_no_terminal_progress_is_a_line_now_and_then(
     assert lines[4] == "lines: 4 of 4, 100%, 0:00:00 left"
 
 
-def test_long_work_is_announced_once_its_first_part_is_done(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = itertools.chain([0.0] * 3, itertools.count(4.0, 4.0))
-    monkeypatch.setattr(options.time, "monotonic", lambda: next(seconds))
-    pace = options._Pace("loading", 0.0)
-    said = [pace.announcement(*step) for step in [("loading", 1, 1), ("lines", 0, 90), ("lines", 0, 90)]]
-    said += [pace.announcement(*step) for step in [("lines", 1, 90), ("lines", 2, 90), ("spans", 9, 10)]]
-    said += [pace.announcement(*step) for step in [("totals", 8, 80), ("carriers", 1, 7_000)]]
-    expected = [None, None, None, "lines: about 6 minutes", None, None]
-    assert said == [*expected, "totals: about 36 seconds", "carriers: about 8 hours"]
-    monkeypatch.setattr(options, "LONG", 0.0)
-    with options.progress() as note:
-        note("lines", 1, 3)
-    assert re.fullmatch(r"lines: about \d+ seconds\n", capsys.readouterr().err)
+def test_long_work_is_announced_once_for_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress() as note:
+        for stage, total in (("totals", 3), ("lines", 4_000), ("carriers", 40_000_000)):
+            for number in range(4):
+                note(stage, number, total)
+                time.sleep(0.02)
+    lines, carriers = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"lines: about \d+ (seconds|minutes)", lines)
+    assert re.fullmatch(r"carriers: about \d+ hours", carriers)
 
 
-def test_processes_other_than_the_first_are_silent(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(options, "LOG_EVERY", 0.0)
-    with options.progress(shown=False) as note:
+def test_processes_other_than_the_first_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress(shown=False, log_every=0.0) as note:
         note("lines", 1, 4)
     assert capsys.readouterr().err == ""
 
 
 def test_on_a_terminal_a_bar_says_stage_percentage_and_time_left() -> None:
     code = (
-        "import time; from circuits.cli import options; options.PATIENCE = 0.2\n"
-        "with options.progress() as note:\n"
+        "import time; from circuits.cli.output import progress\n"
+        "with progress(patience=0.2) as note:\n"
         "    for number in range(30): note('lines', number, 30); time.sleep(0.05)"
     )
     terminal, end = pty.openpty()
@@ -614,7 +597,7 @@ def test_a_page_that_cannot_be_drawn_leaves_no_temporary_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     result = options.ResultOptions(output=None, as_json=False, open_page=True)
     with pytest.raises(KeyboardInterrupt):
-        options.say_result(result, str, [], fails)
+        output.print_result(result, [], to_text=str, fill=fails)
     assert list(tmp_path.iterdir()) == []
 
 

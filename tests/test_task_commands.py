@@ -19,14 +19,14 @@ from matplotlib.figure import Figure
 from small_models import random_model, save
 
 from circuits import cli
-from circuits.cli.tasks import _file_names
+from circuits.cli.compare import file_names
 from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.models.load import load
 from circuits.show.canvas import save_figure
 from circuits.show.curves import count_words, keep_curves
 from circuits.show.grids import comparison_grid
-from circuits.show.tables import plain
+from circuits.show.sections import plain
 from circuits.show.task_tables import ranking_sections, task_comparison_sections
 from circuits.tasks.compare import TaskComparison, compare
 from circuits.tasks.patterns import measure_panel
@@ -395,7 +395,7 @@ def test_compare_writes_a_folder_for_each_task_and_speaks_json(room: Path, tmp_p
     each = ["comparison.json", "comparison.safetensors"]
     each += (f"{name}.{form}" for name in ("curve-heads", "heads") for form in PICTURES)
     each += [
-        f"ranking-heads-{name}.json" for name in _file_names([str(room / "dense"), str(room / "sparse")])
+        f"ranking-heads-{name}.json" for name in file_names([str(room / "dense"), str(room / "sparse")])
     ]
     assert names_in(tmp_path) == sorted(f"{task}/{name}" for task in ("more", "words") for name in each)
     assert result.stderr.count("wrote ") == len(names_in(tmp_path))
