@@ -394,9 +394,7 @@ def test_compare_writes_a_folder_for_each_task_and_speaks_json(room: Path, tmp_p
     ]
     each = ["comparison.json", "comparison.safetensors"]
     each += (f"{name}.{form}" for name in ("curve-heads", "heads") for form in PICTURES)
-    each += [
-        f"ranking-heads-{name}.json" for name in file_names([str(room / "dense"), str(room / "sparse")])
-    ]
+    each += [f"ranking-heads-{name}.json" for name in file_names([str(room / "dense"), str(room / "sparse")])]
     assert names_in(tmp_path) == sorted(f"{task}/{name}" for task in ("more", "words") for name in each)
     assert result.stderr.count("wrote ") == len(names_in(tmp_path))
     for each in values:

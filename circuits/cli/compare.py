@@ -23,8 +23,8 @@ from circuits.files import new_folder, to_json
 if TYPE_CHECKING:
     from circuits.tasks.compare import TaskComparison
 
-WITH_PROMPT: Final = {"swap", "counterfactual", "answer", "foil", "metric", "share"}
-WITH_PROMPT |= {"prompt", "key", "query", "open_page"}
+QUESTION: Final = {"swap", "counterfactual", "answer", "foil", "metric", "share"}
+WITH_PROMPT: Final = {"prompt", "key", "query", "open_page"} | QUESTION
 WITH_TASK: Final = {"tasks", "count", "units", "mlps", "most", "all_heads"}
 
 
