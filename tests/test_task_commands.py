@@ -290,7 +290,7 @@ def test_both_models_are_asked_the_pairs_that_both_get_right(found: TaskComparis
     same = compare(dense, dense, task=room / "words.jsonl", count=3, units=("heads",))
     assert same.ratio("heads") == 1 and same.overlap == heads_of(same.ranking("heads")[0])
     assert all(str(each.before) == str(each.after) for each in same.changes)
-    with pytest.raises(PromptError, match="edges were not ranked"):
+    with pytest.raises(PromptError, match="not ranked"):
         same.ranking("edges")
 
 
@@ -304,11 +304,9 @@ def test_compare_refuses_what_does_not_go_together(room: Path) -> None:
         (circuit, circuit, {"task": "opposites"}),
         (circuit, circuit, {"units": ("heads",)}),
     ):
-        with pytest.raises(
-            PromptError, match="two circuits with no more than a share=…, or two models on a task=…"
-        ):
+        with pytest.raises(PromptError, match="task="):
             compare_any(first, second, **options)
-    with pytest.raises(PromptError, match="at least one kind of unit: heads or edges or wires"):
+    with pytest.raises(PromptError, match="kind of unit"):
         compare(model, model, task="opposites", units=())
 
 
