@@ -171,7 +171,7 @@ def why_command(
 ) -> None:
     """Say why a head looks where it looks, and who wrote what it moves."""
     from circuits.components import Head
-    from circuits.show.wiring import fill_with_why, why_sections
+    from circuits.show.why import fill_with_why, why_sections
     from circuits.tracing.records import Circuit
     from circuits.tracing.why import explain, why
 

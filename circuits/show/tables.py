@@ -145,15 +145,21 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     if len(carriers) > _MOST_CARRIERS:
         lines.append(f"the first {_MOST_CARRIERS} of {len(carriers)} carriers and the next strongest heads:")
     first = [mapping.effect_of(head) for head in carriers[:_MOST_CARRIERS]]
-    others = [each for each in mapping.heads if each.head not in carriers and abs(each.effect) >= SMALL]
-    others.sort(key=lambda each: -abs(each.effect))
+    others = []
+    for each in sorted(mapping.heads, key=lambda each: -abs(each.effect)):
+        if each.head not in carriers and abs(each.effect) >= SMALL:
+            others.append(each)
     shown = first + others[:_MOST_OTHERS]
 
     columns = [Column("head"), Column("effect", "z.3f")]
     if mapping.sides:
         columns += [Column(side, "z.2f") for side in SIDES]
-    columns += [Column("restore", "z.3f"), Column("loading", "z.3f")]
-    columns += [Column("attention clean → other", ">"), Column("joint", "z.3f")]
+    columns += [
+        Column("restore", "z.3f"),
+        Column("loading", "z.3f"),
+        Column("attention clean → other", ">"),
+        Column("joint", "z.3f"),
+    ]
     rows = [_head_row(mapping, each) for each in shown]
     title = f"{_ends(circuit, mapping)}: total {mapping.total:z.2f} (restore {mapping.restore:z.2f})"
     return Section(title + _unusual_total(mapping), lines, columns, rows, marked=len(first))
@@ -297,14 +303,21 @@ def _other_mappings(circuit: Circuit, mappings: Sequence[Mapping], share: float)
 
 def _spans(spans: Sequence[Span]) -> Section:
     """A row for each span: the layers that hold and that write what the output needs."""
-    columns = [Column("token"), Column("held in"), Column("built in")]
-    columns += [Column("effect", "z.2f"), Column("moves", "z.2f"), Column("counterfactual")]
+    columns = [
+        Column("token"),
+        Column("held in"),
+        Column("built in"),
+        Column("effect", "z.2f"),
+        Column("moves", "z.2f"),
+        Column("counterfactual"),
+    ]
     rows = []
     for span in spans:
         label = f"{visible(span.label)}({', '.join(map(str, span.positions))})"
         held = "no layer" if span.layers is None else f"layer {span.layers[0]}-{span.layers[1]}"
         counterfactual = visible(span.counterfactual, longest=60)
-        rows.append((label, held, span.built_text or "no layer", span.effect, span.moves, counterfactual))
+        built = span.built_text or "no layer"
+        rows.append((label, held, built, span.effect, span.moves, counterfactual))
     remarks = [visible(span.remark, longest=200) for span in spans if span.remark]
     return Section("Spans, in gaps of the pair", remarks, columns, rows)
 
@@ -343,8 +356,15 @@ def comparison_values(circuits: Sequence[Circuit], *, share: float) -> list[dict
 
 def comparison_section(circuits: Sequence[Circuit], *, share: float) -> Section:
     """The same mapping in several models, one row each."""
-    columns = [Column("model"), Column("total", "z.2f"), Column(f"heads for {share:.0%}", "d")]
-    columns += [Column("modulated", ".0%"), Column("open edges", ">"), Column("carriers"), Column("overlap")]
+    columns = [
+        Column("model"),
+        Column("total", "z.2f"),
+        Column(f"heads for {share:.0%}", "d"),
+        Column("modulated", ".0%"),
+        Column("open edges", ">"),
+        Column("carriers"),
+        Column("overlap"),
+    ]
     rows = []
     for number, each in enumerate(comparison_values(circuits, share=share)):
         shared = each["overlap"]
@@ -354,9 +374,10 @@ def comparison_section(circuits: Sequence[Circuit], *, share: float) -> Section:
             overlap = "not comparable"
         else:
             overlap = f"{plural(len(shared), 'head')} {' '.join(shared[:12])}"
+        open_edges = f"{each['open_edges']} of {each['edges']}"
+        carriers = listed(each["carriers"], most=12) or "none"
         row = [visible(each["model"]), each["total"], each["heads"], each["modulation"]]
-        row += [f"{each['open_edges']} of {each['edges']}", listed(each["carriers"], most=12) or "none"]
-        rows.append([*row, overlap])
+        rows.append([*row, open_edges, carriers, overlap])
     return Section(_ends(circuits[0], circuits[0].mapping()), (), columns, rows)
 
 

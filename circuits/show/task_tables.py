@@ -57,9 +57,8 @@ def _counts(ranking: Ranking) -> Section:
     for share in SHARES:
         count, _, _ = ranking.count(share)
         chance = None if count is None else _percent(ranking.random_at(count))
-        rows.append(
-            (_name(share), _with_interval(ranking, share), chance, _count(random_count(ranking, share)))
-        )
+        random = _count(random_count(ranking, share))
+        rows.append((_name(share), _with_interval(ranking, share), chance, random))
     columns = (
         Column("share"),
         Column(units, ">"),
@@ -124,8 +123,15 @@ def task_comparison_sections(comparisons: Sequence[TaskComparison]) -> list[Sect
 def task_comparison_table(comparisons: Sequence[TaskComparison]) -> Section:
     """A row for each task and kind of unit: how many explain 90% in each model, the ratio, random orders."""
     first, second = map(visible, comparisons[0].models)
-    columns = [Column("task"), Column("units"), Column("protocol"), Column(first, ">"), Column(second, ">")]
-    columns += [Column("ratio", ">"), Column("random order", ">")]
+    columns = [
+        Column("task"),
+        Column("units"),
+        Column("protocol"),
+        Column(first, ">"),
+        Column(second, ">"),
+        Column("ratio", ">"),
+        Column("random order", ">"),
+    ]
     rows = []
     mlps = []
     for comparison in comparisons:
@@ -146,20 +152,22 @@ def task_comparison_table(comparisons: Sequence[TaskComparison]) -> Section:
 
 def _measured(comparisons: Sequence[TaskComparison]) -> Section:
     """Each protocol of the table in words, and the pairs of each task."""
-    protocols = {}
+    protocols: dict[Protocol, None] = {}  # each once, in order
     tasks = []
     for comparison in comparisons:
         counts = []
         for both in comparison.rankings:
-            protocols.update({_short(ranking.protocol): str(ranking.protocol) for ranking in both})
-            counts.append(f"{both[0].pairs} for {COUNTED[both[0].protocol.units]}")
+            protocols |= dict.fromkeys(ranking.protocol for ranking in both)
+            first = both[0]
+            counts.append(f"{first.pairs} for {COUNTED[first.protocol.units]}")
         kind = "pairs that both models get right"
         if not comparison.same_pairs:
             kind = "pairs of each model's own, as their tokens differ"
         left = [f"{visible(ranking.model)}: {_left_out(ranking)}" for ranking in comparison.rankings[0]]
         pairs = f"{', '.join(counts)} ({kind}); left out: {'; '.join(left)}"
         tasks.append((visible(comparison.task), pairs))
-    return Section("What was measured", rows=[*protocols.items(), *tasks])
+    rows = [(_short(protocol), str(protocol)) for protocol in protocols]
+    return Section("What was measured", rows=rows + tasks)
 
 
 def _shares(comparison: TaskComparison) -> Section:
@@ -170,15 +178,17 @@ def _shares(comparison: TaskComparison) -> Section:
         Column(first, ">"),
         Column(second, ">"),
         Column("ratio", ">"),
+        Column(f"random {first}", ">"),
+        Column(f"random {second}", ">"),
     ]
-    columns += [Column(f"random {first}", ">"), Column(f"random {second}", ">")]
     rows = []
     for both in comparison.rankings:
         units = both[0].protocol.units
         for share in SHARES:
             counts = [_with_interval(ranking, share) for ranking in both]
             random = [_count(random_count(ranking, share)) for ranking in both]
-            rows.append((COUNTED[units], _name(share), *counts, _ratio(comparison, units, share), *random))
+            ratio = _ratio(comparison, units, share)
+            rows.append((COUNTED[units], _name(share), *counts, ratio, *random))
     return Section("Counts, with the range of 95% of the bootstrap resamples", (), columns, rows)
 
 

@@ -1,216 +1,41 @@
-"""Who wrote what a head reads: answers of `why`, and wirings, as text, as pictures and as a graph.
+"""The circuit of components that write and read: a wiring as text, as a graph and as a picture.
 
-1. An answer of `why` is printed as the three sides of the head (query, key, value), the strongest writers of
-   each side, and the QK attribution of the attention score.
-2. A wiring is printed as the question, how much of the gap its wires keep beside random ones, and the wires
-   from the logits down: of each reader its sides, of each side its writers, strongest first.
-3. The graph of a wiring has `position` and `layer` on its nodes, side and effect on its edges. It is drawn on
-   the scale of layers, as a circuit is.
+1. The text has the question, how much of the gap the wires keep beside random ones, and the wires from the
+   logits down: of each reader its sides, of each side its writers, strongest first.
+2. The graph has `position` and `layer` on its nodes, side and effect on its edges. It is drawn on a scale of
+   layers, as a circuit is.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import networkx as nx
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from circuits.components import Side
-from circuits.show import OUTPUT, Scene, canvas, counterfactual_words, listed, metric_words, plural, spell
+from circuits.show import OUTPUT, Scene, listed, plural, spell
 from circuits.show.diagram import scene_figure
 from circuits.show.sections import Column, Section, plain
-from circuits.show.tables import MOST_WORDS, SMALL, asked_rows, model_words, note_line, token, visible
+from circuits.show.tables import MOST_WORDS, asked_rows, model_words, note_line, token, visible
+from circuits.show.why import why_figure, why_sections, why_text  # noqa: F401  # callers find them here, too
 from circuits.tracing.wiring_record import Node
 
 if TYPE_CHECKING:
     from circuits.components import Wire
-    from circuits.tracing.records import Ledger, SideWriters, Why
     from circuits.tracing.wiring_record import Wiring
 
-_SIDES: Final[dict[Side, str]] = {
-    "query": "query (what it asks for)",
-    "key": "key (what it finds)",
-    "value": "value (what it moves)",
-}
-_MOST_WRITERS: Final = 8  # writers of a side, and parts of a score
 _MOST_ROWS: Final = 80  # of the table of wires
 _MOST_NOT_EXPLORED: Final = 8  # nodes that are named
 _LITTLE: Final = 0.5  # a wiring that keeps less of the gap has a note
-_MOST_TICKS: Final = 16  # tokens along an attention map; of a longer prompt only key and query are named
 _LEGEND: Final = (
     "A head or an MLP stands at its position and layer; a wire is as wide as its effect. It enters a head by "
     "its query (solid), its key (dashed) or its value (dotted). Filled: the strongest way to the output."
 )
 
 
-# Why, as text
-
-
-def why_text(why: Why) -> str:
-    """The answer as plain text, 100 columns wide."""
-    return plain(why_sections(why))
-
-
-def why_sections(why: Why) -> list[Section]:
-    """The head and its sides, the writers of each side, and the QK attribution of its score."""
-    sections = [_head(why)]
-    for side in why.sides:
-        sections.append(_side(side))
-    if why.ledger is not None:
-        sections.append(_qk_attribution(why.ledger))
-    return sections
-
-
-def _ends(why: Why) -> str:
-    """`Ben(9) → to(13)`."""
-    key = "every key" if why.every_key else token(why, why.key)
-    return f"{key} → {token(why, why.query)}"
-
-
-def _head(why: Why) -> Section:
-    """What was asked, and a row for each side of the head."""
-    lines = [
-        f"{metric_words(why, longest=80)}, counterfactual {counterfactual_words(why, longest=80)}",
-        f"attention {why.weight:.2f} (clean run) and {why.counterfactual_weight:.2f} (counterfactual run)",
-        f"effect {why.effect:z.3f}, of its attention weight alone {why.pattern:z.3f}",
-    ]
-    columns = (
-        Column("side"),
-        Column("effect", "z.3f"),
-        Column("attention then", ".2f"),
-        Column("first writers together", ">"),
-    )
-    rows = []
-    for side in why.sides:
-        together = f"{side.together:z.3f} by {side.leading}" if side.leading else "no writer below"
-        rows.append((_SIDES[side.side], side.effect, side.weight, together))
-    return Section(f"{visible(why.source.name)}: why {why.head} reads {_ends(why)}", lines, columns, rows)
-
-
-def _side(side: SideWriters) -> Section:
-    writers = [each for each in side.writers if abs(each.effect) >= SMALL]
-    title = f"Who wrote its {side.side}"
-    if not writers:
-        return Section(title, ["no writer has an effect there"])
-    rows = [(each, each.effect, each.weight) for each in writers[:_MOST_WRITERS]]
-    columns = (Column("writer"), Column("effect", "z.3f"), Column("attention then", ".2f"))
-    return Section(title, (), columns, rows)
-
-
-def _qk_attribution(ledger: Ledger) -> Section:
-    """The largest parts of the clean score, each by one writer of the query and one of the key."""
-    shown = ledger.parts[:_MOST_WRITERS]
-    left = ledger.rest + sum(each.part for each in ledger.parts[_MOST_WRITERS:])
-    line = f"the score is {ledger.score:z.2f}; the parts below and {left:z.2f} of all others add up to it"
-    rows = [(each.query_writer, each.key_writer, each.part) for each in shown]
-    columns = (Column("query writer"), Column("key writer"), Column("part", "z.2f"))
-    return Section("QK attribution of the clean score", [line], columns, rows)
-
-
-# Why, as a picture
-
-
-def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
-    """The attention map with the edge framed, and a column of bars for each side of the head.
-
-    The first bar of a column is the whole side, the others are its strongest writers. All columns have one
-    scale. A side without an effect has its number in place of bars.
-    """
-    sides = [_bars(side) for side in why.sides]
-    most_bars = max(map(len, sides))
-    effects = [effect for bars in sides for _, effect in bars]
-    low, high = min(0.0, *effects), max(0.0, *effects)
-    room = 0.28 * (high - low or 1.0)  # for the number beside a bar
-    left = low - room if low < 0 else low
-    with canvas.looks():
-        figure = Figure() if figure is None else figure
-        figure.set_size_inches(canvas.WIDTH, 0.9 + 0.16 * most_bars)
-        figure.set_layout_engine("constrained")
-        axes = figure.subplots(1, 4, width_ratios=(1.15, *map(_width, sides)))
-        _draw_map(axes[0], why)
-        for axis, side, bars in zip(axes[1:], why.sides, sides, strict=True):
-            axis.set_title(f"{side.side} side")
-            if len(bars) == 1 and abs(side.effect) < SMALL:
-                axis.set_axis_off()
-                words = f"no effect\n({side.effect:z.3f})"
-                style = {"fontsize": canvas.SMALL, "color": canvas.MUTED, "va": "top"}
-                axis.text(0.0, 1.0, words, transform=axis.transAxes, **style)
-                continue
-            _draw_bars(axis, bars)
-            axis.set_xlim(left, high + room)
-            axis.set_ylim(most_bars - 0.5, -0.5)  # so that the bars of all sides stand in the same rows
-        title = f"{spell(why.source.name, longest=40)}: {why.head}, {_ends(why)}; effect {why.effect:z.2f}"
-        figure.suptitle(title, fontsize=canvas.BODY, ha="left", x=0.01)
-    return figure
-
-
-def fill_with_why(folder: Path, why: Why) -> None:
-    """Write the answer and its picture into a folder."""
-    why.save(folder)
-    canvas.save_figure(why_figure(why), folder, name="why")
-
-
-def _bars(side: SideWriters) -> list[tuple[str, float]]:
-    """The name and the effect of each bar of a side."""
-    bars = [("whole side", side.effect)]
-    for each in side.writers:
-        if abs(each.effect) >= SMALL:
-            bars.append((str(each), each.effect))
-    return bars[: _MOST_WRITERS + 1]
-
-
-def _width(bars: Sequence[tuple[str, float]]) -> float:
-    """The width of a side's column, relative to one with writers."""
-    if len(bars) > 1:
-        return 1.0
-    return 0.5 if abs(bars[0][1]) >= SMALL else 0.3
-
-
-def _draw_bars(axis: Axes, bars: Sequence[tuple[str, float]]) -> None:
-    names = [name for name, _ in bars]
-    effects = [effect for _, effect in bars]
-    colours = [canvas.INK, *map(canvas.effect_colour, effects[1:])]
-    axis.barh(range(len(bars)), effects, color=colours, height=0.7)
-    axis.set_yticks(range(len(bars)), names)
-    axis.axvline(0, color=canvas.LINE, linewidth=0.6)
-    axis.set_xlabel("effect (share of the gap)", fontsize=canvas.SMALL)
-    axis.spines[["top", "right", "left"]].set_visible(False)
-    axis.tick_params(axis="y", length=0)
-    for row, effect in enumerate(effects):
-        label = {"xytext": (2, 0), "textcoords": "offset points", "va": "center", "fontsize": canvas.SMALL}
-        axis.annotate(f"{effect:z.3f}", (max(effect, 0.0), row), **label)
-
-
-def _draw_map(axis: Axes, why: Why) -> None:
-    """The attention map, (query, key), with the edge framed."""
-    length = len(why.prompt)
-    axis.set(title="attention", xlabel="key", ylabel="query")
-    if why.attention is None:
-        axis.text(0.5, 0.5, f"{length} tokens", ha="center", va="center", transform=axis.transAxes)
-        axis.set(xticks=[], yticks=[])
-        return
-    axis.imshow(why.attention, cmap=canvas.colormap(), vmin=0, vmax=1, origin="lower", aspect="equal")
-    corner = (why.key - 0.5, why.query - 0.5)
-    axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=canvas.RED, linewidth=1.2))
-    if length <= _MOST_TICKS:
-        ticks = list(range(length))
-        names = [spell(word, longest=9) for word in why.prompt.words]
-        axis.tick_params(length=0, pad=1)
-        axis.tick_params(axis="x", rotation=90)
-    else:
-        ticks = sorted({0, why.key, why.query})
-        names = [str(tick) for tick in ticks]
-    axis.set_xticks(ticks, names)
-    axis.set_yticks(ticks, names)
-
-
-# A wiring as text
+# The text
 
 
 def wiring_text(wiring: Wiring) -> str:
@@ -312,7 +137,7 @@ def _side_of(wire: Wire) -> tuple[Any, ...]:
     return wire.reader, wire.position, wire.query
 
 
-# A wiring as a graph
+# The graph
 
 
 def wiring_graph(wiring: Wiring) -> nx.MultiDiGraph:
@@ -374,7 +199,7 @@ def _node_attributes(wiring: Wiring, node: Node) -> dict[str, Any]:
     }
 
 
-# A wiring as a picture
+# The picture
 
 
 def wiring_figure(wiring: Wiring, **options: Any) -> Figure:
@@ -389,13 +214,13 @@ def wiring_scene(wiring: Wiring) -> Scene:
     """The graph of a wiring with what its picture needs; the strongest way to the output is in front."""
     graph = wiring_graph(wiring)
     front = _strongest_way(graph)
-    nodes_in_front = {name for start, end, _ in front for name in (start, end)}
-    for name, node in graph.nodes.items():
-        node.update(
-            box=False, front=name in nodes_in_front, lines=[node["label"]], positions=[node["position"]]
-        )
+    for node in graph.nodes.values():
+        node.update(box=False, front=False, lines=[node["label"]], positions=[node["position"]])
     for start, end, key, wire in graph.edges(keys=True, data=True):
         wire["front"] = (start, end, key) in front
+        if wire["front"]:
+            graph.nodes[start]["front"] = True
+            graph.nodes[end]["front"] = True
     graph = nx.relabel_nodes(graph, {"logits": OUTPUT})
     last = len(wiring.prompt) - 1
     output = wiring.output
