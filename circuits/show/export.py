@@ -198,5 +198,6 @@ def load_saved(path: Path) -> Exportable:
     """A saved result that can be exported, from its file or its folder."""
     result = open_result(path / "circuit.json" if (path / "circuit.json").exists() else path)
     if not isinstance(result, Exportable):
-        raise FileError(f"{path} is no circuit, wiring or ranking of component edges, so it is not exported")
+        allowed = "circuits, wirings and rankings of component edges are exported"
+        raise FileError(f"{path} is a {result.KIND}; {allowed}")
     return result
