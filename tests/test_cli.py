@@ -63,6 +63,11 @@ def done(*arguments: object, stdin: str | bytes | None = None) -> str:
     return result.stdout
 
 
+def is_one_line(stderr: str) -> bool:
+    """Whether a command said one line on what was wrong."""
+    return stderr.startswith("Error: ") and stderr.count("\n") == 1
+
+
 def names_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
@@ -115,9 +120,7 @@ def test_the_names_that_are_known_without_torch_are_those_of_the_library() -> No
 @pytest.mark.parametrize("command", cli.main.commands.values(), ids=list(cli.main.commands))
 def test_every_command_is_told_in_one_plain_sentence(command: click.Command) -> None:
     sentence = command.help or ""
-    assert (
-        sentence.count(".") == 1 and sentence.endswith(".") and "\n" not in sentence and sentence[0].isupper()
-    )
+    assert re.fullmatch(r"[A-Z][^.\n]*\.", sentence)
     assert sentence in " ".join(done(command.name, "--help").split())
     assert sentence in " ".join(done("--help").split())  # not cut short
 
@@ -132,13 +135,9 @@ def test_the_commands_are_these() -> None:
 
 
 def test_models_lists_what_is_known_and_what_is_here() -> None:
-    told = {
-        line.split()[0]: line.split()[1:]
-        for line in done("models").split("\n")
-        if line.startswith(("planted-sparse", "gpt2"))
-    }
-    assert told["planted-sparse"] == ["5.5M", "12×12", "gated", "MIT", "built", "by", "code", "yes"]
-    assert told["gpt2"][:4] == ["124M", "12×12", "dense", "MIT"]
+    rows = {line.split()[0]: line.split()[1:] for line in done("models").split("\n") if line}
+    assert rows["planted-sparse"][1:4] == ["12×12", "gated", "MIT"] and rows["planted-sparse"][-1] == "yes"
+    assert rows["gpt2"][:4] == ["124M", "12×12", "dense", "MIT"]
     listed = {entry["name"]: entry for entry in json.loads(done("models", "--json"))}
     assert listed["planted-sparse"]["gated"] is True and listed["planted-sparse"]["here"] is True
 
@@ -150,16 +149,13 @@ def test_tokens_prints_positions() -> None:
 
 def test_a_prompt_can_come_from_standard_input(directories: dict[str, Path]) -> None:
     told = json.loads(done("tokens", directories["gpt2"], "-", "--json", stdin=PROMPT + "\n"))
-    assert (
-        told[5] == {"position": 5, "token": "large", "id": told[5]["id"]}
-        and told[8]["token"] == '"'
-        and len(told) == 9
-    )
+    assert (told[5]["position"], told[5]["token"]) == (5, "large") and isinstance(told[5]["id"], int)
+    assert told[8]["token"] == '"' and len(told) == 9
 
 
 def test_trace_finds_the_planted_heads(traced: tuple[str, Path]) -> None:
     text, _ = traced
-    assert f'large(5) → "(8): total 1.00 (restore 1.00)\nModulated at 80% by {", ".join(PLANTED)}\n' in text
+    assert 'large(5) → "(8): total 1.00' in text and f"Modulated at 80% by {', '.join(PLANTED)}\n" in text
     assert "large(5) → hot" in text and "random heads" in text
 
 
@@ -174,21 +170,11 @@ def test_json_is_the_record_and_nothing_else(traced: tuple[str, Path], tmp_path:
 
 
 def test_the_share_changes_the_carriers(directories: dict[str, Path]) -> None:
-    asked = [
-        "trace",
-        PROMPT,
-        "--key",
-        "large",
-        "--counterfactual",
-        'The opposite of "hot" is "',
-        "--model",
-        directories["gpt2"],
-    ]
-    few, many = (
-        json.loads(done(*asked, "--share", share, "--json"))["mappings"][0]["controls"]
-        for share in ("0.2", "0.9")
-    )
-    assert (few["share"], many["share"]) == (0.2, 0.9)
+    other = 'The opposite of "hot" is "'
+    asked = ["trace", PROMPT, "--key", "large", "--counterfactual", other, "--model", directories["gpt2"]]
+    for share in (0.2, 0.9):
+        record = json.loads(done(*asked, "--share", share, "--json"))
+        assert record["mappings"][0]["controls"]["share"] == share
 
 
 def test_circuit_takes_groups_and_prints_spans() -> None:
@@ -197,11 +183,8 @@ def test_circuit_takes_groups_and_prints_spans() -> None:
     text = done("circuit", PROMPT, *asked)
     assert "Modulated at 80% by" in text
     spans = {line.split("(")[0]: line for line in text.split("Spans")[1].split("\n") if "layer" in line}
-    assert (
-        spans["brackets"].startswith("brackets(4, 6)")
-        and "0-3" in spans["large"]
-        and "0-1 " in spans["opposite"]
-    )
+    assert spans["brackets"].startswith("brackets(4, 6)")
+    assert "0-3" in spans["large"] and "0-1 " in spans["opposite"]
 
 
 @pytest.mark.long
@@ -262,11 +245,9 @@ def test_export_writes_each_format_to_stdout_and_to_a_file(to: str, saved: Path,
     wanted = export(Circuit.load(saved), to)
     assert done("export", saved, "--to", to) == wanted
     ElementTree.fromstring(wanted.encode()) if to == "graphml" else json.loads(wanted)
-    assert (
-        done("export", saved, "--to", to, "-o", tmp_path / "deep" / "file.txt")
-        == f"wrote {tmp_path / 'deep' / 'file.txt'}\n"
-    )
-    assert (tmp_path / "deep" / "file.txt").read_text(encoding="utf-8") == wanted
+    file = tmp_path / "deep" / "file.txt"
+    assert done("export", saved, "--to", to, "-o", file) == f"wrote {file}\n"
+    assert file.read_text(encoding="utf-8") == wanted
     done("export", saved.parent, "--to", to, "-o", tmp_path / "deep")
     assert (tmp_path / "deep" / f"circuit{EXPORTS[to][0]}").read_text(encoding="utf-8") == wanted
 
@@ -277,21 +258,8 @@ def test_open_opens_the_page(
 ) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    done(
-        "trace",
-        PROMPT,
-        "--key",
-        "5",
-        "--metric",
-        "kl",
-        "--swap",
-        "large=hot",
-        "--model",
-        directories["gpt2"],
-        "-o",
-        tmp_path,
-        "--open",
-    )
+    asked = ["trace", PROMPT, "--key", "5", "--metric", "kl", "--swap", "large=hot"]
+    done(*asked, "--model", directories["gpt2"], "-o", tmp_path, "--open")
     assert opened == [(tmp_path / "page.html").as_uri()]
 
 
@@ -373,11 +341,7 @@ def test_a_mistake_is_told_in_one_line_and_leaves_nothing_behind(
     before = names_in(tmp_path)
     result = run(*mistakes(directories["gpt2"], tmp_path)[mistake])
     assert result.exit_code == 1 and result.stdout == ""
-    assert (
-        result.stderr.startswith("Error: ")
-        and result.stderr.count("\n") == 1
-        and result.stderr.rstrip("\n").isprintable()
-    )
+    assert is_one_line(result.stderr) and result.stderr.rstrip("\n").isprintable()
     assert names_in(tmp_path) == before and not (tmp_path / "out").exists()
 
 
@@ -406,9 +370,7 @@ def test_a_mistake_is_told_in_one_line_and_leaves_nothing_behind(
 def test_a_wrong_call_is_told_in_one_line(arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2 and result.stdout == ""
-    assert (
-        result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1 and "--help" in result.stderr
-    )
+    assert is_one_line(result.stderr) and "--help" in result.stderr
 
 
 def test_standard_input_that_is_not_text_is_refused() -> None:
@@ -473,7 +435,7 @@ def test_a_warning_is_one_line(saved: Path, tmp_path: Path) -> None:
         warnings.simplefilter("default")
         result = run("render", saved, "--format", "dot", "-o", tmp_path / "out")
     assert result.exit_code == 0 and result.stdout == f"wrote {tmp_path / 'out' / 'circuit.dot'}\n"
-    assert result.stderr.startswith(f"Warning: {saved} was edited since it was written; ")
+    assert result.stderr.startswith(f"Warning: {saved} was edited")
     assert result.stderr.count("\n") == 1 and ".py" not in result.stderr
 
 
@@ -563,9 +525,7 @@ def test_the_installed_command_says_one_line_without_a_traceback() -> None:
         env=os.environ | {"PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"},
     )
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert (
-        ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1 and "flibbertigibbet" in ran.stderr
-    )
+    assert is_one_line(ran.stderr) and "flibbertigibbet" in ran.stderr
 
 
 @pytest.mark.long
@@ -613,4 +573,4 @@ def test_a_standard_input_that_is_closed_is_one_line() -> None:
     command = f"{sys.executable} -m circuits tokens mini - <&-"
     ran = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr.startswith("Error: the standard input is closed; ") and ran.stderr.count("\n") == 1
+    assert is_one_line(ran.stderr) and "closed" in ran.stderr
