@@ -148,9 +148,9 @@ def test_tokens_prints_positions() -> None:
 
 
 def test_a_prompt_can_come_from_standard_input(directories: dict[str, Path]) -> None:
-    told = json.loads(done("tokens", directories["gpt2"], "-", "--json", stdin=PROMPT + "\n"))
-    assert (told[5]["position"], told[5]["token"]) == (5, "large") and isinstance(told[5]["id"], int)
-    assert told[8]["token"] == '"' and len(told) == 9
+    printed = json.loads(done("tokens", directories["gpt2"], "-", "--json", stdin=PROMPT + "\n"))
+    assert (printed[5]["position"], printed[5]["token"]) == (5, "large") and isinstance(printed[5]["id"], int)
+    assert printed[8]["token"] == '"' and len(printed) == 9
 
 
 def test_trace_finds_the_planted_heads(traced: tuple[str, Path]) -> None:
@@ -235,8 +235,8 @@ def test_a_saved_circuit_is_drawn_again_to_the_same_bytes(traced: tuple[str, Pat
 
 
 def test_render_draws_beside_the_circuit_unless_told_otherwise(saved: Path) -> None:
-    told = json.loads(done("render", saved, "--format", "dot", "--json"))
-    assert told == {"files": [str(saved.parent / "circuit.dot")]}
+    printed = json.loads(done("render", saved, "--format", "dot", "--json"))
+    assert printed == {"files": [str(saved.parent / "circuit.dot")]}
     assert names_in(saved.parent) == ["circuit.dot", "circuit.json", "circuit.safetensors"]
 
 

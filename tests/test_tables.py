@@ -82,9 +82,9 @@ def test_a_mapping_without_controls_says_so() -> None:
 def test_heads_against_the_answer_are_reported_as_such() -> None:
     circuit = samples.planted()
     against = HeadEffect(Head(2, 4), -0.07, -0.06, -0.05, 0.4, 0.4)
-    told = str(with_front(circuit, heads=(*circuit.mappings[0].heads, against)))
+    printed = str(with_front(circuit, heads=(*circuit.mappings[0].heads, against)))
     assert line_with(str(circuit), "against the answer").endswith("no head")
-    assert line_with(told, "against the answer").endswith("L2H4 -0.070")
+    assert line_with(printed, "against the answer").endswith("L2H4 -0.070")
 
 
 def test_the_other_mappings_take_a_row_each() -> None:

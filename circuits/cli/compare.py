@@ -73,8 +73,8 @@ def compare_command(
     device: str,
     tasks: tuple[list[str], ...],
     count: int | None,
-    units: Any,
-    mlps: Any,
+    units: str,
+    mlps: str,
     most: int | None,
     all_heads: bool,
     result: ResultOptions,
@@ -86,8 +86,9 @@ def compare_command(
     chosen = [ModelOptions(model, dtype, device) for model in models]
     _check_options()
     if tasks:
-        how = {"units": units, "mlps": mlps, "most": most, "count": count, "seed": question["seed"]}
-        comparisons = _compare_tasks(chosen, tasks, **how)
+        kinds = ("heads", "edges") if units == "both" else (units,)
+        how = {"units": kinds, "mlps": mlps, "most": most, "count": count, "seed": question["seed"]}
+        comparisons = _compare_tasks(chosen, tasks, how)
         _print_comparisons(comparisons, result, all_heads=all_heads)
     else:
         _compare_mappings(chosen, prompt, key, query, question, result)
@@ -146,21 +147,14 @@ def _compare_mappings(
 
 
 def _compare_tasks(
-    models: Sequence[ModelOptions],
-    tasks: Sequence[list[str]],
-    *,
-    units: Any,
-    mlps: Any,
-    most: int | None,
-    count: int | None,
-    seed: int,
+    models: Sequence[ModelOptions], tasks: Sequence[list[str]], how: dict[str, Any]
 ) -> list[TaskComparison]:
-    """Rank each task on both models.
+    """Rank each task on both models; `how` has keyword arguments of `circuits.compare`.
 
     The pairs of all tasks are drawn before any task is ranked, so that a task without pairs is known early.
     Such a task is left out with a warning, unless there is no other.
     """
-    from circuits.tasks.compare import BOTH, compare, to_same_task
+    from circuits.tasks.compare import compare, to_same_task
 
     names = [options.task(name) for listed in tasks for name in listed]
     if len(models) != 2 or not names:
@@ -168,20 +162,19 @@ def _compare_tasks(
         raise PromptError(f"{wrong}; name them as --models mini,mini-sparse --task opposites")
     drawn = []
     missing = []
-    comparisons = []
     with progress() as note:
         first, second = (model.load(note) for model in models)
         for name in dict.fromkeys(names):
             try:
-                drawn.append(to_same_task((first, second), name, count=count, seed=seed, progress=note))
+                pairs = to_same_task(
+                    (first, second), name, count=how["count"], seed=how["seed"], progress=note
+                )
+                drawn.append(pairs)
             except NoPairError as error:
                 missing.append(error)
         if not drawn:
             raise missing[0]
-        how: dict[str, Any] = {"mlps": mlps, "most": most, "count": count, "seed": seed}
-        how["units"] = BOTH if units == "both" else (units,)
-        for task in drawn:
-            comparisons.append(compare(first, second, task=task, progress=note, **how))
+        comparisons = [compare(first, second, task=task, progress=note, **how) for task in drawn]
     for error in missing:
         click.echo(f"Warning: left out: {error}", err=True)
     return comparisons

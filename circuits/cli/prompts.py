@@ -145,8 +145,8 @@ def circuit_command(
     with progress() as note:
         check_question(model.model, prompt, question, positions=chain.from_iterable(group.values()))
         loaded = model.load(note)
-        found = circuit(loaded, prompt, groups=group, counterfactuals=own, progress=note, **question)
-    _print_circuit(found, question["share"], result, strict=strict)
+        measured = circuit(loaded, prompt, groups=group, counterfactuals=own, progress=note, **question)
+    _print_circuit(measured, question["share"], result, strict=strict)
 
 
 @click.command("why")
@@ -257,14 +257,14 @@ def wiring_command(
         check_question(model.model, prompt, question, positions=(role or {}).values())
         loaded = model.load(note)
         roles: Any = role
-        found = wiring(loaded, prompt, least=least, most=most, roles=roles, progress=note, **question)
+        measured = wiring(loaded, prompt, least=least, most=most, roles=roles, progress=note, **question)
 
     def fill(folder: Path) -> None:
-        found.save(folder)
+        measured.save(folder)
         for ending in ("svg", "png", "pdf", "dot"):
-            found.save(folder / f"wiring.{ending}")
+            measured.save(folder / f"wiring.{ending}")
 
-    print_result(result, wiring_sections(found), to_text=found.to_json, fill=fill)
+    print_result(result, wiring_sections(measured), to_text=measured.to_json, fill=fill)
 
 
 @click.command("explore")

@@ -169,15 +169,15 @@ def _heads_of_prompt(
     from circuits.tasks.patterns import measure_panel
     from circuits.tracing.circuit import circuit
 
-    found = circuit(model, prompt, progress=note, **question)
-    heads = list(found.heads())
+    measured = circuit(model, prompt, progress=note, **question)
+    heads = list(measured.heads())
     words = f"heads with an effect of {CARRIES:g} or more"
     if all_heads:
         every = [Head(layer, index) for layer in range(model.n_layers) for index in range(model.n_heads)]
         heads += [head for head in every if head not in heads]
         words = "all heads"
-    figures = measure_panel(model, [found.prompt], heads=heads)
-    panel = to_panel(found, figures.heads, note=words)
+    figures = measure_panel(model, [measured.prompt], heads=heads)
+    panel = to_panel(measured, figures.heads, note=words)
     return replace(panel, facts=facts_of(figures)), figures
 
 
