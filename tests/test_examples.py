@@ -25,7 +25,7 @@ def offered(name: str) -> Any:
 
 def test_every_public_name_has_an_example() -> None:
     without = [name for name in NAMES if ">>> " not in (offered(name).__doc__ or "")]
-    assert without == [] and len(NAMES) >= 54
+    assert NAMES and without == []
 
 
 def test_every_public_name_is_in_the_reference() -> None:
@@ -37,16 +37,14 @@ def test_every_public_name_is_in_the_reference() -> None:
 def test_every_example_prints_what_it_says() -> None:
     setup: dict[str, Any] = {}
     exec(write_reference.SETUP, setup)
-    finder, runner, report = (
-        doctest.DocTestFinder(recurse=False),
-        doctest.DocTestRunner(verbose=False),
-        list[str](),
-    )
+    finder = doctest.DocTestFinder(recurse=False)
+    runner = doctest.DocTestRunner(verbose=False)
+    report: list[str] = []
     for name in NAMES:
         (test,) = finder.find(offered(name), name, module=False, globs=dict(setup))  # type: ignore[arg-type]
         runner.run(test, out=report.append)
     assert runner.failures == 0, "".join(report)
-    assert runner.tries >= 100
+    assert runner.tries >= len(NAMES)
 
 
 @pytest.mark.parametrize("page", ["cli", "api"])

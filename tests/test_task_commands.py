@@ -19,14 +19,14 @@ from matplotlib.figure import Figure
 from small_models import random_model, save
 
 from circuits import cli
-from circuits.cli.tasks import _file_names
+from circuits.cli.compare import file_names
 from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.models.load import load
 from circuits.show.canvas import save_figure
 from circuits.show.curves import count_words, keep_curves
 from circuits.show.grids import comparison_grid
-from circuits.show.tables import plain
+from circuits.show.sections import plain
 from circuits.show.task_tables import ranking_sections, task_comparison_sections
 from circuits.tasks.compare import TaskComparison, compare
 from circuits.tasks.patterns import measure_panel
@@ -129,7 +129,8 @@ def test_the_curve_its_band_its_control_and_its_mark_are_those_of_the_ranking() 
     band = np.concatenate([np.asarray(path.vertices) for path in axes.collections[0].get_paths()])
     assert band[:, 1].min() == pytest.approx(-0.05) and band[:, 1].max() == pytest.approx(1.05)
     assert [2.0, 0.9] in [line[0].tolist() for line in lines_of(axes, 1)]
-    assert words_of(axes) == ["mini: 2 heads for 90% (2–3)", "kept in random order", "2"]
+    legend, control, mark = words_of(axes)
+    assert re.fullmatch("mini: 2 heads .*90%.*2–3.*", legend) and "random" in control and mark == "2"
 
 
 def test_two_models_stand_in_one_plot_with_one_legend_and_two_colours() -> None:
@@ -137,13 +138,9 @@ def test_two_models_stand_in_one_plot_with_one_legend_and_two_colours() -> None:
         [ranking_of(), ranking_of(model="mini-sparse", explained=(0.0, 0.93, 1.0, 1.0, 1.0))],
         titles=("GPT2", "Sparse GPT2"),
     ).axes[0]
-    assert words_of(axes) == [
-        "GPT2: 2 heads for 90% (2–3)",
-        "Sparse GPT2: 1 head for 90% (1–2)",
-        "kept in random order",
-        "2",
-        "1",
-    ]
+    first, second, _, *marks = words_of(axes)
+    assert first.startswith("GPT2: 2 heads") and second.startswith("Sparse GPT2: 1 head")
+    assert marks == ["2", "1"]
     colours = {to_hex(line.get_color()) for line in axes.lines if len(np.asarray(line.get_xdata())) == 5}
     assert len(colours) == 2
     light = sorted(sum(int(colour[at : at + 2], 16) for at in (1, 3, 5)) for colour in colours)
@@ -155,17 +152,13 @@ def test_edges_have_a_logarithmic_axis_that_starts_at_one() -> None:
     assert axes.get_xscale() == "log" and min(line[:, 0].min() for line in lines_of(axes, 5)) == 1
     figure = axes.get_figure(root=True)
     assert isinstance(figure, Figure)
-    assert [text.get_text() for text in axes.get_xticklabels() if 1 <= text.get_position()[0] <= 2000] == [
-        "1",
-        "10",
-        "100",
-        "1,000",
-    ]
+    ticks = [text.get_text() for text in axes.get_xticklabels() if 1 <= text.get_position()[0] <= 2000]
+    assert ticks == ["1", "10", "100", "1,000"]
 
 
 def test_a_share_that_is_never_reached_has_no_mark_and_is_said() -> None:
     low = ranking_of(explained=(0.0, 0.2, 0.4, 0.5, 0.6))
-    assert count_words(low) == "90% not reached with all 4 heads" and random_count(low) == 4
+    assert "90% not reached" in count_words(low) and random_count(low) == 4
     assert not lines_of(keep_curves(low).axes[0], 1)
 
 
@@ -174,7 +167,7 @@ def test_curves_that_do_not_belong_together_are_refused() -> None:
         keep_curves([ranking_of(), ranking_of(units="edges")])
     with pytest.raises(PromptError, match="tasks"):
         keep_curves([ranking_of(), replace(ranking_of(), task="induction")])
-    with pytest.raises(PromptError, match="one model or two"):
+    with pytest.raises(PromptError, match="two"):
         keep_curves([ranking_of()] * 3)
 
 
@@ -197,18 +190,13 @@ def test_the_same_curve_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         save_figure(keep_curves(ranking_of()), tmp_path / name)
     for form in PICTURES:
-        assert (tmp_path / "one" / f"figure.{form}").read_bytes() == (
-            tmp_path / "two" / f"figure.{form}"
-        ).read_bytes()
+        one, two = (tmp_path / name / f"figure.{form}" for name in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
 
 
 def test_the_random_order_is_counted_between_the_sizes_of_the_control() -> None:
     ranking = replace(ranking_of(), random=Curve((0, 10, 110), (0.0, 0.5, 1.0), (0.0,) * 3, (1.0,) * 3))
-    assert (random_count(ranking, 0.5), random_count(ranking, 0.75), random_count(ranking, 0.05)) == (
-        10,
-        60,
-        1,
-    )
+    assert [random_count(ranking, share) for share in (0.5, 0.75, 0.05)] == [10, 60, 1]
     assert random_count(replace(ranking, random=Curve((0, 9), (0.0, 0.4), (0.0, 0.4), (0.0, 0.4)))) is None
 
 
@@ -222,17 +210,13 @@ def test_rank_prints_counts_units_patterns_protocol_and_what_was_left_out(room: 
     ranking = rank(model, task, count=4)
     assert text.rstrip() == plain(ranking_sections(ranking, measure_panel(model, task)))
     flat = " ".join(text.split())
-    assert (
-        str(ranking.protocol) in flat
-        and f"CPR {ranking.cpr:.3f}" in flat
-        and f"CMD {ranking.cmd:.3f}" in flat
-    )
+    assert str(ranking.protocol) in flat
+    assert f"CPR {ranking.cpr:.3f}" in flat and f"CMD {ranking.cmd:.3f}" in flat
     assert all(f"{count} {reason}" in flat for reason, count in ranking.left_out)
     rows = {line.split()[0]: line for line in text.split("\n") if line.startswith(("n80", "n90", "n95"))}
     count, low, high = ranking.count(0.9)
-    assert f"{count} [{low}, {high}]" in rows["n90"] and rows["n90"].split()[-1] == str(
-        random_count(ranking, 0.9)
-    )
+    assert f"{count} [{low}, {high}]" in rows["n90"]
+    assert rows["n90"].split()[-1] == str(random_count(ranking, 0.9))
     heads = [line.split() for line in text.split("\n") if line[:1].isdigit()]
     assert [words[1] for words in heads] == [str(known.unit) for known in ranking.ranked[:16]]
     panel = measure_panel(model, task)
@@ -251,33 +235,17 @@ def test_rank_writes_its_record_its_curve_and_its_grid(room: Path, tmp_path: Pat
     assert {name: saved[name] for name in values} == values
     ranking = rank(load(room / "sparse"), room / "words.jsonl", count=3)
     assert Ranking.load(tmp_path) == ranking
-    assert values["counts"]["n90"]["count"] == ranking.count(0.9)[0] and values["protocol"]["words"] == str(
-        ranking.protocol
-    )
+    assert values["counts"]["n90"]["count"] == ranking.count(0.9)[0]
+    assert values["protocol"]["words"] == str(ranking.protocol)
     assert set(values["panel"]["heads"]) == {f"L{layer}H{head}" for layer in range(3) for head in range(4)}
 
 
 def test_rank_takes_edges_and_the_way_of_the_mlps(room: Path) -> None:
-    values = json.loads(
-        done(
-            "rank",
-            room / "words.jsonl",
-            "--model",
-            room / "dense",
-            "-n",
-            2,
-            "--units",
-            "edges",
-            "--mlps",
-            "held",
-            "--json",
-        )
-    )
-    assert (values["protocol"]["units"], values["protocol"]["mlps"]) == ("edges", "held") and "→" in values[
-        "ranked"
-    ][0]["unit"]
-    text = done("rank", room / "words.jsonl", "--model", room / "dense", "-n", 2, "--units", "edges")
-    assert values["pairs"] == 2 and "Attention edges kept, in ranked order" in text
+    asked = ["rank", room / "words.jsonl", "--model", room / "dense", "-n", 2, "--units", "edges"]
+    values = json.loads(done(*asked, "--mlps", "held", "--json"))
+    assert (values["protocol"]["units"], values["protocol"]["mlps"]) == ("edges", "held")
+    assert values["pairs"] == 2 and "→" in values["ranked"][0]["unit"]
+    assert "Attention edges" in done(*asked)
 
 
 # Two models
@@ -290,7 +258,7 @@ def test_both_models_are_asked_the_pairs_that_both_get_right(found: TaskComparis
     same = compare(dense, dense, task=room / "words.jsonl", count=3, units=("heads",))
     assert same.ratio("heads") == 1 and same.overlap == heads_of(same.ranking("heads")[0])
     assert all(str(each.before) == str(each.after) for each in same.changes)
-    with pytest.raises(PromptError, match="edges were not ranked"):
+    with pytest.raises(PromptError, match="not ranked"):
         same.ranking("edges")
 
 
@@ -304,11 +272,9 @@ def test_compare_refuses_what_does_not_go_together(room: Path) -> None:
         (circuit, circuit, {"task": "opposites"}),
         (circuit, circuit, {"units": ("heads",)}),
     ):
-        with pytest.raises(
-            PromptError, match="two circuits with no more than a share=…, or two models on a task=…"
-        ):
+        with pytest.raises(PromptError, match="task="):
             compare_any(first, second, **options)
-    with pytest.raises(PromptError, match="at least one kind of unit: heads or edges or wires"):
+    with pytest.raises(PromptError, match="kind of unit"):
         compare(model, model, task="opposites", units=())
 
 
@@ -320,9 +286,8 @@ def test_a_comparison_tells_counts_ratio_overlap_and_patterns(found: TaskCompari
     text = plain(task_comparison_sections([found]))
     for share in ("n80", "n90", "n95"):
         assert re.findall(rf"^(\w+ ?\w+) +{share} ", text, re.MULTILINE) == ["heads", "attention edges"]
-    assert (
-        f"{len(found.overlap)} of {len({*heads_of(first), *heads_of(second)})} in either are in both" in text
-    )
+    either = {*heads_of(first), *heads_of(second)}
+    assert f"{len(found.overlap)} of {len(either)} " in text
     for panel in (*found.needed, *found.panels):
         assert f"{panel.open_edges:,.0f} of {panel.edges:,.0f}" in text and f"{panel.first_token:.1%}" in text
     for each in found.changes:
@@ -360,12 +325,8 @@ def test_one_table_has_a_row_for_each_task_and_kind_of_unit(found: TaskCompariso
     short = replace(found, models=("mini", "mini-sparse"))
     text = plain(task_comparison_sections([short, replace(short, task="other")]))
     table = text.split("\n\n")[0].split("\n")[3:]
-    assert [line.split()[:2] for line in table] == [
-        ["words", "heads"],
-        ["words", "attention"],
-        ["other", "heads"],
-        ["other", "attention"],
-    ]
+    assert [line.split()[0] for line in table] == ["words", "words", "other", "other"]
+    assert [line.split()[1] for line in table] == ["heads", "attention"] * 2
     for line, (first, second) in zip(table, found.rankings * 2, strict=True):
         counts = [ranking.count(0.9) for ranking in (first, second)]
         numbers = " ".join(f"{count} [{low}, {high}]" for count, low, high in counts)
@@ -374,8 +335,8 @@ def test_one_table_has_a_row_for_each_task_and_kind_of_unit(found: TaskCompariso
     assert all(
         str(ranking.protocol) in " ".join(text.split()) for couple in found.rankings for ranking in couple
     )
-    assert text.startswith("How many explain 90% (n90), MLPs computed: mini against mini-sparse")
-    assert "Counts" not in text  # what is behind it is told of a single task only
+    assert re.match(".*n90.* computed.*mini .*mini-sparse", text)
+    assert "Counts" not in text  # those of other shares are printed for a single task only
 
 
 @pytest.mark.long
@@ -394,9 +355,7 @@ def test_compare_writes_a_folder_for_each_task_and_speaks_json(room: Path, tmp_p
     ]
     each = ["comparison.json", "comparison.safetensors"]
     each += (f"{name}.{form}" for name in ("curve-heads", "heads") for form in PICTURES)
-    each += [
-        f"ranking-heads-{name}.json" for name in _file_names([str(room / "dense"), str(room / "sparse")])
-    ]
+    each += [f"ranking-heads-{name}.json" for name in file_names([str(room / "dense"), str(room / "sparse")])]
     assert names_in(tmp_path) == sorted(f"{task}/{name}" for task in ("more", "words") for name in each)
     assert result.stderr.count("wrote ") == len(names_in(tmp_path))
     for each in values:
@@ -419,9 +378,9 @@ def test_a_task_that_a_model_cannot_be_asked_is_told_and_the_others_are_kept(
     models = ["--models", f"{room / 'dense'},{room / 'sparse'}", "-n", 2, "--units", "heads", "--json"]
     result = run("compare", "--tasks", f"{tmp_path / 'flat.jsonl'},{room / 'words.jsonl'}", *models)
     assert [each["task"] for each in json.loads(result.stdout)] == ["words"]
-    assert "Warning: left out: no pair of flat is left for" in result.stderr
+    assert "left out" in result.stderr and "flat" in result.stderr
     alone = run("compare", "--task", tmp_path / "flat.jsonl", *models)
-    assert alone.exit_code == 1 and alone.stdout == "" and "no pair of flat is left" in alone.stderr
+    assert alone.exit_code == 1 and alone.stdout == "" and "no pair of flat" in alone.stderr
 
 
 def test_a_misspelt_task_is_told_before_a_model_is_loaded(room: Path) -> None:
@@ -430,14 +389,10 @@ def test_a_misspelt_task_is_told_before_a_model_is_loaded(room: Path) -> None:
 
 
 def test_a_long_name_of_a_task_is_not_broken_in_the_table(found: TaskComparison) -> None:
-    table = (
-        plain(task_comparison_sections([replace(found, task="indirect_object"), found]))
-        .split("\n\n")[0]
-        .split("\n")
-    )
-    assert sum(line.startswith("indirect_object ") for line in table) == 2 and all(
-        len(line) <= 100 for line in table
-    )
+    text = plain(task_comparison_sections([replace(found, task="indirect_object"), found]))
+    table = text.split("\n\n")[0].split("\n")
+    assert sum(line.startswith("indirect_object ") for line in table) == 2
+    assert all(len(line) <= 100 for line in table)
 
 
 def test_several_tasks_may_be_named_one_by_one_or_in_a_list_each_is_ranked_once(room: Path) -> None:
@@ -474,9 +429,5 @@ def test_a_task_compares_two_models_and_no_more(room: Path) -> None:
 )
 def test_a_call_that_mixes_a_prompt_and_a_task_is_refused(arguments: list[str], said: str) -> None:
     result = run("compare", "--models", "mini,planted-sparse", *arguments)
-    assert (
-        result.exit_code == 2
-        and result.stdout == ""
-        and said in result.stderr
-        and result.stderr.count("\n") == 1
-    )
+    assert result.exit_code == 2 and result.stdout == ""
+    assert said in result.stderr and result.stderr.count("\n") == 1

@@ -102,7 +102,7 @@ def test_writers_are_in_order_and_are_those_of_single_wires(mini: Model, answer:
 def test_the_answer_is_saved_read_back_printed_and_drawn(answer: circuits.Why, tmp_path: Path) -> None:
     assert circuits.Why.load(answer.save(tmp_path)) == answer
     text = str(answer)
-    assert "why L5H1 reads large(5)" in text and "M0@5" in text and "Ledger" in text
+    assert "why L5H1 reads large(5)" in text and "M0@5" in text and "QK attribution" in text
     assert "<table" in answer._repr_html_()
     titles = [axis.get_title("left") for axis in answer.figure().axes]
     assert titles == ["attention", *(f"{side} side" for side in SIDES)]

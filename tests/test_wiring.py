@@ -173,7 +173,7 @@ def test_both_paths_draw_the_same(planted: Model, found: Wiring) -> None:
 def test_a_walk_that_is_cut_says_what_it_left(planted: Model) -> None:
     cut = wiring(planted, TEXT, counterfactual=OTHER, answer="dog", foil="house", most=1)
     assert set(map(str, cut.cut)) == {"L0H0@5", "L0H1@4", "L0H2@4"}
-    assert "3 not explored, as 1 were" in str(cut)
+    assert "3 nodes not explored, as the limit of 1 " in str(cut)
     assert names(cut.wires) == {name for name in PLANTED if "L1H0" in name}
 
 

@@ -1,6 +1,6 @@
 """The long jobs: `circuits sweep`, `circuits sparsify`, and `circuits sparsity`, which measures the result.
 
-Of several processes the first says how far all of them are and how it went; the others are silent.
+If several processes run, only the first one prints progress and results.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click import argument, option
 
-import circuits.cli.options as options
-from circuits.cli.options import COUNT, ModelOptions, progress, say, say_json, text
+from circuits.cli import options
+from circuits.cli.options import COUNT, ModelOptions
+from circuits.cli.output import print_json, print_sections, progress
 from circuits.errors import escaped, in_one_line
 from circuits.files import read_text
 from circuits.sparsify import default_in_words, settings_for
@@ -21,97 +22,109 @@ from circuits.sweeps import BATCH
 
 if TYPE_CHECKING:
     from circuits.sparsify.measure import Sparsity
+    from circuits.sparsify.sampling import Sampling
     from circuits.sweeps.results import Sweep
 
-_MOST_ERRORS: Final = 5  # that are shown
-_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-_GATES: Final = click.Choice(["sampled", "deterministic"])
-_CONSTRAINTS: Final = click.Choice(["loss", "kl"])
-_CONTROLS: Final = "Measure the controls of each line too, which takes as long as tracing one by one."
+MOST_ERRORS: Final = 5  # lines of a sweep whose errors are printed
+ROWS: Final = 1024  # that a model writes itself, unless the user says otherwise
+FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+NOT_NEGATIVE: Final = click.IntRange(min=0)
 
 
 @click.command("sweep")
 @argument("prompts", type=options.path, metavar="PROMPTS.jsonl")
-@options.MODEL
+@options.model
 @options.output("Where the results are, or go.", required=True)
-@options.SHARED
+@options.share
 @option("--batch", type=COUNT, default=BATCH, help="The most pairs that are run together.")
-@option("--controls", is_flag=True, help=_CONTROLS)
-@options.SEED
-@options.JSON
+@option(
+    "--controls",
+    is_flag=True,
+    help="Measure the controls of each line too, which takes as long as tracing one by one.",
+)
+@options.seed
+@options.json_option
 def sweep_command(prompts: Path, model: ModelOptions, output: Path, as_json: bool, **settings: Any) -> None:
     """Trace every line of a jsonl file, or go on where that stopped."""
     from circuits.sweeps.lines import read_lines
     from circuits.sweeps.store import manifest_in
 
     manifest_in(output)
-    read_lines(prompts)  # what is wrong with the file is said before a model is loaded
+    read_lines(prompts)  # refuses a bad file before a model is loaded
     from circuits.sweeps.sweep import Launch, sweep
 
     launch = Launch.from_environment()
-    with progress(shown=launch.rank == 0) as note:
+    is_first = launch.rank == 0
+    with progress(shown=is_first) as note:
         loaded = model.load(note, number=launch.local_rank)
         result = sweep(loaded, prompts, output, progress=note, **settings)
-    if launch.rank == 0:
-        _say_sweep(result, as_json)
+    if is_first:
+        _print_sweep(result, as_json)
 
 
-def _say_sweep(sweep: Sweep, as_json: bool) -> None:
-    from circuits.show.tables import Section
+def _print_sweep(sweep: Sweep, as_json: bool) -> None:
+    """The mean over all measured lines, and the first lines that could not be measured."""
+    from circuits.show.sections import Section
 
     errors = sweep.errors.to_dict("records")
-    measured, more = len(sweep) - len(errors), len(errors) - _MOST_ERRORS
+    measured = len(sweep) - len(errors)
     if as_json:
-        counts = {"lines": sweep.manifest.lines, "measured": measured, "errors": len(errors)}
         wrong = [{name: row[name] for name in ("line", "id", "error")} for row in errors]
-        return say_json({"folder": str(sweep.folder), "complete": sweep.complete, **counts, "wrong": wrong})
-    lines = [in_one_line(str(sweep)), *(str(sweep.mean()).splitlines() if measured else ())]
-    lines += [f"line {row['line']}: {in_one_line(row['error'])[:200]}" for row in errors[:_MOST_ERRORS]]
-    if more > 0:
-        lines.append(f"and {more} more: circuits.open_sweep(…).errors has them all")
-    return say(Section(lines=tuple(lines)))
+        print_json(
+            {
+                "folder": str(sweep.folder),
+                "complete": sweep.complete,
+                "lines": sweep.manifest.lines,
+                "measured": measured,
+                "errors": len(errors),
+                "wrong": wrong,
+            }
+        )
+        return
+    lines = [in_one_line(str(sweep))]
+    if measured:
+        lines += str(sweep.mean()).splitlines()
+    for row in errors[:MOST_ERRORS]:
+        lines.append(f"line {row['line']}: {in_one_line(row['error'])[:200]}")
+    if len(errors) > MOST_ERRORS:
+        lines.append(f"and {len(errors) - MOST_ERRORS} more: circuits.open_sweep(…).errors has them all")
+    print_sections(Section(lines=lines))
 
 
-def _setting(*names: str, kind: Any, about: str) -> options.Decorator:
-    """A setting of the training; where it is not given, the model's preset decides."""
+def setting(*names: str, kind: Any, about: str) -> options.Decorator:
+    """A setting of the training; if it is not given, the preset for the model decides."""
     name = names[-1].removeprefix("--")
     return option(*names, type=kind, help=f"{about} [default: {default_in_words(name)}]")
 
 
 @click.command("sparsify")
-@argument("model", type=text)
-@option("--text", type=_FILE, help="Text or jsonl to train on; by default what the model itself writes.")
+@argument("model", type=options.text)
+@option("--text", type=FILE, help="Text or jsonl to train on; by default what the model itself writes.")
 @option("--own-words", is_flag=True, help="Take turns between --text and text that the model writes.")
 @options.output("The folder of the twin.", required=True)
-@_setting("--steps", kind=COUNT, about="Training steps.")
-@_setting("--batch", kind=COUNT, about="Rows in a step.")
-@_setting("--length", kind=click.IntRange(min=2), about="Tokens in a row.")
-@_setting("--rate", "learning_rate", kind=float, about="Peak learning rate.")
-@_setting("--gates", kind=_GATES, about="How gates open in training.")
-@_setting("--constraint", kind=_CONSTRAINTS, about="What must stay near the dense model.")
-@_setting("--gap", kind=float, about="How near, in nats.")
-@_setting(
+@setting("--steps", kind=COUNT, about="Training steps.")
+@setting("--batch", kind=COUNT, about="Rows in a step.")
+@setting("--length", kind=click.IntRange(min=2), about="Tokens in a row.")
+@setting("--rate", "learning_rate", kind=float, about="Peak learning rate.")
+@setting("--gates", kind=click.Choice(["sampled", "deterministic"]), about="How gates open in training.")
+@setting("--constraint", kind=click.Choice(["loss", "kl"]), about="What must stay near the dense model.")
+@setting("--gap", kind=float, about="How near, in nats.")
+@setting(
     "--slack", kind=click.FloatRange(min=1), about="3 starts with three times the gap and tightens it to one."
 )
-@_setting(
-    "--healing",
-    kind=click.IntRange(min=0),
-    about="Further steps with half the gap; fewer with fewer --steps.",
-)
-@_setting("--lora", kind=click.IntRange(min=0), about="Rank of an adapter; 0 trains all weights.")
-@_setting("--states", kind=click.FloatRange(min=0), about="Weight of the distance of hidden states.")
-@_setting("--short", kind=click.FloatRange(0, 1), about="Share of steps on rows of 8 to 24 tokens.")
-@_setting(
-    "--tokens", kind=click.IntRange(min=0), about="Train an adapter on the likeliest tokens alone; 0: all."
-)
-@option("--samples", type=COUNT, default=1024, help="Rows that the model writes itself.")
-@option("--openings", type=_FILE, help="What its rows begin with, one opening a line.")
-@option("--temperature", "heat", type=float, multiple=True, help="Of its own words; repeatable.")
-@option("--prompts", type=_FILE, help="Prompts, one a line; the word after each counts five times.")
-@_setting("--prompted", kind=click.FloatRange(0, 1), about="Share of steps on --prompts.")
-@_setting("--seed", kind=int, about="For rows and noise.")
-@options.DEVICE
-@options.JSON
+@setting("--healing", kind=NOT_NEGATIVE, about="Further steps with half the gap; fewer with fewer --steps.")
+@setting("--lora", kind=NOT_NEGATIVE, about="Rank of an adapter; 0 trains all weights.")
+@setting("--states", kind=click.FloatRange(min=0), about="Weight of the distance of hidden states.")
+@setting("--short", kind=click.FloatRange(0, 1), about="Share of steps on rows of 8 to 24 tokens.")
+@setting("--tokens", kind=NOT_NEGATIVE, about="Train an adapter on the likeliest tokens alone; 0: all.")
+@option("--samples", type=COUNT, default=ROWS, help="Rows that the model writes itself.")
+@option("--openings", type=FILE, help="What its rows begin with, one opening a line.")
+@option("--temperature", "temperatures", type=float, multiple=True, help="Of its own words; repeatable.")
+@option("--prompts", type=FILE, help="Prompts, one a line; the word after each counts five times.")
+@setting("--prompted", kind=click.FloatRange(0, 1), about="Share of steps on --prompts.")
+@setting("--seed", kind=int, about="For rows and noise.")
+@options.device
+@options.json_option
 def sparsify_command(
     model: str,
     output: Path,
@@ -120,14 +133,13 @@ def sparsify_command(
     own_words: bool,
     samples: int,
     openings: Path | None,
-    heat: tuple[float, ...],
-    device: str,
+    temperatures: tuple[float, ...],
     prompts: Path | None,
+    device: str,
     **changes: Any,
 ) -> None:
     """Train a sparse twin of a model, or resume its training."""
     from circuits.sparsify.measure import weights_of
-    from circuits.sparsify.sampling import Sampling
     from circuits.sparsify.text import speaks_little_language
     from circuits.sparsify.training import join, started_alone
     from circuits.sparsify.twin import sparsify
@@ -137,29 +149,58 @@ def sparsify_command(
         several = "accelerate launch --multi_gpu --num_processes 2, without --cpu"
         click.echo(f"one process trains; for two on a CPU: {several}", err=True)
     with processes.main_first():
-        little_language = speaks_little_language(weights_of(model)[1])
-    settings = settings_for(little_language=little_language, **changes)
-    given: dict[str, Any] = {"settings": settings, "text": text, "own_words": own_words}
-    if (samples, openings, heat) != (1024, None, ()):
-        lines = ("",) if openings is None else tuple(read_text(openings).splitlines())
-        given["sampling"] = Sampling(samples, lines, heat or (1.0,))
-    if prompts is not None:
-        lines = tuple(read_text(prompts).splitlines())
-        given["prompts"] = Sampling(len(lines), lines, heat or (1.0,), answers=5.0)
+        _, weights = weights_of(model)
+        little_language = speaks_little_language(weights)
     with progress(shown=processes.is_main) as note:
-        measured = sparsify(model, output, device=device, progress=note, **given)
+        measured = sparsify(
+            model,
+            output,
+            settings=settings_for(little_language=little_language, **changes),
+            text=text,
+            own_words=own_words,
+            sampling=_own_words(samples, openings, temperatures),
+            prompts=_completions(prompts, temperatures),
+            device=device,
+            progress=note,
+        )
     if processes.is_main:
-        _say_sparsity(measured, as_json)
+        _print_sparsity(measured, as_json)
     processes.leave()
 
 
+def _own_words(samples: int, openings: Path | None, temperatures: tuple[float, ...]) -> Sampling | None:
+    """How the model's own words are sampled; None if no option says how."""
+    from circuits.sparsify.sampling import Sampling
+
+    if samples == ROWS and openings is None and not temperatures:
+        return None
+    lines = ("",) if openings is None else tuple(read_text(openings).splitlines())
+    return Sampling(samples, lines, temperatures or (1.0,))
+
+
+def _completions(prompts: Path | None, temperatures: tuple[float, ...]) -> Sampling | None:
+    """One row for each prompt; the word after the prompt counts five times."""
+    from circuits.sparsify.sampling import Sampling
+
+    if prompts is None:
+        return None
+    lines = tuple(read_text(prompts).splitlines())
+    return Sampling(len(lines), lines, temperatures or (1.0,), answers=5.0)
+
+
 @click.command("sparsity")
-@argument("model", type=text)
-@option("--text", type=_FILE, help="Held-out text or jsonl; speakers of the little language have their own.")
-@option("--original", type=text, metavar="MODEL", help="The dense model, if the twin's files do not name it.")
+@argument("model", type=options.text)
+@option("--text", type=FILE, help="Held-out text or jsonl; speakers of the little language have their own.")
+@option(
+    "--original",
+    type=options.text,
+    metavar="MODEL",
+    help="The dense model, if the twin's files do not name it.",
+)
 @option("--rows", type=COUNT, default=128, help="At most so many rows of text.")
-@options.RUNNING
-@options.JSON
+@options.dtype
+@options.device
+@options.json_option
 def sparsity_command(model: str, text: Path | None, as_json: bool, **settings: Any) -> None:
     """Show how sparse a model is, beside its dense original."""
     from circuits.sparsify.measure import measure_sparsity
@@ -168,20 +209,23 @@ def sparsity_command(model: str, text: Path | None, as_json: bool, **settings: A
     with progress():
         texts = None if text is None else read_texts(text)
         measured = measure_sparsity(model, texts, **settings)
-    _say_sparsity(measured, as_json, layers=True)
+    _print_sparsity(measured, as_json, layers=True)
 
 
-def _say_sparsity(measured: Sparsity, as_json: bool, *, layers: bool = False) -> None:
-    from circuits.show.tables import Section
+def _print_sparsity(measured: Sparsity, as_json: bool, *, layers: bool = False) -> None:
+    """The twin beside its original; with `layers` also the open edges of each layer and head."""
+    from circuits.show.sections import Column, Section
 
     if as_json:
-        return say_json({"open_edges": measured.open_edges, "gap": measured.gap, **asdict(measured)})
-    columns, gated = ("", escaped(measured.original), escaped(measured.name)), measured.gated
-    sections = [Section(f"Over {measured.tokens} held-out tokens", columns=columns, rows=measured.facts)]
+        print_json({"open_edges": measured.open_edges, "gap": measured.gap, **asdict(measured)})
+        return
+    columns = (Column(), Column(escaped(measured.original), ">"), Column(escaped(measured.name), ">"))
+    sections = [Section(f"Over {measured.tokens} held-out tokens", (), columns, measured.facts)]
     if layers:
-        facts = []
-        for layer, (mean, heads) in enumerate(zip(gated.per_layer, gated.per_head, strict=True)):
-            shares = " ".join(f"H{head}={share:.2%}" for head, share in enumerate(heads))
-            facts.append((f"L{layer}", f"{mean:.2%}: {shares}"))
-        sections.append(Section("Open edges of each layer and its heads", rows=tuple(facts)))
-    return say(*sections)
+        rows = []
+        per_layer = zip(measured.gated.per_layer, measured.gated.per_head, strict=True)
+        for layer, (mean, heads) in enumerate(per_layer):
+            shares = [f"H{head}={share:.2%}" for head, share in enumerate(heads)]
+            rows.append((f"L{layer}", f"{mean:.2%}: {' '.join(shares)}"))
+        sections.append(Section("Open edges of each layer and its heads", rows=rows))
+    print_sections(*sections)

@@ -1,0 +1,154 @@
+"""What commands print: progress on stderr, tables or JSON on stdout, and where files went."""
+
+from __future__ import annotations
+
+import sys
+import time
+import webbrowser
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from tempfile import gettempdir
+from threading import Timer
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import click
+
+from circuits.cli.options import ResultOptions
+from circuits.errors import in_one_line
+from circuits.files import to_json, write_folder
+from circuits.results import Progress
+
+if TYPE_CHECKING:
+    from circuits.show.sections import Section
+
+LONG: Final = 10.0  # seconds; work that takes longer is announced
+
+
+class Failure(click.ClickException):
+    """One line on stderr, and the exit code of the command."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(in_one_line(message))
+        self.exit_code = exit_code  # type: ignore[misc]
+
+
+@contextmanager
+def progress(*, shown: bool = True, patience: float = 1.0, log_every: float = 30.0) -> Iterator[Progress]:
+    """Report on stderr how far the work is, with stage, percentage and time left.
+
+    On a terminal that is a bar, shown when the work has taken `patience` seconds. Elsewhere it is a line
+    every `log_every` seconds. A stage that will take ten seconds or more is announced as soon as its pace is
+    known.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    is_drawn = shown and console.is_interactive
+    bar = Bar(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=console,
+        transient=True,
+        disable=not is_drawn,
+        speed_estimate_period=3600.0,
+    )
+    bar.add_task("loading", total=None)
+    task = bar.tasks[0]
+    last_log = time.monotonic()
+    announced = ""  # the stage whose duration was announced
+
+    def update(stage: str, done: int, total: int) -> None:
+        nonlocal last_log, announced
+        name = stage.partition(":")[0]
+        if name != task.description.partition(":")[0]:
+            bar.reset(task.id, completed=done)
+        bar.update(task.id, description=stage, completed=done, total=total)
+        left = task.time_remaining
+        if not shown:
+            return
+        if left is not None and left >= LONG and announced != name:
+            announced = name
+            console.print(f"{stage}: about {_duration(left)}", highlight=False, markup=False)
+        if not is_drawn and time.monotonic() - last_log >= log_every:
+            last_log = time.monotonic()
+            estimate = "" if left is None else f", {timedelta(seconds=left)} left"
+            click.echo(f"{stage}: {done} of {total}, {task.percentage:.0f}%{estimate}", err=True)
+
+    timer = Timer(patience, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield update
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    if seconds < 120 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.0f} hours"
+
+
+def print_sections(*sections: Section) -> None:
+    """Sections on stdout: as wide as the terminal, or 100 columns in a pipe."""
+    from rich.console import Console
+
+    from circuits.show.sections import plain, rich_text
+
+    if sys.stdout is not None and sys.stdout.isatty():
+        Console(highlight=False).print(rich_text(sections))
+    else:
+        click.echo(plain(sections))
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout, in UTF-8 whatever the terminal."""
+    click.echo(to_json(value).encode())
+
+
+def print_files(written: Sequence[Path], *, as_json: bool = False, to_stderr: bool = False) -> None:
+    """Where each file went."""
+    if as_json:
+        print_json({"files": [str(file) for file in written]})
+        return
+    for file in written:
+        click.echo(f"wrote {in_one_line(str(file))}", err=to_stderr)
+
+
+def print_result(
+    result: ResultOptions,
+    sections: Sequence[Section],
+    *,
+    to_text: Callable[[], str],
+    fill: Callable[[Path], object],
+) -> None:
+    """Let `fill` write the files, print the sections or the JSON of `to_text`, and open the page.
+
+    The files come first, so that a result is printed only if all of them could be written.
+    """
+    folder = result.output
+    if folder is None and result.open_page:
+        folder = Path(gettempdir()) / f"circuits-{uuid4().hex}"
+    written = [] if folder is None else write_folder(folder, fill)
+    if result.as_json:
+        click.echo(to_text().rstrip("\n").encode())
+    else:
+        print_sections(*sections)
+    print_files(written, to_stderr=result.as_json)
+    if result.open_page:
+        pages = [file for file in written if file.name == "page.html"]
+        outermost = min(pages, key=lambda page: len(page.parts))
+        webbrowser.open(outermost.resolve().as_uri())

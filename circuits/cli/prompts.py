@@ -1,0 +1,366 @@
+"""The commands that ask a model about one prompt, and those that show what there is to ask.
+
+What the tokenizer alone can tell to be wrong is refused before the weights are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click import argument, option
+
+from circuits.cli import options
+from circuits.cli.options import ModelOptions, ResultOptions
+from circuits.cli.output import Failure, print_json, print_result, print_sections, progress
+from circuits.errors import PromptError
+from circuits.tracing import DRAWN, NODES
+
+if TYPE_CHECKING:
+    from circuits.engine import Runs
+    from circuits.results import Progress
+    from circuits.tracing.records import Circuit
+
+strict_option = option("--strict", is_flag=True, help="Exit with code 1 if the question is not clear.")
+
+
+@click.command("models")
+@options.json_option
+def models_command(as_json: bool) -> None:
+    """List the models known by name and whether each is here now."""
+    from circuits import models
+    from circuits.show.sections import Column, Section
+
+    entries = models.available()
+    if as_json:
+        names = ("name", "size", "layers", "heads", "gated", "licence", "source", "here", "about")
+        print_json([{name: getattr(entry, name) for name in names} for entry in entries])
+        return
+    columns = [Column("model"), Column("size", ">"), Column("layers×heads", ">"), Column("gate")]
+    columns += [Column("licence"), Column("source"), Column("here", ">")]
+    rows = []
+    for entry in entries:
+        gate = "gated" if entry.gated else "dense"
+        here = "yes" if entry.here else "no"
+        shape = f"{entry.layers}×{entry.heads}"
+        rows.append((entry.name, entry.size, shape, gate, entry.licence, entry.source, here))
+    print_sections(Section(columns=columns, rows=rows))
+
+
+@click.command("tokens")
+@argument("model", type=options.text)
+@options.prompt_argument
+@options.json_option
+def tokens_command(model: str, prompt: str, as_json: bool) -> None:
+    """Print the tokens of a prompt with their positions."""
+    from circuits.models.load import load_vocabulary
+    from circuits.show.sections import Section
+    from circuits.show.tables import visible
+
+    with progress():
+        vocabulary = load_vocabulary(model)
+    ids = vocabulary.tokenize(prompt)
+    words = [vocabulary.spell(token) for token in ids]
+    if as_json:
+        values = []
+        for position, (word, token) in enumerate(zip(words, ids, strict=True)):
+            values.append({"position": position, "token": word, "id": token})
+        print_json(values)
+        return
+    width = len(str(len(ids)))
+    lines = []
+    for position, word in enumerate(words):
+        bare = word.lstrip(" ")
+        spaces = "␣" * (len(word) - len(bare)) if bare else ""  # `visible` shows a word of spaces alone
+        lines.append(f"{position:>{width}} = {spaces}{visible(word)}")
+    print_sections(Section(lines=lines))
+
+
+@click.command("trace")
+@options.prompt_argument
+@options.key(required=True)
+@options.query
+@options.model
+@options.question
+@options.share
+@options.seed
+@options.result
+@strict_option
+@option(
+    "--stability",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Repeat it under N other counterfactuals: which heads carry in most of them?",
+)
+def trace_command(
+    prompt: str,
+    key: str,
+    query: str | None,
+    model: ModelOptions,
+    result: ResultOptions,
+    strict: bool,
+    stability: int,
+    **question: Any,
+) -> None:
+    """Find the heads that carry one mapping from a key to a query."""
+    with progress() as note:
+        circuit = trace_one(model, prompt, key, query, question, note=note, stability=stability)
+    _print_circuit(circuit, question["share"], result, strict=strict)
+
+
+@click.command("circuit")
+@options.prompt_argument
+@options.model
+@options.question
+@options.share
+@options.seed
+@options.repeatable(
+    "--group", options.to_groups, metavar="NAME=4,6", help="Positions that share a span; repeatable."
+)
+@options.repeatable(
+    "--own",
+    options.to_pairs,
+    metavar="NAME=TEXT",
+    help="A counterfactual for the span of one token or group, in place of noise; repeatable.",
+)
+@options.result
+@strict_option
+def circuit_command(
+    prompt: str,
+    model: ModelOptions,
+    group: dict[str, list[str]],
+    own: dict[str, str] | None,
+    result: ResultOptions,
+    strict: bool,
+    **question: Any,
+) -> None:
+    """Find every mapping of a prompt and where its tokens are held."""
+    from circuits.tracing.circuit import circuit
+
+    with progress() as note:
+        check_question(model.model, prompt, question, positions=chain.from_iterable(group.values()))
+        loaded = model.load(note)
+        measured = circuit(loaded, prompt, groups=group, counterfactuals=own, progress=note, **question)
+    _print_circuit(measured, question["share"], result, strict=strict)
+
+
+@click.command("why")
+@argument("question", type=options.prompt, metavar="PROMPT|DIR|circuit.json")
+@option("--head", required=True, type=options.text, help="The head, such as L5H1.")
+@options.key(required=False)
+@options.query
+@option("--every-key", is_flag=True, help="Take the key and value sides of all keys, not of one.")
+@options.model
+@options.question
+@options.seed
+@options.result
+def why_command(
+    question: str,
+    head: str,
+    key: str | None,
+    query: str | None,
+    every_key: bool,
+    model: ModelOptions,
+    result: ResultOptions,
+    **wording: Any,
+) -> None:
+    """Say why a head looks where it looks, and who wrote what it moves."""
+    from circuits.components import Head
+    from circuits.show.why import fill_with_why, why_sections
+    from circuits.tracing.records import Circuit
+    from circuits.tracing.why import explain, why
+
+    Head.parse(head)  # refuses a misspelt name before anything is loaded
+    with progress() as note:
+        if _is_saved(question):
+            circuit = Circuit.load(question)
+            answer = why(circuit, head, key=key, query=query, every_key=every_key, progress=note)
+        else:
+            runs, ends = _prepare_why(question, key, query, model, wording, note)
+            answer = explain(runs, head, *ends, every_key=every_key, seed=wording["seed"], progress=note)
+    print_result(
+        result, why_sections(answer), to_text=answer.to_json, fill=partial(fill_with_why, why=answer)
+    )
+
+
+def _is_saved(question: str) -> bool:
+    """Whether the argument of `why` is a circuit on disk and not a prompt."""
+    try:
+        path = Path(question)
+        return path.suffix == ".json" or (path / "circuit.json").exists()
+    except (OSError, ValueError):  # a long prompt is no valid name of a file
+        return False
+
+
+def _prepare_why(
+    prompt: str,
+    key: str | None,
+    query: str | None,
+    model: ModelOptions,
+    wording: dict[str, Any],
+    note: Progress,
+) -> tuple[Runs, tuple[int, int]]:
+    """Run a prompt that was not traced before: both runs, and the positions of key and query."""
+    from circuits.engine import prepare
+    from circuits.prompts import Wording, to_prompt, to_question
+
+    if key is None:
+        raise PromptError("name the key that the head reads: --key WORD; or give the folder of a circuit")
+    ends = (key, -1 if query is None else query)
+    check_question(model.model, prompt, wording, ends=ends)
+    loaded = model.load(note)
+    positions = to_prompt(loaded, prompt).ends(*ends)
+    question = to_question(loaded, prompt, Wording(noise_at=positions[:1], **wording))
+    return prepare(loaded, [question]), positions
+
+
+@click.command("wiring")
+@options.prompt_argument
+@options.model
+@options.question
+@options.seed
+@option(
+    "--least",
+    type=options.SHARE_RANGE,
+    default=DRAWN,
+    help="The smallest effect of a wire that is drawn, as a share of the gap.",
+)
+@option(
+    "--most",
+    type=options.COUNT,
+    default=NODES,
+    help="Components at positions whose writers are looked for, the strongest first.",
+)
+@options.repeatable(
+    "--role", options.to_pairs, metavar="END=-1", help="A name for a position, in print; repeatable."
+)
+@options.result_without_page("Write wiring.json and its figure here.")
+def wiring_command(
+    prompt: str,
+    model: ModelOptions,
+    least: float,
+    most: int,
+    role: dict[str, str] | None,
+    result: ResultOptions,
+    **question: Any,
+) -> None:
+    """Find the circuit of heads and MLPs, walked back from the answer."""
+    from circuits.show.wiring import wiring_sections
+    from circuits.tracing.wiring import wiring
+
+    with progress() as note:
+        check_question(model.model, prompt, question, positions=(role or {}).values())
+        loaded = model.load(note)
+        roles: Any = role
+        measured = wiring(loaded, prompt, least=least, most=most, roles=roles, progress=note, **question)
+
+    def fill(folder: Path) -> None:
+        measured.save(folder)
+        for ending in ("svg", "png", "pdf", "dot"):
+            measured.save(folder / f"wiring.{ending}")
+
+    print_result(result, wiring_sections(measured), to_text=measured.to_json, fill=fill)
+
+
+@click.command("explore")
+@options.model
+@option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="N",
+    help="The port on 127.0.0.1; 0 takes a free one.",
+)
+@option("--no-browser", is_flag=True, help="Print the address and leave the browser alone.")
+@option(
+    "-o",
+    "output",
+    type=options.path,
+    default="explored",
+    metavar="DIR",
+    help="Where answers are saved that you keep.",
+)
+def explore_command(model: ModelOptions, port: int, no_browser: bool, output: Path) -> None:
+    """Open a page in which to ask a model, live."""
+    from circuits.live import check_installed, explore
+
+    check_installed()
+    with progress() as note:
+        loaded = model.load(note)
+    with explore(loaded, port=port, folder=output, browser=not no_browser) as page:
+        try:
+            click.echo(f"exploring {loaded.name} at {page.address} (Ctrl-C stops it)")
+            page.wait()
+        except KeyboardInterrupt as stop:
+            if type(stop) is not KeyboardInterrupt:  # SIGTERM has an exit code of its own
+                raise
+    click.echo("stopped", err=True)
+
+
+# What these commands share
+
+
+def trace_one(
+    model: ModelOptions,
+    prompt: str,
+    key: str,
+    query: str | None,
+    question: dict[str, Any],
+    *,
+    note: Progress,
+    stability: int = 0,
+) -> Circuit:
+    """Load a model and trace key → query (by default the last position)."""
+    from circuits.tracing.trace import trace
+
+    end = -1 if query is None else query
+    check_question(model.model, prompt, question, ends=(key, end))
+    loaded = model.load(note)
+    return trace(loaded, prompt, key=key, query=end, progress=note, stability=stability, **question)
+
+
+def check_question(
+    model: str,
+    prompt: str,
+    question: dict[str, Any],
+    *,
+    ends: tuple[int | str, int | str] | None = None,
+    positions: Iterable[str] = (),
+) -> None:
+    """Refuse what the tokenizer alone can tell to be wrong, before any weights are read."""
+    from circuits.models.load import read_vocabulary
+    from circuits.prompts import Wording, to_prompt, to_question
+
+    vocabulary: Any = read_vocabulary(model)
+    if vocabulary is None:  # this model's tokenizer comes with its weights
+        return
+    read = to_prompt(vocabulary, prompt)
+    noise_at = None
+    if ends is not None:
+        key, _ = read.ends(*ends)
+        noise_at = (key,)
+    for position in positions:
+        read.position(position)
+    wording = {name: value for name, value in question.items() if name != "share"}
+    to_question(vocabulary, prompt, Wording(noise_at=noise_at, **wording))
+
+
+def _print_circuit(circuit: Circuit, share: float, result: ResultOptions, *, strict: bool) -> None:
+    """Write and print a circuit; with `strict`, fail if its question is not clear."""
+    from circuits.show.figure import fill_with_one
+    from circuits.show.tables import circuit_sections
+
+    print_result(
+        result,
+        circuit_sections(circuit, share=share),
+        to_text=circuit.to_json,
+        fill=partial(fill_with_one, circuit=circuit, share=share),
+    )
+    verdict = circuit.question
+    if strict and verdict is not None and verdict.verdict != "clear":
+        raise Failure(f"the question is {verdict.verdict}: {verdict.reasons[0]}")

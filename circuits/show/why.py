@@ -1,0 +1,189 @@
+"""Why a head looks where it looks, and who wrote what it moves: an answer of `why` as text and as a picture.
+
+It shows the three sides of the head (query, key, value), the strongest writers of each side, and the QK
+attribution of the attention score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from circuits.components import Side
+from circuits.show import canvas, counterfactual_words, metric_words, spell
+from circuits.show.sections import Column, Section, plain
+from circuits.show.tables import SMALL, token, visible
+
+if TYPE_CHECKING:
+    from circuits.tracing.records import Ledger, SideWriters, Why
+
+_SIDES: Final[dict[Side, str]] = {
+    "query": "query (what it asks for)",
+    "key": "key (what it finds)",
+    "value": "value (what it moves)",
+}
+_MOST_WRITERS: Final = 8  # writers of a side, and parts of a score
+_MOST_TICKS: Final = 16  # tokens along an attention map; of a longer prompt only key and query are named
+
+
+def why_text(why: Why) -> str:
+    """The answer as plain text, 100 columns wide."""
+    return plain(why_sections(why))
+
+
+def why_sections(why: Why) -> list[Section]:
+    """The head and its sides, the writers of each side, and the QK attribution of its score."""
+    sections = [_head(why)]
+    for side in why.sides:
+        sections.append(_side(side))
+    if why.ledger is not None:
+        sections.append(_qk_attribution(why.ledger))
+    return sections
+
+
+def _ends(why: Why) -> str:
+    """`Ben(9) → to(13)`."""
+    key = "every key" if why.every_key else token(why, why.key)
+    return f"{key} → {token(why, why.query)}"
+
+
+def _head(why: Why) -> Section:
+    """What was asked, and a row for each side of the head."""
+    lines = [
+        f"{metric_words(why, longest=80)}, counterfactual {counterfactual_words(why, longest=80)}",
+        f"attention {why.weight:.2f} (clean run) and {why.counterfactual_weight:.2f} (counterfactual run)",
+        f"effect {why.effect:z.3f}, of its attention weight alone {why.pattern:z.3f}",
+    ]
+    columns = (
+        Column("side"),
+        Column("effect", "z.3f"),
+        Column("attention then", ".2f"),
+        Column("first writers together", ">"),
+    )
+    rows = []
+    for side in why.sides:
+        together = f"{side.together:z.3f} by {side.leading}" if side.leading else "no writer below"
+        rows.append((_SIDES[side.side], side.effect, side.weight, together))
+    return Section(f"{visible(why.source.name)}: why {why.head} reads {_ends(why)}", lines, columns, rows)
+
+
+def _side(side: SideWriters) -> Section:
+    writers = [each for each in side.writers if abs(each.effect) >= SMALL]
+    title = f"Who wrote its {side.side}"
+    if not writers:
+        return Section(title, ["no writer has an effect there"])
+    rows = [(each, each.effect, each.weight) for each in writers[:_MOST_WRITERS]]
+    columns = (Column("writer"), Column("effect", "z.3f"), Column("attention then", ".2f"))
+    return Section(title, (), columns, rows)
+
+
+def _qk_attribution(ledger: Ledger) -> Section:
+    """The largest parts of the clean score, each by one writer of the query and one of the key."""
+    shown = ledger.parts[:_MOST_WRITERS]
+    left = ledger.rest + sum(each.part for each in ledger.parts[_MOST_WRITERS:])
+    line = f"the score is {ledger.score:z.2f}; the parts below and {left:z.2f} of all others add up to it"
+    rows = [(each.query_writer, each.key_writer, each.part) for each in shown]
+    columns = (Column("query writer"), Column("key writer"), Column("part", "z.2f"))
+    return Section("QK attribution of the clean score", [line], columns, rows)
+
+
+# The picture
+
+
+def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
+    """The attention map with the edge framed, and a column of bars for each side of the head.
+
+    The first bar of a column is the whole side, the others are its strongest writers. All columns have one
+    scale. A side without an effect has its number in place of bars.
+    """
+    sides = [_bars(side) for side in why.sides]
+    most_bars = max(map(len, sides))
+    effects = [effect for bars in sides for _, effect in bars]
+    low, high = min(0.0, *effects), max(0.0, *effects)
+    room = 0.28 * (high - low or 1.0)  # for the number beside a bar
+    left = low - room if low < 0 else low
+    with canvas.looks():
+        figure = Figure() if figure is None else figure
+        figure.set_size_inches(canvas.WIDTH, 0.9 + 0.16 * most_bars)
+        figure.set_layout_engine("constrained")
+        axes = figure.subplots(1, 4, width_ratios=(1.15, *map(_width, sides)))
+        _draw_map(axes[0], why)
+        for axis, side, bars in zip(axes[1:], why.sides, sides, strict=True):
+            axis.set_title(f"{side.side} side")
+            if len(bars) == 1 and abs(side.effect) < SMALL:
+                axis.set_axis_off()
+                words = f"no effect\n({side.effect:z.3f})"
+                style = {"fontsize": canvas.SMALL, "color": canvas.MUTED, "va": "top"}
+                axis.text(0.0, 1.0, words, transform=axis.transAxes, **style)
+                continue
+            _draw_bars(axis, bars)
+            axis.set_xlim(left, high + room)
+            axis.set_ylim(most_bars - 0.5, -0.5)  # so that the bars of all sides stand in the same rows
+        title = f"{spell(why.source.name, longest=40)}: {why.head}, {_ends(why)}; effect {why.effect:z.2f}"
+        figure.suptitle(title, fontsize=canvas.BODY, ha="left", x=0.01)
+    return figure
+
+
+def fill_with_why(folder: Path, why: Why) -> None:
+    """Write the answer and its picture into a folder."""
+    why.save(folder)
+    canvas.save_figure(why_figure(why), folder, name="why")
+
+
+def _bars(side: SideWriters) -> list[tuple[str, float]]:
+    """The name and the effect of each bar of a side."""
+    bars = [("whole side", side.effect)]
+    for each in side.writers:
+        if abs(each.effect) >= SMALL:
+            bars.append((str(each), each.effect))
+    return bars[: _MOST_WRITERS + 1]
+
+
+def _width(bars: Sequence[tuple[str, float]]) -> float:
+    """The width of a side's column, relative to one with writers."""
+    if len(bars) > 1:
+        return 1.0
+    return 0.5 if abs(bars[0][1]) >= SMALL else 0.3
+
+
+def _draw_bars(axis: Axes, bars: Sequence[tuple[str, float]]) -> None:
+    names = [name for name, _ in bars]
+    effects = [effect for _, effect in bars]
+    colours = [canvas.INK, *map(canvas.effect_colour, effects[1:])]
+    axis.barh(range(len(bars)), effects, color=colours, height=0.7)
+    axis.set_yticks(range(len(bars)), names)
+    axis.axvline(0, color=canvas.LINE, linewidth=0.6)
+    axis.set_xlabel("effect (share of the gap)", fontsize=canvas.SMALL)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+    for row, effect in enumerate(effects):
+        label = {"xytext": (2, 0), "textcoords": "offset points", "va": "center", "fontsize": canvas.SMALL}
+        axis.annotate(f"{effect:z.3f}", (max(effect, 0.0), row), **label)
+
+
+def _draw_map(axis: Axes, why: Why) -> None:
+    """The attention map, (query, key), with the edge framed."""
+    length = len(why.prompt)
+    axis.set(title="attention", xlabel="key", ylabel="query")
+    if why.attention is None:
+        axis.text(0.5, 0.5, f"{length} tokens", ha="center", va="center", transform=axis.transAxes)
+        axis.set(xticks=[], yticks=[])
+        return
+    axis.imshow(why.attention, cmap=canvas.colormap(), vmin=0, vmax=1, origin="lower", aspect="equal")
+    corner = (why.key - 0.5, why.query - 0.5)
+    axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=canvas.RED, linewidth=1.2))
+    if length <= _MOST_TICKS:
+        ticks = list(range(length))
+        names = [spell(word, longest=9) for word in why.prompt.words]
+        axis.tick_params(length=0, pad=1)
+        axis.tick_params(axis="x", rotation=90)
+    else:
+        ticks = sorted({0, why.key, why.query})
+        names = [str(tick) for tick in ticks]
+    axis.set_xticks(ticks, names)
+    axis.set_yticks(ticks, names)
