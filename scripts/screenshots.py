@@ -48,7 +48,7 @@ def opened(browser: Browser, address: str, scheme: str, width: int, height: int)
 
 def ask(page: Page) -> None:
     page.locator("#prompt").fill(PROMPT)
-    page.locator('.ask-chip[data-at="5"]').click()
+    page.locator('.ask-chip[data-position="5"]').click()
     page.locator(".proposal").first.wait_for()
     page.locator("#ask-go").click()
     page.locator("#ask-said", has_text="answered in").wait_for()
