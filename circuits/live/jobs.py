@@ -10,15 +10,17 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
+from queue import PriorityQueue
 from typing import Any, Final, Literal
 
 from circuits.errors import CircuitsError, EdgeError, PromptError, in_one_line
 
 MOST_WAITING: Final = 16
 _REMEMBERED: Final = 50  # jobs whose events and answers are kept
+_STOP, _QUICK, _SLOW = 0, 1, 2  # priorities: what is smaller comes first
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 
 
@@ -86,26 +88,26 @@ class JobQueue:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}  # by id, the oldest first
-        self._waiting: deque[Job] = deque()
-        self._change = threading.Condition()
-        self._stopped = False
+        self._queue: PriorityQueue[tuple[int, int, Job | None]] = PriorityQueue()
+        self._number = count()  # jobs of one priority keep their order
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="measuring", daemon=True)
         self._thread.start()
 
     def add(self, job: Job) -> Job:
         """Put a job into the queue."""
-        with self._change:
-            if len(self._waiting) >= MOST_WAITING:
+        with self._lock:
+            waiting = sum(each.state == "waiting" for each in self._jobs.values())
+            if waiting >= MOST_WAITING:
                 raise PromptError(f"{MOST_WAITING} questions are waiting; wait for one, or cancel it")
             self._jobs[job.id] = job
             self._forget()
-            self._waiting.append(job)
-            job.emit("waiting", {"ahead": len(self._waiting) - 1})
-            self._change.notify()
+        job.emit("waiting", {"ahead": waiting})
+        self._queue.put((_QUICK if job.quick else _SLOW, next(self._number), job))
         return job
 
     def find(self, job_id: str) -> Job:
-        with self._change:
+        with self._lock:
             if job_id not in self._jobs:
                 last = f"the last {_REMEMBERED} are, ask it again"
                 raise EdgeError(f"no question {job_id!r} is remembered here; {last}")
@@ -114,28 +116,26 @@ class JobQueue:
     def cancel(self, job_id: str) -> None:
         """Cancel a job: at once if it has not begun, else where it next reports its progress."""
         job = self.find(job_id)
-        with self._change:
-            job.cancelled.set()
-            if job in self._waiting:
-                self._waiting.remove(job)
-                job.finish("cancelled", {})
+        with self._lock:
+            self._cancel(job)
 
     def answered(self) -> list[Job]:
         """The questions that have an answer, oldest first."""
-        with self._change:
+        with self._lock:
             return [job for job in self._jobs.values() if job.state == "done" and not job.quick]
 
     def stop(self, *, patience: float = 10.0) -> None:
         """Cancel every job and wait so many seconds for the thread."""
-        with self._change:
-            self._stopped = True
+        with self._lock:
             for job in self._jobs.values():
-                job.cancelled.set()
-            for job in self._waiting:
-                job.finish("cancelled", {})
-            self._waiting.clear()
-            self._change.notify()
+                self._cancel(job)
+        self._queue.put((_STOP, next(self._number), None))
         self._thread.join(patience)
+
+    def _cancel(self, job: Job) -> None:
+        job.cancelled.set()
+        if job.state == "waiting":
+            job.finish("cancelled", {})
 
     def _forget(self) -> None:
         """Drop the oldest jobs that are over, as many as are too many."""
@@ -146,19 +146,12 @@ class JobQueue:
 
     def _run(self) -> None:
         while True:
-            job = self._next()
+            *_, job = self._queue.get()
             if job is None:
                 return
-            job.run()
-
-    def _next(self) -> Job | None:
-        """Wait for a job, the first quick one before the others; None if the queue was stopped."""
-        with self._change:
-            self._change.wait_for(lambda: self._stopped or self._waiting)
-            if self._stopped:
-                return None
-            quick = [job for job in self._waiting if job.quick]
-            job = quick[0] if quick else self._waiting[0]
-            self._waiting.remove(job)
-            job.state = "running"
-            return job
+            with self._lock:
+                begins = job.state == "waiting"  # else it was cancelled
+                if begins:
+                    job.state = "running"
+            if begins:
+                job.run()

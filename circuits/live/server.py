@@ -46,6 +46,7 @@ from circuits.live.requests import (
     MalformedRequest,
     PromptRequest,
     ProposalRequest,
+    T,
     TraceRequest,
     WhyRequest,
     parse,
@@ -109,50 +110,45 @@ class Endpoints:
     jobs: JobQueue
     folder: Path  # where answers are saved
 
-    async def page(self, request: Request) -> Response:
+    def page(self, request: Request) -> Response:
         data = {"circuits": [], "share": SHARE, "models": self.models.names, "model": self.models.first.name}
         return HTMLResponse(fill_page(data, "Explore", live=True), headers=HEADERS)
 
-    async def tokens(self, request: Request) -> Any:
-        sent = parse(PromptRequest, await _body(request))
-        return await run_in_threadpool(read_tokens, self.models, sent)
+    def history(self, request: Request) -> Response:
+        answers = [job.answer.to_page_data(job.id) for job in self.jobs.answered()]
+        return JSONResponse(answers, headers=HEADERS)
 
-    async def next(self, request: Request) -> Any:
-        sent = parse(PromptRequest, await _body(request))
+    async def events(self, request: Request) -> Response:
+        try:
+            job = self.jobs.find(request.path_params["job"])
+        except EdgeError as why:
+            return _error(why)
+        return EventSourceResponse(_events(job), headers=HEADERS, ping=15)
+
+    def tokens(self, sent: PromptRequest) -> dict[str, Any]:
+        return read_tokens(self.models, sent)
+
+    def next(self, sent: PromptRequest) -> dict[str, Any]:
         return self._start(partial(send_next_words, self.models, sent), quick=True)
 
-    async def propose(self, request: Request) -> Any:
-        sent = parse(ProposalRequest, await _body(request))
+    def propose(self, sent: ProposalRequest) -> dict[str, Any]:
         return self._start(partial(send_proposals, self.models, sent), quick=True)
 
-    async def ask(self, request: Request) -> Any:
-        question = parse(TraceRequest, await _body(request))
-        self.models.check(question.model)
-        return self._start(partial(measure, self.models, question))
+    def ask(self, sent: TraceRequest) -> dict[str, Any]:
+        self.models.check(sent.model)
+        return self._start(partial(measure, self.models, sent))
 
-    async def why(self, request: Request) -> Any:
-        sent = parse(WhyRequest, await _body(request))
-        answer = self._answer(sent.job)
-        return self._start(partial(explain, self.models, answer, sent), quick=True)
+    def why(self, sent: WhyRequest) -> dict[str, Any]:
+        return self._start(partial(explain, self.models, self._answer(sent.job), sent), quick=True)
 
-    async def cancel(self, request: Request) -> Any:
-        sent = parse(JobRequest, await _body(request))
+    def cancel(self, sent: JobRequest) -> dict[str, Any]:
         self.jobs.cancel(sent.job)
         return {}
 
-    async def save(self, request: Request) -> Any:
-        sent = parse(JobRequest, await _body(request))
-        folder = await run_in_threadpool(self._answer(sent.job).save, self.folder)
-        return {"folder": str(folder)}
+    def save(self, sent: JobRequest) -> dict[str, Any]:
+        return {"folder": str(self._answer(sent.job).save(self.folder))}
 
-    async def history(self, request: Request) -> Any:
-        return [job.answer.to_page_data(job.id) for job in self.jobs.answered()]
-
-    async def events(self, request: Request) -> Response:
-        job = self.jobs.find(request.path_params["job"])
-        return EventSourceResponse(_events(job), headers=HEADERS, ping=15)
-
-    def _start(self, work: Callable[[Job], Any], *, quick: bool = False) -> dict[str, str]:
+    def _start(self, work: Callable[[Job], Any], *, quick: bool = False) -> dict[str, Any]:
         return {"job": self.jobs.add(Job(work, quick=quick)).id}
 
     def _answer(self, job_id: str) -> Answer:
@@ -166,31 +162,38 @@ def to_app(endpoints: Endpoints, *, token: str, port: int) -> Guard:
     """The whole server, behind its guard."""
     routes = [
         Route("/{token}/", endpoints.page),
-        Route("/{token}/jobs/{job}", _to_response(endpoints.events)),
-        Route("/{token}/history", _to_response(endpoints.history)),
+        Route("/{token}/history", endpoints.history),
+        Route("/{token}/jobs/{job}", endpoints.events),
+        _post("tokens", PromptRequest, endpoints.tokens),
+        _post("next", PromptRequest, endpoints.next),
+        _post("propose", ProposalRequest, endpoints.propose),
+        _post("ask", TraceRequest, endpoints.ask),
+        _post("why", WhyRequest, endpoints.why),
+        _post("cancel", JobRequest, endpoints.cancel),
+        _post("save", JobRequest, endpoints.save),
     ]
-    for name in ("tokens", "next", "propose", "ask", "why", "cancel", "save"):
-        endpoint = _to_response(getattr(endpoints, name))
-        routes.append(Route(f"/{{token}}/{name}", endpoint, methods=["POST"]))
     refusals = {404: _refusal, 405: _refusal, 500: _refusal}
     return Guard(Starlette(routes=routes, exception_handlers=refusals), token, port)
 
 
-def _to_response(endpoint: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """Send what an endpoint gives as JSON. An error of ours is sent as its one line.
-
-    Its status is 200, so that browsers do not log it, unless the request itself was malformed.
-    """
+def _post(path: str, kind: type[T], endpoint: Callable[[T], dict[str, Any]]) -> Route:
+    """A route that reads a request of this kind from the body and sends what the endpoint gives as JSON."""
 
     async def respond(request: Request) -> Response:
         try:
-            value = await endpoint(request)
+            sent = parse(kind, await _body(request))
+            value = await run_in_threadpool(endpoint, sent)
         except CircuitsError as why:
-            status = 400 if isinstance(why, MalformedRequest) else 200
-            return JSONResponse({"error": str(why)}, status, headers=HEADERS)
-        return value if isinstance(value, Response) else JSONResponse(value, headers=HEADERS)
+            return _error(why)
+        return JSONResponse(value, headers=HEADERS)
 
-    return respond
+    return Route(f"/{{token}}/{path}", respond, methods=["POST"])
+
+
+def _error(why: CircuitsError) -> Response:
+    """The line of an error. Only a malformed request has a bad status, which browsers log as a fault."""
+    status = 400 if isinstance(why, MalformedRequest) else 200
+    return JSONResponse({"error": str(why)}, status, headers=HEADERS)
 
 
 async def _refusal(request: Request, why: Exception) -> Response:

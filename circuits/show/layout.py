@@ -189,30 +189,37 @@ def fit_columns(scene: Scene, left: float, right: float, *, most: int) -> Column
     positions = scene.shown(most=min(most, int(space / _NARROWEST)), bos=True)
     for longest, size in _WORD_SIZES:
         words = _words_of(scene, positions, longest)
-        widths = [max(width_of(word, Font(size)), 12.0) for word in words]
-        gap = (space - sum(widths)) / len(widths)
-        upright = gap < _LEAST_GAP
-        if not upright:
-            break
-    if upright:
-        widths = [min(space / len(words), _UPRIGHT)] * len(words)
-    else:
-        gaps = _gaps(scene, positions, min(gap, _MOST_GAP))
-        widths = [width + gap for width, gap in zip(widths, gaps, strict=True)]
+        word_widths = [max(width_of(word, Font(size)), 12.0) for word in words]
+        gap = (space - sum(word_widths)) / len(words)
+        if gap >= _LEAST_GAP:
+            gaps = _gaps(scene, positions, min(gap, _MOST_GAP))
+            widths = [width + around for width, around in zip(word_widths, gaps, strict=True)]
+            return _columns(positions, words, widths, left + 3, space, size=size, upright=False)
+    longest, size = _WORD_SIZES[-1]
+    words = _words_of(scene, positions, longest)
+    widths = [min(space / len(words), _UPRIGHT)] * len(words)
+    return _columns(positions, words, widths, left + 3, space, size=size, upright=True)
+
+
+def _columns(
+    positions: Sequence[int | None],
+    words: Sequence[str],
+    widths: Sequence[float],
+    left: float,
+    space: float,
+    *,
+    size: float,
+    upright: bool,
+) -> Columns:
+    """Columns of these widths in the middle of the space."""
     centres = []
-    x = left + 3 + (space - sum(widths)) / 2
+    x = left + (space - sum(widths)) / 2
     for width in widths:
         centres.append(x + width / 2)
         x += width
     steps = [after - before for before, after in pairwise(centres)]
-    return Columns(
-        positions=tuple(positions),
-        words=tuple(words),
-        centres=tuple(centres),
-        step=min([*steps, _WIDEST_STEP]),
-        size=size,
-        upright=upright,
-    )
+    step = min([*steps, _WIDEST_STEP])
+    return Columns(tuple(positions), tuple(words), tuple(centres), step, size, upright)
 
 
 def _words_of(scene: Scene, positions: Sequence[int | None], longest: int) -> list[str]:
