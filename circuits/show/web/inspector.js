@@ -5,7 +5,7 @@ import { carriersOf, headNamed, nameOf, sidesOf, weightAt } from "./circuit.js";
 import { totalFacts } from "./controls.js";
 import { element, fillFacts, setLabel, svg } from "./dom.js";
 import { buildMap, paintMap } from "./heads.js";
-import { arrowOf, indexOf, inspectedItem, isPinned, itemText, kindOf, spanOf, togglePin } from "./items.js";
+import { arrowOf, numberOf, inspectedItem, isPinned, itemText, kindOf, spanOf, togglePin } from "./items.js";
 import { chosen, live, pairOf, state } from "./state.js";
 import { number, percent, tokenAt, writerText } from "./text.js";
 
@@ -71,7 +71,7 @@ export function renderInspector(column) {
   inspector.pin.setAttribute("aria-pressed", String(pinned));
   for (const part of ["large", "missing", "reading", "chance", "sides"]) inspector[part].hidden = !isHead;
   inspector.text.hidden = isHead;
-  if (isHead) renderHead(column, indexOf(item));
+  if (isHead) renderHead(column, numberOf(item));
   else renderOther(column, item);
 }
 
@@ -164,7 +164,7 @@ function renderLargeMap({ circuit, inspector }, head) {
 
 // The weight of one cell of the large map, in words.
 function readWeight({ circuit, inspector }, [key, query]) {
-  const weight = weightAt(circuit, indexOf(inspectedItem(circuit)), query, key);
+  const weight = weightAt(circuit, numberOf(inspectedItem(circuit)), query, key);
   const value = number(weight === null ? null : weight / 255);
   const ends = `${tokenAt(circuit, key)} → ${tokenAt(circuit, query)}`;
   inspector.reading.textContent = `${ends}: weight ${value}`;

@@ -8,7 +8,7 @@ import { hideTooltip, showTooltip } from "./tooltip.js";
 
 export const kindOf = (item) => item.split(":")[0];
 export const placeOf = (item) => item.slice(item.indexOf(":") + 1);
-export const indexOf = (item) => Number(placeOf(item));
+export const numberOf = (item) => Number(placeOf(item));
 
 export const spanOf = (circuit, item) => circuit.spans.find((span) => span.name === placeOf(item));
 export const arrowOf = (circuit, item) => mappingOf(circuit, placeOf(item).split("-").map(Number));
@@ -17,9 +17,9 @@ export function itemText(circuit, item) {
   const { pair, mapping, carriers } = chosen(circuit);
   switch (kindOf(item)) {
     case "head":
-      return headText(circuit, mapping, indexOf(item), carriers);
+      return headText(circuit, mapping, numberOf(item), carriers);
     case "token":
-      return tokenText(circuit, mapping, indexOf(item), pair);
+      return tokenText(circuit, mapping, numberOf(item), pair);
     case "box":
       return boxText(spanOf(circuit, item));
     case "arrow":
@@ -35,7 +35,7 @@ export function itemText(circuit, item) {
 export function exists(circuit, item) {
   const counts = { head: circuit.layers * circuit.heads, token: circuit.words.length };
   const kind = kindOf(item);
-  if (kind in counts) return indexOf(item) >= 0 && indexOf(item) < counts[kind];
+  if (kind in counts) return numberOf(item) >= 0 && numberOf(item) < counts[kind];
   if (kind === "box") return Boolean(spanOf(circuit, item));
   if (kind === "arrow") return Boolean(arrowOf(circuit, item));
   if (kind !== "writer") return item === "output";

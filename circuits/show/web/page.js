@@ -8,7 +8,7 @@ import { markPinned, renderDiagram } from "./diagram.js";
 import { addRovingFocus, byId, copyText, element, replaceKeepingFocus, svg } from "./dom.js";
 import { buildEffects, renderCarriers, renderEffects, renderPath } from "./heads.js";
 import { buildInspector, renderInspector } from "./inspector.js";
-import { choosePair, exists, indexOf, isPinned, itemText, kindOf, togglePin, unpin } from "./items.js";
+import { choosePair, exists, numberOf, isPinned, itemText, kindOf, togglePin, unpin } from "./items.js";
 import {
   chosen,
   circuitWith,
@@ -216,7 +216,7 @@ function renderFound() {
 }
 
 function foundButton({ circuit, picture }, item) {
-  const text = kindOf(item) === "head" ? nameOf(circuit, indexOf(item)) : tokenAt(circuit, indexOf(item));
+  const text = kindOf(item) === "head" ? nameOf(circuit, numberOf(item)) : tokenAt(circuit, numberOf(item));
   const show = () => {
     if (!isPinned(circuit, item)) togglePin(circuit, item);
     picture.querySelector(`[data-item="${item}"]`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
