@@ -1,4 +1,4 @@
-"""Take the screenshots of docs/explore.md: the page and the live page, light and dark, at three widths.
+"""Take the pictures of docs/explore.md: the page and the live page, light and dark, at three widths.
 
 Needs Chromium and the extra `explore`; the circuits are measured on `mini`.
 """
