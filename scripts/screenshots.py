@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/explore.md again: the page and the live page, light and dark, at three widths.
+"""Take the pictures of docs/explore.md: the page and the live page, light and dark, at three widths.
 
 Needs Chromium and the extra `explore`; the circuits are measured on `mini`.
 """
@@ -24,23 +24,23 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     model = circuits.load("mini")
     found = circuits.circuit(model, PROMPT, swap={"large": "hot"})
-    told = [circuits.why(found, head, model=model) for head in found.carriers()[:2]]
+    whys = [circuits.why(found, head, model=model) for head in found.carriers()[:2]]
     file = Path(sys.argv[1] if len(sys.argv) > 1 else "/tmp") / "page.html"
-    file.write_text(found.page(why=told), encoding="utf-8")
+    file.write_text(found.page(why=whys), encoding="utf-8")
     with sync_playwright() as play, circuits.explore(model) as live:
         browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS.split())
         for scheme in ("light", "dark"):
             for width, height in WIDTHS.items():
-                page = opened(browser, file.as_uri(), scheme, width, height)
+                page = open_page(browser, file.as_uri(), scheme, width, height)
                 page.locator(".tile").first.click()
-                keep(page, f"page-{scheme}-{width}")
-                page = opened(browser, live.address, scheme, width, height)
+                save_screenshot(page, f"page-{scheme}-{width}")
+                page = open_page(browser, live.address, scheme, width, height)
                 ask(page)
-                keep(page, f"live-{scheme}-{width}")
+                save_screenshot(page, f"live-{scheme}-{width}")
         browser.close()
 
 
-def opened(browser: Browser, address: str, scheme: str, width: int, height: int) -> Page:
+def open_page(browser: Browser, address: str, scheme: str, width: int, height: int) -> Page:
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
     page.goto(address)
     return page
@@ -48,7 +48,7 @@ def opened(browser: Browser, address: str, scheme: str, width: int, height: int)
 
 def ask(page: Page) -> None:
     page.locator("#prompt").fill(PROMPT)
-    page.locator('.ask-chip[data-at="5"]').click()
+    page.locator('.ask-chip[data-position="5"]').click()
     page.locator(".proposal").first.wait_for()
     page.locator("#ask-go").click()
     page.locator("#ask-said", has_text="answered in").wait_for()
@@ -56,8 +56,8 @@ def ask(page: Page) -> None:
     page.locator(".tile").first.click()
 
 
-def keep(page: Page, name: str) -> None:
-    """As a picture of few colours, which is small."""
+def save_screenshot(page: Page, name: str) -> None:
+    """Save a PNG of 224 colours, which keeps the repository small."""
     page.mouse.move(1, 1)
     page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(200)

@@ -73,7 +73,7 @@ def tab(browser: Browser, opened: Explorer) -> Iterator[Any]:
 
 def type_prompt(page: Page, text: str = PROMPT, *, key: int = LARGE) -> None:
     page.locator("#prompt").fill(text)
-    page.locator(f'.ask-chip[data-at="{key}"]').click()
+    page.locator(f'.ask-chip[data-position="{key}"]').click()
     page.locator(".proposal").first.wait_for()
     page.locator("#ask-next .next").first.wait_for()  # choosing a key does not lose them
 
@@ -87,8 +87,8 @@ def shown_numbers(page: Page) -> dict[str, Any]:
     """What the page says of the question: the sentence, the carriers, the controls."""
     facts = dict(
         zip(
-            page.locator(".trust dt").all_inner_texts(),
-            page.locator(".trust .value").all_inner_texts(),
+            page.locator(".controls dt").all_inner_texts(),
+            page.locator(".controls .value").all_inner_texts(),
             strict=True,
         )
     )
@@ -117,11 +117,11 @@ def test_from_a_typed_prompt_to_an_answer_with_the_numbers_of_trace(
     page.locator("#ask-next .next").first.wait_for()
     assert page.locator("#ask-next .next").first.inner_text().startswith("small ")
     assert page.locator("#ask-go").is_disabled()
-    page.locator(f'.ask-chip[data-at="{LARGE}"]').click()
-    page.locator(f'.ask-chip[data-at="{LAST}"]').click()
+    page.locator(f'.ask-chip[data-position="{LARGE}"]').click()
+    page.locator(f'.ask-chip[data-position="{LAST}"]').click()
     page.locator(".proposal").first.wait_for()
     word = page.locator(".proposal b").first.inner_text()
-    assert page.locator(f'.other[data-at="{LARGE}"]').input_value() == word
+    assert page.locator(f'.other[data-position="{LARGE}"]').input_value() == word
     ask(page)
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
     mapping = found.mapping()
@@ -135,10 +135,10 @@ def test_from_a_typed_prompt_to_an_answer_with_the_numbers_of_trace(
 def test_the_counterfactual_can_be_edited_token_by_token(tab: Any, mini: Model) -> None:
     page = tab()
     type_prompt(page)
-    field = page.locator(f'.other[data-at="{LARGE}"]')
+    field = page.locator(f'.other[data-position="{LARGE}"]')
     field.fill("fast")
     field.press("Tab")
-    assert "changed" in str(page.locator(f'.other[data-at="{LARGE}"]').get_attribute("class"))
+    assert "changed" in str(page.locator(f'.other[data-position="{LARGE}"]').get_attribute("class"))
     ask(page)
     assert "large(5) → fast" in page.locator(".heading .lede").inner_text()
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: "fast"})
@@ -151,7 +151,7 @@ def test_a_head_is_explained_another_key_traced_and_the_answer_saved_and_copied(
     page = tab()
     type_prompt(page)
     ask(page)
-    word = page.locator(f'.other[data-at="{LARGE}"]').input_value()
+    word = page.locator(f'.other[data-position="{LARGE}"]').input_value()
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
     page.locator(".tile").first.click()
     page.locator(".why").click()
@@ -164,7 +164,7 @@ def test_a_head_is_explained_another_key_traced_and_the_answer_saved_and_copied(
     saved = Path(page.locator("#ask-said").inner_text().removeprefix("saved in "))
     assert saved.parent == folder and Circuit.load(saved) == found
     page.keyboard.press("Escape")
-    page.locator('.token[data-at="2"]').click()
+    page.locator('.token[data-position="2"]').click()
     page.locator(".status", has_text="opposite (2)").wait_for()
     page.locator("#ask-said", has_text="answered in").wait_for()
     other = circuits.trace(mini, PROMPT, key=2, query=LAST, swap={LARGE: word})
@@ -179,7 +179,7 @@ def test_two_models_stand_side_by_side(tab: Any, mini: Model) -> None:
     page.locator("#ask-go").click()
     page.locator(".column").nth(1).locator(".tile").first.wait_for()
     page.locator(".verdict.clear, .verdict.weak").nth(1).wait_for()
-    word = page.locator(f'.other[data-at="{LARGE}"]').input_value()
+    word = page.locator(f'.other[data-position="{LARGE}"]').input_value()
     for column, name in enumerate(("mini", "mini-sparse")):
         found = circuits.trace(load(name), PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
         names = page.locator(".column").nth(column).locator(".tile .name").all_inner_texts()
@@ -192,7 +192,7 @@ def test_a_broken_question_is_one_line_of_the_page_and_the_next_is_answered(tab:
     page.locator("#ask-error", has_text="does not know").wait_for()
     type_prompt(page)
     assert page.locator("#ask-error").inner_text() == ""
-    field = page.locator(f'.other[data-at="{LARGE}"]')
+    field = page.locator(f'.other[data-position="{LARGE}"]')
     field.fill("hot cold")
     field.press("Tab")
     page.locator("#ask-go").click()
@@ -213,7 +213,7 @@ def test_a_question_that_is_cancelled_leaves_the_next_one_right(tab: Any, mini: 
     page.locator("#ask-cancel").click()
     page.locator("#ask-said", has_text=re.compile("cancelled|answered")).wait_for()
     ask(page)
-    word = page.locator(f'.other[data-at="{LARGE}"]').input_value()
+    word = page.locator(f'.other[data-position="{LARGE}"]').input_value()
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
     assert page.locator(".tile .name").all_inner_texts() == [str(head) for head in found.carriers()]
 
@@ -226,7 +226,7 @@ def test_two_tabs_at_once_get_their_own_answers(tab: Any, mini: Model) -> None:
     two.locator("#ask-go").click()
     for page, key in ((one, LARGE), (two, 2)):
         page.locator("#ask-said", has_text="answered in").wait_for()
-        word = page.locator(f'.other[data-at="{key}"]').input_value()
+        word = page.locator(f'.other[data-position="{key}"]').input_value()
         found = circuits.trace(mini, PROMPT, key=key, query=LAST, swap={key: word})
         assert page.locator(".tile .name").all_inner_texts() == [str(head) for head in found.carriers()]
         assert f"({key}) →" in page.locator(".status").inner_text()

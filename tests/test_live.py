@@ -6,6 +6,7 @@ import html
 import json
 import random
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ from click.testing import CliRunner
 from small_models import loaded
 
 import circuits
-from circuits import live
 from circuits.cli import main
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.live import Explorer
-from circuits.live.answers import LARGEST_BODY, Asking, propose
-from circuits.live.desk import MOST_WAITING, Desk, Job
+from circuits.live.answers import propose
+from circuits.live.jobs import MOST_WAITING, Job, JobQueue
+from circuits.live.requests import LARGEST_BODY, TraceRequest
 from circuits.models.model import Model
 from circuits.show import to_scene
 from circuits.show.page import pack, pack_why
@@ -146,7 +147,9 @@ def test_an_answer_is_that_of_trace_to_the_last_digit_and_grows_on_the_way(
 
 
 def test_the_python_call_of_an_answer_gives_the_same(traced: Circuit) -> None:
-    asked = Asking(model="planted-sparse", prompt=PROMPT, key=KEY, query=QUERY, group="g", swap={KEY: "hot"})
+    asked = TraceRequest(
+        model="planted-sparse", prompt=PROMPT, key=KEY, query=QUERY, group="g", swap={KEY: "hot"}
+    )
     assert eval(asked.to_call()) == traced
 
 
@@ -224,8 +227,8 @@ def test_a_question_that_is_cancelled_half_way_leaves_the_next_one_right(
     assert last["mappings"] == plain(pack(to_scene(traced)))["mappings"]
 
 
-def test_work_that_is_withdrawn_ends_where_it_next_says_how_far_it_is() -> None:
-    desk, begun, go_on = Desk(), threading.Event(), threading.Event()
+def test_a_job_that_is_cancelled_ends_where_it_next_reports_its_progress() -> None:
+    jobs, begun, go_on = JobQueue(), threading.Event(), threading.Event()
 
     def work(job: Job) -> str:
         begun.set()
@@ -233,52 +236,52 @@ def test_work_that_is_withdrawn_ends_where_it_next_says_how_far_it_is() -> None:
         job.progress("carriers", 1, 2)
         return "never"
 
-    running, waiting = desk.take(Job("one", work)), desk.take(Job("two", work))
+    running, waiting = jobs.add(Job(work)), jobs.add(Job(work))
     begun.wait(30)
-    desk.cancel(waiting.id)
+    jobs.cancel(waiting.id)
     assert waiting.state == "cancelled"  # at once, as it had not begun
-    desk.cancel(running.id)
+    jobs.cancel(running.id)
     go_on.set()
-    after = desk.take(Job("three", lambda job: "answer"))
-    desk.stop()
+    after = jobs.add(Job(lambda job: "answer"))
+    jobs.stop()
     assert running.state == "cancelled" and running.answer is None
     assert after.state in ("done", "cancelled")
 
 
-def test_one_thing_is_measured_at_a_time_quick_ones_first_and_the_queue_is_limited() -> None:
-    desk, go_on, order = Desk(), threading.Event(), list[str]()
+def test_one_job_runs_at_a_time_quick_ones_first_and_the_queue_is_limited() -> None:
+    jobs, go_on, order = JobQueue(), threading.Event(), list[Job]()
 
     def work(job: Job) -> None:
         go_on.wait(30)
-        order.append(job.title)
+        order.append(job)
 
-    first = desk.take(Job("first", work))
+    first = jobs.add(Job(work))
     while first.state == "waiting":
         threading.Event().wait(0.01)
-    jobs = [desk.take(Job(f"slow {number}", work)) for number in range(MOST_WAITING - 1)]
-    quick = desk.take(Job("quick", work, quick=True))
-    with pytest.raises(PromptError, match=f"{MOST_WAITING} questions are waiting"):
-        desk.take(Job("too many", work))
+    slow = [jobs.add(Job(work)) for _ in range(MOST_WAITING - 1)]
+    quick = jobs.add(Job(work, quick=True))
+    with pytest.raises(PromptError, match="waiting"):
+        jobs.add(Job(work))
     finished = threading.Event()
-    jobs[-1].listeners.append(lambda: finished.set() if jobs[-1].over else None)
+    slow[-1].listeners.append(lambda: finished.set() if slow[-1].is_over else None)
     go_on.set()
-    assert finished.wait(30) and quick.over
-    assert order[:3] == ["first", "quick", "slow 0"] and len(order) == MOST_WAITING + 1
-    desk.stop()
+    assert finished.wait(30)
+    assert order == [first, quick, *slow]
+    jobs.stop()
 
 
-def test_work_that_breaks_off_is_one_line_and_the_next_is_done() -> None:
-    desk = Desk()
+def test_a_job_that_breaks_off_is_one_line_and_the_next_is_done() -> None:
+    jobs = JobQueue()
 
     def broken(job: Job) -> None:
         raise ZeroDivisionError("two\nlines")
 
-    bad, good = desk.take(Job("bad", broken)), desk.take(Job("good", lambda job: 5))
-    while not good.over:
+    bad, good = jobs.add(Job(broken)), jobs.add(Job(lambda job: 5))
+    while not good.is_over:
         threading.Event().wait(0.01)
     assert bad.state == "failed" and "\n" not in bad.events[-1][1]["error"]
     assert good.answer == 5
-    desk.stop()
+    jobs.stop()
 
 
 # Refusals
@@ -391,8 +394,8 @@ def test_a_port_that_is_taken_is_refused_in_one_line(sparse: Model) -> None:
 
 
 def test_without_its_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"pip install 'keyquery-circuits\[explore\]'"):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ModelError, match="pip install"):
         circuits.explore("mini")
     ran = CliRunner().invoke(main, ["explore", "--no-browser"])
     assert ran.exit_code == 1 and ran.stderr.count("\n") == 1

@@ -38,6 +38,7 @@ from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.show import canvas, spell, to_graph
+from circuits.show.bundle import bundle
 from circuits.show.page import to_page
 from circuits.tracing import QuestionControl
 from circuits.tracing.trace import trace
@@ -106,9 +107,10 @@ def test_every_number_of_the_circuit_is_in_the_page() -> None:
     (packed,) = data_of(to_page(circuit))["circuits"]
     mapping, stored = circuit.mapping(), packed["mappings"][0]
     assert (stored["key"], stored["query"], stored["total"]) == (5, 8, mapping.total)
-    assert [[f"L{head // 12}H{head % 12}", joint] for head, joint in stored["path"]] == [
-        [str(step.head), step.joint] for step in mapping.path
-    ]
+    path = [(f"L{head // 12}H{head % 12}", joint) for head, joint, _ in stored["path"]]
+    assert path == [(str(step.head), step.joint) for step in mapping.path]
+    gains = [gain for *_, gain in stored["path"]]
+    assert np.cumsum(gains) == pytest.approx([step.joint for step in mapping.path])
     for known, row in zip(mapping.heads, stored["heads"], strict=True):
         assert row == [
             known.head.layer * 12 + known.head.index,
@@ -180,6 +182,16 @@ def test_the_script_is_small() -> None:
     assert len(to_page(empty()).encode()) - len(Elements(to_page(empty())).text["data"]) < 300_000
 
 
+@pytest.mark.parametrize("entry", ["main", "live"])
+def test_each_module_of_the_script_comes_once_and_after_all_that_it_imports(entry: str) -> None:
+    script = bundle(entry)
+    defined = re.findall(r"^const module_(\w+) = ", script, re.MULTILINE)
+    assert len(defined) == len(set(defined)) and defined[-1] == entry
+    for imported in re.finditer(r"^const \{[^}]*\} = module_(\w+);", script, re.MULTILINE):
+        assert script.index(f"const module_{imported[1]} = ") < imported.start()
+    assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
+
+
 def test_a_page_needs_a_circuit() -> None:
     with pytest.raises(PromptError, match="at least one circuit"):
         to_page([])
@@ -228,7 +240,7 @@ def names(page: Page, column: int = 0) -> list[str]:
 
 
 def token(page: Page, at: int, column: int = 0):
-    return page.locator(".column").nth(column).locator(f'.token[data-at="{at}"]')
+    return page.locator(".column").nth(column).locator(f'.token[data-position="{at}"]')
 
 
 def box_of(thing: Any) -> dict[str, float]:
@@ -282,7 +294,7 @@ def test_boxes_and_arrows_are_drawn_where_the_graph_has_them(show) -> None:
         assert drawn == {
             ("+".join(map(str, node["positions"])), "-".join(map(str, node["layers"]))) for node in spans
         }
-        arrows = page.locator(".thing.arrow").evaluate_all("(items) => items.map((i) => i.dataset.thing)")
+        arrows = page.locator(".item.arrow").evaluate_all("(items) => items.map((i) => i.dataset.item)")
         assert set(arrows) == {
             f"arrow:{data['from_position']}-{data['to_position']}"
             for *_, data in graph.edges(data=True)
@@ -339,7 +351,7 @@ def test_hovering_a_head_shows_its_map_its_numbers_and_the_same_head_of_the_twin
     }
     assert page.locator(".column").nth(0).locator(".inspector h3").inner_text() == "L10H1"
     assert {"Total", "Random heads", "Sufficiency", "Identity"} <= set(
-        page.locator(".trust").nth(1).locator("dt").all_inner_texts()
+        page.locator(".controls").nth(1).locator("dt").all_inner_texts()
     )
 
 
@@ -350,13 +362,13 @@ def test_a_map_has_a_red_frame_around_its_cell_and_the_weight_is_seen_in_it(show
     assert pixel(page, 5, 0) == pytest.approx(shade, abs=3)  # query 8 is the uppermost row
     assert pixel(page, 8, 8) == [255, 255, 255]
     for where in (".inspector", ".tile >> nth=0"):
-        map_box, spot = (box_of(page.locator(where).locator(part)) for part in ("canvas", ".spot"))
+        map_box, spot = (box_of(page.locator(where).locator(part)) for part in ("canvas", ".marker"))
         cell = map_box["width"] / 9
         assert spot["width"] == pytest.approx(cell, abs=0.1)
         assert spot["x"] == pytest.approx(map_box["x"] + 5 * cell, abs=0.1)
         assert spot["y"] == pytest.approx(map_box["y"], abs=0.1)
     look = "(spot) => [getComputedStyle(spot).outlineColor, getComputedStyle(spot).backgroundColor]"
-    frame, fill = page.locator(".inspector .spot").evaluate(look)
+    frame, fill = page.locator(".inspector .marker").evaluate(look)
     assert frame == "rgb(214, 40, 57)"
     assert [int(part) for part in re.findall(r"\d+", fill)] == pytest.approx(shade, abs=3)
     page.emulate_media(color_scheme="dark")
@@ -396,7 +408,7 @@ def test_the_page_opens_at_the_share_of_the_circuit(show) -> None:
 
 
 def things(page: Page, column: int = 0) -> Any:
-    return page.locator(".column").nth(column).locator(".picture .thing")
+    return page.locator(".column").nth(column).locator(".picture .item")
 
 
 @pytest.mark.browser
@@ -411,7 +423,7 @@ def test_the_keyboard_reaches_everything(show) -> None:
             break
         reached.append(place.split()[0])
     assert reached[:4] == ["pick-key", "share", "search", "link"]
-    assert reached[4:] == ([*["tool"] * 6, "thing", "chip", "tile", "cell", "tool"]) * 2
+    assert reached[4:] == ([*["tool"] * 6, "item", "chip", "tile", "cell", "tool"]) * 2
     page.locator("#pick-key").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("#pick-query").is_checked()
@@ -424,7 +436,7 @@ def test_the_keyboard_reaches_everything(show) -> None:
     page.locator("#share").focus()
     page.keyboard.press("End")
     assert page.locator("#share-value").inner_text() == "100%"
-    cell = page.locator(".column").nth(1).locator('.cell[data-head="0"]')
+    cell = page.locator(".column").nth(1).locator('.cell[data-item="head:0"]')
     cell.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
@@ -434,7 +446,7 @@ def test_the_keyboard_reaches_everything(show) -> None:
 @pytest.mark.browser
 def test_the_arrow_keys_reach_every_box_arrow_head_and_token_and_each_says_its_numbers(show) -> None:
     page = show(planted())
-    wanted = {things(page).nth(number).get_attribute("data-thing") for number in range(things(page).count())}
+    wanted = {things(page).nth(number).get_attribute("data-item") for number in range(things(page).count())}
     assert {"output", "box:5", "box:2", "box:4+6", "arrow:5-8", "arrow:2-8", "token:0"} <= wanted
     assert {f"head:{head.layer * 12 + head.index}" for head in CARRIERS} <= wanted
     things(page).first.focus()
@@ -442,16 +454,16 @@ def test_the_arrow_keys_reach_every_box_arrow_head_and_token_and_each_says_its_n
     reached = set()
     for _ in range(things(page).count()):
         focused = page.locator(":focus")
-        reached.add(focused.get_attribute("data-thing"))
+        reached.add(focused.get_attribute("data-item"))
         assert len(focused.get_attribute("aria-label") or "") > 5
-        assert page.locator(".hint").inner_text() != ""
+        assert page.locator(".tooltip").inner_text() != ""
         page.keyboard.press("ArrowRight")
     assert reached == wanted
-    page.locator('[data-thing="box:5"]').focus()
+    page.locator('[data-item="box:5"]').focus()
     page.keyboard.press("Enter")
     assert page.locator(".inspector h3").inner_text() == "large"
-    assert "layer 0-3" in page.locator(".inspector .said").inner_text()
-    page.locator('[data-thing="arrow:2-8"]').first.focus()
+    assert "layer 0-3" in page.locator(".inspector .text").inner_text()
+    page.locator('[data-item="arrow:2-8"]').first.focus()
     page.keyboard.press("Enter")
     assert page.locator(".inspector h3").inner_text() == 'opposite (2) to " (8)'
     assert names(page) == [str(head) for head in planted().carriers(2, 8)]
@@ -467,17 +479,17 @@ def test_a_pinned_head_stays_while_the_mouse_crosses_others_until_escape(show) -
     shown, pinned = column.locator(".inspector h3"), column.locator(".tile").nth(2)
     pinned.click()
     page.mouse.move(1, 1)
-    assert shown.inner_text() == "L9H7" and page.locator(".hint").is_hidden()
+    assert shown.inner_text() == "L9H7" and page.locator(".tooltip").is_hidden()
     for other in (
         column.locator(".tile").nth(0),
         column.locator(".cell").nth(40),
-        column.locator('[data-thing="output"]'),
+        column.locator('[data-item="output"]'),
     ):
         other.hover()
         assert shown.inner_text() == "L9H7"
-        assert page.locator(".hint").is_visible()  # what is passed over still says its numbers
+        assert page.locator(".tooltip").is_visible()  # what is passed over still says its numbers
     assert page.locator(".column").first.locator(".inspector h3").inner_text() == "L9H7"
-    assert column.locator(".cell.pinned").get_attribute("data-head") == str(9 * 12 + 7)
+    assert column.locator(".cell.pinned").get_attribute("data-item") == f"head:{9 * 12 + 7}"
     page.keyboard.press("Escape")
     column.locator(".tile").nth(0).hover()
     assert shown.inner_text() == "L11H7"
@@ -496,23 +508,15 @@ def test_a_link_shows_what_was_seen(show, browser: Browser) -> None:
     page.locator(".column").nth(1).locator(".tile").first.click()
     page.locator(".tool", has_text="+").first.click()
     page.wait_for_timeout(100)
-    seen = {
-        "status": page.locator(".status").all_inner_texts(),
-        "head": page.locator(".inspector h3").all_inner_texts(),
-        "view": page.locator(".picture").first.get_attribute("viewBox"),
-    }
     other = browser.new_page(viewport={"width": 1440, "height": 900})
     other.goto(page.url)
     assert other.locator("#share").input_value() == "61" and other.locator("#pick-query").is_checked()
     assert other.locator(".inspector.is-pinned").count() == 2
-    again = {
-        "status": other.locator(".status").all_inner_texts(),
-        "head": other.locator(".inspector h3").all_inner_texts(),
-        "view": other.locator(".picture").first.get_attribute("viewBox"),
-    }
-    rounded = [[round(float(part)) for part in each["view"].split()] for each in (seen, again)]
-    assert rounded[0] == pytest.approx(rounded[1], abs=1)
-    assert {**seen, "view": ""} == {**again, "view": ""}
+    for where in (".status", ".inspector h3"):
+        assert other.locator(where).all_inner_texts() == page.locator(where).all_inner_texts()
+    for place in ("x", "y", "width"):
+        one, same = box_of(token(page, 8))[place], box_of(token(other, 8))[place]
+        assert same == pytest.approx(one, abs=2)
     other.close()
 
 
@@ -533,7 +537,7 @@ def test_a_wild_address_opens_the_page_as_it_is(show, wild: str) -> None:
 
 def inside(page: Page, thing: Any) -> bool:
     """Whether a thing is wholly within the frame of the diagram."""
-    frame, box = box_of(page.locator(".stage")), box_of(thing)
+    frame, box = box_of(page.locator(".viewport")), box_of(thing)
     within_x = frame["x"] - 1 <= box["x"] and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
     return (
         within_x
@@ -562,7 +566,7 @@ def test_a_wide_prompt_can_be_zoomed_dragged_and_fitted_and_nothing_is_out_of_re
         page.keyboard.press("ArrowLeft" if place else "ArrowRight")
         page.keyboard.press("ArrowRight" if place else "ArrowLeft")
         assert inside(page, page.locator(":focus"))
-    frame = box_of(page.locator(".stage"))
+    frame = box_of(page.locator(".viewport"))
     before = box_of(token(page, length - 1))["x"]
     page.mouse.move(frame["x"] + 150, frame["y"] + 60)
     page.mouse.down()
@@ -570,7 +574,7 @@ def test_a_wide_prompt_can_be_zoomed_dragged_and_fitted_and_nothing_is_out_of_re
     page.mouse.up()
     assert box_of(token(page, length - 1))["x"] > before
     assert page.locator(".is-pinned").count() == 0  # what moved is no click
-    page.locator(".stage").hover()
+    page.locator(".viewport").hover()
     page.keyboard.down("Control")
     page.mouse.wheel(0, 400)
     page.keyboard.up("Control")
@@ -578,7 +582,36 @@ def test_a_wide_prompt_can_be_zoomed_dragged_and_fitted_and_nothing_is_out_of_re
     assert all(inside(page, each) for each in every)
 
 
-# What is found, told and saved
+@pytest.mark.browser
+def test_zooming_keeps_the_point_under_the_mouse(show) -> None:
+    page = show(wide(40))
+    word = token(page, 20).locator(".word")
+    box = box_of(word)
+    point = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(*point)
+    page.keyboard.down("Control")
+    for _ in range(3):
+        page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    page.wait_for_timeout(200)
+    after = box_of(word)
+    assert after["width"] > 1.5 * box["width"]
+    assert after["x"] + after["width"] / 2 == pytest.approx(point[0], abs=3)
+    assert after["y"] + after["height"] / 2 == pytest.approx(point[1], abs=3)
+
+
+@pytest.mark.browser
+def test_a_picture_too_wide_to_be_read_opens_readable_with_its_mapping_in_the_middle(show) -> None:
+    page = show(wide(40))
+    assert page.locator(".zoom-level").inner_text().startswith("62%")
+    frame = box_of(page.locator(".viewport"))
+    ends = [box_of(token(page, position).locator(".word")) for position in wide(40).focus or ()]
+    middle = sum(end["x"] + end["width"] / 2 for end in ends) / 2
+    assert middle == pytest.approx(frame["x"] + frame["width"] / 2, abs=3)
+    assert inside(page, token(page, 20).locator(".word"))
+
+
+# Search, verdict, downloads
 
 
 @pytest.mark.browser

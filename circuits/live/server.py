@@ -1,11 +1,12 @@
-"""The server of the live page: the page itself, questions in, events out, and a guard at the door.
+"""The server of the live page: the page itself, requests in, events out, and a guard in front.
 
-1. Questions come as JSON and are answered with a job's name; the events of that job are streamed as they
-   happen. No file of this machine is served: the page is made from the package, all else from memory.
+1. Requests are JSON. What needs the model becomes a job: the answer is the job's id, and the job's events are
+   streamed as they happen. No file of this machine is served: the page is made from the package, all else
+   from memory.
 2. The path begins with a random token, so that no other page or user of the machine can guess it.
-3. `Host` must be this server's (no other name that points at this machine), and `Origin`, which browsers send
-   with every request that another page makes, must be its own. A request that changes something must have
-   one. A refusal is one line.
+3. `Host` must be this server's own, so that no other name that points at this machine works. `Origin`, which
+   browsers send with every request that another page makes, must be its own; a request that changes something
+   must have one. A refusal is one line.
 """
 
 from __future__ import annotations
@@ -29,20 +30,27 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from circuits.errors import CircuitsError, EdgeError
-from circuits.live import answers
 from circuits.live.answers import (
-    LARGEST_BODY,
     Answer,
-    Asking,
-    Explaining,
-    Malformed,
-    Naming,
-    Proposing,
-    Reading,
-    Shelf,
+    Models,
+    explain,
+    measure,
+    read_tokens,
+    send_next_words,
+    send_proposals,
+)
+from circuits.live.jobs import Job, JobQueue
+from circuits.live.requests import (
+    LARGEST_BODY,
+    JobRequest,
+    MalformedRequest,
+    PromptRequest,
+    ProposalRequest,
+    T,
+    TraceRequest,
+    WhyRequest,
     parse,
 )
-from circuits.live.desk import Desk, Job
 from circuits.show.page import fill_page
 from circuits.tracing import SHARE
 
@@ -52,6 +60,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+TOO_LARGE = f"too large: a request has at most {LARGEST_BODY} bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,114 +77,123 @@ class Guard:
         refused = self._refuse(scope)
         if refused is None:
             await self.app(scope, receive, send)
-        else:
-            status, line = refused
-            headers = HEADERS | {"Connection": "close"}
-            await PlainTextResponse(f"{line}\n", status, headers=headers)(scope, receive, send)
-
-    @property
-    def hosts(self) -> tuple[str, str]:
-        return f"127.0.0.1:{self.port}", f"localhost:{self.port}"
+            return
+        status, line = refused
+        response = PlainTextResponse(f"{line}\n", status, headers=HEADERS | {"Connection": "close"})
+        await response(scope, receive, send)
 
     def _refuse(self, scope: Scope) -> tuple[int, str] | None:
         """The status and the line with which a request is refused; None if it may pass."""
         headers = Headers(scope=scope)
-        if headers.get("host") not in self.hosts:
+        hosts = (f"127.0.0.1:{self.port}", f"localhost:{self.port}")
+        if headers.get("host") not in hosts:
             return 421, "wrong Host: use the address that circuits explore printed"
         given = scope["path"].split("/")[1]
         if not secrets.compare_digest(given.encode(), self.token.encode()):
             return 404, "wrong address: use the one that circuits explore printed"
-        origin, writes = headers.get("origin"), scope["method"] not in ("GET", "HEAD")
-        if (origin is None and writes) or origin not in (None, *(f"http://{host}" for host in self.hosts)):
+        origin = headers.get("origin")
+        may_lack_origin = scope["method"] in ("GET", "HEAD")
+        own_origins = [f"http://{host}" for host in hosts]
+        if origin not in own_origins and not (origin is None and may_lack_origin):
             return 403, "wrong Origin: only the page itself may ask"
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > LARGEST_BODY:
-            return 413, f"too large: a request has at most {LARGEST_BODY} bytes"
+            return 413, TOO_LARGE
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """What each path of the server answers, and from what."""
+class Endpoints:
+    """What each path of the server answers."""
 
-    shelf: Shelf
-    desk: Desk
+    models: Models
+    jobs: JobQueue
     folder: Path  # where answers are saved
 
-    async def page(self, request: Request) -> Response:
-        data = {"circuits": [], "share": SHARE, "models": self.shelf.names, "model": self.shelf.first.name}
+    def page(self, request: Request) -> Response:
+        data = {"circuits": [], "share": SHARE, "models": self.models.names, "model": self.models.first.name}
         return HTMLResponse(fill_page(data, "Explore", live=True), headers=HEADERS)
 
-    async def tokens(self, request: Request) -> Any:
-        reading = parse(Reading, await _body(request))
-        return await run_in_threadpool(answers.read_tokens, self.shelf, reading)
-
-    async def next(self, request: Request) -> Any:
-        reading = parse(Reading, await _body(request))
-        return self._take("next words", partial(answers.say_next, self.shelf, reading), quick=True)
-
-    async def propose(self, request: Request) -> Any:
-        proposing = parse(Proposing, await _body(request))
-        return self._take("other words", partial(answers.say_proposals, self.shelf, proposing), quick=True)
-
-    async def ask(self, request: Request) -> Any:
-        question = parse(Asking, await _body(request))
-        self.shelf.checked(question.model)
-        return self._take(question.prompt, partial(answers.measure, self.shelf, question))
-
-    async def why(self, request: Request) -> Any:
-        question = parse(Explaining, await _body(request))
-        work = partial(answers.explain, self.shelf, self._answer(question.job), question)
-        return self._take(f"why {question.head}", work, quick=True)
-
-    async def cancel(self, request: Request) -> Any:
-        self.desk.cancel(parse(Naming, await _body(request)).job)
-        return {}
-
-    async def save(self, request: Request) -> Any:
-        answer = self._answer(parse(Naming, await _body(request)).job)
-        folder = await run_in_threadpool(answers.save, answer, self.folder)
-        return {"folder": str(folder)}
-
-    async def history(self, request: Request) -> Any:
-        return [answers.packed(job.answer, job.id) for job in self.desk.answered()]
+    def history(self, request: Request) -> Response:
+        answers = [job.answer.to_page_data(job.id) for job in self.jobs.answered()]
+        return JSONResponse(answers, headers=HEADERS)
 
     async def events(self, request: Request) -> Response:
-        job = self.desk.find(request.path_params["job"])
+        try:
+            job = self.jobs.find(request.path_params["job"])
+        except EdgeError as why:
+            return _error(why)
         return EventSourceResponse(_events(job), headers=HEADERS, ping=15)
 
-    def _take(self, title: str, work: Callable[[Job], Any], *, quick: bool = False) -> dict[str, str]:
-        return {"job": self.desk.take(Job(title, work, quick=quick)).id}
+    def tokens(self, sent: PromptRequest) -> dict[str, Any]:
+        return read_tokens(self.models, sent)
 
-    def _answer(self, name: str) -> Answer:
-        answer = self.desk.find(name).answer
+    def next(self, sent: PromptRequest) -> dict[str, Any]:
+        return self._start(partial(send_next_words, self.models, sent), quick=True)
+
+    def propose(self, sent: ProposalRequest) -> dict[str, Any]:
+        return self._start(partial(send_proposals, self.models, sent), quick=True)
+
+    def ask(self, sent: TraceRequest) -> dict[str, Any]:
+        self.models.check(sent.model)
+        return self._start(partial(measure, self.models, sent))
+
+    def why(self, sent: WhyRequest) -> dict[str, Any]:
+        return self._start(partial(explain, self.models, self._answer(sent.job), sent), quick=True)
+
+    def cancel(self, sent: JobRequest) -> dict[str, Any]:
+        self.jobs.cancel(sent.job)
+        return {}
+
+    def save(self, sent: JobRequest) -> dict[str, Any]:
+        return {"folder": str(self._answer(sent.job).save(self.folder))}
+
+    def _start(self, work: Callable[[Job], Any], *, quick: bool = False) -> dict[str, Any]:
+        return {"job": self.jobs.add(Job(work, quick=quick)).id}
+
+    def _answer(self, job_id: str) -> Answer:
+        answer = self.jobs.find(job_id).answer
         if not isinstance(answer, Answer):
             raise EdgeError("this question has no answer yet; wait for it, or ask it again")
         return answer
 
 
-def to_app(site: Site, *, token: str, port: int) -> Guard:
+def to_app(endpoints: Endpoints, *, token: str, port: int) -> Guard:
     """The whole server, behind its guard."""
-    routes = [Route("/{token}/", site.page), Route("/{token}/jobs/{job}", _in_one_line(site.events))]
-    routes.append(Route("/{token}/history", _in_one_line(site.history)))
-    for name in ("tokens", "next", "propose", "ask", "why", "cancel", "save"):
-        routes.append(Route(f"/{{token}}/{name}", _in_one_line(getattr(site, name)), methods=["POST"]))
+    routes = [
+        Route("/{token}/", endpoints.page),
+        Route("/{token}/history", endpoints.history),
+        Route("/{token}/jobs/{job}", endpoints.events),
+        _post("tokens", PromptRequest, endpoints.tokens),
+        _post("next", PromptRequest, endpoints.next),
+        _post("propose", ProposalRequest, endpoints.propose),
+        _post("ask", TraceRequest, endpoints.ask),
+        _post("why", WhyRequest, endpoints.why),
+        _post("cancel", JobRequest, endpoints.cancel),
+        _post("save", JobRequest, endpoints.save),
+    ]
     refusals = {404: _refusal, 405: _refusal, 500: _refusal}
     return Guard(Starlette(routes=routes, exception_handlers=refusals), token, port)
 
 
-def _in_one_line(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """An error that the user can mend is an answer of one line, unless the request itself was malformed."""
+def _post(path: str, kind: type[T], endpoint: Callable[[T], dict[str, Any]]) -> Route:
+    """A route that reads a request of this kind from the body and sends what the endpoint gives as JSON."""
 
-    async def answered(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         try:
-            value = await answer(request)
+            sent = parse(kind, await _body(request))
+            value = await run_in_threadpool(endpoint, sent)
         except CircuitsError as why:
-            status = 400 if isinstance(why, Malformed) else 200
-            return JSONResponse({"error": str(why)}, status, headers=HEADERS)
-        return value if isinstance(value, Response) else JSONResponse(value, headers=HEADERS)
+            return _error(why)
+        return JSONResponse(value, headers=HEADERS)
 
-    return answered
+    return Route(f"/{{token}}/{path}", respond, methods=["POST"])
+
+
+def _error(why: CircuitsError) -> Response:
+    """The line of an error. Only a malformed request has a bad status, which browsers log as a fault."""
+    status = 400 if isinstance(why, MalformedRequest) else 200
+    return JSONResponse({"error": str(why)}, status, headers=HEADERS)
 
 
 async def _refusal(request: Request, why: Exception) -> Response:
@@ -187,17 +205,18 @@ async def _refusal(request: Request, why: Exception) -> Response:
 
 async def _body(request: Request) -> bytes:
     """The body, read no further than the largest that is allowed."""
-    read = b""
+    body = b""
     async for part in request.stream():
-        read += part
-        if len(read) > LARGEST_BODY:
-            raise Malformed(f"too large: a request has at most {LARGEST_BODY} bytes")
-    return read
+        body += part
+        if len(body) > LARGEST_BODY:
+            raise MalformedRequest(TOO_LARGE)
+    return body
 
 
 async def _events(job: Job) -> AsyncIterator[dict[str, str]]:
-    """Every event of a job, past and future, up to the last."""
-    loop, change = asyncio.get_running_loop(), asyncio.Event()
+    """Every event of a job, past and future, up to the last. The job runs in another thread."""
+    loop = asyncio.get_running_loop()
+    change = asyncio.Event()
 
     def wake() -> None:
         if not loop.is_closed():
@@ -212,7 +231,7 @@ async def _events(job: Job) -> AsyncIterator[dict[str, str]]:
                 name, value = job.events[sent]
                 sent += 1
                 yield {"event": name, "data": json.dumps(value)}
-            if job.over and sent == len(job.events):
+            if job.is_over and sent == len(job.events):
                 return
             await change.wait()
     finally:

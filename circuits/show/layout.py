@@ -1,11 +1,12 @@
 """Where everything of a scene stands on a scale of layers: tokens are columns, layers are rows.
 
-1. Words stand side by side, as large as they fit; where they are too many they stand upright.
-2. A row is a layer, the lowest first; it is as high as what stands in it needs. Of a deep model a run of
-   three or more layers in which nothing happens folds into one thin row.
-3. A mapping is an arrow from key to query in every layer in which heads carry it, with their names on it;
-   what would touch gets a lane of its own.
-4. Components (heads, MLPs, …) are nodes at their position and layer.
+1. Words stand side by side in the largest font that fits; if none fits, they stand upright.
+2. A mapping is an arrow from key to query in every layer in which heads carry it, with their names on it.
+   A component (head, MLP, …) is a node at its position and layer. Both are items.
+3. A row is a layer, the lowest first. Items of a layer that would touch stand in lanes above each other, and
+   the row is as high as its lanes. In a deep model a run of three or more layers without items is one row.
+
+Lengths are points (1/72 inch). `web/layout.js` places the same things on the page, and says why it must.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ from circuits.show.canvas import Font, width_of
 
 AXIS: Final = 30.0  # the width of the axis of layers
 LANE: Final = 10.5  # the height of a lane
-RAISED: Final = 8.0  # how much higher than its arrow a text stands that is wider
-_THIN: Final = 9.0  # the height of a row in which nothing stands
-_NARROWEST: Final = 10.0  # a column
-_WIDEST: Final = 56.0
-_GAP: Final = 26.0  # between words, at most
-_LEAST_GAP: Final = 5.0
-_BUSY: Final = 6.0  # times the space of other columns
-_OUTPUT: Final = 33.0
-_SHALLOW: Final = 12  # layers of a model that is never folded
-_LONGEST: Final = 14  # letters of a token
+RAISED: Final = 8.0  # how far above its arrow a raised text stands
+_THIN: Final = 9.0  # the height of a row without items
+_FOLDED: Final = 11.0  # the height of a row that stands for several layers
+_OUTPUT: Final = 33.0  # the height of the output's box above the last layer
+_GROUP: Final = 10.0  # the height of a line of groups under the sentence
+_NEVER_FOLDED: Final = 12  # layers of a model that is shown whole
+_NARROWEST: Final = 10.0  # the least width of a column
+_UPRIGHT: Final = 24.0  # the largest width of a column of upright words
+_WIDEST_STEP: Final = 56.0
+_LEAST_GAP: Final = 5.0  # between words
+_MOST_GAP: Final = 26.0
+_COMPONENT_SPACE: Final = 6.0  # how many times the spare space of other columns one with components gets
+_WORD_SIZES: Final = ((14, 8.0), (14, 7.0), (10, 6.0))  # (letters of a word, font size), the best first
 SHAPES: Final = {"head": "round,pad=0,rounding_size=4", "mlp": "square,pad=0", "embed": "square,pad=0"}
 
 
@@ -43,18 +47,23 @@ class Columns:
     positions: tuple[int | None, ...]
     words: tuple[str, ...]
     centres: tuple[float, ...]
-    step: float  # the least distance between two
-    size: float
+    step: float  # the least distance between two centres
+    size: float  # of the font
     upright: bool
 
     def x_of(self, position: int) -> float | None:
-        return self.centres[self.positions.index(position)] if position in self.positions else None
+        """The centre of a position's column; None if the position is not shown."""
+        if position not in self.positions:
+            return None
+        return self.centres[self.positions.index(position)]
 
     @property
     def height(self) -> float:
-        """Of the words and the numbers above them."""
+        """The height of the words with the numbers above them."""
+        if not self.upright:
+            return self.size + 13
         font = Font(self.size)
-        return 12 + (max(width_of(word, font) for word in self.words) if self.upright else self.size + 1)
+        return 12 + max(width_of(word, font) for word in self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +73,15 @@ class PlacedItem:
     layer: int
     text: str
     start: float
-    end: float  # of the arrow; of a component both are where it stands
-    text_x: float  # the middle of the text
+    end: float  # of the arrow; a component starts and ends at its centre
+    text_x: float  # the centre of the text
     left: float
     right: float
     effect: float
     front: bool
-    name: str = ""  # of a component
-    kind: str = ""
-    raised: bool = False  # the text stands above the arrow, which is shorter
+    name: str = ""  # of a component's node in the graph
+    kind: str = ""  # of a component: head, mlp or embed
+    raised: bool = False  # the text is wider than the arrow and stands above it
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +89,14 @@ class Placement:
     """Where everything stands, measured from the upper left corner; y runs down."""
 
     columns: Columns
-    rows: dict[tuple[int, int], tuple[float, float]]  # first and last layer: the row's top and bottom
-    lanes: dict[PlacedItem, float]  # the height at which it stands
+    rows: dict[tuple[int, int], tuple[float, float]]  # (first layer, last layer): (top, bottom)
+    lanes: dict[PlacedItem, float]  # each item's height y
     width: float
     height: float
-    mappings: frozenset[tuple[int, int]] = frozenset()  # key and query of those that are drawn
+    mappings: frozenset[tuple[int, int]] = frozenset()  # (key, query) of the mappings that are drawn
 
     def y_of(self, layer: int, *, top: bool) -> float:
+        """The upper or lower end of the row in which a layer stands."""
         for (first, last), (upper, lower) in self.rows.items():
             if first <= layer <= last:
                 return upper if top else lower
@@ -104,91 +114,130 @@ class Placement:
 
     @property
     def folded(self) -> list[tuple[int, int]]:
+        """The first and last layer of every row that stands for several."""
         return [layers for layers in self.rows if layers[0] < layers[1]]
 
 
 def lay_out(scene: Scene, width: float, *, only_front: bool = False, most: int = 40) -> Placement:
-    """Everything of a scene (or, of its mappings, the one in front alone) in this width."""
+    """Place a scene in this width; of its mappings all, or with `only_front` the one in front."""
     columns = fit_columns(scene, AXIS, width, most=most)
-    items, mappings = _components(scene.graph, columns), set()
-    for ends, data in scene.drawn.items():
-        if only_front and data is not scene.front:
+    items = _components(scene.graph, columns)
+    mappings = set()
+    for (key, query), data in scene.drawn.items():
+        front = data is scene.front
+        start = columns.x_of(key)
+        end = columns.x_of(query)
+        if (only_front and not front) or start is None or end is None or not data["heads"]:
             continue
-        start, end = map(columns.x_of, ends)
-        if start is not None and end is not None and data["heads"]:
-            items += _arrows(data, start, end, width, front=data is scene.front)
-            mappings.add(ends)
-    layers = range(scene.depth)
-    lanes = {layer: in_lanes(item for item in items if item.layer == layer) for layer in layers}
-    rows, placed, y = {}, {}, _OUTPUT + sum(_row_height(lanes, row) for row in _rows(scene, lanes))
-    height = y + columns.height + 10.0 * len(in_lanes(groups_under(scene, columns, width)))
-    for first, last in _rows(scene, lanes):
-        rows[first, last] = (y - _row_height(lanes, (first, last)), y)
-        foot = y - 2
-        for lane in lanes[first] if first == last else ():
-            placed |= dict.fromkeys(lane, foot - LANE / 2)
-            foot -= _lane_height(lane)
-        y = rows[first, last][0]
+        items += _arrows(data, start, end, width, front=front)
+        mappings.add((key, query))
+    lanes = {}  # of each layer, the lowest first
+    for layer in range(scene.depth):
+        lanes[layer] = in_lanes(item for item in items if item.layer == layer)
+    folded = _fold_layers(scene, lanes)
+    heights = {row: _row_height(lanes[row[0]], is_folded=row[0] < row[1]) for row in folded}
+    foot = _OUTPUT + sum(heights.values())
+    rows = {}
+    placed = {}
+    bottom = foot
+    for row, row_height in heights.items():
+        rows[row] = (bottom - row_height, bottom)
+        y = bottom - 2
+        for lane in lanes[row[0]]:
+            placed |= dict.fromkeys(lane, y - LANE / 2)
+            y -= _lane_height(lane)
+        bottom -= row_height
+    groups = in_lanes(groups_under(scene, columns, width))
+    height = foot + columns.height + _GROUP * len(groups)
     return Placement(columns, rows, placed, width, height, frozenset(mappings))
 
 
-def _row_height(lanes: dict[int, list[list[PlacedItem]]], row: tuple[int, int]) -> float:
-    return _THIN + 2 if row[0] < row[1] else max(_THIN, sum(map(_lane_height, lanes[row[0]])) + 4)
+def _row_height(lanes: list[list[PlacedItem]], *, is_folded: bool) -> float:
+    if is_folded:
+        return _FOLDED
+    return max(_THIN, sum(_lane_height(lane) for lane in lanes) + 4)
 
 
 def _lane_height(lane: list[PlacedItem]) -> float:
-    return LANE + RAISED * any(item.raised for item in lane)
+    return LANE + RAISED if any(item.raised for item in lane) else LANE
 
 
-def _rows(scene: Scene, lanes: dict[int, list[list[PlacedItem]]]) -> list[tuple[int, int]]:
-    """Layers from below; a run of three or more in which nothing happens is one row of a deep model."""
+def _fold_layers(scene: Scene, lanes: dict[int, list[list[PlacedItem]]]) -> list[tuple[int, int]]:
+    """The rows from below, each as (first layer, last layer)."""
     busy = {layer for layer, stacked in lanes.items() if stacked}
     for _, node in scene.boxes:
-        for first, last in [node["layers"], *node.get("ranges", ())] if node["layers"] else ():
-            busy |= {first, last}
-    rows: list[tuple[int, int]] = []
-    for layer in range(scene.depth):
-        quiet = scene.depth > _SHALLOW and layer not in busy
-        if quiet and rows and rows[-1][1] == layer - 1 and not {*range(rows[-1][0], layer)} & busy:
-            rows[-1] = (rows[-1][0], layer)
-        else:
-            rows.append((layer, layer))
-    kept: list[tuple[int, int]] = []
-    for first, last in rows:
-        short = last - first < 2
-        kept += [(layer, layer) for layer in range(first, last + 1)] if short else [(first, last)]
-    return kept
+        if node["layers"]:
+            busy.update(node["layers"])
+            for built in node.get("ranges", ()):
+                busy.update(built)
+    rows = []
+    first = 0
+    while first < scene.depth:
+        last = first
+        while last not in busy and last + 1 < scene.depth and last + 1 not in busy:
+            last += 1
+        if scene.depth <= _NEVER_FOLDED or last - first < 2:
+            last = first
+        rows.append((first, last))
+        first = last + 1
+    return rows
 
 
 def fit_columns(scene: Scene, left: float, right: float, *, most: int) -> Columns:
-    """Words side by side, as large as they fit; else upright, in columns of equal width."""
-    all_words, space = scene.words, right - left - 6
-    for longest, size in ((_LONGEST, 8.0), (_LONGEST, 7.0), (10, 6.0)):
-        positions = scene.shown(most=min(most, int(space / _NARROWEST)), bos=True)
-        words = ["…" if each is None else spell(all_words[each], longest=longest) for each in positions]
-        if positions[0] == 0 and scene.graph.graph["reads_bos"]:
-            words[0] = spell(all_words[0], longest=7)
-        widths = [max(width_of(word, Font(size)), 12.0) for word in words]
-        gap = (space - sum(widths)) / len(widths)
+    """Words side by side in the largest font that fits; else upright, in columns of equal width."""
+    space = right - left - 6
+    positions = scene.shown(most=min(most, int(space / _NARROWEST)), bos=True)
+    for longest, size in _WORD_SIZES:
+        words = _words_of(scene, positions, longest)
+        word_widths = [max(width_of(word, Font(size)), 12.0) for word in words]
+        gap = (space - sum(word_widths)) / len(words)
         if gap >= _LEAST_GAP:
-            gaps = _gaps(scene, positions, min(gap, _GAP))
-            break
-    else:
-        gaps, widths = [0.0] * len(words), [min(space / len(words), 24.0)] * len(words)
-    centres, x = [], left + 3 + (space - sum(widths) - sum(gaps)) / 2
-    for width, gap in zip(widths, gaps, strict=True):
-        centres.append(x + (width + gap) / 2)
-        x += width + gap
-    step = min((after - before for before, after in pairwise(centres)), default=_WIDEST)
-    upright = sum(gaps) == 0
-    return Columns(tuple(positions), tuple(words), tuple(centres), min(step, _WIDEST), size, upright)
+            gaps = _gaps(scene, positions, min(gap, _MOST_GAP))
+            widths = [width + around for width, around in zip(word_widths, gaps, strict=True)]
+            return _columns(positions, words, widths, left + 3, space, size=size, upright=False)
+    longest, size = _WORD_SIZES[-1]
+    words = _words_of(scene, positions, longest)
+    widths = [min(space / len(words), _UPRIGHT)] * len(words)
+    return _columns(positions, words, widths, left + 3, space, size=size, upright=True)
+
+
+def _columns(
+    positions: Sequence[int | None],
+    words: Sequence[str],
+    widths: Sequence[float],
+    left: float,
+    space: float,
+    *,
+    size: float,
+    upright: bool,
+) -> Columns:
+    """Columns of these widths in the middle of the space."""
+    centres = []
+    x = left + (space - sum(widths)) / 2
+    for width in widths:
+        centres.append(x + width / 2)
+        x += width
+    steps = [after - before for before, after in pairwise(centres)]
+    step = min([*steps, _WIDEST_STEP])
+    return Columns(tuple(positions), tuple(words), tuple(centres), step, size, upright)
+
+
+def _words_of(scene: Scene, positions: Sequence[int | None], longest: int) -> list[str]:
+    """The words at these positions, `…` for a gap; BOS is cut shorter, as it is never the point."""
+    words = []
+    for position in positions:
+        is_bos = position == 0 and scene.graph.graph["reads_bos"]
+        if position is None:
+            words.append("…")
+        else:
+            words.append(spell(scene.words[position], longest=7 if is_bos else longest))
+    return words
 
 
 def _gaps(scene: Scene, positions: Sequence[int | None], mean: float) -> list[float]:
     """The space around each word: more where components stand, whose wires need it."""
-    nodes = [node for node in scene.graph.nodes.values() if node.get("kind") in SHAPES and node["layer"] >= 0]
-    busy = {node["positions"][0] for node in nodes}
-    shares = [_BUSY if position in busy else 1.0 for position in positions]
+    busy = {node["positions"][0] for _, node in _component_nodes(scene.graph)}
+    shares = [_COMPONENT_SPACE if position in busy else 1.0 for position in positions]
     spare = (mean - _LEAST_GAP) * len(shares) / sum(shares)
     return [_LEAST_GAP + spare * share for share in shares]
 
@@ -200,46 +249,85 @@ def _arrows(data: dict[str, Any], start: float, end: float, width: float, *, fro
         layers.setdefault(Head.parse(name).layer, {})[name] = gain
     items = []
     for layer, heads in layers.items():
-        text, middle, wide, raised = _named([*heads], start, end, width)
-        left, right = min(start, middle - wide / 2) - 2, max(end, middle + wide / 2) + 2
-        effect = sum(heads.values())
-        items.append(PlacedItem(layer, text, start, end, middle, left, right, effect, front, raised=raised))
+        text, text_width = _names_on_arrow([*heads], width)
+        text_x, raised = _place_names(text_width, start, end, width)
+        item = PlacedItem(
+            layer=layer,
+            text=text,
+            start=start,
+            end=end,
+            text_x=text_x,
+            left=min(start, text_x - text_width / 2) - 2,
+            right=max(end, text_x + text_width / 2) + 2,
+            effect=sum(heads.values()),
+            front=front,
+            raised=raised,
+        )
+        items.append(item)
     return items
 
 
-def _named(heads: Sequence[str], start: float, end: float, width: float) -> tuple[str, float, float, bool]:
-    """The names on an arrow (three, or as many as have space): their text, its middle and its width, and
-    whether it stands above the arrow, because it fits neither on it nor beside it."""
+def _names_on_arrow(heads: Sequence[str], width: float) -> tuple[str, float]:
+    """Three names, or as many as have space, and how many more there are; the text and its width."""
     for most in (3, 2, 1):
         more = f" +{len(heads) - most}" if len(heads) > most else ""
         text = " ".join(heads[:most]) + more
-        wide = width_of(text, canvas.HEADING_SMALL) + 8
-        if wide <= width - AXIS:
+        text_width = width_of(text, canvas.HEADING_SMALL) + 8
+        if text_width <= width - AXIS:
             break
-    if end - start >= wide + 12:
-        return text, (start + end) / 2, wide, False
-    if end + 5 + wide <= width:
-        return text, end + 5 + wide / 2, wide, False
-    if start == end and start - 5 - wide >= AXIS:
-        return text, start - 5 - wide / 2, wide, False
-    return text, min(max((start + end) / 2, AXIS + wide / 2), width - wide / 2), wide, True
+    return text, text_width
+
+
+def _place_names(text_width: float, start: float, end: float, width: float) -> tuple[float, bool]:
+    """The centre of the names, and whether they are raised: on the arrow, else after it, else above it.
+
+    Beside a token that reads itself they may also stand before it.
+    """
+    half = text_width / 2
+    middle = (start + end) / 2
+    if end - start >= text_width + 12:
+        return middle, False
+    if end + 5 + text_width <= width:
+        return end + 5 + half, False
+    if start == end and start - 5 - text_width >= AXIS:
+        return start - 5 - half, False
+    return min(max(middle, AXIS + half), width - half), True
+
+
+def _component_nodes(graph: nx.MultiDiGraph) -> list[tuple[str, dict[str, Any]]]:
+    """The nodes of a graph of wires that stand in a layer; a layer's MLP comes after its heads."""
+    nodes = [(name, node) for name, node in graph.nodes.items() if node.get("kind") in SHAPES]
+    inside = [(name, node) for name, node in nodes if node["layer"] >= 0]
+    return sorted(inside, key=lambda named: named[1]["kind"] == "mlp")
 
 
 def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[PlacedItem]:
     """The components of a graph of wires, each at its position and layer."""
     items = []
-    for name, node in graph.nodes.items():
-        x = columns.x_of(node["positions"][0]) if node.get("kind") in SHAPES else None
-        if x is not None and node["layer"] >= 0:
-            wide = width_of(node["label"], canvas.HEADING_SMALL) + 8
-            across = (x, x, x, x - wide / 2 - 1, x + wide / 2 + 1)
-            front, kind = node.get("front", False), node["kind"]
-            items.append(PlacedItem(node["layer"], node["label"], *across, node["effect"], front, name, kind))
-    return sorted(items, key=lambda item: item.kind == "mlp")  # a layer's MLP stands above its heads
+    for name, node in _component_nodes(graph):
+        x = columns.x_of(node["positions"][0])
+        if x is None:
+            continue
+        half = (width_of(node["label"], canvas.HEADING_SMALL) + 8) / 2 + 1
+        item = PlacedItem(
+            layer=node["layer"],
+            text=node["label"],
+            start=x,
+            end=x,
+            text_x=x,
+            left=x - half,
+            right=x + half,
+            effect=node["effect"],
+            front=node.get("front", False),
+            name=name,
+            kind=node["kind"],
+        )
+        items.append(item)
+    return items
 
 
 def in_lanes(items: Iterable[PlacedItem]) -> list[list[PlacedItem]]:
-    """Items in as few lanes as keep them apart, in the order in which they come."""
+    """Items in as few lanes as keep them apart; each takes the first lane in which it touches nothing."""
     lanes: list[list[PlacedItem]] = []
     for item in items:
         for lane in lanes:
@@ -251,16 +339,34 @@ def in_lanes(items: Iterable[PlacedItem]) -> list[list[PlacedItem]]:
     return lanes
 
 
+def is_named_by_its_token(scene: Scene, node: dict[str, Any]) -> bool:
+    """Whether a span is one token and has its name, so that it needs no label of its own."""
+    positions = node["positions"]
+    return len(positions) == 1 and spell(scene.words[positions[0]]) == node["lines"][0]
+
+
 def groups_under(scene: Scene, columns: Columns, width: float) -> list[PlacedItem]:
-    """Spans whose name is not that of their token, as what stands under the sentence."""
+    """Spans whose name is not that of their token; their names stand under the sentence."""
     groups = []
     for _, node in scene.boxes:
         centres = [x for x in map(columns.x_of, node["positions"]) if x is not None]
-        alone = len(node["positions"]) == 1 and spell(scene.words[node["positions"][0]]) == node["lines"][0]
-        if centres and not alone and node["kind"] == "span":
-            text, (start, end) = spell(node["lines"][0], longest=24), (min(centres), max(centres))
-            half = width_of(text, canvas.NOTE) / 2 + 2
-            middle = min(max((start + end) / 2, half), width - half)
-            ends = (min(start, middle - half), max(end, middle + half))
-            groups.append(PlacedItem(0, text, start, end, middle, *ends, 0.0, False))
+        if not centres or node["kind"] != "span" or is_named_by_its_token(scene, node):
+            continue
+        text = spell(node["lines"][0], longest=24)
+        half = width_of(text, canvas.NOTE) / 2 + 2
+        start = min(centres)
+        end = max(centres)
+        middle = min(max((start + end) / 2, half), width - half)
+        group = PlacedItem(
+            layer=0,
+            text=text,
+            start=start,
+            end=end,
+            text_x=middle,
+            left=min(start, middle - half),
+            right=max(end, middle + half),
+            effect=0.0,
+            front=False,
+        )
+        groups.append(group)
     return groups

@@ -2,10 +2,12 @@
 
 1. Circuits of one prompt stand side by side; of several prompts one is picked. Answers of `why` stand with
    the heads that they explain.
-2. The script is written in small modules (`web/*.js`) and joined into one. The page's policy allows its own
-   style and script, by their hash, and nothing else; tokens enter as text only.
-3. Attention maps are packed as their lower triangles, 8 bits a weight; where they would make the file too
-   large, those of the heads that do most are kept.
+2. `pack` turns a circuit into what the script reads. Everything that does not depend on what the reader
+   chooses is decided here, among it the carriers at every share.
+3. `fill_page` puts data, style and script into the page. The page's policy allows its own style and script,
+   by their hash, and nothing else; tokens enter as text only.
+4. Attention maps are packed as their lower triangles, 8 bits a weight. Where they would make the file too
+   large, those of the heads with the largest effects are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import html
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,21 +26,21 @@ import numpy as np
 from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.show import OUTPUT, Scene, canvas, counterfactual_words, metric_words, spell, to_scene
+from circuits.show.bundle import bundle, web_file
+from circuits.show.layout import is_named_by_its_token
 
 if TYPE_CHECKING:
     from circuits.tracing import Mapping
     from circuits.tracing.records import Circuit, Why
 
-PURE: Final = ("words.js", "records.js", "address.js", "view.js", "layout.js")  # tested alone, without a page
-_DRAWN: Final = ("diagram.js", "stage.js", "save.js", "heads.js", "inspector.js", "trust.js", "page.js")
-_COLOURS: Final = ("RED", "INK", "MUTED", "LINE")
 _MOST_BYTES: Final = 1_900_000  # of the page; what the numbers leave free is for the maps
-_OWN_BYTES: Final = 130_000  # of the page without its data
 _LEAST_MAP_BYTES: Final = 100_000  # per circuit, before base64
-_LONGEST: Final = 40  # tokens of a sentence that is shown whole
+_MOST_TOKENS: Final = 40  # of a sentence that is shown whole
 _LONGEST_TITLE: Final = 600  # characters
+_LONGEST_CHOICE: Final = 80  # characters of a prompt in the picker
+_LONGEST_LABEL: Final = 16  # characters of a token in the diagram
 _LISTED: Final = 12  # mappings whose ends are shown in a long sentence
-_MANY: Final = 12_000  # numbers beyond which a page keeps four digits of each
+_MOST_EXACT: Final = 12_000  # heads' numbers; a page with more keeps four digits of each
 _WRITERS: Final = 12  # of each side of a head
 
 
@@ -58,55 +59,65 @@ def to_page(
     >>> show.to_page(found)[:15]
     '<!doctype html>'
     """
-    scenes = [to_scene(each, share) for each in (circuits if isinstance(circuits, Sequence) else (circuits,))]
-    if not scenes:
+    listed = circuits if isinstance(circuits, Sequence) else (circuits,)
+    if not listed:
         raise PromptError("a page needs at least one circuit")
-    texts = [scene.circuit.prompt.text for scene in scenes]
-    many = sum(len(mapping.heads) for scene in scenes for mapping in scene.circuit.mappings) > _MANY
+    scenes = [to_scene(circuit, share) for circuit in listed]
+    prompts = [circuit.prompt.text for circuit in listed]
+    numbers = sum(len(mapping.heads) for circuit in listed for mapping in circuit.mappings)
+    digits = 4 if numbers > _MOST_EXACT else None
     packed = []
-    for number, scene in enumerate(scenes):
-        ids = {"id": str(number), "group": texts.index(scene.circuit.prompt.text)}
-        packed.append(pack(scene, why, digits=4 if many else None) | ids)
-    free = _MOST_BYTES - len(embedded(packed)) - _OWN_BYTES
-    for scene, record in zip(scenes, packed, strict=True):
-        record["maps"] = pack_maps(scene, max(_LEAST_MAP_BYTES, free * 3 // 4 // len(scenes)))
+    for index, scene in enumerate(scenes):
+        record = pack(scene, why, digits=digits)
+        record["id"] = str(index)
+        record["group"] = prompts.index(prompts[index])
+        packed.append(record)
+    data = {"circuits": packed, "share": scenes[0].graph.graph["share"]}
     heading = title or packed[0]["prompt"]
-    return fill_page({"circuits": packed, "share": scenes[0].graph.graph["share"]}, heading)
+    free = _MOST_BYTES - len(fill_page(data, heading))
+    bytes_each = max(_LEAST_MAP_BYTES, free * 3 // 4 // len(scenes))  # base64 turns 3 bytes into 4
+    for scene, record in zip(scenes, packed, strict=True):
+        record["maps"] = pack_maps(scene, bytes_each)
+    return fill_page(data, heading)
 
 
 def fill_page(data: dict[str, Any], title: str, *, live: bool = False) -> str:
-    """The page with this data; a live page has a panel to ask in, and may speak to where it came from."""
-    colours = "".join(f"--{name.lower()}: {getattr(canvas, name)}; " for name in _COLOURS)
-    css, script = f":root {{ {colours}}}\n{asset('page.css')}", script_of(live=live)
-    allowed = f"style-src '{_hash(css)}'; script-src '{_hash(script)}'; img-src data:"
-    allowed += "; connect-src 'self'" if live else ""
-    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+    """The page with this data. A live page has a panel to ask in, and may connect to its own server."""
+    css = _colours() + web_file("page.css")
+    script = bundle("live" if live else "main")
+    policy = [
+        "default-src 'none'",
+        f"style-src '{_hash(css)}'",
+        f"script-src '{_hash(script)}'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    if live:
+        policy.append("connect-src 'self'")
     scales = {"ATTENTION": canvas.ATTENTION, "EFFECT": canvas.EFFECT}
-    parts = {"title": html.escape(title), "css": css, "script": script, "policy": html.escape(policy)}
-    parts["ask"] = asset("ask.html") if live else ""
-    percent = round(data["share"] * 100)
-    return Template(asset("page.html")).substitute(
-        parts, data=embedded(data | {"scales": scales}), percent=percent
+    return Template(web_file("page.html")).substitute(
+        title=html.escape(title),
+        policy=html.escape("; ".join(policy)),
+        css=css,
+        script=script,
+        ask=web_file("ask.html") if live else "",
+        percent=round(data["share"] * 100),
+        data=_to_script_json(data | {"scales": scales}),
     )
 
 
-def script_of(*, live: bool = False) -> str:
-    """All modules of the script as one."""
-    own = ("live.js", "ask.js") if live else ("offline.js",)
-    names = (*PURE, "dom.js", "state.js", "colours.js", *_DRAWN, *own, "start.js")
-    return '"use strict";\n(() => {\n' + "\n".join(asset(name) for name in names) + "})();\n"
-
-
-def asset(name: str) -> str:
-    """A part of the page."""
-    return (files("circuits.show") / "web" / name).read_text(encoding="utf-8")
+def _colours() -> str:
+    """The colours that the page shares with the figures."""
+    shared = {"red": canvas.RED, "ink": canvas.INK, "muted": canvas.MUTED, "line": canvas.LINE}
+    return ":root {" + "".join(f" --{name}: {colour};" for name, colour in shared.items()) + " }\n"
 
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def embedded(value: Any) -> str:
+def _to_script_json(value: Any) -> str:
     """JSON that is safe inside a script element: ASCII, and no `<`, so that nothing ends the element."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
@@ -116,79 +127,127 @@ def embedded(value: Any) -> str:
 
 
 def pack(scene: Scene, why: Iterable[Why] = (), *, digits: int | None = None) -> dict[str, Any]:
-    """Everything that the page says of a circuit, but for its maps; `digits` rounds the numbers of heads."""
-    circuit, source = scene.circuit, scene.circuit.source
+    """All that the page says of a circuit, without its maps; `digits` rounds the numbers of heads."""
+    circuit = scene.circuit
+    source = circuit.source
+    words = circuit.prompt.words
+    question = circuit.question
     ends = [position for mapping in circuit.mappings[:_LISTED] for position in mapping.ends]
-    question, drawn = circuit.question, set(scene.drawn)
-    own = [answer for answer in why if _is_about(answer, circuit)]
-    return {name: getattr(source, name) for name in ("layers", "heads", "gated", "edges")} | {
+    drawn = set(scene.drawn)
+    return {
         "name": spell(source.name, longest=60),
         "prompt": spell(circuit.prompt.text, longest=_LONGEST_TITLE),
-        "open": source.open_edges,
-        "words": circuit.prompt.words,
-        "spelled": [spell(word) for word in circuit.prompt.words],
-        "shown": scene.shown(most=_LONGEST, also=ends, bos=True),
-        "counterfactual": counterfactual_words(circuit),
-        "metric": metric_words(circuit),
-        "clean": circuit.clean_value,
-        "changed": circuit.counterfactual_value,
+        "choice": _choice(circuit),
+        "model_line": _model_line(circuit),
+        "question_line": _question_line(circuit),
+        "layers": source.layers,
+        "heads": source.heads,
+        "words": words,
+        "spelled": [spell(word) for word in words],
+        "labels": [spell(word, longest=_LONGEST_LABEL) for word in words],
+        "shown": scene.shown(most=_MOST_TOKENS, also=ends, bos=True),
         "output": scene.graph.nodes[OUTPUT]["lines"],
         "front": scene.cell,
         "asked": circuit.focus,
         "question": question and {"verdict": question.verdict, "reasons": question.reasons},
-        "spans": _packed_spans(scene),
-        "mappings": [_packed_mapping(each, source.heads, drawn, digits) for each in circuit.mappings],
-        "whys": [pack_why(answer) for answer in own],
+        "spans": _pack_spans(scene),
+        "mappings": [
+            _pack_mapping(mapping, source.heads, digits) | {"drawn": mapping.ends in drawn}
+            for mapping in circuit.mappings
+        ],
+        "whys": [pack_why(answer) for answer in why if _is_about(answer, circuit)],
     }
 
 
+def _choice(circuit: Circuit) -> str:
+    """How the picker names a circuit: its prompt, and the mapping that was asked for."""
+    prompt = spell(circuit.prompt.text, longest=_LONGEST_CHOICE)
+    if circuit.focus is None:
+        return prompt
+    ends = [f"{spell(circuit.prompt.words[position])} ({position})" for position in circuit.focus]
+    return f"{prompt}, {' → '.join(ends)}"
+
+
+def _model_line(circuit: Circuit) -> str:
+    """`12 × 12 heads · gated · 659 of 6,480 edges open (10%)`."""
+    source = circuit.source
+    percent = 100 * source.open_edges / source.edges if source.edges else 0.0
+    share = f"{percent:.1f}%" if percent < 10 else f"{percent:.0f}%"
+    kind = "gated" if source.gated else "dense"
+    edges = f"{source.open_edges:,} of {source.edges:,} edges open ({share})"
+    return f"{source.layers} × {source.heads} heads · {kind} · {edges}"
+
+
+def _question_line(circuit: Circuit) -> str:
+    """`logit(small) − logit(cold) · prompt 13.85, counterfactual −12.18 (large(5) → hot)`."""
+    clean = f"{circuit.clean_value:z.2f}".replace("-", "−")
+    changed = f"{circuit.counterfactual_value:z.2f}".replace("-", "−")
+    values = f"prompt {clean}, counterfactual {changed}"
+    return f"{metric_words(circuit)} · {values} ({counterfactual_words(circuit)})"
+
+
 def _is_about(why: Why, circuit: Circuit) -> bool:
-    same = ("prompt", "counterfactual", "metric")
-    return why.source.fingerprint == circuit.source.fingerprint and all(
-        getattr(why, name) == getattr(circuit, name) for name in same
+    """Whether an answer of `why` was measured on this circuit's model and question."""
+    return (
+        why.source.fingerprint == circuit.source.fingerprint
+        and why.prompt == circuit.prompt
+        and why.counterfactual == circuit.counterfactual
+        and why.metric == circuit.metric
     )
 
 
-def _packed_spans(scene: Scene) -> list[dict[str, Any]]:
+def _pack_spans(scene: Scene) -> list[dict[str, Any]]:
     """Spans as the graph has them, with the effect of every layer."""
-    measured = {}
-    for span in scene.circuit.spans:
-        curves = {"residual": _rounded(span.residual, 4), "writes": _rounded(span.writes, 4)}
-        measured[span.positions, span.label] = curves | {"counterfactual": spell(span.counterfactual)}
+    measured = {(span.positions, span.label): span for span in scene.circuit.spans}
     packed = []
     for name, node in scene.boxes:
-        if node["kind"] == "span":
-            own = {part: node[part] for part in ("lines", "positions", "layers", "ranges", "effect")}
-            packed.append({"name": name} | own | measured[tuple(node["positions"]), node["label"]])
+        if node["kind"] != "span":
+            continue
+        span = measured[tuple(node["positions"]), node["label"]]
+        label = node["lines"][0]
+        layers = node["layers"]
+        record = {"name": name, "lines": node["lines"], "positions": node["positions"]}
+        record |= {"layers": layers, "ranges": node["ranges"], "effect": node["effect"]}
+        record["layer_range"] = "–".join(str(layer) for layer in dict.fromkeys(layers))
+        record["group"] = "" if is_named_by_its_token(scene, node) else label
+        record["residual"] = _rounded(span.residual, 4)
+        record["writes"] = _rounded(span.writes, 4)
+        record["counterfactual"] = spell(span.counterfactual)
+        packed.append(record)
     return packed
 
 
-def _packed_mapping(
-    mapping: Mapping, width: int, drawn: set[tuple[int, int]], digits: int | None
-) -> dict[str, Any]:
-    """Every number of a mapping; heads by their number in the model, `width` to a layer."""
+def _pack_mapping(mapping: Mapping, width: int, digits: int | None) -> dict[str, Any]:
+    """Every number of a mapping; a head is its number in the model, `width` heads to a layer."""
     heads = []
     for each in mapping.heads:
         values = (each.effect, each.restore, each.loading, each.weight, each.counterfactual_weight)
         heads.append([_number(each.head, width), *_rounded(values, digits)])
-    controls = None if mapping.controls is None else asdict(mapping.controls)
-    if controls is not None:
-        controls["key_totals"] = _rounded(controls["key_totals"], digits)
     sides = []
     for side in mapping.sides:
         values = (side.query, side.key, side.value, side.pattern, side.query_weight, side.key_weight)
         sides.append([_number(side.head, width), *_rounded(values, digits)])
+    path = []
+    before = 0.0
+    for step in mapping.path:
+        gain = _rounded([step.joint - before], digits)
+        path.append([_number(step.head, width), step.joint, *gain])
+        before = step.joint
+    controls = None
+    if mapping.controls is not None:
+        controls = asdict(mapping.controls)
+        controls["key_totals"] = _rounded(controls["key_totals"], digits)
     return {
         "key": mapping.key,
         "query": mapping.query,
         "total": mapping.total,
         "restore": mapping.restore,
         "heads": heads,
-        "path": [[_number(step.head, width), step.joint] for step in mapping.path],
+        "path": path,  # [head, joint effect up to it, what it adds to the joint effect]
+        "carriers": [len(mapping.carriers(percent / 100)) for percent in range(1, 101)],
         "controls": controls,
         "sides": sides,
         "doubts": mapping.doubts,
-        "drawn": mapping.ends in drawn,
     }
 
 
@@ -196,9 +255,9 @@ def pack_why(why: Why) -> dict[str, Any]:
     """The three sides of a head and who wrote them."""
     sides = []
     for side in why.sides:
-        writers = [
-            [str(each.writer), each.position, each.effect, each.weight] for each in side.writers[:_WRITERS]
-        ]
+        writers = []
+        for part in side.writers[:_WRITERS]:
+            writers.append([str(part.writer), part.position, part.effect, part.weight])
         sides.append({"side": side.side, "effect": side.effect, "weight": side.weight, "writers": writers})
     head = _number(why.head, why.source.heads)
     return {"head": head, "key": why.key, "query": why.query, "pattern": why.pattern, "sides": sides}
@@ -209,15 +268,19 @@ def pack_maps(scene: Scene, most_bytes: int = _LEAST_MAP_BYTES) -> dict[str, Any
 
     First come the path of the mapping in front, then the heads with the largest effect on any mapping.
     """
-    circuit, source = scene.circuit, scene.circuit.source
+    circuit = scene.circuit
+    source = circuit.source
     path = [step.head for step in circuit.front.path] if circuit.front else []
+    by_effect = circuit.heads(min_effect=0.0)
     all_heads = [Head(layer, index) for layer in range(source.layers) for index in range(source.heads)]
+    ordered = dict.fromkeys([*path, *by_effect, *all_heads])
     triangle = np.tril_indices(len(circuit.prompt))
-    heads = dict.fromkeys([*path, *circuit.heads(min_effect=0.0), *all_heads])
-    kept = [head for head in heads if circuit.has_map(head)][: max(1, most_bytes // len(triangle[0]))]
+    most = max(1, most_bytes // len(triangle[0]))
+    kept = [head for head in ordered if circuit.has_map(head)][:most]
     weights = np.stack([np.asarray(circuit.pattern(head), dtype=float)[triangle] for head in kept])
     data = (np.clip(weights, 0, 1) * 255).round().astype(np.uint8).tobytes()
-    return {"heads": [_number(head, source.heads) for head in kept], "data": base64.b64encode(data).decode()}
+    numbers = [_number(head, source.heads) for head in kept]
+    return {"heads": numbers, "data": base64.b64encode(data).decode()}
 
 
 def _number(head: Head, width: int) -> int:

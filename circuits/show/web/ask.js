@@ -1,222 +1,332 @@
 // The panel in which a question is put together: prompt, key, query, counterfactual.
 
-const ask = { reading: null, setting: "key", key: null, query: null, swap: {}, jobs: new Set(), turn: 0 };
+import { alignedPositions, unpack } from "./circuit.js";
+import { addRovingFocus, byId, copyText, element, replaceKeepingFocus, setLabel } from "./dom.js";
+import { openAddress } from "./page.js";
+import { post, runJob } from "./server.js";
+import { circuitWith, circuitsOf, groupOf, page, shownCircuits, state, update } from "./state.js";
+import { percent, rolesOf } from "./text.js";
 
-function startAsking() {
-  for (const name of data.models) {
-    part("model").append(element("option", { value: name, text: name, selected: name === data.model }));
-    part("beside").append(element("option", { value: name, text: name }));
-  }
-  part("beside").prepend(element("option", { value: "", text: "none", selected: true }));
-  let waiting = null;
-  part("prompt").addEventListener("input", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(readPrompt, 200);
+const STAGES = { carriers: "finding carriers", writers: "who wrote what it reads" };
+const TYPING_PAUSE = 200; // milliseconds without a key before the prompt is read
+
+const form = {
+  tokens: null, // of the prompt, as the server read it
+  setting: "key", // what the next click on a token sets
+  key: null,
+  query: null,
+  swap: {}, // the counterfactual's words, by position
+  version: 0, // of the prompt; an answer to an older one is dropped
+  jobs: new Set(), // questions that are being measured
+  awaited: null, // the group that is shown as soon as its first circuit comes
+};
+
+export function startAsking(openedAt) {
+  const option = (name, selected) => element("option", { value: name, text: name || "none", selected });
+  byId("model").append(...page.models.map((name) => option(name, name === page.model)));
+  byId("beside").append(option("", true), ...page.models.map((name) => option(name, false)));
+  let timer = null;
+  byId("prompt").addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(readPrompt, TYPING_PAUSE);
   });
-  part("model").addEventListener("change", readPrompt);
-  part("ask-go").addEventListener("click", askAll);
-  part("ask-cancel").addEventListener("click", () => [...ask.jobs].forEach((job) => send("cancel", { job }).catch((error) => sayError(error.message))));
-  part("ask-save").addEventListener("click", saveAnswers);
-  part("ask-python").addEventListener("click", () => copyText(shownCircuits().map((circuit) => circuit.call).join("\n"), part("ask-python")));
-  rove(part("ask-chips"), "button");
-  restoreHistory();
+  byId("model").addEventListener("change", readPrompt);
+  byId("ask-go").addEventListener("click", askAll);
+  byId("ask-cancel").addEventListener("click", cancelAll);
+  byId("ask-save").addEventListener("click", saveAnswers);
+  byId("ask-python").addEventListener("click", () => {
+    const calls = shownCircuits().map((circuit) => circuit.call);
+    copyText(calls.join("\n"), byId("ask-python"));
+  });
+  addRovingFocus(byId("ask-chips"), "button");
+  restoreHistory(openedAt);
 }
 
-async function restoreHistory() {
-  const answer = await fetch("history");
-  for (const circuit of await answer.json()) data.circuits.push(unpack(circuit));
-  readAddress(openedAt);
-  showGroup();
-  renderActs();
+async function restoreHistory(openedAt) {
+  const response = await fetch("history");
+  const answers = await response.json();
+  update({ circuits: [...state.circuits, ...answers.map(unpack)] });
+  openAddress(openedAt);
+  renderButtons();
 }
 
-const sayError = (text) => (part("ask-error").textContent = text);
+function showError(text) {
+  byId("ask-error").textContent = text;
+}
 
-// Whatever the user must mend is one line of the panel, unless it was overtaken.
-async function attempt(work, current = () => true) {
-  sayError("");
+// Whatever the user must mend is one line of the panel. `isCurrent` says whether its answer is still wanted.
+async function attempt(work, isCurrent = () => true) {
+  showError("");
   try {
-    await work(current);
+    await work(isCurrent);
   } catch (error) {
-    if (current()) sayError(error.message);
+    if (isCurrent()) showError(error.message);
   }
 }
+
+// Reading the prompt
 
 function readPrompt() {
-  const turn = (ask.turn += 1);
-  return attempt(async (current) => {
-    const prompt = part("prompt").value;
-    Object.assign(ask, { reading: null, key: null, query: null, swap: {}, setting: "key" });
-    renderAsk();
+  form.version += 1;
+  const { version } = form;
+  const isCurrent = () => version === form.version;
+  return attempt(async () => {
+    const model = byId("model").value;
+    const prompt = byId("prompt").value;
+    Object.assign(form, { tokens: null, key: null, query: null, swap: {}, setting: "key" });
+    renderForm();
     if (!prompt.trim()) return;
-    const reading = await send("tokens", { model: part("model").value, prompt });
-    if (!current()) return;
-    Object.assign(ask, { reading, query: reading.words.length - 1 });
-    renderAsk();
-    part("ask-next").textContent = "…";
-    await hear("next", { model: part("model").value, prompt }, { words: (words) => current() && renderNext(words) });
-  }, () => turn === ask.turn);
+    const tokens = await post("tokens", { model, prompt });
+    if (!isCurrent()) return;
+    Object.assign(form, { tokens, query: tokens.words.length - 1 });
+    renderForm();
+    byId("ask-next").textContent = "…";
+    await runJob("next", { model, prompt }, { words: (words) => isCurrent() && renderNextWords(words) });
+  }, isCurrent);
 }
 
-function renderNext(words) {
-  part("ask-next").replaceChildren(...words.map(({ spelled, probability }) => element("span", { class: "next" }, element("b", { text: spelled }), ` ${percent(probability)}`)));
+function renderNextWords(words) {
+  const next = ({ spelled, probability }) =>
+    element("span", { class: "next" }, element("b", { text: spelled }), ` ${percent(probability)}`);
+  byId("ask-next").replaceChildren(...words.map(next));
 }
 
-function chooseToken(at) {
-  ask[ask.setting] = at;
-  const chosen = ask.setting;
-  ask.setting = chosen === "key" ? "query" : "key";
-  renderAsk();
+function chooseToken(position) {
+  const chosen = form.setting;
+  form[chosen] = position;
+  form.setting = chosen === "key" ? "query" : "key";
+  renderForm();
   if (chosen === "key") proposeWords();
 }
 
+// Proposals for the key's place
+
 function proposeWords() {
-  const { turn, key } = ask;
-  return attempt(async (current) => {
-    ask.swap = {};
-    renderAsk();
-    if (ask.reading.bos && ask.key === 0) return;
-    part("ask-proposals").textContent = "looking for words that change the answer…";
-    const show = (words) => current() && renderProposals(words);
-    await hear("propose", { model: part("model").value, prompt: part("prompt").value, key }, { proposals: show });
-  }, () => turn === ask.turn && key === ask.key);
+  const { version, key } = form;
+  const isCurrent = () => version === form.version && key === form.key;
+  return attempt(async () => {
+    form.swap = {};
+    renderForm();
+    if (form.tokens.bos && key === 0) return;
+    byId("ask-proposals").textContent = "looking for words that change the answer…";
+    const request = { model: byId("model").value, prompt: byId("prompt").value, key };
+    await runJob("propose", request, { proposals: (words) => isCurrent() && renderProposals(words) });
+  }, isCurrent);
 }
 
 function renderProposals(words) {
-  const button = (each) => element("button", { type: "button", class: "proposal", "data-word": each.word, "aria-pressed": "false", onclick: () => swapKey(each.word) }, element("b", { text: each.spelled }), ` says ${each.says} ${percent(each.probability)}`);
-  part("ask-proposals").replaceChildren(...words.map(button));
-  const edited = Object.keys(ask.swap).length > 0; // what the user wrote in the meantime stays
-  if (words.length && !edited) swapKey(words[0].word);
-  if (!words.length) part("ask-proposals").textContent = "no word of its kind changes the answer; write one below, or ask with noise on the key";
+  const proposal = ({ word, spelled, says, probability }) => {
+    const onclick = () => swapKey(word);
+    const attributes = {
+      type: "button",
+      class: "proposal",
+      "data-word": word,
+      "aria-pressed": "false",
+      onclick,
+    };
+    const answer = ` says ${says} ${percent(probability)}`;
+    return element("button", attributes, element("b", { text: spelled }), answer);
+  };
+  const none = "no word of its kind changes the answer; write one below, or ask with noise on the key";
+  byId("ask-proposals").replaceChildren(...(words.length ? words.map(proposal) : [none]));
+  const isEdited = Object.keys(form.swap).length > 0; // what the user wrote in the meantime stays
+  if (words.length && !isEdited) swapKey(words[0].word);
 }
 
+const bare = (word) => word.trim() || word;
+
 function swapKey(word) {
-  ask.swap = { [ask.key]: word.trim() || word };
-  renderAsk();
+  form.swap = { [form.key]: bare(word) };
+  renderForm();
+}
+
+function editToken(position, text) {
+  if (text === bare(form.tokens.words[position]) || text === "") delete form.swap[position];
+  else form.swap[position] = text;
+  renderForm();
 }
 
 // Drawing the panel
 
-function stepOf(key, query) {
+function instruction({ key, query, setting }) {
   if (key === null) return "Click the key: the token that is read.";
-  if (key > query) return "The key stands after the query, which reads only what comes before it: click an earlier key or a later query.";
-  return ask.setting === "query" ? "Click the query: the token that reads (now the one underlined), or ask." : "Click another key, or ask.";
+  if (key > query) {
+    const order = "The key stands after the query, which reads only what comes before it";
+    return `${order}: click an earlier key or a later query.`;
+  }
+  if (setting === "key") return "Click another key, or ask.";
+  return "Click the query: the token that reads (now the one underlined), or ask.";
 }
 
-function renderAsk() {
-  const { reading, key, query } = ask;
-  part("ask-tokens").hidden = !reading;
-  part("ask-swap").hidden = !reading || key === null;
-  part("ask-go").disabled = !reading || key === null || key > query;
-  if (!reading) return;
-  part("ask-step").textContent = stepOf(key, query);
-  const chip = (at) => {
-    const roles = [at === key && "key", at === query && "query"].filter(Boolean);
-    const label = [`${reading.spelled[at]}, position ${at}`, ...roles].join(", ");
-    const made = element("button", { type: "button", class: ["ask-chip", ...roles].join(" "), "data-at": at, "aria-pressed": String(roles.length > 0), tabindex: -1, onclick: () => chooseToken(at) }, element("span", { class: "word", dir: "auto", text: reading.spelled[at] }), element("span", { class: "at", text: at }));
-    return labelled(made, label);
+function renderForm() {
+  const { tokens, key, query } = form;
+  byId("ask-tokens").hidden = !tokens;
+  byId("ask-swap").hidden = !tokens || key === null;
+  byId("ask-go").disabled = !tokens || key === null || key > query;
+  if (!tokens) return;
+  byId("ask-step").textContent = instruction(form);
+  const positions = [...tokens.words.keys()];
+  replaceKeepingFocus(byId("ask-chips"), ".ask-chip", "data-position", () => {
+    byId("ask-chips").replaceChildren(...positions.map(tokenButton));
+  });
+  const others = byId("ask-other");
+  const focused = others.contains(document.activeElement) ? document.activeElement.dataset.position : null;
+  others.replaceChildren(...positions.map(counterfactualInput));
+  if (focused !== null) others.children[focused].focus();
+  for (const button of byId("ask-proposals").querySelectorAll("button")) {
+    button.setAttribute("aria-pressed", String(form.swap[key] === bare(button.dataset.word)));
+  }
+}
+
+function tokenButton(position) {
+  const roles = rolesOf(position, [form.key, form.query]);
+  const spelled = form.tokens.spelled[position];
+  const attributes = {
+    type: "button",
+    class: ["ask-chip", ...roles].join(" "),
+    tabindex: -1,
+    "data-position": position,
+    "aria-pressed": String(roles.length > 0),
+    onclick: () => chooseToken(position),
   };
-  keepFocus(part("ask-chips"), ".ask-chip", "data-at", () => part("ask-chips").replaceChildren(...reading.words.map((_, at) => chip(at))));
-  const field = (at) => {
-    const changed = ask.swap[at] !== undefined;
-    const value = changed ? ask.swap[at] : reading.words[at].trim() || reading.words[at];
-    const input = element("input", { class: changed ? "other changed" : "other", "data-at": at, "aria-label": `counterfactual at position ${at}`, size: Math.max(2, value.length), disabled: Boolean(reading.bos) && at === 0, spellcheck: "false" });
-    input.value = value;
-    input.addEventListener("change", () => editToken(at, input.value));
-    return input;
-  };
-  keepFocusOfInputs(part("ask-other"), () => part("ask-other").replaceChildren(...reading.words.map((_, at) => field(at))));
-  for (const button of part("ask-proposals").querySelectorAll("button")) button.setAttribute("aria-pressed", String(ask.swap[key] === (button.dataset.word.trim() || button.dataset.word)));
+  const word = element("span", { class: "word", dir: "auto", text: spelled });
+  const made = element("button", attributes, word, element("span", { class: "at", text: position }));
+  return setLabel(made, [spelled, `position ${position}`, ...roles].join(", "));
 }
 
-function keepFocusOfInputs(container, draw) {
-  const at = container.contains(document.activeElement) ? document.activeElement.dataset.at : null;
-  draw();
-  if (at !== null) container.querySelector(`[data-at="${at}"]`)?.focus();
-}
-
-function editToken(at, text) {
-  const own = ask.reading.words[at].trim() || ask.reading.words[at];
-  if (text === own || text === "") delete ask.swap[at];
-  else ask.swap[at] = text;
-  renderAsk();
+function counterfactualInput(position) {
+  const swapped = form.swap[position];
+  const value = swapped ?? bare(form.tokens.words[position]);
+  const input = element("input", {
+    class: swapped === undefined ? "other" : "other changed",
+    size: Math.max(2, value.length),
+    disabled: Boolean(form.tokens.bos) && position === 0,
+    spellcheck: "false",
+    "data-position": position,
+    "aria-label": `counterfactual at position ${position}`,
+  });
+  input.value = value;
+  input.addEventListener("change", () => editToken(position, input.value));
+  return input;
 }
 
 // Asking
 
+const newGroup = () => `q${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
+
 function askAll() {
   return attempt(async () => {
-    const [model, beside, prompt] = [part("model").value, part("beside").value, part("prompt").value];
-    const group = newGroup();
-    const question = { model, prompt, key: ask.key, query: ask.query, group, swap: { ...ask.swap } };
+    const { key, query, swap } = form;
+    const model = byId("model").value;
+    const other = byId("beside").value;
+    const question = {
+      model,
+      prompt: byId("prompt").value,
+      key,
+      query,
+      group: newGroup(),
+      swap: { ...swap },
+    };
     const questions = [question];
-    if (beside && beside !== model) questions.push(await forAnother(beside, question));
-    state.group = group;
-    state.pinned = null;
-    await Promise.all(questions.map(askFor));
+    if (other && other !== model) questions.push(await questionFor(other, question));
+    update({ pinned: null });
+    await Promise.all(questions.map(ask));
   });
 }
 
-// The same question as another model reads it: its positions may be others.
-async function forAnother(model, question) {
-  const reading = await send("tokens", { model, prompt: question.prompt });
-  const places = [question.key, question.query, ...Object.keys(question.swap).map(Number)];
-  const moved = alignedPair(ask.reading, reading, places);
-  if (!moved) throw new Error(`${model} cuts this prompt into other tokens there; ask it alone`);
-  const swap = Object.fromEntries(Object.values(question.swap).map((word, index) => [moved[index + 2], word]));
-  return { ...question, model, key: moved[0], query: moved[1], swap };
+// The same question to another model, whose tokens may stand at other positions.
+async function questionFor(model, question) {
+  const tokens = await post("tokens", { model, prompt: question.prompt });
+  const swapped = Object.keys(question.swap).map(Number);
+  const positions = alignedPositions(form.tokens, tokens, [question.key, question.query, ...swapped]);
+  if (!positions) throw new Error(`${model} cuts this prompt into other tokens there; ask it alone`);
+  const [key, query, ...places] = positions;
+  const swap = Object.fromEntries(swapped.map((position, index) => [places[index], question.swap[position]]));
+  return { ...question, model, key, query, swap };
 }
 
-async function askFor(question) {
-  let job = null;
-  state.group = question.group;
-  sayProgress("asked", 0);
-  const heard = {
-    begun: (name) => ask.jobs.add((job = name)),
-    waiting: ({ ahead }) => sayProgress(ahead ? `${ahead} before it` : "begun", 0),
-    progress: ({ stage, done, total }) => sayProgress(STAGES[stage] || stage, total ? done / total : 0),
-    circuit: receive,
-  };
-  try {
-    const done = await hear("ask", question, heard);
-    if (!done) dropUnfinished();
-    sayProgress(done ? `answered in ${done.seconds} s` : "cancelled", 1);
-  } catch (error) {
-    dropUnfinished();
-    sayProgress("", 1);
-    sayError(error.message);
-  } finally {
-    ask.jobs.delete(job);
-    renderActs();
+// The questions of a circuit's group again, with another key and query.
+export function askAgain(circuit, pair) {
+  const group = newGroup();
+  for (const each of circuitsOf(groupOf(circuit))) {
+    const sameLength = each.words.length === circuit.words.length;
+    const ends = sameLength ? pair : alignedPositions(circuit, each, pair);
+    if (ends) ask({ ...each.asking, key: ends[0], query: ends[1], group });
   }
 }
 
-// What was cancelled half-way is not an answer.
+// Measure a question. Its circuit is shown as it grows; an error is one line of the panel.
+async function ask(question) {
+  let job = null;
+  form.awaited = question.group;
+  showProgress("asked", 0);
+  const onStart = (name) => {
+    job = name;
+    form.jobs.add(job);
+  };
+  const handlers = {
+    waiting: ({ ahead }) => showProgress(ahead ? `${ahead} before it` : "begun", 0),
+    progress: ({ stage, done, total }) => showProgress(STAGES[stage] || stage, total ? done / total : 0),
+    circuit: receiveCircuit,
+  };
+  try {
+    const done = await runJob("ask", question, handlers, onStart);
+    if (!done) dropUnfinished();
+    showProgress(done ? `answered in ${done.seconds} s` : "cancelled", 1);
+  } catch (error) {
+    dropUnfinished();
+    showProgress("", 1);
+    showError(error.message);
+  } finally {
+    form.jobs.delete(job);
+    renderButtons();
+  }
+}
+
+// A circuit, or more of one that is shown already. The reader may have gone to another prompt meanwhile.
+function receiveCircuit(packed) {
+  const circuit = unpack(packed);
+  const known = circuitWith(circuit.id);
+  if (known) Object.assign(known, circuit);
+  const isAwaited = groupOf(circuit) === form.awaited;
+  if (isAwaited) form.awaited = null;
+  update({
+    circuits: known ? state.circuits : [...state.circuits, circuit],
+    group: isAwaited ? groupOf(circuit) : state.group,
+  });
+}
+
+// A question that was cancelled or failed leaves no circuit behind.
 function dropUnfinished() {
-  data.circuits = data.circuits.filter((circuit) => !circuit.unfinished);
-  if (!shownCircuits().length) state.group = data.circuits.length ? groupOf(data.circuits[data.circuits.length - 1]) : "";
-  showGroup();
+  const circuits = state.circuits.filter((circuit) => !circuit.unfinished);
+  const isShown = circuits.some((circuit) => groupOf(circuit) === state.group);
+  const last = circuits.length ? groupOf(circuits.at(-1)) : "";
+  update({ circuits, group: isShown ? state.group : last });
 }
 
-function sayProgress(text, share) {
-  part("ask-said").textContent = text;
-  part("ask-progress").value = Math.round(share * 100);
-  renderActs();
+function cancelAll() {
+  for (const job of form.jobs) post("cancel", { job }).catch((error) => showError(error.message));
 }
 
-function renderActs() {
-  const busy = ask.jobs.size > 0;
-  part("ask-cancel").hidden = !busy;
-  part("ask-progress").hidden = !busy;
-  const answered = shownCircuits().some((circuit) => !circuit.unfinished);
-  part("ask-save").hidden = !answered;
-  part("ask-python").hidden = !answered;
+function showProgress(text, share) {
+  byId("ask-said").textContent = text;
+  byId("ask-progress").value = Math.round(share * 100);
+  renderButtons();
+}
+
+function renderButtons() {
+  const isBusy = form.jobs.size > 0;
+  byId("ask-cancel").hidden = !isBusy;
+  byId("ask-progress").hidden = !isBusy;
+  const isAnswered = shownCircuits().some((circuit) => !circuit.unfinished);
+  byId("ask-save").hidden = !isAnswered;
+  byId("ask-python").hidden = !isAnswered;
 }
 
 function saveAnswers() {
   return attempt(async () => {
-    const saved = [];
-    for (const circuit of shownCircuits()) saved.push((await send("save", { job: circuit.id })).folder);
-    part("ask-said").textContent = `saved in ${saved.join(" and ")}`;
+    const folders = [];
+    for (const circuit of shownCircuits()) folders.push((await post("save", { job: circuit.id })).folder);
+    byId("ask-said").textContent = `saved in ${folders.join(" and ")}`;
   });
 }

@@ -1,190 +1,239 @@
-// The circuit on a scale of layers, drawn: everything in it can be pointed at, clicked and reached by keyboard.
+// The circuit on a scale of layers, as SVG. Every item can be pointed at, clicked and reached by keyboard.
 
-function renderDiagram(column) {
-  const { circuit, picture } = column;
-  const pair = pairOf(circuit);
-  const layout = layOut(circuit, { shown: column.shown, pair, share: state.share, measure: widthOf });
+import { carriersOf, mappingOf, modulationOf, nameOf, totalsOf } from "./circuit.js";
+import { replaceKeepingFocus, setLabel, svg, textWidth } from "./dom.js";
+import { chooseToken, isPinned, itemText, kindOf, makeSelectable, togglePin } from "./items.js";
+import { AXIS, CHIP, layOut } from "./layout.js";
+import { chosen, live, state, withPair } from "./state.js";
+import { arrowText, headText, outputText, percent, rolesOf, tokenAt } from "./text.js";
+import { placePicture } from "./zoom.js";
+
+export function renderDiagram(column) {
+  const { circuit, picture, shown } = column;
+  const { pair, mapping } = chosen(circuit);
+  const layout = layOut(circuit, { shown, pair, percentage: state.percentage, measure: textWidth });
   column.layout = layout;
-  keepFocus(picture, ".thing", "data-thing", () => {
-    const layers = ["rows", "boxes", "streams", "words", "arrows", "foot"].map((name) => shape("g", { class: name }));
-    const [rows, boxes, streams, words, arrows, foot] = layers;
-    picture.replaceChildren(...layers);
-    drawRows(rows, circuit, layout);
-    for (const box of layout.boxes) boxes.append(drawBox(circuit, box, pair));
-    drawStreams(streams, layout);
-    for (const { text, x, y, at } of layout.words) words.append(shape("text", { class: at === pair[0] ? "layers key" : "layers", x, y, "aria-hidden": "true" }, text));
-    for (const item of [...layout.items].sort((a, b) => a.front - b.front)) drawItem(arrows, circuit, item);
-    drawCaption(arrows, circuit, layout);
-    arrows.append(drawOutput(circuit, layout));
-    for (const token of layout.columns) foot.append(Array.isArray(token.at) ? drawGap(column, token, layout) : drawToken(circuit, token, layout));
-    for (const group of layout.groups.items) drawGroup(foot, group);
+  const inFrontLast = [...layout.arrows].sort((a, b) => a.front - b.front);
+  replaceKeepingFocus(picture, ".item", "data-item", () => {
+    picture.replaceChildren(
+      svg("g", {}, ...drawRows(layout)),
+      svg("g", {}, ...layout.boxes.map((box) => drawBox(circuit, box, pair))),
+      svg("g", {}, ...drawStreams(layout)),
+      svg("g", {}, ...layout.boxLabels.map((label) => drawBoxLabel(label, pair))),
+      svg("g", {}, ...inFrontLast.flatMap((arrow) => drawArrow(circuit, arrow))),
+      svg("g", {}, ...drawCaption(circuit, layout), drawOutput(circuit, layout)),
+      svg("g", {}, ...layout.columns.map((token) => drawColumn(column, token, layout.foot))),
+      svg("g", {}, ...layout.groups.flatMap(drawGroup)),
+    );
   });
-  picture.setAttribute("aria-label", describe(circuit));
-  markThings(column);
-  placeStage(column);
+  const ends = `${tokenAt(circuit, pair[0])} to ${tokenAt(circuit, pair[1])}`;
+  const words = mapping ? arrowText(circuit, mapping, state.percentage) : `${ends} is not in this file`;
+  picture.setAttribute("aria-label", `Diagram on a scale of layers. ${words}. ${outputText(circuit)}.`);
+  markPinned(column);
+  placePicture(column);
 }
 
-function thingShape(circuit, thing, kind, rect, ...children) {
-  const made = shape("g", { class: `thing ${kind}`, role: "button", tabindex: -1, "data-thing": thing, "aria-pressed": "false" }, null, ...children);
-  made.place = rect;
-  return labelled(made, sayThing(circuit, thing));
-}
-
-function drawRows(layer, circuit, layout) {
-  const right = layout.columns[layout.columns.length - 1].right;
-  layer.append(shape("text", { class: "axis-name", x: 2, y: layout.top - 8 }, "layer"));
-  layer.append(shape("line", { class: "rule", x1: AXIS - 12, x2: right, y1: layout.top, y2: layout.top }));
-  for (const row of layout.rows) {
-    const folded = row.first < row.last;
-    if (folded) layer.append(shape("rect", { class: "folded", x: AXIS - 12, y: row.top, width: right - AXIS + 12, height: row.height }));
-    layer.append(shape("line", { class: "rule", x1: AXIS - 12, x2: right, y1: row.bottom, y2: row.bottom }));
-    layer.append(shape("text", { class: "axis-layer", x: AXIS - 18, y: (row.top + row.bottom) / 2 + 4 }, folded ? `${row.first}–${row.last}` : row.first));
+export function markPinned(column) {
+  for (const node of column.root.querySelectorAll("[data-item]")) {
+    const item = node.getAttribute("data-item");
+    const pinned = isPinned(column.circuit, item);
+    node.classList.toggle("pinned", pinned);
+    if (kindOf(item) !== "token" && kindOf(item) !== "gap") node.setAttribute("aria-pressed", String(pinned));
   }
 }
 
-function drawBox(circuit, box, pair) {
-  const thing = `box:${box.span.name}`;
-  const rect = { x: box.x, y: box.top, width: box.width, height: box.bottom - box.top };
-  const built = box.built.map(({ top, bottom }) => shape("rect", { class: "built", x: box.x, y: top, width: box.width, height: bottom - top, rx: 4 }));
-  const frame = shape("rect", { class: "frame", ...rect, rx: 7 });
-  const made = thingShape(circuit, thing, box.at === pair[0] ? "box key" : "box", rect, ...built, frame);
-  made.setAttribute("data-positions", box.span.positions.join("+"));
-  made.setAttribute("data-layers", box.span.layers.join("-"));
-  return follow(made, circuit, thing);
+// A group of shapes that stands for an item; `name` is its class.
+function itemShape(circuit, item, name, ...shapes) {
+  const attributes = { class: `item ${name}`, role: "button", tabindex: -1, "data-item": item };
+  return setLabel(svg("g", { ...attributes, "aria-pressed": "false" }, ...shapes), itemText(circuit, item));
 }
 
-// The stream of every token that is read or written, up to its highest arrow.
-function drawStreams(layer, layout) {
-  const tops = new Map();
-  for (const item of layout.items) {
-    for (const x of [item.start, item.end]) {
-      const known = tops.get(x) || { y: layout.foot, front: false };
-      tops.set(x, { y: Math.min(known.y, item.y), front: known.front || (item.front && x === item.start) });
+function drawRows(layout) {
+  const right = layout.columns.at(-1).right;
+  const left = AXIS - 12;
+  const rule = (y) => svg("line", { class: "rule", x1: left, x2: right, y1: y, y2: y });
+  const shapes = [svg("text", { class: "axis-name", x: 2, y: layout.top - 8 }, "layer"), rule(layout.top)];
+  for (const { first, last, isFolded, top, bottom, height } of layout.rows) {
+    if (isFolded) shapes.push(svg("rect", { class: "folded", x: left, y: top, width: right - left, height }));
+    const name = isFolded ? `${first}–${last}` : first;
+    shapes.push(rule(bottom));
+    shapes.push(svg("text", { class: "axis-layer", x: AXIS - 18, y: (top + bottom) / 2 + 4 }, name));
+  }
+  return shapes;
+}
+
+function drawBox(circuit, { span, position, x, width, top, bottom, built }, pair) {
+  const rect = (name, from, to, rx) => svg("rect", { class: name, x, y: from, width, height: to - from, rx });
+  const item = `box:${span.name}`;
+  const shapes = built.map((range) => rect("built", range.top, range.bottom, 4));
+  const name = position === pair[0] ? "box key" : "box";
+  const made = itemShape(circuit, item, name, ...shapes, rect("frame", top, bottom, 7));
+  made.setAttribute("data-positions", span.positions.join("+"));
+  made.setAttribute("data-layers", span.layers.join("-"));
+  return makeSelectable(made, circuit, item);
+}
+
+function drawBoxLabel({ text, x, y, position }, pair) {
+  const name = position === pair[0] ? "layers key" : "layers";
+  return svg("text", { class: name, x, y, "aria-hidden": "true" }, text);
+}
+
+// The residual stream of every token that is read or written, from the sentence up to its highest arrow.
+function drawStreams({ arrows, output, top, foot }) {
+  const streams = new Map();
+  for (const { start, end, y, front } of arrows) {
+    for (const x of [start, end]) {
+      const stream = streams.get(x) || { y: foot, front: false };
+      stream.y = Math.min(stream.y, y);
+      stream.front ||= front && x === start;
+      streams.set(x, stream);
     }
   }
-  for (const [x, { y, front }] of tops) layer.append(shape("line", { class: front ? "stream front" : "stream", x1: x, x2: x, y1: layout.foot, y2: y }));
-  const { output } = layout;
-  layer.append(shape("path", { class: "stream out", d: `M${output.stream} ${layout.foot}V${layout.top - 8}L${output.x} ${output.y + output.height}` }));
+  const line = ([x, { y, front }]) =>
+    svg("line", { class: front ? "stream front" : "stream", x1: x, x2: x, y1: foot, y2: y });
+  const way = `M${output.stream} ${foot}V${top - 8}L${output.x} ${output.y + output.height}`;
+  return [...[...streams].map(line), svg("path", { class: "stream out", d: way })];
 }
 
-function drawItem(layer, circuit, item) {
-  const { mapping, start, end, y } = item;
-  const thing = `arrow:${mapping.key}-${mapping.query}`;
-  const thick = 1.2 + 3.6 * Math.min(Math.abs(item.effect), 1.2);
-  const tip = 5 + thick;
-  const way = start < end ? 1 : -1;
-  const itself = start === end;
-  const line = itself ? shape("circle", { class: "dot", cx: start, cy: y, r: 4 }) : shape("line", { class: "shaft", x1: start, x2: end - tip * way, y1: y, y2: y, "stroke-width": thick });
-  const head = itself ? shape("g") : shape("polygon", { class: "tip", points: `${end},${y} ${end - tip * way},${y - tip * 0.6} ${end - tip * way},${y + tip * 0.6}` });
-  const grip = shape("line", { class: "grip", x1: start - (itself ? 6 : 0), x2: end + (itself ? 6 : 0), y1: y, y2: y });
-  const against = item.effect < 0 ? " against" : "";
-  const rect = { x: Math.min(start, end) - 4, y: y - 8, width: Math.abs(end - start) + 8, height: 16 };
-  const arrow = thingShape(circuit, thing, `arrow${item.front ? " front" : ""}${against}`, rect, line, head, grip);
-  const select = () => {
-    if (!item.front) choosePair(circuit, [mapping.key, mapping.query]);
-    pin(circuit, thing);
-  };
-  layer.append(follow(arrow, circuit, thing, select));
-  for (const chip of item.chips) layer.append(drawChip(circuit, item, chip, select));
-}
-
-function drawChip(circuit, item, chip, selectArrow) {
-  const thing = chip.head === null ? `arrow:${item.mapping.key}-${item.mapping.query}` : `head:${chip.head}`;
-  const rect = { x: chip.x, y: item.y - CHIP / 2, width: chip.width, height: CHIP };
-  const made = thingShape(circuit, thing, `chip-head${item.front ? " front" : ""}`, rect, shape("rect", { ...rect, rx: 9 }), shape("text", { x: chip.x + chip.width / 2, y: item.y + 4 }, chip.text));
-  if (chip.head !== null) labelled(made, sayHead(circuit, item.mapping, chip.head, item.carriers));
-  const select = () => {
-    if (!item.front) choosePair(circuit, [item.mapping.key, item.mapping.query]);
-    pin(circuit, thing);
-  };
-  return follow(made, circuit, thing, chip.head === null ? selectArrow : select);
-}
-
-function drawOutput(circuit, layout) {
-  const { x, y, width, height } = layout.output;
-  const rect = { x: x - width / 2, y, width, height };
-  const lines = circuit.output.map((line, at) => shape("text", { class: at ? "small" : "name", x, y: y + 18 + 16 * at }, line));
-  return follow(thingShape(circuit, "output", "output", rect, shape("rect", { ...rect, rx: 9 }), ...lines), circuit, "output");
-}
-
-// What the arrow in front says, at the upper left: `Modulated at 80% by` and the heads.
-function drawCaption(layer, circuit, layout) {
-  const { mapping, carriers } = measured(circuit);
-  if (!mapping) return;
-  const title = mapping.doubts.length ? "Modulation withheld" : carriers.length ? `Modulated at ${percent(modulationOf(mapping, carriers))} by` : mapping.unfinished ? "Measuring" : "Carried by no head";
-  const room = layout.output.x - layout.output.width / 2 - AXIS - 12;
-  let names = carriers.map(([head]) => nameOf(circuit, head));
-  let more = 0;
-  const text = () => names.join(" ") + (more ? ` and ${more} more` : "");
-  while (names.length > 1 && widthOf(text(), 12.5, false) > room) {
-    names = names.slice(0, -1);
-    more = carriers.length - names.length;
+// An arrow and the names of its heads. A click on any of them brings the mapping to the front.
+function drawArrow(circuit, arrow) {
+  const { mapping, front, chips } = arrow;
+  const ends = [mapping.key, mapping.query];
+  const select = (item) => togglePin(circuit, item, front ? {} : { pairs: withPair(circuit, ends) });
+  const item = `arrow:${ends.join("-")}`;
+  const name = `arrow${front ? " front" : ""}${arrow.effect < 0 ? " against" : ""}`;
+  const made = itemShape(circuit, item, name, ...arrowShapes(arrow));
+  const shapes = [makeSelectable(made, circuit, item, () => select(item))];
+  for (const chip of chips) {
+    const chipItem = chip.head === null ? item : `head:${chip.head}`;
+    const drawn = drawChip(circuit, arrow, chip, chipItem);
+    shapes.push(makeSelectable(drawn, circuit, chipItem, () => select(chipItem)));
   }
-  if (room < 60) return;
-  layer.append(shape("text", { class: "modulated", x: AXIS, y: 18 }, title), shape("text", { class: "names", x: AXIS, y: 36 }, text()));
+  return shapes;
 }
 
-function drawToken(circuit, token, layout) {
-  const { mapping } = measured(circuit);
-  const pair = pairOf(circuit);
-  const at = token.at;
+// The line is as thick as what its heads add to the joint effect; a token that reads itself has a dot.
+function arrowShapes({ start, end, y, effect }) {
+  const area = (from, to) => svg("line", { class: "hit-area", x1: from, x2: to, y1: y, y2: y });
+  if (start === end) {
+    return [svg("circle", { class: "dot", cx: start, cy: y, r: 4 }), area(start - 6, end + 6)];
+  }
+  const thickness = 1.2 + 3.6 * Math.min(Math.abs(effect), 1.2);
+  const tip = 5 + thickness;
+  const neck = end - tip;
+  const corners = `${end},${y} ${neck},${y - tip * 0.6} ${neck},${y + tip * 0.6}`;
+  return [
+    svg("line", { class: "shaft", x1: start, x2: neck, y1: y, y2: y, "stroke-width": thickness }),
+    svg("polygon", { class: "tip", points: corners }),
+    area(start, end),
+  ];
+}
+
+function drawChip(circuit, { mapping, front, y }, { head, text, x, width }, item) {
+  const rect = svg("rect", { x, y: y - CHIP / 2, width, height: CHIP, rx: 9 });
+  const name = svg("text", { x: x + width / 2, y: y + 4 }, text);
+  const made = itemShape(circuit, item, `chip-head${front ? " front" : ""}`, rect, name);
+  if (head === null) return made;
+  return setLabel(made, headText(circuit, mapping, head, carriersOf(mapping, state.percentage)));
+}
+
+function drawOutput(circuit, { output: { x, y, width, height } }) {
+  const rect = svg("rect", { x: x - width / 2, y, width, height, rx: 9 });
+  const lines = circuit.output.map((line, index) =>
+    svg("text", { class: index ? "small" : "name", x, y: y + 18 + 16 * index }, line),
+  );
+  return makeSelectable(itemShape(circuit, "output", "output", rect, ...lines), circuit, "output");
+}
+
+// What the mapping in front says, at the upper left: `Modulated at 80% by` and as many heads as have space.
+function drawCaption(circuit, { output }) {
+  const { mapping, carriers } = chosen(circuit);
+  const space = output.x - output.width / 2 - AXIS - 12;
+  if (!mapping || space < 60) return [];
+  const names = carriers.map(({ head }) => nameOf(circuit, head));
+  let text = names.join(" ");
+  for (let count = names.length - 1; count > 0 && textWidth(text, 12.5, false) > space; count -= 1) {
+    text = `${names.slice(0, count).join(" ")} and ${names.length - count} more`;
+  }
+  return [
+    svg("text", { class: "modulated", x: AXIS, y: 18 }, captionOf(mapping, carriers)),
+    svg("text", { class: "names", x: AXIS, y: 36 }, text),
+  ];
+}
+
+function captionOf(mapping, carriers) {
+  if (mapping.doubts.length) return "Modulation withheld";
+  if (carriers.length) return `Modulated at ${percent(modulationOf(mapping, carriers))} by`;
+  return mapping.unfinished ? "Measuring" : "Carried by no head";
+}
+
+function drawColumn(column, token, foot) {
+  return Array.isArray(token.position)
+    ? drawGap(column, token, foot)
+    : drawToken(column.circuit, token, foot);
+}
+
+// The word of a token with its number above it.
+function tokenShapes({ text, x, left, width }, number, foot) {
+  const word = svg("text", { class: "word", x, y: foot + 33 }, text);
+  if (/[\u0590-\u08ff]/.test(text)) word.setAttribute("direction", "rtl");
+  return [
+    svg("rect", { class: "background", x: left + 1, y: foot + 2, width: width - 2, height: 50, rx: 7 }),
+    svg("text", { class: "at", x, y: foot + 15 }, number),
+    word,
+  ];
+}
+
+// A token with a bar as high as its total to the chosen query; the query is underlined.
+function drawToken(circuit, token, foot) {
+  const { position, x, left, right } = token;
+  const { pair, mapping } = chosen(circuit);
   const totals = totalsOf(circuit, mapping, pair[1]);
   const largest = Math.max(1e-9, ...[...totals.values()].map(Math.abs));
-  const total = totals.get(at);
-  const tall = total === undefined ? 0 : Math.max(1, (14 * Math.abs(total)) / largest);
-  const rect = { x: token.left + 1, y: layout.foot + 2, width: token.width - 2, height: 50 };
-  const bar = shape("rect", { class: total < 0 ? "bar against" : "bar", x: token.x - 7, y: layout.foot + 51 - tall, width: 14, height: tall });
-  const word = shape("text", { class: "word", x: token.x, y: layout.foot + 33, direction: /[\u0590-\u08ff]/.test(token.text) ? "rtl" : null }, token.text);
-  const roles = [at === pair[0] && "key", at === pair[1] && "query"].filter(Boolean);
-  const stored = mappingOf(circuit, state.picking === "key" ? [at, pair[1]] : [pair[0], at]);
-  const made = thingShape(circuit, `token:${at}`, ["token", ...roles, stored || live ? "" : "absent"].join(" "), rect, shape("rect", { class: "ground", ...rect, rx: 7 }), shape("text", { class: "at", x: token.x, y: layout.foot + 15 }, at), word, bar);
-  if (roles.includes("query")) made.append(shape("line", { class: "underline", x1: token.left + 7, x2: token.right - 7, y1: layout.foot + 38, y2: layout.foot + 38 }));
-  made.setAttribute("data-at", at);
+  const total = totals.get(position);
+  const height = total === undefined ? 0 : Math.max(1, (14 * Math.abs(total)) / largest);
+  const barName = total < 0 ? "bar against" : "bar";
+  const shapes = tokenShapes(token, position, foot);
+  shapes.push(svg("rect", { class: barName, x: x - 7, y: foot + 51 - height, width: 14, height }));
+  const roles = rolesOf(position, pair);
+  if (roles.includes("query")) {
+    const y = foot + 38;
+    shapes.push(svg("line", { class: "underline", x1: left + 7, x2: right - 7, y1: y, y2: y }));
+  }
+  const item = `token:${position}`;
+  const wanted = state.picking === "key" ? [position, pair[1]] : [pair[0], position];
+  const isAbsent = !mappingOf(circuit, wanted) && !live.askMapping;
+  const names = ["token", ...roles, ...(isAbsent ? ["absent"] : [])];
+  const made = itemShape(circuit, item, names.join(" "), ...shapes);
+  made.setAttribute("data-position", position);
   made.setAttribute("aria-pressed", String(roles.includes(state.picking)));
-  labelled(made, `${sayThing(circuit, `token:${at}`)}${stored || live ? "" : `, not in this file as ${state.picking}`}; choose it as ${state.picking}`);
-  return follow(made, circuit, `token:${at}`, () => pick(circuit, at));
+  const absent = isAbsent ? `, not in this file as ${state.picking}` : "";
+  setLabel(made, `${itemText(circuit, item)}${absent}; choose it as ${state.picking}`);
+  return makeSelectable(made, circuit, item, () => chooseToken(circuit, position));
 }
 
-function drawGap(column, token, layout) {
-  const [first, last] = token.at;
+// A gap in a long prompt; a click shows its tokens.
+function drawGap(column, token, foot) {
+  const [first, last] = token.position;
+  const count = last - first + 1;
   const open = () => {
-    const at = column.shown.findIndex((item) => Array.isArray(item) && item[0] === first);
-    column.shown.splice(at, 1, ...Array.from({ length: last - first + 1 }, (_, step) => first + step));
+    const tokens = Array.from({ length: count }, (_, step) => first + step);
+    column.shown.splice(column.shown.indexOf(token.position), 1, ...tokens);
     renderDiagram(column);
-    const opened = column.picture.querySelector(`[data-at="${first}"]`);
-    setView(column, viewWith(viewOf(column), frameOf(column), opened.place));
-    opened.focus();
+    column.picture.querySelector(`[data-position="${first}"]`).focus();
   };
-  const rect = { x: token.left + 1, y: layout.foot + 2, width: token.width - 2, height: 50 };
-  const words = `show the ${last - first + 1} tokens from position ${first} to ${last}`;
-  const made = shape("g", { class: "thing token gap", role: "button", tabindex: -1, "data-thing": `gap:${first}` }, null, shape("rect", { class: "ground", ...rect, rx: 7 }), shape("text", { class: "at", x: token.x, y: layout.foot + 15 }, last - first + 1), shape("text", { class: "word", x: token.x, y: layout.foot + 33 }, "…"));
-  made.place = rect;
-  labelled(made, words);
+  const attributes = { class: "item token gap", role: "button", tabindex: -1, "data-item": `gap:${first}` };
+  const made = svg("g", attributes, ...tokenShapes(token, count, foot));
   made.addEventListener("click", open);
   made.addEventListener("keydown", (event) => {
     if (event.key === "Enter" || event.key === " ") open();
   });
-  return made;
+  return setLabel(made, `show the ${count} tokens from position ${first} to ${last}`);
 }
 
-function drawGroup(layer, group) {
-  const y = group.y - 4;
-  layer.append(shape("path", { class: "tie", d: `M${group.start} ${y - 4}V${y}H${group.end}V${y - 4}` }), shape("text", { class: "group", x: group.middle, y: y + 12 }, group.text));
-}
-
-function markThings(column) {
-  const { circuit } = column;
-  for (const item of column.root.querySelectorAll(".thing[data-thing], .tile, .cell, .writer")) {
-    const thing = item.getAttribute("data-thing");
-    const pinned = isPinned(circuit, thing);
-    item.classList.toggle("pinned", pinned);
-    if (kindOf(thing) !== "token" && kindOf(thing) !== "gap") item.setAttribute("aria-pressed", String(pinned));
-  }
-}
-
-function describe(circuit) {
-  const { mapping, carriers } = measured(circuit);
-  const pair = pairOf(circuit);
-  if (!mapping) return `Diagram: ${tokenAt(circuit, pair[0])} to ${tokenAt(circuit, pair[1])} is not in this file.`;
-  return `Diagram on a scale of layers. ${sayArrow(circuit, mapping, carriers)}. ${sayOutput(circuit)}.`;
+function drawGroup({ text, start, end, middle, y }) {
+  return [
+    svg("path", { class: "tie", d: `M${start} ${y - 8}V${y - 4}H${end}V${y - 8}` }),
+    svg("text", { class: "group", x: middle, y: y + 8 }, text),
+  ];
 }

@@ -1,80 +1,109 @@
-// Elements: text always enters as text.
+// Elements of the page. Text always enters as text, never as markup.
 
-function element(tag, options = {}, ...children) {
+export const byId = (id) => document.getElementById(id);
+
+// `class`, `text` and `onclick` (or another event) are understood; all other options are attributes.
+export function element(tag, options = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(options)) {
     if (name === "class") made.className = value;
     else if (name === "text") made.textContent = value;
     else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value === true ? "" : value);
+    else if (value !== false) made.setAttribute(name, value === true ? "" : value);
   }
   made.append(...children);
   return made;
 }
 
-function shape(tag, attributes = {}, text = null, ...children) {
+export function svg(tag, attributes = {}, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) if (value !== null && value !== undefined) made.setAttribute(name, value);
-  if (text !== null) made.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   made.append(...children);
   return made;
 }
 
-// A name that begins with what is seen, so that whoever steers by voice can say it.
-function labelled(made, words) {
+// An accessible name that begins with the visible text, so that whoever steers by voice can say it.
+export function setLabel(made, label) {
   const texts = [...made.children].filter((child) => child.textContent.trim());
-  const seen = texts.map((child) => child.textContent.trim()).join(" ");
+  const visible = texts.map((child) => child.textContent.trim()).join(" ");
   for (const child of texts) child.after(" ");
-  made.setAttribute("aria-label", words.startsWith(seen) ? words : `${seen}: ${words}`);
+  made.setAttribute("aria-label", label.startsWith(visible) ? label : `${visible}: ${label}`);
   return made;
 }
 
-const RULER = document.createElement("canvas").getContext("2d");
-function widthOf(text, size, bold) {
-  RULER.font = `${bold ? 600 : 400} ${size}px ${getComputedStyle(document.body).fontFamily}`;
-  return RULER.measureText(text).width;
+const ruler = document.createElement("canvas").getContext("2d");
+
+export function textWidth(text, size, isBold) {
+  ruler.font = `${isBold ? 600 : 400} ${size}px ${getComputedStyle(document.body).fontFamily}`;
+  return ruler.measureText(text).width;
 }
 
-// One stop for the tab key, arrows inside: `across` is how many items a row has (Infinity for one row).
-function rove(container, selector, across = () => Infinity) {
+// Roving tabindex: the container is one stop of the Tab key, the arrow keys move inside it.
+// `perRow` is the number of items in a row; without it all items are one row.
+export function addRovingFocus(container, selector, perRow = () => 1) {
+  const items = () => [...container.querySelectorAll(selector)];
   container.addEventListener("keydown", (event) => {
-    const items = [...container.querySelectorAll(selector)];
-    const at = items.indexOf(document.activeElement);
-    const row = across();
-    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: Number.isFinite(row) ? row : 1, ArrowUp: Number.isFinite(row) ? -row : -1 };
-    let next = null;
-    if (at >= 0 && event.key in steps) next = at + steps[event.key];
-    else if (at >= 0 && event.key === "Home") next = 0;
-    else if (at >= 0 && event.key === "End") next = items.length - 1;
-    if (next === null) return;
+    const all = items();
+    const at = all.indexOf(document.activeElement);
+    const targets = {
+      ArrowRight: at + 1,
+      ArrowLeft: at - 1,
+      ArrowDown: at + perRow(),
+      ArrowUp: at - perRow(),
+      Home: 0,
+      End: all.length - 1,
+    };
+    if (at < 0 || !(event.key in targets)) return;
     event.preventDefault();
-    if (!items[next]) return;
-    settle(items, items[next]);
-    items[next].focus();
+    all[targets[event.key]]?.focus();
   });
   container.addEventListener("focusin", (event) => {
-    const items = [...container.querySelectorAll(selector)];
-    if (items.includes(event.target)) settle(items, event.target);
+    if (event.target.matches(selector)) setTabStop(items(), event.target);
   });
 }
 
-function settle(items, chosen) {
+function setTabStop(items, chosen) {
   for (const item of items) item.setAttribute("tabindex", item === chosen ? 0 : -1);
 }
 
-// Draw the items of a container again without losing the place of the keyboard.
-function keepFocus(container, selector, name, draw) {
-  const active = container.contains(document.activeElement) ? document.activeElement.getAttribute(name) : null;
-  const stop = container.querySelector(`${selector}[tabindex="0"]`)?.getAttribute(name);
+// Replace the items of a container. The item with the same `attribute` keeps the focus and the tab stop.
+export function replaceKeepingFocus(container, selector, attribute, draw) {
+  const valueOf = (item) => item?.getAttribute(attribute);
+  const focused = container.contains(document.activeElement) ? valueOf(document.activeElement) : undefined;
+  const stop = valueOf(container.querySelector(`${selector}[tabindex="0"]`));
   draw();
   const items = [...container.querySelectorAll(selector)];
-  const find = (wanted) => items.find((item) => wanted !== null && item.getAttribute(name) === wanted);
-  settle(items, find(active) || find(stop) || items[0]);
-  if (active !== null && find(active)) find(active).focus({ preventScroll: true });
+  const find = (value) => items.find((item) => value !== undefined && valueOf(item) === value);
+  setTabStop(items, find(focused) || find(stop) || items[0]);
+  find(focused)?.focus({ preventScroll: true });
 }
 
-function offer(text, name) {
-  const link = element("a", { href: URL.createObjectURL(text), download: name });
+// A definition list of [name, value, meaning].
+export function fillFacts(list, facts) {
+  const row = ([name, value, meaning]) =>
+    element(
+      "div",
+      {},
+      element("dt", { text: name }),
+      element("dd", { class: "value", text: value }),
+      element("dd", { class: "meaning", text: meaning }),
+    );
+  list.replaceChildren(...facts.map(row));
+}
+
+export async function copyText(text, button) {
+  const label = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Copy it from the address bar";
+  }
+  setTimeout(() => (button.textContent = label), 1500);
+}
+
+export function downloadBlob(blob, name) {
+  const link = element("a", { href: URL.createObjectURL(blob), download: name });
   document.body.append(link);
   link.click();
   link.remove();

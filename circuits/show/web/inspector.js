@@ -1,189 +1,254 @@
-// One thing, large: a head with its map, its effect beside random heads and its three sides; or a box, an arrow, …
+// One item, large: a head with its map, its effect beside that of random heads, and its three sides; or the
+// numbers of a box, an arrow, a token, a writer or the output.
 
-function buildInspector(column) {
+import { carriersOf, headNamed, nameOf, sidesOf, weightAt } from "./circuit.js";
+import { totalFacts } from "./controls.js";
+import { element, fillFacts, setLabel, svg } from "./dom.js";
+import { buildMap, paintMap } from "./heads.js";
+import { arrowOf, numberOf, inspectedItem, isPinned, itemText, kindOf, spanOf, togglePin } from "./items.js";
+import { chosen, live, pairOf, state } from "./state.js";
+import { number, percent, tokenAt, writerText } from "./text.js";
+
+const MOST_LABELLED = 48; // tokens on the axes of a map; of more, the chosen two
+const MOST_LARGE = 24; // tokens whose labels have the usual size
+const MOST_WRITERS = 6;
+const LEAST_EFFECT = 0.0005; // of a writer that is listed
+const SIDES = { query: "what it asks for", key: "what it finds", value: "what it moves" };
+
+export function buildInspector(column) {
+  const { circuit } = column;
+  const labels = (axis) => element("div", { class: `labels ${axis}`, "aria-hidden": "true" });
+  const togglePinned = () => togglePin(circuit, inspectedItem(circuit));
   const inspector = {
-    title: element("h3", {}),
+    title: element("h3"),
     role: element("span", { class: "role" }),
-    pin: element("button", { type: "button", class: "tool pin", onclick: () => pin(column.circuit, thingOf(column)) }),
-    words: element("p", { class: "said" }),
-    drawn: mapOf({ role: "img" }),
-    keys: element("div", { class: "labels keys", "aria-hidden": "true" }),
-    queries: element("div", { class: "labels queries", "aria-hidden": "true" }),
+    pin: element("button", { type: "button", class: "tool pin", onclick: togglePinned }),
+    text: element("p", { class: "text" }),
+    map: buildMap({ role: "img" }),
+    keys: labels("keys"),
+    queries: labels("queries"),
     reading: element("p", { class: "reading" }),
     missing: element("p", { class: "missing", text: "This head's map was left out to keep the page small." }),
     facts: element("dl", { class: "facts" }),
     chance: element("div", { class: "chance" }),
     sides: element("div", { class: "sides" }),
   };
-  const corner = element("span", { class: "corner", "aria-hidden": "true", text: AXES });
-  inspector.map = element("div", { class: "large" }, inspector.queries, element("div", { class: "frame" }, inspector.drawn), corner, inspector.keys);
-  const heading = element("div", { class: "titles" }, inspector.title, inspector.role, inspector.pin);
-  inspector.root = element("div", { class: "card inspector", role: "region", "aria-label": "What is chosen" }, heading, inspector.words, inspector.map, inspector.missing, inspector.reading, inspector.facts, inspector.chance, inspector.sides);
-  inspector.drawn.addEventListener("mousemove", (event) => {
-    const { left, top, width, height } = inspector.drawn.getBoundingClientRect();
-    const length = column.circuit.words.length;
-    const cell = (at, size) => Math.min(length - 1, Math.max(0, Math.floor((at / size) * length)));
-    readOut(column, length - 1 - cell(event.clientY - top, height), cell(event.clientX - left, width));
+  const { title, role, pin, text, map, keys, queries, reading, missing, facts, chance, sides } = inspector;
+  const corner = element("span", { class: "corner", "aria-hidden": "true", text: "Q ↑  K →" });
+  inspector.large = element(
+    "div",
+    { class: "large" },
+    queries,
+    element("div", { class: "frame" }, map),
+    corner,
+    keys,
+  );
+  inspector.root = element(
+    "div",
+    { class: "card inspector", role: "region", "aria-label": "What is chosen" },
+    element("div", { class: "titles" }, title, role, pin),
+    ...[text, inspector.large, missing, reading, facts, chance, sides],
+  );
+  map.addEventListener("mousemove", (event) => {
+    const box = map.getBoundingClientRect();
+    const length = circuit.words.length;
+    const cell = (share) => Math.min(length - 1, Math.max(0, Math.floor(share * length)));
+    const key = cell((event.clientX - box.left) / box.width);
+    const query = length - 1 - cell((event.clientY - box.top) / box.height);
+    readWeight(column, [key, query]);
   });
-  inspector.drawn.addEventListener("mouseleave", () => readOut(column, ...pairOf(column.circuit).slice().reverse()));
+  map.addEventListener("mouseleave", () => readWeight(column, pairOf(circuit)));
   return inspector;
 }
 
-function renderInspector(column) {
+export function renderInspector(column) {
   const { circuit, inspector } = column;
-  const thing = thingOf(column);
-  const isHead = kindOf(thing) === "head";
-  const pinned = isPinned(circuit, thing);
+  const item = inspectedItem(circuit);
+  const isHead = kindOf(item) === "head";
+  const pinned = isPinned(circuit, item);
   inspector.root.classList.toggle("is-pinned", pinned);
   inspector.pin.textContent = pinned ? "Free (Esc)" : "Pin";
   inspector.pin.setAttribute("aria-pressed", String(pinned));
-  for (const part of ["map", "missing", "reading", "chance", "sides"]) inspector[part].hidden = !isHead;
-  inspector.words.hidden = isHead;
-  column.inspected = isHead ? idOf(thing) : null;
-  if (isHead) return renderHead(column, idOf(thing));
-  const [title, ...rest] = sayThing(circuit, thing).split(/(?<=^[^,:]*)[,:] /);
-  inspector.title.textContent = title;
-  inspector.role.textContent = kindOf(thing);
-  inspector.role.classList.remove("carrier");
-  inspector.words.textContent = rest.join(", ");
-  return fillFacts(inspector.facts, factsOf(circuit, thing));
+  for (const part of ["large", "missing", "reading", "chance", "sides"]) inspector[part].hidden = !isHead;
+  inspector.text.hidden = isHead;
+  if (isHead) renderHead(column, numberOf(item));
+  else renderOther(column, item);
 }
 
-// The numbers behind a thing that is no head, one a line.
-function factsOf(circuit, thing) {
-  const place = placeOf(thing);
-  if (kindOf(thing) === "arrow") {
-    const mapping = mappingOf(circuit, place.split("-").map(Number));
-    const steps = carriersOf(mapping, state.share).map(([head, joint]) => [nameOf(circuit, head), number(joint), `joint effect up to here, ${percent(joint / mapping.total)} of the total`]);
-    return [["Total", number(mapping.total), "all heads of this mapping at once"], ["Restore", number(mapping.restore), "the total in the other direction"], ...steps];
-  }
-  if (kindOf(thing) !== "box") return [];
-  const span = circuit.spans.find((each) => each.name === place);
-  const held = span.residual.map((effect, layer) => [`Into ${layer === circuit.layers ? "output" : `layer ${layer}`}`, number(effect), layer < circuit.layers ? `held; what layer ${layer} writes there: ${number(span.writes[layer])}` : "held at the end"]);
-  return [["Largest", number(span.effect), `put in its place: ${span.counterfactual}`], ...held];
+// The title is what the text of the item says up to its first comma or colon.
+function renderOther({ circuit, inspector }, item) {
+  const [title, ...rest] = itemText(circuit, item).split(/(?<=^[^,:]*)[,:] /);
+  inspector.title.textContent = title;
+  inspector.role.textContent = kindOf(item);
+  inspector.role.classList.remove("carrier");
+  inspector.text.textContent = rest.join(", ");
+  const facts = { arrow: arrowFacts, box: boxFacts }[kindOf(item)];
+  fillFacts(inspector.facts, facts ? facts(circuit, item) : []);
+}
+
+function arrowFacts(circuit, item) {
+  const mapping = arrowOf(circuit, item);
+  const steps = carriersOf(mapping, state.percentage).map(({ head, joint }) => {
+    const share = percent(joint / mapping.total);
+    return [nameOf(circuit, head), number(joint), `joint effect up to here, ${share} of the total`];
+  });
+  return [...totalFacts(mapping), ...steps];
+}
+
+function boxFacts(circuit, item) {
+  const span = spanOf(circuit, item);
+  const layers = span.residual.map((effect, layer) => {
+    if (layer === circuit.layers) return ["Into output", number(effect), "held at the end"];
+    const written = `held; what layer ${layer} writes there: ${number(span.writes[layer])}`;
+    return [`Into layer ${layer}`, number(effect), written];
+  });
+  return [["Largest", number(span.effect), `put in its place: ${span.counterfactual}`], ...layers];
 }
 
 function renderHead(column, head) {
   const { circuit, inspector } = column;
-  const { mapping, carriers } = measured(circuit);
-  const place = carriers.findIndex(([index]) => index === head);
+  const { pair, mapping, carriers } = chosen(circuit);
+  const step = carriers.findIndex((carrier) => carrier.head === head);
+  const isCarrier = step >= 0;
+  const role = isCarrier ? `carrier ${step + 1} of ${carriers.length}` : "not a carrier at this share";
   inspector.title.textContent = nameOf(circuit, head);
-  inspector.role.textContent = place >= 0 ? `carrier ${place + 1} of ${carriers.length}` : "not a carrier at this share";
-  inspector.role.classList.toggle("carrier", place >= 0);
-  const stored = circuit.slots.has(head);
-  inspector.map.hidden = !stored;
-  inspector.reading.hidden = !stored;
-  inspector.missing.hidden = stored;
-  if (stored) renderLargeMap(column, head);
-  const told = effectOf(mapping, head) || {};
-  const pair = pairOf(circuit);
-  const weight = told.weight === undefined ? weightAt(circuit, head, pair[1], pair[0]) / 255 : told.weight;
-  const counterfactual = told.counterfactualWeight === undefined ? "" : ` → ${number(told.counterfactualWeight)}`;
+  inspector.role.textContent = role;
+  inspector.role.classList.toggle("carrier", isCarrier);
+  const hasMap = circuit.mapStarts.has(head);
+  inspector.large.hidden = !hasMap;
+  inspector.reading.hidden = !hasMap;
+  inspector.missing.hidden = hasMap;
+  if (hasMap) renderLargeMap(column, head);
+  const measured = mapping?.heads.get(head);
+  const effect = measured?.effect;
+  const loading = measured?.loading === null ? "not measured" : number(measured?.loading);
   fillFacts(inspector.facts, [
-    ["Effect", number(told.effect), "its message replaced by the counterfactual's"],
-    ["Restore", number(told.restore), "its clean message put back"],
-    ["Loading", told.loading === null ? "not measured" : number(told.loading), "the linear share, patterns frozen"],
-    ["Weight", stored || told.weight !== undefined ? `${number(weight)}${counterfactual}` : "–", "attention on this edge, clean → counterfactual"],
+    ["Effect", number(effect), "its message replaced by the counterfactual's"],
+    ["Restore", number(measured?.restore), "its clean message put back"],
+    ["Loading", loading, "the linear share, patterns frozen"],
+    ["Weight", weightText(circuit, head, pair, measured), "attention on this edge, clean → counterfactual"],
   ]);
-  renderChance(column, mapping, told.effect);
+  renderChance(inspector.chance, mapping, effect);
   renderSides(column, mapping, head);
 }
 
-function renderLargeMap(column, head) {
-  const { circuit, inspector } = column;
+function weightText(circuit, head, [key, query], measured) {
+  if (measured) return `${number(measured.weight)} → ${number(measured.counterfactualWeight)}`;
+  const weight = weightAt(circuit, head, query, key);
+  return number(weight === null ? null : weight / 255);
+}
+
+function renderLargeMap({ circuit, inspector }, head) {
+  const { large, map, keys, queries } = inspector;
   const [key, query] = pairOf(circuit);
   const length = circuit.words.length;
-  paintMap(inspector.drawn, circuit, head);
-  inspector.drawn.firstChild.setAttribute("aria-label", `Attention map of ${nameOf(circuit, head)}: query up, key to the right`);
-  const labelled = length <= 48 ? Array.from({ length }, (_, at) => at) : [...new Set([key, query])].sort((a, b) => a - b);
-  inspector.map.classList.toggle("dense", length > 24 && length <= 48);
-  const labels = (axis) =>
-    labelled.map((at) => {
-      const chosen = axis === "key" ? at === key : at === query;
-      const label = element("span", { class: chosen ? "chosen" : "", dir: "auto", text: circuit.spelled[at], title: tokenAt(circuit, at) });
-      label.style[axis === "key" ? "left" : "bottom"] = `${(100 * (at + 0.5)) / length}%`;
-      return label;
-    });
-  inspector.keys.replaceChildren(...labels("key"));
-  inspector.queries.replaceChildren(...labels("query"));
-  readOut(column, query, key);
+  paintMap(map, circuit, head);
+  const canvas = map.firstChild;
+  canvas.setAttribute("aria-label", `Attention map of ${nameOf(circuit, head)}: query up, key to the right`);
+  const all = [...circuit.words.keys()];
+  const labelled = all.filter(
+    (position) => length <= MOST_LABELLED || position === key || position === query,
+  );
+  large.classList.toggle("dense", length > MOST_LARGE && length <= MOST_LABELLED);
+  const label = (position, chosenPosition, edge) => {
+    const name = position === chosenPosition ? "chosen" : "";
+    const text = circuit.spelled[position];
+    const made = element("span", { class: name, dir: "auto", text, title: tokenAt(circuit, position) });
+    made.style[edge] = `${(100 * (position + 0.5)) / length}%`;
+    return made;
+  };
+  keys.replaceChildren(...labelled.map((position) => label(position, key, "left")));
+  queries.replaceChildren(...labelled.map((position) => label(position, query, "bottom")));
+  readWeight({ circuit, inspector }, [key, query]);
 }
 
-function readOut(column, query, key) {
-  const { circuit, inspector, inspected } = column;
-  if (inspected === null) return;
-  const weight = weightAt(circuit, inspected, query, key);
-  inspector.reading.textContent = `${tokenAt(circuit, key)} → ${tokenAt(circuit, query)}: weight ${number(weight === null ? null : weight / 255)}`;
+// The weight of one cell of the large map, in words.
+function readWeight({ circuit, inspector }, [key, query]) {
+  const weight = weightAt(circuit, numberOf(inspectedItem(circuit)), query, key);
+  const value = number(weight === null ? null : weight / 255);
+  const ends = `${tokenAt(circuit, key)} → ${tokenAt(circuit, query)}`;
+  inspector.reading.textContent = `${ends}: weight ${value}`;
 }
 
-// The head's own effect on one line with what as many random heads as there are carriers do.
-function renderChance(column, mapping, effect) {
-  const { chance } = column.inspector;
-  const told = mapping && mapping.controls;
-  chance.hidden = !told || effect === undefined || !told.random_draws;
-  if (chance.hidden) return;
-  const low = Math.min(0, effect, told.random_mean);
-  const high = Math.max(effect, told.random_p95, mapping.total, 0.01);
+// The effect of the head on one line with the effect of as many random heads as there are carriers.
+function renderChance(container, mapping, effect) {
+  const controls = mapping?.controls;
+  container.hidden = effect === undefined || !controls?.random_draws;
+  if (container.hidden) return;
+  const { random_mean: mean, random_p95: p95, random_draws: draws, share } = controls;
+  const low = Math.min(0, effect, mean);
+  const high = Math.max(effect, p95, mapping.total, 0.01);
   const x = (value) => 8 + (304 * (value - low)) / (high - low);
-  const words = `effect ${number(effect)}; random heads, as many as carry ${percent(told.share)}: mean ${number(told.random_mean)}, 95th percentile ${number(told.random_p95)} of ${told.random_draws} draws`;
-  const strip = shape("svg", { class: "strip", viewBox: "0 0 320 34", role: "img", "aria-label": `Beside chance: ${words}` });
-  const random = [Math.min(told.random_mean, told.random_p95), Math.max(told.random_mean, told.random_p95)];
-  strip.append(shape("line", { class: "rule", x1: x(low), x2: x(high), y1: 14, y2: 14 }));
-  strip.append(shape("rect", { class: "random", x: x(random[0]) - 1, y: 8, width: Math.max(3, x(random[1]) - x(random[0]) + 2), height: 12, rx: 3 }));
-  strip.append(shape("line", { class: "total", x1: x(mapping.total), x2: x(mapping.total), y1: 6, y2: 22 }));
-  strip.append(shape("circle", { class: "own", cx: x(effect), cy: 14, r: 5 }));
-  const beside = effect > told.random_p95 ? "above what random heads do" : "within what random heads do";
-  chance.replaceChildren(element("h4", { text: "Beside random heads" }), strip, element("p", { class: "meaning", text: `${beside}: ${words}` }));
+  const left = x(Math.min(mean, p95)) - 1;
+  const width = Math.max(3, x(Math.max(mean, p95)) + 1 - left);
+  const spread = `mean ${number(mean)}, 95th percentile ${number(p95)} of ${draws} draws`;
+  const words = `effect ${number(effect)}; random heads, as many as carry ${percent(share)}: ${spread}`;
+  const strip = svg(
+    "svg",
+    { class: "strip", viewBox: "0 0 320 34", role: "img", "aria-label": `Beside chance: ${words}` },
+    svg("line", { class: "rule", x1: x(low), x2: x(high), y1: 14, y2: 14 }),
+    svg("rect", { class: "random", x: left, y: 8, width, height: 12, rx: 3 }),
+    svg("line", { class: "total", x1: x(mapping.total), x2: x(mapping.total), y1: 6, y2: 22 }),
+    svg("circle", { class: "own", cx: x(effect), cy: 14, r: 5 }),
+  );
+  const place = effect > p95 ? "above what random heads do" : "within what random heads do";
+  container.replaceChildren(
+    element("h4", { text: "Beside random heads" }),
+    strip,
+    element("p", { class: "meaning", text: `${place}: ${words}` }),
+  );
 }
 
-// The three sides of the head, with who wrote them where the file has `why`.
-function renderSides(column, mapping, head) {
-  const { circuit, inspector } = column;
+// The three sides of the head, with the writers of each where the file holds an answer of `why`.
+function renderSides({ circuit, inspector }, mapping, head) {
   const known = sidesOf(circuit, mapping, head);
   const parts = [];
   if (known) {
-    parts.push(element("h4", { text: "What it reads: its three sides" }));
-    const effects = known.sides.flatMap((side) => [side.effect, ...(side.writers || []).map((writer) => writer[2])]);
+    const writers = known.sides.flatMap((side) => side.writers || []);
+    const effects = [...known.sides.map((side) => side.effect), ...writers.map(([, , effect]) => effect)];
     const largest = Math.max(1e-9, ...effects.map(Math.abs));
-    for (const side of known.sides) parts.push(sideBlock(column, head, side, largest));
-    parts.push(element("p", { class: "meaning", text: `Each side alone from the counterfactual run; the weight alone does ${number(known.pattern)}.` }));
+    const weightAlone = `the weight alone does ${number(known.pattern)}.`;
+    const text = `Each side alone from the counterfactual run; ${weightAlone}`;
+    parts.push(element("h4", { text: "What it reads: its three sides" }));
+    parts.push(...known.sides.map((side) => sideBlock(circuit, head, side, largest)));
+    parts.push(element("p", { class: "meaning", text }));
   }
-  if (live && mapping && !mapping.unfinished && !(known && known.sides[0].writers)) parts.push(live.whyButton(circuit, head, pairOf(circuit)));
+  const hasWriters = known && known.sides[0].writers;
+  if (live.whyButton && mapping && !mapping.unfinished && !hasWriters) {
+    parts.push(live.whyButton(circuit, head));
+  }
   inspector.sides.replaceChildren(...parts);
 }
 
-function sideBlock(column, head, side, largest) {
-  const { circuit } = column;
-  const bar = (effect) => {
-    const made = element("i", { class: effect < 0 ? "fill against" : "fill", "aria-hidden": "true" });
-    made.style.width = `${Math.min(100, (100 * Math.abs(effect)) / largest)}%`;
-    return element("span", { class: "track" }, made);
-  };
-  const row = (tag, name, effect, options) => element(tag, options, element("span", { class: "who", text: name }), bar(effect), element("span", { class: "num", text: number(effect, 3) }));
-  const block = element("div", { class: "side", role: "group", "aria-label": `${side.side} side` });
-  block.append(row("div", `${side.side}: ${SIDES[side.side]}`, side.effect, { class: "whole" }));
-  const shown = (side.writers || []).map((writer, index) => [writer, index]).filter(([[, , effect]]) => Math.abs(effect) >= 0.0005).slice(0, 6);
-  for (const [writer, index] of shown) {
-    const [name, position, effect] = writer;
-    const thing = /^L\d+H\d+$/.test(name) ? `head:${headNamed(circuit, name)}` : `writer:${head}-${side.side}-${index}`;
-    const said = sayWriter(side.side, writer);
-    const button = row("button", position === null ? name : `${name}@${position}`, effect, { type: "button", class: "writer", title: said, "data-thing": thing });
-    labelled(button, said);
-    button.addEventListener("click", () => pin(circuit, thing));
-    block.append(button);
+function sideBlock(circuit, head, { side, effect, writers }, largest) {
+  const block = element("div", { class: "side", role: "group", "aria-label": `${side} side` });
+  block.append(element("div", { class: "whole" }, ...effectBar(`${side}: ${SIDES[side]}`, effect, largest)));
+  if (!writers) return block;
+  const numbered = [...writers.entries()];
+  const listed = numbered.filter(([, [, , part]]) => Math.abs(part) >= LEAST_EFFECT).slice(0, MOST_WRITERS);
+  for (const [index, writer] of listed) {
+    const [name, position, part] = writer;
+    const isHead = /^L\d+H\d+$/.test(name);
+    const item = isHead ? `head:${headNamed(circuit, name)}` : `writer:${head}-${side}-${index}`;
+    const text = writerText(side, writer);
+    const onclick = () => togglePin(circuit, item);
+    const attributes = { type: "button", class: "writer", title: text, "data-item": item, onclick };
+    const where = position === null ? name : `${name}@${position}`;
+    block.append(setLabel(element("button", attributes, ...effectBar(where, part, largest)), text));
   }
-  if (side.writers && !shown.length) block.append(element("p", { class: "meaning", text: "no writer below has an effect there" }));
+  if (!listed.length) {
+    block.append(element("p", { class: "meaning", text: "no writer below has an effect there" }));
+  }
   return block;
 }
 
-const headNamed = (circuit, name) => {
-  const [, layer, index] = name.match(/^L(\d+)H(\d+)$/);
-  return Number(layer) * circuit.heads + Number(index);
-};
-
-function fillFacts(list, facts) {
-  list.replaceChildren(
-    ...facts.map(([name, value, meaning]) =>
-      element("div", {}, element("dt", { text: name }), element("dd", { class: "value", text: value }), element("dd", { class: "meaning", text: meaning }))),
-  );
+// A name, a bar as long as the effect's share of the largest, and the number.
+function effectBar(name, effect, largest) {
+  const fill = element("i", { class: effect < 0 ? "fill against" : "fill", "aria-hidden": "true" });
+  fill.style.width = `${Math.min(100, (100 * Math.abs(effect)) / largest)}%`;
+  return [
+    element("span", { class: "who", text: name }),
+    element("span", { class: "track" }, fill),
+    element("span", { class: "num", text: number(effect, 3) }),
+  ];
 }

@@ -1,77 +1,117 @@
-// Columns, the toolbar, and drawing again.
+// The page: a column for each circuit of the chosen prompt, the toolbar, the address, and redrawing.
 
-const AXES = "Q ↑  K →"; // how every map is to be read
-const part = (id) => document.getElementById(id);
+import { fromFragment, toFragment } from "./address.js";
+import { nameOf, search, shownPositions } from "./circuit.js";
+import { darkScheme } from "./colours.js";
+import { renderControls, renderVerdict } from "./controls.js";
+import { markPinned, renderDiagram } from "./diagram.js";
+import { addRovingFocus, byId, copyText, element, replaceKeepingFocus, svg } from "./dom.js";
+import { buildEffects, renderCarriers, renderEffects, renderPath } from "./heads.js";
+import { buildInspector, renderInspector } from "./inspector.js";
+import { choosePair, exists, numberOf, isPinned, itemText, kindOf, togglePin, unpin } from "./items.js";
+import {
+  chosen,
+  circuitWith,
+  circuitsOf,
+  groupOf,
+  onChange,
+  page,
+  pairOf,
+  shownCircuits,
+  state,
+  update,
+} from "./state.js";
+import { number, percent, statusText, tokenAt } from "./text.js";
+import { hideTooltip, placeTooltip } from "./tooltip.js";
+import { addZoom, buildTools, placePicture } from "./zoom.js";
+
+const MOST_CHIPS = 12; // mappings listed below a diagram
+const MOST_FOUND = 8;
+const DRAWN_WHOLE = ["circuits", "group", "percentage", "picking", "pairs", "printing"];
+
+let columns = [];
+
+export function start() {
+  onChange(redraw);
+  addListeners();
+  openAddress(location.hash);
+}
+
+// Columns
 
 function buildColumn(circuit, index) {
   const id = (name) => `${name}-${index}`;
-  const column = { circuit, index, shown: withGaps(circuit), inspected: null, ended: new AbortController() };
-  column.verdict = element("div", { class: "verdict", role: "note" });
-  column.picture = shape("svg", { class: "picture", role: "group", tabindex: -1 }); // what is in it has the place in the order
-  column.stage = element("div", { class: "stage" }, column.picture);
-  column.status = element("p", { class: "status", role: "status" });
-  column.chips = element("div", { class: "chips", role: "group", "aria-label": "Mappings in this file" });
-  column.carriers = element("div", { class: "tiles", role: "group", "aria-labelledby": id("carriers") });
-  column.curve = shape("svg", { class: "curve", role: "img" });
-  column.effects = element("div", { class: "effects", role: "group", "aria-labelledby": id("effects") });
-  column.scale = element("p", { class: "scale" });
-  column.controls = element("dl", { class: "facts" });
+  const group = (name, attributes) => element("div", { class: name, role: "group", ...attributes });
+  const card = (name, ...children) => element("div", { class: `card ${name}` }, ...children);
+  const heading = (text, attributes = {}) => element("h3", { ...attributes, text });
+  const column = {
+    circuit,
+    shown: shownPositions(circuit),
+    verdict: element("div", { class: "verdict", role: "note" }),
+    picture: svg("svg", { class: "picture", role: "group", tabindex: -1 }), // its items take the focus
+    status: element("p", { class: "status", role: "status" }),
+    chips: group("chips", { "aria-label": "Mappings in this file" }),
+    carriers: group("tiles", { "aria-labelledby": id("carriers") }),
+    curve: svg("svg", { class: "curve", role: "img" }),
+    effects: group("effects", { "aria-labelledby": id("effects") }),
+    scale: element("p", { class: "scale" }),
+    controls: element("dl", { class: "facts" }),
+  };
+  column.viewport = element("div", { class: "viewport" }, column.picture);
   column.inspector = buildInspector(column);
-  buildStage(column);
-  const axes = element("span", { class: "axes", "aria-hidden": "true", text: AXES });
-  const carriers = element("div", { class: "titles" }, element("h3", { id: id("carriers"), text: "Carriers" }), axes);
-  const diagram = element("div", { class: "card diagram" }, column.tools, column.stage, column.status, column.chips);
-  const trust = element("div", { class: "card trust" }, element("h3", { text: "Controls of this mapping" }), column.controls);
-  const maps = element("div", { class: "card" }, carriers, column.carriers, element("h3", { text: "Greedy path" }), column.curve);
-  const effects = element("div", { class: "card" }, element("h3", { id: id("effects"), text: "Effect of every head" }), column.effects, column.scale);
+  const tools = buildTools(column);
+  const axes = element("span", { class: "axes", "aria-hidden": "true", text: "Q ↑  K →" });
+  const carriersTitle = heading("Carriers", { id: id("carriers") });
+  const effectsTitle = heading("Effect of every head", { id: id("effects") });
   column.root = element(
     "section",
     { class: "column", "aria-labelledby": id("name") },
-    heading(circuit, id("name")),
+    element(
+      "div",
+      { class: "heading" },
+      element("h2", { id: id("name"), dir: "auto", text: circuit.name }),
+      element("p", { text: circuit.model_line }),
+      element("p", { class: "lede", text: circuit.question_line }),
+    ),
     column.verdict,
-    element("div", { class: "told" }, diagram, trust),
-    element("div", { class: "grids" }, maps, effects),
+    element(
+      "div",
+      { class: "main" },
+      card("diagram", tools, column.viewport, column.status, column.chips),
+      card("controls", heading("Controls of this mapping"), column.controls),
+    ),
+    element(
+      "div",
+      { class: "grids" },
+      card(
+        "maps",
+        element("div", { class: "titles" }, carriersTitle, axes),
+        column.carriers,
+        heading("Greedy path"),
+        column.curve,
+      ),
+      card("", effectsTitle, column.effects, column.scale),
+    ),
     element("div", { class: "beside" }, column.inspector.root),
   );
+  addZoom(column);
   buildEffects(column);
-  rove(column.picture, ".thing");
-  rove(column.chips, "button");
-  rove(column.carriers, "button", () => tilesInRow(column.carriers));
-  rove(column.effects, "button", () => circuit.heads);
+  addRovingFocus(column.picture, ".item");
+  addRovingFocus(column.chips, "button");
+  addRovingFocus(column.carriers, "button", () => tilesPerRow(column.carriers));
+  addRovingFocus(column.effects, "button", () => circuit.heads);
   return column;
 }
 
-function heading(circuit, id) {
-  const share = circuit.edges ? (100 * circuit.open) / circuit.edges : 0;
-  const open = `${circuit.open.toLocaleString("en")} of ${circuit.edges.toLocaleString("en")} edges open (${share < 10 ? share.toFixed(1) : Math.round(share)}%)`;
-  const shown = element("p", { text: `${circuit.layers} × ${circuit.heads} heads · ${circuit.gated ? "gated" : "dense"} · ${open}` });
-  const asked = element("p", { class: "lede", text: `${circuit.metric} · prompt ${number(circuit.clean)}, counterfactual ${number(circuit.changed)} (${circuit.counterfactual})` });
-  return element("div", { class: "heading" }, element("h2", { id, dir: "auto", text: circuit.name }), shown, asked);
-}
-
-const tilesInRow = (container) => {
-  const tops = [...container.children].map((child) => child.offsetTop);
-  return tops.filter((top) => top === tops[0]).length;
-};
-
-function renderChips(column) {
-  const { circuit } = column;
-  const [key, query] = pairOf(circuit);
-  const chip = (mapping) => {
-    const chosen = mapping.key === key && mapping.query === query;
-    const words = element("span", { dir: "auto", text: `${circuit.spelled[mapping.key]} → ${circuit.spelled[mapping.query]}` });
-    const where = element("span", { class: "where", text: `${mapping.key}→${mapping.query}` });
-    const options = { type: "button", class: chosen ? "chip chosen" : "chip", "aria-pressed": String(chosen), tabindex: -1, "data-pair": `${mapping.key}-${mapping.query}`, onclick: () => choosePair(circuit, [mapping.key, mapping.query]) };
-    return element("button", options, words, where, element("b", { text: number(mapping.total) }));
-  };
-  keepFocus(column.chips, ".chip", "data-pair", () => column.chips.replaceChildren(...circuit.mappings.slice(0, 12).map(chip)));
+function tilesPerRow({ children }) {
+  return [...children].filter((tile) => tile.offsetTop === children[0].offsetTop).length;
 }
 
 function renderColumn(column) {
-  const { circuit } = column;
-  const { mapping, carriers } = measured(circuit);
-  column.status.textContent = statusOf(circuit, mapping, carriers, pairOf(circuit));
-  column.status.classList.toggle("nothing", !mapping);
+  const { circuit, status } = column;
+  const { pair, mapping, carriers } = chosen(circuit);
+  status.textContent = statusText(circuit, mapping, carriers, pair);
+  status.classList.toggle("nothing", !mapping);
   renderVerdict(column);
   renderDiagram(column);
   renderChips(column);
@@ -80,155 +120,164 @@ function renderColumn(column) {
   renderEffects(column);
   renderInspector(column);
   renderControls(column);
-  markThings(column);
+  markPinned(column);
 }
 
-function renderThings() {
-  for (const column of columns) {
-    renderInspector(column);
-    markThings(column);
+function renderChips({ circuit, chips }) {
+  const current = pairOf(circuit).join("-");
+  const chip = ({ key, query, total }) => {
+    const isChosen = `${key}-${query}` === current;
+    const attributes = {
+      type: "button",
+      class: isChosen ? "chip chosen" : "chip",
+      tabindex: -1,
+      "aria-pressed": String(isChosen),
+      "data-pair": `${key}-${query}`,
+      onclick: () => choosePair(circuit, [key, query]),
+    };
+    const words = `${circuit.spelled[key]} → ${circuit.spelled[query]}`;
+    return element(
+      "button",
+      attributes,
+      element("span", { dir: "auto", text: words }),
+      element("span", { class: "where", text: `${key}→${query}` }),
+      element("b", { text: number(total) }),
+    );
+  };
+  replaceKeepingFocus(chips, ".chip", "data-pair", () => {
+    chips.replaceChildren(...circuit.mappings.slice(0, MOST_CHIPS).map(chip));
+  });
+}
+
+// Redrawing: the only place that decides what a change of the state draws again
+
+function redraw(changed) {
+  const shown = shownCircuits();
+  const isSame =
+    shown.length === columns.length && shown.every((circuit, at) => circuit === columns[at].circuit);
+  if (!isSame) buildColumns(shown);
+  if (!isSame || changed.some((name) => DRAWN_WHOLE.includes(name))) {
+    renderToolbar();
+    columns.forEach(renderColumn);
+  } else if (changed.includes("pinned")) {
+    columns.forEach(renderInspector);
+    columns.forEach(markPinned);
+  } else if (changed.includes("hovered") && !state.pinned) {
+    columns.forEach(renderInspector);
+  } else if (changed.includes("views")) {
+    columns.forEach(placePicture);
   }
-  keepAddress();
+  scheduleAddress();
 }
 
-function renderAll() {
-  part("share").value = Math.round(state.share * 100);
-  part("share-value").textContent = percent(state.share);
-  part(`pick-${state.picking}`).checked = true;
-  columns.forEach(renderColumn);
-  keepAddress();
-}
-
-// Show the circuits of the group that is chosen, side by side.
-function showGroup() {
-  for (const column of columns) column.ended.abort();
-  columns = shownCircuits().map(buildColumn);
-  part("columns").replaceChildren(...columns.map((column) => column.root));
-  part("columns").classList.toggle("single", columns.length === 1);
-  if (columns.length) {
-    part("title").textContent = columns[0].circuit.prompt;
-    document.title = columns[0].circuit.prompt;
+function buildColumns(circuits) {
+  columns = circuits.map(buildColumn);
+  byId("columns").replaceChildren(...columns.map((column) => column.root));
+  byId("columns").classList.toggle("single", columns.length === 1);
+  if (circuits.length) {
+    byId("title").textContent = circuits[0].prompt;
+    document.title = circuits[0].prompt;
   }
-  renderPicker();
-  renderAll();
   renderFound();
 }
 
-// The prompts of the page, where there are several.
-function renderPicker() {
-  const groups = new Map(data.circuits.map((circuit) => [groupOf(circuit), circuit]));
-  const named = (circuit) => cut(circuit.prompt, 80) + (circuit.asked ? `, ${circuit.asked.map((at) => tokenAt(circuit, at)).join(" → ")}` : "");
-  const options = [...groups].map(([group, circuit], at) => element("option", { value: group, text: `${at + 1}. ${named(circuit)}`, selected: group === state.group }));
-  part("prompts").replaceChildren(...options);
-  part("picker").hidden = groups.size < 2;
+// Toolbar
+
+function renderToolbar() {
+  byId("share").value = state.percentage;
+  byId("share-value").textContent = percent(state.percentage / 100);
+  byId(`pick-${state.picking}`).checked = true;
+  const groups = [...new Set(state.circuits.map(groupOf))];
+  const option = (group, index) => {
+    const text = `${index + 1}. ${circuitsOf(group).at(-1).choice}`;
+    return element("option", { value: group, text, selected: group === state.group });
+  };
+  byId("prompts").replaceChildren(...groups.map(option));
+  byId("picker").hidden = groups.length < 2;
 }
 
 function chooseGroup(group) {
-  state.group = group;
-  state.pinned = null;
-  showGroup();
+  update({ group, pinned: null });
 }
 
 function stepGroup(step) {
-  const values = [...part("prompts").options].map((option) => option.value);
-  chooseGroup(values[(values.indexOf(state.group) + step + values.length) % values.length]);
+  const groups = [...byId("prompts").options].map((option) => option.value);
+  chooseGroup(groups[(groups.indexOf(state.group) + step + groups.length) % groups.length]);
 }
-
-// Search
 
 function renderFound() {
-  const typed = part("search").value;
-  const column = columns[0];
-  const things = column ? found(column.circuit, typed).slice(0, 8) : [];
-  const show = (thing) => {
-    if (!isPinned(column.circuit, thing)) pin(column.circuit, thing);
-    const drawn = column.picture.querySelector(`[data-thing="${thing}"]`);
-    if (drawn) setView(column, viewWith(viewOf(column), frameOf(column), drawn.place, 40));
-  };
-  const item = (thing) => {
-    const { circuit } = column;
-    const text = kindOf(thing) === "head" ? nameOf(circuit, idOf(thing)) : tokenAt(circuit, idOf(thing));
-    return element("button", { type: "button", class: "result", "data-thing": thing, title: sayThing(circuit, thing), text, onclick: () => show(thing) });
-  };
-  part("found").replaceChildren(...things.map(item));
-  if (typed.trim() && !things.length) part("found").append(element("span", { class: "nothing", text: "no head or token of this name" }));
-}
-
-// The address
-
-let keeping = false;
-function keepAddress() {
-  if (keeping) return;
-  keeping = true;
-  requestAnimationFrame(() => {
-    keeping = false;
-    history.replaceState(null, "", `#${toFragment(state)}`);
-  });
-}
-
-function readAddress(address = location.hash) {
-  const read = fromFragment(address);
-  const groups = data.circuits.map(groupOf);
-  state.group = groups.includes(read.group) ? read.group : groups[0] || "";
-  state.share = read.share ?? data.share;
-  state.picking = read.picking || "key";
-  const first = shownCircuits()[0];
-  if (first && read.pair && read.pair.every((at) => at < first.words.length)) state.pairs[state.group] = read.pair;
-  const ids = data.circuits.map((circuit) => circuit.id);
-  state.views = Object.fromEntries(Object.entries(read.views).filter(([id]) => ids.includes(id)));
-  const owner = read.pinned && data.circuits.find((circuit) => circuit.id === read.pinned.id);
-  state.pinned = owner && exists(owner, read.pinned.thing) ? read.pinned : null;
-}
-
-// Listeners
-
-function listen() {
-  part("share").addEventListener("input", (event) => {
-    state.share = Number(event.target.value) / 100;
-    renderAll();
-  });
-  for (const radio of document.querySelectorAll("input[name=picking]")) {
-    radio.addEventListener("change", () => {
-      state.picking = radio.value;
-      renderAll();
-    });
+  const typed = byId("search").value;
+  const [column] = columns;
+  const items = column ? search(column.circuit, typed).slice(0, MOST_FOUND) : [];
+  byId("found").replaceChildren(...items.map((item) => foundButton(column, item)));
+  if (typed.trim() && !items.length) {
+    byId("found").append(element("span", { class: "nothing", text: "no head or token of this name" }));
   }
-  part("prompts").addEventListener("change", (event) => chooseGroup(event.target.value));
-  part("before").addEventListener("click", () => stepGroup(-1));
-  part("after").addEventListener("click", () => stepGroup(1));
-  part("search").addEventListener("input", renderFound);
-  part("search").addEventListener("keydown", (event) => {
-    if (event.key === "Enter") part("found").querySelector("button")?.click();
+}
+
+function foundButton({ circuit, picture }, item) {
+  const text = kindOf(item) === "head" ? nameOf(circuit, numberOf(item)) : tokenAt(circuit, numberOf(item));
+  const show = () => {
+    if (!isPinned(circuit, item)) togglePin(circuit, item);
+    picture.querySelector(`[data-item="${item}"]`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  };
+  const title = itemText(circuit, item);
+  return element("button", { type: "button", class: "result", title, text, onclick: show });
+}
+
+// The address holds all that is chosen
+
+let isScheduled = false;
+
+function scheduleAddress() {
+  if (isScheduled) return;
+  isScheduled = true;
+  requestAnimationFrame(() => {
+    isScheduled = false;
+    const fragment = `#${toFragment(state)}`;
+    if (location.hash !== fragment) history.replaceState(null, "", fragment);
   });
-  part("link").addEventListener("click", () => copyText(location.href, part("link")));
+}
+
+export function openAddress(address) {
+  const read = fromFragment(address);
+  const groups = state.circuits.map(groupOf);
+  const group = groups.includes(read.group) ? read.group : groups[0] || "";
+  const [first] = circuitsOf(group);
+  const isInside = first && read.pair?.every((position) => position < first.words.length);
+  const pairs = isInside ? { ...state.pairs, [group]: read.pair } : state.pairs;
+  const views = Object.entries(read.views).filter(([id]) => circuitWith(id));
+  const percentage = read.percentage ?? Math.round(page.share * 100);
+  const picking = read.picking || "key";
+  update({ group, percentage, pairs, picking, pinned: null, views: Object.fromEntries(views) });
+  const owner = read.pinned && circuitWith(read.pinned.id);
+  if (owner && exists(owner, read.pinned.item)) update({ pinned: read.pinned });
+}
+
+function addListeners() {
+  byId("share").addEventListener("input", (event) => update({ percentage: Number(event.target.value) }));
+  for (const radio of document.querySelectorAll("input[name=picking]")) {
+    radio.addEventListener("change", () => update({ picking: radio.value }));
+  }
+  byId("prompts").addEventListener("change", (event) => chooseGroup(event.target.value));
+  byId("before").addEventListener("click", () => stepGroup(-1));
+  byId("after").addEventListener("click", () => stepGroup(1));
+  byId("search").addEventListener("input", renderFound);
+  byId("search").addEventListener("keydown", (event) => {
+    if (event.key === "Enter") byId("found").querySelector("button")?.click();
+  });
+  byId("link").addEventListener("click", () => copyText(location.href, byId("link")));
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
-    hideHint();
-    free();
+    hideTooltip();
+    unpin();
   });
   window.addEventListener("hashchange", () => {
-    if (location.hash.slice(1) === toFragment(state)) return;
-    readAddress();
-    showGroup();
+    if (location.hash.slice(1) !== toFragment(state)) openAddress(location.hash);
   });
-  darkScheme.addEventListener("change", renderAll);
-  window.addEventListener("resize", renderAll);
-  window.addEventListener("scroll", placeHint, { passive: true });
-  for (const [name, value] of [["beforeprint", true], ["afterprint", false]]) {
-    window.addEventListener(name, () => {
-      printing = value;
-      renderAll();
-    });
-  }
-}
-
-async function copyText(text, button) {
-  const said = button.textContent;
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-  } catch {
-    button.textContent = "Copy it from the address bar";
-  }
-  setTimeout(() => (button.textContent = said), 1500);
+  window.addEventListener("scroll", placeTooltip, { passive: true });
+  window.addEventListener("beforeprint", () => update({ printing: true }));
+  window.addEventListener("afterprint", () => update({ printing: false }));
+  window.addEventListener("resize", () => redraw(DRAWN_WHOLE));
+  darkScheme.addEventListener("change", () => redraw(DRAWN_WHOLE));
 }

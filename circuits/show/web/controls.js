@@ -1,0 +1,46 @@
+// How far to trust a circuit: the verdict on its question, and the controls of the chosen mapping.
+
+import { element, fillFacts } from "./dom.js";
+import { chosen } from "./state.js";
+import { number, percent, plural, tokenAt, verdictOf } from "./text.js";
+
+export function renderVerdict({ circuit, verdict }) {
+  const { kind, title, sentence, reasons } = verdictOf(circuit, chosen(circuit).mapping);
+  verdict.className = `verdict ${kind}`;
+  verdict.replaceChildren(element("p", {}, element("b", { text: title }), ` – ${sentence}`));
+  const list = element("ul", {}, ...reasons.map((text) => element("li", { text })));
+  if (reasons.length) verdict.append(list);
+}
+
+export const totalFacts = (mapping) => [
+  ["Total", number(mapping.total), "all heads of this mapping at once"],
+  ["Restore", number(mapping.restore), "the total in the other direction"],
+];
+
+export function renderControls({ circuit, controls: list }) {
+  const { mapping, carriers } = chosen(circuit);
+  if (!mapping) return fillFacts(list, []);
+  const joint = carriers.length ? carriers.at(-1).joint : 0;
+  const facts = [
+    ...totalFacts(mapping),
+    ["Carriers", number(joint), `joint effect of ${plural(carriers.length, "head")}`],
+  ];
+  const { controls } = mapping;
+  if (!controls) {
+    const why = circuit.unfinished ? "being measured" : "not measured for this mapping";
+    return fillFacts(list, [...facts, ["Controls", "–", why]]);
+  }
+  const { random_mean, random_p95, random_draws, sufficiency, identity, key_totals } = controls;
+  const share = percent(controls.share);
+  const draws = `95th percentile ${number(random_p95)} of ${random_draws} draws`;
+  facts.push(["Random heads", number(random_mean), `as many as carry ${share}; ${draws}`]);
+  facts.push(["Sufficiency", number(sufficiency), `share that is left with only the carriers at ${share}`]);
+  const others = [...key_totals.keys()].filter((position) => position !== mapping.key);
+  others.sort((a, b) => Math.abs(key_totals[b]) - Math.abs(key_totals[a]));
+  if (others.length) {
+    const where = `largest total of another key: ${tokenAt(circuit, others[0])}`;
+    facts.push(["Next key", number(key_totals[others[0]]), where]);
+  }
+  const size = identity === 0 ? "0" : identity.toExponential(0);
+  return fillFacts(list, [...facts, ["Identity", size, "clean patched into clean; should be 0"]]);
+}

@@ -1,0 +1,5 @@
+// The page of a file.
+
+import { start } from "./page.js";
+
+start();

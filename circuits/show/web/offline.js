@@ -1,3 +1,0 @@
-// A page that is a file has nobody to ask.
-
-const live = null;

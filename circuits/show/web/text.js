@@ -1,0 +1,103 @@
+// Numbers, and what the page says of each item in words.
+
+import { carriersOf, modulationOf, nameOf, totalsOf } from "./circuit.js";
+
+export function number(value, digits = 2) {
+  if (value === null || value === undefined) return "–";
+  const text = value.toFixed(digits);
+  const isZero = Number(text) === 0;
+  return isZero ? text.replace("-", "") : text.replace("-", "−");
+}
+
+export const percent = (value) => `${Math.round(value * 100)}%`;
+export const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+export const tokenAt = (circuit, position) => `${circuit.spelled[position]} (${position})`;
+
+export function headText(circuit, mapping, head, carriers) {
+  const parts = [nameOf(circuit, head)];
+  const step = carriers.findIndex((carrier) => carrier.head === head);
+  if (step >= 0) {
+    parts.push(`carrier ${step + 1} of ${carriers.length}`);
+    parts.push(`joint ${percent(carriers[step].joint / mapping.total)} of the total`);
+  }
+  const measured = mapping?.heads.get(head);
+  parts.push(measured ? `effect ${number(measured.effect)}` : "no effect measured");
+  return parts.join(", ");
+}
+
+export function boxText(span) {
+  const [name, ...lines] = span.lines;
+  const where = `position${span.positions.length > 1 ? "s" : ""} ${span.positions.join(" and ")}`;
+  return [name, where, ...lines, `largest effect ${number(span.effect)}`].join(", ");
+}
+
+export function arrowText(circuit, mapping, percentage) {
+  const carriers = carriersOf(mapping, percentage);
+  const ends = `${tokenAt(circuit, mapping.key)} to ${tokenAt(circuit, mapping.query)}`;
+  const total = `${ends}: total ${number(mapping.total)}`;
+  if (!carriers.length) return `${total}, carried by no head`;
+  const names = carriers.map(({ head }) => nameOf(circuit, head)).join(" ");
+  const modulated = `modulated at ${percent(modulationOf(mapping, carriers))}`;
+  return `${total}, ${mapping.doubts.length ? "share withheld" : modulated} by ${names}`;
+}
+
+export function tokenText(circuit, mapping, position, [key, query]) {
+  const roles = rolesOf(position, [key, query]).join(" and ");
+  const total = totalsOf(circuit, mapping, query).get(position);
+  const share = total === undefined ? "" : `total ${number(total)} to the query`;
+  return [circuit.spelled[position], `position ${position}`, roles, share].filter(Boolean).join(", ");
+}
+
+export function rolesOf(position, [key, query]) {
+  return [position === key && "key", position === query && "query"].filter(Boolean);
+}
+
+export const outputText = (circuit) => `output: ${circuit.output.join(", ")}`;
+
+export function writerText(side, [name, position, effect, weight]) {
+  const where = position === null ? name : `${name} at position ${position}`;
+  return `${where} writes into the ${side}: effect ${number(effect)}, attention then ${number(weight)}`;
+}
+
+// The sentence below the diagram.
+export function statusText(circuit, mapping, carriers, [key, query]) {
+  const ends = `${tokenAt(circuit, key)} → ${tokenAt(circuit, query)}`;
+  if (key > query) return `${ends} runs backwards: attention reads from a key at or before its query.`;
+  if (!mapping) return `${ends} carries nothing measurable, or was not measured: it is not in this file.`;
+  const total = number(mapping.total);
+  if (mapping.unfinished && !mapping.path.length) {
+    return `${ends}: its total is ${total} of the gap; carriers are being found.`;
+  }
+  if (!carriers.length) return `${ends}: no head carries it (total ${total}).`;
+  const one = carriers.length === 1;
+  const heads = `${carriers.length} of ${circuit.layers * circuit.heads} heads`;
+  if (mapping.doubts.length) {
+    const selected = `${heads} ${one ? "was" : "were"} selected; its total is ${total} of the gap.`;
+    return `${ends}: modulation withheld, ${mapping.doubts[0]}. ${selected}`;
+  }
+  const share = percent(modulationOf(mapping, carriers));
+  return `${heads} ${one ? "carries" : "carry"} ${share} of ${ends}; its total is ${total} of the gap.`;
+}
+
+const VERDICTS = {
+  clear: ["A clear question", "the counterfactual changes the answer, and by more than a random word would."],
+  weak: ["A weak question", "read the shares below with care:"],
+  none: ["Not a question", "shares of this gap mean nothing:"],
+};
+
+// The verdict on the question: its kind, a title, a sentence, and the reasons.
+export function verdictOf(circuit, mapping) {
+  const { question } = circuit;
+  const doubts = mapping ? mapping.doubts : [];
+  if (!question) {
+    const pending = "the controls are being measured.";
+    const sentence = circuit.unfinished ? pending : "this file holds no control of its question.";
+    return { kind: "unknown", title: "Not judged", sentence, reasons: doubts.map(aboutMapping) };
+  }
+  const [title, sentence] = VERDICTS[question.verdict];
+  const further = doubts.filter((doubt) => !question.reasons.includes(doubt));
+  const reasons = [...question.reasons, ...further.map(aboutMapping)];
+  return { kind: question.verdict, title, sentence, reasons };
+}
+
+const aboutMapping = (doubt) => `this mapping: ${doubt}`;

@@ -1,0 +1,131 @@
+// Zoom and pan of the diagram. The browser scrolls the viewport; zooming sets the size of the picture in it.
+
+import { element } from "./dom.js";
+import { saveCsv, savePng, saveSvg } from "./download.js";
+import { pairOf, state, update } from "./state.js";
+import { percent } from "./text.js";
+import { hideTooltip } from "./tooltip.js";
+
+const LEAST = 0.1;
+const MOST = 6;
+const LARGEST_FIT = 1.4;
+const READABLE = 0.62; // below this scale words are too small: a wide picture opens larger, not whole
+const STEP = 1.25;
+
+// The buttons above the diagram.
+export function buildTools(column) {
+  const button = (text, label, onclick) =>
+    element("button", { type: "button", class: "tool", "aria-label": label, title: label, text, onclick });
+  column.zoomLevel = element("span", { class: "zoom-level" });
+  return element(
+    "div",
+    { class: "tools", role: "group", "aria-label": "Zoom and download" },
+    button("−", "Zoom out", () => zoom(column, 1 / STEP)),
+    button("+", "Zoom in", () => zoom(column, STEP)),
+    button("Fit", "Fit the whole picture", () => fit(column)),
+    column.zoomLevel,
+    button("SVG", "Download the diagram as SVG", () => saveSvg(column)),
+    button("PNG", "Download the diagram as PNG", () => savePng(column)),
+    button("CSV", "Download the numbers as CSV", () => saveCsv(column)),
+  );
+}
+
+export function addZoom(column) {
+  const { viewport } = column;
+  viewport.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    const box = viewport.getBoundingClientRect();
+    zoom(column, Math.exp(-event.deltaY * 0.004), event.clientX - box.left, event.clientY - box.top);
+  });
+  viewport.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey) return;
+    if (event.key === "+" || event.key === "=") zoom(column, STEP);
+    if (event.key === "-") zoom(column, 1 / STEP);
+    if (event.key === "0") fit(column);
+  });
+  addDrag(viewport);
+  viewport.addEventListener("scroll", () => {
+    hideTooltip();
+    if (!isScrolledTo(viewport, column.placed)) setView(column, viewOf(column));
+  });
+}
+
+// The mouse drags the picture; fingers scroll it without help. A captured pointer clicks nothing below it.
+function addDrag(viewport) {
+  let last = null;
+  viewport.addEventListener("pointerdown", (event) => (last = event));
+  viewport.addEventListener("pointermove", (event) => {
+    if (!last || event.pointerType !== "mouse" || event.buttons !== 1) return;
+    const left = last.clientX - event.clientX;
+    const top = last.clientY - event.clientY;
+    const isDragged = viewport.hasPointerCapture(event.pointerId);
+    if (!isDragged && Math.hypot(left, top) < 5) return;
+    viewport.setPointerCapture(event.pointerId);
+    viewport.scrollBy(left, top);
+    last = event;
+  });
+}
+
+function isScrolledTo({ scrollLeft, scrollTop }, { left, top }) {
+  return Math.abs(scrollLeft - left) < 1 && Math.abs(scrollTop - top) < 1;
+}
+
+const frameOf = ({ viewport }) => ({ width: viewport.offsetWidth || 1, height: viewport.offsetHeight || 1 });
+
+// The scale at which all of the picture is seen.
+function fitScale({ width, height }, frame) {
+  return Math.min(frame.width / width, frame.height / height, LARGEST_FIT);
+}
+
+// A view is a scale and the point of the picture at the upper left corner of the viewport.
+function viewOf({ viewport, placed: { scale } }) {
+  return { x: viewport.scrollLeft / scale, y: viewport.scrollTop / scale, scale };
+}
+
+function setView(column, view) {
+  update({ views: { ...state.views, [column.circuit.id]: view } });
+}
+
+function fit(column) {
+  setView(column, { x: 0, y: 0, scale: fitScale(column.layout, frameOf(column)) });
+}
+
+// The point of the picture at (x, y) of the viewport stays where it is.
+function zoom(column, factor, x = column.viewport.offsetWidth / 2, y = column.viewport.offsetHeight / 2) {
+  const before = viewOf(column);
+  const scale = Math.min(MOST, Math.max(LEAST, before.scale * factor));
+  const shift = 1 / before.scale - 1 / scale;
+  setView(column, { x: before.x + x * shift, y: before.y + y * shift, scale });
+}
+
+// Whole if it can be read so; else readable, with the chosen mapping in the middle and the sentence in sight.
+function openingView({ circuit, layout }, frame) {
+  const whole = fitScale(layout, frame);
+  if (whole >= READABLE) return { x: 0, y: 0, scale: whole };
+  const ends = layout.columns.filter(({ position }) => pairOf(circuit).includes(position));
+  const middle = ends.length ? (ends[0].x + ends.at(-1).x) / 2 : layout.width / 2;
+  return { x: middle - frame.width / READABLE / 2, y: layout.height, scale: READABLE };
+}
+
+// The viewport is as high as the whole picture at the width there is, within limits.
+export function placePicture(column) {
+  const { circuit, viewport, picture, layout } = column;
+  const byWidth = Math.min(viewport.offsetWidth / layout.width, LARGEST_FIT);
+  const highest = Math.max(640, 0.75 * window.innerHeight); // so that what is said below stays in sight
+  const height = layout.height * Math.max(byWidth, READABLE);
+  viewport.style.height = `${Math.round(Math.min(Math.max(height, 220), highest))}px`;
+  const frame = frameOf(column);
+  const opening = openingView(column, frame);
+  const whole = { x: 0, y: 0, scale: fitScale(layout, frame) };
+  const view = state.printing ? whole : state.views[circuit.id] || opening;
+  picture.setAttribute("viewBox", `0 0 ${layout.width} ${layout.height}`);
+  picture.setAttribute("width", layout.width * view.scale);
+  picture.setAttribute("height", layout.height * view.scale);
+  const wanted = { left: view.x * view.scale, top: view.y * view.scale };
+  if (!isScrolledTo(viewport, wanted)) viewport.scrollTo(wanted);
+  column.placed = { scale: view.scale, left: viewport.scrollLeft, top: viewport.scrollTop };
+  const isWhole = view.scale <= whole.scale * 1.001;
+  column.zoomLevel.textContent = `${percent(view.scale)}${isWhole ? "" : " · drag to see more"}`;
+  viewport.classList.toggle("partly", !isWhole);
+}
