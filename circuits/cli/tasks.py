@@ -17,7 +17,7 @@ from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
 from circuits.cli.output import print_result, progress
 from circuits.files import to_json
-from circuits.results import Saved, sealed, to_plain
+from circuits.results import Saved
 from circuits.tasks import TASKS
 from circuits.tracing import CARRIES
 
@@ -110,7 +110,7 @@ def _draw_ranking(folder: Path, ranking: Ranking, model: Model, task: Task) -> N
 
 def save_with(file: Path, result: Saved, beside: dict[str, Any]) -> None:
     """Write a result with further values beside it for other readers; its own class ignores them."""
-    file.write_bytes(sealed(result.header() | to_plain(result) | beside).encode())
+    file.write_bytes(result.to_json(beside).encode())
 
 
 @click.command("heads", epilog=TASK_EPILOG)
