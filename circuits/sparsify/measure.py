@@ -1,8 +1,8 @@
 """How sparse a model is and what that costs, beside its dense original on the same held-out rows.
 
 An edge is open where its scaled attention logit `s` is above 0; in a model without a gate, these are the
-edges that a gate would leave open. First-token mass and entropy are of the weights that multiply the values; a
-query's weights are scaled to sum to one before their entropy is taken.
+edges that a gate would leave open. First-token mass and entropy are of the weights that multiply the values;
+a query's weights are scaled to sum to one before their entropy is taken.
 """
 
 from __future__ import annotations
@@ -119,8 +119,10 @@ def measure_sparsity(
         raise ModelError(f"{name} has no held-out text of its own; give it some")
     device = to_device(device)
     chosen_dtype = torch.float32 if dtype is None else to_dtype(dtype)
-    gated_model: Any = weights.model.to(device=device, dtype=chosen_dtype)
-    dense_model: Any = dense_weights.model.to(device=device, dtype=chosen_dtype)
+    gated_model: Any = weights.model
+    dense_model: Any = dense_weights.model
+    for each in (gated_model, dense_model):
+        each.to(device=device, dtype=chosen_dtype)
     return measure(gated_model, dense_model, first_rows(chosen, rows), name=name, original=original_name)
 
 

@@ -185,7 +185,8 @@ def to_rows(weights: Weights, texts: Sequence[str], *, length: int) -> list[Toke
 def _tokenize(weights: Weights, text: str) -> list[int]:
     """The tokens of a text, most of which the model must know."""
     tokens = to_tokens(weights, text)
-    unknown = tokens.count(weights.tokenizer.unk_token_id)
+    unknown_id: Any = weights.tokenizer.unk_token_id
+    unknown = tokens.count(unknown_id)
     if unknown > len(tokens) / 100:
         wrong = f"{unknown} of the text's {len(tokens)} words are unknown to this model"
         raise PromptError(f"{wrong}; give it text in its own language")
