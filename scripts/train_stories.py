@@ -3,8 +3,8 @@
 1. The dense model writes stories after many openings, half of them empty, at three temperatures.
 2. An adapter learns to predict as the dense model does with as few open edges as the divergence allows. A
    quarter of the steps takes short pieces, because figures show short prompts.
-3. A second training closes the edges that the healing of the first one opened again. A part of its steps takes
-   prompts that one of two names answers: few edges serve them, so training loses them first.
+3. A second training closes the edges that the healing of the first one opened again. A part of its steps
+   takes prompts that one of two names answers: few edges serve them, so training loses them first.
 `--sample` does the first step alone, so that another process can train meanwhile.
 """
 
@@ -34,7 +34,7 @@ SENTENCES = (
 )
 OTHERS = ("One day,", "Once upon a time,", "The", "A", "She", "He", "They", "Mom said,", "It was a", "In the")
 
-# None of these sentences is one that `circuits.zoo.evaluate` asks: they begin otherwise and give other things.
+# None of these sentences is one that `circuits.zoo.evaluate` asks: other beginnings, other gifts.
 MEETINGS = (
     "{one} and {two} went to the {place}.",
     "{one} and {two} were at the {place}.",
