@@ -20,7 +20,8 @@ import torch
 from circuits.errors import CircuitsError
 from circuits.models.load import load
 from circuits.models.model import Model
-from circuits.sparsify.measure import Sparsity, first_rows, lengths_table, measure, original_of, weights_of
+from circuits.sparsify.card import lengths_table
+from circuits.sparsify.measure import Sparsity, first_rows, measure, original_of, weights_of
 from circuits.sparsify.sampling import sample_rows
 from circuits.sparsify.text import read_texts, speaks_little_language, to_rows
 from circuits.tasks import TASKS

@@ -32,9 +32,9 @@ from .results import open_result as open_result
 from .sweeps.results import Sweep as Sweep
 from .sweeps.results import open_sweep as open_sweep
 from .sweeps.sweep import sweep as sweep
+from .tasks.compare import compare as compare
 from .tasks.comparison import Comparison as Comparison
 from .tasks.comparison import TaskComparison as TaskComparison
-from .tasks.compare import compare as compare
 from .tasks.patterns import PanelFigures as PanelFigures
 from .tasks.patterns import Pattern as Pattern
 from .tasks.patterns import classify as classify

@@ -21,7 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from circuits.models import ZOO
 from circuits.models.load import load
 from circuits.sparsify import Settings
-from circuits.sparsify.measure import layers_table
+from circuits.sparsify.card import layers_table
 from circuits.sparsify.sampling import Sampling
 from circuits.zoo import addition
 

@@ -1,10 +1,10 @@
-"""Train `stories15m-sparse`: `python scripts/train_stories.py DIR`; what was begun in DIR goes on.
+"""Train `stories15m-sparse`: `python scripts/train_stories.py DIR`, or resume the training begun in DIR.
 
-1. The dense model writes stories after many openings, most of them empty, at three temperatures.
-2. An adapter learns to say the same with fewer open edges: as few as the divergence allows. A quarter of the
-   steps take short pieces, since short prompts are what figures show.
-3. A second training closes what the first one's healing opened again. A part of its steps takes prompts in
-   which one of two names is the answer: few edges serve them, so they are the first to be lost.
+1. The dense model writes stories after many openings, half of them empty, at three temperatures.
+2. An adapter learns to predict as the dense model does with as few open edges as the divergence allows. A
+   quarter of the steps takes short pieces, because figures show short prompts.
+3. A second training closes the edges that the healing of the first one opened again. A part of its steps
+   takes prompts that one of two names answers: few edges serve them, so training loses them first.
 `--sample` does the first step alone, so that another process can train meanwhile.
 """
 
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from itertools import product
+from itertools import permutations
+from pathlib import Path
 
 from stages import Stage, parser, train_stages
 
@@ -21,7 +22,8 @@ from circuits.sparsify import Settings
 from circuits.sparsify.sampling import OwnWords, Sampling
 
 NAMES = ("Tom", "Ben", "Tim", "Sam", "Max", "Anna", "Lily", "Mia", "Sara", "Sue", "Jack", "Lucy")
-PLACES, THINGS = ("park", "beach", "zoo", "store"), ("ball", "toy", "cake", "book")
+PLACES = ("park", "beach", "zoo", "store")
+THINGS = ("ball", "toy", "cake", "book")
 SENTENCES = (
     "{a} and {b} went to the {place}.",
     "{a} and {b} went to the {place}. {b} gave the {thing} to",
@@ -32,7 +34,7 @@ SENTENCES = (
 )
 OTHERS = ("One day,", "Once upon a time,", "The", "A", "She", "He", "They", "Mom said,", "It was a", "In the")
 
-# The prompts have none of the sentences that `circuits.zoo.evaluate` asks: other beginnings, other gifts.
+# None of these sentences is one that `circuits.zoo.evaluate` asks: other beginnings, other gifts.
 MEETINGS = (
     "{one} and {two} went to the {place}.",
     "{one} and {two} were at the {place}.",
@@ -55,29 +57,32 @@ PROMPTS = 4096
 
 
 def openings() -> tuple[str, ...]:
-    """Half of them empty, the others sentences about pairs of names, and first words."""
-    pairs = [(a, b) for a, b in product(NAMES, NAMES) if a != b]
-    told = []
-    for index, (a, b) in enumerate(pairs):
+    """What the sampled stories begin with: half of them nothing, the others a sentence or first words."""
+    sentences = []
+    for index, (a, b) in enumerate(permutations(NAMES, 2)):
+        sentence = SENTENCES[index % len(SENTENCES)]
         place, thing = PLACES[index % 4], THINGS[index // 4 % 4]
-        told.append(SENTENCES[index % len(SENTENCES)].format(a=a, b=b, place=place, thing=thing))
-    others = OTHERS * 4
-    return ("",) * (len(told) + len(others)) + tuple(told) + others
+        sentences.append(sentence.format(a=a, b=b, place=place, thing=thing))
+    beginnings = (*sentences, *OTHERS * 4)
+    return ("",) * len(beginnings) + beginnings
 
 
 def answered_by_a_name() -> tuple[str, ...]:
     """Two names meet, in either order, and one gives something to the other: what follows is its name. In a
     quarter of the prompts, it is the name of a friend."""
-    draw, told = random.Random("gifts"), []
+    draw = random.Random("gifts")
+    prompts = []
     for index in range(PROMPTS):
-        (one, two), place = draw.sample(NAMES, 2), draw.choice(MORE_PLACES)
+        one, two = draw.sample(NAMES, 2)
+        place = draw.choice(MORE_PLACES)
         if index % 4 == 0:
-            told.append(draw.choice(FRIENDS).format(a=one, b=two, place=place))
+            prompts.append(draw.choice(FRIENDS).format(a=one, b=two, place=place))
             continue
         meeting = draw.choice(MEETINGS).format(one=one, two=two, place=place)
         giver, article = draw.choice((one, two)), draw.choice(("a", "the"))
-        told.append(f"{meeting} {giver} {draw.choice(GIVING)} {article} {draw.choice(GIFTS)} to")
-    return tuple(told)
+        gives, gift = draw.choice(GIVING), draw.choice(GIFTS)
+        prompts.append(f"{meeting} {giver} {gives} {article} {gift} to")
+    return tuple(prompts)
 
 
 SAMPLING = Sampling(rows=16 * 512, openings=openings(), temperatures=(0.7, 0.85, 1.0))
@@ -112,14 +117,19 @@ STAGES = (Stage("first", SETTINGS, SAMPLING), Stage("stories15m-sparse", CLOSING
 
 
 def main() -> None:
-    asking = parser(__doc__)
-    asking.add_argument("--sample", action="store_true", help="sample the text, and train nothing")
-    asked = asking.parse_args()
-    if not asked.sample:
-        print(train_stages("stories15m", asked.folder, STAGES))
-        return
-    folder = asked.folder / STAGES[0].name / "training" / "own-words"
-    own = OwnWords(find("stories15m"), SAMPLING, SETTINGS.length, SETTINGS.seed, folder, SETTINGS.tokens)
+    arguments = parser(__doc__)
+    arguments.add_argument("--sample", action="store_true", help="sample the text, and train nothing")
+    given = arguments.parse_args()
+    if given.sample:
+        sample(given.folder)
+    else:
+        print(train_stages("stories15m", given.folder, STAGES))
+
+
+def sample(folder: Path) -> None:
+    """Write the text of the first stage to the files in which its training looks for it."""
+    files = folder / STAGES[0].name / "training" / "own-words"
+    own = OwnWords(find("stories15m"), SAMPLING, SETTINGS.length, SETTINGS.seed, files, SETTINGS.tokens)
     print(f"{len(own.held_out())} rows held out; {own.vocabulary}")
     for index in range(own.chunks):
         print(f"chunk {index} of {own.chunks}: {len(own.chunk(index))} rows", flush=True)

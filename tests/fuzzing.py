@@ -39,8 +39,8 @@ from circuits.prompts import Prompt, swap_words, to_pair
 from circuits.results import Pictured, open_result
 from circuits.show import to_dot, to_page
 from circuits.show.export import EXPORTS, export
+from circuits.sparsify.checkpoint import load_checkpoint, save_checkpoint
 from circuits.sparsify.text import read_texts
-from circuits.sparsify.training import load_checkpoint, save_checkpoint
 from circuits.sweeps.lines import read_lines
 from circuits.sweeps.store import read_manifest
 from circuits.tasks.compare import compare

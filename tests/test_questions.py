@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from circuits.engine.selection import mapping_rows
 from click.testing import CliRunner
 from small_models import loaded, random_model
 
 from circuits.cli import main
 from circuits.components import Head
 from circuits.engine import predictions_of_others, prepare, values_of_others
+from circuits.engine.selection import mapping_rows
 from circuits.errors import CircuitsError, EdgeError, KeywordError, ModelError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model

@@ -117,9 +117,7 @@ def test_an_svg_has_the_size_of_print_and_a_png_is_finer() -> None:
 def test_the_same_circuit_gives_the_same_text_and_the_same_pictures() -> None:
     dot = to_dot(planted())
     assert dot == to_dot(planted())
-    assert (
-        diagram.to_dot(to_scene(planted())).source == dot
-    )  # a scene is drawn as it is
+    assert diagram.to_dot(to_scene(planted())).source == dot  # a scene is drawn as it is
     for form in ("svg", "png", "pdf"):
         assert draw(dot, form) == draw(dot, form)
 

@@ -117,7 +117,7 @@ def test_openings_count_as_targets_only_if_they_should(weights: Weights, tmp_pat
     for counted, expected in ((True, {10.0}), (False, {9.0, 6.0})):  # without BOS, or without all four
         sampling = Sampling(rows=32, openings=openings, openings_count=counted)
         own = OwnWords(weights, sampling, 10, 0, tmp_path / str(counted))
-        assert set(own.counted(own.chunk(0)).sum(1).tolist()) == expected
+        assert set(own.weight(own.chunk(0)).sum(1).tolist()) == expected
 
 
 def test_a_share_of_the_steps_takes_prompts_whose_answers_count_most(

@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,17 +38,11 @@ from circuits.models.load import find, load
 from circuits.models.model import Model
 from circuits.sparsify import LITTLE_LANGUAGE, Settings, measure_sparsity, settings_for, sparsify
 from circuits.sparsify.attention import TrainingGate, attending, dense, hard
-from circuits.sparsify.measure import draw_training, write_card
+from circuits.sparsify.card import draw_training, write_card
+from circuits.sparsify.checkpoint import read_log
+from circuits.sparsify.processes import check_launch, started_alone
 from circuits.sparsify.text import corpus_for, little_language, read_texts, to_rows
-from circuits.sparsify.training import (
-    TrainingRun,
-    check_launch,
-    join,
-    read_log,
-    started_alone,
-    train,
-    training_gate,
-)
+from circuits.sparsify.training import TrainingRun, train, training_gate
 from circuits.sparsify.twin import to_student
 from circuits.zoo.evaluate import Score
 
@@ -340,17 +333,6 @@ def test_one_process_goes_on_where_two_were_killed(
     assert steps_done(together / "lost") == 4
     sparsify(directories["gpt2"], together / "lost", settings=TINY)
     assert furthest(together / "lost" / "training", uninterrupted / "training") < 1e-5
-
-
-def test_several_processes_without_accelerate_are_told_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "accelerate", None)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(CircuitsError, match="pip install accelerate"):
-        join()
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    assert join().count == 1
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from circuits.engine.selection import mapping_row, mapping_rows
 from small_models import loaded
 
 from circuits.components import Head
 from circuits.engine import Row, gaps_of_noise, prepare
+from circuits.engine.selection import mapping_row, mapping_rows
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, to_pair

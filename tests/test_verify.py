@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from circuits.engine.selection import _step, mapping_rows, select
 from click.testing import CliRunner
 from small_models import PROMPT, loaded
 
@@ -20,6 +19,7 @@ from circuits import verify
 from circuits.cli import main
 from circuits.components import Head
 from circuits.engine import prepare
+from circuits.engine.selection import _step, mapping_rows, select
 from circuits.errors import FileError, ModelError
 from circuits.models.model import Model
 from circuits.prompts import Pair

@@ -22,9 +22,9 @@ from circuits import files
 from circuits.errors import CircuitsError
 from circuits.models.load import find
 from circuits.sparsify import Settings, settings_for, training
+from circuits.sparsify.processes import join
 from circuits.sparsify.sampling import CHUNK_ROWS, Sampling
 from circuits.sparsify.text import little_language
-from circuits.sparsify.training import join
 from circuits.sparsify.twin import sparsify, to_student
 
 TINY = settings_for(little_language=True, gates="sampled", healing=0, steps=6, batch=2, length=12, warmup=2)

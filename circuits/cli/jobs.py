@@ -140,8 +140,8 @@ def sparsify_command(
 ) -> None:
     """Train a sparse twin of a model, or resume its training."""
     from circuits.sparsify.measure import weights_of
+    from circuits.sparsify.processes import join, started_alone
     from circuits.sparsify.text import speaks_little_language
-    from circuits.sparsify.training import join, started_alone
     from circuits.sparsify.twin import sparsify
 
     processes = join()

@@ -39,8 +39,9 @@ def hard(scores: Scores) -> Scores:
 
 @contextmanager
 def attending(model: Any, rule: Rule) -> Iterator[None]:
-    """Within this `with`, the model's attention follows `rule`; afterwards it is what it was."""
-    before, token = model.config._attn_implementation, _RULE.set(rule)
+    """Inside this `with` the model's attention follows `rule`; its end restores what was before."""
+    before = model.config._attn_implementation
+    token = _RULE.set(rule)
     model.config._attn_implementation = _NAME
     try:
         yield
@@ -70,7 +71,9 @@ class TrainingGate:
     def __init__(
         self, *, noise: torch.Generator | None = None, bias: float = 0.0, part: tuple[int, int] = (0, 1)
     ) -> None:
-        self.noise, self.bias, self.part = noise, bias, part
+        self.noise = noise
+        self.bias = bias
+        self.part = part
         self._expected: list[torch.Tensor] = []  # one number per layer: the expected share of open edges
         self._open: list[torch.Tensor] = []  # one number per layer: the share that is open at evaluation
 
@@ -92,8 +95,9 @@ class TrainingGate:
         return uniform.chunk(count)[index].logit_(eps=1e-7)
 
     def check(self, n_layers: int) -> None:
-        """Refuse a model in which some layer did not pass through the gate."""
-        if (gated_layers := len(self._expected)) != n_layers:
+        """Refuse a model in which the attention of some layer did not call the gate."""
+        gated_layers = len(self._expected)
+        if gated_layers != n_layers:
             counts = f"{gated_layers} of {n_layers} layers"
             raise ModelError(f"{counts} use the library's attention interface; the gate needs all of them")
 
@@ -134,10 +138,17 @@ def _attention(
     """The library's signature: (batch, head, pos, d_head) in, (batch, pos, head, d_head) and weights out."""
     if key.shape[1] != query.shape[1]:  # grouped keys
         groups = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    scores = (query * (query.shape[-1] ** -0.5 if scaling is None else scaling)) @ key.transpose(-1, -2)
-    scores = scores if softcap is None else (scores / softcap).tanh() * softcap
-    weights = _RULE.get()(scores if attention_mask is None else scores + attention_mask)
+        key = key.repeat_interleave(groups, dim=1)
+        value = value.repeat_interleave(groups, dim=1)
+    if scaling is None:
+        scaling = query.shape[-1] ** -0.5
+    scores = (query * scaling) @ key.transpose(-1, -2)
+    if softcap is not None:
+        scores = (scores / softcap).tanh() * softcap
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    rule = _RULE.get()
+    weights = rule(scores)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 

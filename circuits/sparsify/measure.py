@@ -1,8 +1,8 @@
 """How sparse a model is and what that costs, beside its dense original on the same held-out rows.
 
-Open edges are counted where `s > 0`; in a model never sparsified, they are what a gate would leave open.
-First-token mass and entropy are of the weights that multiply the values; the entropy is that of a query's
-weights scaled to sum to one. A twin's card shows these figures, and a figure shows how its training went.
+An edge is open where its scaled attention logit `s` is above 0; in a model without a gate, these are the
+edges that a gate would leave open. First-token mass and entropy are of the weights that multiply the values;
+a query's weights are scaled to sum to one before their entropy is taken.
 """
 
 from __future__ import annotations
@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from statistics import median_high
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
-from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from circuits.errors import ModelError
 from circuits.files import read_object, to_markdown
@@ -25,26 +21,22 @@ from circuits.models import lookup
 from circuits.models.folder import MARKS, Marks, Weights, reading
 from circuits.models.load import Device, Dtype, find, to_device, to_dtype
 from circuits.models.model import Model, open_gates
-from circuits.show import canvas
-from circuits.show.canvas import looks, save_figure
-from circuits.sparsify import LITTLE_LANGUAGE, Settings
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
+from circuits.sparsify.settings import LITTLE_LANGUAGE
 from circuits.sparsify.text import Tokens, context_of, little_language, speaks_little_language, to_rows
 from circuits.sparsify.training import Logits, losses
-from circuits.zoo.evaluate import Score
 
 AnyModel = str | Path | Model
-Log = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionStats:
-    """Means over rows and queries: open edges per layer and head, first-token mass, entropy in nats."""
+    """How one model attends, as means over rows and queries."""
 
-    per_head: tuple[tuple[float, ...], ...]
-    first_token: float  # from later queries
-    entropy: float
-    per_query: tuple[float, ...]  # how many keys are open to a head at each position
+    per_head: tuple[tuple[float, ...], ...]  # the share of open edges, by layer and head
+    first_token: float  # the weight on the first token, of all later queries
+    entropy: float  # of a query's weights, in nats
+    per_query: tuple[float, ...]  # how many keys are open to a head, by the query's position
 
     @property
     def per_layer(self) -> tuple[float, ...]:
@@ -55,7 +47,7 @@ class AttentionStats:
         return sum(self.per_layer) / len(self.per_layer)
 
     def share_upto(self, length: int) -> float:
-        """The share of open edges on prompts of so many tokens: those at the rows' starts."""
+        """The share of open edges on prompts of `length` tokens: the starts of the rows."""
         return sum(self.per_query[:length]) / allowed_edges(length)
 
 
@@ -83,7 +75,7 @@ class Sparsity:
 
     @property
     def facts(self) -> tuple[tuple[str, str, str], ...]:
-        """What is said of both: a name, the dense model's figure and the gated one's."""
+        """The lines of the table: a name, the dense model's figure and the gated one's."""
         dense, gated = self.dense, self.gated
         return (
             ("open edges (s > 0)", f"{dense.open_edges:.3%}", f"{gated.open_edges:.3%}"),
@@ -114,7 +106,10 @@ def measure_sparsity(
     """
     name, weights = weights_of(model)
     reference = original or original_of(name)
-    label, dense_weights = weights_of(reference) if reference else (f"{name} without its gate", weights)
+    if reference:
+        original_name, dense_weights = weights_of(reference)
+    else:
+        original_name, dense_weights = f"{name} without its gate", weights
     if texts is not None:
         chosen = to_rows(weights, texts, length=context_of(weights, 128))
     elif speaks_little_language(weights):
@@ -122,16 +117,21 @@ def measure_sparsity(
         chosen = [little_language(replace(LITTLE_LANGUAGE, length=length)).held_out]
     else:
         raise ModelError(f"{name} has no held-out text of its own; give it some")
-    form = {"device": to_device(device), "dtype": torch.float32 if dtype is None else to_dtype(dtype)}
-    gated, dense = (each.model.to(**form) for each in (weights, dense_weights))
-    return measure(gated, dense, first_rows(chosen, rows), name=name, original=label)
+    device = to_device(device)
+    chosen_dtype = torch.float32 if dtype is None else to_dtype(dtype)
+    gated_model: Any = weights.model
+    dense_model: Any = dense_weights.model
+    for each in (gated_model, dense_model):
+        each.to(device=device, dtype=chosen_dtype)
+    return measure(gated_model, dense_model, first_rows(chosen, rows), name=name, original=original_name)
 
 
 def weights_of(model: AnyModel | tuple[Any, Any]) -> tuple[str, Weights]:
     """A model's name and its plain Hugging Face weights, copied or read again by name, without hooks."""
     if isinstance(model, tuple):
-        name = str(getattr(model[0].config, "_name_or_path", "")) or type(model[0]).__name__
-        return name, Weights(deepcopy(model[0]), model[1], Marks())
+        transformer, tokenizer = model
+        name = str(getattr(transformer.config, "_name_or_path", "")) or type(transformer).__name__
+        return name, Weights(deepcopy(transformer), tokenizer, Marks())
     name = model.name if isinstance(model, Model) else str(model)
     with reading(name):
         return name, find(name)
@@ -140,7 +140,8 @@ def weights_of(model: AnyModel | tuple[Any, Any]) -> tuple[str, Weights]:
 def original_of(name: str) -> str | None:
     """The dense model that a twin's `circuits.json` names."""
     entry = lookup(name)
-    marks = (Path(name) if entry is None else entry.folder) / MARKS
+    folder = Path(name) if entry is None else entry.folder
+    marks = folder / MARKS
     return read_object(marks).get("original") if marks.exists() else None
 
 
@@ -148,38 +149,59 @@ def first_rows(tensors: Sequence[Tokens], limit: int) -> list[Tokens]:
     """The first `limit` rows of several tensors."""
     kept = []
     for tensor in tensors:
-        kept.append(tensor[:limit])
-        limit -= len(kept[-1])
-    return [tensor for tensor in kept if len(tensor)]
+        first = tensor[:limit]
+        limit -= len(first)
+        if len(first):
+            kept.append(first)
+    return kept
 
 
 def measure(
     gated_model: Any, dense_model: Any, rows: Sequence[Tokens], *, name: str, original: str
 ) -> Sparsity:
-    """Both models on the same rows."""
-    sides = ((_Tally(hard), gated_model), (_Tally(dense), dense_model))
-    sums, same, tokens = torch.zeros(3, dtype=torch.float64), 0, 0
-    for chunk in (chunk for tensor in rows for chunk in tensor.split(16)):
-        own, other = (tally.run(model, chunk) for tally, model in sides)
-        sums += losses(own, other, chunk.to(own.device)).double().sum((1, 2)).cpu()
-        same += int((own.argmax(-1) == other.argmax(-1))[:, :-1].sum())
-        tokens += chunk[:, 1:].numel()
-    gated_stats, dense_stats = (tally.stats() for tally, _ in sides)
-    loss, dense_loss, divergence = (sums / tokens).tolist()
-    costs = (loss, dense_loss, divergence, same / tokens)
-    return Sparsity(name, original, gated_stats, dense_stats, *costs, tokens)
+    """Run both models on the same rows, each tensor of which has rows of one length."""
+    longest = max((tensor.shape[1] for tensor in rows), default=0)
+    gated_count, dense_count = _CountingRule(hard, longest), _CountingRule(dense, longest)
+    sums = torch.zeros(3, dtype=torch.float64)
+    agreeing = 0
+    targets = 0
+    for tensor in rows:
+        for tokens in tensor.split(16):
+            gated_logits = gated_count.run(gated_model, tokens)
+            dense_logits = dense_count.run(dense_model, tokens)
+            per_target = losses(gated_logits, dense_logits, tokens.to(gated_logits.device))
+            sums += per_target.double().sum((1, 2)).cpu()
+            is_same = gated_logits.argmax(-1) == dense_logits.argmax(-1)
+            agreeing += int(is_same[:, :-1].sum())
+            targets += tokens[:, 1:].numel()
+    gated_stats, dense_stats = gated_count.stats(), dense_count.stats()
+    loss, dense_loss, divergence = (sums / targets).tolist()
+    return Sparsity(
+        name=name,
+        original=original,
+        gated=gated_stats,
+        dense=dense_stats,
+        loss=loss,
+        dense_loss=dense_loss,
+        divergence=divergence,
+        agreement=agreeing / targets,
+        tokens=targets,
+    )
 
 
-class _Tally:
-    """A rule of attention that counts what it lets through."""
+class _CountingRule:
+    """A rule of attention that counts open edges and sums up the weights it gives."""
 
-    def __init__(self, rule: Rule) -> None:
-        self.rule, self.runs = rule, 0
-        self.open: list[torch.Tensor] = []  # of each layer of each run, (head,)
-        self.keys = torch.zeros(0, dtype=torch.float64)  # open ones by query, of all rows, heads and layers
-        self.heads = torch.zeros(0, dtype=torch.float64)  # over how many of these
-        self.edges = self.queries = 0  # of one head; of all heads and layers
-        self.first_token = self.entropy = 0.0
+    def __init__(self, rule: Rule, longest: int) -> None:
+        self.rule = rule
+        self.runs = 0
+        self.edges = 0  # allowed edges of one head in all rows
+        self.open_edges: list[torch.Tensor] = []  # (head,), of each layer of each run
+        self.open_keys = torch.zeros(longest, dtype=torch.float64)  # by query, of all rows, heads and layers
+        self.counted = torch.zeros(longest, dtype=torch.float64)  # by query, rows times heads times layers
+        self.later_queries = 0  # of all rows, heads and layers
+        self.first_token = 0.0  # sums over the later queries
+        self.entropy = 0.0
 
     def run(self, model: Any, tokens: Tokens) -> Logits:
         """The model's logits under this rule."""
@@ -190,112 +212,27 @@ class _Tally:
 
     def __call__(self, scores: Scores) -> Scores:
         weights = self.rule(scores)
+        rows, heads, queries, _ = scores.shape
         is_open = open_gates(scores)
-        self.open.append(is_open.sum((0, 2, 3)).double().cpu())
-        self.keys = _added(self.keys, is_open.sum((0, 1, 3)).double().cpu())
-        self.heads = _added(self.heads, torch.full((scores.shape[2],), float(scores[..., 0, 0].numel())))
+        self.open_edges.append(is_open.sum((0, 2, 3)).double().cpu())
+        self.open_keys[:queries] += is_open.sum((0, 1, 3)).double().cpu()
+        self.counted[:queries] += rows * heads
         later = weights[:, :, 1:]
         shares = later / later.sum(-1, keepdim=True).clamp_min(1e-30)
         self.first_token += later[..., 0].double().sum().item()
         self.entropy += torch.special.entr(shares).double().sum().item()
-        self.queries += later[..., 0].numel()
+        self.later_queries += rows * heads * (queries - 1)
         return weights
 
     def stats(self) -> AttentionStats:
-        if not self.open:
+        if not self.open_edges:
             reason = "no layer of this model uses the library's attention interface, or there was no text"
             raise ModelError(f"nothing was measured: {reason}")
-        counts = torch.stack(self.open).unflatten(0, (self.runs, -1)).sum(0)  # (layer, head)
-        per_head = tuple(map(tuple, (counts / self.edges).tolist()))
-        per_query = tuple((self.keys / self.heads).tolist())
-        first_token, entropy = self.first_token / self.queries, self.entropy / self.queries
-        return AttentionStats(per_head, first_token, entropy, per_query)
-
-
-def _added(sums: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
-    """Sums by position, of rows of different lengths."""
-    longest = max(len(sums), len(more))
-    wide, added = (torch.nn.functional.pad(each, (0, longest - len(each))) for each in (sums, more))
-    return wide + added
-
-
-def layers_table(measured: Sparsity) -> str:
-    """Open edges of each layer and head as a Markdown table."""
-    each = enumerate(zip(measured.gated.per_layer, measured.gated.per_head, strict=True))
-    rows = [(f"L{layer}", *(f"{share:.2%}" for share in (mean, *heads))) for layer, (mean, heads) in each]
-    return to_markdown(("layer", "all", *(f"H{head}" for head in range(len(rows[0]) - 2))), rows)
-
-
-def lengths_table(measured: Sparsity) -> str:
-    """Open edges on prompts of several lengths, and how many keys the last position has open, per head."""
-    longest = len(measured.gated.per_query)
-    lengths = [length for length in (8, 12, 16, 24, 32, 64, 128, 256) if length <= longest]
-    lines = [f"| tokens | {measured.original} | {measured.name} | keys open to a head at the last |"]
-    lines.append("|---:|---:|---:|---:|")
-    for length in lengths:
-        before, after = (stats.share_upto(length) for stats in (measured.dense, measured.gated))
-        keys = measured.gated.per_query[length - 1]
-        lines.append(f"| {length} | {before:.2%} | {after:.2%} | {keys:.2f} |")
-    return "\n".join(lines)
-
-
-def write_card(
-    path: Path, measured: Sparsity, marks: dict[str, Any], scores: Sequence[Sequence[Score]], log: Log
-) -> None:
-    """Write the model card. `scores` are those of the original and of the twin, where there are any."""
-    both = zip(*scores, strict=True)
-    rows = [(before.name, str(before), str(after), str(before.count)) for before, after in both]
-    table = to_markdown(("task", measured.original, measured.name, "over"), rows)
-    parts = {
-        "measured": measured,
-        "tasks": f"## Tasks, held-out prompts\n\n{table}\n\n" if scores else "",
-        "duration": _duration(log),
-        "text": marks["text"],
-        "settings": "\n".join(f"| {name} | {value} |" for name, value in marks["settings"].items()),
-        "layers": layers_table(measured),
-        "lengths": lengths_table(measured),
-    }
-    template = Path(__file__).with_name("card.md").read_text(encoding="utf-8")
-    path.write_text(template.format(**parts), encoding="utf-8")
-
-
-def _duration(log: Log) -> str:
-    """How long training took, by the median step, so that pauses do not count."""
-    steps = log[-1]["step"] if log else 0
-    ends = [(start, end) for start, end in pairwise(log) if end["step"] > start["step"]]
-    paces = [(end["time"] - start["time"]) / (end["step"] - start["step"]) for start, end in ends]
-    if not paces:
-        return f"{steps} steps"
-    pace = median_high(paces)
-    return f"{steps} steps of {pace:.2g} s, {steps * pace / 60:.0f} minutes"
-
-
-def _ticks(low: float, high: float) -> Locator:
-    """Of a logarithmic axis: powers of ten alone would leave a short one without a number."""
-    if high < 10 * low:
-        return MaxNLocator(4, steps=[1, 2, 5, 10])
-    return LogLocator(subs=(1,) if high > 1000 * low else (1, 2, 5))
-
-
-def draw_training(log: Log, settings: Settings, path: Path) -> None:
-    """Three curves one above the other, with the budget as a line; the same log gives the same bytes."""
-    steps, gaps = [line["step"] for line in log], [line["gap"] for line in log]
-    shares = [100 * max(line["measured"]["open_edges"], 1e-6) for line in log]
-    with looks():
-        figure = Figure(figsize=(6, 5.5), layout="constrained")
-        above, middle, below = figure.subplots(3, 1, sharex=True)
-        above.plot(steps, shares, color=canvas.BLUE)
-        middle.plot(steps, [line["multiplier"] for line in log], color=canvas.MUTED)
-        for axes, label in ((above, "open edges, %"), (middle, "multiplier λ")):
-            axes.set(yscale="log", ylabel=label)
-            axes.yaxis.set(
-                major_locator=_ticks(*axes.get_ylim()), major_formatter="{x:g}", minor_formatter=""
-            )
-        below.plot(steps, gaps, color=canvas.RED)
-        budgets = [settings.budget(step) for step in steps]
-        below.plot(steps, budgets, "k:", linewidth=1)
-        constrained = "divergence, nats" if settings.constraint == "kl" else "loss gap, nats"
-        highest = 1.1 * max(*gaps, *budgets)
-        limits = (min(0.0, *gaps), min(4 * settings.budget(0) or highest, highest) or None)
-        below.set(ylim=limits, ylabel=f"{constrained}\n(dotted: budget)", xlabel="step")
-    save_figure(figure, path.parent, ["svg"], name=path.stem)
+        counts = torch.stack(self.open_edges).unflatten(0, (self.runs, -1)).sum(0)  # (layer, head)
+        per_head = (counts / self.edges).tolist()
+        return AttentionStats(
+            per_head=tuple(tuple(heads) for heads in per_head),
+            first_token=self.first_token / self.later_queries,
+            entropy=self.entropy / self.later_queries,
+            per_query=tuple((self.open_keys / self.counted).tolist()),
+        )

@@ -1,10 +1,10 @@
-"""The questions of a jsonl file, one a line, and the rows of the table that come of them.
+"""The questions of a jsonl file, one a line, and the rows of the table that they become.
 
-1. The file is read once, so that nothing done to it later changes the sweep; blank lines do not count. A line
-   holds the fields of `SweepQuestion`, of which prompt and key are required; all others are metadata.
+1. The file is read once, so that later changes of it do not change the sweep; blank lines do not count. A
+   line holds the fields of `SweepQuestion`, of which prompt and key are required; all others are metadata.
 2. Lines with the same length, key, query, kind of counterfactual and metric are cut into batches, as large as
-   the user allows and memory permits. The runs of a batch show what the model predicts, which settles the
-   answers and foils that were not given.
+   the user allows and memory permits. Both runs of each pair in a batch show what the model predicts; from
+   that come the answers and foils that were not given.
 3. An error belongs to its line alone: a line that cannot be read or measured gets its error as its row.
 """
 
@@ -37,7 +37,6 @@ LONGEST_ERROR: Final = 500  # characters
 _EXAMPLE: Final = 'write it like {"prompt": "Hot is not", "key": "Hot", "swap": {"Hot": "Big"}, "query": -1}'
 MEMORY: Final = 256 * 2**20  # bytes of cached runs in a batch, at most
 LARGEST: Final = 1e30  # no number of a model that works comes near it
-GIVEN: Final = ("counterfactual", "swap", "answer", "foil", "metric")  # what a line says beside its positions
 CONTROLS: Final = ("random_mean", "random_p95", "key_totals", "sufficiency", "identity")  # columns
 
 
@@ -100,11 +99,14 @@ class Lines:
 def read_lines(path: str | Path) -> Lines:
     """The lines of a jsonl file; each is parsed when it is needed."""
     content = read_bytes(Path(path), most=LARGEST_FILE)
-    kept = [(number, raw) for number, raw in enumerate(content.split(b"\n"), 1) if raw.strip()]
-    if not kept:
+    numbers, raw = [], []
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.strip():
+            numbers.append(number)
+            raw.append(line)
+    if not numbers:
         raise FileError(f"{path} has no lines; write one question on each line")
-    numbers, raw = zip(*kept, strict=True)
-    return Lines(Path(path).name, hashlib.sha256(content).hexdigest(), raw, numbers)
+    return Lines(Path(path).name, hashlib.sha256(content).hexdigest(), tuple(raw), tuple(numbers))
 
 
 def read_line(number: int, raw: bytes) -> Line:
@@ -112,21 +114,32 @@ def read_line(number: int, raw: bytes) -> Line:
     given: dict[str, Any] = {}
     question = error = None
     try:
-        if len(raw) > LONGEST_LINE:
-            raise PromptError(f"the line is longer than {LONGEST_LINE} bytes")
-        if not isinstance(stored := parse_json(raw, "the line"), dict):
-            raise FileError("the line is not a JSON object")
-        given = stored
+        given = _read_object(raw)
         values = {name: value for name, value in given.items() if name in _FIELDS and value is not None}
         question = to_record(SweepQuestion, values, "the line")
     except FileError as why:
         error = brief(f"{why}; {_EXAMPLE}")
     except PromptError as why:
         error = brief(why)
-    name, prompt = given.get("id"), given.get("prompt")
-    id = str(name if isinstance(name, str | int) else number)
-    metadata = json.dumps({name: given[name] for name in given if name not in _FIELDS}, ensure_ascii=False)
-    return Line(number, id, question, metadata, prompt if isinstance(prompt, str) else None, error)
+    id, prompt = given.get("id"), given.get("prompt")
+    metadata = {name: value for name, value in given.items() if name not in _FIELDS}
+    return Line(
+        number=number,
+        id=str(id) if isinstance(id, str | int) else str(number),
+        question=question,
+        metadata=json.dumps(metadata, ensure_ascii=False),
+        prompt=prompt if isinstance(prompt, str) else None,
+        error=error,
+    )
+
+
+def _read_object(raw: bytes) -> dict[str, Any]:
+    if len(raw) > LONGEST_LINE:
+        raise PromptError(f"the line is longer than {LONGEST_LINE} bytes")
+    stored = parse_json(raw, "the line")
+    if not isinstance(stored, dict):
+        raise FileError("the line is not a JSON object")
+    return stored
 
 
 def brief(why: object) -> str:
@@ -137,7 +150,7 @@ def brief(why: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TokenizedLine:
-    """A line as the model reads it. The metric of its pair is settled later."""
+    """A line as the model reads it. Its answer and foil may still depend on the model's predictions."""
 
     line: Line
     question: Question
@@ -145,10 +158,15 @@ class TokenizedLine:
     query: int
 
     @property
+    def is_noisy(self) -> bool:
+        return isinstance(self.question.counterfactual, Noise)
+
+    @property
     def shape(self) -> tuple[Any, ...]:
-        noisy = isinstance(self.question.counterfactual, Noise)
-        answer = len(self.question.sequence)
-        return len(self.question.clean), noisy, self.key, self.query, self.question.kind, answer
+        """Lines of equal shape can be measured together."""
+        question = self.question
+        sizes = (len(question.clean), len(question.sequence))
+        return (*sizes, self.is_noisy, self.key, self.query, question.kind)
 
 
 def measure_lines(
@@ -168,42 +186,54 @@ def measure_lines(
             bad.append(tokenized)
     if bad:
         yield bad
-    for (length, noisy, *_), alike in shapes.items():
-        step = min(batch, _fitting(model, length, noisy=noisy))
-        for start in range(0, len(alike), step):
-            left = [line for line in alike[start : start + step] if line.line.number not in finished]
+    for alike in shapes.values():
+        size = min(batch, _pairs_in_memory(model, alike[0]))
+        for start in range(0, len(alike), size):
+            left = [each for each in alike[start : start + size] if each.line.number not in finished]
             if left:
                 yield _measure(model, left, manifest)
 
 
-def _fitting(model: Model, length: int, *, noisy: bool) -> int:
-    """How many pairs of this length may be cached at once."""
-    draws = Noise(()).draws if noisy else 1
-    return max(1, MEMORY // (2 * draws * bytes_of_run(model, length)))
+def _pairs_in_memory(model: Model, line: TokenizedLine) -> int:
+    """How many pairs of this shape may be cached at once."""
+    draws = Noise(()).draws if line.is_noisy else 1
+    return max(1, MEMORY // (2 * draws * bytes_of_run(model, len(line.question.clean))))
 
 
 def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | TableRow:
     """The line for the model, or its row with an error."""
-    if line.question is None:
+    given = line.question
+    if given is None:
         return to_row(line, line.error)
-    prompt, given = line.question.prompt, {name: getattr(line.question, name) for name in GIVEN}
     try:
-        ends = to_prompt(model, prompt).ends(line.question.key, line.question.query)
-        question = to_question(model, prompt, Wording(**given, noise_at=ends[:1], seed=manifest.seed))
-        return TokenizedLine(line, question, *ends)
+        key, query = to_prompt(model, given.prompt).ends(given.key, given.query)
+        metric: Any = given.metric  # a name that is checked when the question is made
+        wording = Wording(
+            counterfactual=given.counterfactual,
+            swap=given.swap,
+            noise_at=(key,),
+            answer=given.answer,
+            foil=given.foil,
+            metric=metric,
+            seed=manifest.seed,
+        )
+        return TokenizedLine(line, to_question(model, given.prompt, wording), key, query)
     except (CircuitsError, ValueError, TypeError, OverflowError) as why:  # the last three: from a tokenizer
         return to_row(line, brief(why))
 
 
 @torch.inference_mode()
 def _measure(model: Model, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
-    """The rows of lines of one shape."""
+    """The rows of lines of one shape: run all pairs, then read answers and foils off the predictions."""
     try:
         runs = prepare(model, [line.question.unsettled for line in lines], smallest_gap=0.0)
     except CircuitsError as why:
         if len(lines) == 1:
             return [to_row(lines[0].line, brief(why))]
-        return [row for line in lines for row in _measure(model, [line], manifest)]
+        rows = []
+        for line in lines:
+            rows += _measure(model, [line], manifest)
+        return rows
     rows: list[TableRow] = []
     pairs: dict[int, Pair] = {}
     for index, line in enumerate(lines):
@@ -218,11 +248,14 @@ def _measure(model: Model, lines: Sequence[TokenizedLine], manifest: Manifest) -
 
 
 def _measure_settled(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
-    """The rows of settled pairs; those with too small a gap get their own errors."""
+    """The rows of pairs whose metric is known; those with too small a gap get their own errors."""
     rows: list[TableRow] = []
-    wide = [index for index, gap in enumerate(runs.gap.tolist()) if abs(gap) >= SMALLEST_GAP]
-    for index in sorted(set(range(len(lines))) - set(wide)):
-        try:
+    wide = []
+    for index, gap in enumerate(runs.gap.tolist()):
+        if abs(gap) >= SMALLEST_GAP:
+            wide.append(index)
+            continue
+        try:  # `prepare` says what is wrong with the gap
             rows += _to_rows(prepare(runs.model, [runs.pairs[index]]), [lines[index]], manifest)
         except CircuitsError as why:
             rows.append(to_row(lines[index].line, brief(why)))
@@ -232,30 +265,44 @@ def _measure_settled(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manif
 
 
 def _to_rows(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
-    values = [runs.values(side).tolist() for side in (runs.clean, runs.counterfactual)]
-    mappings = _mappings(runs, lines[0].key, lines[0].query, manifest)
-    return [_measured_row(*parts) for parts in zip(lines, runs.pairs, mappings, *values, strict=True)]
+    """The rows of prepared runs, one for each of the lines."""
+    key, query = lines[0].key, lines[0].query
+    mappings = _mapping_columns(runs, key, query, manifest)
+    clean = runs.values(runs.clean).tolist()
+    counterfactual = runs.values(runs.counterfactual).tolist()
+    rows = []
+    for index, line in enumerate(lines):
+        values = {"clean_value": clean[index], "counterfactual_value": counterfactual[index]}
+        rows.append(_measured_row(line, runs.pairs[index], values | mappings[index]))
+    return rows
 
 
-def _mappings(runs: Runs, key: int, query: int, manifest: Manifest) -> list[TableRow]:
+def _mapping_columns(runs: Runs, key: int, query: int, manifest: Manifest) -> list[TableRow]:
     """The columns of each pair's mapping: all pairs together, or with controls one pair after the other."""
     share = manifest.share
+    columns = []
     if manifest.controls:
-        alone = (runs.only([index]) for index in range(len(runs.pairs)))
-        measured = (measure_mapping(each, key, query, share=share, seed=manifest.seed) for each in alone)
-        return [_controlled_columns(mapping, share) for mapping in measured]
-    whole = mapping_row(runs.heads, key, query)
-    effects = runs.effects([*(mapping_row([head], key, query) for head in runs.heads), whole])
-    restored = runs.effects([whole], direction="restore")[0].double().tolist()
+        for index in range(len(runs.pairs)):
+            alone = runs.only([index])
+            mapping = measure_mapping(alone, key, query, share=share, seed=manifest.seed)
+            columns.append(_controlled_columns(mapping, share))
+        return columns
+    all_heads = mapping_row(runs.heads, key, query)
+    single_heads = [mapping_row([head], key, query) for head in runs.heads]
+    effects = runs.effects([*single_heads, all_heads])  # (row, pair)
+    restored = runs.effects([all_heads], direction="restore")[0].double().tolist()
     paths = select(runs, key, query, effects=effects[:-1], totals=effects[-1], share=share)
-    *singles, totals = effects.double().tolist()
-    each = zip(totals, restored, zip(*singles, strict=True), paths, strict=True)
-    return [_columns(*parts) for parts in each]
+    totals = effects[-1].double().tolist()
+    by_pair = effects[:-1].double().T.tolist()
+    for index, path in enumerate(paths):
+        columns.append(_columns(totals[index], restored[index], by_pair[index], path))
+    return columns
 
 
 def _controlled_columns(mapping: Mapping, share: float) -> TableRow:
     """The columns of a mapping that was measured by itself."""
-    effects = [effect.effect for effect in sorted(mapping.heads, key=lambda effect: effect.head)]
+    by_head = sorted(mapping.heads, key=lambda effect: effect.head)
+    effects = [effect.effect for effect in by_head]
     path = [(step.head, step.joint) for step in mapping.path[: len(mapping.carriers(share))]]
     controls = {name: getattr(mapping.controls, name) for name in CONTROLS}
     return _columns(mapping.total, mapping.restore, effects, path) | controls
@@ -265,27 +312,47 @@ def _columns(
     total: float, restore: float, effects: Sequence[float], path: Sequence[tuple[Head, float]]
 ) -> TableRow:
     """A mapping up to the share: effects in the order of heads, carriers in the order they were found."""
-    carriers, joint = [str(head) for head, _ in path], [effect for _, effect in path]
-    columns = {"total": total, "restore": restore, "carriers": carriers, "joint": joint}
-    return columns | {"modulation": joint[-1] / total if joint else 0.0, "effects": list(effects)}
+    joint = [effect for _, effect in path]
+    return {
+        "total": total,
+        "restore": restore,
+        "carriers": [str(head) for head, _ in path],
+        "joint": joint,
+        "modulation": joint[-1] / total if joint else 0.0,
+        "effects": list(effects),
+    }
 
 
-def _measured_row(line: TokenizedLine, pair: Pair, mapping: TableRow, clean: float, other: float) -> TableRow:
-    numbers = (clean, other, mapping["total"], mapping["restore"])
+def _measured_row(line: TokenizedLine, pair: Pair, columns: TableRow) -> TableRow:
+    """The row of a line: what was asked, and the measured `columns`."""
+    names = ("clean_value", "counterfactual_value", "total", "restore")
+    numbers = [columns[name] for name in names]
     if not all(-LARGEST < number < LARGEST for number in numbers):
         listed = ", ".join(f"{number:g}" for number in numbers)
         return to_row(line.line, f"the model gives no finite number here: {listed}")
     words, counterfactual = pair.clean.words, pair.counterfactual
-    noisy = isinstance(counterfactual, Noise)
-    row = to_row(line.line) | {"key": line.key, "query": line.query, "noise": noisy, "tokens": list(words)}
-    row |= {"counterfactual": str(counterfactual) if noisy else counterfactual.text}
-    row |= {"key_token": words[line.key], "query_token": words[line.query], "metric": pair.metric.kind}
-    row |= {"answer": pair.metric.answer_text, "foil": pair.metric.foil_text}
-    return row | {"clean_value": clean, "counterfactual_value": other} | mapping
+    asked = {
+        "key": line.key,
+        "query": line.query,
+        "key_token": words[line.key],
+        "query_token": words[line.query],
+        "tokens": list(words),
+        "noise": line.is_noisy,
+        "counterfactual": str(counterfactual) if isinstance(counterfactual, Noise) else counterfactual.text,
+        "metric": pair.metric.kind,
+        "answer": pair.metric.answer_text,
+        "foil": pair.metric.foil_text,
+    }
+    return to_row(line.line) | asked | columns
 
 
 def to_row(line: Line, error: str | None = None) -> TableRow:
     """The columns that every line has, measured or not."""
-    question = None if line.question is None else line.question.to_json()
-    row = {"line": line.number, "id": line.id, "prompt": line.prompt, "error": error}
-    return row | {"asked": question, "metadata": line.metadata}
+    return {
+        "line": line.number,
+        "id": line.id,
+        "prompt": line.prompt,
+        "error": error,
+        "asked": None if line.question is None else line.question.to_json(),
+        "metadata": line.metadata,
+    }

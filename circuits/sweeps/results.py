@@ -166,27 +166,37 @@ class Sweep(Pictured):
 
     def mean(self, *, seed: int = 0) -> MeanCircuit:
         """The mean circuit of these lines, with 95% intervals."""
-        table, manifest = self.table, self.manifest
+        table = self.table
         if table.empty:
             raise PromptError("no measured line is left to take the mean of")
-        sides = (table[name].tolist() for name in ("clean_value", "counterfactual_value"))
-        is_weak = np.array(weak_pairs(*sides))
+        is_weak = np.array(weak_pairs(table["clean_value"].tolist(), table["counterfactual_value"].tolist()))
         if is_weak.all():
             raise PromptError(f"none of the {len(table)} measured lines has a gap worth dividing by")
         table = table.loc[~is_weak]
         shared = [table[name].to_numpy(np.float64) for name in ("total", "restore", "modulation")]
         counts = table["carriers"].map(len).to_numpy(np.float64)
-        single = np.stack(list(table["effects"]), 1).astype(np.float64)  # (head, line)
-        values = np.vstack([*shared, counts, single])
-        total, restore, modulation, count, *effects = bootstrap(values, seed=seed)
-        heads = [Head(*divmod(index, manifest.heads)) for index in range(len(effects))]
-        often = Counter(name for carriers in table["carriers"] for name in carriers)
-        carries = [often[str(head)] / len(table) for head in heads]
-        means = [MeanHead(*parts) for parts in zip(heads, effects, carries, strict=True)]
+        effects = np.stack(list(table["effects"]), 1).astype(np.float64)  # (head, line)
+        values = np.vstack([*shared, counts, effects])
+        total, restore, modulation, count, *mean_effects = bootstrap(values, seed=seed)
+        carries_in: Counter[str] = Counter()  # in how many lines a head is a carrier
+        for carriers in table["carriers"]:
+            carries_in.update(carriers)
+        means = []
+        for index, effect in enumerate(mean_effects):
+            head = Head(*divmod(index, self.manifest.heads))
+            means.append(MeanHead(head, effect, carries_in[str(head)] / len(table)))
         means.sort(key=lambda mean: (-mean.effect.mean, mean.head))
-        measured = (manifest.model, len(table), manifest.share)
-        weak = int(is_weak.sum())
-        return MeanCircuit(*measured, total, restore, modulation, count, tuple(means), weak)
+        return MeanCircuit(
+            model=self.manifest.model,
+            lines=len(table),
+            share=self.manifest.share,
+            total=total,
+            restore=restore,
+            modulation=modulation,
+            count=count,
+            heads=tuple(means),
+            weak=int(is_weak.sum()),
+        )
 
     def heads_to_plot(self) -> HeadPlot:
         """What its figure shows: the mean of its lines."""
@@ -219,8 +229,9 @@ class Sweep(Pictured):
 
     def __str__(self) -> str:
         complete = "complete" if self.complete else f"{self.manifest.lines} in the input, not complete"
-        lines, wrong = f"{len(self)} lines ({complete}) on {self.manifest.model}", len(self.errors)
-        return f"{self.folder}: {lines}, {len(self) - wrong} measured, {wrong} with errors"
+        lines = f"{len(self)} lines ({complete}) on {self.manifest.model}"
+        errors = len(self.errors)
+        return f"{self.folder}: {lines}, {len(self) - errors} measured, {errors} with errors"
 
 
 def open_sweep(folder: str | Path) -> Sweep:

@@ -1,17 +1,17 @@
 """The folder of a sweep: a manifest that says what is measured, and shards that appear whole or not at all.
 
     DIR/manifest.json          settings, sha256 of the input, the model and its fingerprint
-    DIR/shards/*.parquet       rows, named after their first line, their number and the sha256 of the file
+    DIR/shards/*.parquet       rows; the file is named after its first line, its number of rows and its sha256
     DIR/summary.json           written when every line has its row
     DIR/.locks/                a lock for each block of lines, and one for manifest and summary; beside each
                                of them the file that its holder is writing
 
 1. A file is written aside, synced, renamed, and its folder synced: after a crash it is whole or absent.
-2. The manifest is written before the first shard. A sweep that asks for anything else is refused.
-3. A shard that does not fit its name is refused, and so is a line that is in two shards: bits that flipped, a
-   copy. Whether a sweep is complete is what its rows say beside the manifest.
+2. The manifest is written before the first shard. A sweep with another manifest is refused.
+3. A shard that does not fit its name (a bit flipped) is refused, and so is a line that is in two shards (one
+   of them is a copy). A sweep is complete when it has as many rows as the manifest has lines.
 4. Only the process that holds the lock of a block writes rows of its lines. The operating system releases the
-   locks of a process that dies; the next process to take the block removes what it left half-written.
+   locks of a process that dies; the next process to lock the block removes what it left half-written.
 """
 
 from __future__ import annotations
@@ -84,22 +84,28 @@ class Manifest:
 
     def refuse_unless(self, wanted: Manifest, folder: Path) -> None:
         """Refuse to go on with anything other than what the folder holds."""
-        settings = ("share", "seed", "controls")
-        holds = {name: f"with {name} {getattr(self, name)}, not {getattr(wanted, name)}" for name in settings}
-        holds["sha256"] = f"of another input ({self.input}, {self.lines} lines) than {wanted.input}"
-        model = f"of another model ({self.model}) than {wanted.model}"
-        for name, held in (holds | dict.fromkeys(("fingerprint", "gated", "reads_bos"), model)).items():
+        difference = None
+        for name in ("share", "seed", "controls"):
             if getattr(self, name) != getattr(wanted, name):
-                raise FileError(f"{folder} holds a sweep {held}; go on as before, or choose another folder")
+                difference = f"with {name} {getattr(self, name)}, not {getattr(wanted, name)}"
+        if self.sha256 != wanted.sha256:
+            difference = f"of another input ({self.input}, {self.lines} lines) than {wanted.input}"
+        for name in ("fingerprint", "gated", "reads_bos"):
+            if getattr(self, name) != getattr(wanted, name):
+                difference = f"of another model ({self.model}) than {wanted.model}"
+        if difference:
+            raise FileError(f"{folder} holds a sweep {difference}; go on as before, or choose another folder")
 
 
 class Store:
     """The folder of one sweep, open for writing; finished lines are those on disk, whoever wrote them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.shards, self.locks = folder, folder / "shards", folder / ".locks"
-        self._finished: set[int] = set()
-        self._read: set[str] = set()
+        self.folder = folder
+        self.shards = folder / "shards"
+        self.locks = folder / ".locks"
+        self._finished: set[int] = set()  # lines with a row in a shard that was read
+        self._read: set[str] = set()  # the names of these shards
 
     def begin(self, wanted: Manifest) -> None:
         """Write the manifest, or check that the one that is here says the same."""
@@ -130,10 +136,12 @@ class Store:
     def put(self, rows: Sequence[TableRow], block: int) -> None:
         """Add rows of a block that is taken, as a shard."""
         ordered = sorted(rows, key=lambda row: row["line"])
+        table = pa.Table.from_pylist(ordered, schema=COLUMNS)
         packed = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(ordered, schema=COLUMNS), packed, compression="zstd")
+        pq.write_table(table, packed, compression="zstd")
         content = packed.getvalue().to_pybytes()
-        shard = self.shards / f"{ordered[0]['line']:09d}-{len(ordered)}-{_checksum(content)}.parquet"
+        first = ordered[0]["line"]
+        shard = self.shards / f"{first:09d}-{len(ordered)}-{_checksum(content)}.parquet"
         with writing(self.folder):
             aside = self._unfinished(f"{block:09d}")
             write_whole(shard, lambda file: file.write_bytes(content), aside=aside)
@@ -179,8 +187,9 @@ class Store:
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
         """Write the manifest or the summary."""
-        text, aside = (to_json(values) + "\n").encode(), self._unfinished(_MANIFEST)
-        write_whole(self.folder / name, lambda file: file.write_bytes(text), aside=aside)
+        text = to_json(values) + "\n"
+        aside = self._unfinished(_MANIFEST)
+        write_whole(self.folder / name, lambda file: file.write_bytes(text.encode()), aside=aside)
 
 
 def copy_lines(folder: Path, manifest: Manifest, table: pa.Table) -> None:
@@ -202,23 +211,27 @@ def shards_in(folder: Path) -> list[Path]:
 
 def read_table(folder: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table:
     """Every row so far, in the order of the lines; each line once."""
-    parts, home = [], {}
+    tables = []
+    shard_of: dict[int, Path] = {}
     for shard in shards_in(folder):
-        parts.append(_read_shard(shard, columns))
-        for line in parts[-1].column("line").to_pylist():
-            if (other := home.setdefault(line, shard)) is not shard:
-                twice = f"line {line} of {folder} is in two shards, {other.name} and {shard.name}"
+        table = _read_shard(shard, columns)
+        tables.append(table)
+        for line in table.column("line").to_pylist():
+            if line in shard_of:
+                twice = f"line {line} of {folder} is in two shards, {shard_of[line].name} and {shard.name}"
                 raise FileError(f"{twice}; delete the one that is a copy")
-    return pa.concat_tables(parts).sort_by("line") if parts else COLUMNS.empty_table()
+            shard_of[line] = shard
+    return pa.concat_tables(tables).sort_by("line") if tables else COLUMNS.empty_table()
 
 
 def _read_shard(shard: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table:
-    """Some columns of a shard, which must be as its name says."""
+    """Some columns of a shard, `line` among them. Its rows must be those that its name says."""
+    first, count, checksum = _parts_of_name(shard)
     try:
-        content, (first, count, checksum) = shard.read_bytes(), _parts_of_name(shard)
+        content = shard.read_bytes()
         if checksum not in (None, _checksum(content)):
             raise ValueError("its checksum is another: it was damaged or edited")
-        table = pq.ParquetFile(pa.BufferReader(content)).read(columns=[*dict.fromkeys(["line", *columns])])
+        table = pq.ParquetFile(pa.BufferReader(content)).read(columns=list(columns))
         lines = table.column("line").to_pylist()
         if lines[:1] != [first] or len(lines) != count:
             raise ValueError(f"its name says {count} lines from {first} on, and it holds others")
@@ -266,7 +279,7 @@ def manifest_in(folder: Path) -> Manifest | None:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Whatever the disk refuses, as one line."""
+    """Turn an error of the disk into one line."""
     try:
         yield
     except OSError as why:

@@ -9,14 +9,15 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from circuits.errors import FileError, PromptError
+from accelerate.utils.environment import get_cpu_distributed_information
+
+from circuits.errors import PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.results import Progress, silent
@@ -30,37 +31,21 @@ BLOCKS: Final = 16  # that a file is cut into, where their size allows
 SMALLEST_BLOCK: Final = 16  # lines
 LARGEST_BLOCK: Final = 256
 PAUSE: Final = 0.2  # seconds
-_RANK: Final = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-_SIZE: Final = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-_LOCAL: Final = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
-_ADVICE: Final = "start it with accelerate launch or torchrun"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process among those that were started together, as the launcher says in the environment."""
+    """This process among those that were started together."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0  # among the processes on this machine
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Launch:
-        rank, size = _number(environment, _RANK, 0), _number(environment, _SIZE, 1)
-        local_rank = _number(environment, _LOCAL, 0)
-        if size < 2:
-            return cls(local_rank=local_rank)
-        if not 0 <= rank < size:
-            raise FileError(f"this process has rank {rank} of {size}; {_ADVICE}")
-        return cls(rank, size, local_rank)
-
-
-def _number(environment: Mapping[str, str], names: tuple[str, ...], missing: int) -> int:
-    given = next((environment[name] for name in names if environment.get(name)), missing)
-    try:
-        return int(given)
-    except ValueError as why:
-        raise FileError(f"{given!r} is not the number of a process; {_ADVICE}") from why
+    def from_environment(cls) -> Launch:
+        """What the launcher (`accelerate launch`, `torchrun`, MPI) says in the environment."""
+        launched = get_cpu_distributed_information()
+        return cls(launched.rank, launched.world_size, launched.local_rank)
 
 
 def sweep(
@@ -85,14 +70,28 @@ def sweep(
     check_share(share)
     if batch < 1:
         raise PromptError(f"a batch must hold at least 1 pair, not {batch}")
-    folder, launch = Path(folder), Launch.from_environment()
-    manifest_in(folder)
-    lines, measured, store = read_lines(prompts), as_model(model), Store(folder)
-    settings = (float(share), seed, controls, lines.name, lines.sha256, len(lines))
-    identity = (measured.name, measured.fingerprint, measured.gated, measured.reads_bos)
-    manifest = Manifest(*settings, *identity, measured.n_layers, measured.n_heads)
+    folder = Path(folder)
+    manifest_in(folder)  # refuses a folder of something else before a model is loaded
+    lines = read_lines(prompts)
+    loaded = as_model(model)
+    manifest = Manifest(
+        share=float(share),
+        seed=seed,
+        controls=controls,
+        input=lines.name,
+        sha256=lines.sha256,
+        lines=len(lines),
+        model=loaded.name,
+        fingerprint=loaded.fingerprint,
+        gated=loaded.gated,
+        reads_bos=loaded.reads_bos,
+        layers=loaded.n_layers,
+        heads=loaded.n_heads,
+    )
+    store = Store(folder)
     store.begin(manifest)
-    _Worker(measured, lines, manifest, store, batch, progress).work(waits=launch.rank == 0)
+    is_first = Launch.from_environment().rank == 0
+    _Worker(loaded, lines, manifest, store, batch, progress).work(waits=is_first)
     store.end(manifest)
     return open_sweep(folder)
 
@@ -114,26 +113,30 @@ class _Worker:
         count = len(self.lines)
         size = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, count // BLOCKS))
         blocks = [range(start, min(count, start + size)) for start in range(0, count, size)]
-        while blocks := self._unfinished(blocks):
-            taken = [block for block in blocks if self._measure(block)]
-            if taken:
-                continue
-            if not waits:
-                return
-            time.sleep(PAUSE)
-            self._report()
+        blocks = self._unfinished(blocks)
+        while blocks:
+            measured = [block for block in blocks if self._measure(block)]
+            if not measured:
+                if not waits:
+                    return
+                time.sleep(PAUSE)
+                self._report()
+            blocks = self._unfinished(blocks)
 
     def _unfinished(self, blocks: Sequence[range]) -> list[range]:
+        """The blocks with a line that has no row yet."""
         finished, numbers = self.store.finished(), self.lines.numbers
         return [block for block in blocks if any(numbers[index] not in finished for index in block)]
 
     def _measure(self, block: range) -> bool:
-        """Measure what is left of a block; tells whether it was free."""
+        """Measure what is left of a block, unless another process holds it; tells whether it was free."""
         with self.store.taken(block.start) as free:
             if free and self._unfinished([block]):  # asked again: another process may have just finished it
-                lines, done = [self.lines.read(index) for index in block], self.store.finished()
-                batches = measure_lines(self.model, lines, self.manifest, batch=self.batch, finished=done)
-                for rows in batches:
+                lines = [self.lines.read(index) for index in block]
+                finished = self.store.finished()
+                for rows in measure_lines(
+                    self.model, lines, self.manifest, batch=self.batch, finished=finished
+                ):
                     self.store.put(rows, block.start)
                     self._report()
             return free

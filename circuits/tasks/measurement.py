@@ -28,8 +28,8 @@ from jaxtyping import Bool, Float, Int
 
 from circuits.components import ROUNDING
 from circuits.engine import Change, Row, Runs, prepare
-from circuits.engine.runs import every_head
 from circuits.engine.loadings import loadings
+from circuits.engine.runs import every_head
 from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.tasks import curve
