@@ -75,7 +75,9 @@ def _names_in(statement: ast.Import | ast.ImportFrom) -> list[str]:
     names = [alias.name for alias in statement.names]
     if isinstance(statement, ast.Import):
         return names
-    module = f"circuits.{statement.module}" if statement.level else statement.module
+    module = statement.module
+    if statement.level:  # `from . import x` and `from .files import x` stand in the package's own stub
+        module = f"circuits.{module}" if module else "circuits"
     return [f"{module}.{name}" for name in names]
 
 

@@ -47,7 +47,7 @@ def test_there_is_no_cycle_between_packages_nor_between_modules(imports: dict[st
 
 UPWARDS = {  # a module of the engine, and a line that must not stand at its top
     "block": "from circuits.show.tables import to_text\n",
-    "fast": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from circuits.sweeps import BATCH\n",
+    "forward": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from circuits.sweeps import BATCH\n",
     "joint": "import circuits.cli\n",
     "plain": "from circuits import trace\n",
     "wires": "from circuits import sweeps\n",
@@ -59,7 +59,7 @@ def test_an_import_upwards_is_found_unless_it_stands_in_a_function(tmp_path: Pat
     copy = Path(shutil.copytree(PACKAGE, tmp_path / "circuits", ignore=left_out))
     for module, line in UPWARDS.items():
         (copy / "engine" / f"{module}.py").write_text(line)
-    (copy / "engine" / "search.py").write_text("def late():\n    from circuits.show.tables import to_text\n")
+    (copy / "engine" / "late.py").write_text("def late():\n    from circuits.show.tables import to_text\n")
     wrong = draw_map.upward_imports(draw_map.import_graph(copy))
     assert [each.split()[0] for each in wrong] == [f"circuits.engine.{module}" for module in UPWARDS]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +11,7 @@ from small_models import loaded
 
 from circuits.components import Head
 from circuits.engine import Row, gaps_of_noise, prepare
+from circuits.engine.prepare import memory_warning, time_warning
 from circuits.engine.selection import mapping_row, mapping_rows
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.models.model import Model
@@ -192,30 +192,23 @@ def test_mappings_against_the_answer_are_left_out_of_a_circuit_and_named() -> No
     assert total < -0.05 and f"14→14 ({total:.2f})" in note
 
 
-def test_a_mapping_before_the_first_difference_is_nothing_and_no_row_of_it_is_carried(sparse: Model) -> None:
+def test_a_mapping_before_the_first_difference_is_exactly_nothing(sparse: Model) -> None:
     runs = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)])
-    rows = mapping_rows(runs.heads, 1, LARGE - 1)
-    assert not any(row.changes for row in runs.reaching(rows)) and not runs.effects(rows).any()
+    assert not runs.effects(mapping_rows(runs.heads, 1, LARGE - 1)).any()
 
 
-def test_runs_that_take_half_of_the_free_memory_are_announced(
-    sparse: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rooms = sys.modules[prepare.__module__]
-    monkeypatch.setattr(rooms, "_MUCH", 1000)
-    monkeypatch.setattr(rooms, "free_memory", lambda: 10**6)
-    with pytest.warns(UserWarning, match=r"the runs of 9 tokens will take 0\.0 GB of 0\.0 free; a shorter"):
-        prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)])
+def test_runs_that_take_half_of_the_free_memory_are_announced() -> None:
+    needed, free = 3 * 10**9, 5 * 10**9
+    warning = memory_warning(900, needed, free)
+    assert warning is not None and "3.0 GB of 5.0 free" in warning
+    assert memory_warning(900, needed, 3 * free) is None
+    assert memory_warning(9, 10**6, 10**6) is None  # a little is never worth a warning
 
 
-def test_runs_that_take_more_than_a_minute_are_announced_by_the_run_that_verified_the_layout(
-    sparse: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rooms, pair = sys.modules[prepare.__module__], to_pair(sparse, planted.PROMPT, swap=planted.SWAP)
-    layout = prepare(sparse, [pair]).layout
-    monkeypatch.setitem(rooms._layouts, sparse, (18, layout, 90.0))  # 90 s for 18 tokens, so 45 for these 9
-    with pytest.warns(UserWarning, match="the runs of 9 tokens will take about 3 minutes before any answer"):
-        prepare(sparse, [pair, pair])
+def test_runs_that_take_more_than_a_minute_are_announced() -> None:
+    warning = time_warning(900, 180.0)
+    assert warning is not None and "900 tokens" in warning and "3 minutes" in warning
+    assert time_warning(900, 50.0) is None
 
 
 def test_two_runs_give_the_same_record(sparse: Model, asked: Circuit) -> None:

@@ -19,7 +19,7 @@ from circuits import verify
 from circuits.cli import main
 from circuits.components import Head
 from circuits.engine import prepare
-from circuits.engine.selection import _step, mapping_rows, select
+from circuits.engine.selection import best_candidate, mapping_rows, select
 from circuits.errors import FileError, ModelError
 from circuits.models.model import Model
 from circuits.prompts import Pair
@@ -109,18 +109,13 @@ def test_other_weights_and_folders_without_a_result_are_refused(
 
 
 def test_of_equal_heads_the_lowest_is_taken_whatever_the_rounding() -> None:
-    heads = [Head(0, 0), Head(0, 1), Head(1, 0), Head(1, 1)]
+    candidates = torch.ones(4, dtype=torch.bool)
     for noise in product((-4e-6, 4e-6), repeat=4):
         joint = torch.tensor([0.1, 0.5, 0.5, 0.2], dtype=torch.float64) + torch.tensor(noise)
-        path: list[tuple[Head, float]] = []
-        left = torch.ones(4, dtype=torch.bool)
-        _step(path, joint, left, heads)
-        assert path[0][0] == heads[1]
-        _step(path, torch.full((4,), path[0][1], dtype=torch.float64) + torch.tensor(noise), left, heads)
-        assert len(path) == 1 and not left.any()  # what adds no more than rounding does not help
-        nothing, left = torch.tensor(noise, dtype=torch.float64), torch.ones(4, dtype=torch.bool)
-        _step(path := [], nothing, left, heads)
-        assert path == [] and not left.any()  # nor does it as the first head
+        assert best_candidate(joint, candidates, reached=0.0) == 1
+        # What adds no more than rounding does not help, as the first head or later.
+        assert best_candidate(torch.tensor(noise), candidates, reached=0.0) is None
+        assert best_candidate(0.5 + torch.tensor(noise), candidates, reached=0.5) is None
 
 
 def test_a_share_that_is_reached_but_for_rounding_is_reached(traced: Circuit) -> None:

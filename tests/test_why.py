@@ -165,7 +165,7 @@ def test_a_wire_that_cannot_be_is_refused_before_anything_runs(mini: Model) -> N
 def test_clean_into_clean_changes_nothing(mini: Model) -> None:
     pair = circuits.to_pair(mini, PROMPT, swap=SWAP)
     runs = prepare(mini, [pair])
-    same = replace(runs, counterfactual=runs.clean, early=None)
+    same = replace(runs, counterfactual=runs.clean)
     object.__setattr__(same, "gap", torch.ones(1))
     wires = [Wire.parse(name, layers=12) for name in ("M3@8→L5H1@8.query", "all@5→L4H0@8.value", "M0→M4")]
     assert wire_effects(same, wires)[0].abs().max() < 1e-5

@@ -137,6 +137,8 @@ class Layout:
     def parallel(self) -> bool:
         return self.blocks[0].parallel
 
+    @torch.inference_mode(False)  # gradients of a later pass may need the masks
+    @torch.no_grad()
     def on_prompt(self, stream: Stream) -> tuple[PromptBlock, ...]:
         """The blocks with the rotations and masks of all positions of this stream. Blocks that are alike in
         this share one."""

@@ -88,7 +88,8 @@ def _check_together(pairs: Sequence[Pair], family: Sequence[Pair]) -> None:
         raise PromptError("pairs that are run together have answers of the same number of tokens")
 
 
-@torch.no_grad()  # not inference mode: gradients of a later pass may need what is kept here
+@torch.inference_mode(False)  # gradients of a later pass may need what is kept here
+@torch.no_grad()
 def _run(
     model: Model, pairs: Sequence[Pair], family: Sequence[Pair] | None, path: Way | None, budget: int
 ) -> Runs:
@@ -152,7 +153,8 @@ def _noise(model: Model, pairs: Sequence[Pair]) -> Float[torch.Tensor, "input po
         return None
     parts = []
     for pair in pairs:
-        noise = torch.zeros(draws_of(pair), len(pair), model.d_model, device=model.device, dtype=model.dtype)
+        width = model.bridge.W_E.shape[-1]  # OPT embeds into fewer dimensions than its stream has
+        noise = torch.zeros(draws_of(pair), len(pair), width, device=model.device, dtype=model.dtype)
         if isinstance(pair.counterfactual, Noise):
             positions = list(pair.counterfactual.positions)
             noise[:, positions] = noise_draws(model, pair.counterfactual)
@@ -208,20 +210,30 @@ def bytes_of_run(model: Model, length: int) -> int:
 
 
 def _warn_of_memory(model: Model, length: int, inputs: int) -> None:
-    """Warn where the runs will take more than half of the memory that is free."""
     needed = 2 * inputs * bytes_of_run(model, length)
-    if needed < _MUCH_MEMORY:
-        return
-    free = free_memory()
-    if free is not None and needed > free / 2:
-        much = f"the runs of {length} tokens will take {needed / 1e9:.1f} GB of {free / 1e9:.1f} free"
-        warnings.warn(f"{much}; {_CHEAPER}", stacklevel=5)
+    warning = memory_warning(length, needed, free_memory())
+    if warning is not None:
+        warnings.warn(warning, stacklevel=5)
+
+
+def memory_warning(length: int, needed: int, free: int | None) -> str | None:
+    """What to say where the runs need much memory, and more than half of what is free."""
+    if needed < _MUCH_MEMORY or free is None or needed <= free / 2:
+        return None
+    much = f"the runs of {length} tokens will take {needed / 1e9:.1f} GB of {free / 1e9:.1f} free"
+    return f"{much}; {_CHEAPER}"
 
 
 def _warn_of_time(model: Model, length: int, inputs: int) -> None:
-    """Warn where the runs will take more than a minute, by the time of the run that verified the layout."""
     longest, _, seconds = _layouts.get(model, (length, None, 0.0))
-    needed = 2 * inputs * seconds * length / longest
-    if needed > _LONG:
-        much = f"the runs of {length} tokens will take about {needed / 60:.0f} minutes before any answer"
-        warnings.warn(f"{much}; {_CHEAPER}", stacklevel=5)
+    warning = time_warning(length, 2 * inputs * seconds * length / longest)
+    if warning is not None:
+        warnings.warn(warning, stacklevel=5)
+
+
+def time_warning(length: int, seconds: float) -> str | None:
+    """What to say where the runs will take more than a minute, by the run that verified the layout."""
+    if seconds <= _LONG:
+        return None
+    much = f"the runs of {length} tokens will take about {seconds / 60:.0f} minutes before any answer"
+    return f"{much}; {_CHEAPER}"

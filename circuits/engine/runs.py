@@ -333,7 +333,7 @@ class Runs:
         """The metric, from the logits of the whole vocabulary where it is read."""
         values = []
         for number, metric in enumerate(self.per_input([pair.metric for pair in self.pairs])):
-            clean = self.clean.logits[number] if metric.kind == "kl" else None
+            clean = self.clean.logits[number] if metric.needs_clean else None
             values.append(metric.read(logits[number], clean))
         return torch.stack(values)
 

@@ -102,24 +102,27 @@ def _path(
     path: Path = []
     reached = 0.0
     joint = single
-    while candidates.any():
-        best = _best(joint, candidates)
-        if float(joint[best]) <= reached + ROUNDING:
+    while reached < goal:
+        best = best_candidate(joint, candidates, reached=reached)
+        if best is None:
             break
         reached = float(joint[best])
         path.append((runs.heads[best], reached))
         candidates[best] = False
         progress(reached / total)
-        if reached >= goal:
-            break
-        joint = _with_one_more(runs, key, query, [head for head, _ in path], candidates)
+        if reached < goal:
+            joint = _with_one_more(runs, key, query, [head for head, _ in path], candidates)
     return path
 
 
-def _best(joint: Float[torch.Tensor, " head"], candidates: Bool[torch.Tensor, " head"]) -> int:
-    """The candidate with the largest joint effect; of equal ones the lowest."""
+def best_candidate(
+    joint: Float[torch.Tensor, " head"], candidates: Bool[torch.Tensor, " head"], *, reached: float
+) -> int | None:
+    """The candidate with the largest joint effect, of equal ones the lowest; None where no candidate raises
+    the effect reached so far."""
     allowed = torch.where(candidates, joint, -torch.inf)
-    return int((allowed >= allowed.max() - ROUNDING).nonzero()[0])
+    best = int((allowed >= allowed.max() - ROUNDING).nonzero()[0])
+    return best if float(allowed[best]) > reached + ROUNDING else None
 
 
 def _with_one_more(
