@@ -85,18 +85,25 @@ class Question:
 
     @property
     def heads(self) -> list[Head]:
-        return [Head(*place) for place in product(range(self.model.n_layers), range(self.model.n_heads))]
+        return [
+            Head(*place)
+            for place in product(range(self.model.n_layers), range(self.model.n_heads))
+        ]
 
     def some_heads(self, count: int) -> list[Head]:
         """This many of all heads, spread evenly over the layers."""
-        return [self.heads[(2 * at + 1) * len(self.heads) // (2 * count)] for at in range(count)]
+        return [
+            self.heads[(2 * at + 1) * len(self.heads) // (2 * count)] for at in range(count)
+        ]
 
     def rows(self, heads: Sequence[Head]) -> list[Row]:
         return [Row.of_edges([Edge(head, self.key, self.query)]) for head in heads]
 
     def tokens(self) -> tuple[torch.Tensor, torch.Tensor]:
         assert isinstance(self.pair.counterfactual, Prompt)
-        return torch.tensor([self.pair.clean.tokens]), torch.tensor([self.pair.counterfactual.tokens])
+        return torch.tensor([self.pair.clean.tokens]), torch.tensor(
+            [self.pair.counterfactual.tokens]
+        )
 
     def metric(self, logits: torch.Tensor) -> torch.Tensor:
         assert self.pair.metric.foil is not None
@@ -108,7 +115,11 @@ def gpt2_small(layers: int = 12) -> Model:
     """GPT-2 small's shape with seeded random weights, large enough that heads attend sharply. Its words are
     w0, w1, …"""
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(n_layer=layers, initializer_range=0.05)).eval().requires_grad_(False)
+    model = (
+        GPT2LMHeadModel(GPT2Config(n_layer=layers, initializer_range=0.05))
+        .eval()
+        .requires_grad_(False)
+    )
     return as_model((model, words_tokenizer()))
 
 
@@ -134,7 +145,9 @@ def random_question(model: Model, length: int, *, key: int, query: int) -> Quest
     moved = (model.logits(torch.tensor([clean])) - model.logits(torch.tensor([other])))[0, -1]
     answer, foil = int(moved.argmax()), int(moved.argmin())
     metric = Metric("logit_diff", answer, model.spell(answer), foil, model.spell(foil))
-    return Question(model, Pair(_prompt(model, clean), _prompt(model, other), metric), key, query)
+    return Question(
+        model, Pair(_prompt(model, clean), _prompt(model, other), metric), key, query
+    )
 
 
 def _prompt(model: Model, tokens: Sequence[int]) -> Prompt:
@@ -200,9 +213,13 @@ def patch_by_forwards(
         z[:, asked.query, index[1]] += change[index[1]]
         return z
 
-    table = pd.DataFrame([(head.layer, head.index) for head in heads], columns=["layer", "head"])
+    table = pd.DataFrame(
+        [(head.layer, head.index) for head in heads], columns=["layer", "head"]
+    )
     with torch.inference_mode():
-        held: Any = changes  # what the setter gets per layer; TransformerLens only looks names up in it
+        held: Any = (
+            changes  # what the setter gets per layer; TransformerLens only looks names up in it
+        )
         return generic_activation_patch(
             asked.model.bridge, asked.tokens()[0], held, asked.metric, add, "z", index_df=table
         )
@@ -222,14 +239,20 @@ def gradient(asked: Question) -> torch.Tensor:
 
 
 def check(
-    asked: Question, heads: Sequence[Head], changes: dict[str, torch.Tensor], batched: Sequence[Head]
+    asked: Question,
+    heads: Sequence[Head],
+    changes: dict[str, torch.Tensor],
+    batched: Sequence[Head],
 ) -> float:
     """The largest disagreement of the three exact ways, as a share of the gap."""
-    clean, other = (float(asked.metric(asked.model.logits(tokens))) for tokens in asked.tokens())
+    clean, other = (
+        float(asked.metric(asked.model.logits(tokens))) for tokens in asked.tokens()
+    )
     hooked = (clean - patch_by_forwards(asked, changes, heads)) / (clean - other)
     plain = prepare(asked.model, [asked.pair], path="plain").effects(asked.rows(batched))[:, 0]
     worst = max(
-        float((sweep(asked, heads) - hooked).abs().max()), float((sweep(asked, batched) - plain).abs().max())
+        float((sweep(asked, heads) - hooked).abs().max()),
+        float((sweep(asked, batched) - plain).abs().max()),
     )
     if not worst <= TOLERANCE:
         raise SystemExit(
@@ -285,7 +308,9 @@ QUICK = (
 MORE = (
     Case("gpt2 9 tokens, query middle", _gpt2(9, middle=True)),
     Case("gpt2 256 tokens, query last", _gpt2(256), repeats=3, hooked=6, batched=4),
-    Case("gpt2 256 tokens, query middle", _gpt2(256, middle=True), repeats=2, hooked=6, batched=4),
+    Case(
+        "gpt2 256 tokens, query middle", _gpt2(256, middle=True), repeats=2, hooked=6, batched=4
+    ),
     Case("smollm2 14 tokens, query middle", _smollm2(None, middle=True), repeats=3),
     Case("smollm2 64 tokens, query last", _smollm2(64), repeats=3),
     Case("smollm2 64 tokens, query middle", _smollm2(64, middle=True), repeats=2),
@@ -309,7 +334,9 @@ BY_LAYOUT = tuple(
 def compare(case: Case, settings: Settings) -> Iterator[Line]:
     asked = case.ask()
     count = len(asked.heads)
-    hooked, batched = (asked.some_heads(settings.rows(rows, count)) for rows in (case.hooked, case.batched))
+    hooked, batched = (
+        asked.some_heads(settings.rows(rows, count)) for rows in (case.hooked, case.batched)
+    )
     changes = message_changes(asked)
     worst = check(asked, hooked, changes, batched)
     plain = prepare(asked.model, [asked.pair], path="plain")
@@ -323,13 +350,20 @@ def compare(case: Case, settings: Settings) -> Iterator[Line]:
         lambda: gradient(asked),
     )
     taken = interleave(
-        acts, repeats=min(3, case.repeats) if settings.quick else case.repeats, clock=settings.clock
+        acts,
+        repeats=min(3, case.repeats) if settings.quick else case.repeats,
+        clock=settings.clock,
     )
     at_hand, from_nothing, forwards, caching, batch, backward = taken
     forwards, batch = forwards.scaled(count / len(hooked)), batch.scaled(count / len(batched))
     measured = f"{case.name}: all {count} heads (equal to {worst:.0e})"
     for against, ours, other, aim in (
-        (f"(a) a hooked forward a row{_scaled(hooked, count)}; runs at hand", at_hand, forwards, case.aim),
+        (
+            f"(a) a hooked forward a row{_scaled(hooked, count)}; runs at hand",
+            at_hand,
+            forwards,
+            case.aim,
+        ),
         (
             f"(a) a hooked forward a row{_scaled(hooked, count)}; from nothing",
             from_nothing,
@@ -339,7 +373,9 @@ def compare(case: Case, settings: Settings) -> Iterator[Line]:
         (f"(b) one hooked batch{_scaled(batched, count)}; runs at hand", at_hand, batch, None),
         ("(c) one gradient pass; from nothing", from_nothing, backward, case.gradient),
     ):
-        yield Line(measured, against, seconds(ours.median), seconds(other.median), other.of(ours), aim)
+        yield Line(
+            measured, against, seconds(ours.median), seconds(other.median), other.of(ours), aim
+        )
 
 
 def _scaled(run: Sequence[Head], count: int) -> str:
@@ -357,12 +393,15 @@ def whole_scan(settings: Settings) -> Iterator[Line]:
         ours, forwards = interleave(acts, repeats=3, clock=settings.clock)
         forwards = forwards.scaled(1 / len(hooked))
         work, forward_work = arithmetic(acts[0]), arithmetic(acts[1]) / len(hooked)
-        measured = (
-            f"gpt2 9 tokens, pair differs at {key}: scan of all {144 * 45} edges, {work / 1e9:.0f} GFLOP"
-        )
+        measured = f"gpt2 9 tokens, pair differs at {key}: scan of all {144 * 45} edges, {work / 1e9:.0f} GFLOP"
         against = f"one hooked forward, {forward_work / 1e9:.2f} GFLOP (ours / other)"
         yield Line(
-            measured, against, seconds(ours.median), seconds(forwards.median), ours.of(forwards), Aim("<", 40)
+            measured,
+            against,
+            seconds(ours.median),
+            seconds(forwards.median),
+            ours.of(forwards),
+            Aim("<", 40),
         )
 
 
@@ -380,15 +419,27 @@ def growth(settings: Settings) -> Iterator[Line]:
         small(), large()
         first, second = interleave((small, large), repeats=5, clock=settings.clock)
         return Line(
-            measured, "(larger / smaller)", seconds(second.median), seconds(first.median), second.of(first)
+            measured,
+            "(larger / smaller)",
+            seconds(second.median),
+            seconds(first.median),
+            second.of(first),
         )
 
     at = {length: _gpt2(length)() for length in (64, 128, 256)}
-    yield line("gpt2, query last: 128 tokens against 64", lambda: sweep(at[64]), lambda: sweep(at[128]))
-    yield line("gpt2, query last: 256 tokens against 128", lambda: sweep(at[128]), lambda: sweep(at[256]))
+    yield line(
+        "gpt2, query last: 128 tokens against 64", lambda: sweep(at[64]), lambda: sweep(at[128])
+    )
+    yield line(
+        "gpt2, query last: 256 tokens against 128",
+        lambda: sweep(at[128]),
+        lambda: sweep(at[256]),
+    )
     half = random_question(gpt2_small(6), 64, key=39, query=63)
     yield line(
-        "gpt2 64 tokens: 12 layers and 144 heads against 6 and 72", lambda: sweep(half), lambda: sweep(at[64])
+        "gpt2 64 tokens: 12 layers and 144 heads against 6 and 72",
+        lambda: sweep(half),
+        lambda: sweep(at[64]),
     )
     runs, rows = prepare(at[64].model, [at[64].pair]), at[64].rows(at[64].heads)
     more = [*rows, *(Row.of_edges([Edge(head, 38, 63)]) for head in at[64].heads)]
@@ -404,7 +455,9 @@ def memory(settings: Settings) -> Iterator[Line]:
     for place in ("last", "middle"):
         if settings.quick and place == "middle":
             continue
-        ours, other = (in_fresh_process(__file__, "--peak", act) for act in (f"sweep {place}", "cache"))
+        ours, other = (
+            in_fresh_process(__file__, "--peak", act) for act in (f"sweep {place}", "cache")
+        )
         ratio = Spread(((ours["peak"] - ours["before"]) / (other["peak"] - other["before"]),))
         measured = f"gpt2 256 tokens, query {place}: peak memory of a sweep"
         yield Line(
@@ -418,7 +471,9 @@ def memory(settings: Settings) -> Iterator[Line]:
 
 
 def _memory(side: dict[str, float]) -> str:
-    return f"{megabytes(side['peak'] - side['before'])} (with the model {megabytes(side['peak'])})"
+    return (
+        f"{megabytes(side['peak'] - side['before'])} (with the model {megabytes(side['peak'])})"
+    )
 
 
 def print_peak(act: str) -> None:
@@ -433,7 +488,9 @@ def print_peak(act: str) -> None:
 
 
 def sections(settings: Settings) -> Iterator[tuple[str, Callable[[], Iterator[Line]]]]:
-    cases = sorted((*QUICK, *(() if settings.quick else MORE)), key=lambda case: case.name.split()[0])
+    cases = sorted(
+        (*QUICK, *(() if settings.quick else MORE)), key=lambda case: case.name.split()[0]
+    )
     for case in (*cases, *(() if settings.quick else BY_LAYOUT)):
         yield case.name, lambda case=case: compare(case, settings)
     yield "scan", lambda: whole_scan(settings)
@@ -446,8 +503,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="fewer cases and repeats, under two minutes")
-    parser.add_argument("--full", action="store_true", help="run every row of (a) and (b) instead of scaling")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer cases and repeats, under two minutes"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="run every row of (a) and (b) instead of scaling"
+    )
     parser.add_argument(
         "--only",
         metavar="NAME",
@@ -465,7 +526,9 @@ def main() -> None:
     if options.peak:
         return print_peak(options.peak)
     settings = Settings(options.quick, options.full, CLOCKS[options.clock])
-    print(f"{torch.get_num_threads()} threads; times and ratios are medians, in brackets least and most.\n")
+    print(
+        f"{torch.get_num_threads()} threads; times and ratios are medians, in brackets least and most.\n"
+    )
     show_header()
     for name, lines in sections(settings):
         if options.only not in name or (name.startswith("smollm2") and smollm2() is None):

@@ -22,14 +22,22 @@ PROMPT, SWAP = 'The opposite of "large" is "', "hot"
 
 
 def main() -> None:
-    print(f"{'model':12}{'bare trace':>12}{'first carriers':>16}{'whole answer':>14}{'carriers/trace':>16}")
+    print(
+        f"{'model':12}{'bare trace':>12}{'first carriers':>16}{'whole answer':>14}{'carriers/trace':>16}"
+    )
     for name in sys.argv[1:] or ("mini", "smollm2"):
         model = circuits.load(name)
         key = circuits.to_prompt(model, PROMPT).position("large")
         query = len(circuits.to_prompt(model, PROMPT)) - 1
         bare, first, whole = [], [], []
         with circuits.explore(model) as page:
-            question = {"model": model.name, "prompt": PROMPT, "key": key, "query": query, "group": "bench"}
+            question = {
+                "model": model.name,
+                "prompt": PROMPT,
+                "key": key,
+                "query": query,
+                "group": "bench",
+            }
             for number in range(ROUNDS + 1):
                 since = time.perf_counter()
                 circuits.trace(model, PROMPT, key=key, query=query, swap={key: SWAP})

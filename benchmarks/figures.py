@@ -46,7 +46,9 @@ def deep_circuit() -> Circuit:
     mappings, spans = [], []
     for number in range(MAPPINGS):
         key, query = 3 * number, min(TOKENS - 1, 3 * number + 2 + number % 5)
-        carriers = [Head((5 * number + 7 * step) % LAYERS, (number + step) % HEADS) for step in range(4)]
+        carriers = [
+            Head((5 * number + 7 * step) % LAYERS, (number + step) % HEADS) for step in range(4)
+        ]
         path = [(head, 0.2 * (step + 1)) for step, head in enumerate(carriers)]
         mappings.append(mapping_of(key, query, path, total=0.9 - 0.05 * number, controls=False))
         layers = (number, 2 * number + 4)
@@ -59,7 +61,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu counts the process's own time")
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu counts the process's own time"
+    )
     now, circuit = CLOCKS[parser.parse_args().clock], deep_circuit()
     every = [Head(layer, index) for layer in range(LAYERS) for index in range(HEADS)]
     panel = to_panel(circuit, every)
@@ -81,12 +85,18 @@ def main() -> None:
                 lambda save=save: save(mapping_figure(circuit)),
             )
             report(
-                f"grid of {len(every)} maps, .{ending}", 5.0, now, lambda save=save: save(head_grid(panel))
+                f"grid of {len(every)} maps, .{ending}",
+                5.0,
+                now,
+                lambda save=save: save(head_grid(panel)),
             )
         report("page of the same circuit", 3.0, now, lambda: to_page(circuit))
         if now is time.perf_counter:  # Graphviz runs in a process of its own
             report(
-                "Graphviz drawing of the same circuit, .svg", 3.0, now, lambda: draw(to_dot(circuit), "svg")
+                "Graphviz drawing of the same circuit, .svg",
+                3.0,
+                now,
+                lambda: draw(to_dot(circuit), "svg"),
             )
 
 
@@ -97,7 +107,10 @@ def report(name: str, aim: float, now: Callable[[], float], act: Callable[[], ob
         act()
         times += [now() - since] if number else []
     took = median(times)
-    print(f"{name:66}{took:7.2f} s   aim < {aim:g} s   {'met' if took < aim else 'missed'}", flush=True)
+    print(
+        f"{name:66}{took:7.2f} s   aim < {aim:g} s   {'met' if took < aim else 'missed'}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -44,7 +44,9 @@ def fuzz(reader: Reader, count: int, seed: int) -> tuple[Counter[str], dict[str,
             with TemporaryDirectory() as room:
                 outcomes["accepted" if attempt(reader, given, Path(room)) else "refused"] += 1
         except BaseException as why:  # a library that gives up in Rust raises past `Exception`
-            if isinstance(why, KeyboardInterrupt) or type(why).__module__.startswith("hypothesis"):
+            if isinstance(why, KeyboardInterrupt) or type(why).__module__.startswith(
+                "hypothesis"
+            ):
                 raise
             outcomes["failed"] += 1
             last = traceback.extract_tb(why.__traceback__)[-1]
@@ -58,14 +60,18 @@ def fuzz(reader: Reader, count: int, seed: int) -> tuple[Counter[str], dict[str,
 
 
 def main() -> int:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     asked.add_argument("--share", type=float, default=1.0, help="of the usual number of inputs")
     asked.add_argument("--seed", type=int, default=0)
     asked.add_argument("--only", default="", help="readers whose name holds this")
     chosen = asked.parse_args()
     total: Counter[str] = Counter()
     begun = time.monotonic()
-    print(f"{'reader':32} {'inputs':>7} {'accepted':>9} {'refused':>8} {'failed':>7} {'seconds':>8}")
+    print(
+        f"{'reader':32} {'inputs':>7} {'accepted':>9} {'refused':>8} {'failed':>7} {'seconds':>8}"
+    )
     found: dict[str, str] = {}
     for reader in READERS:
         if chosen.only not in reader.name:
@@ -74,13 +80,24 @@ def main() -> int:
         outcomes, failures = fuzz(reader, max(1, int(reader.many * chosen.share)), chosen.seed)
         total += outcomes
         found |= failures
-        counts = (outcomes.total(), outcomes["accepted"], outcomes["refused"], outcomes["failed"])
+        counts = (
+            outcomes.total(),
+            outcomes["accepted"],
+            outcomes["refused"],
+            outcomes["failed"],
+        )
         print(
-            "{:32} {:>7} {:>9} {:>8} {:>7} {:>8.1f}".format(reader.name, *counts, time.monotonic() - start),
+            "{:32} {:>7} {:>9} {:>8} {:>7} {:>8.1f}".format(
+                reader.name, *counts, time.monotonic() - start
+            ),
             flush=True,
         )
     counts = (total.total(), total["accepted"], total["refused"], total["failed"])
-    print("{:32} {:>7} {:>9} {:>8} {:>7} {:>8.1f}".format("all", *counts, time.monotonic() - begun))
+    print(
+        "{:32} {:>7} {:>9} {:>8} {:>7} {:>8.1f}".format(
+            "all", *counts, time.monotonic() - begun
+        )
+    )
     for where, trace in found.items():
         print(f"\n{where}\n{trace}")
     return 1 if found else 0

@@ -19,10 +19,13 @@ import tempfile
 import time
 from pathlib import Path
 
-SHAPE = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
-WORDS = (
-    "the house , the dog , the river and the table ; the horse , the door and the tree . It is near the road"
-)
+SHAPE = {
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+WORDS = "the house , the dog , the river and the table ; the horse , the door and the tree . It is near the road"
 PROMPT = f'{WORDS} . The opposite of "large" is "'  # 31 words, read after BOS
 
 
@@ -35,13 +38,19 @@ def write(folder: Path, layers: int) -> None:
     torch.manual_seed(0)
     words = tokenizer()
     config = LlamaConfig(
-        **SHAPE, num_hidden_layers=layers, vocab_size=len(words), tie_word_embeddings=True, bos_token_id=0
+        **SHAPE,
+        num_hidden_layers=layers,
+        vocab_size=len(words),
+        tie_word_embeddings=True,
+        bos_token_id=0,
     )
     model = LlamaForCausalLM(config)
     with torch.no_grad():
         for number, block in enumerate(model.model.layers):
             quiet = [head for head in range(32) if (32 * number + head) % 64]
-            written = block.self_attn.o_proj.weight.unflatten(1, (32, -1))  # (d_model, head, d_head)
+            written = block.self_attn.o_proj.weight.unflatten(
+                1, (32, -1)
+            )  # (d_model, head, d_head)
             written[:, quiet] *= 0.01
     model.save_pretrained(folder)
     words.save_pretrained(folder)
@@ -61,14 +70,25 @@ def measure(folder: Path) -> None:
     before, started = held(), time.process_time()
     model = circuits.load(folder, bos=True)
     loaded = held() - before
-    sizes = {each.data_ptr(): each.numel() * each.element_size() for each in model.bridge.parameters()}
+    sizes = {
+        each.data_ptr(): each.numel() * each.element_size()
+        for each in model.bridge.parameters()
+    }
     weights, seconds = sum(sizes.values()), time.process_time() - started
     print(f"weights {weights / 1e9:.2f} GB, loaded in {seconds:.1f} CPU s")
-    print(f"memory after loading {loaded / 1e9:.2f} GB, {loaded / weights:.2f} × the weights", flush=True)
+    print(
+        f"memory after loading {loaded / 1e9:.2f} GB, {loaded / weights:.2f} × the weights",
+        flush=True,
+    )
     length, started = len(model.tokenize(PROMPT)), time.process_time()
     circuit = circuits.trace(model, PROMPT, key="large", swap={"large": "hot"}, metric="kl")
-    took, peak = time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"trace of {length} tokens, {circuit.engine} path: {took:.0f} CPU s, peak {peak / 1e9:.2f} GB")
+    took, peak = (
+        time.process_time() - started,
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+    print(
+        f"trace of {length} tokens, {circuit.engine} path: {took:.0f} CPU s, peak {peak / 1e9:.2f} GB"
+    )
 
 
 def main() -> None:

@@ -17,7 +17,10 @@ from circuits.models.model import Model
 
 LAYERS: Final = 6
 _GROUPED: Final[dict[str, Any]] = {"num_key_value_heads": 4}
-_HALF_SLIDING: Final = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"] * 3}
+_HALF_SLIDING: Final = {
+    "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+}
 _GEMMA: Final = {**_GROUPED, **_HALF_SLIDING, "head_dim": 64, "query_pre_attn_scalar": 64}
 LAYOUTS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _GROUPED),
@@ -27,7 +30,11 @@ LAYOUTS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "mistral": ("MistralForCausalLM", "MistralConfig", {**_GROUPED, "sliding_window": 4}),
     "phi": ("PhiForCausalLM", "PhiConfig", {}),
     "gptj": ("GPTJForCausalLM", "GPTJConfig", {"rotary_dim": 32}),
-    "opt": ("OPTForCausalLM", "OPTConfig", {"ffn_dim": 3072, "init_std": 0.05, "word_embed_proj_dim": 768}),
+    "opt": (
+        "OPTForCausalLM",
+        "OPTConfig",
+        {"ffn_dim": 3072, "init_std": 0.05, "word_embed_proj_dim": 768},
+    ),
     "falcon": ("FalconForCausalLM", "FalconConfig", {"multi_query": True, "bias": False}),
     "stablelm": ("StableLmForCausalLM", "StableLmConfig", _GROUPED),
 }
@@ -48,7 +55,11 @@ def layout_model(name: str) -> Model:
     kind, config, own = LAYOUTS[name]
     sizes: dict[str, Any] = {"vocab_size": 50257, "bos_token_id": 50256, "eos_token_id": 50256}
     sizes |= {"hidden_size": 768, "num_hidden_layers": LAYERS, "num_attention_heads": 12}
-    sizes |= {"intermediate_size": 3072, "max_position_embeddings": 1024, "initializer_range": 0.05}
+    sizes |= {
+        "intermediate_size": 3072,
+        "max_position_embeddings": 1024,
+        "initializer_range": 0.05,
+    }
     sizes |= {"pad_token_id": None}
     if name in ("gptj", "falcon"):  # they take four times the width by themselves
         del sizes["intermediate_size"]

@@ -71,7 +71,9 @@ def main() -> None:
     )
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--tokens", type=int, nargs="+", default=[512, 1000, 2000])
-    parser.add_argument("--verbs", nargs="+", choices=("trace", "why", "circuit"), default=["trace"])
+    parser.add_argument(
+        "--verbs", nargs="+", choices=("trace", "why", "circuit"), default=["trace"]
+    )
     asked = parser.parse_args()
     for verb in asked.verbs:
         for tokens in asked.tokens:

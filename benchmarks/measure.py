@@ -41,14 +41,18 @@ class Spread:
 
     def of(self, other: Spread) -> Spread:
         """Turn by turn, this one as a multiple of the other."""
-        return Spread(tuple(mine / its for mine, its in zip(self.values, other.values, strict=True)))
+        return Spread(
+            tuple(mine / its for mine, its in zip(self.values, other.values, strict=True))
+        )
 
     def scaled(self, factor: float) -> Spread:
         return Spread(tuple(factor * value for value in self.values))
 
     def and_then(self, other: Spread) -> Spread:
         """Turn by turn, both together."""
-        return Spread(tuple(mine + its for mine, its in zip(self.values, other.values, strict=True)))
+        return Spread(
+            tuple(mine + its for mine, its in zip(self.values, other.values, strict=True))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,9 @@ class Aim:
         return f"{self.relation} {self.bound:g}×"
 
     def verdict(self, ratio: float) -> str:
-        met = {"≥": ratio >= self.bound, "≤": ratio <= self.bound, "<": ratio < self.bound}[self.relation]
+        met = {"≥": ratio >= self.bound, "≤": ratio <= self.bound, "<": ratio < self.bound}[
+            self.relation
+        ]
         return "met" if met else "**missed**"
 
 
@@ -78,11 +84,17 @@ class Line:
     aim: Aim | None = None
 
     def cells(self) -> tuple[str, ...]:
-        judged = ("", "") if self.aim is None else (str(self.aim), self.aim.verdict(self.ratio.median))
+        judged = (
+            ("", "")
+            if self.aim is None
+            else (str(self.aim), self.aim.verdict(self.ratio.median))
+        )
         return self.measured, self.against, self.ours, self.other, str(self.ratio), *judged
 
 
-def interleave(acts: Sequence[Act], *, repeats: int, clock: Clock = time.perf_counter) -> list[Spread]:
+def interleave(
+    acts: Sequence[Act], *, repeats: int, clock: Clock = time.perf_counter
+) -> list[Spread]:
     """The seconds each act took, in turns."""
     gc.collect()
     taken: list[list[float]] = [[] for _ in acts]
@@ -117,7 +129,9 @@ def peak_of(act: Act) -> tuple[int, int]:
 
 def in_fresh_process(script: str, *arguments: str) -> dict[str, float]:
     """What a run of a script prints as JSON on its last line."""
-    done = subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, script, *arguments], check=True, capture_output=True, text=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -126,7 +140,9 @@ def _resident(name: str) -> int:
     if not status.exists():  # not Linux: only the peak of the whole process is known
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return next(
-        int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith(f"{name}:")
+        int(line.split()[1]) * 1024
+        for line in status.read_text().splitlines()
+        if line.startswith(f"{name}:")
     )
 
 

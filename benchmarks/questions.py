@@ -60,9 +60,14 @@ def main(name: str = "mini", count: str = "100") -> None:
     shares = ", ".join(f"{verdict} {number}" for verdict, number in sorted(verdicts.items()))
     print(f"{name}, {count} random questions: {shares}")
     clear = verdicts["clear"]
-    print(f"of the {clear} clear ones {answered} have carriers: modulation withheld {doubtful}", end=", ")
+    print(
+        f"of the {clear} clear ones {answered} have carriers: modulation withheld {doubtful}",
+        end=", ",
+    )
     share = f"{len(as_well) / max(1, clear):.1%}"
-    print(f"random heads reach half of it {half}, do as well {len(as_well)} ({share} of the clear ones)")
+    print(
+        f"random heads reach half of it {half}, do as well {len(as_well)} ({share} of the clear ones)"
+    )
     print(*as_well, sep="\n", end="\n" if as_well else "")
 
 

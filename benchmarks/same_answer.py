@@ -53,7 +53,9 @@ def questions(model: Model, count: int) -> list[Pair]:
     return pairs[:count]
 
 
-def paths_of(model: Model, pairs: Sequence[Pair], setting: Setting) -> list[list[tuple[str, float]]]:
+def paths_of(
+    model: Model, pairs: Sequence[Pair], setting: Setting
+) -> list[list[tuple[str, float]]]:
     """The path of every question, in the order of the questions."""
     shapes: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for number, pair in enumerate(pairs):
@@ -66,7 +68,9 @@ def paths_of(model: Model, pairs: Sequence[Pair], setting: Setting) -> list[list
             budget = setting.megabytes * 2**20
             runs = prepare(model, [pairs[number] for number in numbers], budget=budget)
             effects = runs.effects(rows)
-            found = select(runs, key, length - 1, effects=effects[:-1], totals=effects[-1], share=SHARE)
+            found = select(
+                runs, key, length - 1, effects=effects[:-1], totals=effects[-1], share=SHARE
+            )
             for number, path in zip(numbers, found, strict=True):
                 paths[number] = [(str(head), joint) for head, joint in path]
     return [paths[number] for number in range(len(pairs))]
@@ -90,7 +94,9 @@ def main(name: str = "mini", count: str = "200") -> None:
     for setting in settings[1:]:
         other = measure(name, int(count), setting)
         pairs = list(zip(first, other, strict=True))
-        differing = sum([head for head, _ in one] != [head for head, _ in two] for one, two in pairs)
+        differing = sum(
+            [head for head, _ in one] != [head for head, _ in two] for one, two in pairs
+        )
         steps = [(a, b) for one, two in pairs for (_, a), (_, b) in zip(one, two, strict=False)]
         apart = max(abs(a - b) for a, b in steps)
         print(f"{setting}: {differing} differ, joint effects by up to {apart:.1e}")

@@ -20,7 +20,10 @@ STORY = "Tom and Ben went to the park. Ben gave the ball to"
 TRACES: dict[str, tuple[str, dict[str, Any]]] = {
     "mini": (OPPOSITE, {"key": "large", "swap": {"large": "hot"}}),
     "stories15m": (STORY, {"key": 9, "swap": {9: "Tom"}}),
-    "smollm2": (OPPOSITE, {"key": "large", "swap": {"large": "hot"}, "answer": "small", "foil": "cold"}),
+    "smollm2": (
+        OPPOSITE,
+        {"key": "large", "swap": {"large": "hot"}, "answer": "small", "foil": "cold"},
+    ),
 }
 
 
@@ -32,7 +35,10 @@ def main(*names: str) -> None:
             partial(circuits.stability, model, text, n=16, **asked),
         )
         found, steady = both[0](), both[1]()
-        once, cost = (min(spread.values) for spread in interleave(both, repeats=3, clock=time.process_time))
+        once, cost = (
+            min(spread.values)
+            for spread in interleave(both, repeats=3, clock=time.process_time)
+        )
         print(f"{name}: {text}")
         print(f"one trace {once:.2f} s, stability over 16 {cost:.2f} s: {cost / once:.1f}×")
         print(f"carriers of the trace: {' '.join(map(str, found.carriers()))}")

@@ -89,7 +89,9 @@ def trace(model: Model, line: dict[str, Any]) -> Mapping:
 
 
 def measure_alone(model: Model, line: dict[str, Any]) -> Mapping:
-    pair = to_pair(model, line["prompt"], swap=line["swap"], answer=line["answer"], foil=line["foil"])
+    pair = to_pair(
+        model, line["prompt"], swap=line["swap"], answer=line["answer"], foil=line["foil"]
+    )
     return measure_mapping(
         prepare(model, [pair]), pair.clean.position(line["key"]), len(pair) - 1, controls=False
     )
@@ -113,10 +115,16 @@ def check(
             )
         ordered = sorted(known.heads, key=lambda effect: effect.head)
         worst = max(
-            worst, *(abs(effect.effect - mine) for effect, mine in zip(ordered, row["effects"], strict=True))
+            worst,
+            *(
+                abs(effect.effect - mine)
+                for effect, mine in zip(ordered, row["effects"], strict=True)
+            ),
         )
     if not worst <= TOLERANCE:
-        raise SystemExit(f"sweep and trace disagree by {worst:.2g} of the gap, more than {TOLERANCE:g}")
+        raise SystemExit(
+            f"sweep and trace disagree by {worst:.2g} of the gap, more than {TOLERANCE:g}"
+        )
     return worst
 
 
@@ -149,7 +157,12 @@ def compare_with_traces(room: Path, count: int, options: argparse.Namespace) -> 
         told = f"{MODEL}: sweep of {count} pairs of one length, a pair (equal to {worst:.0e})"
         show(
             Line(
-                told, name + run, seconds(ours.median / count), seconds(other.median / len(some)), ratio, aim
+                told,
+                name + run,
+                seconds(ours.median / count),
+                seconds(other.median / len(some)),
+                ratio,
+                aim,
             ).cells()
         )
 
@@ -167,13 +180,20 @@ def compare_processes(room: Path, count: int, turns: int) -> None:
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(turns):
         for name, (processes, threads) in ways.items():
-            taken[name].append(launched(file, room / f"{turn}-{processes}-{threads}", processes, threads))
+            taken[name].append(
+                launched(file, room / f"{turn}-{processes}-{threads}", processes, threads)
+            )
     ours, *others = (Spread(tuple(values)) for values in taken.values())
     for name, other in zip(list(ways)[1:], others, strict=True):
         told = f"{MODEL}: sweep of {count} lines by 2 processes of 1 thread"
         show(
             Line(
-                told, name, seconds(ours.median), seconds(other.median), other.of(ours), Aim("≥", 1.2)
+                told,
+                name,
+                seconds(ours.median),
+                seconds(other.median),
+                other.of(ours),
+                Aim("≥", 1.2),
             ).cells()
         )
 
@@ -245,7 +265,8 @@ def show_memory(room: Path, count: int) -> None:
         ).cells()
     )
     listed = ", ".join(
-        f"{done} lines {megabytes(held)} (peak {megabytes(peak)})" for done, held, peak in moments
+        f"{done} lines {megabytes(held)} (peak {megabytes(peak)})"
+        for done, held, peak in moments
     )
     print(f"\nHeld at five moments: {listed}.")
 

@@ -15,7 +15,14 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from engine import TOLERANCE, Question, gpt2_small, message_changes, patch_by_forwards, random_question
+from engine import (
+    TOLERANCE,
+    Question,
+    gpt2_small,
+    message_changes,
+    patch_by_forwards,
+    random_question,
+)
 from measure import CLOCKS, Aim, Line, interleave, seconds, show, show_header
 
 import circuits
@@ -34,7 +41,9 @@ def trace(asked: Question) -> Circuit:
     assert isinstance(pair.counterfactual, Prompt)
     text, other = (" ".join(side.words[1:]) for side in (pair.clean, pair.counterfactual))
     named = {"answer": pair.metric.answer_text, "foil": pair.metric.foil_text}
-    return circuits.trace(asked.model, text, key=asked.key, query=asked.query, counterfactual=other, **named)
+    return circuits.trace(
+        asked.model, text, key=asked.key, query=asked.query, counterfactual=other, **named
+    )
 
 
 def count_rows(asked: Question) -> tuple[Circuit, int]:
@@ -55,7 +64,8 @@ def check(asked: Question, found: Circuit, values: Sequence[float]) -> None:
     clean, other = found.clean_value, found.counterfactual_value
     known = [found.mappings[0].effect_of(head).effect for head in asked.some_heads(len(values))]
     worst = max(
-        abs((clean - value) / (clean - other) - effect) for value, effect in zip(values, known, strict=True)
+        abs((clean - value) / (clean - other) - effect)
+        for value, effect in zip(values, known, strict=True)
     )
     if not worst <= TOLERANCE:
         raise SystemExit(
@@ -69,7 +79,9 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="fewer repeats")
     parser.add_argument(
-        "--full", action="store_true", help="run every forward of the naive sweep instead of scaling"
+        "--full",
+        action="store_true",
+        help="run every forward of the naive sweep instead of scaling",
     )
     parser.add_argument(
         "--clock",
@@ -103,7 +115,12 @@ def main() -> None:
         told = f"gpt2 {TOKENS} tokens: {name}"
         show(
             Line(
-                told, against, seconds(ours.median), seconds(forwards.median), ours.of(forwards), aim
+                told,
+                against,
+                seconds(ours.median),
+                seconds(forwards.median),
+                ours.of(forwards),
+                aim,
             ).cells()
         )
     mapping = found.mappings[0]

@@ -68,7 +68,10 @@ class Compiled:
 
     def differs(self, clean: list[str], other: list[str]) -> np.ndarray:
         """Which directions differ between two prompts at which position, (position, direction)."""
-        streams = [np.array(self.tracr.apply([BOS, *words]).residuals[-1][0]) for words in (clean, other)]
+        streams = [
+            np.array(self.tracr.apply([BOS, *words]).residuals[-1][0])
+            for words in (clean, other)
+        ]
         return np.abs(streams[0] - streams[1]) > 1e-3
 
     def weights(self, words: list[str]) -> dict[str, np.ndarray]:
@@ -99,8 +102,15 @@ def _said(made: Any, label: str) -> dict[str, np.ndarray]:
     if label in made.residual_labels:
         value = np.eye(size)[made.residual_labels.index(label)]
         return {"more": value, "less": -value}
-    values = [number for number, name in enumerate(made.residual_labels) if name.startswith(f"{label}:")]
-    return {"=" + made.residual_labels[number].split(":", 1)[1]: np.eye(size)[number] for number in values}
+    values = [
+        number
+        for number, name in enumerate(made.residual_labels)
+        if name.startswith(f"{label}:")
+    ]
+    return {
+        "=" + made.residual_labels[number].split(":", 1)[1]: np.eye(size)[number]
+        for number in values
+    }
 
 
 def _parts(made: Any) -> Iterator[Part]:
@@ -115,12 +125,16 @@ def _parts(made: Any) -> Iterator[Part]:
         }
         for head in range(config.num_heads):
             own = slice(head * config.key_size, (head + 1) * config.key_size)
-            reads = {side: np.abs(attention[side][:, own]).any(1) for side in ("query", "key", "value")}
+            reads = {
+                side: np.abs(attention[side][:, own]).any(1)
+                for side in ("query", "key", "value")
+            }
             writes = np.abs(attention["linear"][own]).any(0)
             if writes.any():
                 yield Part(layer, f"L{layer}H{head}", reads, writes)
         first, second = (
-            np.array(weights[f"transformer/layer_{layer}/mlp/linear_{number}"]["w"]) for number in (1, 2)
+            np.array(weights[f"transformer/layer_{layer}/mlp/linear_{number}"]["w"])
+            for number in (1, 2)
         )
         if second.any():
             yield Part(layer, f"M{layer}", {"mlp": np.abs(first).any(1)}, np.abs(second).any(0))
@@ -131,7 +145,11 @@ def _parts(made: Any) -> Iterator[Part]:
 
 @torch.no_grad()
 def _as_gpt2(made: Any, said: dict[str, np.ndarray]) -> Model:
-    config, size, heads = made.model_config, len(made.residual_labels), made.model_config.num_heads
+    config, size, heads = (
+        made.model_config,
+        len(made.residual_labels),
+        made.model_config.num_heads,
+    )
     words = sorted(made.input_encoder.encoding_map, key=made.input_encoder.encoding_map.get)
     d_head = max(config.key_size, -(-2 * size // heads))
     d_head += (heads * d_head) % 2
@@ -139,15 +157,31 @@ def _as_gpt2(made: Any, said: dict[str, np.ndarray]) -> Model:
     mirror[torch.arange(size), 2 * torch.arange(size)] = math.sqrt(0.5)
     mirror[torch.arange(size), 2 * torch.arange(size) + 1] = -math.sqrt(0.5)
     names = [*words, *said]
-    shape: dict[str, Any] = {"n_embd": heads * d_head, "n_layer": config.num_layers, "n_head": heads}
-    shape |= {"n_inner": config.mlp_hidden_size, "n_positions": LENGTH + 1, "vocab_size": len(names)}
-    shape |= {"activation_function": "relu", "layer_norm_epsilon": EPSILON, "tie_word_embeddings": False}
+    shape: dict[str, Any] = {
+        "n_embd": heads * d_head,
+        "n_layer": config.num_layers,
+        "n_head": heads,
+    }
+    shape |= {
+        "n_inner": config.mlp_hidden_size,
+        "n_positions": LENGTH + 1,
+        "vocab_size": len(names),
+    }
+    shape |= {
+        "activation_function": "relu",
+        "layer_norm_epsilon": EPSILON,
+        "tie_word_embeddings": False,
+    }
     shape |= {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
-    model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=names.index(BOS), eos_token_id=None))
+    model = GPT2LMHeadModel(
+        GPT2Config(**shape, bos_token_id=names.index(BOS), eos_token_id=None)
+    )
     for name, weight in model.named_parameters():
         weight.fill_(math.sqrt(EPSILON) if "ln_" in name and name.endswith("weight") else 0.0)
     body: Any = model.transformer
-    body.wte.weight[: len(words)] = _tensor(made.params["token_embed"]["embeddings"])[: len(words)] @ mirror
+    body.wte.weight[: len(words)] = (
+        _tensor(made.params["token_embed"]["embeddings"])[: len(words)] @ mirror
+    )
     body.wpe.weight[:] = _tensor(made.params["pos_embed"]["embeddings"])[: LENGTH + 1] @ mirror
     for layer, block in enumerate(body.h):
         _set_block(made, layer, block, mirror, d_head)
@@ -168,7 +202,9 @@ def _set_block(made: Any, layer: int, block: Any, mirror: torch.Tensor, d_head: 
             block.attn.c_attn.weight[:, place] = mirror.T @ matrix * scale[side]
         out = _tensor(weights[f"transformer/layer_{layer}/attn/linear"]["w"])[own]
         block.attn.c_proj.weight[start : start + size] = out @ mirror
-    first, second = (weights[f"transformer/layer_{layer}/mlp/linear_{number}"] for number in (1, 2))
+    first, second = (
+        weights[f"transformer/layer_{layer}/mlp/linear_{number}"] for number in (1, 2)
+    )
     block.mlp.c_fc.weight[:] = mirror.T @ _tensor(first["w"])
     block.mlp.c_fc.bias[:] = _tensor(first["b"])
     block.mlp.c_proj.weight[:] = _tensor(second["w"]) @ mirror
@@ -179,7 +215,9 @@ def _tensor(values: Any) -> torch.Tensor:
 
 
 def _tokenizer(names: list[str]) -> PreTrainedTokenizerFast:
-    words = Tokenizer(models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=BOS))
+    words = Tokenizer(
+        models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=BOS)
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=words, bos_token=BOS, unk_token=BOS)
 
@@ -201,7 +239,9 @@ def check_same(made: Compiled, words: list[str]) -> None:
 # What is true
 
 
-def truth(made: Compiled, clean: list[str], other: list[str]) -> tuple[Wires, set[tuple[str, int, int]]]:
+def truth(
+    made: Compiled, clean: list[str], other: list[str]
+) -> tuple[Wires, set[tuple[str, int, int]]]:
     """The wires, as (writer, reader), and the attention edges, through which the swap moves the output."""
     apart, looks, last = made.differs(clean, other), made.weights(clean), len(clean)
     wires: Wires = set()
@@ -215,8 +255,13 @@ def truth(made: Compiled, clean: list[str], other: list[str]) -> tuple[Wires, se
         seen.add(node)
         for side, read, position in _sides(by_name.get(name), made.output, looks, at):
             for part in made.parts:
-                if _below(part, by_name.get(name)) and (part.writes & read & apart[position]).any():
-                    reader = f"{name}@{at}{side}" if side else name  # logits and MLPs read where they stand
+                if (
+                    _below(part, by_name.get(name))
+                    and (part.writes & read & apart[position]).any()
+                ):
+                    reader = (
+                        f"{name}@{at}{side}" if side else name
+                    )  # logits and MLPs read where they stand
                     wires.add((f"{part.name}@{position}", reader))
                     waiting.append((part.name, position))
                     if side == ".value":
@@ -275,14 +320,24 @@ def ask(made: Compiled, draw: random.Random, counts: Counter[tuple[str, str]]) -
         "edges": {(str(h), *m.ends) for m in whole.mappings for h in m.carriers(whole.share)},
         "wires": {tuple(str(each.wire).split("→")) for each in wired.wires},
     }
-    true = {"heads": {head for head, *rest in edges if tuple(rest) == ends}, "edges": edges, "wires": wires}
+    true = {
+        "heads": {head for head, *rest in edges if tuple(rest) == ends},
+        "edges": edges,
+        "wires": wires,
+    }
     for kind in found:
         counts[kind, "found"] += len(found[kind])
         counts[kind, "true"] += len(true[kind])
         counts[kind, "both"] += len(found[kind] & true[kind])
-        for sort, wrong in (("too many", found[kind] - true[kind]), ("missing", true[kind] - found[kind])):
+        for sort, wrong in (
+            ("too many", found[kind] - true[kind]),
+            ("missing", true[kind] - found[kind]),
+        ):
             if wrong:
-                print(f"  {text} / {' '.join(other)}: {kind} {sort}: {sorted(wrong)}", file=sys.stderr)
+                print(
+                    f"  {text} / {' '.join(other)}: {kind} {sort}: {sorted(wrong)}",
+                    file=sys.stderr,
+                )
     return True
 
 
@@ -303,7 +358,14 @@ def main(count: str = "20") -> None:
             shares += [f"{both}/{found}", f"{both}/{true}"]
         shape = f"{made.model.n_layers}×{made.model.n_heads}"
         rows.append((name, shape, str(asked), *shares))
-    columns = ("program", "layers×heads", "questions", "heads: precision", "recall", "edges: precision")
+    columns = (
+        "program",
+        "layers×heads",
+        "questions",
+        "heads: precision",
+        "recall",
+        "edges: precision",
+    )
     print(to_markdown((*columns, "recall", "wires: precision", "recall"), rows))
 
 

@@ -69,10 +69,14 @@ def sums_right(side: Model) -> list[Score]:
 
 
 def scores_table(sides: list[Model], before: list[Score], after: list[Score]) -> None:
-    print(f"\n| held-out prompts | {' | '.join(side.name for side in sides)} | over |\n|---|---:|---:|---:|")
+    print(
+        f"\n| held-out prompts | {' | '.join(side.name for side in sides)} | over |\n|---|---:|---:|---:|"
+    )
     for old, new in zip(before, after, strict=True):
         form = "{:.4f} nats" if old.name == "loss" else "{:.2%}"
-        print(f"| {old.name} | {form.format(old.value)} | {form.format(new.value)} | {old.count} |")
+        print(
+            f"| {old.name} | {form.format(old.value)} | {form.format(new.value)} | {old.count} |"
+        )
 
 
 def texts_table(twin: str, name: str, files: list[Path]) -> None:

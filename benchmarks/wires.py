@@ -50,15 +50,21 @@ def new_sides(asked: Question, wires: Sequence[Wire]) -> list[torch.Tensor]:
             where = torch.tensor(list(positions))
             new = writes_of(runs, other, [wire.writer], where)[:, 0]
             own = writes_of(runs, clean, [wire.writer], where)[:, 0]
-            seen = stream_of(clean, reader, parallel=runs.blocks[0].parallel)[:, where] + new - own
+            seen = (
+                stream_of(clean, reader, parallel=runs.blocks[0].parallel)[:, where] + new - own
+            )
             projected = runs.blocks[reader.layer].project(seen, where)[SIDES.index(reader.kind)]  # type: ignore[arg-type]
-            whole = projections(runs, clean, reader.layer)[reader.kind][0, :, reader.index].clone()  # type: ignore[index]
+            whole = projections(runs, clean, reader.layer)[reader.kind][
+                0, :, reader.index
+            ].clone()  # type: ignore[index]
             whole[where] = projected[0, :, reader.index]
             sides.append(whole)
     return sides
 
 
-def by_forwards(asked: Question, wires: Sequence[Wire], sides: Sequence[torch.Tensor]) -> torch.Tensor:
+def by_forwards(
+    asked: Question, wires: Sequence[Wire], sides: Sequence[torch.Tensor]
+) -> torch.Tensor:
     """(a): the metric of each wire. A query, key or value that holds at one query only is put there by the
     last position being the only one that reads it."""
     values = []
@@ -78,11 +84,15 @@ def by_forwards(asked: Question, wires: Sequence[Wire], sides: Sequence[torch.Te
 
 
 def check(asked: Question, wires: Sequence[Wire], sides: Sequence[torch.Tensor]) -> None:
-    clean, other = (float(asked.metric(asked.model.logits(tokens))) for tokens in asked.tokens())
+    clean, other = (
+        float(asked.metric(asked.model.logits(tokens))) for tokens in asked.tokens()
+    )
     hooked = (clean - by_forwards(asked, wires, sides)) / (clean - other)
     worst = float((effects(asked, wires) - hooked).abs().max())
     if not worst <= TOLERANCE:
-        raise SystemExit(f"the ways disagree by {worst:.2g} of the gap: no time is worth printing")
+        raise SystemExit(
+            f"the ways disagree by {worst:.2g} of the gap: no time is worth printing"
+        )
 
 
 def spread(wires: Sequence[Wire], count: int = 8) -> list[Wire]:
@@ -104,7 +114,10 @@ def all_edges(asked: Question, part: int, clock: Clock) -> None:
         partial(gradient, asked),
     )
     ours, forwards, eap, backward = interleave(acts, repeats=1 if part == 1 else 5, clock=clock)
-    ours, forwards = ours.scaled(len(every) / len(chosen)), forwards.scaled(len(every) / len(hooked))
+    ours, forwards = (
+        ours.scaled(len(every) / len(chosen)),
+        forwards.scaled(len(every) / len(hooked)),
+    )
     run = "" if part == 1 else f", {len(chosen):,} run"
     measured = f"gpt2 9 tokens, pair differs at {KEY}: all {len(every):,} component edges{run}; from nothing"
     said = seconds(ours.median)
@@ -123,7 +136,11 @@ def one_head(asked: Question, clock: Clock, repeats: int) -> None:
     layers, heads = asked.model.n_layers, asked.model.n_heads
     layer = layers - 2
     wires = [
-        Wire(writer, Reader(layer, side, 0), *((QUERY, None) if side == "query" else (KEY, QUERY)))
+        Wire(
+            writer,
+            Reader(layer, side, 0),
+            *((QUERY, None) if side == "query" else (KEY, QUERY)),
+        )
         for side in SIDES
         for writer in components(layers=layers, heads=heads)
         if writer.layer < layer
@@ -133,7 +150,9 @@ def one_head(asked: Question, clock: Clock, repeats: int) -> None:
     acts = (partial(effects, asked, wires), partial(by_forwards, asked, hooked, sides))
     ours, forwards = interleave(acts, repeats=repeats, clock=clock)
     forwards = forwards.scaled(len(wires) / len(hooked))
-    measured = f"gpt2 9 tokens: all {len(wires)} wires into L{layer}H0 at {KEY}→{QUERY}; from nothing"
+    measured = (
+        f"gpt2 9 tokens: all {len(wires)} wires into L{layer}H0 at {KEY}→{QUERY}; from nothing"
+    )
     line = Line(measured, "(a) one hooked forward a wire, 8 run", seconds(ours.median),
                 seconds(forwards.median), forwards.of(ours), Aim("≥", 60))  # fmt: skip
     show(line.cells())
@@ -143,12 +162,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--part", type=int, default=1, help="measure one of so many readers, and scale")
+    parser.add_argument(
+        "--part", type=int, default=1, help="measure one of so many readers, and scale"
+    )
     parser.add_argument("--layers", type=int, default=12, help="fewer, to see that it works")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: processor time, one thread")
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu: processor time, one thread"
+    )
     options = parser.parse_args()
     asked = random_question(gpt2_small(options.layers), 9, key=KEY, query=QUERY)
-    print(f"{torch.get_num_threads()} threads; ratios are medians, in brackets least and most.\n")
+    print(
+        f"{torch.get_num_threads()} threads; ratios are medians, in brackets least and most.\n"
+    )
     show_header()
     one_head(asked, CLOCKS[options.clock], repeats=3)
     all_edges(asked, options.part, CLOCKS[options.clock])

@@ -19,7 +19,12 @@ from circuits.zoo import addition
 
 HERE = Path(__file__).parent / "addition"
 SUMS = [(53, 21), (36, 28), (43, 59)]
-CARRY = {"counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}  # 36+21 has no carry
+CARRY = {
+    "counterfactual": "3 6 + 2 1 = 0",
+    "answer": "6",
+    "foil": "5",
+    "key": 5,
+}  # 36+21 has no carry
 DIGITS = ("hundreds", "tens", "units")  # of the sum, predicted at positions 6, 7 and 8
 UNITS = [2, 5]  # where the units of both numbers stand
 
@@ -37,17 +42,29 @@ def main() -> None:
     print("model            predicts   edges from units, carry   without   difference")
     for model in models:
         right = addition.share_right(model.logits, sums)
-        edges = (attention(model, sums)[..., UNITS] > 0).sum((1, 2, 4))  # open edges: (sum, digit)
+        edges = (attention(model, sums)[..., UNITS] > 0).sum(
+            (1, 2, 4)
+        )  # open edges: (sum, digit)
         for number, digit in enumerate(DIGITS[:2]):
             yes, no = edges[carried, number].mean(), edges[~carried, number].mean()
-            print(f"{model.name:16} {digit:10} {yes:23.2f} {no:9.2f} {yes - no:+12.2f}   {right:.2%} right")
+            print(
+                f"{model.name:16} {digit:10} {yes:23.2f} {no:9.2f} {yes - no:+12.2f}   {right:.2%} right"
+            )
     with looks():
         figure = Figure(figsize=(7, 3.6), layout="constrained")
         for row, model in zip(figure.subplots(2, 3), models, strict=True):
-            for axes, pair, weights in zip(row, SUMS, attention(model, SUMS).sum((1, 2)), strict=True):
-                image = axes.imshow(weights, colormap(), vmin=0, vmax=2 if model.gated else 6, aspect="auto")
+            for axes, pair, weights in zip(
+                row, SUMS, attention(model, SUMS).sum((1, 2)), strict=True
+            ):
+                image = axes.imshow(
+                    weights, colormap(), vmin=0, vmax=2 if model.gated else 6, aspect="auto"
+                )
                 axes.set_xticks(range(9), [addition.BOS, *addition.written(*pair).split()[:-1]])
-                axes.set(yticks=range(3), yticklabels=DIGITS, title=f"{model.name}: {pair[0]} + {pair[1]}")
+                axes.set(
+                    yticks=range(3),
+                    yticklabels=DIGITS,
+                    title=f"{model.name}: {pair[0]} + {pair[1]}",
+                )
             figure.colorbar(image, ax=row, label="attention, all heads")
     save_figure(figure, HERE, ["png", "svg"], name="who_reads_which_digit")
     found = [circuits.trace(model, "3 6 + 2 8 = 0", **CARRY) for model in models]

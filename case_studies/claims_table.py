@@ -94,7 +94,13 @@ def _digits(value: float | None) -> str:
 
 
 def claim(
-    twin: str, quantity: str, protocol: str, sides: Sequence[Count], *, published: str, control: str = ""
+    twin: str,
+    quantity: str,
+    protocol: str,
+    sides: Sequence[Count],
+    *,
+    published: str,
+    control: str = "",
 ) -> Claim:
     """A line from the numbers of both sides, dense and sparse."""
     dense, sparse = sides
@@ -109,7 +115,9 @@ def figure_claims(twin: str, models: Models, text: str, **question: Any) -> list
     """Share of open edges and its cost, as the twin's files say; heads of the mapping of a figure."""
     measured = json.loads((ZOO / twin / "circuits.json").read_text())["measured"]
     loss = measured["loss"] - measured["dense_loss"]
-    shares = [Count(100 * mean(map(mean, measured[side]["per_head"]))) for side in ("dense", "gated")]
+    shares = [
+        Count(100 * mean(map(mean, measured[side]["per_head"]))) for side in ("dense", "gated")
+    ]
     mappings = [trace(model, text, **question).mapping() for model in models]
     carriers = [Count(len(each.carriers(SHARE))) for each in mappings]
     random_heads = [f"{each.controls.random_mean:.2f}" for each in mappings if each.controls]
@@ -241,7 +249,9 @@ def counted(ranking: Ranking, size: int | None) -> int | None:
     return min(size, before_idle) + max(0, size - before_idle - idle)
 
 
-def count_each(model: Model, task: Task, *, units: Units, share: float = EXPLAINED) -> list[int]:
+def count_each(
+    model: Model, task: Task, *, units: Units, share: float = EXPLAINED
+) -> list[int]:
     """How many units explain a share of each pair, in an order of its own; idle ones are not counted."""
     counts = []
     for item in task.items:
@@ -249,7 +259,9 @@ def count_each(model: Model, task: Task, *, units: Units, share: float = EXPLAIN
         effects = measurement.single_effects()
         order = measurement.order(effects)
 
-        def keep(sizes: list[int], measurement: Any = measurement, order: list[int] = order) -> Any:
+        def keep(
+            sizes: list[int], measurement: Any = measurement, order: list[int] = order
+        ) -> Any:
             return measurement.explained(order, sizes)
 
         sizes, values = measure_curve(keep, len(order), shares=SHARES)
@@ -261,7 +273,11 @@ def count_each(model: Model, task: Task, *, units: Units, share: float = EXPLAIN
 def _pairs_and_order(rankings: Sequence[Ranking]) -> str:
     """How many pairs, and how the units were put in order where not every effect was measured."""
     protocol = rankings[0].protocol
-    words = {"exact": "", "loading": ", by estimates", "front": f", {protocol.measured:,} exact"}
+    words = {
+        "exact": "",
+        "loading": ", by estimates",
+        "front": f", {protocol.measured:,} exact",
+    }
     orders = dict.fromkeys(words[each.protocol.order] for each in rankings)
     return f"{rankings[0].pairs} pairs{' and'.join(orders)}"
 
@@ -275,7 +291,9 @@ def load_both(twin: str) -> Models:
     return load(original_of(twin) or twin), load(twin)
 
 
-def measured_once(keep: Path | None, key: str, measure: Callable[[], list[Claim]]) -> list[Claim]:
+def measured_once(
+    keep: Path | None, key: str, measure: Callable[[], list[Claim]]
+) -> list[Claim]:
     """What the file `keep` holds under this key, or what is measured now, which is added to the file."""
     if keep is not None and keep.exists():
         for line in keep.read_text(encoding="utf-8").splitlines():

@@ -23,11 +23,15 @@ def main(tasks: tuple[str, ...] = TASKS, count: int | None = None) -> None:
     models = [circuits.load(name) for name in MODELS]
     found = {task: circuits.compare(*models, task=task, count=count) for task in tasks}
     print(task_comparison_table(list(found.values())))
-    for path in save_figure(comparison_grid(found[SHOWN]), HERE, name="heads", formats=("png", "svg")):
+    for path in save_figure(
+        comparison_grid(found[SHOWN]), HERE, name="heads", formats=("png", "svg")
+    ):
         print(path)
     for units in ("heads", "edges"):
         curves = keep_curves(found[SHOWN].ranking(units))
-        for path in save_figure(curves.figure, HERE, name=f"curve-{units}", formats=("png", "svg")):
+        for path in save_figure(
+            curves.figure, HERE, name=f"curve-{units}", formats=("png", "svg")
+        ):
             print(path)
 
 

@@ -25,7 +25,10 @@ def main() -> None:
         pairs = [item.pair for item in alike]
         print(circuits.trace(model, pairs, key=alike[0].position("YY")), "\n")
         first = pairs[0]
-        question = {"counterfactual": first.counterfactual.text, "metric": first.metric.function}
+        question = {
+            "counterfactual": first.counterfactual.text,
+            "metric": first.metric.function,
+        }
         shown.append(circuits.circuit(model, first.clean.text, **question))
     print(circuits.compare(*shown))
     for path in save_figure(mapping_figure(*shown), HERE, formats=("png", "svg")):

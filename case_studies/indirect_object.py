@@ -26,7 +26,9 @@ def main() -> None:
         alike = to_task(model, "indirect_object", count=96).alike
         pairs = [item.pair for item in alike]
         print(circuits.trace(model, pairs, key=alike[0].position("S2")), "\n")
-        shown.append(circuits.circuit(model, TEXT, counterfactual=OTHER, answer="Mary", foil="John"))
+        shown.append(
+            circuits.circuit(model, TEXT, counterfactual=OTHER, answer="Mary", foil="John")
+        )
     print(circuits.compare(*shown))
     for path in save_figure(mapping_figure(*shown), HERE, formats=("png", "svg")):
         print(path)

@@ -33,7 +33,11 @@ def main() -> None:
         first_carriers = []
         for name, repeated in permutations(NAMES, 2):
             text = TEXT.format(name, repeated, repeated)
-            question = {"counterfactual": TEXT.format(name, repeated, name), "answer": name, "foil": repeated}
+            question = {
+                "counterfactual": TEXT.format(name, repeated, name),
+                "answer": name,
+                "foil": repeated,
+            }
             found = circuits.trace(model, text, key=key, query=query, **question)
             first_carriers += map(str, found.carriers()[:1])
             whys.append(circuits.why(found, head, model=model))
@@ -45,7 +49,9 @@ def main() -> None:
             first = [str(each.writers[0]) for each in of_side]
             commonest = max(set(first), key=first.count)
             effect = interval([each.effect for each in of_side])
-            print(f"  {side + ' side':<24}{effect}  first writer {commonest} in {first.count(commonest)}")
+            print(
+                f"  {side + ' side':<24}{effect}  first writer {commonest} in {first.count(commonest)}"
+            )
         save_figure(whys[0].figure(), HERE, formats=("png", "svg"), name=role.replace(" ", "_"))
 
 

@@ -30,7 +30,9 @@ def main() -> None:
     for model in models:
         far = circuits.trace(model, FAR, key="large", query=-1, swap=SWAP).mapping()
         carried = f"{far.modulation():.0%} by {' '.join(map(str, far.carriers()))}"
-        print(f"{model.name}: {far.key} → {far.query}, total {far.total:.2f}, modulated at {carried}")
+        print(
+            f"{model.name}: {far.key} → {far.query}, total {far.total:.2f}, modulated at {carried}"
+        )
     print(f"\n{circuits.compare(*near)}\n")
     for circuit in near:
         circuit.save(HERE / circuit.source.name)

@@ -21,7 +21,9 @@ OWN = {label: text for label, text in planted.COUNTERFACTUALS.items() if label !
 def main() -> None:
     HERE.mkdir(exist_ok=True)
     question = {"swap": planted.SWAP, "groups": GROUPS, "counterfactuals": OWN}
-    found = [circuits.circuit(circuits.load(name), planted.PROMPT, **question) for name in MODELS]
+    found = [
+        circuits.circuit(circuits.load(name), planted.PROMPT, **question) for name in MODELS
+    ]
     print(circuits.compare(*found))
     sparse = found[1]
     carriers = " ".join(map(str, sparse.carriers()))

@@ -34,15 +34,24 @@ def three_names(model: circuits.Model, pair: circuits.Pair) -> circuits.Pair:
     indirect = pair.metric.answer_text.strip()
     subject = str(pair.metric.foil_text).strip()
     first, second, third = [name for name in NAMES if name not in (indirect, subject)][:3]
-    other = pair.clean.text.replace(indirect, first).replace(subject, second, 1).replace(subject, third)
-    return circuits.to_pair(model, pair.clean.text, counterfactual=other, answer=indirect, foil=subject)
+    other = (
+        pair.clean.text.replace(indirect, first)
+        .replace(subject, second, 1)
+        .replace(subject, third)
+    )
+    return circuits.to_pair(
+        model, pair.clean.text, counterfactual=other, answer=indirect, foil=subject
+    )
 
 
 def main(name: str = "gpt2", count: int = 64) -> None:
     model = circuits.load(name)
     for task, groups in PUBLISHED.items():
         alike = to_task(model, task, count=count).alike
-        pairs = [three_names(model, item.pair) if task == "indirect_object" else item.pair for item in alike]
+        pairs = [
+            three_names(model, item.pair) if task == "indirect_object" else item.pair
+            for item in alike
+        ]
         print(f"{task} on {name}, {len(alike)} pairs; carriers of {SHARE:.0%} of each mapping")
         for label, key, query, heads in groups:
             ends = {"key": alike[0].position(key), "query": alike[0].position(query)}

@@ -19,13 +19,29 @@ CARRIES = Path(__file__).parent / "addition" / "carries.jsonl"
 OPPOSITE = {"text": 'The opposite of "large" is "', "swap": {"large": "hot"}, "key": "large"}
 NAMES = "Tom and Ben went to the park. {} gave the ball to"
 GIVEN = {"text": NAMES.format("Ben"), "counterfactual": NAMES.format("Tom"), "key": 9}
-CARRY = {"text": "3 6 + 2 8 = 0", "counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}
+CARRY = {
+    "text": "3 6 + 2 8 = 0",
+    "counterfactual": "3 6 + 2 1 = 0",
+    "answer": "6",
+    "foil": "5",
+    "key": 5,
+}
 ALL = ("loading", "heads", "edges", "wires")
 TWINS = {  # the figure's question, the tasks, how many pairs of each, and what is counted
-    "mini-sparse": (OPPOSITE, ("opposites", "indirect_object", "greater_than", "induction"), 6, ALL),
+    "mini-sparse": (
+        OPPOSITE,
+        ("opposites", "indirect_object", "greater_than", "induction"),
+        6,
+        ALL,
+    ),
     "stories15m-sparse": (GIVEN, (STORIES, "indirect_object", "greater_than"), 12, ALL),
     "addition-sparse": (CARRY, (CARRIES,), 12, ALL),
-    "smollm2-sparse": (OPPOSITE, ("indirect_object", "greater_than"), 5, ("loading", "heads", "wires")),
+    "smollm2-sparse": (
+        OPPOSITE,
+        ("indirect_object", "greater_than"),
+        5,
+        ("loading", "heads", "wires"),
+    ),
 }
 MOST = 1000  # component edges that are measured exactly
 
@@ -42,7 +58,10 @@ def main(names: list[str], keep: Path | None = None) -> None:
     for twin in names or TWINS:
         _, tasks, count, quantities = TWINS[twin]
         weights = sha256((ZOO / twin / "circuits.json").read_bytes()).hexdigest()[:12]
-        parts = [("", "figure"), *((task, quantity) for task in tasks for quantity in quantities)]
+        parts = [
+            ("", "figure"),
+            *((task, quantity) for task in tasks for quantity in quantities),
+        ]
         for task, quantity in parts:
             part = f"{Path(task).stem} {quantity}".strip()
             key = f"{twin}, {part}, {count} pairs, {MOST} exact, {weights}"

@@ -39,7 +39,9 @@ def main() -> None:
         found = [circuits.trace(model, text, **asked) for model in models]
         print(f"{question}\n{circuits.compare(*found)}\n")
         name = question.replace(" ", "_")
-        for path in save_figure(mapping_figure(*found), HERE, name=name, formats=("png", "svg")):
+        for path in save_figure(
+            mapping_figure(*found), HERE, name=name, formats=("png", "svg")
+        ):
             print(path)
         (HERE / f"{name}.html").write_text(to_page(found))
 

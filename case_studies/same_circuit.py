@@ -21,7 +21,13 @@ HERE = STUDIES / "same_circuit"
 OPPOSITE = {"text": 'The opposite of "large" is "', "swap": {"large": "hot"}, "key": "large"}
 NAMES = "Tom and Ben went to the park. {} gave the ball to"
 GIVEN = {"text": NAMES.format("Ben"), "counterfactual": NAMES.format("Tom"), "key": 9}
-CARRY = {"text": "3 6 + 2 8 = 0", "counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}
+CARRY = {
+    "text": "3 6 + 2 8 = 0",
+    "counterfactual": "3 6 + 2 1 = 0",
+    "answer": "6",
+    "foil": "5",
+    "key": 5,
+}
 BOTH = ("heads", "edges")
 TWINS = {  # the task, how many pairs of it, its units, and the mapping whose writers are asked for
     "mini-sparse": ("opposites", 6, BOTH, OPPOSITE),

@@ -30,9 +30,14 @@ def same_heads(effects: list[dict[str, float]]) -> Figure:
             sparse = effects[1][head]
             axes.plot(dense, sparse, "o", color=BLUE, markersize=4)
             if max(abs(dense), abs(sparse)) >= LABELLED:
-                axes.annotate(head, (dense, sparse), xytext=(4, 3), textcoords="offset points", fontsize=6)
+                axes.annotate(
+                    head, (dense, sparse), xytext=(4, 3), textcoords="offset points", fontsize=6
+                )
         axes.margins(0.12)  # space for the names
-        axes.set(xlabel=f"effect of the head in {MODELS[0]}", ylabel=f"effect of the head in {MODELS[1]}")
+        axes.set(
+            xlabel=f"effect of the head in {MODELS[0]}",
+            ylabel=f"effect of the head in {MODELS[1]}",
+        )
     return figure
 
 
@@ -45,12 +50,17 @@ def main() -> None:
     task = circuits.compare(*models, task=HERE / "names.jsonl", units=("heads",))
     print(task_comparison_table([task]))
     save_figure(comparison_grid(task), HERE, ["png", "svg"], name="heads")
-    effects = [{str(each.unit): each.effect for each in ranking.ranked} for ranking in task.ranking("heads")]
+    effects = [
+        {str(each.unit): each.effect for each in ranking.ranked}
+        for ranking in task.ranking("heads")
+    ]
     save_figure(same_heads(effects), HERE, ["png", "svg"], name="same_heads")
     needed = [{str(head) for head in ranking.needed()} for ranking in task.ranking("heads")]
     shared = needed[0] & needed[1]
     either = needed[0] | needed[1]
-    print(f"heads for 90%: {len(shared)} of {len(either)} are in both: {' '.join(sorted(shared))}")
+    print(
+        f"heads for 90%: {len(shared)} of {len(either)} are in both: {' '.join(sorted(shared))}"
+    )
 
 
 if __name__ == "__main__":

@@ -102,7 +102,9 @@ class SameWriters:
         )
 
 
-def transplant(models: tuple[Model, Model], tasks: tuple[Task, Task], units: Units) -> Transplant:
+def transplant(
+    models: tuple[Model, Model], tasks: tuple[Task, Task], units: Units
+) -> Transplant:
     """Keep in the dense model what the twin takes for 90% of the task."""
     dense = rank(models[0], tasks[0], units=units, count=len(tasks[0]))
     sparse = rank(models[1], tasks[1], units=units, count=len(tasks[1]))
@@ -169,10 +171,14 @@ def transplant_figure(transplants: Mapping[str, Sequence[Transplant]]) -> Figure
     """One panel for each kind of unit; for each dense model, by name, three bars, where it was measured."""
     kinds = max(transplants.values(), key=len)
     with looks():
-        figure = Figure(figsize=(COLUMN if len(kinds) == 1 else WIDTH, 2.6), layout="constrained")
+        figure = Figure(
+            figsize=(COLUMN if len(kinds) == 1 else WIDTH, 2.6), layout="constrained"
+        )
         panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
         for index, axes in enumerate(panels):
-            shown = {name: each[index] for name, each in transplants.items() if index < len(each)}
+            shown = {
+                name: each[index] for name, each in transplants.items() if index < len(each)
+            }
             left = np.arange(len(shown)) - BAR
             twins = [each.twins for each in shown.values()]
             own = [each.own for each in shown.values()]

@@ -59,7 +59,6 @@ from .tracing.why import why as why
 from .tracing.wiring import wiring as wiring
 from .tracing.wiring_record import Wiring as Wiring
 
-
 __version__: str
 __all__ = [
     "SIDES",

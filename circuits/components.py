@@ -22,11 +22,16 @@ Side = Literal["query", "key", "value"]
 SIDES: Final[tuple[Side, ...]] = ("query", "key", "value")
 ComponentKind = Literal["embed", "head", "mlp", "all"]
 ReaderKind = Literal["query", "key", "value", "mlp", "logits"]
-ROUNDING: Final = 1e-5  # of the gap: effects that differ by less count as equal; the lower head comes first
-_HEAD: Final = re.compile(
-    r"(?:L(\d{1,9})-?H(\d{1,9})|(\d{1,9})\.(\d{1,9})|a(\d{1,9})\.h(\d{1,9}))", re.IGNORECASE | re.ASCII
+ROUNDING: Final = (
+    1e-5  # of the gap: effects that differ by less count as equal; the lower head comes first
 )
-_EDGE: Final = re.compile(r"(?P<head>[^:]+):(?P<key>\d{1,9})(?:→|->)(?P<query>\d{1,9})", re.ASCII)
+_HEAD: Final = re.compile(
+    r"(?:L(\d{1,9})-?H(\d{1,9})|(\d{1,9})\.(\d{1,9})|a(\d{1,9})\.h(\d{1,9}))",
+    re.IGNORECASE | re.ASCII,
+)
+_EDGE: Final = re.compile(
+    r"(?P<head>[^:]+):(?P<key>\d{1,9})(?:→|->)(?P<query>\d{1,9})", re.ASCII
+)
 _MLP: Final = re.compile(r"m(?:lp)?(\d{1,9})", re.IGNORECASE | re.ASCII)
 _WRITER: Final = re.compile(r"(?P<name>[^@]+?)(?:@(?P<position>\d{1,9}))?", re.ASCII)
 _EAP_SIDES: Final = {side[0]: side for side in SIDES}  # as EAP writes them: q, k, v
@@ -40,9 +45,13 @@ def by_name(cls: Any, source: Any, handler: Any) -> Any:
         try:
             return cls.parse(name)
         except EdgeError as error:
-            raise ValueError(error) from error  # after a ValueError pydantic tries the next class of a union
+            raise ValueError(
+                error
+            ) from error  # after a ValueError pydantic tries the next class of a union
 
-    return core_schema.no_info_after_validator_function(parse, core_schema.str_schema(strict=True))
+    return core_schema.no_info_after_validator_function(
+        parse, core_schema.str_schema(strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,7 +77,9 @@ class Head:
             return name
         match = _HEAD.fullmatch(name.strip())
         if match is None:
-            raise EdgeError(f"{name!r} is not the name of a head; write it as L11H7, 11.7 or a11.h7")
+            raise EdgeError(
+                f"{name!r} is not the name of a head; write it as L11H7, 11.7 or a11.h7"
+            )
         layer, index = (int(number) for number in match.groups() if number is not None)
         return cls(layer, index)
 
@@ -89,7 +100,9 @@ class Edge:
 
     def __post_init__(self) -> None:
         if not 0 <= self.key <= self.query:
-            raise EdgeError(f"{self} runs backwards: a query reads keys up to itself, so 0 ≤ key ≤ query")
+            raise EdgeError(
+                f"{self} runs backwards: a query reads keys up to itself, so 0 ≤ key ≤ query"
+            )
 
     def __str__(self) -> str:
         return f"{self.head}:{self.key}→{self.query}"
@@ -101,7 +114,9 @@ class Edge:
             return name
         match = _EDGE.fullmatch(name.strip())
         if match is None:
-            raise EdgeError(f"{name!r} is not the name of an edge; write it as L11H7:5→8 (head, key, query)")
+            raise EdgeError(
+                f"{name!r} is not the name of an edge; write it as L11H7:5→8 (head, key, query)"
+            )
         return cls(Head.parse(match["head"]), int(match["key"]), int(match["query"]))
 
 
@@ -188,14 +203,22 @@ class Reader:
     def __str__(self) -> str:
         if self.kind == "logits":
             return "logits"
-        return f"M{self.layer}" if self.kind == "mlp" else f"L{self.layer}H{self.index}.{self.kind}"
+        return (
+            f"M{self.layer}"
+            if self.kind == "mlp"
+            else f"L{self.layer}H{self.index}.{self.kind}"
+        )
 
     @property
     def eap(self) -> str:
         """Its name in EAP and MIB: `a5.h1<q>`, `m3`, `logits`."""
         if self.component is None:
             return "logits"
-        return f"{self.component.eap}<{self.kind[0]}>" if self.kind in SIDES else self.component.eap
+        return (
+            f"{self.component.eap}<{self.kind[0]}>"
+            if self.kind in SIDES
+            else self.component.eap
+        )
 
     @property
     def component(self) -> Component | None:
@@ -273,10 +296,14 @@ class Wire:
             return name
         writer, arrow, reader = name.replace("->", "→").partition("→")
         if not arrow:
-            raise EdgeError(f"{name!r} is not a wire; write it as L4H4@13→L5H1.query or M3@9→L4H4@13.value")
+            raise EdgeError(
+                f"{name!r} is not a wire; write it as L4H4@13→L5H1.query or M3@9→L4H4@13.value"
+            )
         at_writer = _WRITER.fullmatch(writer.strip())
         if at_writer is None:
-            raise EdgeError(f"{writer!r} is not a writer; write it as M3, or M3@9 at a position")
+            raise EdgeError(
+                f"{writer!r} is not a writer; write it as M3, or M3@9 at a position"
+            )
         component = Component.parse(at_writer["name"])
         position = None if at_writer["position"] is None else int(at_writer["position"])
         parsed = Reader.parse(re.sub(r"@\d{1,9}", "", reader), layers=layers)
@@ -287,7 +314,9 @@ class Wire:
         if parsed.kind in ("key", "value"):
             return cls(component, parsed, position, read_at)
         if position != read_at:
-            raise EdgeError(f"{name!r} names two positions, but {parsed} reads where its writer stands")
+            raise EdgeError(
+                f"{name!r} names two positions, but {parsed} reads where its writer stands"
+            )
         return cls(component, parsed, position)
 
 

@@ -31,7 +31,9 @@ def in_one_line(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Text with an escape such as `\\x1b` in place of every character that is not printable."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
 
 
 class CircuitsError(Exception):
@@ -82,7 +84,9 @@ def names_its_keywords(function: Callable[P, T]) -> Callable[P, T]:
             if name not in keywords:
                 similar = get_close_matches(name, keywords, n=1)
                 hint = f"; did you mean {similar[0]}?" if similar else ""
-                raise KeywordError(f"{function.__name__} has no {name!r}; it has {', '.join(keywords)}{hint}")
+                raise KeywordError(
+                    f"{function.__name__} has no {name!r}; it has {', '.join(keywords)}{hint}"
+                )
         return function(*args, **named)
 
     return checked

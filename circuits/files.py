@@ -21,11 +21,17 @@ from typing import Any, Final, TypeVar
 
 from circuits.errors import FileError
 
-SIGNATURE: Final = "keyquery-circuits"  # every picture, page and result names this as its creator
+SIGNATURE: Final = (
+    "keyquery-circuits"  # every picture, page and result names this as its creator
+)
 LARGEST: Final = 512 * 2**20  # bytes of a file that is read whole
 _SIGNS_OF_OURS: Final = (SIGNATURE.encode(), b'"arrays_sha256"', b'"circuits sweep"')
-_INVISIBLE: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
-_TYPE_NAME: Final = re.compile(r"str|int|float|bool|none|(list|tuple|dict)\[.*")  # pydantic adds it to unions
+_INVISIBLE: Final = re.compile(
+    "[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+_TYPE_NAME: Final = re.compile(
+    r"str|int|float|bool|none|(list|tuple|dict)\[.*"
+)  # pydantic adds it to unions
 T = TypeVar("T")
 
 
@@ -51,7 +57,9 @@ def check_regular(path: Path, *, most: int = LARGEST) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise FileError(f"cannot read {path}: it is not a regular file")
     if status.st_size > most:
-        raise FileError(f"{path} has {status.st_size} bytes, more than the {most} that such a file may have")
+        raise FileError(
+            f"{path} has {status.st_size} bytes, more than the {most} that such a file may have"
+        )
 
 
 def read_bytes(path: Path, *, most: int = LARGEST) -> bytes:
@@ -70,7 +78,9 @@ def _decode(raw: bytes, name: object) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FileError(f"{name} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+        raise FileError(
+            f"{name} is not UTF-8 text (byte {error.start}); save it as UTF-8"
+        ) from error
 
 
 def read_object(path: Path, *, most: int = LARGEST) -> dict[str, Any]:
@@ -103,17 +113,24 @@ def to_record(kind: type[T], values: Any, name: object = "it") -> T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         fields = [str(part)[:40] for part in first["loc"]]
-        where = ".".join(field for field in fields if not _TYPE_NAME.fullmatch(field)) or "the value"
+        where = (
+            ".".join(field for field in fields if not _TYPE_NAME.fullmatch(field))
+            or "the value"
+        )
         if first["type"] == "missing":
             raise FileError(f"{name}: {where} is missing") from error
-        raise FileError(f"{name}: {where} is {str(first['input'])[:40]!r}: {first['msg']}") from error
+        raise FileError(
+            f"{name}: {where} is {str(first['input'])[:40]!r}: {first['msg']}"
+        ) from error
 
 
 @cache
 def _adapter(kind: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter, with_config
 
-    rules = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    rules = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
+    )
     return TypeAdapter(with_config(rules)(kind))
 
 
@@ -144,7 +161,9 @@ def check_folder(folder: Path) -> None:
     if not existing.is_dir():
         raise FileError(f"cannot write to {folder}: {existing} is not a folder; choose another")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise FileError(f"cannot write to {folder}: no permission to write to {existing}; choose another")
+        raise FileError(
+            f"cannot write to {folder}: no permission to write to {existing}; choose another"
+        )
 
 
 def write_folder(folder: Path, fill: Callable[[Path], object]) -> list[Path]:
@@ -197,9 +216,13 @@ def _check_replaceable(target: Path) -> None:
     if not os.path.lexists(target):
         return
     if not target.is_file():
-        raise FileError(f"cannot write {target}: there is a folder of that name; choose another folder")
+        raise FileError(
+            f"cannot write {target}: there is a folder of that name; choose another folder"
+        )
     if not any(map(_is_ours, (target, *target.parent.glob("*.json")))):
-        raise FileError(f"{target} was not written by circuits; move it away or choose another folder")
+        raise FileError(
+            f"{target} was not written by circuits; move it away or choose another folder"
+        )
 
 
 def _is_ours(path: Path) -> bool:
@@ -211,7 +234,9 @@ def _is_ours(path: Path) -> bool:
     return any(sign in content for sign in _SIGNS_OF_OURS)
 
 
-def write_whole(path: Path, fill: Callable[[Path], object], *, aside: Path | None = None) -> None:
+def write_whole(
+    path: Path, fill: Callable[[Path], object], *, aside: Path | None = None
+) -> None:
     """Let `fill` write a temporary file, then move it to `path`: whole or not at all, even after a power
     cut."""
     temporary = aside or path.with_suffix(".unfinished")

@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
-Progress = Callable[[str, int, int], None]  # what is measured now, how much of it is done, how much there is
-Watch = Callable[[T], None]  # is called with a result that is not complete yet; raising ends the measurement
+Progress = Callable[
+    [str, int, int], None
+]  # what is measured now, how much of it is done, how much there is
+Watch = Callable[
+    [T], None
+]  # is called with a result that is not complete yet; raising ends the measurement
 Arrays = Mapping[str, "np.ndarray"]
 
 DRAWN_AS: Final = ("svg", "png", "pdf")  # the formats of a figure and of a drawn diagram
@@ -215,7 +219,11 @@ def _to_plain(value: Any) -> Any:
 
 def _fields_of(record: Any) -> dict[str, Any]:
     """The fields of a record that JSON can hold: no arrays and no metric function."""
-    return {name: getattr(record, name) for name in record.__slots__ if name not in ("arrays", "function")}
+    return {
+        name: getattr(record, name)
+        for name in record.__slots__
+        if name not in ("arrays", "function")
+    }
 
 
 def _to_bytes(arrays: Arrays) -> bytes:
@@ -241,7 +249,9 @@ def _read_values(file: Path, cls: type[Saved]) -> dict[str, Any]:
     kind = _kind_of(stored)
     if kind != cls.KIND:
         other = result_classes().get(kind)
-        raise FileError(f"{file} is not {cls.NAME}" + (f": it is {other.NAME}" if other else ""))
+        raise FileError(
+            f"{file} is not {cls.NAME}" + (f": it is {other.NAME}" if other else "")
+        )
     schema = stored["schema"]
     if schema != cls.SCHEMA or type(schema) is not int:
         other = f"{file} has schema {repr(schema)[:40]}, this version reads {cls.SCHEMA}"

@@ -9,7 +9,9 @@ html_theme = "furo"
 html_title = "circuits"
 exclude_patterns = ["architecture.dot"]
 myst_heading_anchors = 3
-nb_execution_mode = "off"  # the outputs kept in the notebooks are those of a run: tests/test_notebooks.py
+nb_execution_mode = (
+    "off"  # the outputs kept in the notebooks are those of a run: tests/test_notebooks.py
+)
 nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
@@ -17,7 +19,10 @@ autodoc_inherit_docstrings = False
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
 # Pages whose text is kept elsewhere in the repository, and is read there too.
-ELSEWHERE = {"../benchmarks/README.md": "benchmarks.md", "../case_studies/README.md": "case_studies.md"}
+ELSEWHERE = {
+    "../benchmarks/README.md": "benchmarks.md",
+    "../case_studies/README.md": "case_studies.md",
+}
 CARD = re.compile(r"\]\((?:\.\./)+circuits/zoo/([\w-]+)/README\.md\)")
 
 

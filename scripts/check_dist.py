@@ -31,9 +31,20 @@ TORCH = "torch==2.13.0"
 MAIN = ("torch", "transformers", "transformer-lens", "networkx")
 PYTHONS = ("3.11", "3.12", "3.13")
 KEPT = ROOT / "case_studies" / "opposite_of_large" / "mini"
-TRACE = ("trace", 'The opposite of "large" is "', "--key", "large", "--swap", "large=hot", "-o", "out")
+TRACE = (
+    "trace",
+    'The opposite of "large" is "',
+    "--key",
+    "large",
+    "--swap",
+    "large=hot",
+    "-o",
+    "out",
+)
 DEMO = (TRACE, ("rank", "opposites", "-n", "4", "-o", "ranked"), ("verify", str(KEPT)))
-_VERSIONS = "import importlib.metadata as m, json; print(json.dumps([m.version(n) for n in {!r}]))"
+_VERSIONS = (
+    "import importlib.metadata as m, json; print(json.dumps([m.version(n) for n in {!r}]))"
+)
 
 
 class Failed(Exception):
@@ -76,7 +87,9 @@ def new_environment(python: str, folder: Path) -> Path:
 
 
 def pip(python: Path, *wanted: str | Path) -> str:
-    return run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted)
+    return run(
+        python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted
+    )
 
 
 def cuda_packages(python: str) -> list[str]:
@@ -129,10 +142,16 @@ def lines(python: str, artefacts: Sequence[Path], *, cuda: bool) -> Iterator[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--pythons", nargs="+", default=PYTHONS, help="such as 3.11 3.12")
-    parser.add_argument("--cuda", action="store_true", help="install torch even if it brings CUDA packages")
-    parser.add_argument("--keep", type=Path, default=ROOT / "dist", help="where wheel and sdist go")
+    parser.add_argument(
+        "--cuda", action="store_true", help="install torch even if it brings CUDA packages"
+    )
+    parser.add_argument(
+        "--keep", type=Path, default=ROOT / "dist", help="where wheel and sdist go"
+    )
     options = parser.parse_args()
     shutil.rmtree(options.keep, ignore_errors=True)
     try:

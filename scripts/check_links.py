@@ -15,7 +15,14 @@ from pathlib import Path
 from urllib.parse import unquote
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "CHANGELOG.md", "docs/*.md", "docs/cards/*.md", "case_studies/*.md", "benchmarks/*.md")
+PAGES = (
+    "README.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "docs/cards/*.md",
+    "case_studies/*.md",
+    "benchmarks/*.md",
+)
 _LINK = re.compile(r"\]\(<?([^()\s<>]*(?:\([^()\s]*\))?[^()\s<>]*)>?(?: \"[^\"]*\")?\)")
 _ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _CODE = re.compile(r"`[^`]*`")

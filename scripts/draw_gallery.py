@@ -43,14 +43,29 @@ HOT: dict[str, Any] = {"swap": {"large": "hot"}}
 QUESTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "opposite-mini": ("mini", OPPOSITE, HOT),
     "opposite-smollm2": ("smollm2", OPPOSITE, HOT | {"answer": "small", "foil": "cold"}),
-    "names-stories15m": ("stories15m", STORY, {"counterfactual": STORY.replace(". Ben", ". Tom")}),
+    "names-stories15m": (
+        "stories15m",
+        STORY,
+        {"counterfactual": STORY.replace(". Ben", ". Tom")},
+    ),
     "names-smollm2": ("smollm2", NAMES, {"counterfactual": NAMES.replace(", John", ", Mary")}),
     "long-stories15m": ("stories15m", LONG, {"counterfactual": LONG.replace(". Ben", ". Tom")}),
 }
-WORDS = {"large": "hot", "hot": "large", "old": "wet", "wet": "old", "rich": "cold", "cold": "rich"}
+WORDS = {
+    "large": "hot",
+    "hot": "large",
+    "old": "wet",
+    "wet": "old",
+    "rich": "cold",
+    "cold": "rich",
+}
 TASKS = ("opposites", "indirect_object")
 DEUTERANOPIA = np.array(
-    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ]
 )
 Pictures = Iterator[tuple[str, Callable[[], Figure | bytes]]]  # a name, and what draws it
 
@@ -82,10 +97,14 @@ def pictures(records: Path, graphviz: str) -> Pictures:
 def wires(records: Path) -> Pictures:
     _, text, options = QUESTIONS["names-stories15m"]
     load = partial(circuits.load, "stories15m")
-    wiring = kept(records / "wiring", circuits.Wiring, lambda: circuits.wiring(load(), text, **options))
+    wiring = kept(
+        records / "wiring", circuits.Wiring, lambda: circuits.wiring(load(), text, **options)
+    )
     yield "wiring-names-stories15m.png", wiring.figure
     found = circuits.Circuit.load(records / "names-stories15m")
-    why = kept(records / "why", circuits.Why, lambda: circuits.why(found, "L5H1", key=1, query=13))
+    why = kept(
+        records / "why", circuits.Why, lambda: circuits.why(found, "L5H1", key=1, query=13)
+    )
     yield "why-names-stories15m.png", why.figure
 
 
@@ -100,11 +119,16 @@ def tasks(records: Path) -> Pictures:
     traces = [circuits.trace(model, OPPOSITE, key="large", **HOT) for model in both]
     yield "mapping-two-models.png", partial(mapping_figure, *traces)
     yield "comparison.png", circuits.compare(*traces).figure
-    prompts = [(OPPOSITE.replace("large", word), {"swap": {word: other}}) for word, other in WORDS.items()]
+    prompts = [
+        (OPPOSITE.replace("large", word), {"swap": {word: other}})
+        for word, other in WORDS.items()
+    ]
     pairs = [circuits.to_pair(both[0], text, **swap) for text, swap in prompts]
     yield "family.png", circuits.trace_family(both[0], pairs, key=5).figure
     lines = records / "words.jsonl"
-    lines.write_text("".join(json.dumps({"prompt": text, "key": 5, **swap}) + "\n" for text, swap in prompts))
+    lines.write_text(
+        "".join(json.dumps({"prompt": text, "key": 5, **swap}) + "\n" for text, swap in prompts)
+    )
     yield "sweep.png", circuits.sweep(both[0], lines, records / "sweep").figure
     yield "stability.png", circuits.stability(both[0], OPPOSITE, key="large", **HOT).figure
 
@@ -123,7 +147,9 @@ def seen(picture: Image.Image) -> Image.Image:
     values = np.asarray(picture.convert("RGB")) / 255.0
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
     changed = np.clip(linear @ DEUTERANOPIA.T, 0, 1)
-    shown = np.where(changed <= 0.0031308, changed * 12.92, 1.055 * changed ** (1 / 2.4) - 0.055)
+    shown = np.where(
+        changed <= 0.0031308, changed * 12.92, 1.055 * changed ** (1 / 2.4) - 0.055
+    )
     return Image.fromarray((shown * 255).round().astype(np.uint8))
 
 
@@ -142,8 +168,12 @@ def check(folder: Path, name: str, data: bytes) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the gallery again.")
-    parser.add_argument("--records", type=Path, default=Path("runs/gallery"), help="where results are kept")
-    parser.add_argument("--check", type=Path, help="draw into this folder, as different readers see it")
+    parser.add_argument(
+        "--records", type=Path, default=Path("runs/gallery"), help="where results are kept"
+    )
+    parser.add_argument(
+        "--check", type=Path, help="draw into this folder, as different readers see it"
+    )
     asked = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, draw_it in pictures(asked.records, "png" if asked.check else "svg"):

@@ -42,14 +42,18 @@ GREY = "#647080"
 Imports = dict[str, set[str]]  # every module with the modules that it imports
 
 
-def import_graph(package: Path = ROOT / "circuits", *, inside_functions: bool = False) -> Imports:
+def import_graph(
+    package: Path = ROOT / "circuits", *, inside_functions: bool = False
+) -> Imports:
     """Every module of the package with the modules of the package that it imports."""
     modules = {_module_of(file, package): file for file in sorted(package.rglob("*.py"))}
     public = _public_names(package)
     graph: Imports = {}
     for module, file in modules.items():
         graph[module] = set()
-        for statement in _imports_of(ast.parse(file.read_text()), inside_functions=inside_functions):
+        for statement in _imports_of(
+            ast.parse(file.read_text()), inside_functions=inside_functions
+        ):
             for name in _names_in(statement):
                 graph[module].add(_defining_module(public.get(name, name), modules))
         graph[module] -= {module, ""}
@@ -61,7 +65,9 @@ def _module_of(file: Path, package: Path) -> str:
     return ".".join(parts).removesuffix(".__init__")
 
 
-def _imports_of(node: ast.AST, *, inside_functions: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+def _imports_of(
+    node: ast.AST, *, inside_functions: bool
+) -> Iterator[ast.Import | ast.ImportFrom]:
     """Every import statement below a node of the syntax tree."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
@@ -76,7 +82,9 @@ def _names_in(statement: ast.Import | ast.ImportFrom) -> list[str]:
     if isinstance(statement, ast.Import):
         return names
     module = statement.module
-    if statement.level:  # `from . import x` and `from .files import x` stand in the package's own stub
+    if (
+        statement.level
+    ):  # `from . import x` and `from .files import x` stand in the package's own stub
         module = f"circuits.{module}" if module else "circuits"
     return [f"{module}.{name}" for name in names]
 
@@ -139,13 +147,20 @@ def to_dot(imports: Imports) -> graphviz.Digraph:
     pairs = package_imports(imports)
     later = package_imports(import_graph(inside_functions=True)) - pairs
     for package in reversed(ORDER):
-        modules = sorted(module.split(".")[-1] for module in imports if package_of(module) == package)
+        modules = sorted(
+            module.split(".")[-1] for module in imports if package_of(module) == package
+        )
         lines = [f'<FONT COLOR="{GREY}">{ABOUT[package]}</FONT>']
         lines += _rows([name for name in modules if name != package])
         lines += _said("imports", package, pairs) + _said("inside functions", package, later)
-        rows = "".join(f'<TR><TD><FONT POINT-SIZE="10">{line}</FONT></TD></TR>' for line in lines)
+        rows = "".join(
+            f'<TR><TD><FONT POINT-SIZE="10">{line}</FONT></TD></TR>' for line in lines
+        )
         title = f'<TR><TD><FONT POINT-SIZE="13"><B>{package}</B></FONT></TD></TR>'
-        graph.node(package, f'<<TABLE BORDER="0" CELLPADDING="0" CELLSPACING="1">{title}{rows}</TABLE>>')
+        graph.node(
+            package,
+            f'<<TABLE BORDER="0" CELLPADDING="0" CELLSPACING="1">{title}{rows}</TABLE>>',
+        )
     for importer, imported in sorted(nx.transitive_reduction(nx.DiGraph(sorted(pairs))).edges):
         graph.edge(importer, imported)
     return graph
@@ -170,7 +185,9 @@ def main() -> None:
     source = to_dot(imports).source
     (ROOT / "docs" / "architecture.dot").write_text(source)
     draw(source, ROOT / "docs" / "architecture.svg")
-    print(f"{len(imports)} modules, {len(package_imports(imports))} imports: docs/architecture.svg")
+    print(
+        f"{len(imports)} modules, {len(package_imports(imports))} imports: docs/architecture.svg"
+    )
 
 
 if __name__ == "__main__":

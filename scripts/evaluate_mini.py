@@ -9,7 +9,9 @@ from circuits.zoo.evaluate import score_all, to_table
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure a speaker of the little language on held-out text.")
+    parser = argparse.ArgumentParser(
+        description="Measure a speaker of the little language on held-out text."
+    )
     parser.add_argument("model", nargs="?", default="mini", help="a name, a path or a hub id")
     print(to_table(score_all(load(parser.parse_args().model).logits)))
 

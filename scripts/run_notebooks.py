@@ -20,7 +20,9 @@ def run(path: Path) -> NotebookNode:
     """The notebook with the outputs of a fresh run."""
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(notebook, timeout=_LONGEST, kernel_name="python3", resources=resources).execute()
+    NotebookClient(
+        notebook, timeout=_LONGEST, kernel_name="python3", resources=resources
+    ).execute()
     notebook.metadata.language_info = {"name": "python"}
     for cell in notebook.cells:
         cell.metadata = NotebookNode()
@@ -31,13 +33,20 @@ def run(path: Path) -> NotebookNode:
 
 def said(notebook: NotebookNode) -> list[tuple[str, list[str]]]:
     """Every output as its text and the forms in which it is shown."""
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    outputs = [
+        output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+    ]
     shown = [(output, output.get("data", {})) for output in outputs]
-    return [(output.get("text") or data.get("text/plain", ""), sorted(data)) for output, data in shown]
+    return [
+        (output.get("text") or data.get("text/plain", ""), sorted(data))
+        for output, data in shown
+    ]
 
 
 def main() -> None:
-    for path in [FOLDER / f"{name}.ipynb" for name in sys.argv[1:]] or sorted(FOLDER.glob("*.ipynb")):
+    for path in [FOLDER / f"{name}.ipynb" for name in sys.argv[1:]] or sorted(
+        FOLDER.glob("*.ipynb")
+    ):
         nbformat.write(run(path), path)
         print(path.name)
 

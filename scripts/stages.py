@@ -66,7 +66,9 @@ def _add_stages_to_card(folder: Path, stages: Sequence[Stage]) -> None:
     *earlier, last = stages
     card = folder / last.name / "README.md"
     names = "; then ".join(str(stage) for stage in stages)
-    paragraphs = [f"Trained in {len(stages)} stages: {names}. The settings below are the last one's."]
+    paragraphs = [
+        f"Trained in {len(stages)} stages: {names}. The settings below are the last one's."
+    ]
     for stage in earlier:
         figure = f"{stage.name}-training.svg"
         shutil.copyfile(folder / stage.name / "training.svg", card.with_name(figure))

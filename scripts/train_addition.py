@@ -39,7 +39,9 @@ TWIN = Settings(
     states=5.0,
 )
 # The first training closes more edges than the sums allow; a second one opens those again that they need.
-SETTLING = replace(TWIN, steps=500, healing=0, learning_rate=5e-4, gap=0.003, slack=1.0, multiplier=2.0)
+SETTLING = replace(
+    TWIN, steps=500, healing=0, learning_rate=5e-4, gap=0.003, slack=1.0, multiplier=2.0
+)
 
 CARD = """# addition
 
@@ -78,7 +80,9 @@ def tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {word: index for index, word in enumerate(addition.WORDS)}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token=addition.BOS))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token=addition.BOS, eos_token=addition.BOS)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, bos_token=addition.BOS, eos_token=addition.BOS
+    )
 
 
 def train() -> Any:
@@ -97,7 +101,9 @@ def train() -> Any:
         attn_pdrop=0.0,
     )
     model: Any = GPT2LMHeadModel(config)
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=DECAY, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), betas=(0.9, 0.98), weight_decay=DECAY, fused=True
+    )
     rows = addition.to_tokens(addition.sums(held_out=False))
     held_out = addition.sums(held_out=True)
     for step in range(STEPS):
@@ -115,7 +121,10 @@ def train() -> Any:
         optimizer.zero_grad()
         if step % 250 == 249:
             right = addition.share_right(lambda tokens: model(tokens).logits, held_out)
-            print(f"step {step + 1}: loss {loss.item():.4f}, {right:.2%} of held-out sums right", flush=True)
+            print(
+                f"step {step + 1}: loss {loss.item():.4f}, {right:.2%} of held-out sums right",
+                flush=True,
+            )
     return model.eval()
 
 
@@ -155,7 +164,9 @@ def main() -> None:
 def zoo_has(dense: Path) -> bool:
     """Whether these are the weights that ship, so that the twin can name them."""
     shipped = ZOO / "addition" / "model.safetensors"
-    return shipped.exists() and shipped.read_bytes() == (dense / "model.safetensors").read_bytes()
+    return (
+        shipped.exists() and shipped.read_bytes() == (dense / "model.safetensors").read_bytes()
+    )
 
 
 if __name__ == "__main__":

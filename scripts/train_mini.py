@@ -20,7 +20,13 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from circuits.sparsify.training import load_checkpoint, save_checkpoint
@@ -36,14 +42,18 @@ class Plan:
     dropout_from: int = 2500
     dropout_until: int = 4500  # the last steps, without it, let what was learnt settle
     dropout: float = 0.1
-    all_years_from: int = 3000  # from here on every possible year is taught at once, for a sharp edge
+    all_years_from: int = (
+        3000  # from here on every possible year is taught at once, for a sharp edge
+    )
     batch: int = 32
     length: int = 64
     other_words: float = 0.1  # weight in the loss of words that are not answers
     learning_rate: float = 1e-3
     warmup: int = 200
     horizon: int = 8000  # where the cosine would reach its floor
-    cooldown: int = 500  # steps before `dropout_until` over which the rate falls straight to its floor
+    cooldown: int = (
+        500  # steps before `dropout_until` over which the rate falls straight to its floor
+    )
     settling_rate: float = 4e-4  # where the rate starts again after `dropout_until`
     settling: int = 400  # steps in which it then falls to nothing, before it starts once more
     weight_decay: float = 0.02
@@ -54,7 +64,9 @@ class Plan:
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
         if step >= self.dropout_until:
-            return self.settling_rate * (1 - (step - self.dropout_until) % self.settling / self.settling)
+            return self.settling_rate * (
+                1 - (step - self.dropout_until) % self.settling / self.settling
+            )
         done = (step - self.warmup) / max(1, self.horizon - self.warmup)
         cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
         left = min(1.0, (self.dropout_until - step) / max(1, self.cooldown))
@@ -106,7 +118,9 @@ class Documents:
 
     tokens: Int[torch.Tensor, "row pos"]
     weight: Float[torch.Tensor, "row pos"]
-    open_answers: list[tuple[int, int, list[int]]]  # row, position, all tokens that could stand there
+    open_answers: list[
+        tuple[int, int, list[int]]
+    ]  # row, position, all tokens that could stand there
 
 
 def documents(plan: Plan, step: int) -> Documents:
@@ -126,7 +140,9 @@ def documents(plan: Plan, step: int) -> Documents:
     return Documents(tokens, weight, open_answers)
 
 
-def train(plan: Plan, folder: Path, *, save_every: int = 250, stop_at: int | None = None) -> GPT2LMHeadModel:
+def train(
+    plan: Plan, folder: Path, *, save_every: int = 250, stop_at: int | None = None
+) -> GPT2LMHeadModel:
     """Run the plan (up to step `stop_at`), going on from `folder`'s checkpoint if there is one."""
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = folder / "checkpoint.safetensors"
@@ -151,14 +167,20 @@ def train(plan: Plan, folder: Path, *, save_every: int = 250, stop_at: int | Non
             loss = _step(model, optimizer, plan, step)
             bar.update(task, advance=1, note=f"loss {loss:.3f}")
             if (step + 1) % 25 == 0:
-                log.write(json.dumps({"step": step + 1, "loss": loss, "time": time.time()}) + "\n")
+                log.write(
+                    json.dumps({"step": step + 1, "loss": loss, "time": time.time()}) + "\n"
+                )
                 log.flush()
             if (step + 1) % save_every == 0 or step + 1 == plan.steps:
-                save_checkpoint(checkpoint, parameters, optimizer, step=step + 1, plan=asdict(plan))
+                save_checkpoint(
+                    checkpoint, parameters, optimizer, step=step + 1, plan=asdict(plan)
+                )
     return model.eval()
 
 
-def _step(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, plan: Plan, step: int) -> float:
+def _step(
+    model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, plan: Plan, step: int
+) -> float:
     """Train on the documents of one step; returns their loss."""
     torch.manual_seed(plan.seed * 1_000_003 + step)
     with_dropout = plan.dropout_from <= step < plan.dropout_until
@@ -179,10 +201,14 @@ def _step(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, plan: Plan, 
     return loss.item()
 
 
-def _with_all_answers(losses: torch.Tensor, logprobs: torch.Tensor, drawn: Documents) -> torch.Tensor:
+def _with_all_answers(
+    losses: torch.Tensor, logprobs: torch.Tensor, drawn: Documents
+) -> torch.Tensor:
     """The losses, with the mean over all answers that are right in place of the one that was drawn."""
     rows = torch.tensor([row for row, _, _ in drawn.open_answers], dtype=torch.long)
-    before = torch.tensor([position - 1 for _, position, _ in drawn.open_answers], dtype=torch.long)
+    before = torch.tensor(
+        [position - 1 for _, position, _ in drawn.open_answers], dtype=torch.long
+    )
     right = torch.zeros(len(rows), logprobs.shape[-1])  # (answer, vocab)
     for index, (_, _, possible) in enumerate(drawn.open_answers):
         right[index, possible] = 1 / len(possible)

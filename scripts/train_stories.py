@@ -21,7 +21,20 @@ from circuits.models.load import find
 from circuits.sparsify import Settings
 from circuits.sparsify.sampling import OwnWords, Sampling
 
-NAMES = ("Tom", "Ben", "Tim", "Sam", "Max", "Anna", "Lily", "Mia", "Sara", "Sue", "Jack", "Lucy")
+NAMES = (
+    "Tom",
+    "Ben",
+    "Tim",
+    "Sam",
+    "Max",
+    "Anna",
+    "Lily",
+    "Mia",
+    "Sara",
+    "Sue",
+    "Jack",
+    "Lucy",
+)
 PLACES = ("park", "beach", "zoo", "store")
 THINGS = ("ball", "toy", "cake", "book")
 SENTENCES = (
@@ -32,7 +45,18 @@ SENTENCES = (
     "{a} saw a {thing} at the {place}.",
     "{a} is {b}'s friend.",
 )
-OTHERS = ("One day,", "Once upon a time,", "The", "A", "She", "He", "They", "Mom said,", "It was a", "In the")
+OTHERS = (
+    "One day,",
+    "Once upon a time,",
+    "The",
+    "A",
+    "She",
+    "He",
+    "They",
+    "Mom said,",
+    "It was a",
+    "In the",
+)
 
 # None of these sentences is one that `circuits.zoo.evaluate` asks: other beginnings, other gifts.
 MEETINGS = (
@@ -51,7 +75,20 @@ FRIENDS = (
     "{b} knew a boy called {a}. {b} liked to walk with",
 )
 GIVING = ("gave", "handed", "passed", "brought", "took", "rolled", "sent")
-GIFTS = ("ball", "cake", "hat", "apple", "cookie", "box", "car", "doll", "stick", "leaf", "shell", "cup")
+GIFTS = (
+    "ball",
+    "cake",
+    "hat",
+    "apple",
+    "cookie",
+    "box",
+    "car",
+    "doll",
+    "stick",
+    "leaf",
+    "shell",
+    "cup",
+)
 MORE_PLACES = (*PLACES, "farm", "lake", "forest", "house", "room", "yard")
 PROMPTS = 4096
 
@@ -113,12 +150,17 @@ CLOSING = replace(
     short=0.2,
     prompted=0.3,
 )
-STAGES = (Stage("first", SETTINGS, SAMPLING), Stage("stories15m-sparse", CLOSING, SAMPLING, ASKED))
+STAGES = (
+    Stage("first", SETTINGS, SAMPLING),
+    Stage("stories15m-sparse", CLOSING, SAMPLING, ASKED),
+)
 
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--sample", action="store_true", help="sample the text, and train nothing")
+    arguments.add_argument(
+        "--sample", action="store_true", help="sample the text, and train nothing"
+    )
     given = arguments.parse_args()
     if given.sample:
         sample(given.folder)
@@ -129,7 +171,9 @@ def main() -> None:
 def sample(folder: Path) -> None:
     """Write the text of the first stage to the files in which its training looks for it."""
     files = folder / STAGES[0].name / "training" / "own-words"
-    own = OwnWords(find("stories15m"), SAMPLING, SETTINGS.length, SETTINGS.seed, files, SETTINGS.tokens)
+    own = OwnWords(
+        find("stories15m"), SAMPLING, SETTINGS.length, SETTINGS.seed, files, SETTINGS.tokens
+    )
     print(f"{len(own.held_out())} rows held out; {own.vocabulary}")
     for index in range(own.chunks):
         print(f"chunk {index} of {own.chunks}: {len(own.chunk(index))} rows", flush=True)

@@ -70,7 +70,14 @@ GROUPS = {
         "Verification",
     ),
     "Heads, edges and components": ("Head", "Edge", "Component", "Reader", "Wire", "SIDES"),
-    "Tasks and patterns": ("to_task", "Task", "classify", "Pattern", "measure_panel", "PanelFigures"),
+    "Tasks and patterns": (
+        "to_task",
+        "Task",
+        "classify",
+        "Pattern",
+        "measure_panel",
+        "PanelFigures",
+    ),
     "Other people's circuits": ("from_eap", "EapGraph"),
     "The engine": ("prepare", "Row", "scan"),
     "Errors": ("CircuitsError",),
@@ -88,12 +95,8 @@ def command_page() -> str:
     """docs/cli.md."""
     context = click.Context(commands, info_name="circuits")
     parts = [help_of(name) for name in commands.list_commands(context)]
-    codes = (
-        "Exit codes: 0 done, 1 one line on what was wrong, 2 a wrong call, 130 interrupted, 143 terminated."
-    )
-    said = (
-        "What was measured goes to stdout, as tables or with `--json` as one JSON value; all else to stderr."
-    )
+    codes = "Exit codes: 0 done, 1 one line on what was wrong, 2 a wrong call, 130 interrupted, 143 terminated."
+    said = "What was measured goes to stdout, as tables or with `--json` as one JSON value; all else to stderr."
     return "\n".join(["# Command line\n", f"{said} {codes}\n", *parts])
 
 
@@ -108,7 +111,13 @@ def api_page() -> str:
         "says how; from 0.2.0 on a public name warns for one minor version before it goes.",
         "",
     ]
-    lines += ["Each example is run by the tests. They begin with:", "", "```python", SETUP + "```", ""]
+    lines += [
+        "Each example is run by the tests. They begin with:",
+        "",
+        "```python",
+        SETUP + "```",
+        "",
+    ]
     for title, names in GROUPS.items():
         lines += [f"## {title}", "", "```{eval-rst}"]
         for name in names:

@@ -33,7 +33,11 @@ class Architecture:
 
 def _make(kind: str, config: str, **own: Any) -> Callable[..., Any]:
     """Three layers of four heads, of large weights, so that heads attend sharply; biases and gains random."""
-    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    }
     sizes |= {"intermediate_size": 48, "max_position_embeddings": 32, "initializer_range": 0.2}
     sizes |= {
         "vocab_size": len(tokenizer()),
@@ -44,7 +48,9 @@ def _make(kind: str, config: str, **own: Any) -> Callable[..., Any]:
 
     def make(**how: Any) -> Any:
         torch.manual_seed(0)
-        chosen = getattr(hf, config)(**{key: value for key, value in sizes.items() if value != "absent"})
+        chosen = getattr(hf, config)(
+            **{key: value for key, value in sizes.items() if value != "absent"}
+        )
         model = getattr(hf, kind)._from_config(chosen, **how)
         with torch.no_grad():
             for parameter in model.parameters():
@@ -110,14 +116,25 @@ ARCHITECTURES = {
         edits_attention=False,
     ),
     "opt-350m": Architecture(
-        _make("OPTForCausalLM", "OPTConfig", **OPT | {"word_embed_proj_dim": 16}, do_layer_norm_before=False),
+        _make(
+            "OPTForCausalLM",
+            "OPTConfig",
+            **OPT | {"word_embed_proj_dim": 16},
+            do_layer_norm_before=False,
+        ),
         layers="model.decoder.layers",
         output="out_proj",
         path="plain",
         edits_attention=False,
     ),
     "stablelm-2-12b": Architecture(
-        _make("StableLmForCausalLM", "StableLmConfig", **GROUPED, qk_layernorm=True, use_qkv_bias=True),
+        _make(
+            "StableLmForCausalLM",
+            "StableLmConfig",
+            **GROUPED,
+            qk_layernorm=True,
+            use_qkv_bias=True,
+        ),
         path="plain",
     ),
 }
@@ -146,17 +163,22 @@ class ByHand:
         config = self.model.config
         self.heads = config.num_attention_heads
         self.groups = (
-            1 if "Falcon" in type(config).__name__ else getattr(config, "num_key_value_heads", self.heads)
+            1
+            if "Falcon" in type(config).__name__
+            else getattr(config, "num_key_value_heads", self.heads)
         )
         self.d_head = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         attentions = [
-            attrgetter(architecture.attention)(layer) for layer in attrgetter(architecture.layers)(self.model)
+            attrgetter(architecture.attention)(layer)
+            for layer in attrgetter(architecture.layers)(self.model)
         ]
         self.outputs = [getattr(attention, architecture.output) for attention in attentions]
         self.sources = [getattr(attention, architecture.value) for attention in attentions]
 
     @contextmanager
-    def edited(self, layer: int, edit: Callable[[torch.Tensor], torch.Tensor | None]) -> Iterator[None]:
+    def edited(
+        self, layer: int, edit: Callable[[torch.Tensor], torch.Tensor | None]
+    ) -> Iterator[None]:
         """With every head's z (input, pos, head, d_head) edited in front of the output projection."""
 
         def hook(module: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor] | None:
@@ -174,7 +196,9 @@ class ByHand:
         values: list[torch.Tensor] = []
 
         def keep(module: Any, inputs: Any, output: torch.Tensor) -> None:
-            own = output[..., -self.groups * self.d_head :].unflatten(-1, (self.groups, self.d_head))
+            own = output[..., -self.groups * self.d_head :].unflatten(
+                -1, (self.groups, self.d_head)
+            )
             values.append(own.repeat_interleave(self.heads // self.groups, -2))
 
         handles = [source.register_forward_hook(keep) for source in self.sources]
@@ -193,7 +217,9 @@ class ByHand:
 
         def edit(z: torch.Tensor) -> torch.Tensor:
             for row, edge in enumerate(edges):
-                z[row, edge.query, edge.head.index] = new(z[row, edge.query, edge.head.index], edge)
+                z[row, edge.query, edge.head.index] = new(
+                    z[row, edge.query, edge.head.index], edge
+                )
             return z
 
         with self.edited(edges[0].head.layer, edit):

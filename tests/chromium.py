@@ -23,7 +23,9 @@ FLAGS = (
 @contextmanager
 def launched() -> Iterator[Browser]:
     if not CHROMIUM.exists():
-        pytest.fail("no Chromium on this machine; the browser tests need it: apt-get install chromium")
+        pytest.fail(
+            "no Chromium on this machine; the browser tests need it: apt-get install chromium"
+        )
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:

@@ -16,7 +16,9 @@ ARCHITECTURES = ("gpt2", "llama", "neox")
 ENGINE = ("block", "fast", "joint", "layout", "plain", "search", "wires")
 CHECKED = [f"circuits.engine.{name}" for name in ENGINE]
 CHECKED += ["circuits.models.model", "circuits.sparsify.attention", "circuits.tracing.family"]
-install_import_hook(CHECKED, "beartype.beartype")  # checks shapes and types of tensors at every call
+install_import_hook(
+    CHECKED, "beartype.beartype"
+)  # checks shapes and types of tensors at every call
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +45,9 @@ def model(request: pytest.FixtureRequest, models: dict[str, Model]) -> Model:
 
 
 @pytest.fixture(scope="session")
-def results(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(
+    models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """One result of every kind, measured on a small random model where that will do."""
     from small_models import measure_every_kind
 

@@ -58,7 +58,11 @@ Inputs = st.SearchStrategy[Any]
 CONTROL = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]"
 )  # what a terminal obeys, save the end of a line
-SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
+SLOW_IS_FINE = (
+    HealthCheck.too_slow,
+    HealthCheck.data_too_large,
+    HealthCheck.large_base_example,
+)
 
 # Wild values, mutations
 
@@ -150,13 +154,20 @@ def _change(draw: st.DrawFn, value: Any) -> None:
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
         key = draw(st.sampled_from(keys)) if keys else None
         inner = None if key is None else value[key]
-        if key is None or not isinstance(inner, dict | list) or not inner or draw(st.integers(0, 3)) == 0:
+        if (
+            key is None
+            or not isinstance(inner, dict | list)
+            or not inner
+            or draw(st.integers(0, 3)) == 0
+        ):
             break
         value = inner
     action = draw(st.sampled_from(("replace", "nudge", "nudge", "delete", "double", "add")))
     if key is None or action == "add":
         wild = copy.deepcopy(draw(WILD))
-        value.append(wild) if isinstance(value, list) else value.update({draw(st.sampled_from(WORDS)): wild})
+        value.append(wild) if isinstance(value, list) else value.update(
+            {draw(st.sampled_from(WORDS)): wild}
+        )
     elif action == "replace":
         value[key] = copy.deepcopy(draw(WILD))
     elif action == "nudge":
@@ -186,7 +197,9 @@ def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
     data = bytearray(valid)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(data) - 1)))
-        match draw(st.sampled_from(("set", "flip", "cut", "insert", "take", "double", "other"))):
+        match draw(
+            st.sampled_from(("set", "flip", "cut", "insert", "take", "double", "other"))
+        ):
             case "set":
                 data[at : at + 1] = draw(st.binary(min_size=1, max_size=8))
             case "flip" if data:
@@ -196,7 +209,15 @@ def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
             case "insert":
                 data[at:at] = draw(
                     st.sampled_from(
-                        [b"\x00", b"\xff" * 8, b"\xef\xbb\xbf", b"\r\n", b"\xe2\x80\xa8", b"NaN", b"{" * 100]
+                        [
+                            b"\x00",
+                            b"\xff" * 8,
+                            b"\xef\xbb\xbf",
+                            b"\r\n",
+                            b"\xe2\x80\xa8",
+                            b"NaN",
+                            b"{" * 100,
+                        ]
                     )
                 )
             case "take":
@@ -230,7 +251,10 @@ def small_circuit() -> Circuit:
 def folder_of_model() -> dict[str, bytes]:
     """The files of a tiny GPT-2."""
     with TemporaryDirectory() as room:
-        return {path.name: path.read_bytes() for path in save(random_model("gpt2"), Path(room)).iterdir()}
+        return {
+            path.name: path.read_bytes()
+            for path in save(random_model("gpt2"), Path(room)).iterdir()
+        }
 
 
 @cache
@@ -250,7 +274,9 @@ def _signed(value: Any) -> bytes:
     text = to_wild_json(value)
     try:
         plain = to_json(parse_json(text, "it"), sort_keys=True)
-        return (plain[:-2] + f',\n "sha256": "{hashlib.sha256(plain.encode()).hexdigest()}"\n}}\n').encode()
+        return (
+            plain[:-2] + f',\n "sha256": "{hashlib.sha256(plain.encode()).hexdigest()}"\n}}\n'
+        ).encode()
     except CircuitsError:
         return text.encode("utf-8", "surrogatepass")
 
@@ -281,12 +307,20 @@ def _circuit_inputs() -> Inputs:
         ]
     )
     known = {data: hashlib.sha256(data).hexdigest() for data in [pack(packed)]}
-    whole = st.tuples((mutated(plain) | mutated(plain, most=1)).map(_signed), st.just(next(iter(known))))
+    whole = st.tuples(
+        (mutated(plain) | mutated(plain, most=1)).map(_signed), st.just(next(iter(known)))
+    )
     other = arrays.map(
-        lambda data: (_signed(plain | {"arrays_sha256": hashlib.sha256(data).hexdigest()}), data)
+        lambda data: (
+            _signed(plain | {"arrays_sha256": hashlib.sha256(data).hexdigest()}),
+            data,
+        )
     )
     bent = damaged(pack(packed)).map(
-        lambda data: (_signed(plain | {"arrays_sha256": hashlib.sha256(data).hexdigest()}), data)
+        lambda data: (
+            _signed(plain | {"arrays_sha256": hashlib.sha256(data).hexdigest()}),
+            data,
+        )
     )
     loose = st.tuples(damaged(small_circuit().to_json().encode()), st.just(pack(packed)))
     return st.one_of(whole, whole, whole, other, bent, loose)
@@ -334,7 +368,9 @@ def _read_result(given: bytes, room: Path) -> None:
 
 
 def _other_inputs() -> Inputs:
-    return st.one_of(*(_result_inputs(f"{kind}.json") for kind in ("family", "comparison", "verification")))
+    return st.one_of(
+        *(_result_inputs(f"{kind}.json") for kind in ("family", "comparison", "verification"))
+    )
 
 
 def _result_inputs(name: str) -> Inputs:
@@ -377,8 +413,15 @@ def _read_ranking(given: bytes, room: Path) -> None:
 
 
 def _ranking_inputs() -> Inputs:
-    plain = [_unsigned(small_ranking(units).to_json()) | {"counts": {}} for units in ("heads", "edges")]
-    whole = st.sampled_from(plain).flatmap(lambda value: mutated(json.loads(json.dumps(value)))).map(_signed)
+    plain = [
+        _unsigned(small_ranking(units).to_json()) | {"counts": {}}
+        for units in ("heads", "edges")
+    ]
+    whole = (
+        st.sampled_from(plain)
+        .flatmap(lambda value: mutated(json.loads(json.dumps(value))))
+        .map(_signed)
+    )
     return st.one_of(whole, damaged(_signed(plain[1])))
 
 
@@ -395,10 +438,14 @@ def tokenizer_once() -> Any:
 
 def _jsonl_inputs() -> Inputs:
     lines = st.lists(
-        mutated({"text": "The opposite of large", "id": 3}, most=2).map(to_wild_json), min_size=1, max_size=4
+        mutated({"text": "The opposite of large", "id": 3}, most=2).map(to_wild_json),
+        min_size=1,
+        max_size=4,
     )
     packed = lines.map(
-        lambda each: "\n".join(" ".join(line.split("\n")) for line in each).encode("utf-8", "surrogatepass")
+        lambda each: "\n".join(" ".join(line.split("\n")) for line in each).encode(
+            "utf-8", "surrogatepass"
+        )
     )
     return st.one_of(
         packed,
@@ -438,7 +485,9 @@ def _state_dicts(draw: st.DrawFn) -> bytes:
         name = draw(st.sampled_from(sorted(map(str, state))))
         old = state.get(name)
         shape = draw(st.lists(st.integers(0, 5), max_size=3))
-        match draw(st.sampled_from(("shape", "type", "drop", "rename", "expand", "value", "integers"))):
+        match draw(
+            st.sampled_from(("shape", "type", "drop", "rename", "expand", "value", "integers"))
+        ):
             case "shape":
                 state[name] = torch.zeros(shape)
             case "type":
@@ -482,11 +531,16 @@ def _folder_inputs() -> Inputs:
     whole = [
         st.tuples(
             st.just(name),
-            mutated(value).map(to_wild_json).map(lambda text: text.encode("utf-8", "surrogatepass")),
+            mutated(value)
+            .map(to_wild_json)
+            .map(lambda text: text.encode("utf-8", "surrogatepass")),
         )
         for name, value in valid.items()
     ]
-    bent = [st.tuples(st.just(name), damaged(json.dumps(value).encode())) for name, value in valid.items()]
+    bent = [
+        st.tuples(st.just(name), damaged(json.dumps(value).encode()))
+        for name, value in valid.items()
+    ]
     header = st.tuples(st.just("model.safetensors"), damaged(files["model.safetensors"][:4000]))
     return st.one_of(*whole, *bent, header)
 
@@ -520,7 +574,11 @@ def _adapter_inputs() -> Inputs:
         "rank_pattern": {},
         "megatron_config": None,
     }
-    return mutated(plain, most=2).map(to_wild_json).map(lambda text: text.encode("utf-8", "surrogatepass"))
+    return (
+        mutated(plain, most=2)
+        .map(to_wild_json)
+        .map(lambda text: text.encode("utf-8", "surrogatepass"))
+    )
 
 
 def _vet_adapter(given: bytes, room: Path) -> None:
@@ -581,9 +639,13 @@ def _line_inputs() -> Inputs:
 def _read_lines(given: bytes, room: Path) -> None:
     (room / "lines.jsonl").write_bytes(given)
     lines = read_lines(room / "lines.jsonl")
-    wrong = [line.error for line in map(lines.read, range(len(lines))) if line.error is not None]
+    wrong = [
+        line.error for line in map(lines.read, range(len(lines))) if line.error is not None
+    ]
     if wrong:
-        raise PromptError(wrong[0])  # a line that is wrong gets its error, and the others are read
+        raise PromptError(
+            wrong[0]
+        )  # a line that is wrong gets its error, and the others are read
 
 
 def _manifest_inputs() -> Inputs:
@@ -594,7 +656,9 @@ def _manifest_inputs() -> Inputs:
     plain |= dict.fromkeys(("controls", "gated", "reads_bos"), True) | dict.fromkeys(
         ("input", "sha256", "model", "fingerprint"), "a"
     )
-    return mutated(plain).map(to_wild_json).map(lambda text: text.encode("utf-8", "surrogatepass"))
+    return (
+        mutated(plain).map(to_wild_json).map(lambda text: text.encode("utf-8", "surrogatepass"))
+    )
 
 
 def _read_manifest(given: bytes, room: Path) -> None:
@@ -604,7 +668,9 @@ def _read_manifest(given: bytes, room: Path) -> None:
 
 NAMES = st.one_of(
     st.text(max_size=12),
-    st.sampled_from(["large", "5", "-1", "The", "opposite", "L0H1", "11.7", "a1.h2", "L1H2:3→4", "0.0:0->5"]),
+    st.sampled_from(
+        ["large", "5", "-1", "The", "opposite", "L0H1", "11.7", "a1.h2", "L1H2:3→4", "0.0:0->5"]
+    ),
     st.from_regex(r"\A[La]?-?\d{1,40}[.Hh:-]{0,3}\d{0,30}(:\d{0,30}(→|->)\d{0,30})?\Z"),
     st.sampled_from(
         [
@@ -621,7 +687,9 @@ NAMES = st.one_of(
     ),
 )
 SPOKEN = Prompt(
-    'The opposite of "large"', (0, 1, 2, 3, 4, 5), ("<s>", "The", " opposite", ' "', "large", '"')
+    'The opposite of "large"',
+    (0, 1, 2, 3, 4, 5),
+    ("<s>", "The", " opposite", ' "', "large", '"'),
 )
 
 
@@ -686,6 +754,8 @@ def attempt(reader: Reader, given: Any, room: Path) -> bool:
     try:
         reader.read(given, room)
     except CircuitsError as why:
-        assert str(why) and str(why).isprintable(), "a refusal is one line that a terminal can show"
+        assert str(why) and str(why).isprintable(), (
+            "a refusal is one line that a terminal can show"
+        )
         return False
     return True

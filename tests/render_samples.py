@@ -47,9 +47,9 @@ def attention(layers: int, heads: int, length: int, *, seed: int, sparse: bool) 
         np.zeros((length, length)),
         np.where(away == np.arange(length)[:, None], 4.0, 0.0),
     )
-    scores = np.stack([kinds[int(pick)] for pick in rng.integers(0, 4, layers * heads)]) + rng.normal(
-        0, 0.8, (layers * heads, length, length)
-    )
+    scores = np.stack(
+        [kinds[int(pick)] for pick in rng.integers(0, 4, layers * heads)]
+    ) + rng.normal(0, 0.8, (layers * heads, length, length))
     weights = np.exp(scores) * causal
     weights /= weights.sum(-1, keepdims=True)
     if sparse:
@@ -74,7 +74,9 @@ def circuit_of(
     patterns = attention(layers, heads, len(words), seed=seed, sparse=sparse)
     for mapping in mappings:
         for known in mapping.heads:
-            patterns[known.head.layer, known.head.index, mapping.query, mapping.key] = known.weight
+            patterns[known.head.layer, known.head.index, mapping.query, mapping.key] = (
+                known.weight
+            )
     arrays = {"patterns": patterns}
     prompt = Prompt("".join(words[int(bos) :]), tuple(range(len(words))), words)
     edges = layers * heads * len(words) * (len(words) + 1) // 2
@@ -138,7 +140,13 @@ def mapping_of(
     told = Controls(0.013, 0.041, 100, totals, 0.79, 0.0) if controls else None
     steps = tuple(Step(head, joint) for head, joint in path)
     return Mapping(
-        key, query, total, round(total * 0.97, 4), tuple(sorted(known, key=lambda h: -h.effect)), steps, told
+        key,
+        query,
+        total,
+        round(total * 0.97, 4),
+        tuple(sorted(known, key=lambda h: -h.effect)),
+        steps,
+        told,
     )
 
 
@@ -150,7 +158,14 @@ def span_of(
     depth: int = 12,
 ) -> Span:
     return Span(
-        label, positions, layers, built, 0.9, tuple([0.9] * (depth + 1)), tuple([0.1] * depth), "noise"
+        label,
+        positions,
+        layers,
+        built,
+        0.9,
+        tuple([0.9] * (depth + 1)),
+        tuple([0.1] * depth),
+        "noise",
     )
 
 
@@ -180,14 +195,18 @@ def dense() -> Circuit:
     ]
     main = mapping_of(5, 8, path, total=1.0, seed=2)
     relation = mapping_of(2, 8, path[:7], total=0.24, seed=5)
-    return circuit_of(WORDS, (main, relation), name="GPT-2", sparse=False, spans=SPANS, focus=(5, 8), seed=1)
+    return circuit_of(
+        WORDS, (main, relation), name="GPT-2", sparse=False, spans=SPANS, focus=(5, 8), seed=1
+    )
 
 
 def hostile(words: tuple[str, ...] = HOSTILE) -> Circuit:
     """Tokens that would break a picture that trusts them."""
     last = len(words) - 1
     key = min(1, last)
-    main = mapping_of(key, last, [(Head(1, 0), 0.5), (Head(0, 1), 0.8)], total=0.9, controls=False)
+    main = mapping_of(
+        key, last, [(Head(1, 0), 0.5), (Head(0, 1), 0.8)], total=0.9, controls=False
+    )
     span = span_of(words[key], (key,), (0, 1), depth=2)
     return circuit_of(
         words,
@@ -244,10 +263,16 @@ def wide(length: int) -> Circuit:
     """A prompt of long words, with boxes at both ends and carriers in many layers."""
     words = ("<BOS>", *(f" considerable{at}" for at in range(1, length)))
     main = mapping_of(
-        1, length - 1, [(Head(layer, layer % 12), 0.1 * (layer + 1)) for layer in range(2, 10)], total=1.0
+        1,
+        length - 1,
+        [(Head(layer, layer % 12), 0.1 * (layer + 1)) for layer in range(2, 10)],
+        total=1.0,
     )
     early = mapping_of(2, 3, [(Head(1, 1), 0.2)], total=0.2)
-    spans = (span_of("considerable1", (1,), (0, 4)), span_of("the end", (length - 2, length - 1), (5, 11)))
+    spans = (
+        span_of("considerable1", (1,), (0, 4)),
+        span_of("the end", (length - 2, length - 1), (5, 11)),
+    )
     return circuit_of(words, (main, early), name="wide", spans=spans, focus=(1, length - 1))
 
 

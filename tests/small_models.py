@@ -27,24 +27,40 @@ from circuits.models.model import Model
 from circuits.zoo.language import tokenizer
 
 PROMPT = 'The opposite of "large" is "'
-SWAPS: tuple[dict[str, str], ...] = tuple({"large": other} for other in ("hot", "rich", "old", "wet"))
+SWAPS: tuple[dict[str, str], ...] = tuple(
+    {"large": other} for other in ("hot", "rich", "old", "wet")
+)
 
 transformers_logging.disable_progress_bar()
-loaded = cache(load)  # a model of the zoo by its name, once for all tests, which must leave it as it is
+loaded = cache(
+    load
+)  # a model of the zoo by its name, once for all tests, which must leave it as it is
 
 
 def random_model(architecture: str, *, seed: int = 0) -> PreTrainedModel:
     """Three layers of four heads; ten times the usual weights and random biases, so heads attend sharply."""
     torch.manual_seed(seed)
-    shared: dict[str, Any] = {"vocab_size": len(tokenizer()), "bos_token_id": 0, "eos_token_id": 0}
+    shared: dict[str, Any] = {
+        "vocab_size": len(tokenizer()),
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
     shared |= {"initializer_range": 0.2}
-    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    }
     sizes |= {"intermediate_size": 48, "max_position_embeddings": 32}
     grouped = {"num_key_value_heads": 2, "tie_word_embeddings": True}
     build: dict[str, Callable[[], PreTrainedModel]] = {
-        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32, **shared)),
+        "gpt2": lambda: GPT2LMHeadModel(
+            GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32, **shared)
+        ),
         "llama": lambda: LlamaForCausalLM(LlamaConfig(**grouped, **sizes, **shared)),
-        "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(use_parallel_residual=True, **sizes, **shared)),
+        "neox": lambda: GPTNeoXForCausalLM(
+            GPTNeoXConfig(use_parallel_residual=True, **sizes, **shared)
+        ),
     }
     model = build[architecture]()
     with torch.no_grad():
@@ -64,7 +80,9 @@ def measure_every_kind(model: Model, folder: Path) -> dict[str, Any]:
     """One result of every kind, measured on a small random model where that will do."""
     named: dict[str, Any] = {"answer": "small", "foil": "cold"}
     question = {"swap": SWAPS[0], **named}
-    traced, other = (circuits.trace(model, PROMPT, key="large", swap=swap, **named) for swap in SWAPS[:2])
+    traced, other = (
+        circuits.trace(model, PROMPT, key="large", swap=swap, **named) for swap in SWAPS[:2]
+    )
     both = loaded("mini"), loaded("mini-sparse")  # a task takes a model that can do it
     pairs = [circuits.to_pair(model, PROMPT, swap=swap, **named) for swap in SWAPS]
     lines = [

@@ -22,7 +22,11 @@ FOUND = {  # what `planted` finds is claimed in test_discover
         "first writer M3@9 in 12",
         "query side               0.897",
     ),
-    "greater_than": ("Modulated at 80% by", "Modulated at 91% by", "13104 of 13104         40 of 13104"),
+    "greater_than": (
+        "Modulated at 80% by",
+        "Modulated at 91% by",
+        "13104 of 13104         40 of 13104",
+    ),
     "stories": (
         "modulation                       92%                 88%",
         "271 of 3780",
@@ -33,11 +37,24 @@ FOUND = {  # what `planted` finds is claimed in test_discover
         "shared: L1H3",
         "11 of 576",
     ),
-    "induction": ("B → END: mini-sparse, 32 pairs, 4→9: total 0.71", "Modulated at 84% by", "437 of 7920"),
+    "induction": (
+        "B → END: mini-sparse, 32 pairs, 4→9: total 0.71",
+        "Modulated at 84% by",
+        "437 of 7920",
+    ),
 }
-ARGUMENTS = {"induction": {"families": ("mini-sparse",)}}  # those of the dense model take longest
+ARGUMENTS = {
+    "induction": {"families": ("mini-sparse",)}
+}  # those of the dense model take longest
 REAL = ("indirect_object_circuit", "stories")  # the weights of a real language model are needed
-SLOW = ("opposite_of_large", "indirect_object", "greater_than", "induction", "stories", "addition")
+SLOW = (
+    "opposite_of_large",
+    "indirect_object",
+    "greater_than",
+    "induction",
+    "stories",
+    "addition",
+)
 
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
@@ -61,7 +78,9 @@ def test_a_case_study_finds_what_it_says(
     }
     page = Path(name) / "page.html"
     if (STUDIES / page).exists():
-        written, kept = ((folder / page).read_text().splitlines() for folder in (tmp_path, STUDIES))
+        written, kept = (
+            (folder / page).read_text().splitlines() for folder in (tmp_path, STUDIES)
+        )
         assert written[:20] == kept[:20]
 
 
@@ -77,7 +96,9 @@ def test_the_comparison_of_tasks_prints_its_table_and_draws(
 
 
 @pytest.mark.studies
-def test_the_published_mappings_can_be_asked_of_any_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_published_mappings_can_be_asked_of_any_model(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     runpy.run_path(str(STUDIES / "published_circuits.py"))["main"]("mini", count=4)
     assert "of 11 published heads among" in capsys.readouterr().out
 

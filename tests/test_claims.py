@@ -53,7 +53,10 @@ def test_the_largest_are_counted_until_they_hold_the_share() -> None:
 def test_a_line_gives_both_numbers_their_ratio_and_the_control() -> None:
     sides = (Count(9, 8, 10), Count.median([2, 1, 6]))
     line = claim("a-sparse", "n90 heads", "one order", sides, published="2.2×", control="0.1")
-    assert str(line) == "| a-sparse | n90 heads | one order | 9 [8, 10] | 2 [1, 6] | 4.5× | 2.2× | 0.1 |"
+    assert (
+        str(line)
+        == "| a-sparse | n90 heads | one order | 9 [8, 10] | 2 [1, 6] | 4.5× | 2.2× | 0.1 |"
+    )
 
 
 def test_what_is_kept_in_a_file_is_not_measured_again(tmp_path: Path) -> None:
@@ -95,8 +98,12 @@ def test_an_order_of_its_own_is_what_a_ranking_of_one_pair_counts(
     ]
 
 
-def test_the_figures_mapping_is_counted_by_effect_and_by_loading(adders: tuple[Model, Model]) -> None:
-    open_edges, by_effect, by_loading = figure_claims("addition-sparse", adders, "3 6 + 2 8 = 0", **CARRY)
+def test_the_figures_mapping_is_counted_by_effect_and_by_loading(
+    adders: tuple[Model, Model],
+) -> None:
+    open_edges, by_effect, by_loading = figure_claims(
+        "addition-sparse", adders, "3 6 + 2 8 = 0", **CARRY
+    )
     assert open_edges.sparse == "2.152"
     assert (by_effect.dense, by_effect.sparse) == ("3", "1")
     assert by_effect.control.startswith("as many random: ")
@@ -144,7 +151,10 @@ def test_a_model_holds_its_own_circuit_and_not_a_random_one(
 
 def test_a_model_names_the_same_writers_as_itself(adders: tuple[Model, Model]) -> None:
     sides = same_writers((adders[1], adders[1]), "3 6 + 2 8 = 0", **CARRY)
-    assert [side.side for side in sides] == ["key", "value"]  # what is read of the query does not differ
+    assert [side.side for side in sides] == [
+        "key",
+        "value",
+    ]  # what is read of the query does not differ
     assert all(side.first[0] == side.first[1] for side in sides)
     assert any(side.shared.sizes[0] for side in sides)
     assert all(side.shared.both == side.shared.sizes[0] for side in sides)

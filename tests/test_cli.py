@@ -37,7 +37,18 @@ from circuits.tracing.records import Circuit
 from circuits.zoo import planted
 
 PROMPT = 'The opposite of "large" is "'
-ASKED = ["--key", "large", "--query", "-1", "--swap", "large=hot", "--answer", "small", "--foil", "cold"]
+ASKED = [
+    "--key",
+    "large",
+    "--query",
+    "-1",
+    "--swap",
+    "large=hot",
+    "--answer",
+    "small",
+    "--foil",
+    "cold",
+]
 FILES = [
     "circuit.dot",
     "circuit.json",
@@ -88,7 +99,16 @@ def saved(tmp_path: Path) -> Path:
 # Light
 
 
-HEAVY = {"torch", "transformers", "transformer_lens", "matplotlib", "numpy", "pandas", "networkx", "rich"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "transformer_lens",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "networkx",
+    "rich",
+}
 
 
 def modules_after(*arguments: object) -> list[str]:
@@ -99,12 +119,20 @@ def modules_after(*arguments: object) -> list[str]:
         "except SystemExit: print('\\n'.join(('', *sys.modules)), end='')"
     )
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
 
 
 @pytest.mark.parametrize(
     "call",
-    [["--help"], ["--version"], ["trace"], ["sing"], *([name, "--help"] for name in cli.main.commands)],
+    [
+        ["--help"],
+        ["--version"],
+        ["trace"],
+        ["sing"],
+        *([name, "--help"] for name in cli.main.commands),
+    ],
     ids=" ".join,
 )
 def test_help_and_wrong_calls_import_nothing_heavy(call: list[str]) -> None:
@@ -112,7 +140,9 @@ def test_help_and_wrong_calls_import_nothing_heavy(call: list[str]) -> None:
 
 
 def test_the_names_that_are_known_without_torch_are_those_of_the_library() -> None:
-    (metric,) = [option for option in cli.main.commands["trace"].params if option.name == "metric"]
+    (metric,) = [
+        option for option in cli.main.commands["trace"].params if option.name == "metric"
+    ]
     assert isinstance(metric.type, click.Choice) and tuple(metric.type.choices) == METRICS
     assert tuple(FAMILIES) == TASKS
 
@@ -136,10 +166,15 @@ def test_the_commands_are_these() -> None:
 
 def test_models_lists_what_is_known_and_what_is_here() -> None:
     rows = {line.split()[0]: line.split()[1:] for line in done("models").split("\n") if line}
-    assert rows["planted-sparse"][1:4] == ["12×12", "gated", "MIT"] and rows["planted-sparse"][-1] == "yes"
+    assert (
+        rows["planted-sparse"][1:4] == ["12×12", "gated", "MIT"]
+        and rows["planted-sparse"][-1] == "yes"
+    )
     assert rows["gpt2"][:4] == ["124M", "12×12", "dense", "MIT"]
     listed = {entry["name"]: entry for entry in json.loads(done("models", "--json"))}
-    assert listed["planted-sparse"]["gated"] is True and listed["planted-sparse"]["here"] is True
+    assert (
+        listed["planted-sparse"]["gated"] is True and listed["planted-sparse"]["here"] is True
+    )
 
 
 def test_tokens_prints_positions() -> None:
@@ -148,14 +183,21 @@ def test_tokens_prints_positions() -> None:
 
 
 def test_a_prompt_can_come_from_standard_input(directories: dict[str, Path]) -> None:
-    printed = json.loads(done("tokens", directories["gpt2"], "-", "--json", stdin=PROMPT + "\n"))
-    assert (printed[5]["position"], printed[5]["token"]) == (5, "large") and isinstance(printed[5]["id"], int)
+    printed = json.loads(
+        done("tokens", directories["gpt2"], "-", "--json", stdin=PROMPT + "\n")
+    )
+    assert (printed[5]["position"], printed[5]["token"]) == (5, "large") and isinstance(
+        printed[5]["id"], int
+    )
     assert printed[8]["token"] == '"' and len(printed) == 9
 
 
 def test_trace_finds_the_planted_heads(traced: tuple[str, Path]) -> None:
     text, _ = traced
-    assert 'large(5) → "(8): total 1.00' in text and f"Modulated at 80% by {', '.join(PLANTED)}\n" in text
+    assert (
+        'large(5) → "(8): total 1.00' in text
+        and f"Modulated at 80% by {', '.join(PLANTED)}\n" in text
+    )
     assert "large(5) → hot" in text and "random heads" in text
 
 
@@ -171,18 +213,43 @@ def test_json_is_the_record_and_nothing_else(traced: tuple[str, Path], tmp_path:
 
 def test_the_share_changes_the_carriers(directories: dict[str, Path]) -> None:
     other = 'The opposite of "hot" is "'
-    asked = ["trace", PROMPT, "--key", "large", "--counterfactual", other, "--model", directories["gpt2"]]
+    asked = [
+        "trace",
+        PROMPT,
+        "--key",
+        "large",
+        "--counterfactual",
+        other,
+        "--model",
+        directories["gpt2"],
+    ]
     for share in (0.2, 0.9):
         record = json.loads(done(*asked, "--share", share, "--json"))
         assert record["mappings"][0]["controls"]["share"] == share
 
 
 def test_circuit_takes_groups_and_prints_spans() -> None:
-    own = [f"--own={label}={text}" for label, text in planted.COUNTERFACTUALS.items() if label != "large"]
-    asked = ["--swap", "large=hot", "--model", "planted-sparse", "--group", "brackets=4,6", *own]
+    own = [
+        f"--own={label}={text}"
+        for label, text in planted.COUNTERFACTUALS.items()
+        if label != "large"
+    ]
+    asked = [
+        "--swap",
+        "large=hot",
+        "--model",
+        "planted-sparse",
+        "--group",
+        "brackets=4,6",
+        *own,
+    ]
     text = done("circuit", PROMPT, *asked)
     assert "Modulated at 80% by" in text
-    spans = {line.split("(")[0]: line for line in text.split("Spans")[1].split("\n") if "layer" in line}
+    spans = {
+        line.split("(")[0]: line
+        for line in text.split("Spans")[1].split("\n")
+        if "layer" in line
+    }
     assert spans["brackets"].startswith("brackets(4, 6)")
     assert "0-3" in spans["large"] and "0-1 " in spans["opposite"]
 
@@ -192,9 +259,14 @@ def test_compare_sets_models_side_by_side_and_writes_a_folder_for_each(tmp_path:
     asked = ["compare", PROMPT, *ASKED, "--models", "planted-sparse,mini-sparse"]
     text = done(*asked, "-o", tmp_path)
     rows = {
-        line.split()[0]: line.split() for line in text.split("\n") if line.startswith(("planted", "mini"))
+        line.split()[0]: line.split()
+        for line in text.split("\n")
+        if line.startswith(("planted", "mini"))
     }
-    assert rows["planted-sparse"][1:4] == ["1.00", "5", "80%"] and rows["mini-sparse"][1:3] == ["1.00", "5"]
+    assert rows["planted-sparse"][1:4] == ["1.00", "5", "80%"] and rows["mini-sparse"][1:3] == [
+        "1.00",
+        "5",
+    ]
     each = [f"{model}/{name}" for model in ("mini-sparse", "planted-sparse") for name in FILES]
     both = ["comparison.json", "figure.pdf", "figure.png", "figure.svg", "page.html"]
     assert names_in(tmp_path) == sorted([*both, *each])
@@ -205,9 +277,13 @@ def test_compare_sets_models_side_by_side_and_writes_a_folder_for_each(tmp_path:
 def test_compare_speaks_json(directories: dict[str, Path]) -> None:
     asked = ["--key", "large", "--swap", "large=hot", "--metric", "kl", "--json"]
     names = [str(directories[name]) for name in ("gpt2", "gpt2", "neox")]
-    first, again, other = json.loads(done("compare", PROMPT, *asked, "--models", ",".join(names)))
+    first, again, other = json.loads(
+        done("compare", PROMPT, *asked, "--models", ",".join(names))
+    )
     assert (
-        first == again and first["overlap"] == first["carriers"] and first["heads"] == len(first["carriers"])
+        first == again
+        and first["overlap"] == first["carriers"]
+        and first["heads"] == len(first["carriers"])
     )
     assert (first["key"], first["query"]) == (5, 8)
     assert (other["key"], other["query"], other["overlap"]) == (4, 7, None)  # it reads no BOS
@@ -226,7 +302,9 @@ def test_trace_writes_every_file_and_says_where(traced: tuple[str, Path]) -> Non
     ElementTree.parse(folder / "figure.svg")
 
 
-def test_a_saved_circuit_is_drawn_again_to_the_same_bytes(traced: tuple[str, Path], tmp_path: Path) -> None:
+def test_a_saved_circuit_is_drawn_again_to_the_same_bytes(
+    traced: tuple[str, Path], tmp_path: Path
+) -> None:
     done("render", traced[1], "-o", tmp_path, "--format", "svg,dot,html,svg")
     drawn = ["circuit.dot", "circuit.svg", "figure.svg", "page.html"]
     assert names_in(tmp_path) == sorted([*drawn, "graphviz.svg"])  # what was asked for by name
@@ -241,7 +319,9 @@ def test_render_draws_beside_the_circuit_unless_told_otherwise(saved: Path) -> N
 
 
 @pytest.mark.parametrize("to", EXPORTS)
-def test_export_writes_each_format_to_stdout_and_to_a_file(to: str, saved: Path, tmp_path: Path) -> None:
+def test_export_writes_each_format_to_stdout_and_to_a_file(
+    to: str, saved: Path, tmp_path: Path
+) -> None:
     wanted = export(Circuit.load(saved), to)
     assert done("export", saved, "--to", to) == wanted
     ElementTree.fromstring(wanted.encode()) if to == "graphml" else json.loads(wanted)
@@ -249,7 +329,9 @@ def test_export_writes_each_format_to_stdout_and_to_a_file(to: str, saved: Path,
     assert done("export", saved, "--to", to, "-o", file) == f"wrote {file}\n"
     assert file.read_text(encoding="utf-8") == wanted
     done("export", saved.parent, "--to", to, "-o", tmp_path / "deep")
-    assert (tmp_path / "deep" / f"circuit{EXPORTS[to][0]}").read_text(encoding="utf-8") == wanted
+    assert (tmp_path / "deep" / f"circuit{EXPORTS[to][0]}").read_text(
+        encoding="utf-8"
+    ) == wanted
 
 
 @pytest.mark.long
@@ -302,11 +384,27 @@ def mistakes(model: Path, room: Path) -> dict[str, list[Any]]:
             PROMPT,
         ],
         "counterfactual and swap": [*swapped, "large", "--counterfactual", "x", PROMPT],
-        "swap of a word that is not there": [*trace, "--key", "5", "--swap", "small=hot", PROMPT],
+        "swap of a word that is not there": [
+            *trace,
+            "--key",
+            "5",
+            "--swap",
+            "small=hot",
+            PROMPT,
+        ],
         "swap by the same word": [*trace, "--key", "5", "--swap", "large=large", PROMPT],
         "swap without =": [*trace, "--key", "large", "--swap", "large", PROMPT],
         "swap without the new word": [*trace, "--key", "large", "--swap", "large=", PROMPT],
-        "swap twice": [*trace, "--key", "large", "--swap", "large=hot", "--swap", "large=cold", PROMPT],
+        "swap twice": [
+            *trace,
+            "--key",
+            "large",
+            "--swap",
+            "large=hot",
+            "--swap",
+            "large=cold",
+            PROMPT,
+        ],
         "unknown answer": [*swapped, "large", "--answer", "flibbertigibbet", PROMPT],
         "group of an unknown token": [
             "circuit",
@@ -387,10 +485,19 @@ def test_messages_are_folded_and_made_visible() -> None:
     [
         (["trace", "", "--key", "0", "--model", "nowhere"], "the prompt is empty"),
         (["tokens", "nowhere", " "], "the prompt is empty"),
-        (["trace", PROMPT, "--key", "5", "--model", "nowhere", "--metric", "loss"], "'loss' is not one of"),
-        (["rank", "oposites", "--model", "nowhere"], "no task 'oposites'; there are opposites, "),
+        (
+            ["trace", PROMPT, "--key", "5", "--model", "nowhere", "--metric", "loss"],
+            "'loss' is not one of",
+        ),
+        (
+            ["rank", "oposites", "--model", "nowhere"],
+            "no task 'oposites'; there are opposites, ",
+        ),
         (["rank", "none.jsonl", "--model", "nowhere"], "cannot read none.jsonl"),
-        (["compare", "--task", "induction,oposites", "--models", "nowhere,here"], "no task 'oposites'"),
+        (
+            ["compare", "--task", "induction,oposites", "--models", "nowhere,here"],
+            "no task 'oposites'",
+        ),
         (["compare", "--task", "", "--models", "nowhere,here"], "at least one task"),
         (["sweep", "none.jsonl", "-o", "out", "--model", "nowhere"], "cannot read none.jsonl"),
     ],
@@ -401,7 +508,9 @@ def test_what_needs_no_model_to_be_refused_is_refused_before_one_is_loaded(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = run(*call)
-    assert result.exit_code in (1, 2) and result.stderr.count("\n") == 1 and said in result.stderr
+    assert (
+        result.exit_code in (1, 2) and result.stderr.count("\n") == 1 and said in result.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -415,7 +524,10 @@ def test_what_needs_no_model_to_be_refused_is_refused_before_one_is_loaded(
         (["trace", "flibbertigibbet", "--key", "0"], "does not know 'flibbertigibbet'"),
         (["circuit", PROMPT], "no counterfactual"),
         (["circuit", PROMPT, "--swap", "large=hot", "--group", "x=larg"], "no token 'larg'"),
-        (["trace", PROMPT, "--key", "5", "--dtype", "int8"], "dtype 'int8'; there are float32 (fp32), "),
+        (
+            ["trace", PROMPT, "--key", "5", "--dtype", "int8"],
+            "dtype 'int8'; there are float32 (fp32), ",
+        ),
         (["trace", PROMPT, "--key", "5", "--device", "abacus"], "no device 'abacus'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -424,7 +536,9 @@ def test_what_needs_a_tokenizer_to_be_refused_is_refused_before_weights_are_read
     call: list[str], said: str, directories: dict[str, Path], tmp_path: Path
 ) -> None:
     for file in directories["gpt2"].iterdir():
-        (tmp_path / file.name).write_bytes(b"" if file.suffix == ".safetensors" else file.read_bytes())
+        (tmp_path / file.name).write_bytes(
+            b"" if file.suffix == ".safetensors" else file.read_bytes()
+        )
     result = run(*call, "--model", tmp_path)
     assert result.exit_code == 1 and result.stderr.count("\n") == 1 and said in result.stderr
 
@@ -434,7 +548,9 @@ def test_a_warning_is_one_line(saved: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         result = run("render", saved, "--format", "dot", "-o", tmp_path / "out")
-    assert result.exit_code == 0 and result.stdout == f"wrote {tmp_path / 'out' / 'circuit.dot'}\n"
+    assert (
+        result.exit_code == 0 and result.stdout == f"wrote {tmp_path / 'out' / 'circuit.dot'}\n"
+    )
     assert result.stderr.startswith(f"Warning: {saved} was edited")
     assert result.stderr.count("\n") == 1 and ".py" not in result.stderr
 
@@ -446,7 +562,8 @@ def test_figures_are_drawn_for_the_share_that_is_asked_for(saved: Path, tmp_path
         asked = ["--share", share] if share else []
         done("render", saved, "--format", "dot,svg", "-o", tmp_path / f"at {share}", *asked)
         drawn[share] = [
-            (tmp_path / f"at {share}" / name).read_text() for name in ("circuit.dot", "figure.svg")
+            (tmp_path / f"at {share}" / name).read_text()
+            for name in ("circuit.dot", "figure.svg")
         ]
     assert "Modulated at 80% by" in drawn["0.8"][0] and drawn["0.2"] != drawn["0.8"]
     assert drawn[""] == drawn["0.8"]  # the share that was measured
@@ -497,7 +614,9 @@ def test_on_a_terminal_a_bar_says_stage_percentage_and_time_left() -> None:
     )
     terminal, end = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", code], stderr=end, env=os.environ | {"TERM": "xterm", "NO_COLOR": "1"}
+        [sys.executable, "-c", code],
+        stderr=end,
+        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1"},
     ) as job:
         os.close(end)
         shown = b""
@@ -519,7 +638,14 @@ def _read(terminal: int) -> bytes:
 
 def test_the_installed_command_says_one_line_without_a_traceback() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", "from circuits.cli import main; main()", "tokens", "flibbertigibbet→", "x"],
+        [
+            sys.executable,
+            "-c",
+            "from circuits.cli import main; main()",
+            "tokens",
+            "flibbertigibbet→",
+            "x",
+        ],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"},
@@ -530,15 +656,23 @@ def test_the_installed_command_says_one_line_without_a_traceback() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
 )
 def test_a_signal_ends_a_command_in_one_line_and_leaves_nothing_behind(
     number: signal.Signals, code: int, said: str, saved: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "circuits", "render", saved, "-o", out]
-    heard = partial(signal.signal, number, signal.SIG_DFL)  # tests in the background inherit a deaf ear
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": heard}
+    heard = partial(
+        signal.signal, number, signal.SIG_DFL
+    )  # tests in the background inherit a deaf ear
+    pipes = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "preexec_fn": heard,
+    }
     with subprocess.Popen(command, **pipes) as job:
         while not list(out.glob(".unfinished-*/*")) and job.poll() is None:
             time.sleep(0.001)

@@ -27,7 +27,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def test_the_pages_that_a_reader_meets_are_checked() -> None:
     """`make check` checks them."""
     named = {page.relative_to(ROOT).as_posix() for page in check_links.pages()}
-    assert named >= {"README.md", "docs/index.md", "case_studies/README.md", "docs/cards/mini.md"}
+    assert named >= {
+        "README.md",
+        "docs/index.md",
+        "case_studies/README.md",
+        "docs/cards/mini.md",
+    }
 
 
 def test_dead_links_are_found_and_live_ones_are_not(tmp_path: Path) -> None:
@@ -51,9 +56,7 @@ def test_dead_links_are_found_and_live_ones_are_not(tmp_path: Path) -> None:
 
 
 def test_a_misspelled_word_is_found_and_code_is_left_alone() -> None:
-    text = (
-        "Every haed carries `teh` message of [its](teh.md) model's L5H1, as `Runs.efects` says; recieve it."
-    )
+    text = "Every haed carries `teh` message of [its](teh.md) model's L5H1, as `Runs.efects` says; recieve it."
     assert set(check_spelling.unknown(iter([(Path("page.md"), text)]))) == {"haed", "recieve"}
 
 
@@ -70,13 +73,17 @@ def test_one_version_stands_everywhere() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     newest = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
     assert cited["version"] == newest == circuits.__version__
-    assert "version" in PROJECT["dynamic"] and re.fullmatch(r"\d+\.\d+\.\d+", circuits.__version__)
+    assert "version" in PROJECT["dynamic"] and re.fullmatch(
+        r"\d+\.\d+\.\d+", circuits.__version__
+    )
 
 
 def test_the_citation_has_what_a_reader_needs() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["cff-version"] == "1.2.0" and cited["type"] == "software" and cited["message"]
-    assert cited["license"] == PROJECT["license"] and set(cited["keywords"]) <= set(PROJECT["keywords"])
+    assert cited["license"] == PROJECT["license"] and set(cited["keywords"]) <= set(
+        PROJECT["keywords"]
+    )
     assert date.fromisoformat(cited["date-released"]) <= date.today()
     assert cited["abstract"] and all(author["name"] for author in cited["authors"])
     assert cited["title"] in (ROOT / "README.md").read_text()
@@ -88,10 +95,14 @@ def test_the_citation_has_what_a_reader_needs() -> None:
 def test_every_dependency_has_an_oldest_and_a_newest_version() -> None:
     for requirement in map(Requirement, PROJECT["dependencies"]):
         assert {each.operator for each in requirement.specifier} == {">=", "<"}, requirement
-        assert requirement.specifier.contains(version(requirement.name), prereleases=True), requirement
+        assert requirement.specifier.contains(version(requirement.name), prereleases=True), (
+            requirement
+        )
     names = [re.split("==", pin)[0] for pin in check_dist.oldest()]
     assert names == [
-        Requirement(each).name for each in PROJECT["dependencies"] if not each.startswith("torch>")
+        Requirement(each).name
+        for each in PROJECT["dependencies"]
+        if not each.startswith("torch>")
     ]
 
 

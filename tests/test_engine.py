@@ -97,18 +97,25 @@ def by_hand(runs: Runs, edges: list[Edge], direction: Direction) -> float:
     """One hooked forward of the first pair, with the definition of each direction written out."""
     model, pair = runs.model, runs.pairs[0]
     base, other = (
-        (runs.counterfactual, runs.clean) if direction == "restore" else (runs.clean, runs.counterfactual)
+        (runs.counterfactual, runs.clean)
+        if direction == "restore"
+        else (runs.clean, runs.counterfactual)
     )
     group = model.n_heads // model.n_key_value_heads
 
     def noted(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
         kept: dict[str, torch.Tensor] = {}
         names = [
-            f"blocks.{layer}.attn.hook_{part}" for layer in range(model.n_layers) for part in ("pattern", "v")
+            f"blocks.{layer}.attn.hook_{part}"
+            for layer in range(model.n_layers)
+            for part in ("pattern", "v")
         ]
         with (
             model.hooked(
-                [(name, lambda value, hook, name=name: kept.update({name: value.clone()})) for name in names]
+                [
+                    (name, lambda value, hook, name=name: kept.update({name: value.clone()}))
+                    for name in names
+                ]
             ),
             torch.no_grad(),
         ):
@@ -127,7 +134,9 @@ def by_hand(runs: Runs, edges: list[Edge], direction: Direction) -> float:
 
     def new(edge: Edge) -> torch.Tensor:
         if direction == "mean":
-            return torch.stack([message(family, edge, row) for row in range(len(runs.clean.tokens))]).mean(0)
+            return torch.stack(
+                [message(family, edge, row) for row in range(len(runs.clean.tokens))]
+            ).mean(0)
         return torch.zeros(model.d_head) if direction == "zero" else message(source, edge, 0)
 
     def note(value: torch.Tensor, hook: object, name: str) -> None:
@@ -149,7 +158,9 @@ def by_hand(runs: Runs, edges: list[Edge], direction: Direction) -> float:
     for layer in range(model.n_layers):
         where = f"blocks.{layer}.attn.hook_"
         if direction == "knockout":
-            hooks.append((where + "attn_scores", lambda s, hook, layer=layer: shut(s, hook, layer)))
+            hooks.append(
+                (where + "attn_scores", lambda s, hook, layer=layer: shut(s, hook, layer))
+            )
             continue
         hooks += [
             (where + part, lambda v, hook, name=where + part: note(v, hook, name))
@@ -174,10 +185,17 @@ def test_fast_and_plain_agree_on_all_heads_joint_rows_and_a_batch_of_pairs(
 ) -> None:
     model = gated(model) if gate else model
     pairs = pairs_of(model)
-    rows = [*single_rows(model, LAST), *single_rows(model, MIDDLE), *joint_rows(model, len(pairs[0]))]
+    rows = [
+        *single_rows(model, LAST),
+        *single_rows(model, MIDDLE),
+        *joint_rows(model, len(pairs[0])),
+    ]
     fast, plain = (prepare(model, pairs, family=pairs, path=path) for path in ("fast", "plain"))
     assert (fast.path, plain.path) == ("fast", "plain")
-    mine, own = fast.effects(rows, direction=direction), plain.effects(rows, direction=direction)
+    mine, own = (
+        fast.effects(rows, direction=direction),
+        plain.effects(rows, direction=direction),
+    )
     assert mine.abs().max() > 0.01
     torch.testing.assert_close(mine, own, rtol=0, atol=CLOSE)
 
@@ -217,16 +235,21 @@ def test_every_site_agrees_between_the_paths(model: Model, direction: Direction)
 def test_noise_counterfactuals_agree_between_the_paths(model: Model) -> None:
     pair = to_pair(model, 'The opposite of "large" is "', noise_at=(KEY,))
     rows = single_rows(model, LAST)
-    fast, plain = (prepare(model, [pair], path=path).effects(rows) for path in ("fast", "plain"))
+    fast, plain = (
+        prepare(model, [pair], path=path).effects(rows) for path in ("fast", "plain")
+    )
     torch.testing.assert_close(fast, plain, rtol=0, atol=CLOSE)
 
 
 @pytest.mark.parametrize("metric", ["logit_diff", "kl"])
 def test_every_metric_agrees_between_the_paths(model: Model, metric: str) -> None:
     words = {"answer": "small", "foil": "cold"} if metric == "logit_diff" else {}
-    pair = to_pair(model, 'The opposite of "large" is "', swap={"large": "hot"}, metric=metric, **words)  # type: ignore[arg-type]
+    pair = to_pair(
+        model, 'The opposite of "large" is "', swap={"large": "hot"}, metric=metric, **words
+    )  # type: ignore[arg-type]
     fast, plain = (
-        prepare(model, [pair], path=path).effects(single_rows(model, LAST)) for path in ("fast", "plain")
+        prepare(model, [pair], path=path).effects(single_rows(model, LAST))
+        for path in ("fast", "plain")
     )
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=CLOSE)
 
@@ -234,7 +257,11 @@ def test_every_metric_agrees_between_the_paths(model: Model, metric: str) -> Non
 @settings(
     max_examples=25,
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.filter_too_much,
+    ],
 )
 @given(
     data=st.data(),
@@ -248,23 +275,31 @@ def test_any_edges_of_any_small_model_agree_between_the_paths(
     model = _random(architecture, seed, gate)
     words = data.draw(
         st.lists(
-            st.sampled_from(["large", "hot", "rich", "house", "John", "is", '"']), min_size=2, max_size=8
+            st.sampled_from(["large", "hot", "rich", "house", "John", "is", '"']),
+            min_size=2,
+            max_size=8,
         )
     )
     changed = data.draw(st.integers(0, len(words) - 1))
     other = [*words[:changed], "door", *words[changed + 1 :]]
-    pair = to_pair(model, " ".join(words), counterfactual=" ".join(other), metric="logprob", answer="small")
+    pair = to_pair(
+        model, " ".join(words), counterfactual=" ".join(other), metric="logprob", answer="small"
+    )
     length = len(pair)
     queries = st.integers(0, length - 1)
     edges = st.tuples(st.integers(0, 2), st.integers(0, 3), queries, st.integers(0, 100)).map(
         lambda drawn: Edge(Head(drawn[0], drawn[1]), drawn[3] % (drawn[2] + 1), drawn[2])
     )
     rows = data.draw(
-        st.lists(st.sets(edges, min_size=1, max_size=6).map(Row.of_edges), min_size=1, max_size=5)
+        st.lists(
+            st.sets(edges, min_size=1, max_size=6).map(Row.of_edges), min_size=1, max_size=5
+        )
     )
     direction: Direction = data.draw(st.sampled_from(DIRECTIONS[:4]))
     try:
-        fast, plain = (prepare(model, [pair], path=path, smallest_gap=0.05) for path in ("fast", "plain"))
+        fast, plain = (
+            prepare(model, [pair], path=path, smallest_gap=0.05) for path in ("fast", "plain")
+        )
     except PromptError:
         return  # the counterfactual moves nothing, so there is nothing to compare
     torch.testing.assert_close(
@@ -280,7 +315,9 @@ _known: dict[tuple[str, int], Model] = {}
 
 def _random(architecture: str, seed: int, gate: bool) -> Model:
     if (architecture, seed) not in _known:
-        _known[architecture, seed] = as_model((random_model(architecture, seed=seed), tokenizer()), bos=True)
+        _known[architecture, seed] = as_model(
+            (random_model(architecture, seed=seed), tokenizer()), bos=True
+        )
     found = _known[architecture, seed]
     return gated(found) if gate else found
 
@@ -293,14 +330,20 @@ def test_clean_patched_into_clean_changes_nothing(model: Model) -> None:
 
 def test_swapping_everything_gives_the_counterfactual_run(model: Model) -> None:
     runs = prepare(model, pairs_of(model))
-    heads = [Head(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
+    heads = [
+        Head(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)
+    ]
     everywhere = range(runs.length)
-    row = Row((*Row.of_residual(0, everywhere).changes, *Row.of_heads(heads, everywhere).changes))
+    row = Row(
+        (*Row.of_residual(0, everywhere).changes, *Row.of_heads(heads, everywhere).changes)
+    )
     torch.testing.assert_close(runs.effects([row]), torch.ones(1, 2), rtol=0, atol=CLOSE)
     torch.testing.assert_close(
         runs.measure([row])[:, 0], runs.values(runs.counterfactual), rtol=0, atol=CLOSE
     )
-    torch.testing.assert_close(runs.effects([row], direction="restore"), torch.ones(1, 2), rtol=0, atol=CLOSE)
+    torch.testing.assert_close(
+        runs.effects([row], direction="restore"), torch.ones(1, 2), rtol=0, atol=CLOSE
+    )
 
 
 def test_a_rows_effect_does_not_depend_on_its_company(model: Model) -> None:
@@ -329,14 +372,21 @@ def test_a_greedy_path_is_that_of_trying_every_head_at_every_step(
         for group, found in zip(groups, paths, strict=True):
             expected = greedy_by_hand(group, query)
             assert [head for head, _ in found] == [head for head, _ in expected]
-            assert [joint for _, joint in found] == pytest.approx([joint for _, joint in expected], abs=CLOSE)
+            assert [joint for _, joint in found] == pytest.approx(
+                [joint for _, joint in expected], abs=CLOSE
+            )
 
 
 def greedy_by_hand(runs: Runs, query: int) -> list[tuple[Head, float]]:
     """Every remaining head is tried with those taken so far, in a row each."""
 
     def joints(sets: list[list[Head]]) -> list[float]:
-        return runs.effects([mapping_row(heads, KEY, query) for heads in sets]).double().mean(1).tolist()
+        return (
+            runs.effects([mapping_row(heads, KEY, query) for heads in sets])
+            .double()
+            .mean(1)
+            .tolist()
+        )
 
     path: list[tuple[Head, float]] = []
     (total,) = joints([list(runs.heads)])
@@ -360,7 +410,9 @@ def test_both_runs_are_the_models_own(model: Model) -> None:
         for layer, expected in zip(mine.cache.layers, own.cache.layers, strict=True):
             torch.testing.assert_close(layer.pattern(), expected.pattern(), rtol=0, atol=CLOSE)
             for name in ("pre", "value", "z", "attention", "mlp"):
-                torch.testing.assert_close(getattr(layer, name), getattr(expected, name), rtol=0, atol=CLOSE)
+                torch.testing.assert_close(
+                    getattr(layer, name), getattr(expected, name), rtol=0, atol=CLOSE
+                )
 
 
 def test_writes_that_the_last_position_cannot_read_are_exactly_zero(model: Model) -> None:
@@ -393,7 +445,9 @@ def test_a_row_whose_gates_are_shut_in_both_runs_is_exactly_zero(model: Model) -
         )
     ]
     assert shut
-    assert runs.effects([Row.of_edges([edge]) for edge in shut] + [Row.of_edges(shut)]).eq(0).all()
+    assert (
+        runs.effects([Row.of_edges([edge]) for edge in shut] + [Row.of_edges(shut)]).eq(0).all()
+    )
 
 
 def test_edges_before_the_first_difference_are_exactly_zero(model: Model) -> None:
@@ -407,7 +461,9 @@ def test_scan_measures_every_edge_of_a_short_prompt(model: Model) -> None:
     found = scan(runs)
     assert found.exact
     for edge, effect in found.top(5):
-        assert effect == pytest.approx(float(runs.effects([Row.of_edges([edge])])[0, 0]), abs=1e-5)
+        assert effect == pytest.approx(
+            float(runs.effects([Row.of_edges([edge])])[0, 0]), abs=1e-5
+        )
 
 
 def test_scan_of_a_long_prompt_measures_the_leading_edges_and_says_which(model: Model) -> None:
@@ -415,7 +471,9 @@ def test_scan_of_a_long_prompt_measures_the_leading_edges_and_says_which(model: 
     whole, part = scan(runs), scan(runs, most=60)
     assert not part.exact
     assert int(part.measured.sum()) == 60
-    torch.testing.assert_close(part.effect[part.measured], whole.effect[part.measured], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        part.effect[part.measured], whole.effect[part.measured], rtol=0, atol=1e-5
+    )
     assert part.effect[~part.measured].eq(0).all()
 
 
@@ -423,13 +481,24 @@ def test_loadings_are_the_messages_times_the_gradient_of_the_frozen_model(model:
     """At the last layer the way from a message to the metric is short enough to be written out."""
     runs = prepare(
         model,
-        [to_pair(model, 'The opposite of "large" is "', swap={"large": "hot"}, answer="small", foil="cold")],
+        [
+            to_pair(
+                model,
+                'The opposite of "large" is "',
+                swap={"large": "hot"},
+                answer="small",
+                foil="cold",
+            )
+        ],
     )
     measured = loadings(runs)[-1, :, LAST, KEY]
     layer, layout = runs.clean.cache.layers[-1], runs.layout
     assert layout is not None
     top = runs.clean.cache.final[0, -1]
-    direction = layout.unembed[runs.pairs[0].metric.answer] - layout.unembed[runs.pairs[0].metric.foil or 0]
+    direction = (
+        layout.unembed[runs.pairs[0].metric.answer]
+        - layout.unembed[runs.pairs[0].metric.foil or 0]
+    )
     scale = _frozen_scale(layout.final_norm.module, top)
     block = layout.blocks[-1]
     for head in range(model.n_heads):
@@ -453,7 +522,9 @@ def _mlp_change(block: Block, layer: Layer, written: torch.Tensor) -> torch.Tens
     """The MLP's response to a small write, with its norm's scale frozen, by forward differentiation."""
     middle = (layer.pre + layer.attention)[0, -1].clone()
     return torch.func.jvp(
-        block.mlp, (block.mlp_norm(middle),), (_frozen_scale(block.mlp_norm.module, middle)(written),)
+        block.mlp,
+        (block.mlp_norm(middle),),
+        (_frozen_scale(block.mlp_norm.module, middle)(written),),
     )[1]
 
 
@@ -501,7 +572,10 @@ def test_an_interrupted_measurement_leaves_the_model_as_it_was(
 def test_a_gap_too_small_to_divide_by_is_refused(models: dict[str, Model]) -> None:
     model = models["gpt2"]
     pair = to_pair(
-        model, 'The opposite of "large" is "', swap={"large": "hot"}, metric=lambda logits: logits.sum(-1) * 0
+        model,
+        'The opposite of "large" is "',
+        swap={"large": "hot"},
+        metric=lambda logits: logits.sum(-1) * 0,
     )
     with pytest.raises(PromptError, match="too little to divide by"):
         prepare(model, [pair])
@@ -530,6 +604,8 @@ def test_attending_in_windows_of_queries_changes_nothing(model: Model, gate: boo
     in_windows = prepare(model, pairs, family=pairs, budget=1)
     for direction in DIRECTIONS:
         some = rows[: -len(site_rows(LAST + 1))] if direction == "knockout" else rows
-        expected, got = (runs.effects(some, direction=direction) for runs in (whole, in_windows))
+        expected, got = (
+            runs.effects(some, direction=direction) for runs in (whole, in_windows)
+        )
         torch.testing.assert_close(got, expected, atol=CLOSE, rtol=CLOSE)
     torch.testing.assert_close(loadings(in_windows), loadings(whole), atol=CLOSE, rtol=CLOSE)

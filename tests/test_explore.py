@@ -113,7 +113,9 @@ def test_from_a_typed_prompt_to_an_answer_with_the_numbers_of_trace(
     page.locator("#prompt").fill(PROMPT)
     page.locator(".ask-chip").nth(LAST).wait_for()
     words = page.locator(".ask-chip .word").all_inner_texts()
-    assert words[LARGE] == "large" and page.locator(".ask-chip .at").all_inner_texts()[-1] == str(LAST)
+    assert words[LARGE] == "large" and page.locator(".ask-chip .at").all_inner_texts()[
+        -1
+    ] == str(LAST)
     page.locator("#ask-next .next").first.wait_for()
     assert page.locator("#ask-next .next").first.inner_text().startswith("small ")
     assert page.locator("#ask-go").is_disabled()
@@ -125,7 +127,9 @@ def test_from_a_typed_prompt_to_an_answer_with_the_numbers_of_trace(
     ask(page)
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
     mapping = found.mapping()
-    assert page.locator(".tile .name").all_inner_texts() == [str(head) for head in found.carriers()]
+    assert page.locator(".tile .name").all_inner_texts() == [
+        str(head) for head in found.carriers()
+    ]
     assert shown_numbers(page)["facts"]["Total"] == f"{mapping.total:z.2f}".replace("-", "−")
     exact = {str(each.head): each.effect for each in mapping.heads}
     assert download_csv(page, tmp_path) == exact  # to the last digit
@@ -138,11 +142,15 @@ def test_the_counterfactual_can_be_edited_token_by_token(tab: Any, mini: Model) 
     field = page.locator(f'.other[data-position="{LARGE}"]')
     field.fill("fast")
     field.press("Tab")
-    assert "changed" in str(page.locator(f'.other[data-position="{LARGE}"]').get_attribute("class"))
+    assert "changed" in str(
+        page.locator(f'.other[data-position="{LARGE}"]').get_attribute("class")
+    )
     ask(page)
     assert "large(5) → fast" in page.locator(".heading .lede").inner_text()
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: "fast"})
-    assert page.locator(".tile .name").all_inner_texts() == [str(head) for head in found.carriers()]
+    assert page.locator(".tile .name").all_inner_texts() == [
+        str(head) for head in found.carriers()
+    ]
 
 
 def test_a_head_is_explained_another_key_traced_and_the_answer_saved_and_copied(
@@ -168,7 +176,9 @@ def test_a_head_is_explained_another_key_traced_and_the_answer_saved_and_copied(
     page.locator(".status", has_text="opposite (2)").wait_for()
     page.locator("#ask-said", has_text="answered in").wait_for()
     other = circuits.trace(mini, PROMPT, key=2, query=LAST, swap={LARGE: word})
-    assert shown_numbers(page)["facts"]["Total"] == f"{other.mapping().total:z.2f}".replace("-", "−")
+    assert shown_numbers(page)["facts"]["Total"] == f"{other.mapping().total:z.2f}".replace(
+        "-", "−"
+    )
     assert page.locator("#prompts option").count() >= 2  # the history
 
 
@@ -215,7 +225,9 @@ def test_a_question_that_is_cancelled_leaves_the_next_one_right(tab: Any, mini: 
     ask(page)
     word = page.locator(f'.other[data-position="{LARGE}"]').input_value()
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
-    assert page.locator(".tile .name").all_inner_texts() == [str(head) for head in found.carriers()]
+    assert page.locator(".tile .name").all_inner_texts() == [
+        str(head) for head in found.carriers()
+    ]
 
 
 def test_two_tabs_at_once_get_their_own_answers(tab: Any, mini: Model) -> None:
@@ -228,7 +240,9 @@ def test_two_tabs_at_once_get_their_own_answers(tab: Any, mini: Model) -> None:
         page.locator("#ask-said", has_text="answered in").wait_for()
         word = page.locator(f'.other[data-position="{key}"]').input_value()
         found = circuits.trace(mini, PROMPT, key=key, query=LAST, swap={key: word})
-        assert page.locator(".tile .name").all_inner_texts() == [str(head) for head in found.carriers()]
+        assert page.locator(".tile .name").all_inner_texts() == [
+            str(head) for head in found.carriers()
+        ]
         assert f"({key}) →" in page.locator(".status").inner_text()
 
 
@@ -241,7 +255,10 @@ def test_a_reloaded_page_shows_what_it_showed(tab: Any) -> None:
     before = page.locator(".status").inner_text(), page.locator(".inspector h3").inner_text()
     page.reload()
     page.locator(".inspector.is-pinned").wait_for()
-    assert (page.locator(".status").inner_text(), page.locator(".inspector h3").inner_text()) == before
+    assert (
+        page.locator(".status").inner_text(),
+        page.locator(".inspector h3").inner_text(),
+    ) == before
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -264,11 +281,18 @@ def test_the_command_says_its_address_and_stops_cleanly_on_ctrl_c(tmp_path: Path
     heard = partial(
         signal.signal, signal.SIGINT, signal.SIG_DFL
     )  # tests in the background inherit a deaf ear
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": heard}
+    pipes = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "preexec_fn": heard,
+    }
     process = subprocess.Popen(command, cwd=tmp_path, **pipes)
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert re.match(r"exploring mini at http://127\.0\.0\.1:\d+/[\w-]{32}/ \(Ctrl-C stops it\)", line)
+    assert re.match(
+        r"exploring mini at http://127\.0\.0\.1:\d+/[\w-]{32}/ \(Ctrl-C stops it\)", line
+    )
     process.send_signal(signal.SIGINT)
     _, complaints = process.communicate(timeout=60)
     assert process.returncode == 0 and complaints == "stopped\n"

@@ -20,7 +20,8 @@ FROZEN = Path(__file__).parent / "frozen"
 TEXT, SWAP = 'The opposite of "large" is "', {"large": "hot"}
 MODELS = ["mini", "mini-sparse"]
 MODELS += [
-    pytest.param(name, marks=pytest.mark.real) for name in ("planted-sparse", "planted-dense", "smollm2")
+    pytest.param(name, marks=pytest.mark.real)
+    for name in ("planted-sparse", "planted-dense", "smollm2")
 ]
 TOLERANCE = 1e-6
 LOOSER = {"smollm2": 4e-6, "noise": 4e-6, "sweep": 1e-5}
@@ -34,9 +35,15 @@ def frozen(name: str) -> Any:
 def by_head(record: dict[str, Any]) -> dict[str, Any]:
     """The record of a circuit with heads in order, so that heads of equal effect need not stand in the same
     order."""
-    own = record["counterfactual"].get("text")  # spans from noise of their own are in another unit since
-    record["spans"] = [span for span in record["spans"] if span["counterfactual"] == own or own is None]
-    if record["source"]["name"].startswith("planted"):  # built by code: its last bits differ by processor
+    own = record["counterfactual"].get(
+        "text"
+    )  # spans from noise of their own are in another unit since
+    record["spans"] = [
+        span for span in record["spans"] if span["counterfactual"] == own or own is None
+    ]
+    if record["source"]["name"].startswith(
+        "planted"
+    ):  # built by code: its last bits differ by processor
         record["source"].pop("fingerprint")
     for mapping in record["mappings"]:
         mapping.pop("sides", None)  # not measured then
@@ -54,7 +61,9 @@ def assert_same(old: Any, new: Any, where: str, within: float = TOLERANCE) -> No
         for number, pair in enumerate(zip(old, new, strict=True)):
             assert_same(*pair, f"{where}[{number}]", within)
     else:
-        assert new == (pytest.approx(old, abs=within, rel=within) if isinstance(old, float) else old), where
+        assert new == (
+            pytest.approx(old, abs=within, rel=within) if isinstance(old, float) else old
+        ), where
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -72,7 +81,12 @@ def test_a_trace_and_a_circuit_are_those_of_the_first_version(name: str) -> None
 def test_a_trace_by_noise_and_a_sweep_are_those_of_the_first_version(tmp_path: Path) -> None:
     mini = loaded("mini")
     noise = circuits.trace(mini, TEXT, key="large")
-    assert_same(by_head(frozen("mini.noise")), by_head(json.loads(noise.to_json())), "noise", LOOSER["noise"])
+    assert_same(
+        by_head(frozen("mini.noise")),
+        by_head(json.loads(noise.to_json())),
+        "noise",
+        LOOSER["noise"],
+    )
     rows = circuits.sweep(mini, FROZEN / "lines.jsonl", tmp_path / "out").rows
     table = json.loads(str(rows.to_json(orient="records", double_precision=15)))
     assert_same(frozen("sweep"), table, "sweep", LOOSER["sweep"])

@@ -42,9 +42,15 @@ def recorded(model: Model, names: list[str]) -> dict[str, torch.Tensor]:
 
 
 def test_the_gate_by_hand() -> None:
-    scores = torch.tensor([[0.5, -torch.inf, -torch.inf], [-1.0, 1.0, -torch.inf], [-1.0, -2.0, 0.0]])
+    scores = torch.tensor(
+        [[0.5, -torch.inf, -torch.inf], [-1.0, 1.0, -torch.inf], [-1.0, -2.0, 0.0]]
+    )
     pattern = scores.softmax(-1)
-    assert open_gates(scores).tolist() == [[True, False, False], [False, True, False], [False, False, False]]
+    assert open_gates(scores).tolist() == [
+        [True, False, False],
+        [False, True, False],
+        [False, False, False],
+    ]
     # Not renormalised: the open edge keeps its softmax weight 1 / (1 + e^-2). A score of zero is shut, and a
     # row with all gates shut is all zero.
     kept = 1 / (1 + torch.exp(torch.tensor(-2.0)))
@@ -57,12 +63,16 @@ def test_a_gated_layer_is_the_formula_written_out(architecture: str) -> None:
     """From the scores as the model has them: z = Σ_k 1[s > 0] · softmax(s) · v, for every head and query."""
     model = as_model((random_model(architecture), tokenizer()), gate=True)
     kinds = ("attn_scores", "v", "z")
-    seen = recorded(model, [f"blocks.{layer}.attn.hook_{kind}" for layer in range(3) for kind in kinds])
+    seen = recorded(
+        model, [f"blocks.{layer}.attn.hook_{kind}" for layer in range(3) for kind in kinds]
+    )
     shut = 0
     for layer in range(model.n_layers):
         scores, v, z = (seen[f"blocks.{layer}.attn.hook_{kind}"][0] for kind in kinds)
         for head in range(model.n_heads):
-            values = v[:, head * v.shape[1] // model.n_heads]  # several heads may read one value head
+            values = v[
+                :, head * v.shape[1] // model.n_heads
+            ]  # several heads may read one value head
             for query in range(len(z)):
                 s = scores[head, query, : query + 1]
                 weights = (s > 0) * s.exp() / s.exp().sum()
@@ -92,18 +102,26 @@ def test_the_gate_changes_a_model_that_was_not_trained_with_it(
     assert (gated_one.logits(tokens) - plain.logits(tokens)).abs().max() > 0.1
 
 
-def test_an_edit_of_the_scores_moves_the_gate_and_an_edit_of_the_pattern_has_the_last_word() -> None:
+def test_an_edit_of_the_scores_moves_the_gate_and_an_edit_of_the_pattern_has_the_last_word() -> (
+    None
+):
     model = as_model((random_model("gpt2"), tokenizer()), gate=True)
     tokens = prompt_of(model)
     seen: dict[str, torch.Tensor] = {}
-    scores, pattern, z = (f"blocks.1.attn.hook_{what}" for what in ("attn_scores", "pattern", "z"))
+    scores, pattern, z = (
+        f"blocks.1.attn.hook_{what}" for what in ("attn_scores", "pattern", "z")
+    )
 
     def shut_all(scores: torch.Tensor, hook: object) -> torch.Tensor:
         return scores - 1000
 
-    with model.hooked([(scores, shut_all), (pattern, lambda tensor, hook: seen.update(pattern=tensor))]):
+    with model.hooked(
+        [(scores, shut_all), (pattern, lambda tensor, hook: seen.update(pattern=tensor))]
+    ):
         model.logits(tokens)
-    assert not seen["pattern"].any()  # the user's hook sees the pattern that the edited scores shut
+    assert not seen[
+        "pattern"
+    ].any()  # the user's hook sees the pattern that the edited scores shut
 
     with (
         model.hooked([(pattern, lambda tensor, hook: torch.ones_like(tensor))]),
@@ -127,8 +145,12 @@ def test_gradients_flow_through_open_gates() -> None:
     assert seen["v"].grad.abs().max() > 0
 
 
-def test_a_model_is_gated_if_its_files_say_so(directories: dict[str, Path], tmp_path: Path) -> None:
-    folder = marked(directories["gpt2"], tmp_path / "sparse", json.dumps({"gate": True, "made": "by hand"}))
+def test_a_model_is_gated_if_its_files_say_so(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = marked(
+        directories["gpt2"], tmp_path / "sparse", json.dumps({"gate": True, "made": "by hand"})
+    )
     as_marked, ungated = load(folder), load(folder, gate=False)
     assert as_marked.gated and not ungated.gated and not load(directories["gpt2"]).gated
     tokens = prompt_of(ungated)
@@ -139,7 +161,10 @@ def test_a_model_is_gated_if_its_files_say_so(directories: dict[str, Path], tmp_
 def test_a_gate_on_a_model_that_is_not_gated_is_an_error(
     directories: dict[str, Path], tmp_path: Path
 ) -> None:
-    for folder in (directories["llama"], marked(directories["llama"], tmp_path / "dense", '{"gate": false}')):
+    for folder in (
+        directories["llama"],
+        marked(directories["llama"], tmp_path / "dense", '{"gate": false}'),
+    ):
         with pytest.raises(ModelError, match="not a gated model"):
             load(folder, gate=True)
 

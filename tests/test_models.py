@@ -27,7 +27,9 @@ def prompt_of(model: Model) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_directory_gives_the_logits_of_hugging_face(architecture: str, models: dict[str, Model]) -> None:
+def test_a_directory_gives_the_logits_of_hugging_face(
+    architecture: str, models: dict[str, Model]
+) -> None:
     model = models[architecture]
     rows = [model.tokenize(text) for text in (PROMPT, 'The colour of "hot" is "')]
     tokens = torch.tensor(rows)
@@ -39,7 +41,13 @@ def test_a_directory_gives_the_logits_of_hugging_face(architecture: str, models:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_sizes_are_those_of_the_config(architecture: str, models: dict[str, Model]) -> None:
     model = models[architecture]
-    assert (model.n_layers, model.n_heads, model.d_head, model.d_model, model.n_ctx) == (3, 4, 8, 32, 32)
+    assert (model.n_layers, model.n_heads, model.d_head, model.d_model, model.n_ctx) == (
+        3,
+        4,
+        8,
+        32,
+        32,
+    )
     assert model.n_key_value_heads == (2 if architecture == "llama" else 4)
     assert model.vocab_size == len(tokenizer())
     assert (model.device, model.dtype) == (torch.device("cpu"), torch.float32)
@@ -47,7 +55,9 @@ def test_sizes_are_those_of_the_config(architecture: str, models: dict[str, Mode
     assert "3 layers of 4 heads" in str(model) and "\n" not in repr(model)
 
 
-def test_gpt2_reads_bos_first_and_the_others_follow_their_tokenizer(models: dict[str, Model]) -> None:
+def test_gpt2_reads_bos_first_and_the_others_follow_their_tokenizer(
+    models: dict[str, Model],
+) -> None:
     spelled = ["The", "opposite", "of", '"', "large", '"', "is", '"']
     for name, model in models.items():
         start = [model.tokenizer.bos_token] if name == "gpt2" else []
@@ -58,7 +68,9 @@ def test_the_caller_decides_about_bos(directories: dict[str, Path]) -> None:
     without, first = load(directories["gpt2"], bos=False), load(directories["llama"], bos=True)
     assert len(without.tokenize(PROMPT)) == 8 and len(first.tokenize(PROMPT)) == 9
     written = f"{first.tokenizer.bos_token} {PROMPT}"
-    assert first.tokenize(written) == first.tokenize(PROMPT)  # a BOS that is written out is not doubled
+    assert first.tokenize(written) == first.tokenize(
+        PROMPT
+    )  # a BOS that is written out is not doubled
 
 
 def test_a_tokenizer_that_adds_bos_is_followed() -> None:
@@ -81,7 +93,9 @@ MISFITS = {
 
 
 @pytest.mark.parametrize(("text", "says"), MISFITS.items())
-def test_prompts_that_do_not_fit_are_refused(text: str, says: str, models: dict[str, Model]) -> None:
+def test_prompts_that_do_not_fit_are_refused(
+    text: str, says: str, models: dict[str, Model]
+) -> None:
     with pytest.raises(PromptError, match=says):
         models["gpt2"].tokenize(text)
 
@@ -95,7 +109,10 @@ def test_an_edit_bites_at_every_kind_of_hook_and_leaves_nothing_behind(model: Mo
     tokens = prompt_of(model)
     before = model.logits(tokens)
     for kind in EDITED:
-        edit = (kind.format(1), lambda tensor, hook: tensor * torch.linspace(0, 2, tensor.shape[-1]))
+        edit = (
+            kind.format(1),
+            lambda tensor, hook: tensor * torch.linspace(0, 2, tensor.shape[-1]),
+        )
         with model.hooked([edit]):
             assert not torch.equal(model.logits(tokens), before), kind
         assert torch.equal(model.logits(tokens), before), kind
@@ -131,12 +148,22 @@ def test_leaving_takes_off_only_our_own_hooks(directories: dict[str, Path]) -> N
     assert len(calls) == 2
 
 
-def test_a_bridge_that_discards_edits_of_scores_is_taken_but_not_gated(directories: dict[str, Path]) -> None:
+def test_a_bridge_that_discards_edits_of_scores_is_taken_but_not_gated(
+    directories: dict[str, Path],
+) -> None:
     from transformer_lens.config import TransformerBridgeConfig
 
-    sizes: dict[str, Any] = {"d_model": 16, "d_head": 4, "n_heads": 4, "n_layers": 2, "d_mlp": 32}
+    sizes: dict[str, Any] = {
+        "d_model": 16,
+        "d_head": 4,
+        "n_heads": 4,
+        "n_layers": 2,
+        "d_mlp": 32,
+    }
     sizes |= {"n_ctx": 16, "d_vocab": 512}
-    config = TransformerBridgeConfig(**sizes, act_fn="gelu", architecture="TransformerLensNative")
+    config = TransformerBridgeConfig(
+        **sizes, act_fn="gelu", architecture="TransformerLensNative"
+    )
     boot_native = getattr(TransformerBridge, "boot_native")  # noqa: B009 (put there by the library at import)
     bridge = boot_native(config, tokenizer=AutoTokenizer.from_pretrained(directories["gpt2"]))
     assert not as_model(bridge).edits_attention
@@ -171,14 +198,18 @@ def test_a_setting_that_the_bridge_knows_is_measured(tmp_path: Path) -> None:
 
 def test_weights_of_more_layers_than_the_config_names_are_refused(tmp_path: Path) -> None:
     settings = save(random_model("llama"), tmp_path) / "config.json"
-    settings.write_text(settings.read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'))
+    settings.write_text(
+        settings.read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 2')
+    )
     with pytest.raises(ModelError, match="more layers"):
         load(tmp_path)
 
 
 def test_tensors_that_belong_to_no_part_are_mentioned(tmp_path: Path) -> None:
     file = save(random_model("llama"), tmp_path) / "model.safetensors"
-    save_file({**load_file(file), "reward.weight": torch.ones(3)}, file, metadata={"format": "pt"})
+    save_file(
+        {**load_file(file), "reward.weight": torch.ones(3)}, file, metadata={"format": "pt"}
+    )
     with pytest.warns(UserWarning, match=r"reward\.weight"):
         load(tmp_path)
 
@@ -191,14 +222,20 @@ def test_weights_that_are_not_numbers_are_refused() -> None:
         as_model((broken, tokenizer()))
 
 
-def test_what_the_user_has_is_taken_as_it_is(directories: dict[str, Path], models: dict[str, Model]) -> None:
+def test_what_the_user_has_is_taken_as_it_is(
+    directories: dict[str, Path], models: dict[str, Model]
+) -> None:
     own = random_model("gpt2").train()
     trainable = [parameter.requires_grad for parameter in own.parameters()]
     wrapped = as_model((own, tokenizer()))
-    booted = as_model(TransformerBridge.boot_transformers(str(directories["gpt2"]), device="cpu"))
+    booted = as_model(
+        TransformerBridge.boot_transformers(str(directories["gpt2"]), device="cpu")
+    )
     tokens = prompt_of(wrapped)
     for model in (wrapped, booted, as_model((own, tokenizer())), as_model(wrapped)):
-        torch.testing.assert_close(model.logits(tokens), models["gpt2"].logits(tokens), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            model.logits(tokens), models["gpt2"].logits(tokens), atol=1e-5, rtol=1e-5
+        )
         assert model.tokenize(PROMPT) == models["gpt2"].tokenize(PROMPT)
         assert model.fingerprint == models["gpt2"].fingerprint
     assert as_model(wrapped) is wrapped
@@ -207,14 +244,19 @@ def test_what_the_user_has_is_taken_as_it_is(directories: dict[str, Path], model
 
 def test_precision_is_the_models_own() -> None:
     model = as_model((random_model("llama").double(), tokenizer()))
-    assert model.dtype == torch.float64 and model.logits(prompt_of(model)).dtype == torch.float64
+    assert (
+        model.dtype == torch.float64 and model.logits(prompt_of(model)).dtype == torch.float64
+    )
 
 
 def test_the_fingerprint_is_that_of_the_weights(models: dict[str, Model]) -> None:
     changed: Any = random_model("gpt2")
     with torch.no_grad():
         changed.transformer.h[2].attn.c_proj.weight[0, 0] += 1e-3
-    prints = {as_model((changed, tokenizer())).fingerprint, *(model.fingerprint for model in models.values())}
+    prints = {
+        as_model((changed, tokenizer())).fingerprint,
+        *(model.fingerprint for model in models.values()),
+    }
     assert len(prints) == 4 and all(len(one) == 64 for one in prints)
 
 
@@ -224,7 +266,11 @@ def test_other_things_are_not_models(thing: object) -> None:
         as_model(thing)  # pyright: ignore[reportArgumentType]
 
 
-LOCAL = [entry.name for entry in models.TABLE if entry.origin in ("package", "code") and not entry.base]
+LOCAL = [
+    entry.name
+    for entry in models.TABLE
+    if entry.origin in ("package", "code") and not entry.base
+]
 
 
 @pytest.mark.parametrize("name", LOCAL)
@@ -235,7 +281,9 @@ def test_the_zoo_is_what_its_table_says(name: str) -> None:
     assert (model.n_layers, model.n_heads) == (entry.layers, entry.heads)
     assert (model.gated, model.reads_bos) == (entry.gated, True)
     if name.startswith("addition"):
-        assert [model.spell(token).strip() for token in model.tokenize("3 6 + 2 8 =")][1:] == [*"36+28="]
+        assert [model.spell(token).strip() for token in model.tokenize("3 6 + 2 8 =")][1:] == [
+            *"36+28="
+        ]
     else:
         assert [model.spell(token) for token in model.tokenize(PROMPT)][5::3] == ["large", '"']
 
@@ -252,7 +300,9 @@ def test_names_are_unique_and_found_by_repository_too() -> None:
     assert models.lookup("") is None
 
 
-def test_loading_says_nothing(directories: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_says_nothing(
+    directories: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
     load(directories["neox"])
     as_model((random_model("gpt2"), tokenizer()))
     assert capfd.readouterr() == ("", "")
@@ -263,12 +313,27 @@ def test_smollm2_speaks_without_a_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path))
-    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was asked"))
+    monkeypatch.setattr(
+        "socket.socket.connect", lambda *_: pytest.fail("the network was asked")
+    )
     model = load("smollm2")
     tokens = model.tokenize("The capital of France is")
-    assert [model.spell(token) for token in tokens] == ["The", " capital", " of", " France", " is"]
+    assert [model.spell(token) for token in tokens] == [
+        "The",
+        " capital",
+        " of",
+        " France",
+        " is",
+    ]
     assert model.spell(int(model.logits(torch.tensor([tokens]))[0, -1].argmax())) == " Paris"
-    assert [model.spell(token) for token in model.tokenize("in 1984")] == ["in", " ", "1", "9", "8", "4"]
+    assert [model.spell(token) for token in model.tokenize("in 1984")] == [
+        "in",
+        " ",
+        "1",
+        "9",
+        "8",
+        "4",
+    ]
     assert (model.n_layers, model.n_heads, model.n_key_value_heads) == (30, 9, 3)
     assert not model.reads_bos and not model.gated
     assert "once" in capfd.readouterr().err

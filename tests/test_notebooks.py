@@ -13,7 +13,9 @@ MARKS = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=mark) for name, mark in MARKS.items()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=mark) for name, mark in MARKS.items()]
+)
 def test_a_notebook_says_what_is_kept_in_it(name: str) -> None:
     path = FOLDER / f"{name}.ipynb"
     assert said(run(path)) == said(nbformat.read(path, as_version=4))
@@ -26,4 +28,7 @@ def test_every_notebook_is_run_and_shows_pictures_and_no_error() -> None:
         cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
         assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
         kinds = {output.output_type for cell in cells for output in cell.outputs}
-        assert "error" not in kinds and sum("image/png" in forms for _, forms in said(notebook)) >= 2
+        assert (
+            "error" not in kinds
+            and sum("image/png" in forms for _, forms in said(notebook)) >= 2
+        )

@@ -50,7 +50,12 @@ def run() -> Iterator[Run]:
             if circuit is not None:
                 scene = to_scene(circuit)
                 packed = json.loads(json.dumps(pack(scene) | {"maps": pack_maps(scene)}))
-            given = {"modules": MODULES, "expression": expression, "packed": packed, "values": values}
+            given = {
+                "modules": MODULES,
+                "expression": expression,
+                "packed": packed,
+                "values": values,
+            }
             return page.evaluate(SCRIPT, given)
 
         yield evaluate
@@ -58,13 +63,17 @@ def run() -> Iterator[Run]:
 
 def crossed() -> Circuit:
     """A short arrow whose name is wider than it, so that it stands over the box of another token."""
-    head = mapping_of(6, 8, [(Head(3, 1), 0.5), (Head(3, 2), 0.7), (Head(3, 4), 0.9)], total=0.9)
+    head = mapping_of(
+        6, 8, [(Head(3, 1), 0.5), (Head(3, 2), 0.7), (Head(3, 4), 0.9)], total=0.9
+    )
     spans = tuple(span_of("x", (position,), (0, 3)) for position in (3, 4, 5, 6))
     return replace(planted(), mappings=(head,), spans=spans, focus=(6, 8))
 
 
 MEASURE = "(text, size) => text.length * size * 0.6"
-LAYOUT = f"layOut(circuit, {{shown: shownPositions(circuit), pair, percentage, measure: {MEASURE}}})"
+LAYOUT = (
+    f"layOut(circuit, {{shown: shownPositions(circuit), pair, percentage, measure: {MEASURE}}})"
+)
 
 
 @pytest.mark.parametrize("percentage", [1, 30, 61, 80, 100])
@@ -93,22 +102,37 @@ STATUS = f"statusText(circuit, {MAPPING}, carriersOf({MAPPING}, percentage), [5,
 
 
 def test_numbers_are_said_in_words(run: Run) -> None:
-    head = run(f"headText(circuit, {MAPPING}, 11 * 12 + 7, carriersOf({MAPPING}, 80))", planted())
+    head = run(
+        f"headText(circuit, {MAPPING}, 11 * 12 + 7, carriersOf({MAPPING}, 80))", planted()
+    )
     assert head == "L11H7, carrier 1 of 5, joint 30% of the total, effect 0.30"
     arrow = run(f"arrowText(circuit, {MAPPING}, 80)", planted())
-    assert arrow == 'large (5) to " (8): total 1.00, modulated at 80% by L11H7 L10H1 L9H7 L9H1 L8H6'
+    assert (
+        arrow
+        == 'large (5) to " (8): total 1.00, modulated at 80% by L11H7 L10H1 L9H7 L9H1 L8H6'
+    )
     box = run("boxText(circuit.spans.find((span) => span.name === '4+6'))", planted())
     assert box == "brackets, positions 4 and 6, layer 0-10, largest effect 0.90"
     assert run("[number(-0.126), number(null), percent(0.805)]") == ["−0.13", "–", "81%"]
-    assert run("[number(-0.0004), number(-0.0004, 3), number(-0.0006, 3)]") == ["0.00", "0.000", "−0.001"]
-    assert run(STATUS, planted(), percentage=20).startswith("1 of 144 heads carries 30% of large (5)")
-    assert run(STATUS, planted(), percentage=80).startswith("5 of 144 heads carry 80% of large (5)")
+    assert run("[number(-0.0004), number(-0.0004, 3), number(-0.0006, 3)]") == [
+        "0.00",
+        "0.000",
+        "−0.001",
+    ]
+    assert run(STATUS, planted(), percentage=20).startswith(
+        "1 of 144 heads carries 30% of large (5)"
+    )
+    assert run(STATUS, planted(), percentage=80).startswith(
+        "5 of 144 heads carry 80% of large (5)"
+    )
 
 
 def test_what_is_doubted_has_no_share_in_words(run: Run) -> None:
     doubted = replace(planted().mappings[0], doubts=("restore (−0.30) has the other sign",))
     words = run(STATUS, replace(planted(), mappings=(doubted,)), percentage=80)
-    assert "modulation withheld, restore (−0.30) has the other sign" in words and "%" not in words
+    assert (
+        "modulation withheld, restore (−0.30) has the other sign" in words and "%" not in words
+    )
 
 
 def test_an_address_holds_all_that_is_chosen_and_gives_it_back(run: Run) -> None:
@@ -138,7 +162,9 @@ def test_a_wild_address_is_read_as_nothing(run: Run, wild: str) -> None:
     assert run("fromFragment(wild)", wild=wild) == {"views": {}}
 
 
-@pytest.mark.parametrize("circuit", [planted(), dense(), wide(40)], ids=["planted", "dense", "wide"])
+@pytest.mark.parametrize(
+    "circuit", [planted(), dense(), wide(40)], ids=["planted", "dense", "wide"]
+)
 def test_nothing_in_a_layer_overlaps_and_every_carrier_stands_in_its_layer(
     run: Run, circuit: Circuit
 ) -> None:
@@ -174,22 +200,41 @@ def test_boxes_reach_from_their_first_layer_to_their_last(run: Run) -> None:
     rows = {row["first"]: row for row in layout["rows"]}
     boxes = {(box["span"]["name"], box["position"]): box for box in layout["boxes"]}
     assert set(boxes) == {("5", 5), ("2", 2), ("4+6", 4), ("4+6", 6)}
-    assert boxes["5", 5]["top"] == rows[3]["top"] + 1.5 and boxes["5", 5]["bottom"] == rows[0]["bottom"] - 1.5
+    assert (
+        boxes["5", 5]["top"] == rows[3]["top"] + 1.5
+        and boxes["5", 5]["bottom"] == rows[0]["bottom"] - 1.5
+    )
     assert [group["text"] for group in layout["groups"]] == ["brackets"]
 
 
 @pytest.mark.parametrize(
-    "circuit", [planted(), dense(), deep(), crossed()], ids=["planted", "dense", "deep", "crossed"]
+    "circuit",
+    [planted(), dense(), deep(), crossed()],
+    ids=["planted", "dense", "deep", "crossed"],
 )
-def test_what_a_box_says_of_its_layers_lies_under_no_name_and_no_arrow(run: Run, circuit: Circuit) -> None:
-    layout = run(LAYOUT, circuit, pair=list(circuit.front.ends if circuit.front else (0, 0)), percentage=80)
+def test_what_a_box_says_of_its_layers_lies_under_no_name_and_no_arrow(
+    run: Run, circuit: Circuit
+) -> None:
+    layout = run(
+        LAYOUT,
+        circuit,
+        pair=list(circuit.front.ends if circuit.front else (0, 0)),
+        percentage=80,
+    )
     boxes = {(box["position"], box["x"]): box for box in layout["boxes"]}
     assert layout["boxLabels"] and len(layout["boxLabels"]) <= len(boxes)
     for label in layout["boxLabels"]:
         half = len(label["text"]) * 10 * 0.6 / 2
-        left, right, top, bottom = label["x"] - half, label["x"] + half, label["y"] - 8, label["y"]
+        left, right, top, bottom = (
+            label["x"] - half,
+            label["x"] + half,
+            label["y"] - 8,
+            label["y"],
+        )
         assert any(
-            box["position"] == label["position"] and box["top"] <= top + 3 and bottom <= box["bottom"]
+            box["position"] == label["position"]
+            and box["top"] <= top + 3
+            and bottom <= box["bottom"]
             for box in boxes.values()
         )
         for item in layout["arrows"]:

@@ -49,7 +49,9 @@ def drawn(name: str, size: int) -> np.ndarray:
         "hybrid": (key == 0) | (key == query),
         "nearly empty": key <= query,
         "dots": key
-        == (query * (0.618 * query % 1)).astype(int),  # the golden ratio: no line, however many rows
+        == (query * (0.618 * query % 1)).astype(
+            int
+        ),  # the golden ratio: no line, however many rows
     }
     return causal(maps[name]) * (EMPTY / 2 if name == "nearly empty" else 1.0)
 
@@ -92,12 +94,16 @@ def test_a_line_survives_noise_of_a_third(name: str) -> None:
 
 
 def test_rows_of_chance_are_diffuse() -> None:
-    assert {classify(noisy(drawn("diffuse", 16), 1.0, seed)).kind for seed in range(30)} == {"diffuse"}
+    assert {classify(noisy(drawn("diffuse", 16), 1.0, seed)).kind for seed in range(30)} == {
+        "diffuse"
+    }
 
 
 @given(st.sampled_from(NAMES), st.sampled_from(SIZES), st.floats(0.2, 1.0))
 @settings(max_examples=40, deadline=None)
-def test_rows_that_sum_to_less_than_one_do_not_change_the_kind(name: str, size: int, mass: float) -> None:
+def test_rows_that_sum_to_less_than_one_do_not_change_the_kind(
+    name: str, size: int, mass: float
+) -> None:
     before, after = classify(drawn(name, size)), classify(drawn(name, size) * mass)
     assert before.kind == after.kind and after.mass == pytest.approx(before.mass * mass)
     assert (after.first, after.diagonal, after.peak) == pytest.approx(
@@ -105,7 +111,10 @@ def test_rows_that_sum_to_less_than_one_do_not_change_the_kind(name: str, size: 
     )
 
 
-@given(st.sampled_from(["first token", "diagonal", "offset 1"]), st.sets(st.integers(0, 15), max_size=8))
+@given(
+    st.sampled_from(["first token", "diagonal", "offset 1"]),
+    st.sets(st.integers(0, 15), max_size=8),
+)
 @settings(max_examples=40, deadline=None)
 def test_a_line_with_empty_rows_is_still_that_line(name: str, shut: set[int]) -> None:
     maps = drawn(name, 16)
@@ -117,11 +126,20 @@ def test_a_line_with_empty_rows_is_still_that_line(name: str, shut: set[int]) ->
 @settings(max_examples=60, deadline=None)
 def test_scores_lie_between_zero_and_one_and_the_kind_is_known(size: int, seed: int) -> None:
     chance = np.random.default_rng(seed)
-    maps = np.tril(chance.gamma(0.3, 1.0, (size, size)) * (chance.random((size, size)) < chance.random()))
+    maps = np.tril(
+        chance.gamma(0.3, 1.0, (size, size)) * (chance.random((size, size)) < chance.random())
+    )
     maps /= np.maximum(maps.sum(-1, keepdims=True), 1.0)
     pattern = classify(maps)
     assert pattern.kind in KINDS
-    scores = (pattern.first, pattern.diagonal, pattern.offset, pattern.stripes, pattern.peak, pattern.mass)
+    scores = (
+        pattern.first,
+        pattern.diagonal,
+        pattern.offset,
+        pattern.stripes,
+        pattern.peak,
+        pattern.mass,
+    )
     assert min(scores) >= 0 and max(scores) <= 1 + 1e-9
 
 
@@ -144,7 +162,12 @@ def test_scores_are_those_worked_out_by_hand() -> None:
     assert pattern.first == pytest.approx((0.55 - 0.320833) / (1 - 0.320833), abs=1e-5)
     assert pattern.diagonal == pytest.approx((0.45 - 0.320833) / (1 - 0.320833), abs=1e-5)
     assert pattern.peak == pytest.approx((0.1 + 0.325 + 0.4 + 0.4375) / 4)
-    assert (pattern.kind, pattern.offset, pattern.distance, pattern.stripes) == ("hybrid", 0, 0, 0)
+    assert (pattern.kind, pattern.offset, pattern.distance, pattern.stripes) == (
+        "hybrid",
+        0,
+        0,
+        0,
+    )
     assert pattern.mass == pytest.approx(1)
 
 
@@ -156,7 +179,10 @@ def test_several_prompts_are_weighted_by_mass_and_may_differ_in_length() -> None
 
 
 def test_an_offset_that_changes_from_prompt_to_prompt_is_no_offset() -> None:
-    assert classify([drawn(f"offset {distance}", 16) for distance in (1, 2, 3, 4, 5, 6)]).kind == "dots"
+    assert (
+        classify([drawn(f"offset {distance}", 16) for distance in (1, 2, 3, 4, 5, 6)]).kind
+        == "dots"
+    )
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((3, 4)), np.zeros((1, 1)), []])
@@ -177,7 +203,9 @@ def test_maps_are_those_of_the_engine_in_the_order_of_the_prompts(model: Model) 
     np.testing.assert_allclose(
         maps[0], np.stack([layer.pattern()[0].numpy() for layer in cache.layers]), atol=1e-5
     )
-    np.testing.assert_allclose(np.concatenate([each.sum(-1).ravel() for each in maps]), 1, atol=1e-5)
+    np.testing.assert_allclose(
+        np.concatenate([each.sum(-1).ravel() for each in maps]), 1, atol=1e-5
+    )
 
 
 def test_a_panel_counts_what_its_maps_show(models: dict[str, Model]) -> None:
@@ -194,7 +222,9 @@ def test_a_panel_counts_what_its_maps_show(models: dict[str, Model]) -> None:
                 mass += one[query].sum()
                 first += one[query, 0]
                 diagonal += one[query, query]
-            peaked.append(any(one[query, key] > 0.5 for query in range(length) for key in range(query)))
+            peaked.append(
+                any(one[query, key] > 0.5 for query in range(length) for key in range(query))
+            )
             largest.append(one[1:].max())
         cells.append(layers * heads * length * (length + 1) / 2)
     assert figures.first_token == pytest.approx(first / mass, rel=1e-5)
@@ -203,17 +233,26 @@ def test_a_panel_counts_what_its_maps_show(models: dict[str, Model]) -> None:
     assert figures.mean_peak == pytest.approx(np.mean(largest), rel=1e-5)
     assert figures.open_edges == figures.edges == pytest.approx(np.mean(cells))
     assert figures.mass == pytest.approx(1, abs=1e-5)
-    assert (figures.prompts, len(figures.heads), sum(count for _, count in figures.kinds)) == (3, 12, 12)
+    assert (figures.prompts, len(figures.heads), sum(count for _, count in figures.kinds)) == (
+        3,
+        12,
+        12,
+    )
 
 
 def test_a_panel_of_some_heads_has_their_patterns(models: dict[str, Model]) -> None:
     model = models["llama"]
     prompts = [to_prompt(model, text) for text in TEXTS]
-    whole, part = measure_panel(model, prompts), measure_panel(model, prompts, heads=["L2H1", "L0H3"])
+    whole, part = (
+        measure_panel(model, prompts),
+        measure_panel(model, prompts, heads=["L2H1", "L0H3"]),
+    )
     assert part.heads == (Head(2, 1), Head(0, 3))
     alone = classify([each[0, 3] for each in attention_maps(model, prompts)])
     for pattern in (part.pattern("L0H3"), whole.pattern("L0H3")):
-        assert pattern.kind == alone.kind and astuple(pattern)[1:] == pytest.approx(astuple(alone)[1:])
+        assert pattern.kind == alone.kind and astuple(pattern)[1:] == pytest.approx(
+            astuple(alone)[1:]
+        )
     with pytest.raises(EdgeError, match="L1H1"):
         part.pattern("L1H1")
     with pytest.raises(EdgeError, match="3 layers of 4 heads"):
@@ -224,19 +263,26 @@ def test_a_panel_of_some_heads_has_their_patterns(models: dict[str, Model]) -> N
     assert (empty.patterns, empty.mass, empty.edges, empty.first_token) == ((), 0, 0, 0)
 
 
-def test_a_gate_opens_fewer_edges_and_its_maps_are_measured_with_it(models: dict[str, Model]) -> None:
+def test_a_gate_opens_fewer_edges_and_its_maps_are_measured_with_it(
+    models: dict[str, Model],
+) -> None:
     model = models["gpt2"]
     prompts = [to_prompt(model, text) for text in TEXTS[:1]]
-    dense, gated = (measure_panel(each, prompts) for each in (model, replace(model, gated=True)))
+    dense, gated = (
+        measure_panel(each, prompts) for each in (model, replace(model, gated=True))
+    )
     assert 0 < gated.open_edges < dense.open_edges == gated.edges and gated.mass < dense.mass
 
 
 def test_a_change_tells_the_heads_that_both_panels_have() -> None:
     def panel(**kinds: str) -> PanelFigures:
         patterns = tuple(classify(drawn(name, 9)) for name in kinds.values())
-        return PanelFigures("m", 1, tuple(map(Head.parse, kinds)), patterns, 0, 0, 0, 0, 0, 1, 1, 1)
+        return PanelFigures(
+            "m", 1, tuple(map(Head.parse, kinds)), patterns, 0, 0, 0, 0, 0, 1, 1, 1
+        )
 
     changes = changed(
-        panel(L0H1="first token", L2H0="offset 1", L1H1="diffuse"), panel(L1H1="diffuse", L0H1="dots")
+        panel(L0H1="first token", L2H0="offset 1", L1H1="diffuse"),
+        panel(L1H1="diffuse", L0H1="dots"),
     )
     assert [str(each) for each in changes] == ["L0H1 first token → dots", "L1H1 diffuse"]

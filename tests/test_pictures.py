@@ -34,13 +34,17 @@ def test_a_result_has_a_figure_a_page_a_diagram_and_files(
     assert "<text" in first.read_text()  # text stays text
     assert result.save(tmp_path / "first.html").read_text() == result.page()
     assert result.save(tmp_path / "first.dot").read_text() == result.to_dot().source
-    for ending, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF")) if kind in ("circuit", "mapping") else ():
+    for ending, start in (
+        ((".png", b"\x89PNG"), (".pdf", b"%PDF")) if kind in ("circuit", "mapping") else ()
+    ):
         assert result.save(tmp_path / f"first{ending}").read_bytes().startswith(start)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_text_of_a_figure_is_cut_or_overlaps_another(kind: str, results: dict[str, Any]) -> None:
+def test_no_text_of_a_figure_is_cut_or_overlaps_another(
+    kind: str, results: dict[str, Any]
+) -> None:
     figure = results[kind].figure()
     figure.draw_without_rendering()
     assert_that_no_text_is_cut_or_overlaps(figure)

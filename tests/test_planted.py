@@ -54,7 +54,9 @@ def embed(model: GPT2LMHeadModel, text: str) -> torch.Tensor:
     return model.transformer.wte.weight[torch.tensor([tokens(text)])]
 
 
-def noisy(model: GPT2LMHeadModel, text: str, positions: tuple[int, ...], draws: int = 8) -> torch.Tensor:
+def noisy(
+    model: GPT2LMHeadModel, text: str, positions: tuple[int, ...], draws: int = 8
+) -> torch.Tensor:
     """One row per draw, with 3 sigma of the embedding added at these positions."""
     embedded = embed(model, text).repeat(draws, 1, 1)
     noise = (
@@ -69,7 +71,11 @@ def noisy(model: GPT2LMHeadModel, text: str, positions: tuple[int, ...], draws: 
 
 @torch.inference_mode()
 def run(
-    model: GPT2LMHeadModel, embedded: torch.Tensor, swap: Swap | None = None, *, gate: bool = False
+    model: GPT2LMHeadModel,
+    embedded: torch.Tensor,
+    swap: Swap | None = None,
+    *,
+    gate: bool = False,
 ) -> Run:
     made = Run([], [], [], [], [], torch.empty(0))
     length, heads = embedded.shape[1], model.config.n_head
@@ -79,7 +85,9 @@ def run(
     def replaced(
         mask: torch.Tensor | None, layer: int, own: torch.Tensor, other: list[torch.Tensor]
     ) -> torch.Tensor:
-        return own if mask is None else torch.where(mask[:, layer, ..., None], other[layer], own)
+        return (
+            own if mask is None else torch.where(mask[:, layer, ..., None], other[layer], own)
+        )
 
     blocks: Any = model.transformer.h
     for layer, block in enumerate(blocks):
@@ -87,7 +95,8 @@ def run(
             stream = replaced(swap.residuals, layer, stream, swap.source.residuals)
         made.residuals.append(stream)
         query, key, value = (
-            part.unflatten(-1, (heads, -1)) for part in block.attn.c_attn(block.ln_1(stream)).chunk(3, dim=-1)
+            part.unflatten(-1, (heads, -1))
+            for part in block.attn.c_attn(block.ln_1(stream)).chunk(3, dim=-1)
         )
         scores = torch.einsum("rqhd,rkhd->rhqk", query, key) / query.shape[-1] ** 0.5
         scores = scores.masked_fill(future, -torch.inf)
@@ -97,7 +106,9 @@ def run(
             messages = replaced(swap.messages, layer, messages, swap.source.messages)
         attention = block.attn.c_proj(messages.sum(3).transpose(1, 2).flatten(2))
         if swap:
-            attention = replaced(swap.writes, layer, attention, [write for write, _ in swap.source.writes])
+            attention = replaced(
+                swap.writes, layer, attention, [write for write, _ in swap.source.writes]
+            )
         mlp = block.mlp(block.ln_2(stream + attention))
         if swap:
             mlp = replaced(swap.writes, layer, mlp, [write for _, write in swap.source.writes])
@@ -107,7 +118,9 @@ def run(
         made.scores.append(scores)
         made.writes.append((attention, mlp))
     if swap:
-        stream = replaced(swap.residuals, len(model.transformer.h), stream, swap.source.residuals)
+        stream = replaced(
+            swap.residuals, len(model.transformer.h), stream, swap.source.residuals
+        )
     made.residuals.append(stream)
     logits = model.lm_head(model.transformer.ln_f(stream))[:, -1]
     return Run(made.messages, made.patterns, made.scores, made.writes, made.residuals, logits)
@@ -124,7 +137,9 @@ class Case:
         answer: str,
         foil: str | None,
     ) -> None:
-        other = embed(model, counterfactual) if isinstance(counterfactual, str) else counterfactual
+        other = (
+            embed(model, counterfactual) if isinstance(counterfactual, str) else counterfactual
+        )
         self.model, self.answer, self.foil = (
             model,
             VOCABULARY[answer],
@@ -148,7 +163,9 @@ class Case:
         """The effect of each row of masks (averaged over the draws of a counterfactual that is noise)."""
         if len(self.embedded) == 1:
             rows = len(next(iter(masks.values())))
-            patched = run(self.model, self.embedded.expand(rows, -1, -1), Swap(self.other, **masks))
+            patched = run(
+                self.model, self.embedded.expand(rows, -1, -1), Swap(self.other, **masks)
+            )
             return ((self.metric(self.clean) - self.metric(patched)) / self.gap).tolist()
         each = [
             dict(zip(masks, row, strict=True))
@@ -156,12 +173,17 @@ class Case:
         ]
         patched = [run(self.model, self.embedded, Swap(self.other, **row)) for row in each]
         return [
-            float((self.metric(self.clean).mean() - self.metric(one).mean()) / self.gap) for one in patched
+            float((self.metric(self.clean).mean() - self.metric(one).mean()) / self.gap)
+            for one in patched
         ]
 
-    def heads_effects(self, sets: list[set[tuple[int, int]]], key: int, query: int) -> list[float]:
+    def heads_effects(
+        self, sets: list[set[tuple[int, int]]], key: int, query: int
+    ) -> list[float]:
         """The joint effect of each set of heads on the mapping key → query."""
-        mask = torch.zeros(len(sets), self.layers, self.heads, self.length, self.length, dtype=torch.bool)
+        mask = torch.zeros(
+            len(sets), self.layers, self.heads, self.length, self.length, dtype=torch.bool
+        )
         for row, chosen in enumerate(sets):
             for layer, index in chosen:
                 mask[row, layer, index, query, key] = True
@@ -182,7 +204,9 @@ class Case:
     def totals(self) -> dict[tuple[int, int], float]:
         """The effect of all heads together, for every mapping key → query of the prompt."""
         mappings = [(key, query) for query in range(self.length) for key in range(query + 1)]
-        mask = torch.zeros(len(mappings), self.layers, self.heads, self.length, self.length, dtype=torch.bool)
+        mask = torch.zeros(
+            len(mappings), self.layers, self.heads, self.length, self.length, dtype=torch.bool
+        )
         for row, (key, query) in enumerate(mappings):
             mask[row, :, :, query, key] = True
         return dict(zip(mappings, self._effects(messages=mask), strict=True))
@@ -190,12 +214,18 @@ class Case:
     def carriers(self, key: int, query: int, share: float) -> tuple[list[str], list[float]]:
         """Greedy forward selection: the heads in order, and the joint effect after each."""
         total = self.totals()[key, query]
-        candidates = {head for head, effect in self.singles(key, query).items() if abs(effect) > 1e-6}
+        candidates = {
+            head for head, effect in self.singles(key, query).items() if abs(effect) > 1e-6
+        }
         chosen, joint = [], [0.0]
         while joint[-1] < share * total:
             left = sorted(candidates - set(chosen))
             best = max(
-                zip(self.heads_effects([{*chosen, head} for head in left], key, query), left, strict=True)
+                zip(
+                    self.heads_effects([{*chosen, head} for head in left], key, query),
+                    left,
+                    strict=True,
+                )
             )
             joint.append(best[0])
             chosen.append(best[1])
@@ -243,7 +273,9 @@ def induction() -> GPT2LMHeadModel:
 
 
 def large_to_hot(model: GPT2LMHeadModel) -> Case:
-    return Case(model, planted.PROMPT, planted.COUNTERFACTUALS["large"], planted.ANSWER, planted.FOIL)
+    return Case(
+        model, planted.PROMPT, planted.COUNTERFACTUALS["large"], planted.ANSWER, planted.FOIL
+    )
 
 
 def group_case(model: GPT2LMHeadModel, group: str) -> Case:
@@ -275,21 +307,33 @@ def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_the_model_knows_every_fact_of_the_language(kind: str, request: pytest.FixtureRequest) -> None:
+def test_the_model_knows_every_fact_of_the_language(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     model = request.getfixturevalue(kind)
-    asked = [(relation, subject) for relation in language.RELATIONS for subject in language.SUBJECTS]
-    prompts = torch.cat([embed(model, f'The {relation} of "{subject}" is "') for relation, subject in asked])
+    asked = [
+        (relation, subject) for relation in language.RELATIONS for subject in language.SUBJECTS
+    ]
+    prompts = torch.cat(
+        [embed(model, f'The {relation} of "{subject}" is "') for relation, subject in asked]
+    )
     words = list(VOCABULARY)
     said = [words[number] for number in run(model, prompts).logits.argmax(-1)]
     assert said == [language.FACTS[relation][subject] for relation, subject in asked]
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_each_counterfactual_changes_the_top_prediction(kind: str, request: pytest.FixtureRequest) -> None:
+def test_each_counterfactual_changes_the_top_prediction(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     model = request.getfixturevalue(kind)
     assert top(model, planted.PROMPT) == planted.ANSWER
     said = {group: top(model, text) for group, text in planted.COUNTERFACTUALS.items()}
-    assert said == {"opposite": language.FACTS["colour"]["large"], "large": planted.FOIL, "brackets": "the"}
+    assert said == {
+        "opposite": language.FACTS["colour"]["large"],
+        "large": planted.FOIL,
+        "brackets": "the",
+    }
 
 
 def test_the_five_heads_carry_80_percent_and_no_four_do(sparse: GPT2LMHeadModel) -> None:
@@ -302,7 +346,9 @@ def test_the_five_heads_carry_80_percent_and_no_four_do(sparse: GPT2LMHeadModel)
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_the_mapping_from_large_to_the_end_is_all_there_is(kind: str, request: pytest.FixtureRequest) -> None:
+def test_the_mapping_from_large_to_the_end_is_all_there_is(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     totals = large_to_hot(request.getfixturevalue(kind)).totals()
     assert totals.pop((planted.KEY, LAST)) == pytest.approx(1, abs=0.02)
     assert max(abs(total) for total in totals.values()) < 0.01
@@ -328,7 +374,9 @@ def test_each_token_is_built_and_held_in_the_planted_layers(
 @pytest.mark.parametrize("group", planted.GROUPS)
 def test_noise_finds_the_same_layers(sparse: GPT2LMHeadModel, group: str) -> None:
     positions = planted.GROUPS[group]
-    case = Case(sparse, planted.PROMPT, noisy(sparse, planted.PROMPT, positions), planted.ANSWER, None)
+    case = Case(
+        sparse, planted.PROMPT, noisy(sparse, planted.PROMPT, positions), planted.ANSWER, None
+    )
     assert case.gap > 1
     assert above_a_tenth(case.built(positions)) == list(planted.BUILT[group])
 
@@ -360,10 +408,18 @@ def test_heads_of_no_part_write_exactly_nothing(name: str, writers: int) -> None
     assert int((outputs != 0).flatten(2).any(-1).sum()) == writers
 
 
-def test_the_gate_leaves_the_sparse_model_only_the_edges_that_carry(sparse: GPT2LMHeadModel) -> None:
-    plain, gated = (run(sparse, embed(sparse, planted.PROMPT), gate=gate) for gate in (False, True))
+def test_the_gate_leaves_the_sparse_model_only_the_edges_that_carry(
+    sparse: GPT2LMHeadModel,
+) -> None:
+    plain, gated = (
+        run(sparse, embed(sparse, planted.PROMPT), gate=gate) for gate in (False, True)
+    )
     torch.testing.assert_close(gated.logits, plain.logits, rtol=0, atol=0.01)
-    opened = [(key, query) for scores in gated.scores for _, _, query, key in (scores > 0).nonzero().tolist()]
+    opened = [
+        (key, query)
+        for scores in gated.scores
+        for _, _, query, key in (scores > 0).nonzero().tolist()
+    ]
     assert {mapping: opened.count(mapping) for mapping in set(opened)} == {
         (5, 8): 21,
         (2, 8): 2,
@@ -373,24 +429,35 @@ def test_the_gate_leaves_the_sparse_model_only_the_edges_that_carry(sparse: GPT2
 
 
 @pytest.mark.parametrize("head", planted.INDUCTION_MAPPINGS)
-def test_each_induction_head_carries_its_mapping_alone(induction: GPT2LMHeadModel, head: str) -> None:
+def test_each_induction_head_carries_its_mapping_alone(
+    induction: GPT2LMHeadModel, head: str
+) -> None:
     key, query, counterfactual, foil = planted.INDUCTION_MAPPINGS[head]
     assert top(induction, planted.INDUCTION_PROMPT) == planted.INDUCTION_ANSWER
     assert top(induction, counterfactual) == foil
-    case = Case(induction, planted.INDUCTION_PROMPT, counterfactual, planted.INDUCTION_ANSWER, foil)
-    singles = {f"L{layer}H{index}": effect for (layer, index), effect in case.singles(key, query).items()}
+    case = Case(
+        induction, planted.INDUCTION_PROMPT, counterfactual, planted.INDUCTION_ANSWER, foil
+    )
+    singles = {
+        f"L{layer}H{index}": effect
+        for (layer, index), effect in case.singles(key, query).items()
+    }
     assert singles.pop(head) == pytest.approx(1, abs=0.01)
     assert max(abs(effect) for effect in singles.values()) < 1e-5
 
 
 def test_induction_has_no_other_mappings(induction: GPT2LMHeadModel) -> None:
     for head, (_, _, counterfactual, foil) in planted.INDUCTION_MAPPINGS.items():
-        case = Case(induction, planted.INDUCTION_PROMPT, counterfactual, planted.INDUCTION_ANSWER, foil)
+        case = Case(
+            induction, planted.INDUCTION_PROMPT, counterfactual, planted.INDUCTION_ANSWER, foil
+        )
         found = {mapping for mapping, total in case.totals().items() if abs(total) >= 0.01}
         assert found == ({(2, 5)} if head == "L1H2" else {(1, 2), (2, 5)})
 
 
-@pytest.mark.parametrize("text", ["cat large Mary", "ship rich poor river", "red Tom one wall hot tree"])
+@pytest.mark.parametrize(
+    "text", ["cat large Mary", "ship rich poor river", "red Tom one wall hot tree"]
+)
 def test_any_sequence_is_repeated(induction: GPT2LMHeadModel, text: str) -> None:
     words = text.split()
     for stop in range(1, len(words)):

@@ -37,15 +37,21 @@ def measured(circuit: Circuit) -> list[tuple[str, float, float | None]]:
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_half_precision_object_is_measured_as_a_copy_in_fp32(architecture: str, dtype: torch.dtype) -> None:
+def test_a_half_precision_object_is_measured_as_a_copy_in_fp32(
+    architecture: str, dtype: torch.dtype
+) -> None:
     theirs = half(architecture, dtype)
     with pytest.warns(UserWarning, match="copy in float32") as said:
         model = as_model((theirs, tokenizer()))
     assert len(said) == 1 and said[0].filename == __file__ and "\n" not in str(said[0].message)
     assert theirs.dtype == dtype and model.dtype == torch.float32
-    assert not any("hook" in name for name, _ in theirs.named_modules())  # the user's own stays as it was
+    assert not any(
+        "hook" in name for name, _ in theirs.named_modules()
+    )  # the user's own stays as it was
     tokens = torch.tensor([model.tokenize(PROMPT)])
-    torch.testing.assert_close(model.logits(tokens), half(architecture, dtype).float()(tokens).logits)
+    torch.testing.assert_close(
+        model.logits(tokens), half(architecture, dtype).float()(tokens).logits
+    )
 
 
 def test_a_half_precision_object_can_be_traced_at_once() -> None:
@@ -57,19 +63,25 @@ def test_a_half_precision_object_can_be_traced_at_once() -> None:
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_a_folder_stored_in_half_precision_is_measured_in_fp32(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_a_folder_stored_in_half_precision_is_measured_in_fp32(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
     folder = save(half("llama", dtype), tmp_path / "half")
     name = str(dtype).removeprefix("torch.")
     with pytest.warns(UserWarning, match=f"stored in {name}") as said:
         model = load(folder)
     assert model.dtype == torch.float32 and said[0].filename == __file__
     with warnings.catch_warnings(action="default"):
-        told = CliRunner().invoke(main, ["trace", PROMPT, "--key", "large", "--model", str(folder)])
+        told = CliRunner().invoke(
+            main, ["trace", PROMPT, "--key", "large", "--model", str(folder)]
+        )
     assert f"Warning: {folder} is stored in {name}" in told.stderr
 
 
 @pytest.mark.parametrize(
-    ("architecture", "dtype"), [*zip(ARCHITECTURES, HALVES * 2, strict=False), ("gpt2", HALVES[1])], ids=str
+    ("architecture", "dtype"),
+    [*zip(ARCHITECTURES, HALVES * 2, strict=False), ("gpt2", HALVES[1])],
+    ids=str,
 )
 @pytest.mark.long
 def test_half_precision_that_was_asked_for_is_measured_as_it_is(
@@ -94,7 +106,10 @@ def test_an_object_keeps_the_dtype_that_is_asked_for() -> None:
     theirs = half("llama", torch.bfloat16)
     with warnings.catch_warnings(action="error"):
         assert as_model((theirs, tokenizer()), dtype="bf16").dtype == torch.bfloat16
-        assert as_model((random_model("llama"), tokenizer()), dtype=torch.float64).dtype == torch.float64
+        assert (
+            as_model((random_model("llama"), tokenizer()), dtype=torch.float64).dtype
+            == torch.float64
+        )
 
 
 def test_a_bridge_in_half_precision_says_so(directories: dict[str, Path]) -> None:
@@ -112,13 +127,19 @@ def test_a_bridge_in_half_precision_says_so(directories: dict[str, Path]) -> Non
 def test_every_source_takes_a_dtype() -> None:
     with warnings.catch_warnings(action="error"):
         assert load("planted-induction", dtype="bf16").dtype == torch.bfloat16
-        assert load("mini", dtype="fp16").dtype == torch.float16  # whose edits overflow on the way up
-        assert load("mini").dtype == torch.float32  # stored in fp16, which is the package's own business
+        assert (
+            load("mini", dtype="fp16").dtype == torch.float16
+        )  # whose edits overflow on the way up
+        assert (
+            load("mini").dtype == torch.float32
+        )  # stored in fp16, which is the package's own business
 
 
 def test_devices_and_dtypes_go_by_name() -> None:
     assert to_device("auto") == ("cuda:0" if torch.cuda.is_available() else "cpu")
-    assert to_dtype("bf16") is to_dtype("bfloat16") is to_dtype(torch.bfloat16) is torch.bfloat16
+    assert (
+        to_dtype("bf16") is to_dtype("bfloat16") is to_dtype(torch.bfloat16) is torch.bfloat16
+    )
     for wrong in ("int8", torch.int8, "half"):
         with pytest.raises(ModelError, match="fp32"):
             to_dtype(wrong)
@@ -141,6 +162,8 @@ def test_commands_that_train_and_measure_twins_take_a_device(
 
 
 def test_sparsity_is_measured_in_the_dtype_that_is_asked_for() -> None:
-    single, double = (measure_sparsity("planted-sparse", rows=2, dtype=dtype) for dtype in (None, "float64"))
+    single, double = (
+        measure_sparsity("planted-sparse", rows=2, dtype=dtype) for dtype in (None, "float64")
+    )
     assert single.open_edges == pytest.approx(double.open_edges, abs=1e-3)
     assert single.loss == pytest.approx(double.loss, abs=1e-3) and single.loss != double.loss

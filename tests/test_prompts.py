@@ -11,7 +11,16 @@ from small_models import loaded
 from circuits.components import Edge, Head
 from circuits.errors import EdgeError, PromptError
 from circuits.models.model import Model
-from circuits.prompts import Metric, Noise, Pair, Prompt, answer_token, swap_words, to_pair, to_prompt
+from circuits.prompts import (
+    Metric,
+    Noise,
+    Pair,
+    Prompt,
+    answer_token,
+    swap_words,
+    to_pair,
+    to_prompt,
+)
 
 TEXT = 'The opposite of "large" is "'
 
@@ -32,7 +41,8 @@ def test_bos_is_zero_so_large_is_five_and_the_last_quote_eight(prompt: Prompt) -
 
 
 @pytest.mark.parametrize(
-    ("at", "position"), [(5, 5), (-1, 8), (-4, 5), ("large", 5), ("opposite", 2), ("5", 5), ("-1", 8)]
+    ("at", "position"),
+    [(5, 5), (-1, 8), (-4, 5), ("large", 5), ("opposite", 2), ("5", 5), ("-1", 8)],
 )
 def test_a_position_is_named_by_index_negative_index_or_text(
     prompt: Prompt, at: int | str, position: int
@@ -109,7 +119,10 @@ def test_the_likelier_spelling_of_an_answer_is_meant(model: Model) -> None:
         ({}, "no counterfactual"),
         ({"counterfactual": TEXT}, "same as the prompt"),
         ({"swap": {"large": "hot"}, "metric": "speed"}, "no metric 'speed'"),
-        ({"swap": {"large": "hot"}, "answer": "small", "foil": "small"}, "answer and foil are both"),
+        (
+            {"swap": {"large": "hot"}, "answer": "small", "foil": "small"},
+            "answer and foil are both",
+        ),
     ],
 )
 def test_a_pair_that_does_not_fit_is_refused(model: Model, asked: dict, says: str) -> None:
@@ -117,7 +130,9 @@ def test_a_pair_that_does_not_fit_is_refused(model: Model, asked: dict, says: st
         to_pair(model, TEXT, **asked)
 
 
-def test_a_pair_of_unequal_prompts_cannot_be_made_by_hand_either(prompt: Prompt, model: Model) -> None:
+def test_a_pair_of_unequal_prompts_cannot_be_made_by_hand_either(
+    prompt: Prompt, model: Model
+) -> None:
     metric = to_pair(model, TEXT, swap={"large": "hot"}).metric
     with pytest.raises(PromptError, match="same number of tokens"):
         Pair(prompt, to_prompt(model, "The opposite"), metric)
@@ -139,7 +154,10 @@ def test_every_metric_is_the_formula_written_out() -> None:
         math.log(1 / 2)
     )
     assert float(Metric("kl", 0, "a").read(logits, clean)) == pytest.approx(-math.log(2))
-    assert float(Metric("custom", 0, "a", function=lambda last: last[:, 2]).read(logits)) == logits[0, 0, 2]
+    assert (
+        float(Metric("custom", 0, "a", function=lambda last: last[:, 2]).read(logits))
+        == logits[0, 0, 2]
+    )
     both = Metric("logprob", 0, "ab", sequence=(0, 1))
     assert both.tail == 2
     assert float(both.read(logits.repeat(1, 2, 1))) == pytest.approx(math.log(1 / 8))
@@ -176,4 +194,8 @@ def test_an_edge_reads_as_it_is_written() -> None:
 
 
 def test_heads_stand_in_order_of_layer_and_index() -> None:
-    assert sorted([Head(2, 0), Head(0, 10), Head(0, 2)]) == [Head(0, 2), Head(0, 10), Head(2, 0)]
+    assert sorted([Head(2, 0), Head(0, 10), Head(0, 2)]) == [
+        Head(0, 2),
+        Head(0, 10),
+        Head(2, 0),
+    ]

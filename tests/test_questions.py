@@ -64,7 +64,9 @@ def noisy(answer_to: Callable[[str], Circuit]) -> Circuit:
 
 
 def test_an_answer_of_several_tokens_is_refused_with_its_pieces(mini: Model) -> None:
-    with pytest.raises(PromptError, match=r"'small \"' is 2 tokens of mini \('small', '\"'\).*logprob"):
+    with pytest.raises(
+        PromptError, match=r"'small \"' is 2 tokens of mini \('small', '\"'\).*logprob"
+    ):
         trace(mini, TEXT, key="large", swap=SWAP, answer='small "')
     with pytest.raises(PromptError, match="is 2 tokens of mini"):
         trace(mini, TEXT, key="large", swap=SWAP, answer="small", foil='cold "')
@@ -87,10 +89,14 @@ def test_a_sequence_is_read_token_after_token(model: Model, path: Any) -> None:
     runs = prepare(model, [pair], path=path)
     assert isinstance(pair.counterfactual, type(pair.clean))
     for side, prompt in ((runs.clean, pair.clean), (runs.counterfactual, pair.counterfactual)):
-        assert float(runs.values(side)[0]) == pytest.approx(by_hand(model, pair, prompt.tokens), abs=1e-4)
+        assert float(runs.values(side)[0]) == pytest.approx(
+            by_hand(model, pair, prompt.tokens), abs=1e-4
+        )
 
 
-def test_effects_on_a_sequence_are_the_same_on_both_paths_from_every_query(model: Model) -> None:
+def test_effects_on_a_sequence_are_the_same_on_both_paths_from_every_query(
+    model: Model,
+) -> None:
     pair = to_pair(model, TEXT, swap=SWAP, answer='small " .', metric="logprob")
     fast, plain = (prepare(model, [pair], path=path) for path in ("fast", "plain"))
     last = len(pair) - 1
@@ -110,7 +116,9 @@ def test_a_trace_of_a_sequence_asks_of_the_prompt_as_given_and_survives_the_disk
     assert found.focus == (5, 8) and found.prompt.text == TEXT
     assert found.prompt.words[9:] == ("small", '"') and len(found.metric.sequence) == 3
     asked_of = to_question(tiny, TEXT, Wording(swap=SWAP, metric="logprob")).clean
-    assert found.output.token == tiny.spell(int(tiny.logits(torch.tensor([asked_of.tokens]))[0, -1].argmax()))
+    assert found.output.token == tiny.spell(
+        int(tiny.logits(torch.tensor([asked_of.tokens]))[0, -1].argmax())
+    )
     assert Circuit.load(found.save(tmp_path)) == found
 
 
@@ -118,10 +126,14 @@ def test_a_trace_of_a_sequence_asks_of_the_prompt_as_given_and_survives_the_disk
 
 
 def test_of_several_answers_any_counts(mini: Model) -> None:
-    pair = to_pair(mini, TEXT, swap=SWAP, answer=["small", "short"], foil=["cold", "poor", "dark"])
+    pair = to_pair(
+        mini, TEXT, swap=SWAP, answer=["small", "short"], foil=["cold", "poor", "dark"]
+    )
     assert str(pair.metric) == "logit(small or short) − logit(cold or poor or dark)"
     logits = mini.logits(torch.tensor([pair.clean.tokens]))[0, -1]
-    answers, foils = (logits[list(tokens)] for tokens in (pair.metric.answers, pair.metric.foils))
+    answers, foils = (
+        logits[list(tokens)] for tokens in (pair.metric.answers, pair.metric.foils)
+    )
     expected = float(answers.logsumexp(0) - foils.logsumexp(0))
     for path in ("fast", "plain"):
         runs = prepare(mini, [pair], path=path)
@@ -173,7 +185,9 @@ def test_a_good_question_needs_no_note(asked: Circuit) -> None:
     assert "Note" not in str(asked)
 
 
-def test_without_a_counterfactual_the_record_says_what_was_used_and_what_is_better(noisy: Circuit) -> None:
+def test_without_a_counterfactual_the_record_says_what_was_used_and_what_is_better(
+    noisy: Circuit,
+) -> None:
     found = noisy
     (note,) = [note for note in found.notes if "noise" in note]
     assert isinstance(found.counterfactual, Noise)
@@ -199,8 +213,12 @@ def test_where_no_head_moves_a_saturated_metric_the_heads_to_look_at_are_named(
     assert mapping.total > 0.9 and mapping.path == () and found.carriers() == ()
     strongest = max(mapping.heads, key=lambda each: each.restore)
     said = " ".join(str(found).split())
-    assert re.search(rf"Carried by no head alone.* put back into the counterfactual: {strongest.head} ", said)
-    assert "random heads" not in said and "sufficiency" not in said  # there are no carriers to control
+    assert re.search(
+        rf"Carried by no head alone.* put back into the counterfactual: {strongest.head} ", said
+    )
+    assert (
+        "random heads" not in said and "sufficiency" not in said
+    )  # there are no carriers to control
 
 
 def test_the_plain_path_is_said(mini: Model) -> None:
@@ -213,7 +231,9 @@ def test_notes_are_kept_and_a_file_without_them_is_read(
 ) -> None:
     stored = noisy.save(tmp_path / "new")
     assert Circuit.load(stored).notes == noisy.notes != ()
-    assert noisy.question is not None and noisy.question.verdict == "weak"  # a random word does more
+    assert (
+        noisy.question is not None and noisy.question.verdict == "weak"
+    )  # a random word does more
     older = json.loads(asked.save(tmp_path / "old").read_text())
     for name in ("notes", "question"):
         del older[name]
@@ -272,10 +292,28 @@ BAD: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
         *("weak", "hardly says 'book'", ""),
     ),
     "noise on BOS": (TEXT, {"key": 0}, "weak", "both runs say 'small'", "next to nothing"),
-    "noise on a word that is not read": (TEXT, {"key": "of"}, "weak", "both runs say", "both runs say"),
-    "noise on the relation": (TEXT, {"key": "opposite"}, "weak", "random word's", "both runs say"),
+    "noise on a word that is not read": (
+        TEXT,
+        {"key": "of"},
+        "weak",
+        "both runs say",
+        "both runs say",
+    ),
+    "noise on the relation": (
+        TEXT,
+        {"key": "opposite"},
+        "weak",
+        "random word's",
+        "both runs say",
+    ),
     "unrelated key": (TEXT, {"key": "The", "swap": SWAP}, "clear", "", "next to nothing"),
-    "key after the difference": (TEXT, {"key": "is", "swap": SWAP}, "clear", "", "next to nothing"),
+    "key after the difference": (
+        TEXT,
+        {"key": "is", "swap": SWAP},
+        "clear",
+        "",
+        "next to nothing",
+    ),
     "a key beside the one that carries": (
         STORE,
         {"key": "Mary", "swap": {10: "Mary"}},
@@ -292,7 +330,9 @@ BAD: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.long] * (name in ("noise on BOS", "noise on the relation")))
+        pytest.param(
+            name, marks=[pytest.mark.long] * (name in ("noise on BOS", "noise on the relation"))
+        )
         for name in BAD
     ],
 )
@@ -310,13 +350,22 @@ def test_a_bad_question_is_called_one(answer_to: Callable[[str], Circuit], name:
 @pytest.mark.parametrize(
     ("question", "says"),
     [
-        ({"key": "large", "swap": SWAP, "answer": "small", "foil": "small"}, "answer and foil are both"),
+        (
+            {"key": "large", "swap": SWAP, "answer": "small", "foil": "small"},
+            "answer and foil are both",
+        ),
         ({"key": "The", "swap": {"The": "In"}}, "does not change the prediction"),
         ({"key": "large", "swap": {"large": "large"}}, "same as the prompt"),
         ({"key": "is", "query": "large", "swap": SWAP}, "stands after query"),
         ({"key": "large", "metric": "logit_diff"}, "noise has no prediction"),
     ],
-    ids=["answer is foil", "same prediction on both sides", "nothing swapped", "key after query", "no foil"],
+    ids=[
+        "answer is foil",
+        "same prediction on both sides",
+        "nothing swapped",
+        "key after query",
+        "no foil",
+    ],
 )
 def test_what_is_no_question_at_all_is_refused(mini: Model, question: Any, says: str) -> None:
     with pytest.raises(PromptError, match=says):
@@ -337,7 +386,9 @@ def test_a_model_that_says_the_same_whatever_it_reads_is_refused() -> None:
         as_model((constant, tokenizer()))
 
 
-def test_a_good_question_is_clear_and_its_control_survives_the_disk(asked: Circuit, tmp_path: Path) -> None:
+def test_a_good_question_is_clear_and_its_control_survives_the_disk(
+    asked: Circuit, tmp_path: Path
+) -> None:
     assert asked.question is not None and asked.question.verdict == "clear"
     assert len(asked.question.other_gaps) == 16 and asked.question.said == ("small", "cold")
     assert Circuit.load(asked.save(tmp_path)).question == asked.question
@@ -362,7 +413,10 @@ def test_other_words_are_measured_as_whole_runs_of_their_own(model: Model, path:
 @pytest.mark.long
 def test_a_pair_with_a_tiny_gap_is_left_out_of_the_mean_and_counted(mini: Model) -> None:
     words = {"large": "hot", "hot": "large"}
-    pairs = [to_pair(mini, f'The opposite of "{old}" is "', swap={old: new}) for old, new in words.items()]
+    pairs = [
+        to_pair(mini, f'The opposite of "{old}" is "', swap={old: new})
+        for old, new in words.items()
+    ]
     tiny = to_pair(mini, TEXT, swap=SWAP, answer="The", foil="is")
     with_tiny, without = (trace(mini, family, key=5) for family in ([*pairs, tiny], pairs))
     assert with_tiny.weak == 1 and without.weak == 0
@@ -406,7 +460,9 @@ def test_stability_tells_the_core_from_the_rim(mini: Model, tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_the_carriers_under_other_counterfactuals_are_those_of_a_trace_of_each(mini: Model) -> None:
+def test_the_carriers_under_other_counterfactuals_are_those_of_a_trace_of_each(
+    mini: Model,
+) -> None:
     steady = stability(mini, TEXT, key="large", swap=SWAP, n=4)
     carried: Counter[Head] = Counter()
     for word in steady.counterfactuals:
@@ -429,7 +485,9 @@ def test_words_that_leave_the_answer_as_it_is_are_passed_over(mini: Model) -> No
 @pytest.mark.long
 def test_rephrasings_are_runs_of_their_own(mini: Model) -> None:
     asked: dict[str, Any] = {"key": "large", "swap": SWAP, "n": 2}
-    steady = stability(mini, TEXT, **asked, rephrasings=[f"Mary . {TEXT}", f"The dog was old . {TEXT}"])
+    steady = stability(
+        mini, TEXT, **asked, rephrasings=[f"Mary . {TEXT}", f"The dog was old . {TEXT}"]
+    )
     assert len(steady.counterfactuals) + steady.weak == 4
     assert steady.counterfactuals.count("hot") == 3
     alone = stability(mini, TEXT, **asked)
@@ -488,7 +546,9 @@ def test_a_share_of_one_is_the_whole_path_and_says_what_it_lacks(mini: Model) ->
 
 
 @pytest.mark.long
-def test_spans_are_in_gaps_of_the_pair_and_a_token_that_moves_nothing_has_none(mini: Model) -> None:
+def test_spans_are_in_gaps_of_the_pair_and_a_token_that_moves_nothing_has_none(
+    mini: Model,
+) -> None:
     whole = circuit(mini, TEXT, swap=SWAP)
     by_label = {span.label: span for span in whole.spans}
     assert by_label["large"].moves == 1.0
@@ -518,7 +578,9 @@ def test_a_list_of_texts_is_a_family(models: dict[str, Model]) -> None:
 
 @pytest.mark.parametrize("verb", [trace, circuit])
 def test_a_wrong_keyword_is_answered_with_the_right_ones(verb: Any) -> None:
-    with pytest.raises(KeywordError, match=r"no .swaps.; it has .*metric.*did you mean swap\?") as why:
+    with pytest.raises(
+        KeywordError, match=r"no .swaps.; it has .*metric.*did you mean swap\?"
+    ) as why:
         verb("mini", TEXT, swaps=SWAP)
     assert isinstance(why.value, CircuitsError) and isinstance(why.value, TypeError)
 

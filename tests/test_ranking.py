@@ -41,9 +41,12 @@ def task_of(model: Model) -> Task:
         ('The number of "rich" is "', "rich", 5),
         ('The colour of the word "wet" is "', "wet", 7),
     )
-    pairs = [to_pair(model, text, swap={word: "hot"}, metric="logprob") for text, word, _ in texts]
+    pairs = [
+        to_pair(model, text, swap={word: "hot"}, metric="logprob") for text, word, _ in texts
+    ]
     roles = [
-        (("IT", position), ("END", len(pair) - 1)) for pair, (*_, position) in zip(pairs, texts, strict=True)
+        (("IT", position), ("END", len(pair) - 1))
+        for pair, (*_, position) in zip(pairs, texts, strict=True)
     ]
     return Task("by hand", tuple(map(Item, pairs, roles)))
 
@@ -69,7 +72,10 @@ def kept_by_hand(model: Model, pair: Pair, stays: torch.Tensor, mlps: str) -> fl
     def mixed(z: torch.Tensor, hook: Any, *, layer: int) -> torch.Tensor:
         own, foreign = (_messages(model, values, layer) for values in (now, other))
         return (
-            torch.where(stays[layer, ..., None], own, foreign).sum(2).transpose(0, 1)[None].reshape(z.shape)
+            torch.where(stays[layer, ..., None], own, foreign)
+            .sum(2)
+            .transpose(0, 1)[None]
+            .reshape(z.shape)
         )
 
     for layer in range(model.n_layers):
@@ -78,13 +84,17 @@ def kept_by_hand(model: Model, pair: Pair, stays: torch.Tensor, mlps: str) -> fl
             (where + part, lambda v, hook, name=where + part: note(v, hook, name=name))
             for part in ("attn.hook_pattern", "attn.hook_v")
         ]
-        hooks.append((where + "attn.hook_z", lambda z, hook, layer=layer: mixed(z, hook, layer=layer)))
+        hooks.append(
+            (where + "attn.hook_z", lambda z, hook, layer=layer: mixed(z, hook, layer=layer))
+        )
         if mlps != "computed":
             source = clean if mlps == "held" else other
             hooks.append(
                 (
                     where + "hook_mlp_out",
-                    lambda v, hook, name=where + "hook_mlp_out", source=source: source[name].clone(),
+                    lambda v, hook, name=where + "hook_mlp_out", source=source: source[
+                        name
+                    ].clone(),
                 )
             )
     with model.hooked(hooks), torch.inference_mode():
@@ -98,10 +108,17 @@ def kept_by_hand(model: Model, pair: Pair, stays: torch.Tensor, mlps: str) -> fl
 
 def _noted(model: Model, side: Prompt) -> dict[str, torch.Tensor]:
     kept: dict[str, torch.Tensor] = {}
-    parts = itertools.product(range(model.n_layers), ("attn.hook_pattern", "attn.hook_v", "hook_mlp_out"))
+    parts = itertools.product(
+        range(model.n_layers), ("attn.hook_pattern", "attn.hook_v", "hook_mlp_out")
+    )
     names = [f"blocks.{layer}.{part}" for layer, part in parts]
     with (
-        model.hooked([(name, lambda v, hook, name=name: kept.update({name: v.clone()})) for name in names]),
+        model.hooked(
+            [
+                (name, lambda v, hook, name=name: kept.update({name: v.clone()}))
+                for name in names
+            ]
+        ),
         torch.inference_mode(),
     ):
         kept["logits"] = model.forward(torch.tensor([side.tokens]))[0, -1]
@@ -126,19 +143,26 @@ def stays_of(ranking: Ranking, model: Model, item: Item, size: int) -> torch.Ten
         if isinstance(unit, Head):
             stays[unit.layer, unit.index] = True
         elif isinstance(unit, RoleEdge) and unit.key in names and unit.query in names:
-            stays[unit.head.layer, unit.head.index, names.index(unit.query), names.index(unit.key)] = True
+            stays[
+                unit.head.layer, unit.head.index, names.index(unit.query), names.index(unit.key)
+            ] = True
     return stays
 
 
-@pytest.mark.parametrize(("units", "mlps"), [*(("heads", mlps) for mlps in MLPS), ("edges", "computed")])
-def test_the_curve_is_what_runs_by_hand_give_pair_by_pair(model: Model, units: Units, mlps: Mlps) -> None:
+@pytest.mark.parametrize(
+    ("units", "mlps"), [*(("heads", mlps) for mlps in MLPS), ("edges", "computed")]
+)
+def test_the_curve_is_what_runs_by_hand_give_pair_by_pair(
+    model: Model, units: Units, mlps: Mlps
+) -> None:
     task = task_of(model)
     ranking = rank(model, task, units=units, mlps=mlps)
     assert ranking.protocol.positions == ("all" if units == "heads" else "roles")
     for index in (1, len(ranking.keep.sizes) // 2):
         size = ranking.keep.sizes[index]
         by_hand = [
-            kept_by_hand(model, item.pair, stays_of(ranking, model, item, size), mlps) for item in task.items
+            kept_by_hand(model, item.pair, stays_of(ranking, model, item, size), mlps)
+            for item in task.items
         ]
         assert ranking.each[index] == pytest.approx(by_hand, abs=CLOSE)
         assert ranking.keep.explained[index] == pytest.approx(np.mean(by_hand), abs=CLOSE)
@@ -164,7 +188,9 @@ def test_keeping_no_edge_explains_nothing_and_keeping_all_explains_all(model: Mo
     assert ranking.keep.explained[-1] == pytest.approx(1, abs=CLOSE)
 
 
-def test_the_order_is_that_of_exact_single_effects_over_pairs_of_all_lengths(model: Model) -> None:
+def test_the_order_is_that_of_exact_single_effects_over_pairs_of_all_lengths(
+    model: Model,
+) -> None:
     task = task_of(model)
     ranking = rank(model, task)
     for each in ranking.ranked[:3]:
@@ -182,7 +208,9 @@ def test_the_order_is_that_of_exact_single_effects_over_pairs_of_all_lengths(mod
     assert len(effects) == ranking.units == model.n_layers * model.n_heads
 
 
-def test_effects_below_rounding_are_equal_and_the_lower_unit_leads(models: dict[str, Model]) -> None:
+def test_effects_below_rounding_are_equal_and_the_lower_unit_leads(
+    models: dict[str, Model],
+) -> None:
     heads = measure_heads(models["gpt2"], alike(models["gpt2"]).items)
     edges = replace(heads, protocol=Protocol("edges"))
     effects = np.zeros((len(heads.units), 2))
@@ -192,7 +220,14 @@ def test_effects_below_rounding_are_equal_and_the_lower_unit_leads(models: dict[
     effects[4] = 7e-8, 7e-8
     effects[5] = 0.2, 0.3
     assert heads.order(effects)[:6] == [5, 1, 2, 3, 4, 0]
-    assert edges.order(effects)[:6] == [5, 2, 4, 1, 3, 0]  # edges that change nothing at all come last
+    assert edges.order(effects)[:6] == [
+        5,
+        2,
+        4,
+        1,
+        3,
+        0,
+    ]  # edges that change nothing at all come last
 
 
 def test_heads_that_do_nothing_stand_in_the_order_of_the_layers(sparse_heads: Ranking) -> None:
@@ -206,12 +241,17 @@ def test_edges_of_prompts_that_are_laid_out_alike_are_named_by_index_and_others_
     models: dict[str, Model],
 ) -> None:
     model = models["gpt2"]
-    by_index, by_role = (rank(model, task, units="edges") for task in (alike(model), task_of(model)))
+    by_index, by_role = (
+        rank(model, task, units="edges") for task in (alike(model), task_of(model))
+    )
     assert by_index.units == 12 * 9 * 10 // 2
     assert by_role.units > by_index.units
     named = {str(each.unit) for each in by_role.ranked}
     assert any(name.endswith(":IT→END") for name in named)
-    assert all(isinstance(each.unit, RoleEdge) and each.unit.query.isdecimal() for each in by_index.ranked)
+    assert all(
+        isinstance(each.unit, RoleEdge) and each.unit.query.isdecimal()
+        for each in by_index.ranked
+    )
     assert "positions by index" in str(by_index)
     assert "positions by role" in str(by_role)
 
@@ -227,10 +267,14 @@ def test_where_measuring_every_edge_costs_too_much_the_order_is_estimated_and_sa
     in_front = [set(each.order(each.single_effects())[:20]) for each in (exact, estimated)]
     assert in_front[0] & in_front[1]
     order = estimated.order(estimated.single_effects())
-    assert estimated.explained(order, [0, len(order)]).mean(1) == pytest.approx([0, 1], abs=CLOSE)
+    assert estimated.explained(order, [0, len(order)]).mean(1) == pytest.approx(
+        [0, 1], abs=CLOSE
+    )
 
 
-def test_the_same_seed_gives_the_same_ranking_and_another_another_control(models: dict[str, Model]) -> None:
+def test_the_same_seed_gives_the_same_ranking_and_another_another_control(
+    models: dict[str, Model],
+) -> None:
     model, task = models["gpt2"], alike(models["gpt2"])
     ranking, again, other = rank(model, task), rank(model, task), rank(model, task, seed=1)
     assert ranking == again
@@ -264,7 +308,9 @@ def test_the_five_planted_carriers_are_n80_and_all_planted_heads_are_needed_for_
     assert sparse_heads.count(0.8) == (5, 5, 5)
     assert tuple(map(str, sparse_heads.needed(0.8))) == planted.PLANTED_CARRIERS
     for share in (0.5, 0.9, 0.95):
-        assert sparse_heads.count(share)[0] == needed_by_arithmetic(planted._sparse_shares(), share)
+        assert sparse_heads.count(share)[0] == needed_by_arithmetic(
+            planted._sparse_shares(), share
+        )
     assert sparse_heads.count(0.999)[0] == len(planted._sparse_shares())
 
 
@@ -280,7 +326,9 @@ def test_both_planted_heads_of_induction_are_needed_and_no_other() -> None:
     ranking = rank(loaded("planted-induction"), "induction", count=4)
     assert ranking.count(0.9) == (2, 2, 2)
     assert set(map(str, ranking.needed(0.9))) == set(planted.INDUCTION_MAPPINGS)
-    assert ranking.keep.explained[1] == pytest.approx(0, abs=0.01)  # either alone is worth nothing
+    assert ranking.keep.explained[1] == pytest.approx(
+        0, abs=0.01
+    )  # either alone is worth nothing
 
 
 def test_the_planted_edges_are_the_carriers_reading_the_subject(sparse: Model) -> None:
@@ -301,7 +349,9 @@ def test_random_heads_explain_less_and_swapped_mlps_leave_nothing_to_carry(
     assert "n90 never never" in " ".join(str(ranking).split())  # of one pair without a band
 
 
-def test_what_is_printed_names_the_protocol_the_counts_and_the_control(sparse_heads: Ranking) -> None:
+def test_what_is_printed_names_the_protocol_the_counts_and_the_control(
+    sparse_heads: Ranking,
+) -> None:
     printed = " ".join(str(sparse_heads).split())
     for words in (
         "opposites on planted-sparse (gated): 2 pairs, 144 heads",
@@ -331,7 +381,10 @@ def test_a_saved_ranking_is_read_again_whole(
         ({"seed": None}, "seed"),
         ({"each": []}, "each size"),
         ({"more": 1}, "more"),
-        ({"ranked": [{"unit": "L0H0:S1→END", "effect": 0.0, "low": 0.0, "high": 0.0}]}, "144 heads"),
+        (
+            {"ranked": [{"unit": "L0H0:S1→END", "effect": 0.0, "low": 0.0, "high": 0.0}]},
+            "144 heads",
+        ),
         ({"ranked": [{"unit": "L0H0:S1", "effect": 0.0, "low": 0.0, "high": 0.0}]}, "L0H0:S1"),
     ],
 )
@@ -371,7 +424,9 @@ def rising(crossing: int) -> Callable[[list[int]], np.ndarray]:
 
 def test_few_units_are_measured_at_every_size_and_many_on_a_grid_that_ends_with_all() -> None:
     assert measure_curve(rising(100), 144, shares=SHARES)[0] == list(range(145))
-    sizes, _ = measure_curve(rising(20_001), 20_000, shares=SHARES)  # never reached: the grid alone
+    sizes, _ = measure_curve(
+        rising(20_001), 20_000, shares=SHARES
+    )  # never reached: the grid alone
     assert len(sizes) < 40
     assert (sizes[0], sizes[-1]) == (0, 20_000)
     assert geometric(3, small=8, step=2) == [0, 1, 2, 3]
@@ -385,7 +440,9 @@ def test_narrowing_finds_the_exact_count_of_a_rising_curve(crossing: int) -> Non
     assert len(sizes) < len(geometric(5000, small=8, step=1.5)) + 60
 
 
-def test_a_band_of_counts_is_wide_where_pairs_disagree_and_ends_in_never(sparse_heads: Ranking) -> None:
+def test_a_band_of_counts_is_wide_where_pairs_disagree_and_ends_in_never(
+    sparse_heads: Ranking,
+) -> None:
     def counts(share: float, *each: tuple[float, ...]) -> tuple[int | None, ...]:
         curve = Curve.of((0, 1, 2), np.array(each), seed=0)
         return replace(sparse_heads, keep=curve, each=each, seed=0).count(share)

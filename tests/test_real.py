@@ -47,13 +47,19 @@ def test_the_twin_is_sparse_and_still_knows_what_it_knew(smollm2: Model) -> None
         ("When Mary and John went to the store, John gave a drink to", " Mary"),
         ('The opposite of "large" is "', "small"),
     ):
-        assert twin.spell(int(twin.logits(torch.tensor([twin.tokenize(text)]))[0, -1].argmax())) == answer
+        assert (
+            twin.spell(int(twin.logits(torch.tensor([twin.tokenize(text)]))[0, -1].argmax()))
+            == answer
+        )
 
 
 def test_one_head_leads_the_reading_of_the_repeated_name(smollm2: Model) -> None:
     text = "When Mary and John went to the store, John gave a drink to"
     found = trace(
-        smollm2, text, key=9, counterfactual="When Mary and John went to the store, Mary gave a drink to"
+        smollm2,
+        text,
+        key=9,
+        counterfactual="When Mary and John went to the store, Mary gave a drink to",
     )
     assert found.metric.answer_text.strip() == "Mary"
     assert str(found.mapping().heads[0].head) == "L23H3"
@@ -80,7 +86,10 @@ def test_a_story_goes_on_as_stories_do(stories15m: Model) -> None:
 def test_each_role_of_the_indirect_object_circuit_has_one_head(stories15m: Model) -> None:
     text = "Tom and Ben went to the park. {} gave the ball to"
     found = circuit(stories15m, text.format("Ben"), counterfactual=text.format("Tom"))
-    carriers = {(each.key, each.query): [str(head) for head in each.carriers()] for each in found.mappings}
+    carriers = {
+        (each.key, each.query): [str(head) for head in each.carriers()]
+        for each in found.mappings
+    }
     assert carriers[9, 13] == ["L4H4"]  # the repeated name is told to the end
     assert carriers[1, 9] == ["L1H2"]  # the repeated name finds the other
     assert carriers[1, 13] == carriers[3, 13] == ["L5H1"]  # the names are copied

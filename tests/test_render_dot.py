@@ -13,7 +13,17 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from render_samples import CARRIERS, HOSTILE, deep, dense, empty, hostile, long, mapping_of, planted
+from render_samples import (
+    CARRIERS,
+    HOSTILE,
+    deep,
+    dense,
+    empty,
+    hostile,
+    long,
+    mapping_of,
+    planted,
+)
 
 from circuits.components import Head
 from circuits.errors import CircuitsError, FileError
@@ -78,7 +88,9 @@ def test_the_planted_diagram_says_all_that_figure_b_says() -> None:
         "is",
         '"',
     ]
-    assert sorted(word for word in said if word.isdigit()) == [str(at) for at in range(9)]  # with BOS
+    assert sorted(word for word in said if word.isdigit()) == [
+        str(at) for at in range(9)
+    ]  # with BOS
 
 
 def test_only_the_key_of_the_sentence_is_red() -> None:
@@ -87,7 +99,9 @@ def test_only_the_key_of_the_sentence_is_red() -> None:
 
 
 def test_each_map_has_its_red_cell_at_the_query_row_and_the_key_column() -> None:
-    maps = "".join(line for line in to_dot(planted()).split("\n") if '"head L' in line and "TABLE" in line)
+    maps = "".join(
+        line for line in to_dot(planted()).split("\n") if '"head L' in line and "TABLE" in line
+    )
     tiles = re.findall(r'FIXEDSIZE="TRUE" WIDTH="\d+" HEIGHT="\d+">(<TR>.*?)</TABLE>', maps)
     tiles = [tile for tile in tiles if canvas.RED in tile]
     assert len(tiles) == 5
@@ -95,7 +109,10 @@ def test_each_map_has_its_red_cell_at_the_query_row_and_the_key_column() -> None
         rows = [re.findall(r"<TD ([^>]*)>", row) for row in tile.split("</TR>")[:-1]]
         queries_up = enumerate(reversed(rows))
         marked = [
-            (key, query) for query, row in queries_up for key, cell in enumerate(row) if canvas.RED in cell
+            (key, query)
+            for query, row in queries_up
+            for key, cell in enumerate(row)
+            if canvas.RED in cell
         ]
         assert marked == [(5, 8)]
 
@@ -103,7 +120,9 @@ def test_each_map_has_its_red_cell_at_the_query_row_and_the_key_column() -> None
 def test_what_reads_itself_is_named_in_its_box_and_mappings_are_counted() -> None:
     own = mapping_of(5, 5, [(Head(3, 4), 0.4)], total=0.4, controls=False)
     said = texts(to_dot(replace(planted(), mappings=(*planted().mappings, own))))
-    assert "reads itself: L3H4" in said and "All 3 mappings with a total of 0.05 or more" in said
+    assert (
+        "reads itself: L3H4" in said and "All 3 mappings with a total of 0.05 or more" in said
+    )
 
 
 def test_an_svg_has_the_size_of_print_and_a_png_is_finer() -> None:
@@ -111,7 +130,9 @@ def test_an_svg_has_the_size_of_print_and_a_png_is_finer() -> None:
     svg, png = draw(dot, "svg"), draw(dot, "png")
     assert isinstance(svg, bytes) and isinstance(png, bytes)
     width = re.search(rb'<svg width="(\d+)pt"', svg)
-    assert width and int.from_bytes(png[16:20]) == pytest.approx(int(width[1]) * 192 / 72, abs=4)
+    assert width and int.from_bytes(png[16:20]) == pytest.approx(
+        int(width[1]) * 192 / 72, abs=4
+    )
 
 
 def test_the_same_circuit_gives_the_same_text_and_the_same_pictures() -> None:
@@ -140,7 +161,9 @@ def test_a_box_stands_above_its_token_and_carriers_are_as_wide_as_what_they_add(
     assert re.search(r'"token 5" \[.*group="column 5"\]', dot) and re.search(
         r'\n\t5 \[.*group="column 5"', dot
     )
-    widths = [float(width) for width in re.findall(r'5 -> "head L\d+H\d+":s .*penwidth=([\d.]+)', dot)]
+    widths = [
+        float(width) for width in re.findall(r'5 -> "head L\d+H\d+":s .*penwidth=([\d.]+)', dot)
+    ]
     assert widths == pytest.approx([0.8 + 4 * gain for gain in (0.3, 0.18, 0.13, 0.1, 0.09)])
 
 
@@ -159,7 +182,9 @@ def test_a_span_that_is_built_twice_says_so_and_stands_between_key_and_output() 
     dot = to_dot(deep())
     said = texts(dot)
     assert {"layer 0-21", "built in 0, 20-21", "layer 22-30", "layer 30"} <= set(said)
-    assert '4 -> "head L22H8":s' in dot and '"head L22H8":n -> 7' in dot and "7 -> output" in dot
+    assert (
+        '4 -> "head L22H8":s' in dot and '"head L22H8":n -> 7' in dot and "7 -> output" in dot
+    )
     assert "4 -> 7" in to_dot(deep(), maps=False)
     assert "0" in said  # no BOS: the sentence starts at position 0
 
@@ -198,7 +223,9 @@ def test_hostile_tokens_stay_text() -> None:
 @pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=20))
-def test_any_tokens_give_a_diagram_that_graphviz_takes_with_their_text_intact(words: list[str]) -> None:
+def test_any_tokens_give_a_diagram_that_graphviz_takes_with_their_text_intact(
+    words: list[str],
+) -> None:
     said = texts(to_dot(hostile(tuple(words))))
     for word in words:
         assert spell(word).replace("\xa0", " ") in said
@@ -247,13 +274,17 @@ def test_text_that_is_not_dot_is_refused_in_one_line() -> None:
         draw("digraph {", "svg")
 
 
-def test_drawing_works_with_no_dot_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_drawing_works_with_no_dot_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
     monkeypatch.setenv("PATH", "")
     for form in ("svg", "png", "pdf"):
         assert draw(to_dot(planted()), form)
 
 
-def test_without_any_graphviz_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_without_any_graphviz_it_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
     (tmp_path / "pygraphviz.py").write_text("raise ImportError")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -262,9 +293,13 @@ def test_without_any_graphviz_it_says_so_in_one_line(monkeypatch: pytest.MonkeyP
 
 
 def test_importing_the_package_imports_no_drawing_library() -> None:
-    code = "import sys, circuits.show; names = ('matplotlib', 'graphviz', 'pygraphviz', 'torch')"
+    code = (
+        "import sys, circuits.show; names = ('matplotlib', 'graphviz', 'pygraphviz', 'torch')"
+    )
     code += "; print([name for name in names if name in sys.modules])"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == "[]"
 
 

@@ -45,10 +45,14 @@ def every_text(figure: Figure) -> Iterator[Text]:
     children = [child for parent in (figure, *figure.axes) for child in parent.get_children()]
     children += [text for legend in legends if legend for text in legend.get_texts()]
     yield from (child for child in children if isinstance(child, Text) and child.get_text())
-    for axis in (axis for axes in figure.axes if axes.axison for axis in (axes.xaxis, axes.yaxis)):
+    for axis in (
+        axis for axes in figure.axes if axes.axison for axis in (axes.xaxis, axes.yaxis)
+    ):
         low, high = sorted(axis.get_view_interval())
         ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-        yield from (text for text in (axis.label, *(tick.label1 for tick in ticks)) if text.get_text())
+        yield from (
+            text for text in (axis.label, *(tick.label1 for tick in ticks)) if text.get_text()
+        )
 
 
 def words(figure: Figure) -> list[str]:
@@ -62,10 +66,22 @@ def test_figure_b_says_what_the_published_figure_says() -> None:
     said = words(mapping_figure(samples.dense(), samples.planted()))
     caption = "These 5 of 144 heads map key 5 to query 8"
     assert {"GPT-2", "Sparse GPT-2", caption, "Modulated at 80% by", "Q", "K"} <= set(said)
-    assert {*map(str, samples.CARRIERS), "L11H7 L10H1 L9H7", "L9H1 L8H6", "L9H7 L9H1"} <= set(said)
-    assert {"opposite", "large", "brackets", "small", "layer 12 · p = 0.93", "layer", "12"} <= set(said)
+    assert {*map(str, samples.CARRIERS), "L11H7 L10H1 L9H7", "L9H1 L8H6", "L9H7 L9H1"} <= set(
+        said
+    )
+    assert {
+        "opposite",
+        "large",
+        "brackets",
+        "small",
+        "layer 12 · p = 0.93",
+        "layer",
+        "12",
+    } <= set(said)
     assert "43 of 144 heads carry 80%" in said and "5 of 144 heads carry 80%" in said
-    assert [word for word in said if word.isdigit()][-9:] == [str(at) for at in range(9)]  # with BOS
+    assert [word for word in said if word.isdigit()][-9:] == [
+        str(at) for at in range(9)
+    ]  # with BOS
     assert "attention 0" in said  # the scale of the maps
 
 
@@ -82,7 +98,9 @@ def test_every_map_has_a_red_frame_around_its_cell_and_the_weight_is_seen_in_it(
     figure = mapping_figure(samples.planted())
     polygons = [c for c in figure.axes[0].collections if isinstance(c, PolyCollection)]
     groups = {to_hex(tuple(np.ravel(group.get_edgecolor())[:3])): group for group in polygons}
-    fills = [to_hex(tuple(colour)) for colour in np.atleast_2d(groups[canvas.RED].get_facecolor())]
+    fills = [
+        to_hex(tuple(colour)) for colour in np.atleast_2d(groups[canvas.RED].get_facecolor())
+    ]
     weights = [samples.planted().pattern(head)[8, 5] for head in samples.CARRIERS]
     assert fills == [canvas.shade(float(weight)) for weight in weights]
     cells, frames = (
@@ -110,20 +128,33 @@ def random_circuit(seed: int) -> Circuit:
         chosen = draw.sample(every, min(len(every), draw.randint(1, 14)))
         path = [(head, 0.9 * (number + 1) / len(chosen)) for number, head in enumerate(chosen)]
         mappings.append(
-            samples.mapping_of(key, query, path, total=draw.choice([0.9, 0.3, 0.06]), controls=False)
+            samples.mapping_of(
+                key, query, path, total=draw.choice([0.9, 0.3, 0.06]), controls=False
+            )
         )
     spans = []
     for position in draw.sample(range(length), draw.randint(0, min(length, 8))):
         first, last = sorted(draw.choices(range(layers), k=2))
-        group = tuple(sorted({position, draw.randrange(length)})) if draw.random() < 0.3 else (position,)
+        group = (
+            tuple(sorted({position, draw.randrange(length)}))
+            if draw.random() < 0.3
+            else (position,)
+        )
         name = (
             tokens[position]
             if len(group) == 1
             else draw.choice(["brackets", "a rather long name of a group"])
         )
         spans.append(samples.span_of(name, group, (first, last), ((first, first),), layers))
-    options: Any = {"layers": layers, "heads": heads, "bos": draw.random() < 0.5, "token": draw.choice(pool)}
-    return samples.circuit_of(tokens, tuple(mappings), name="random", spans=tuple(spans), **options)
+    options: Any = {
+        "layers": layers,
+        "heads": heads,
+        "bos": draw.random() < 0.5,
+        "token": draw.choice(pool),
+    }
+    return samples.circuit_of(
+        tokens, tuple(mappings), name="random", spans=tuple(spans), **options
+    )
 
 
 @functools.cache
@@ -136,15 +167,22 @@ def assert_that_no_text_is_cut_or_overlaps(figure: Figure) -> None:
     metrics = text_metrics(figure.dpi)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        boxes = [(text.get_text(), text.get_window_extent(metrics)) for text in every_text(figure)]
+        boxes = [
+            (text.get_text(), text.get_window_extent(metrics)) for text in every_text(figure)
+        ]
     width, height = figure.get_size_inches() * figure.dpi
     assert min(float(text.get_fontsize()) for text in every_text(figure)) >= 6
     for word, box in boxes:
-        assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1, word
+        assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1, (
+            word
+        )
     for at, (word, box) in enumerate(boxes):
         for other, beside in boxes[at + 1 :]:
             across = min(box.x1, beside.x1) - max(box.x0, beside.x0)
-            assert min(across, min(box.y1, beside.y1) - max(box.y0, beside.y0)) <= 3, (word, other)
+            assert min(across, min(box.y1, beside.y1) - max(box.y0, beside.y0)) <= 3, (
+                word,
+                other,
+            )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -167,14 +205,19 @@ def test_the_circuit_figure_draws_every_mapping_or_counts_it() -> None:
     said = " ".join(words(circuit_figure(samples.planted())))
     assert "Both mappings with a total of 0.05 or more." in said and "L7H2" in said
     many = [
-        samples.mapping_of(0, query, [(Head(3, 4), 0.4)], total=0.4, controls=False) for query in range(1, 45)
+        samples.mapping_of(0, query, [(Head(3, 4), 0.4)], total=0.4, controls=False)
+        for query in range(1, 45)
     ]
-    crowd = samples.circuit_of(tuple(f"w{at}" for at in range(45)), tuple(many), name="many", bos=False)
+    crowd = samples.circuit_of(
+        tuple(f"w{at}" for at in range(45)), tuple(many), name="many", bos=False
+    )
     assert re.search(r"\d+ of 44 mappings with a total", " ".join(words(circuit_figure(crowd))))
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_the_caption_of_a_random_circuit_counts_what_is_drawn_and_what_is_not(seed: int) -> None:
+def test_the_caption_of_a_random_circuit_counts_what_is_drawn_and_what_is_not(
+    seed: int,
+) -> None:
     circuit = random_circuit(seed)
     figure = circuit_figure(circuit)
     width = figure.get_size_inches()[0] * 72
@@ -191,7 +234,12 @@ def test_the_arrows_of_a_mapping_add_up_to_its_joint_effect() -> None:
     scene = to_scene(samples.planted())
     assert scene.front is not None and sum(gains(scene.front).values()) == pytest.approx(0.8)
     items = [item for item in lay_out(scene, 480).lanes if item.front]
-    assert {item.layer: round(item.effect, 2) for item in items} == {11: 0.3, 10: 0.18, 9: 0.23, 8: 0.09}
+    assert {item.layer: round(item.effect, 2) for item in items} == {
+        11: 0.3,
+        10: 0.18,
+        9: 0.23,
+        8: 0.09,
+    }
 
 
 def test_names_that_are_wider_than_their_arrow_stand_above_it() -> None:
@@ -200,9 +248,14 @@ def test_names_that_are_wider_than_their_arrow_stand_above_it() -> None:
     short = samples.mapping_of(6, 8, path, total=0.9, controls=False)
     layout = lay_out(to_scene(replace(samples.planted(), mappings=(short,), focus=(6, 8))), 226)
     (item,) = layout.lanes
-    assert item.raised and item.text == "L5H1 L5H10 L5H3" and item.start < item.text_x < item.end
+    assert (
+        item.raised and item.text == "L5H1 L5H10 L5H3" and item.start < item.text_x < item.end
+    )
     top, bottom = layout.rows[5, 5]
-    assert top <= layout.lanes[item] - RAISED - LANE / 2 + 1 and layout.lanes[item] + LANE / 2 <= bottom
+    assert (
+        top <= layout.lanes[item] - RAISED - LANE / 2 + 1
+        and layout.lanes[item] + LANE / 2 <= bottom
+    )
     assert not any(each.raised for each in lay_out(to_scene(samples.planted()), 480).lanes)
 
 
@@ -211,7 +264,9 @@ def test_words_stand_along_the_maps_where_they_fit_and_else_the_two_positions() 
     turned = [text.get_text() for text in texts(few) if text.get_rotation() == 90]
     assert turned == ["<|endoft…", "The", "opposite", "of", '"', "large", '"', "is", '"'] * 3
     many = words(mapping_figure(samples.long(60)))
-    assert many.count("40") == 1 + 2 and many.count("59") == 1 + 1  # the sentence, and two maps in a row
+    assert (
+        many.count("40") == 1 + 2 and many.count("59") == 1 + 1
+    )  # the sentence, and two maps in a row
 
 
 def test_a_question_that_is_not_clear_says_so_before_all_else() -> None:
@@ -221,7 +276,9 @@ def test_a_question_that_is_not_clear_says_so_before_all_else() -> None:
     caption = next(word for word in words(circuit_figure(weak)) if "question" in word)
     assert caption.startswith(f"A weak question: {why}. Both mappings")
     figure = mapping_figure(weak)
-    assert f"A weak question: {why} These 5 of 144 heads map key 5 to query 8" in " ".join(words(figure))
+    assert f"A weak question: {why} These 5 of 144 heads map key 5 to query 8" in " ".join(
+        words(figure)
+    )
     assert_that_no_text_is_cut_or_overlaps(figure)
 
 
@@ -236,7 +293,9 @@ def test_a_reason_for_doubt_is_said_whole() -> None:
 def test_layers_in_which_nothing_happens_fold_and_the_figure_says_so() -> None:
     said = words(circuit_figure(samples.deep()))
     assert {"1–9", "13–19", "23–28", "22", "29"} <= set(said)
-    assert "Folded" in " ".join(said) and "Folded" not in " ".join(words(circuit_figure(samples.planted())))
+    assert "Folded" in " ".join(said) and "Folded" not in " ".join(
+        words(circuit_figure(samples.planted()))
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,9 +317,9 @@ def test_no_text_is_cut_off_overlaps_another_or_is_too_small(left, right) -> Non
 
 
 def test_two_circuits_fill_a_page_of_two_columns_and_one_fills_its_right_half() -> None:
-    assert mapping_figure(samples.dense(), samples.planted()).get_size_inches()[0] == pytest.approx(
-        7.0, abs=0.02
-    )
+    assert mapping_figure(samples.dense(), samples.planted()).get_size_inches()[
+        0
+    ] == pytest.approx(7.0, abs=0.02)
     assert mapping_figure(samples.planted()).get_size_inches()[0] < 4.2
 
 
@@ -273,11 +332,15 @@ def test_a_position_that_reads_itself_has_no_arrow_and_is_drawn() -> None:
 
 def components() -> nx.MultiDiGraph:
     """What `wiring` gives: components at positions, and wires between them."""
-    graph = nx.MultiDiGraph(model="tiny", words=["a", "b", "c"], layers=2, reads_bos=False, anchors=[2, 0])
+    graph = nx.MultiDiGraph(
+        model="tiny", words=["a", "b", "c"], layers=2, reads_bos=False, anchors=[2, 0]
+    )
     look = {"effect": 0.5, "lines": ["x"], "box": False}
     graph.add_node("embed@0", kind="embed", label="embed", positions=[0], layer=-1, **look)
     graph.add_node("M0@0", kind="mlp", label="M0", positions=[0], layer=0, **look)
-    graph.add_node("L1H0@2", kind="head", label="L1H0", positions=[2], layer=1, front=True, **look)
+    graph.add_node(
+        "L1H0@2", kind="head", label="L1H0", positions=[2], layer=1, front=True, **look
+    )
     graph.add_node(
         "output",
         kind="output",
@@ -298,7 +361,9 @@ def components() -> nx.MultiDiGraph:
     return graph
 
 
-def test_components_and_wires_are_drawn_at_their_place_and_sides_differ_by_their_dashes() -> None:
+def test_components_and_wires_are_drawn_at_their_place_and_sides_differ_by_their_dashes() -> (
+    None
+):
     figure = scene_figure(Scene(samples.planted(), components()), "tiny")
     assert {"M0", "L1H0", "a", "b", "c"} <= set(words(figure))
     wires = [patch for patch in figure.axes[0].patches if type(patch) is PathPatch]

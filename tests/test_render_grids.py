@@ -48,9 +48,9 @@ def test_tiles_stand_nine_to_a_row_with_their_names_at_the_lower_right() -> None
     assert [text.get_text() for text in names] == [f"L{at // 12}H{at % 12}" for at in range(61)]
     assert len({round(text.get_position()[0], 3) for text in names}) == 9
     assert len({round(text.get_position()[1], 3) for text in names}) == 7
-    assert {(text.get_horizontalalignment(), text.get_verticalalignment()) for text in names} == {
-        ("right", "baseline")
-    }
+    assert {
+        (text.get_horizontalalignment(), text.get_verticalalignment()) for text in names
+    } == {("right", "baseline")}
 
 
 def test_titles_stand_at_the_top_left_of_their_panels() -> None:
@@ -60,7 +60,9 @@ def test_titles_stand_at_the_top_left_of_their_panels() -> None:
     assert titles["GPT2"][1] < titles["Sparse GPT2"][1]
 
 
-def test_the_query_runs_up_the_triangle_below_is_white_and_a_weight_of_one_is_dark_blue() -> None:
+def test_the_query_runs_up_the_triangle_below_is_white_and_a_weight_of_one_is_dark_blue() -> (
+    None
+):
     maps = np.eye(4)
     image = head_grid(Panel("one", (Head(0, 0),), (maps,))).axes[0].images[0].get_array()
     assert image is not None
@@ -68,7 +70,10 @@ def test_the_query_runs_up_the_triangle_below_is_white_and_a_weight_of_one_is_da
     pixels = np.asarray(image)[..., :3]
     for row, column in ((side - 3, side - 3), (2, 2)):
         assert pixels[row, column].tolist() == [255, 255, 255]
-    for row, column in ((side - 3, 2), (2, side - 3)):  # query 0 and key 0 are in the lower left corner
+    for row, column in (
+        (side - 3, 2),
+        (2, side - 3),
+    ):  # query 0 and key 0 are in the lower left corner
         assert "#" + bytes(pixels[row, column].tolist()).hex() == canvas.BLUE
 
 
@@ -83,7 +88,9 @@ def test_a_thousand_heads_are_drawn_each_with_its_name() -> None:
 def test_a_long_map_is_pooled_so_that_a_single_weight_stays_visible() -> None:
     maps = np.zeros((600, 600))
     maps[500, 3] = 1.0
-    image = np.asarray(head_grid(Panel("long", (Head(0, 0),), (maps,))).axes[0].images[0].get_array())
+    image = np.asarray(
+        head_grid(Panel("long", (Head(0, 0),), (maps,))).axes[0].images[0].get_array()
+    )
     assert (image[..., 0] < 40).any()
 
 
@@ -109,14 +116,19 @@ def test_the_map_of_effects_is_centred_at_zero_and_frames_the_carriers() -> None
     low, high = image.get_clim()
     assert low == -high and high == pytest.approx(0.30)
     assert np.shape(np.asarray(image.get_array())) == (12, 12)
-    framed = {(round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)) for patch in axes.patches}  # type: ignore[attr-defined]
+    framed = {
+        (round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)) for patch in axes.patches
+    }  # type: ignore[attr-defined]
     assert framed == {(head.layer, head.index) for head in CARRIERS}
     assert {to_hex(patch.get_edgecolor()) for patch in axes.patches} == {canvas.RED}
 
 
 def test_effects_are_drawn_from_an_array_and_on_the_axes_given() -> None:
     axes = Figure().add_subplot()
-    assert effect_map(np.array([[0.1, -0.4], [0.0, 0.2]]), carriers=["L0H0"], ax=axes) is axes.figure
+    assert (
+        effect_map(np.array([[0.1, -0.4], [0.0, 0.2]]), carriers=["L0H0"], ax=axes)
+        is axes.figure
+    )
     assert axes.images[0].get_clim() == (-0.4, 0.4)
     assert effect_map(empty()).axes[0].images
     with pytest.raises(PromptError, match="2 axes"):

@@ -127,12 +127,17 @@ def test_every_number_of_the_circuit_is_in_the_page() -> None:
 def test_attention_maps_survive_packing_to_within_one_step() -> None:
     circuit = dense()
     maps = data_of(to_page(circuit))["circuits"][0]["maps"]
-    weights = np.frombuffer(base64.b64decode(maps["data"]), dtype=np.uint8).reshape(len(maps["heads"]), -1)
+    weights = np.frombuffer(base64.b64decode(maps["data"]), dtype=np.uint8).reshape(
+        len(maps["heads"]), -1
+    )
     assert len(maps["heads"]) == 144
     rows, columns = np.tril_indices(9)
     for head, row in zip(maps["heads"], weights, strict=True):
         assert (
-            np.abs(row / 255 - circuit.pattern(f"L{head // 12}H{head % 12}")[rows, columns]).max() < 1 / 255
+            np.abs(
+                row / 255 - circuit.pattern(f"L{head // 12}H{head % 12}")[rows, columns]
+            ).max()
+            < 1 / 255
         )
 
 
@@ -148,7 +153,9 @@ def test_a_page_stays_under_two_megabytes_for_a_long_prompt_with_every_mapping()
         for at, joint in enumerate(np.sort(np.random.default_rng(0).random(144)).tolist())
     ]
     mappings = tuple(mapping_of(key, 63, path, total=1.0, seed=key) for key in range(63))
-    circuit = circuit_of(tuple(f" w{at}" for at in range(64)), mappings, name="large", sparse=False)
+    circuit = circuit_of(
+        tuple(f" w{at}" for at in range(64)), mappings, name="large", sparse=False
+    )
     assert len(to_page([circuit, circuit])) < 2_000_000
 
 
@@ -179,7 +186,9 @@ def test_circuits_of_one_prompt_stand_side_by_side_and_others_are_picked() -> No
 
 
 def test_the_script_is_small() -> None:
-    assert len(to_page(empty()).encode()) - len(Elements(to_page(empty())).text["data"]) < 300_000
+    assert (
+        len(to_page(empty()).encode()) - len(Elements(to_page(empty())).text["data"]) < 300_000
+    )
 
 
 @pytest.mark.parametrize("entry", ["main", "live"])
@@ -292,19 +301,28 @@ def test_boxes_and_arrows_are_drawn_where_the_graph_has_them(show) -> None:
         drawn = {tuple(each) for each in page.locator(".box").evaluate_all(script)}
         spans = [node for node in graph.nodes.values() if node["kind"] == "span"]
         assert drawn == {
-            ("+".join(map(str, node["positions"])), "-".join(map(str, node["layers"]))) for node in spans
+            ("+".join(map(str, node["positions"])), "-".join(map(str, node["layers"])))
+            for node in spans
         }
-        arrows = page.locator(".item.arrow").evaluate_all("(items) => items.map((i) => i.dataset.item)")
+        arrows = page.locator(".item.arrow").evaluate_all(
+            "(items) => items.map((i) => i.dataset.item)"
+        )
         assert set(arrows) == {
             f"arrow:{data['from_position']}-{data['to_position']}"
             for *_, data in graph.edges(data=True)
             if data["kind"] == "attention"
         }
-        centres = {at: box_of(token(page, at).locator(".word")) for node in spans for at in node["positions"]}
+        centres = {
+            at: box_of(token(page, at).locator(".word"))
+            for node in spans
+            for at in node["positions"]
+        }
         for number in range(page.locator(".box").count()):
             box = box_of(page.locator(".box").nth(number).locator(".frame"))
             middle = box["x"] + box["width"] / 2
-            assert any(abs(word["x"] + word["width"] / 2 - middle) < 2 for word in centres.values())
+            assert any(
+                abs(word["x"] + word["width"] / 2 - middle) < 2 for word in centres.values()
+            )
 
 
 @pytest.mark.browser
@@ -362,7 +380,9 @@ def test_a_map_has_a_red_frame_around_its_cell_and_the_weight_is_seen_in_it(show
     assert pixel(page, 5, 0) == pytest.approx(shade, abs=3)  # query 8 is the uppermost row
     assert pixel(page, 8, 8) == [255, 255, 255]
     for where in (".inspector", ".tile >> nth=0"):
-        map_box, spot = (box_of(page.locator(where).locator(part)) for part in ("canvas", ".marker"))
+        map_box, spot = (
+            box_of(page.locator(where).locator(part)) for part in ("canvas", ".marker")
+        )
         cell = map_box["width"] / 9
         assert spot["width"] == pytest.approx(cell, abs=0.1)
         assert spot["x"] == pytest.approx(map_box["x"] + 5 * cell, abs=0.1)
@@ -385,14 +405,19 @@ def test_the_mouse_reads_the_weight_of_the_cell_under_it_with_the_query_up(show)
     box = page.locator(".inspector canvas").bounding_box()
     cell = box["width"] / 9
     for key, query in ((0, 0), (2, 7), (5, 8)):
-        page.mouse.move(box["x"] + (key + 0.5) * cell, box["y"] + box["height"] - (query + 0.5) * cell)
+        page.mouse.move(
+            box["x"] + (key + 0.5) * cell, box["y"] + box["height"] - (query + 0.5) * cell
+        )
         words = [spell(planted().prompt.words[position]) for position in (key, query)]
         weight = f"{planted().pattern(CARRIERS[0])[query, key]:.2f}"
         reading = page.locator(".reading").inner_text()
         assert reading == f"{words[0]} ({key}) → {words[1]} ({query}): weight {weight}"
     assert page.locator(".corner").inner_text().split() == ["Q", "↑", "K", "→"]
     queries = page.locator(".labels.queries span")
-    tops = {queries.nth(number).inner_text(): queries.nth(number).bounding_box()["y"] for number in (1, 5)}
+    tops = {
+        queries.nth(number).inner_text(): queries.nth(number).bounding_box()["y"]
+        for number in (1, 5)
+    }
     assert tops["The"] > tops["large"]
 
 
@@ -444,10 +469,23 @@ def test_the_keyboard_reaches_everything(show) -> None:
 
 
 @pytest.mark.browser
-def test_the_arrow_keys_reach_every_box_arrow_head_and_token_and_each_says_its_numbers(show) -> None:
+def test_the_arrow_keys_reach_every_box_arrow_head_and_token_and_each_says_its_numbers(
+    show,
+) -> None:
     page = show(planted())
-    wanted = {things(page).nth(number).get_attribute("data-item") for number in range(things(page).count())}
-    assert {"output", "box:5", "box:2", "box:4+6", "arrow:5-8", "arrow:2-8", "token:0"} <= wanted
+    wanted = {
+        things(page).nth(number).get_attribute("data-item")
+        for number in range(things(page).count())
+    }
+    assert {
+        "output",
+        "box:5",
+        "box:2",
+        "box:4+6",
+        "arrow:5-8",
+        "arrow:2-8",
+        "token:0",
+    } <= wanted
     assert {f"head:{head.layer * 12 + head.index}" for head in CARRIERS} <= wanted
     things(page).first.focus()
     page.keyboard.press("Home")
@@ -487,7 +525,9 @@ def test_a_pinned_head_stays_while_the_mouse_crosses_others_until_escape(show) -
     ):
         other.hover()
         assert shown.inner_text() == "L9H7"
-        assert page.locator(".tooltip").is_visible()  # what is passed over still says its numbers
+        assert page.locator(
+            ".tooltip"
+        ).is_visible()  # what is passed over still says its numbers
     assert page.locator(".column").first.locator(".inspector h3").inner_text() == "L9H7"
     assert column.locator(".cell.pinned").get_attribute("data-item") == f"head:{9 * 12 + 7}"
     page.keyboard.press("Escape")
@@ -510,7 +550,10 @@ def test_a_link_shows_what_was_seen(show, browser: Browser) -> None:
     page.wait_for_timeout(100)
     other = browser.new_page(viewport={"width": 1440, "height": 900})
     other.goto(page.url)
-    assert other.locator("#share").input_value() == "61" and other.locator("#pick-query").is_checked()
+    assert (
+        other.locator("#share").input_value() == "61"
+        and other.locator("#pick-query").is_checked()
+    )
     assert other.locator(".inspector.is-pinned").count() == 2
     for where in (".status", ".inspector h3"):
         assert other.locator(where).all_inner_texts() == page.locator(where).all_inner_texts()
@@ -522,7 +565,12 @@ def test_a_link_shows_what_was_seen(show, browser: Browser) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    "wild", ["#pin=9~head:99999&pair=77-1", "#group=x&share=999&view=0~a~b~c", "#%%%&pin=0~writer:1-2-3"]
+    "wild",
+    [
+        "#pin=9~head:99999&pair=77-1",
+        "#group=x&share=999&view=0~a~b~c",
+        "#%%%&pin=0~writer:1-2-3",
+    ],
 )
 def test_a_wild_address_opens_the_page_as_it_is(show, wild: str) -> None:
     page = show(planted())
@@ -538,7 +586,10 @@ def test_a_wild_address_opens_the_page_as_it_is(show, wild: str) -> None:
 def inside(page: Page, thing: Any) -> bool:
     """Whether a thing is wholly within the frame of the diagram."""
     frame, box = box_of(page.locator(".viewport")), box_of(thing)
-    within_x = frame["x"] - 1 <= box["x"] and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
+    within_x = (
+        frame["x"] - 1 <= box["x"]
+        and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
+    )
     return (
         within_x
         and frame["y"] - 1 <= box["y"]
@@ -601,7 +652,9 @@ def test_zooming_keeps_the_point_under_the_mouse(show) -> None:
 
 
 @pytest.mark.browser
-def test_a_picture_too_wide_to_be_read_opens_readable_with_its_mapping_in_the_middle(show) -> None:
+def test_a_picture_too_wide_to_be_read_opens_readable_with_its_mapping_in_the_middle(
+    show,
+) -> None:
     page = show(wide(40))
     assert page.locator(".zoom-level").inner_text().startswith("62%")
     frame = box_of(page.locator(".viewport"))
@@ -632,7 +685,10 @@ def test_the_verdict_comes_first_with_its_reasons(show) -> None:
     doubted = replace(planted().mappings[0], doubts=("another key, 2, carries more (0.40)",))
     page = show(replace(planted(), question=weak, mappings=(doubted, planted().mappings[1])))
     verdict = page.locator(".verdict")
-    assert "A weak question" in verdict.inner_text() and "the gap is only 0.03" in verdict.inner_text()
+    assert (
+        "A weak question" in verdict.inner_text()
+        and "the gap is only 0.03" in verdict.inner_text()
+    )
     assert "another key, 2, carries more (0.40)" in verdict.inner_text()
     assert verdict.bounding_box()["y"] < page.locator(".diagram").bounding_box()["y"]
     assert "modulation withheld" in page.locator(".status").inner_text()
@@ -693,7 +749,9 @@ def test_what_is_shown_can_be_downloaded(show, tmp_path: Path, browser: Browser)
     assert {row["head"]: float(row["effect"]) for row in first} == {
         name: each.effect for name, each in known.items()
     }
-    assert [row["head"] for row in first if row["carrier"] == "1"] == [str(head) for head in CARRIERS]
+    assert [row["head"] for row in first if row["carrier"] == "1"] == [
+        str(head) for head in CARRIERS
+    ]
     alone = browser.new_page()
     alone.goto(files["SVG"].as_uri())
     assert alone.locator("text").count() > 20
@@ -760,5 +818,7 @@ def test_on_paper_the_page_is_light_and_without_its_toolbar(show) -> None:
     page.emulate_media(media="print", color_scheme="dark")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert not page.locator(".toolbar").is_visible()
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    )
     assert pixel(page, 8, 8) == [255, 255, 255]

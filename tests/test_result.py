@@ -59,7 +59,9 @@ def test_a_measured_circuit_survives_the_disk(
     assert (Circuit.load(stored).pattern("L1H2") == known.pattern("L1H2")).all()
 
 
-@pytest.mark.parametrize("known", [sketch(), dense(), hostile()], ids=["sparse", "dense", "hostile"])
+@pytest.mark.parametrize(
+    "known", [sketch(), dense(), hostile()], ids=["sparse", "dense", "hostile"]
+)
 def test_a_written_circuit_survives_the_disk(known: Circuit, tmp_path: Path) -> None:
     assert Circuit.load(known.save(tmp_path)) == known
 
@@ -67,7 +69,10 @@ def test_a_written_circuit_survives_the_disk(known: Circuit, tmp_path: Path) -> 
 def test_saving_twice_gives_the_same_bytes(measured: Circuit, tmp_path: Path) -> None:
     first, second = (measured.save(tmp_path / name) for name in "ab")
     assert first.read_bytes() == second.read_bytes()
-    assert first.with_suffix(".safetensors").read_bytes() == second.with_suffix(".safetensors").read_bytes()
+    assert (
+        first.with_suffix(".safetensors").read_bytes()
+        == second.with_suffix(".safetensors").read_bytes()
+    )
 
 
 def _edit(file: Path, change: str) -> None:
@@ -128,7 +133,9 @@ def test_nonsense_is_refused_with_one_line(tmp_path: Path, text: str) -> None:
         Circuit.load(tmp_path)
 
 
-def test_a_folder_that_is_a_file_is_refused_and_left_alone(measured: Circuit, tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_refused_and_left_alone(
+    measured: Circuit, tmp_path: Path
+) -> None:
     taken = tmp_path / "taken"
     taken.write_text("mine")
     with pytest.raises(FileError, match="taken"):
@@ -155,7 +162,9 @@ def test_the_dataframe_has_a_row_for_every_measured_edge(measured: Circuit) -> N
     table = measured.to_dataframe()
     assert len(table) == 144
     assert table.iloc[0]["edge"] == "L11H7:5→8"
-    assert table["effect"].tolist() == sorted(table["effect"].tolist(), key=lambda effect: -abs(effect))
+    assert table["effect"].tolist() == sorted(
+        table["effect"].tolist(), key=lambda effect: -abs(effect)
+    )
 
 
 @pytest.mark.parametrize("wrong", ["L12H0", "L0H12"])
@@ -164,7 +173,9 @@ def test_a_head_that_does_not_exist_is_refused(measured: Circuit, wrong: str) ->
         measured.edges(head=wrong)
 
 
-def test_a_mapping_that_was_not_found_is_refused_with_those_that_were(measured: Circuit) -> None:
+def test_a_mapping_that_was_not_found_is_refused_with_those_that_were(
+    measured: Circuit,
+) -> None:
     with pytest.raises(PromptError, match="it has 5→8"):
         measured.carriers("opposite", -1)
 
@@ -189,7 +200,9 @@ def test_dense_needs_many_more_heads_than_sparse(measured: Circuit) -> None:
     assert "heads for 80%" in str(found)
 
 
-def test_circuits_of_different_prompts_are_not_compared(measured: Circuit, induction: Circuit) -> None:
+def test_circuits_of_different_prompts_are_not_compared(
+    measured: Circuit, induction: Circuit
+) -> None:
     with pytest.raises(PromptError, match="same prompt"):
         compare(measured, induction)
 
@@ -205,17 +218,25 @@ def test_the_graph_is_acyclic_and_its_numbers_can_be_recomputed(
     graph = to_graph(known)
     assert nx.is_directed_acyclic_graph(graph)
     attention = [data for *_, data in graph.edges(data=True) if data["kind"] == "attention"]
-    within = [data for _, node in graph.nodes(data=True) for data in node.get("self_attention", [])]
+    within = [
+        data for _, node in graph.nodes(data=True) for data in node.get("self_attention", [])
+    ]
     assert len(attention) + len(within) == len(known.mappings)
     for data in (*attention, *within):
         mapping = known.mapping(data["from_position"], data["to_position"])
         assert data["total"] == mapping.total
         carriers = mapping.carriers(known.share)
-        assert tuple(map(Head.parse, data["heads"])) == tuple(map(Head.parse, data["joint"])) == carriers
+        assert (
+            tuple(map(Head.parse, data["heads"]))
+            == tuple(map(Head.parse, data["joint"]))
+            == carriers
+        )
         assert data["heads"] == {str(head): mapping.effect_of(head).effect for head in carriers}
         joint = [step.joint for step in mapping.path[: len(carriers)]]
         assert list(data["joint"].values()) == joint
-        assert (joint[-1] if joint else 0.0) / data["total"] == pytest.approx(data["modulation"])
+        assert (joint[-1] if joint else 0.0) / data["total"] == pytest.approx(
+            data["modulation"]
+        )
 
 
 def test_the_planted_figure_is_the_graph(measured: Circuit) -> None:
@@ -239,8 +260,17 @@ def test_graphml_is_read_back_by_networkx(measured: Circuit) -> None:
 
 def test_an_eap_circuit_names_every_head_and_marks_the_carriers(measured: Circuit) -> None:
     stored = json.loads(export(measured, "eap"))
-    assert stored["cfg"] == {"n_layers": 12, "n_heads": 12, "parallel_attn_mlp": False, "d_model": 192}
-    kept = {name for name, node in stored["nodes"].items() if node["in_graph"] and name.startswith("a")}
+    assert stored["cfg"] == {
+        "n_layers": 12,
+        "n_heads": 12,
+        "parallel_attn_mlp": False,
+        "d_model": 192,
+    }
+    kept = {
+        name
+        for name, node in stored["nodes"].items()
+        if node["in_graph"] and name.startswith("a")
+    }
     assert kept == {f"a{head.layer}.h{head.index}" for head in measured.carriers("large")}
     assert stored["edges"]["a11.h7->logits"]["score"] == pytest.approx(0.172, abs=0.01)
 
@@ -267,7 +297,9 @@ def test_a_neuronpedia_graph_keeps_the_schema_and_its_viewers_traps(measured: Ci
         if node["layer"] != "E"
     )
     assert all(
-        node["node_id"].startswith("E_") for node in stored["nodes"] if node["feature_type"] == "embedding"
+        node["node_id"].startswith("E_")
+        for node in stored["nodes"]
+        if node["feature_type"] == "embedding"
     )
     ends = [(link["source"], link["target"]) for link in stored["links"]]
     assert len(ends) == len(set(ends))
@@ -275,7 +307,9 @@ def test_a_neuronpedia_graph_keeps_the_schema_and_its_viewers_traps(measured: Ci
         assert {link["source"], link["target"]} <= set(ids)
         assert isinstance(link["weight"], float)
     for node in stored["nodes"]:
-        for query, key, score in node.get("qk_tracing_results", {}).get("pair_wise_contributors", []):
+        for query, key, score in node.get("qk_tracing_results", {}).get(
+            "pair_wise_contributors", []
+        ):
             assert {query, key} <= set(ids)
             assert isinstance(score, float)
 

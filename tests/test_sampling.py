@@ -17,7 +17,14 @@ from circuits.errors import CircuitsError, FileError, ModelError
 from circuits.models.folder import Weights
 from circuits.models.load import find, load
 from circuits.sparsify import SHORT_ROWS, Settings, sparsify
-from circuits.sparsify.sampling import CHUNK_ROWS, OwnWords, Sampling, sample_rows, shrunk, survey
+from circuits.sparsify.sampling import (
+    CHUNK_ROWS,
+    OwnWords,
+    Sampling,
+    sample_rows,
+    shrunk,
+    survey,
+)
 from circuits.sparsify.text import corpus_for
 
 
@@ -41,7 +48,9 @@ def logits(model: Any, rows: torch.Tensor) -> torch.Tensor:
 
 
 def test_tokens_are_drawn_as_often_as_the_model_says(weights: Weights) -> None:
-    rows = sample_rows(weights, count=4000, length=2, seed=0, sampling=Sampling(temperatures=(0.5,)))
+    rows = sample_rows(
+        weights, count=4000, length=2, seed=0, sampling=Sampling(temperatures=(0.5,))
+    )
     chances = (logits(weights.model, rows[:1, :1])[0, -1] / 0.5).softmax(-1)
     counts = torch.bincount(rows[:, 1], minlength=len(chances)) / len(rows)
     deviation = (chances * (1 - chances) / len(rows)).sqrt()
@@ -53,14 +62,18 @@ def test_a_cold_row_is_what_the_model_finds_likeliest_at_every_place(weights: We
     cold = Sampling(openings=("The opposite of", "large"), temperatures=(1e-4,))
     rows = sample_rows(weights, count=6, length=12, seed=1, sampling=cold)
     likeliest = logits(weights.model, rows).argmax(-1)[:, :-1]
-    encoded: Any = [weights.tokenizer(text, add_special_tokens=False)["input_ids"] for text in cold.openings]
+    encoded: Any = [
+        weights.tokenizer(text, add_special_tokens=False)["input_ids"] for text in cold.openings
+    ]
     for row, expected in zip(rows.tolist(), likeliest.tolist(), strict=True):
         opening = next(tokens for tokens in encoded if row[1 : 1 + len(tokens)] == tokens)
         assert row[0] == weights.tokenizer.bos_token_id
         assert row[1 + len(opening) :] == expected[len(opening) :]
 
 
-def test_a_model_without_bos_begins_with_any_token_that_is_kept(directories: dict[str, Path]) -> None:
+def test_a_model_without_bos_begins_with_any_token_that_is_kept(
+    directories: dict[str, Path],
+) -> None:
     llama = find(str(directories["llama"]))
     rows = sample_rows(llama, count=64, length=4, seed=0)
     assert len(rows[:, 0].unique()) > 30
@@ -71,17 +84,23 @@ def test_a_model_without_bos_begins_with_any_token_that_is_kept(directories: dic
 
 
 def test_the_same_seed_gives_the_same_rows_and_another_gives_others(weights: Weights) -> None:
-    rows, again, other = (sample_rows(weights, count=300, length=6, seed=seed) for seed in (0, 0, 1))
+    rows, again, other = (
+        sample_rows(weights, count=300, length=6, seed=seed) for seed in (0, 0, 1)
+    )
     assert torch.equal(rows, again)
     assert not torch.equal(rows, other)
 
 
-def test_a_model_with_fewer_tokens_says_of_them_what_the_whole_model_says(weights: Weights) -> None:
+def test_a_model_with_fewer_tokens_says_of_them_what_the_whole_model_says(
+    weights: Weights,
+) -> None:
     rows = sample_rows(weights, count=16, length=8, seed=0)
     vocabulary = survey(weights.model, rows, most=300, needed={5})
     small = shrunk(weights, vocabulary)
     whole = logits(weights.model, rows)
-    assert torch.allclose(logits(small, vocabulary.shrink(rows)), whole[..., vocabulary.kept], atol=1e-5)
+    assert torch.allclose(
+        logits(small, vocabulary.shrink(rows)), whole[..., vocabulary.kept], atol=1e-5
+    )
     chances = whole.softmax(-1)[..., vocabulary.kept].sum(-1).mean().item()
     assert vocabulary.coverage == pytest.approx(chances, abs=1e-5)
     assert {5, *rows.unique().tolist()} <= set(vocabulary.kept.tolist())
@@ -100,7 +119,9 @@ def test_rows_of_fewer_tokens_have_no_others(weights: Weights, tmp_path: Path) -
 
 def test_a_share_of_the_steps_takes_short_pieces(weights: Weights, tmp_path: Path) -> None:
     settings = Settings(batch=2, length=30, short=0.5)
-    corpus = corpus_for(weights, settings, text=None, folder=tmp_path, sampling=Sampling(rows=40))
+    corpus = corpus_for(
+        weights, settings, text=None, folder=tmp_path, sampling=Sampling(rows=40)
+    )
     tokens = [corpus.batch(step).tokens for step in range(30)]
     short = [rows for rows in tokens if rows.shape[1] < 30]
     assert 5 < len(short) < 25
@@ -112,9 +133,14 @@ def test_a_share_of_the_steps_takes_short_pieces(weights: Weights, tmp_path: Pat
     assert torch.equal(corpus.batch(7).tokens, tokens[7])
 
 
-def test_openings_count_as_targets_only_if_they_should(weights: Weights, tmp_path: Path) -> None:
+def test_openings_count_as_targets_only_if_they_should(
+    weights: Weights, tmp_path: Path
+) -> None:
     openings = ("", "The opposite of")
-    for counted, expected in ((True, {10.0}), (False, {9.0, 6.0})):  # without BOS, or without all four
+    for counted, expected in (
+        (True, {10.0}),
+        (False, {9.0, 6.0}),
+    ):  # without BOS, or without all four
         sampling = Sampling(rows=32, openings=openings, openings_count=counted)
         own = OwnWords(weights, sampling, 10, 0, tmp_path / str(counted))
         assert set(own.weight(own.chunk(0)).sum(1).tolist()) == expected
@@ -124,20 +150,33 @@ def test_a_share_of_the_steps_takes_prompts_whose_answers_count_most(
     weights: Weights, tmp_path: Path
 ) -> None:
     settings = Settings(batch=2, length=30, prompted=0.5)
-    given: Any = {"text": None, "folder": tmp_path, "sampling": Sampling(rows=40), "prompts": ASKED}
+    given: Any = {
+        "text": None,
+        "folder": tmp_path,
+        "sampling": Sampling(rows=40),
+        "prompts": ASKED,
+    }
     batches = [corpus_for(weights, settings, **given).batch(step) for step in range(30)]
     asked = [rows for rows in batches if rows.tokens.shape[1] < 30]
     assert 5 < len(asked) < 25
-    ends: Any = [weights.tokenizer(text, add_special_tokens=False)["input_ids"] for text in ASKED.openings]
+    ends: Any = [
+        weights.tokenizer(text, add_special_tokens=False)["input_ids"]
+        for text in ASKED.openings
+    ]
     for rows in asked:
-        assert rows.tokens.shape == (2 * (30 // 7), 7)  # BOS, three words, and three that follow
+        assert rows.tokens.shape == (
+            2 * (30 // 7),
+            7,
+        )  # BOS, three words, and three that follow
         for tokens, weight in zip(rows.tokens.tolist(), rows.weight.tolist(), strict=True):
             answer = next(1 + len(end) for end in ends if tokens[1 : 1 + len(end)] == end)
             assert weight == [5.0 if position == answer else 1.0 for position in range(7)]
     assert all((rows.weight == 1).all() for rows in batches if rows.tokens.shape[1] == 30)
 
 
-def test_prompts_and_their_share_of_the_steps_need_each_other(weights: Weights, tmp_path: Path) -> None:
+def test_prompts_and_their_share_of_the_steps_need_each_other(
+    weights: Weights, tmp_path: Path
+) -> None:
     given: Any = {"text": None, "folder": tmp_path}
     with pytest.raises(CircuitsError, match="need each other"):
         corpus_for(weights, Settings(prompted=0.5), **given)
@@ -156,10 +195,19 @@ def test_later_steps_draw_from_more_text(weights: Weights, tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_a_run_killed_while_it_samples_ends_with_the_same_weights(foreign: Path, tmp_path: Path) -> None:
+def test_a_run_killed_while_it_samples_ends_with_the_same_weights(
+    foreign: Path, tmp_path: Path
+) -> None:
     given: Any = {"settings": PROMPTED, "sampling": TWO_CHUNKS, "prompts": ASKED}
     sparsify(foreign, tmp_path / "whole", **given)
-    for name in ("survey", "own-words/0000", "prompts/0000", "checkpoint", "0001", "checkpoint"):
+    for name in (
+        "survey",
+        "own-words/0000",
+        "prompts/0000",
+        "checkpoint",
+        "0001",
+        "checkpoint",
+    ):
         process = start(die_at_file, name, foreign, tmp_path / "killed")
         process.join(300)
         assert process.exitcode == -signal.SIGKILL
@@ -169,7 +217,13 @@ def test_a_run_killed_while_it_samples_ends_with_the_same_weights(foreign: Path,
         assert all(torch.equal(whole[name], killed[name]) for name in whole)
     assert load(tmp_path / "killed").gated  # the adapter fits the whole model
     still = replace(FEWER_TOKENS, steps=1, learning_rate=1e-12)
-    sparsify(foreign, tmp_path / "next", settings=still, sampling=TWO_CHUNKS, after=tmp_path / "killed")
+    sparsify(
+        foreign,
+        tmp_path / "next",
+        settings=still,
+        sampling=TWO_CHUNKS,
+        after=tmp_path / "killed",
+    )
     taken = load_file(tmp_path / "next" / "adapter_model.safetensors")
     assert all(torch.equal(taken[name], killed[name]) for name in killed)
     assert "after 4 steps of killed" in (tmp_path / "next" / "README.md").read_text()

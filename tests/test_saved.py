@@ -16,9 +16,17 @@ from circuits.errors import FileError, PromptError
 from circuits.results import PICTURES, Pictured, Saved, open_result, result_classes
 
 CASE_STUDIES = Path(__file__).parents[1] / "case_studies"
-EDITED: dict[str, tuple[str, Any]] = dict.fromkeys(("circuit", "why", "wiring", "ranking"), ("seed", 7))
-EDITED |= dict.fromkeys(("stability", "family", "mean"), ("weak", 7)) | {"panel": ("prompts", 7)}
-EDITED |= {"verification": ("compared", 10**6), "comparison": ("query", 99), "task_comparison": ("task", "x")}
+EDITED: dict[str, tuple[str, Any]] = dict.fromkeys(
+    ("circuit", "why", "wiring", "ranking"), ("seed", 7)
+)
+EDITED |= dict.fromkeys(("stability", "family", "mean"), ("weak", 7)) | {
+    "panel": ("prompts", 7)
+}
+EDITED |= {
+    "verification": ("compared", 10**6),
+    "comparison": ("query", 99),
+    "task_comparison": ("task", "x"),
+}
 KINDS = tuple(EDITED)
 DRAWN = [kind for kind in KINDS if kind not in ("verification", "panel")]
 
@@ -45,7 +53,9 @@ def test_saving_twice_replaces_the_file_by_the_same_bytes(
     kind: str, results: dict[str, Any], tmp_path: Path
 ) -> None:
     first = results[kind].save(tmp_path).read_bytes()
-    assert results[kind].save(tmp_path).read_bytes() == first == results[kind].to_json().encode()
+    assert (
+        results[kind].save(tmp_path).read_bytes() == first == results[kind].to_json().encode()
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -61,14 +71,18 @@ def test_a_file_and_its_folder_are_opened_by_what_they_say(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_edited_number_is_read_with_a_warning(kind: str, results: dict[str, Any], tmp_path: Path) -> None:
+def test_an_edited_number_is_read_with_a_warning(
+    kind: str, results: dict[str, Any], tmp_path: Path
+) -> None:
     file, (name, value) = results[kind].save(tmp_path), EDITED[kind]
     file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
     with pytest.warns(UserWarning, match="edited"):
         assert getattr(open_result(file), name) == value
 
 
-@pytest.mark.parametrize("file", sorted(CASE_STUDIES.rglob("*.json")), ids=lambda file: file.parent.name)
+@pytest.mark.parametrize(
+    "file", sorted(CASE_STUDIES.rglob("*.json")), ids=lambda file: file.parent.name
+)
 def test_results_that_version_0_2_saved_are_read(file: Path) -> None:
     result = open_result(file)
     assert file.name == result.file_name() and str(result)
@@ -76,7 +90,11 @@ def test_results_that_version_0_2_saved_are_read(file: Path) -> None:
 
 def _without_a_field(stored: dict[str, Any]) -> None:
     del stored[
-        next(name for name in ("source", "model", "models", "names", "counterfactuals") if name in stored)
+        next(
+            name
+            for name in ("source", "model", "models", "names", "counterfactuals")
+            if name in stored
+        )
     ]
 
 
@@ -104,7 +122,11 @@ def _of_another_version(stored: dict[str, Any]) -> None:
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_is_not_whole_is_refused_in_one_line(
-    kind: str, edit: Callable[[dict[str, Any]], None], said: str, results: dict[str, Any], tmp_path: Path
+    kind: str,
+    edit: Callable[[dict[str, Any]], None],
+    said: str,
+    results: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
     file = results[kind].save(tmp_path)
     stored = json.loads(file.read_text())
@@ -123,12 +145,28 @@ def test_a_file_that_is_not_whole_is_refused_in_one_line(
         ("family", lambda stored: stored.update(pairs=[]), "no pairs"),
         ("family", lambda stored: stored["heads"].pop(), "intervals"),
         ("stability", lambda stored: stored.update(share=7.0), "above 1"),
-        ("comparison", lambda stored: stored["carriers"][0].append(stored["carriers"][0][0]), "twice"),
-        ("task_comparison", lambda stored: stored["panels"][0]["patterns"].pop(), "one pattern"),
+        (
+            "comparison",
+            lambda stored: stored["carriers"][0].append(stored["carriers"][0][0]),
+            "twice",
+        ),
+        (
+            "task_comparison",
+            lambda stored: stored["panels"][0]["patterns"].pop(),
+            "one pattern",
+        ),
         ("task_comparison", lambda stored: stored["rankings"][0][1].update(pairs=7), "7 pairs"),
-        ("panel", lambda stored: stored["heads"].reverse() or stored["heads"].append("L0H0"), "one pattern"),
+        (
+            "panel",
+            lambda stored: stored["heads"].reverse() or stored["heads"].append("L0H0"),
+            "one pattern",
+        ),
         ("mean", lambda stored: stored["heads"].append(stored["heads"][0]), "twice"),
-        ("verification", lambda stored: stored.update(differences=["a"], compared=0), "more differences"),
+        (
+            "verification",
+            lambda stored: stored.update(differences=["a"], compared=0),
+            "more differences",
+        ),
         ("ranking", lambda stored: stored["each"].pop(), "one value for each size"),
     ],
 )
@@ -161,7 +199,9 @@ def test_a_file_of_something_else_is_no_result(tmp_path: Path) -> None:
         open_result(tmp_path.parent)
 
 
-def test_maps_of_another_comparison_are_refused(results: dict[str, Any], tmp_path: Path) -> None:
+def test_maps_of_another_comparison_are_refused(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
     file = results["task_comparison"].save(tmp_path)
     beside = file.with_suffix(".safetensors")
     beside.write_bytes(beside.read_bytes()[:-1] + b"\1")
@@ -169,11 +209,15 @@ def test_maps_of_another_comparison_are_refused(results: dict[str, Any], tmp_pat
         open_result(file)
 
 
-def test_the_maps_of_a_comparison_survive_the_disk(results: dict[str, Any], tmp_path: Path) -> None:
+def test_the_maps_of_a_comparison_survive_the_disk(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
     known = results["task_comparison"]
     again = open_result(known.save(tmp_path))
     for mine, other in zip(known.maps, again.maps, strict=True):
-        assert len(mine) == len(other) and all((a == b).all() for a, b in zip(mine, other, strict=True))
+        assert len(mine) == len(other) and all(
+            (a == b).all() for a, b in zip(mine, other, strict=True)
+        )
 
 
 def test_some_lines_of_a_sweep_are_a_sweep(results: dict[str, Any], tmp_path: Path) -> None:
@@ -209,7 +253,9 @@ def test_what_has_no_picture_says_so(results: dict[str, Any], tmp_path: Path) ->
             results[kind].save(tmp_path / f"it{PICTURES[0]}")
 
 
-def test_what_goes_with_a_circuit_alone_is_refused_elsewhere(results: dict[str, Any], tmp_path: Path) -> None:
+def test_what_goes_with_a_circuit_alone_is_refused_elsewhere(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
     results["family"].save(tmp_path)
     ran = CliRunner().invoke(main, ["render", str(tmp_path), "--share", "0.5"])
     assert ran.exit_code == 1 and "go with a circuit" in ran.stderr

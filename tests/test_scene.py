@@ -39,11 +39,15 @@ Spans = dict[tuple[int, ...], str]  # positions and what is said of their layers
 
 def spans_in_graph(circuit: Circuit) -> Spans:
     nodes = to_graph(circuit).nodes.values()
-    return {tuple(node["positions"]): node["lines"][1] for node in nodes if node["kind"] == "span"}
+    return {
+        tuple(node["positions"]): node["lines"][1] for node in nodes if node["kind"] == "span"
+    }
 
 
 def spans_in_dot(circuit: Circuit) -> Spans:
-    found = re.findall(r'^\t"?([\d+]+)"? \[label=.*?>(layer [\d-]+|no layer)<', to_dot(circuit).source, re.M)
+    found = re.findall(
+        r'^\t"?([\d+]+)"? \[label=.*?>(layer [\d-]+|no layer)<', to_dot(circuit).source, re.M
+    )
     return {tuple(map(int, name.split("+"))): layers for name, layers in found}
 
 
@@ -54,7 +58,9 @@ def spans_in_figure(circuit: Circuit) -> Spans:
         box = re.fullmatch(r"span (\d+) layer (\d+)-(\d+)", patch.get_gid() or "")
         if box:
             position, first, last = box.groups()
-            spans[int(position),] = f"layer {first}-{last}" if first != last else f"layer {first}"
+            spans[int(position),] = (
+                f"layer {first}-{last}" if first != last else f"layer {first}"
+            )
     return spans
 
 
@@ -64,11 +70,15 @@ def spans_in_page(circuit: Circuit) -> Spans:
 
 
 @pytest.mark.parametrize("circuit", [planted(), deep()], ids=["planted", "deep"])
-def test_positions_and_spans_are_the_same_in_graph_diagram_figure_and_page(circuit: Circuit) -> None:
+def test_positions_and_spans_are_the_same_in_graph_diagram_figure_and_page(
+    circuit: Circuit,
+) -> None:
     spans = spans_in_graph(circuit)
     assert len(spans) == 3
     assert spans_in_dot(circuit) == spans_in_page(circuit) == spans
-    each = {(position,): layers for positions, layers in spans.items() for position in positions}
+    each = {
+        (position,): layers for positions, layers in spans.items() for position in positions
+    }
     assert spans_in_figure(circuit) == each
 
 
@@ -79,23 +89,36 @@ def test_mappings_run_between_the_same_positions_in_graph_figure_and_page() -> N
     drawn = {(centres[item.start], centres[item.end]) for item in layout.lanes}
     page = json.loads(to_page(circuit).split('id="data">')[1].split("</script>")[0])
     listed = {(mapping["key"], mapping["query"]) for mapping in page["circuits"][0]["mappings"]}
-    arrows = {(data["from_position"], data["to_position"]) for *_, data in to_scene(circuit).arrows}
+    arrows = {
+        (data["from_position"], data["to_position"]) for *_, data in to_scene(circuit).arrows
+    }
     assert drawn == listed == arrows
     assert {item.layer for item in layout.lanes if item.front} == {22, 29}
 
 
 def test_every_picture_is_drawn_from_the_graph() -> None:
     scene = to_scene(planted())
-    assert scene.graph.graph["focus"] == [5, 8] and scene.ends == ("5", "8") and scene.cell == (5, 8)
+    assert (
+        scene.graph.graph["focus"] == [5, 8]
+        and scene.ends == ("5", "8")
+        and scene.cell == (5, 8)
+    )
     assert scene.carriers == tuple(map(str, CARRIERS))
-    assert [(data["from_position"], data["to_position"]) for *_, data in scene.arrows] == [(5, 8), (2, 8)]
+    assert [(data["from_position"], data["to_position"]) for *_, data in scene.arrows] == [
+        (5, 8),
+        (2, 8),
+    ]
     assert scene.graph.nodes[OUTPUT]["lines"] == ["small", "layer 12", "p = 0.93"]
     assert [node["lines"] for _, node in scene.boxes] == [
         ["opposite", "layer 0-1"],
         ["large", "layer 0-3"],
         ["brackets", "layer 0-10"],
     ]
-    assert [node["rank"] for _, node in scene.boxes] == [2, 0, 1]  # the key's, then the one held deepest
+    assert [node["rank"] for _, node in scene.boxes] == [
+        2,
+        0,
+        1,
+    ]  # the key's, then the one held deepest
 
 
 def test_the_share_of_every_picture_is_that_of_the_circuit_unless_another_is_given() -> None:
@@ -109,7 +132,9 @@ def test_the_share_of_every_picture_is_that_of_the_circuit_unless_another_is_giv
     assert to_panel(half).heads == CARRIERS[:3] and len(effect_map(half).axes[0].patches) == 3
     page = to_page(half)
     assert '"share":0.5' in page and 'value="50"' in page and ">50%</output>" in page
-    assert '"share":0.8' in to_page(half, share=0.8) and '"share":0.5' in to_page([half, planted()])
+    assert '"share":0.8' in to_page(half, share=0.8) and '"share":0.5' in to_page(
+        [half, planted()]
+    )
 
 
 def test_an_edge_has_the_effect_of_each_head_alone_and_the_joint_effect_up_to_it() -> None:
@@ -126,7 +151,8 @@ def test_an_edge_has_the_effect_of_each_head_alone_and_the_joint_effect_up_to_it
     for _, _, stored in nx.parse_graphml(export(planted(), "graphml")).edges(data=True):
         if stored.get("from_position") == 5:
             assert (
-                json.loads(stored["heads"]) == edge["heads"] and json.loads(stored["joint"]) == edge["joint"]
+                json.loads(stored["heads"]) == edge["heads"]
+                and json.loads(stored["joint"]) == edge["joint"]
             )
 
 
@@ -142,7 +168,9 @@ def test_the_ends_of_the_mapping_in_front_have_boxes_of_their_own_in_every_pictu
     scene = to_scene(circuit)
     assert scene.ends == ("4+6", "6") and scene.graph.nodes["6"]["lines"] == ['"', "pos 6"]
     said = str([text.get_text() for text in mapping_figure(circuit).axes[0].texts])
-    assert "pos 6" in to_dot(circuit).source and "Modulated at 100% by" in said and "L3H4" in said
+    assert (
+        "pos 6" in to_dot(circuit).source and "Modulated at 100% by" in said and "L3H4" in said
+    )
     bare = to_dot(replace(planted(), spans=())).source
     assert "pos 5" in bare and "pos 8" not in bare  # the output stands for the last token
 
@@ -156,7 +184,11 @@ def test_a_mapping_that_a_position_has_with_itself_is_in_front_and_has_no_arrow(
 
 @pytest.mark.parametrize(
     ("count", "caption"),
-    [(0, "None of 144 heads maps"), (1, "One of 144 heads maps"), (2, "These 2 of 144 heads map")],
+    [
+        (0, "None of 144 heads maps"),
+        (1, "One of 144 heads maps"),
+        (2, "These 2 of 144 heads map"),
+    ],
 )
 def test_the_caption_counts_the_carriers(count: int, caption: str) -> None:
     path = [(head, 0.2 * number) for number, head in enumerate(CARRIERS[:count], 1)]
@@ -165,10 +197,18 @@ def test_the_caption_counts_the_carriers(count: int, caption: str) -> None:
     assert to_scene(empty()).caption == "No mapping of this prompt carries anything"
 
 
-@pytest.mark.parametrize("circuit", [planted(), dense(), deep()], ids=["planted", "dense", "deep"])
+@pytest.mark.parametrize(
+    "circuit", [planted(), dense(), deep()], ids=["planted", "dense", "deep"]
+)
 def test_a_head_is_spelled_in_one_way(circuit: Circuit) -> None:
     figure = " ".join(text.get_text() for text in mapping_figure(circuit).axes[0].texts)
-    for said in (figure, to_dot(circuit).source, str(circuit), to_page(circuit), export(circuit, "graphml")):
+    for said in (
+        figure,
+        to_dot(circuit).source,
+        str(circuit),
+        to_page(circuit),
+        export(circuit, "graphml"),
+    ):
         assert not re.search(r"L\d+-H\d+", said)
 
 
@@ -178,7 +218,9 @@ def test_every_result_has_a_figure_a_page_a_diagram_and_files_by_their_ending(tm
     moved = replace(comparison, moved=(Moved(CARRIERS[0], 0.1, 0.4),))
     for result in (circuit, mapping, comparison, moved):
         assert isinstance(result.figure(), Figure) and "<svg" in result._repr_html_()
-        assert "html" in result.page()[:40] and result.to_dot().source.startswith("// keyquery-circuits")
+        assert "html" in result.page()[:40] and result.to_dot().source.startswith(
+            "// keyquery-circuits"
+        )
         for ending in (".svg", ".html", ".dot"):
             assert result.save(tmp_path / f"picture{ending}").suffix == ending
     with pytest.raises(FileError, match="endings"):

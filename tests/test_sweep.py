@@ -37,7 +37,14 @@ from circuits.sweeps.sweep import Launch, sweep
 from circuits.tracing.family import bootstrap
 from circuits.tracing.trust import weak_pairs
 
-OPPOSITES = {"large": "small", "hot": "cold", "rich": "poor", "old": "young", "wet": "dry", "fast": "slow"}
+OPPOSITES = {
+    "large": "small",
+    "hot": "cold",
+    "rich": "poor",
+    "old": "young",
+    "wet": "dry",
+    "fast": "slow",
+}
 WORDS = [word for pair in OPPOSITES.items() for word in pair] + ["tall", "short", "dark"]
 
 
@@ -63,14 +70,22 @@ def alike(count: int) -> list[dict[str, Any]]:
     for number in range(count):
         one, other, answer, foil = random.Random(number).sample(WORDS, 4)
         prompt = f'{"The " * (number % 2)}The opposite of "{one}" is "'
-        line = {"prompt": prompt, "key": one, "swap": {one: other}, "answer": answer, "foil": foil}
+        line = {
+            "prompt": prompt,
+            "key": one,
+            "swap": {one: other},
+            "answer": answer,
+            "foil": foil,
+        }
         lines.append(line)
     return lines
 
 
 def write(path: Path, lines: list[Any]) -> Path:
     """A jsonl file; text is written as it is."""
-    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    path.write_text(
+        "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    )
     return path
 
 
@@ -100,10 +115,18 @@ def differences(model: Model, swept: Sweep) -> float:
         circuit = swept.circuit(row["id"], model=model)
         mapping = circuit.mapping()
         assert tuple(map(str, mapping.carriers(share))) == row["carriers"], row["line"]
-        assert (circuit.metric.answer_text, circuit.metric.foil_text) == (row["answer"], row["foil"])
+        assert (circuit.metric.answer_text, circuit.metric.foil_text) == (
+            row["answer"],
+            row["foil"],
+        )
         effects = {effect.head: effect.effect for effect in mapping.heads}
-        pairs = list(zip((effects[head] for head in sorted(effects)), row["effects"], strict=True))
-        pairs += [(getattr(circuit, name), row[name]) for name in ("clean_value", "counterfactual_value")]
+        pairs = list(
+            zip((effects[head] for head in sorted(effects)), row["effects"], strict=True)
+        )
+        pairs += [
+            (getattr(circuit, name), row[name])
+            for name in ("clean_value", "counterfactual_value")
+        ]
         pairs += [(mapping.total, row["total"]), (mapping.restore, row["restore"])]
         pairs += [(mapping.modulation(share), row["modulation"])]
         worst = max(worst, *(abs(one - other) for one, other in pairs))
@@ -111,14 +134,18 @@ def differences(model: Model, swept: Sweep) -> float:
 
 
 def test_a_line_gives_what_trace_gives(model: Model, tmp_path: Path) -> None:
-    swept = sweep(model, write(tmp_path / "in.jsonl", questions(8)), tmp_path / "out", share=0.9)
+    swept = sweep(
+        model, write(tmp_path / "in.jsonl", questions(8)), tmp_path / "out", share=0.9
+    )
     assert len(swept.table) == 8 and swept.complete
     assert max(map(len, swept.table["carriers"])) > 1
     assert differences(model, swept) < 1e-4
 
 
 @pytest.mark.long
-def test_a_gated_model_gives_its_planted_heads_on_every_line(sparse: Model, tmp_path: Path) -> None:
+def test_a_gated_model_gives_its_planted_heads_on_every_line(
+    sparse: Model, tmp_path: Path
+) -> None:
     lines = [
         {"prompt": PROMPT.replace("large", one), "swap": {one: other}, "key": one}
         for one, other in zip(WORDS, WORDS[3:5], strict=False)
@@ -131,9 +158,17 @@ def test_a_gated_model_gives_its_planted_heads_on_every_line(sparse: Model, tmp_
     )  # shut gates: exactly nothing
 
 
-def test_controls_are_those_of_trace_and_only_there_if_asked_for(tiny: Model, tmp_path: Path) -> None:
+def test_controls_are_those_of_trace_and_only_there_if_asked_for(
+    tiny: Model, tmp_path: Path
+) -> None:
     lines = write(tmp_path / "in.jsonl", questions(3))
-    assert not sweep(tiny, lines, tmp_path / "without").table["random_p95"].notna().to_numpy().any()
+    assert (
+        not sweep(tiny, lines, tmp_path / "without")
+        .table["random_p95"]
+        .notna()
+        .to_numpy()
+        .any()
+    )
     swept = sweep(tiny, lines, tmp_path / "with", controls=True)
     assert differences(tiny, swept) < 1e-4
     row = swept.table.iloc[1]
@@ -153,7 +188,9 @@ def test_lines_of_one_shape_are_run_together_and_a_batch_is_never_larger_than_as
         for word in words
     ]
     sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out", batch=4)
-    names = [shard.stem.rpartition("-")[0] for shard in shards_in(tmp_path / "out")]  # a shard is a batch
+    names = [
+        shard.stem.rpartition("-")[0] for shard in shards_in(tmp_path / "out")
+    ]  # a shard is a batch
     assert names == ["000000001-4", "000000005-4", "000000009-1"]
 
 
@@ -198,7 +235,10 @@ def test_a_bad_line_gets_its_error_and_the_others_go_on(tiny: Model, tmp_path: P
     file = write(tmp_path / "in.jsonl", lines)
     file.write_bytes(file.read_bytes() + b'{"prompt": "\xff", "key": 0}\n')
     swept = sweep(tiny, file, tmp_path / "out")
-    assert swept.table["line"].tolist() == [1, *range(len(BAD) + 3, len(BAD) + 6)]  # numbers as in an editor
+    assert swept.table["line"].tolist() == [
+        1,
+        *range(len(BAD) + 3, len(BAD) + 6),
+    ]  # numbers as in an editor
     errors = dict(zip(swept.errors["line"], swept.errors["error"], strict=True))
     for number, (line, words) in enumerate(BAD.items(), 2):
         assert words in errors.pop(number), line
@@ -213,7 +253,9 @@ def test_what_is_null_counts_as_not_given(tiny: Model, tmp_path: Path) -> None:
     line = questions(1)[0] | {"query": -1}
     empty = dict.fromkeys(("id", "counterfactual", "metric"))
     swept = sweep(
-        tiny, write(tmp_path / "in.jsonl", [line, line | empty | {"query": None}]), tmp_path / "out"
+        tiny,
+        write(tmp_path / "in.jsonl", [line, line | empty | {"query": None}]),
+        tmp_path / "out",
     )
     first, second = plain(swept)
     assert first["error"] is None and second["id"] == "2"
@@ -224,12 +266,21 @@ def test_one_pair_with_too_small_a_gap_takes_no_other_of_its_batch_down(
     sparse: Model, tmp_path: Path
 ) -> None:
     lines = [
-        {"prompt": PROMPT, "key": "large", "swap": {"large": other}, "answer": "small", "foil": "cold"}
+        {
+            "prompt": PROMPT,
+            "key": "large",
+            "swap": {"large": other},
+            "answer": "small",
+            "foil": "cold",
+        }
         for other in ("hot", "rich", "wet")
     ]
     lines[1] |= {"answer": "tree", "foil": "river"}
     swept = sweep(sparse, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
-    assert swept.errors["line"].tolist() == [2] and "too little to divide by" in swept.errors["error"][0]
+    assert (
+        swept.errors["line"].tolist() == [2]
+        and "too little to divide by" in swept.errors["error"][0]
+    )
     first, third = swept.table["carriers"]
     assert swept.table["line"].tolist() == [1, 3] and first == third
     assert all(swept.table["total"] > 0.5)
@@ -242,7 +293,9 @@ def test_metadata_and_ids_are_kept_also_of_a_bad_line(tiny: Model, tmp_path: Pat
     ]
     swept = sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
     first, second = map(json.loads, swept.rows["metadata"])
-    assert first == {"kind": lines[0]["kind"], "source": {"book": [1, None]}} and second == {"note": "→ é"}
+    assert first == {"kind": lines[0]["kind"], "source": {"book": [1, None]}} and second == {
+        "note": "→ é"
+    }
     assert swept.rows["id"].tolist() == ["n0", "12"]
 
 
@@ -268,7 +321,9 @@ def stopping_after(count: int) -> Callable[[str, int, int], None]:
     return progress
 
 
-def test_a_sweep_goes_on_where_it_stopped_and_measures_no_line_twice(tiny: Model, tmp_path: Path) -> None:
+def test_a_sweep_goes_on_where_it_stopped_and_measures_no_line_twice(
+    tiny: Model, tmp_path: Path
+) -> None:
     lines, out = write(tmp_path / "in.jsonl", questions(40)), tmp_path / "out"
     whole = sweep(tiny, lines, tmp_path / "whole")
     written: dict[Path, int] = {}  # shards, and when each was written
@@ -295,7 +350,11 @@ def test_what_a_dead_process_left_half_written_is_never_read_and_is_removed(
     with pytest.raises(KeyboardInterrupt):
         sweep(tiny, lines, out, progress=stopping_after(1))
     measured = len(open_sweep(out))
-    for name in ("000000000", "000000016", "manifest"):  # of a block that has begun, of one that has not
+    for name in (
+        "000000000",
+        "000000016",
+        "manifest",
+    ):  # of a block that has begun, of one that has not
         (out / ".locks" / f"{name}.unfinished").write_bytes(b"PAR1 half")
     assert len(open_sweep(out)) == measured
     assert plain(sweep(tiny, lines, out)) == plain(sweep(tiny, lines, tmp_path / "whole"))
@@ -319,13 +378,21 @@ def test_other_settings_another_input_or_another_model_are_refused(
         with pytest.raises(FileError, match=words):
             sweep(models[model], file, out, **how)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    sweep(models["gpt2"], lines, out, batch=1)  # the size of a batch decides no number, so it may change
+    sweep(
+        models["gpt2"], lines, out, batch=1
+    )  # the size of a batch decides no number, so it may change
 
 
-def test_a_place_that_is_not_for_a_sweep_is_refused_and_left_as_it_is(tiny: Model, tmp_path: Path) -> None:
+def test_a_place_that_is_not_for_a_sweep_is_refused_and_left_as_it_is(
+    tiny: Model, tmp_path: Path
+) -> None:
     lines = write(tmp_path / "in.jsonl", questions(1))
     file = write(tmp_path / "file", ["mine"])
-    foreign, shards, damaged = tmp_path / "foreign", tmp_path / "shards-of-others", tmp_path / "damaged"
+    foreign, shards, damaged = (
+        tmp_path / "foreign",
+        tmp_path / "shards-of-others",
+        tmp_path / "damaged",
+    )
     for place in (foreign, shards / "shards", damaged):
         place.mkdir(parents=True)
     (foreign / "manifest.json").write_text('{"name": "an app"}')
@@ -344,14 +411,22 @@ def test_a_place_that_is_not_for_a_sweep_is_refused_and_left_as_it_is(tiny: Mode
         with pytest.raises(FileError, match=words):
             sweep(tiny, lines, place)
     assert [path.name for path in foreign.iterdir()] == ["manifest.json"]
-    assert file.read_text() == "mine\n" and (shards / "shards" / "0.parquet").read_text() == "mine"
-    for wrong in (tmp_path / "none.jsonl", tmp_path, write(tmp_path / "empty.jsonl", ["", " "])):
+    assert (
+        file.read_text() == "mine\n" and (shards / "shards" / "0.parquet").read_text() == "mine"
+    )
+    for wrong in (
+        tmp_path / "none.jsonl",
+        tmp_path,
+        write(tmp_path / "empty.jsonl", ["", " "]),
+    ):
         with pytest.raises(FileError):
             sweep(tiny, wrong, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tiny: Model, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(
+    tiny: Model, tmp_path: Path
+) -> None:
     lines, out = write(tmp_path / "in.jsonl", questions(12)), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         sweep(tiny, lines, out, progress=stopping_after(1))
@@ -366,7 +441,9 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tiny: Model, tm
     assert plain(sweep(tiny, lines, out)) == plain(sweep(tiny, lines, tmp_path / "other"))
 
 
-def test_a_damaged_shard_is_named_and_can_be_measured_again(tiny: Model, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_named_and_can_be_measured_again(
+    tiny: Model, tmp_path: Path
+) -> None:
     lines, out = write(tmp_path / "in.jsonl", questions(6)), tmp_path / "out"
     whole = plain(sweep(tiny, lines, out))
     shard = sorted((out / "shards").iterdir())[0]
@@ -395,7 +472,9 @@ def test_the_manifest_decides_what_is_complete(tiny: Model, tmp_path: Path) -> N
     whole = sweep(tiny, lines, out, batch=2)
     shards_in(out)[0].unlink()
     left = open_sweep(out)
-    assert (len(left), left.complete) == (6, False) and "8 in the input, not complete" in str(left)
+    assert (len(left), left.complete) == (6, False) and "8 in the input, not complete" in str(
+        left
+    )
     assert plain(sweep(tiny, lines, out, batch=2)) == plain(whole) and open_sweep(out).complete
 
 
@@ -403,7 +482,10 @@ def test_a_copied_shard_does_not_count_twice(tiny: Model, tmp_path: Path) -> Non
     sweep(tiny, write(tmp_path / "in.jsonl", alike(4)), tmp_path / "out", batch=2)
     shard = shards_in(tmp_path / "out")[0]
     first, count, checksum = shard.stem.split("-")
-    copies = {f"{first} copy.parquet": None, f"000000009-{count}-{checksum}.parquet": "its name says"}
+    copies = {
+        f"{first} copy.parquet": None,
+        f"000000009-{count}-{checksum}.parquet": "its name says",
+    }
     copies[f"{first}-{count}.parquet"] = "in two shards"
     for name, said in copies.items():
         copy = shard.with_name(name)
@@ -443,7 +525,9 @@ def child(act: Callable[[int], object]) -> Iterator[tuple[int, int]]:
         yield pid, reading
     finally:
         os.close(reading)
-        with suppress(ChildProcessError):  # its end was seen already, and its number may be another's by now
+        with suppress(
+            ChildProcessError
+        ):  # its end was seen already, and its number may be another's by now
             if os.waitpid(pid, os.WNOHANG) == (0, 0):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -472,7 +556,9 @@ def exactly_once(out: Path) -> None:
     """No line stands in two shards, and nothing half-written is left over."""
     shards = list((out / "shards").iterdir())
     numbers = [
-        line for shard in shards for line in pq.read_table(shard, columns=["line"])["line"].to_pylist()
+        line
+        for shard in shards
+        for line in pq.read_table(shard, columns=["line"])["line"].to_pylist()
     ]
     assert len(numbers) == len(set(numbers))
     assert shards_in(out) == sorted(shards) and not list(out.rglob("*.unfinished"))
@@ -482,7 +568,11 @@ def exactly_once(out: Path) -> None:
 def test_killed_at_ten_random_moments_the_table_is_that_of_an_uninterrupted_run(
     tiny: Model, tmp_path: Path
 ) -> None:
-    lines, out, draw = write(tmp_path / "in.jsonl", alike(120)), tmp_path / "out", random.Random(7)
+    lines, out, draw = (
+        write(tmp_path / "in.jsonl", alike(120)),
+        tmp_path / "out",
+        random.Random(7),
+    )
     with child(sweeping(tiny, lines, tmp_path / "whole", batch=3)) as (pid, pipe):
         os.read(pipe, 1)
         start = time.monotonic()
@@ -526,11 +616,14 @@ def test_of_several_processes_one_is_killed_and_a_restart_with_another_number_of
             ends = {0} if others_go_on else {0, -signal.SIGKILL}  # a quick one has ended before
             assert status_of(pid) in ends
     assert len(open_sweep(out)) > 0
-    assert open_sweep(out).complete or not others_go_on  # the first takes over what the dead has left
+    assert (
+        open_sweep(out).complete or not others_go_on
+    )  # the first takes over what the dead has left
     number = 5 - size
     with ExitStack() as stack:
         again = [
-            stack.enter_context(child(sweeping(tiny, lines, out, rank, number))) for rank in range(number)
+            stack.enter_context(child(sweeping(tiny, lines, out, rank, number)))
+            for rank in range(number)
         ]
         assert [status_of(pid) for pid, _ in again] == [0] * number
     exactly_once(out)
@@ -550,7 +643,10 @@ def test_a_second_sweep_into_the_same_folder_helps_and_each_line_is_measured_exa
         os.kill(first, signal.SIGSTOP)
         with pytest.raises(FileError, match=r"share 0.8, not 0.7"):
             sweep(tiny, lines, out, share=0.7)
-        with child(sweeping(tiny, lines, out, 1, 2)) as (helper, _):  # of another launch, which need not wait
+        with child(sweeping(tiny, lines, out, 1, 2)) as (
+            helper,
+            _,
+        ):  # of another launch, which need not wait
             assert status_of(helper) == 0
         assert 60 - 16 < len(open_sweep(out)) < 60  # all that the first does not hold
         with child(sweeping(tiny, lines, out)) as (waiting, said):
@@ -583,7 +679,9 @@ def test_two_threads_of_one_process_help_each_other_too(tiny: Model, tmp_path: P
     )
 
 
-def test_the_rank_of_a_process_is_read_from_what_its_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rank_of_a_process_is_read_from_what_its_launcher_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert Launch.from_environment() == Launch()
     torchrun = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "1"}
     mpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
@@ -614,10 +712,14 @@ def test_lines_can_be_kept_by_column_by_metadata_and_by_a_test(swept: Sweep) -> 
         swept.where(colour="red")
 
 
-def test_the_mean_circuit_is_the_mean_of_the_lines_with_the_intervals_of_a_family(swept: Sweep) -> None:
+def test_the_mean_circuit_is_the_mean_of_the_lines_with_the_intervals_of_a_family(
+    swept: Sweep,
+) -> None:
     mean, table = swept.mean(), swept.table
     sides = (table[name].tolist() for name in ("clean_value", "counterfactual_value"))
-    table = table.loc[[not weak for weak in weak_pairs(*sides)]]  # weak lines are counted and left out
+    table = table.loc[
+        [not weak for weak in weak_pairs(*sides)]
+    ]  # weak lines are counted and left out
     assert mean.lines == len(table) == 20 - mean.weak and mean.weak
     (total,) = bootstrap(table["total"].to_numpy()[None])
     assert astuple(mean.total) == pytest.approx(astuple(total))
@@ -626,7 +728,9 @@ def test_the_mean_circuit_is_the_mean_of_the_lines_with_the_intervals_of_a_famil
         values = [float(effects[index]) for effects in table["effects"]]
         assert head.effect.mean == pytest.approx(sum(values) / len(table))
         assert head.effect.low <= head.effect.mean <= head.effect.high
-        assert head.carries == sum(str(head.head) in carriers for carriers in table["carriers"]) / len(table)
+        assert head.carries == sum(
+            str(head.head) in carriers for carriers in table["carriers"]
+        ) / len(table)
     effects = [head.effect.mean for head in mean.heads]
     assert effects == sorted(effects, reverse=True)
     assert str(mean.heads[0].head) in str(mean)
@@ -634,14 +738,20 @@ def test_the_mean_circuit_is_the_mean_of_the_lines_with_the_intervals_of_a_famil
         swept.where(line=21).mean()
 
 
-def test_the_circuits_of_a_sweep_are_picked_in_one_page(swept: Sweep, models: dict[str, Model]) -> None:
+def test_the_circuits_of_a_sweep_are_picked_in_one_page(
+    swept: Sweep, models: dict[str, Model]
+) -> None:
     found = swept.circuits(most=3, model=models["gpt2"])
     assert [circuit.prompt.text for circuit in found] == swept.table["prompt"][:3].tolist()
     data = json.loads(to_page(found).split('id="data">')[1].split("</script>")[0])
-    assert [circuit["words"] for circuit in data["circuits"]] == [list(each.prompt.words) for each in found]
+    assert [circuit["words"] for circuit in data["circuits"]] == [
+        list(each.prompt.words) for each in found
+    ]
 
 
-def test_a_circuit_is_measured_again_only_on_the_same_weights(swept: Sweep, models: dict[str, Model]) -> None:
+def test_a_circuit_is_measured_again_only_on_the_same_weights(
+    swept: Sweep, models: dict[str, Model]
+) -> None:
     again = swept.circuit("n3")  # loaded again by its name, a folder
     assert again.prompt.text == swept.where(id="n3").table["prompt"][0]
     with pytest.raises(ModelError, match="other weights"):
@@ -672,14 +782,27 @@ def test_the_command_sweeps_says_how_it_went_and_goes_on(
     first = run(lines, "--model", directories["gpt2"], "-o", out, "--json")
     assert first.exit_code == 0, first.output
     report = json.loads(first.stdout)
-    assert (report["lines"], report["measured"], report["errors"], report["complete"]) == (5, 4, 1, True)
+    assert (report["lines"], report["measured"], report["errors"], report["complete"]) == (
+        5,
+        4,
+        1,
+        True,
+    )
     assert report["wrong"][0]["line"] == 5
     shards = sorted((out / "shards").iterdir())
     again = run(lines, "--model", directories["gpt2"], "-o", out)
-    assert again.exit_code == 0 and "4 measured, 1 with errors" in again.stdout and "line 5" in again.stdout
+    assert (
+        again.exit_code == 0
+        and "4 measured, 1 with errors" in again.stdout
+        and "line 5" in again.stdout
+    )
     assert sorted((out / "shards").iterdir()) == shards
     other = run(lines, "--model", directories["gpt2"], "-o", out, "--share", "0.5")
-    assert other.exit_code == 1 and other.stderr.count("\n") == 1 and "share 0.8, not 0.5" in other.stderr
+    assert (
+        other.exit_code == 1
+        and other.stderr.count("\n") == 1
+        and "share 0.8, not 0.5" in other.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -696,7 +819,11 @@ def test_a_wrong_call_is_one_line_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "in.jsonl", questions(1))
     done = run(*wrong)
-    assert done.exit_code == 1 and done.stderr.count("\n") == 1 and done.stderr.startswith("Error: ")
+    assert (
+        done.exit_code == 1
+        and done.stderr.count("\n") == 1
+        and done.stderr.startswith("Error: ")
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 

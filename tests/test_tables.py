@@ -38,10 +38,21 @@ def head_rows(text: str) -> dict[str, list[str]]:
 
 def test_the_text_opens_with_the_question() -> None:
     text = str(samples.planted())
-    assert has(text.split("\n")[0], "Sparse GPT-2", "12 layers", "12 heads", "gated", "of 6480 edges")
-    assert line_with(text, "prompt").endswith('(0) The(1) opposite(2) of(3) "(4) large(5) "(6) is(7) "(8)')
+    assert has(
+        text.split("\n")[0], "Sparse GPT-2", "12 layers", "12 heads", "gated", "of 6480 edges"
+    )
+    assert line_with(text, "prompt").endswith(
+        '(0) The(1) opposite(2) of(3) "(4) large(5) "(6) is(7) "(8)'
+    )
     assert has(line_with(text, "counterfactual"), "noise at 5", "8 draws")
-    assert has(line_with(text, "metric"), "small", "cold", "clean 4.20", "counterfactual -1.10", "gap 5.30")
+    assert has(
+        line_with(text, "metric"),
+        "small",
+        "cold",
+        "clean 4.20",
+        "counterfactual -1.10",
+        "gap 5.30",
+    )
     assert has(line_with(text, "output"), "small", "0.93", "layer 12")
 
 
@@ -58,7 +69,17 @@ def test_the_mapping_in_front_is_told_with_its_carriers_and_the_next_strongest_h
     assert has(line_with(text, "large(5) → "), '"(8)', "total 1.00", "restore 0.97")
     assert has(line_with(text, "Modulated at 80% by"), "L11H7, L10H1, L9H7, L9H1, L8H6")
     rows = head_rows(text)
-    assert list(rows) == ["L11H7", "L10H1", "L9H7", "L9H1", "L8H6", "L10H4", "L7H2", "L6H9", "L3H3"]
+    assert list(rows) == [
+        "L11H7",
+        "L10H1",
+        "L9H7",
+        "L9H1",
+        "L8H6",
+        "L10H4",
+        "L7H2",
+        "L6H9",
+        "L3H3",
+    ]
     effect, restore, loading, *attention, joint = rows["L10H1"]
     assert (effect, restore, loading, joint) == ("0.180", "0.162", "0.198", "0.480")
     assert attention == ["0.51", "→", "0.02"]
@@ -96,7 +117,11 @@ def test_spans_are_told_with_layers_built_and_counterfactual() -> None:
     text = str(samples.deep())
     _, *cells = line_with(text, "large(4)  ").split()
     assert cells == ["layer", "0-21", "0,", "20-21", "0.90", "1.00", "noise"]
-    assert line_with(str(samples.planted()), "brackets(4, 6)").split()[2:5] == ["layer", "0-10", "0-10"]
+    assert line_with(str(samples.planted()), "brackets(4, 6)").split()[2:5] == [
+        "layer",
+        "0-10",
+        "0-10",
+    ]
 
 
 def test_a_circuit_without_mappings_says_so_in_words() -> None:
@@ -130,7 +155,9 @@ def test_the_share_of_the_text_is_the_share_of_the_controls() -> None:
 
 
 @pytest.mark.parametrize(
-    "circuit", [samples.hostile(), samples.dense(), samples.long(500)], ids=["hostile", "dense", "long"]
+    "circuit",
+    [samples.hostile(), samples.dense(), samples.long(500)],
+    ids=["hostile", "dense", "long"],
 )
 def test_text_holds_no_control_characters_and_no_line_is_too_wide(circuit: Circuit) -> None:
     text = str(circuit)
@@ -167,7 +194,9 @@ def test_a_notebook_without_graphviz_shows_the_tables_alone(
 
 
 def test_two_models_are_compared_row_by_row() -> None:
-    first, second = tables.comparison_section([samples.dense(), samples.planted()], share=0.8).rows
+    first, second = tables.comparison_section(
+        [samples.dense(), samples.planted()], share=0.8
+    ).rows
     assert (first[0], first[2], second[0], second[2]) == ("GPT-2", 43, "Sparse GPT-2", 5)
     assert second[-1] == "1 head L10H1"
 
@@ -181,8 +210,14 @@ def test_models_of_different_shape_have_no_overlap() -> None:
 
 
 def test_a_cell_is_written_by_the_format_of_its_column() -> None:
-    assert Column("effect", "z.3f").cell(-0.0001) == "0.000" and Column("head").cell(Head(2, 4)) == "L2H4"
-    assert Column("joint", ".3f").cell(None) == "" and Column("loading", ".3f").cell("none") == "none"
+    assert (
+        Column("effect", "z.3f").cell(-0.0001) == "0.000"
+        and Column("head").cell(Head(2, 4)) == "L2H4"
+    )
+    assert (
+        Column("joint", ".3f").cell(None) == ""
+        and Column("loading", ".3f").cell("none") == "none"
+    )
 
 
 def test_text_and_html_align_words_to_the_left_and_numbers_to_the_right() -> None:
@@ -190,9 +225,13 @@ def test_text_and_html_align_words_to_the_left_and_numbers_to_the_right() -> Non
     section = Section("Effects", ["of heads"], (Column("head"), Column("effect", ".1f")), rows)
     assert str(section).split("\n")[-2:] == ["L1H1        0.5", "L10H11    -12.0"]
     page = section_html(section)
-    assert has(page, "<h4>Effects", "<p>of heads", "<th>head", "left", "L1H1", "right", "0.5", "-12.0")
+    assert has(
+        page, "<h4>Effects", "<p>of heads", "<th>head", "left", "L1H1", "right", "0.5", "-12.0"
+    )
 
 
 def test_marked_rows_stand_apart_from_the_others() -> None:
-    lines = str(Section(columns=[Column("head")], rows=[["L1H1"], ["L2H2"], ["L3H3"]], marked=2)).split("\n")
+    lines = str(
+        Section(columns=[Column("head")], rows=[["L1H1"], ["L2H2"], ["L3H3"]], marked=2)
+    ).split("\n")
     assert lines[-4:] == ["L1H1", "L2H2", "", "L3H3"]

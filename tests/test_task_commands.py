@@ -66,13 +66,17 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for other in WORDS
             if word != other
         ]
-        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
+        (folder / f"{name}.jsonl").write_text(
+            "".join(f"{json.dumps(pair)}\n" for pair in pairs)
+        )
     return folder
 
 
 @pytest.fixture(scope="module")
 def found(room: Path) -> TaskComparison:
-    return compare(load(room / "dense"), load(room / "sparse"), task=room / "words.jsonl", count=4)
+    return compare(
+        load(room / "dense"), load(room / "sparse"), task=room / "words.jsonl", count=4
+    )
 
 
 def ranking_of(
@@ -94,7 +98,10 @@ def ranking_of(
         pairs=2,
         left_out=(("the model answers otherwise", 3),),
         units=sizes[-1],
-        ranked=tuple(Ranked(Head(0, number), 0.5 / number, 0.1, 0.6) for number in range(1, len(explained))),
+        ranked=tuple(
+            Ranked(Head(0, number), 0.5 / number, 0.1, 0.6)
+            for number in range(1, len(explained))
+        ),
         keep=Curve(sizes, explained, low, high),
         random=Curve((0, sizes[-1]), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)),
         cpr=0.7,
@@ -109,7 +116,9 @@ def ranking_of(
 
 def lines_of(axes: Axes, length: int) -> list[np.ndarray]:
     return [
-        np.asarray(line.get_xydata()) for line in axes.lines if len(np.asarray(line.get_xdata())) == length
+        np.asarray(line.get_xydata())
+        for line in axes.lines
+        if len(np.asarray(line.get_xdata())) == length
     ]
 
 
@@ -123,14 +132,21 @@ def test_the_curve_its_band_its_control_and_its_mark_are_those_of_the_ranking() 
     ranking = ranking_of()
     axes = keep_curves(ranking).axes[0]
     assert lines_of(axes, 5)[0].tolist() == [
-        [size, value] for size, value in zip(ranking.keep.sizes, ranking.keep.explained, strict=True)
+        [size, value]
+        for size, value in zip(ranking.keep.sizes, ranking.keep.explained, strict=True)
     ]
     assert [[0, 0], [4, 1]] in [line.tolist() for line in lines_of(axes, 2)]
-    band = np.concatenate([np.asarray(path.vertices) for path in axes.collections[0].get_paths()])
+    band = np.concatenate(
+        [np.asarray(path.vertices) for path in axes.collections[0].get_paths()]
+    )
     assert band[:, 1].min() == pytest.approx(-0.05) and band[:, 1].max() == pytest.approx(1.05)
     assert [2.0, 0.9] in [line[0].tolist() for line in lines_of(axes, 1)]
     legend, control, mark = words_of(axes)
-    assert re.fullmatch("mini: 2 heads .*90%.*2–3.*", legend) and "random" in control and mark == "2"
+    assert (
+        re.fullmatch("mini: 2 heads .*90%.*2–3.*", legend)
+        and "random" in control
+        and mark == "2"
+    )
 
 
 def test_two_models_stand_in_one_plot_with_one_legend_and_two_colours() -> None:
@@ -141,7 +157,11 @@ def test_two_models_stand_in_one_plot_with_one_legend_and_two_colours() -> None:
     first, second, _, *marks = words_of(axes)
     assert first.startswith("GPT2: 2 heads") and second.startswith("Sparse GPT2: 1 head")
     assert marks == ["2", "1"]
-    colours = {to_hex(line.get_color()) for line in axes.lines if len(np.asarray(line.get_xdata())) == 5}
+    colours = {
+        to_hex(line.get_color())
+        for line in axes.lines
+        if len(np.asarray(line.get_xdata())) == 5
+    }
     assert len(colours) == 2
     light = sorted(sum(int(colour[at : at + 2], 16) for at in (1, 3, 5)) for colour in colours)
     assert light[1] - light[0] > 100  # apart in lightness, for those who see no hue
@@ -149,10 +169,16 @@ def test_two_models_stand_in_one_plot_with_one_legend_and_two_colours() -> None:
 
 def test_edges_have_a_logarithmic_axis_that_starts_at_one() -> None:
     axes = keep_curves(ranking_of(units="edges", size=500)).axes[0]
-    assert axes.get_xscale() == "log" and min(line[:, 0].min() for line in lines_of(axes, 5)) == 1
+    assert (
+        axes.get_xscale() == "log" and min(line[:, 0].min() for line in lines_of(axes, 5)) == 1
+    )
     figure = axes.get_figure(root=True)
     assert isinstance(figure, Figure)
-    ticks = [text.get_text() for text in axes.get_xticklabels() if 1 <= text.get_position()[0] <= 2000]
+    ticks = [
+        text.get_text()
+        for text in axes.get_xticklabels()
+        if 1 <= text.get_position()[0] <= 2000
+    ]
     assert ticks == ["1", "10", "100", "1,000"]
 
 
@@ -182,7 +208,9 @@ def test_a_curve_fits_one_column_says_its_protocol_and_cuts_nothing_off() -> Non
     assert legend is not None
     for text in (*figure.texts, *legend.get_texts(), *figure.axes[0].texts):
         box = text.get_window_extent()
-        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, text.get_text()
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, (
+            text.get_text()
+        )
         assert float(text.get_fontsize()) >= 6
 
 
@@ -195,9 +223,14 @@ def test_the_same_curve_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_the_random_order_is_counted_between_the_sizes_of_the_control() -> None:
-    ranking = replace(ranking_of(), random=Curve((0, 10, 110), (0.0, 0.5, 1.0), (0.0,) * 3, (1.0,) * 3))
+    ranking = replace(
+        ranking_of(), random=Curve((0, 10, 110), (0.0, 0.5, 1.0), (0.0,) * 3, (1.0,) * 3)
+    )
     assert [random_count(ranking, share) for share in (0.5, 0.75, 0.05)] == [10, 60, 1]
-    assert random_count(replace(ranking, random=Curve((0, 9), (0.0, 0.4), (0.0, 0.4), (0.0, 0.4)))) is None
+    assert (
+        random_count(replace(ranking, random=Curve((0, 9), (0.0, 0.4), (0.0, 0.4), (0.0, 0.4))))
+        is None
+    )
 
 
 # One model
@@ -213,7 +246,11 @@ def test_rank_prints_counts_units_patterns_protocol_and_what_was_left_out(room: 
     assert str(ranking.protocol) in flat
     assert f"CPR {ranking.cpr:.3f}" in flat and f"CMD {ranking.cmd:.3f}" in flat
     assert all(f"{count} {reason}" in flat for reason, count in ranking.left_out)
-    rows = {line.split()[0]: line for line in text.split("\n") if line.startswith(("n80", "n90", "n95"))}
+    rows = {
+        line.split()[0]: line
+        for line in text.split("\n")
+        if line.startswith(("n80", "n90", "n95"))
+    }
     count, low, high = ranking.count(0.9)
     assert f"{count} [{low}, {high}]" in rows["n90"]
     assert rows["n90"].split()[-1] == str(random_count(ranking, 0.9))
@@ -225,10 +262,21 @@ def test_rank_prints_counts_units_patterns_protocol_and_what_was_left_out(room: 
 
 def test_rank_writes_its_record_its_curve_and_its_grid(room: Path, tmp_path: Path) -> None:
     values = json.loads(
-        done("rank", room / "words.jsonl", "--model", room / "sparse", "-n", 3, "-o", tmp_path, "--json")
+        done(
+            "rank",
+            room / "words.jsonl",
+            "--model",
+            room / "sparse",
+            "-n",
+            3,
+            "-o",
+            tmp_path,
+            "--json",
+        )
     )
     assert names_in(tmp_path) == sorted(
-        [f"{name}.{form}" for name in ("curve", "heads") for form in PICTURES] + ["ranking.json"]
+        [f"{name}.{form}" for name in ("curve", "heads") for form in PICTURES]
+        + ["ranking.json"]
     )
     saved = json.loads((tmp_path / "ranking.json").read_text())
     assert saved.pop("written_by") == "keyquery-circuits" and saved.pop("result") == "ranking"
@@ -237,11 +285,22 @@ def test_rank_writes_its_record_its_curve_and_its_grid(room: Path, tmp_path: Pat
     assert Ranking.load(tmp_path) == ranking
     assert values["counts"]["n90"]["count"] == ranking.count(0.9)[0]
     assert values["protocol"]["words"] == str(ranking.protocol)
-    assert set(values["panel"]["heads"]) == {f"L{layer}H{head}" for layer in range(3) for head in range(4)}
+    assert set(values["panel"]["heads"]) == {
+        f"L{layer}H{head}" for layer in range(3) for head in range(4)
+    }
 
 
 def test_rank_takes_edges_and_the_way_of_the_mlps(room: Path) -> None:
-    asked = ["rank", room / "words.jsonl", "--model", room / "dense", "-n", 2, "--units", "edges"]
+    asked = [
+        "rank",
+        room / "words.jsonl",
+        "--model",
+        room / "dense",
+        "-n",
+        2,
+        "--units",
+        "edges",
+    ]
     values = json.loads(done(*asked, "--mlps", "held", "--json"))
     assert (values["protocol"]["units"], values["protocol"]["mlps"]) == ("edges", "held")
     assert values["pairs"] == 2 and "→" in values["ranked"][0]["unit"]
@@ -251,7 +310,9 @@ def test_rank_takes_edges_and_the_way_of_the_mlps(room: Path) -> None:
 # Two models
 
 
-def test_both_models_are_asked_the_pairs_that_both_get_right(found: TaskComparison, room: Path) -> None:
+def test_both_models_are_asked_the_pairs_that_both_get_right(
+    found: TaskComparison, room: Path
+) -> None:
     assert found.same_pairs and found.prompts[0].text == found.prompts[1].text
     assert len({ranking.pairs for couple in found.rankings for ranking in couple}) == 1
     dense = load(room / "dense")
@@ -285,19 +346,29 @@ def test_a_comparison_tells_counts_ratio_overlap_and_patterns(found: TaskCompari
     assert found.overlap == tuple(head for head in heads_of(first) if head in heads_of(second))
     text = plain(task_comparison_sections([found]))
     for share in ("n80", "n90", "n95"):
-        assert re.findall(rf"^(\w+ ?\w+) +{share} ", text, re.MULTILINE) == ["heads", "attention edges"]
+        assert re.findall(rf"^(\w+ ?\w+) +{share} ", text, re.MULTILINE) == [
+            "heads",
+            "attention edges",
+        ]
     either = {*heads_of(first), *heads_of(second)}
     assert f"{len(found.overlap)} of {len(either)} " in text
     for panel in (*found.needed, *found.panels):
-        assert f"{panel.open_edges:,.0f} of {panel.edges:,.0f}" in text and f"{panel.first_token:.1%}" in text
+        assert (
+            f"{panel.open_edges:,.0f} of {panel.edges:,.0f}" in text
+            and f"{panel.first_token:.1%}" in text
+        )
     for each in found.changes:
         line = next(
-            line for line in text.split("\n") if line.startswith(f"{each.head} ") and str(each.before) in line
+            line
+            for line in text.split("\n")
+            if line.startswith(f"{each.head} ") and str(each.before) in line
         )
         assert str(each.after) in line
 
 
-def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(found: TaskComparison) -> None:
+def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(
+    found: TaskComparison,
+) -> None:
     figure = comparison_grid(found, titles=("GPT2", "Sparse GPT2"))
     words = [text.get_text() for text in figure.axes[0].texts]
     first, second = found.ranking("heads")
@@ -305,9 +376,12 @@ def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(foun
         *map(str, heads_of(first)),
         *map(str, heads_of(second)),
     ]
-    assert {"GPT2", "Sparse GPT2", f"words: {count_words(first)}", f"words: {count_words(second)}"} <= set(
-        words
-    )
+    assert {
+        "GPT2",
+        "Sparse GPT2",
+        f"words: {count_words(first)}",
+        f"words: {count_words(second)}",
+    } <= set(words)
     assert [len(maps) for maps in found.maps] == [len(panel.heads) for panel in found.panels]
     every = [text.get_text() for text in comparison_grid(found, all_heads=True).axes[0].texts]
     named = [word for word in every if re.fullmatch(r"L\d+H\d+", word)]
@@ -316,7 +390,8 @@ def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(foun
 
 def test_models_of_different_shape_are_not_set_side_by_side(found: TaskComparison) -> None:
     other = replace(
-        found, panels=(found.panels[0], replace(found.panels[1], heads=found.panels[1].heads[:3]))
+        found,
+        panels=(found.panels[0], replace(found.panels[1], heads=found.panels[1].heads[:3])),
     )
     assert other.overlap == () and "differ in shape" in plain(task_comparison_sections([other]))
 
@@ -330,17 +405,26 @@ def test_one_table_has_a_row_for_each_task_and_kind_of_unit(found: TaskCompariso
     for line, (first, second) in zip(table, found.rankings * 2, strict=True):
         counts = [ranking.count(0.9) for ranking in (first, second)]
         numbers = " ".join(f"{count} [{low}, {high}]" for count, low, high in counts)
-        ratio, chance = found.ratio(first.protocol.units), f"{random_count(first)}/{random_count(second)}"
-        assert " ".join(line.split()).endswith(f"{first.protocol.positions} {numbers} {ratio:.1f}× {chance}")
+        ratio, chance = (
+            found.ratio(first.protocol.units),
+            f"{random_count(first)}/{random_count(second)}",
+        )
+        assert " ".join(line.split()).endswith(
+            f"{first.protocol.positions} {numbers} {ratio:.1f}× {chance}"
+        )
     assert all(
-        str(ranking.protocol) in " ".join(text.split()) for couple in found.rankings for ranking in couple
+        str(ranking.protocol) in " ".join(text.split())
+        for couple in found.rankings
+        for ranking in couple
     )
     assert re.match(".*n90.* computed.*mini .*mini-sparse", text)
     assert "Counts" not in text  # those of other shares are printed for a single task only
 
 
 @pytest.mark.long
-def test_compare_writes_a_folder_for_each_task_and_speaks_json(room: Path, tmp_path: Path) -> None:
+def test_compare_writes_a_folder_for_each_task_and_speaks_json(
+    room: Path, tmp_path: Path
+) -> None:
     asked = [
         "--tasks",
         f"{room / 'words.jsonl'},{room / 'more.jsonl'}",
@@ -355,8 +439,13 @@ def test_compare_writes_a_folder_for_each_task_and_speaks_json(room: Path, tmp_p
     ]
     each = ["comparison.json", "comparison.safetensors"]
     each += (f"{name}.{form}" for name in ("curve-heads", "heads") for form in PICTURES)
-    each += [f"ranking-heads-{name}.json" for name in file_names([str(room / "dense"), str(room / "sparse")])]
-    assert names_in(tmp_path) == sorted(f"{task}/{name}" for task in ("more", "words") for name in each)
+    each += [
+        f"ranking-heads-{name}.json"
+        for name in file_names([str(room / "dense"), str(room / "sparse")])
+    ]
+    assert names_in(tmp_path) == sorted(
+        f"{task}/{name}" for task in ("more", "words") for name in each
+    )
     assert result.stderr.count("wrote ") == len(names_in(tmp_path))
     for each in values:
         saved = json.loads((tmp_path / each["task"] / "comparison.json").read_text())
@@ -375,8 +464,18 @@ def test_a_task_that_a_model_cannot_be_asked_is_told_and_the_others_are_kept(
     (tmp_path / "flat.jsonl").write_text(
         json.dumps({"prompt": "The large", "counterfactual": "The large hot"}) + "\n"
     )
-    models = ["--models", f"{room / 'dense'},{room / 'sparse'}", "-n", 2, "--units", "heads", "--json"]
-    result = run("compare", "--tasks", f"{tmp_path / 'flat.jsonl'},{room / 'words.jsonl'}", *models)
+    models = [
+        "--models",
+        f"{room / 'dense'},{room / 'sparse'}",
+        "-n",
+        2,
+        "--units",
+        "heads",
+        "--json",
+    ]
+    result = run(
+        "compare", "--tasks", f"{tmp_path / 'flat.jsonl'},{room / 'words.jsonl'}", *models
+    )
     assert [each["task"] for each in json.loads(result.stdout)] == ["words"]
     assert "left out" in result.stderr and "flat" in result.stderr
     alone = run("compare", "--task", tmp_path / "flat.jsonl", *models)
@@ -384,7 +483,9 @@ def test_a_task_that_a_model_cannot_be_asked_is_told_and_the_others_are_kept(
 
 
 def test_a_misspelt_task_is_told_before_a_model_is_loaded(room: Path) -> None:
-    result = run("compare", "--tasks", f"{room / 'words.jsonl'},oposites", "--models", "nowhere,no model")
+    result = run(
+        "compare", "--tasks", f"{room / 'words.jsonl'},oposites", "--models", "nowhere,no model"
+    )
     assert result.exit_code == 1 and "no task 'oposites'" in result.stderr
 
 
@@ -395,9 +496,19 @@ def test_a_long_name_of_a_task_is_not_broken_in_the_table(found: TaskComparison)
     assert all(len(line) <= 100 for line in table)
 
 
-def test_several_tasks_may_be_named_one_by_one_or_in_a_list_each_is_ranked_once(room: Path) -> None:
+def test_several_tasks_may_be_named_one_by_one_or_in_a_list_each_is_ranked_once(
+    room: Path,
+) -> None:
     words, more = room / "words.jsonl", room / "more.jsonl"
-    models = ["--models", f"{room / 'dense'},{room / 'sparse'}", "-n", 1, "--units", "heads", "--json"]
+    models = [
+        "--models",
+        f"{room / 'dense'},{room / 'sparse'}",
+        "-n",
+        1,
+        "--units",
+        "heads",
+        "--json",
+    ]
     text = done("compare", "--task", f"{words}, {more}", "--tasks", f" {more} ,", *models)
     assert [each["task"] for each in json.loads(text)] == ["words", "more"]
 
@@ -407,7 +518,11 @@ def test_several_tasks_may_be_named_one_by_one_or_in_a_list_each_is_ranked_once(
 
 def test_a_task_that_does_not_exist_is_told_in_one_line(room: Path) -> None:
     result = run("rank", "oposites", "--model", room / "dense")
-    assert result.exit_code == 1 and result.stderr.count("\n") == 1 and "opposites" in result.stderr
+    assert (
+        result.exit_code == 1
+        and result.stderr.count("\n") == 1
+        and "opposites" in result.stderr
+    )
 
 
 def test_a_task_compares_two_models_and_no_more(room: Path) -> None:
@@ -427,7 +542,9 @@ def test_a_task_compares_two_models_and_no_more(room: Path) -> None:
         (["--task", "opposites", "-n", "0"], "-n"),
     ],
 )
-def test_a_call_that_mixes_a_prompt_and_a_task_is_refused(arguments: list[str], said: str) -> None:
+def test_a_call_that_mixes_a_prompt_and_a_task_is_refused(
+    arguments: list[str], said: str
+) -> None:
     result = run("compare", "--models", "mini,planted-sparse", *arguments)
     assert result.exit_code == 2 and result.stdout == ""
     assert said in result.stderr and result.stderr.count("\n") == 1

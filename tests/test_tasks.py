@@ -58,7 +58,9 @@ def word(item: Item, role: str) -> str:
 
 def cut(rule: str, *, words: dict[str, str] | None = None) -> Model:
     """A small random model whose tokenizer cuts by another rule and calls some tokens by other names."""
-    vocabulary = {(words or {}).get(word, word): number for word, number in language.vocabulary().items()}
+    vocabulary = {
+        (words or {}).get(word, word): number for word, number in language.vocabulary().items()
+    }
     made = Tokenizer(models.WordLevel(vocabulary, unk_token=language.UNKNOWN))
     made.pre_tokenizer = pre_tokenizers.Split(Regex(rule), behavior="removed", invert=True)
     tokenizer = PreTrainedTokenizerFast(
@@ -70,7 +72,9 @@ def cut(rule: str, *, words: dict[str, str] | None = None) -> Model:
 
 def own(folder: Path, *lines: object) -> Path:
     path = folder / "mine.jsonl"
-    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    path.write_text(
+        "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    )
     return path
 
 
@@ -78,14 +82,18 @@ def own(folder: Path, *lines: object) -> Path:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_the_same_seed_gives_the_same_task_and_another_seed_another(mini: Model, name: str) -> None:
+def test_the_same_seed_gives_the_same_task_and_another_seed_another(
+    mini: Model, name: str
+) -> None:
     task = to_task(mini, name, count=6, seed=1)
     assert task == to_task(mini, name, count=6, seed=1)
     assert task.items != to_task(mini, name, count=6, seed=2).items
     assert len(task) == len(task.pairs) == 6
 
 
-@pytest.mark.parametrize(("name", "left"), [("opposites", 0.0), ("indirect_object", 0.0), ("induction", 0.5)])
+@pytest.mark.parametrize(
+    ("name", "left"), [("opposites", 0.0), ("indirect_object", 0.0), ("induction", 0.5)]
+)
 def test_the_model_says_the_answer_and_the_counterfactual_takes_its_lead_over_the_foil(
     mini: Model, name: str, left: float
 ) -> None:
@@ -99,7 +107,9 @@ def test_the_model_says_the_answer_and_the_counterfactual_takes_its_lead_over_th
         assert lead_left <= left * lead
 
 
-def test_opposites_differ_at_the_subject_alone_and_have_the_opposites_as_answer_and_foil(mini: Model) -> None:
+def test_opposites_differ_at_the_subject_alone_and_have_the_opposites_as_answer_and_foil(
+    mini: Model,
+) -> None:
     for item in to_task(mini, "opposites", count=8).items:
         subject = item.position("SUBJECT")
         assert item.pair.differs_at == (subject,) == (5,)
@@ -141,7 +151,9 @@ def test_in_induction_the_answer_follows_the_first_a_and_the_foil_stands_in_its_
 def test_the_metric_of_years_is_the_probability_of_later_years_minus_all_others() -> None:
     metric = YearsAfter(later=(2, 3), others=(0, 1))
     probability = torch.tensor([[0.1, 0.2, 0.3, 0.1, 0.3], [0.0, 0.5, 0.0, 0.0, 0.5]])
-    assert metric(probability.clamp(min=1e-12).log()).tolist() == pytest.approx([0.1, -0.5], abs=1e-6)
+    assert metric(probability.clamp(min=1e-12).log()).tolist() == pytest.approx(
+        [0.1, -0.5], abs=1e-6
+    )
 
 
 def test_a_year_is_compared_with_all_hundred_and_the_model_is_sure(mini: Model) -> None:
@@ -151,14 +163,19 @@ def test_a_year_is_compared_with_all_hundred_and_the_model_is_sure(mini: Model) 
         assert [mini.spell(token) for token in metric.later] == [
             f"{year:02d}" for year in range(start + 1, 100)
         ]
-        assert [mini.spell(token) for token in metric.others] == [f"{year:02d}" for year in range(start + 1)]
-        assert float(metric(mini.logits(torch.tensor([item.pair.clean.tokens]))[:, -1])[0]) > 0.5
+        assert [mini.spell(token) for token in metric.others] == [
+            f"{year:02d}" for year in range(start + 1)
+        ]
+        assert (
+            float(metric(mini.logits(torch.tensor([item.pair.clean.tokens]))[:, -1])[0]) > 0.5
+        )
         assert other(item).words[item.position("YY")] == "02"
 
 
 def test_where_a_digit_is_a_token_the_tens_digit_is_what_is_compared() -> None:
     model = cut(
-        language.WORD.replace(r"\d\d", r"\d"), words={f"{digit:02d}": str(digit) for digit in range(10)}
+        language.WORD.replace(r"\d\d", r"\d"),
+        words={f"{digit:02d}": str(digit) for digit in range(10)},
     )
     candidate = next(greater_than(model, Random(0)))
     tens = int(candidate.clean.text[candidate.clean.words[0][1]])
@@ -166,8 +183,12 @@ def test_where_a_digit_is_a_token_the_tens_digit_is_what_is_compared() -> None:
     assert [model.spell(token) for token in candidate.years.later] == [
         str(digit) for digit in range(tens + 1, 10)
     ]
-    assert candidate.clean.text.split(" to ")[0].endswith(f"{tens}9")  # no later year has the same tens digit
-    assert len(model.tokenize(candidate.clean.text)) == len(model.tokenize(candidate.counterfactual.text))
+    assert candidate.clean.text.split(" to ")[0].endswith(
+        f"{tens}9"
+    )  # no later year has the same tens digit
+    assert len(model.tokenize(candidate.clean.text)) == len(
+        model.tokenize(candidate.counterfactual.text)
+    )
 
 
 # What is left out
@@ -175,16 +196,24 @@ def test_where_a_digit_is_a_token_the_tens_digit_is_what_is_compared() -> None:
 
 def test_a_word_that_is_cut_in_two_is_counted() -> None:
     model = cut(r"Mar(?=y)|" + language.WORD, words={"Paul": "Mar", "Eva": "y"})
-    names = Marked.read("When[IO: Mary] and[S1: John] went to the store,[S2: John] gave a drink to")
-    swapped = Marked.read("When[IO: Mary] and[S1: John] went to the store,[S2: Mary] gave a drink to")
-    both = Marked.read("When[IO: Mary] and[S1: John] went to the store,[S2: Anna] gave a drink to")
+    names = Marked.read(
+        "When[IO: Mary] and[S1: John] went to the store,[S2: John] gave a drink to"
+    )
+    swapped = Marked.read(
+        "When[IO: Mary] and[S1: John] went to the store,[S2: Mary] gave a drink to"
+    )
+    both = Marked.read(
+        "When[IO: Mary] and[S1: John] went to the store,[S2: Anna] gave a drink to"
+    )
     candidates = [
         Candidate(names, swapped, "Mary", "John"),
         Candidate(names, both, "Mary", "John"),
         Candidate(names, both, "Paul", "John"),
     ]
     assert judge(model, candidates) == [UNEVEN, SPLIT, SPLIT]
-    assert judge(model, [Candidate(Marked(names.text), Marked(both.text), "Mary", "John")]) == [NO_ANSWER]
+    assert judge(model, [Candidate(Marked(names.text), Marked(both.text), "Mary", "John")]) == [
+        NO_ANSWER
+    ]
 
 
 def test_an_unknown_word_is_counted() -> None:
@@ -199,15 +228,22 @@ def test_an_unknown_word_is_counted() -> None:
     assert set(with_mary) == {UNKNOWN}
 
 
-def test_a_model_that_answers_otherwise_is_left_with_no_pair_and_told_why(models: dict[str, Model]) -> None:
+def test_a_model_that_answers_otherwise_is_left_with_no_pair_and_told_why(
+    models: dict[str, Model],
+) -> None:
     with pytest.raises(PromptError, match=rf"opposites.*\d+ {WRONG}"):
         to_task(models["gpt2"], "opposites", count=4)
 
 
-def test_left_out_items_are_counted_and_do_not_shorten_the_task(mini: Model, tmp_path: Path) -> None:
+def test_left_out_items_are_counted_and_do_not_shorten_the_task(
+    mini: Model, tmp_path: Path
+) -> None:
     """Every fourth line asks for what the model does not say."""
     opposite = list(language.FACTS["opposite"].items())[:10]
-    lines = [{"prompt": OPPOSITE.replace("large", word), "swap": {word: "weak"}} for word, _ in opposite]
+    lines = [
+        {"prompt": OPPOSITE.replace("large", word), "swap": {word: "weak"}}
+        for word, _ in opposite
+    ]
     for number, (line, (_, answer)) in enumerate(zip(lines, opposite, strict=True)):
         line["answer"] = "weightless" if number % 4 == 0 else answer
     task = to_task(mini, own(tmp_path, *lines), count=6)

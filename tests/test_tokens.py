@@ -41,7 +41,11 @@ def read(vocabulary: Vocabulary, text: str) -> object:
 
 def assert_same(light: Vocabulary, model: Model) -> None:
     whole = model.vocabulary
-    assert (light.reads_bos, light.n_ctx, light.size) == (whole.reads_bos, whole.n_ctx, whole.size)
+    assert (light.reads_bos, light.n_ctx, light.size) == (
+        whole.reads_bos,
+        whole.n_ctx,
+        whole.size,
+    )
     assert light.tokenizer.get_vocab() == whole.tokenizer.get_vocab()
     for text in TEXTS:
         assert read(light, text) == read(whole, text)
@@ -66,7 +70,9 @@ def test_mini_reads_text_without_its_weights() -> None:
 @pytest.mark.parametrize("name", ["smollm2", "smollm2-sparse", "stories15m"])
 def test_real_models_read_text_without_their_weights(name: str) -> None:
     light = load_vocabulary(name)
-    assert isinstance(light.tokenizer, PlainTokenizer) and light.reads_bos == (name == "stories15m")
+    assert isinstance(light.tokenizer, PlainTokenizer) and light.reads_bos == (
+        name == "stories15m"
+    )
     assert_same(light, load(name))
 
 
@@ -75,7 +81,9 @@ def test_a_folder_reads_text_without_its_weights(
     architecture: str, models: dict[str, Model], directories: dict[str, Path]
 ) -> None:
     light = load_vocabulary(directories[architecture])
-    assert isinstance(light.tokenizer, PlainTokenizer) and light.reads_bos == (architecture == "gpt2")
+    assert isinstance(light.tokenizer, PlainTokenizer) and light.reads_bos == (
+        architecture == "gpt2"
+    )
     assert_same(light, models[architecture])
 
 
@@ -129,9 +137,9 @@ def test_a_spoiled_file_is_one_line(spoiled: str, tmp_path: Path) -> None:
 
 
 def test_a_model_built_by_code_is_built() -> None:
-    assert load_vocabulary("planted-induction").tokenize(PROMPT) == loaded("planted-induction").tokenize(
-        PROMPT
-    )
+    assert load_vocabulary("planted-induction").tokenize(PROMPT) == loaded(
+        "planted-induction"
+    ).tokenize(PROMPT)
 
 
 def test_the_command_imports_no_model_library() -> None:
@@ -143,5 +151,7 @@ result = CliRunner().invoke(main, ["tokens", "mini", {PROMPT!r}])
 assert result.exit_code == 0 and "5 = large" in result.output, result.output
 print({{"torch", "transformers", "transformer_lens", "pandas"}} & set(sys.modules))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "set()\n"

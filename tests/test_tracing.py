@@ -34,7 +34,11 @@ def sparse() -> Model:
 @pytest.fixture(scope="module")
 def whole(sparse: Model) -> Circuit:
     return circuit(
-        sparse, planted.PROMPT, swap=planted.SWAP, groups={"brackets": (4, 6)}, counterfactuals=_own_texts()
+        sparse,
+        planted.PROMPT,
+        swap=planted.SWAP,
+        groups={"brackets": (4, 6)},
+        counterfactuals=_own_texts(),
     )
 
 
@@ -65,7 +69,9 @@ def test_tokens_are_built_in_the_planted_layers(whole: Circuit) -> None:
         assert built[label] == ((layers[0], layers[-1]),)
 
 
-def test_spans_end_below_their_last_reader_and_begin_at_the_first_at_the_query(whole: Circuit) -> None:
+def test_spans_end_below_their_last_reader_and_begin_at_the_first_at_the_query(
+    whole: Circuit,
+) -> None:
     spans = {span.label: span.layers for span in whole.spans}
     for label, inputs in planted.SPANS.items():
         assert spans[label] == (0, inputs[-1] - 1)
@@ -97,7 +103,9 @@ def test_every_control_is_in_the_record_and_in_the_printed_table(asked: Circuit)
     assert controls.random_mean <= controls.random_p95
     assert controls.identity < 1e-5
     assert controls.sufficiency == pytest.approx(0.80, abs=0.01)
-    assert [key for key, total in enumerate(controls.key_totals) if abs(total) >= 0.01] == [LARGE]
+    assert [key for key, total in enumerate(controls.key_totals) if abs(total) >= 0.01] == [
+        LARGE
+    ]
     assert asked.mapping().restore == pytest.approx(1, abs=0.01)
     printed = str(asked)
     for word in ("random", "sufficien", "identity", "restore", "other key", "fast"):
@@ -120,7 +128,9 @@ def test_the_greedy_path_is_what_trying_every_head_at_every_step_gives(sparse: M
     taken: list[Head] = []
     for step in found.path[:3]:
         left = [head for head in runs.heads if head not in taken]
-        effects = runs.effects([mapping_row([*taken, head], LARGE, LAST) for head in left])[:, 0].tolist()
+        effects = runs.effects([mapping_row([*taken, head], LARGE, LAST) for head in left])[
+            :, 0
+        ].tolist()
         tried = dict(zip(left, effects, strict=True))
         assert tried[step.head] == pytest.approx(max(tried.values()), abs=1e-5)
         assert step.joint == pytest.approx(tried[step.head], abs=1e-5)
@@ -139,7 +149,9 @@ def test_a_circuit_without_a_head_is_measured_again(asked: Circuit, sparse: Mode
     was, now = asked.mapping(), less.mapping()
     assert now.effect_of("L11H7").effect == 0
     assert now.total == pytest.approx(was.total - was.effect_of("L11H7").effect, abs=0.01)
-    assert asked.without("L11H7").mapping() == now  # without a model at hand it is loaded by its name
+    assert (
+        asked.without("L11H7").mapping() == now
+    )  # without a model at hand it is loaded by its name
 
 
 def test_without_refuses_other_weights(asked: Circuit) -> None:
@@ -155,21 +167,34 @@ def test_noise_is_the_counterfactual_where_none_is_given(sparse: Model) -> None:
     assert found.mapping().total > 0.5
 
 
-def test_a_mapping_before_the_first_difference_is_zero_and_its_ends_are_not_noised(sparse: Model) -> None:
+def test_a_mapping_before_the_first_difference_is_zero_and_its_ends_are_not_noised(
+    sparse: Model,
+) -> None:
     found = trace(sparse, planted.PROMPT, key="opposite", query="of", swap=planted.SWAP)
     assert (found.mapping().total, found.mapping().path, found.spans) == (0, (), ())
 
 
-def test_noise_on_single_tokens_moves_the_metric_as_a_pair_of_its_own_does(sparse: Model) -> None:
+def test_noise_on_single_tokens_moves_the_metric_as_a_pair_of_its_own_does(
+    sparse: Model,
+) -> None:
     runs, draws = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)]), 3
-    for position, gap in zip((2, LARGE), gaps_of_noise(runs, (2, LARGE), draws=draws, seed=1), strict=True):
+    for position, gap in zip(
+        (2, LARGE), gaps_of_noise(runs, (2, LARGE), draws=draws, seed=1), strict=True
+    ):
         noise = Pair(runs.pairs[0].clean, Noise((position,), draws=draws, seed=1), runs.metric)
-        assert gap == pytest.approx(float(prepare(sparse, [noise], smallest_gap=0).gap[0]), abs=1e-4)
+        assert gap == pytest.approx(
+            float(prepare(sparse, [noise], smallest_gap=0).gap[0]), abs=1e-4
+        )
 
 
 @pytest.mark.long
-def test_the_search_of_a_long_prompt_misses_no_mapping_of_a_circuit_and_a_note_says_how_it_went() -> None:
-    model, question = loaded("mini"), {"swap": {"Mary": "Anna"}, "answer": "Mary", "foil": "Anna"}
+def test_the_search_of_a_long_prompt_misses_no_mapping_of_a_circuit_and_a_note_says_how_it_went() -> (
+    None
+):
+    model, question = (
+        loaded("mini"),
+        {"swap": {"Mary": "Anna"}, "answer": "Mary", "foil": "Anna"},
+    )
     text = "When Mary and John went to the store , John gave a drink to"
     every = circuit(model, text, **question)
     assert not any("sought" in note for note in every.notes)
@@ -224,7 +249,12 @@ def test_a_key_after_its_query_is_refused(sparse: Model) -> None:
 
 def test_progress_is_told(sparse: Model) -> None:
     told: list[str] = []
-    circuit(sparse, planted.PROMPT, swap=planted.SWAP, progress=lambda stage, done, total: told.append(stage))
+    circuit(
+        sparse,
+        planted.PROMPT,
+        swap=planted.SWAP,
+        progress=lambda stage, done, total: told.append(stage),
+    )
     assert {"totals", "mappings", "spans"} <= set(told)
 
 
@@ -253,7 +283,10 @@ def test_what_a_watcher_raises_ends_the_work_and_leaves_the_model_as_it_was(
 
 def test_a_family_gives_means_with_intervals(sparse: Model) -> None:
     swaps = {"large": "hot", "rich": "hot", "tall": "cold", "fast": "wet"}
-    pairs = [to_pair(sparse, f'The opposite of "{old}" is "', swap={old: new}) for old, new in swaps.items()]
+    pairs = [
+        to_pair(sparse, f'The opposite of "{old}" is "', swap={old: new})
+        for old, new in swaps.items()
+    ]
     found = trace(sparse, pairs, key=LARGE)
     assert set(map(str, found.carriers())) == set(planted.PLANTED_CARRIERS)
     assert found.total.low <= found.total.mean <= found.total.high
@@ -309,10 +342,14 @@ def test_a_pair_that_does_not_fit_is_refused_with_one_line(sparse: Model, wrong:
     assert "\n" not in str(refused.value)
 
 
-def test_rows_measured_in_parts_are_those_measured_at_once_and_progress_is_reported(sparse: Model) -> None:
+def test_rows_measured_in_parts_are_those_measured_at_once_and_progress_is_reported(
+    sparse: Model,
+) -> None:
     runs = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)])
     rows = [Row.of_residual(layer, [LARGE]) for layer in range(sparse.n_layers)]
     reported: list[tuple[str, int, int]] = []
-    parts = measure_rows(runs, rows, at_once=5, progress=lambda *report: reported.append(report))
+    parts = measure_rows(
+        runs, rows, at_once=5, progress=lambda *report: reported.append(report)
+    )
     torch.testing.assert_close(parts, measure_rows(runs, rows, at_once=12), rtol=0, atol=1e-5)
     assert reported == [("spans", done, 12) for done in (0, 5, 10, 12)]

@@ -52,7 +52,9 @@ def test_what_was_measured_holds(name: str, models: dict[str, Model], tmp_path: 
     model = models[name]
     words: dict[str, Any] = {"answer": "small", "foil": "cold"}
     own = {"opposite": PROMPT.replace("opposite", "the")}
-    whole = circuit(model, PROMPT, swap=SWAP, groups={"brackets": (3, 5)}, counterfactuals=own, **words)
+    whole = circuit(
+        model, PROMPT, swap=SWAP, groups={"brackets": (3, 5)}, counterfactuals=own, **words
+    )
     found = trace(model, PROMPT, key="large", swap=SWAP, **words)
     results: list[Any] = [whole, found, wiring(model, "The large", swap=SWAP, most=2, **words)]
     results += [why(found, "L1H2", model=model), trace(model, PROMPT, key="large", seed=3)]
@@ -84,13 +86,26 @@ def carried(circuit: Circuit) -> str:
 def test_the_command_says_whether_it_holds_by_its_exit_code(
     directories: dict[str, Path], tmp_path: Path
 ) -> None:
-    told = ["trace", PROMPT, "--key", "large", "--swap", "large=hot", "--model", str(directories["gpt2"])]
+    told = [
+        "trace",
+        PROMPT,
+        "--key",
+        "large",
+        "--swap",
+        "large=hot",
+        "--model",
+        str(directories["gpt2"]),
+    ]
     assert CliRunner().invoke(main, [*told, "-o", str(tmp_path / "out")]).exit_code == 0
     done = CliRunner().invoke(main, ["verify", str(tmp_path / "out")])
-    assert done.exit_code == 0 and re.match(r"circuit on \S+/gpt2 holds: ", done.stdout), done.output
+    assert done.exit_code == 0 and re.match(r"circuit on \S+/gpt2 holds: ", done.stdout), (
+        done.output
+    )
     stored = Circuit.load(tmp_path / "out")
     (mapping,) = stored.mappings
-    replace(stored, mappings=(replace(mapping, restore=mapping.restore + 0.01),)).save(tmp_path / "out")
+    replace(stored, mappings=(replace(mapping, restore=mapping.restore + 0.01),)).save(
+        tmp_path / "out"
+    )
     done = CliRunner().invoke(main, ["verify", str(tmp_path / "out"), "--json"])
     assert done.exit_code == 1 and "does not hold: 1 of " in done.stderr
     assert json.loads(done.stdout)["differences"][0].startswith("5→8 restore: was ")
@@ -134,7 +149,9 @@ def test_carriers_hang_neither_on_threads_nor_on_chunks_nor_on_batches() -> None
         for threads, megabytes, batch in ((1, 64, 2), (2, 4, 1)):
             torch.set_num_threads(threads)
             batches = (pairs[start : start + batch] for start in range(0, len(pairs), batch))
-            answers.append([heads for each in batches for heads in carriers(mini, each, megabytes)])
+            answers.append(
+                [heads for each in batches for heads in carriers(mini, each, megabytes)]
+            )
     finally:
         torch.set_num_threads(before)
     assert answers[0] == answers[1] and all(answers[0])

@@ -55,7 +55,11 @@ def test_pattern_and_value_are_the_two_halves_of_a_message(
     clean, other = (side.cache.layers[1] for side in (runs.clean, runs.counterfactual))
     for own, weight, value in (("pattern", other, clean), ("value", clean, other)):
         message = weight.pattern()[:, 2, 8, 5, None] * value.value[:, 2, 5]
-        z = clean.z[:, 8, 2] - clean.pattern()[:, 2, 8, 5, None] * clean.value[:, 2, 5] + message
+        z = (
+            clean.z[:, 8, 2]
+            - clean.pattern()[:, 2, 8, 5, None] * clean.value[:, 2, 5]
+            + message
+        )
         row = replace(Row.of_heads([head], [8]).changes[0], given=0)
         expected = float(runs.effects([Row((row,))], given={"head": z[:, None]}))
         assert getattr(sides, own) == pytest.approx(expected, abs=1e-5)
@@ -64,9 +68,13 @@ def test_pattern_and_value_are_the_two_halves_of_a_message(
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_the_parts_of_the_ledger_add_up_to_the_score(models: dict[str, Model], name: str) -> None:
+def test_the_parts_of_the_ledger_add_up_to_the_score(
+    models: dict[str, Model], name: str
+) -> None:
     model = replace(models[name], reads_bos=True)
-    runs = prepare(model, [circuits.to_pair(model, PROMPT, swap=SWAP, answer="small", foil="cold")])
+    runs = prepare(
+        model, [circuits.to_pair(model, PROMPT, swap=SWAP, answer="small", foil="cold")]
+    )
     for head in (Head(0, 1), Head(2, 3)):
         measured = score_parts(runs, head, 5, 8)
         assert float(measured.parts.sum()) == pytest.approx(measured.score, rel=1e-5, abs=1e-5)
@@ -76,19 +84,23 @@ def test_the_parts_of_the_ledger_add_up_to_the_score(models: dict[str, Model], n
 def test_the_trace_has_the_sides_of_every_carrier(found: circuits.Circuit) -> None:
     mapping = found.mapping()
     assert tuple(each.head for each in mapping.sides) == mapping.carriers(found.share)
-    for (
-        each
-    ) in mapping.sides:  # on mini these heads look the same way in both runs: they differ in what they move
+    for each in (
+        mapping.sides
+    ):  # on mini these heads look the same way in both runs: they differ in what they move
         assert each.value == pytest.approx(mapping.effect_of(each.head).effect, abs=0.01)
         assert abs(each.query) + abs(each.key) < 0.01
     assert "query" in str(found) and "value" in str(found)
 
 
-def test_a_trace_with_its_sides_is_saved_and_read_back(found: circuits.Circuit, tmp_path: Path) -> None:
+def test_a_trace_with_its_sides_is_saved_and_read_back(
+    found: circuits.Circuit, tmp_path: Path
+) -> None:
     assert circuits.Circuit.load(found.save(tmp_path)) == found
 
 
-def test_writers_are_in_order_and_are_those_of_single_wires(mini: Model, answer: circuits.Why) -> None:
+def test_writers_are_in_order_and_are_those_of_single_wires(
+    mini: Model, answer: circuits.Why
+) -> None:
     runs = prepare(mini, [circuits.Pair(answer.prompt, answer.counterfactual, answer.metric)])
     for side in answer.sides:
         effects = [abs(each.effect) for each in side.writers]
@@ -96,10 +108,14 @@ def test_writers_are_in_order_and_are_those_of_single_wires(mini: Model, answer:
     first = answer.side("value").writers[0]
     wire = Wire.parse(f"{first}→L5H1@8.value", layers=12)
     assert float(wire_effects(runs, [wire])[0]) == pytest.approx(first.effect, abs=1e-6)
-    assert first.writer == Component(0, "mlp")  # what L5H1 moves was written by the first MLP at `large`
+    assert first.writer == Component(
+        0, "mlp"
+    )  # what L5H1 moves was written by the first MLP at `large`
 
 
-def test_the_answer_is_saved_read_back_printed_and_drawn(answer: circuits.Why, tmp_path: Path) -> None:
+def test_the_answer_is_saved_read_back_printed_and_drawn(
+    answer: circuits.Why, tmp_path: Path
+) -> None:
     assert circuits.Why.load(answer.save(tmp_path)) == answer
     text = str(answer)
     assert "why L5H1 reads large(5)" in text and "M0@5" in text and "QK attribution" in text
@@ -108,7 +124,9 @@ def test_the_answer_is_saved_read_back_printed_and_drawn(answer: circuits.Why, t
     assert titles == ["attention", *(f"{side} side" for side in SIDES)]
 
 
-def test_a_file_that_is_no_answer_is_refused_in_one_line(found: circuits.Circuit, tmp_path: Path) -> None:
+def test_a_file_that_is_no_answer_is_refused_in_one_line(
+    found: circuits.Circuit, tmp_path: Path
+) -> None:
     with pytest.raises(CircuitsError, match="is not an answer of why"):
         circuits.Why.load(found.save(tmp_path))
 
@@ -131,7 +149,10 @@ def test_the_command_gives_the_same_numbers_on_a_prompt_and_on_a_saved_circuit(
     found: circuits.Circuit, answer: circuits.Why, tmp_path: Path
 ) -> None:
     found.save(tmp_path / "circuit")
-    asked = (["why", str(tmp_path / "circuit")], ["why", PROMPT, "--key", "large", "--swap", "large=hot"])
+    asked = (
+        ["why", str(tmp_path / "circuit")],
+        ["why", PROMPT, "--key", "large", "--swap", "large=hot"],
+    )
     for call in asked:
         result = CliRunner().invoke(main, [*call, "--head", "L5H1", "--json"])
         assert result.exit_code == 0, result.output
@@ -167,7 +188,10 @@ def test_clean_into_clean_changes_nothing(mini: Model) -> None:
     runs = prepare(mini, [pair])
     same = replace(runs, counterfactual=runs.clean)
     object.__setattr__(same, "gap", torch.ones(1))
-    wires = [Wire.parse(name, layers=12) for name in ("M3@8→L5H1@8.query", "all@5→L4H0@8.value", "M0→M4")]
+    wires = [
+        Wire.parse(name, layers=12)
+        for name in ("M3@8→L5H1@8.query", "all@5→L4H0@8.value", "M0→M4")
+    ]
     assert wire_effects(same, wires)[0].abs().max() < 1e-5
 
 
@@ -183,14 +207,18 @@ def test_a_neuronpedia_graph_holds_the_writers_and_the_parts_of_the_score(
     results = head["qk_tracing_results"]
     assert answer.ledger is not None
     parts = [
-        part.part for part in answer.ledger.parts if "biases" not in (part.query_writer, part.key_writer)
+        part.part
+        for part in answer.ledger.parts
+        if "biases" not in (part.query_writer, part.key_writer)
     ]
     assert [score for *_, score in results["pair_wise_contributors"]][-len(parts) :] == parts
     for kind, summed in (
         ("top_q_marginal_contributors", answer.ledger.by_query_writer),
         ("top_k_marginal_contributors", answer.ledger.by_key_writer),
     ):
-        largest = max((each for each in summed if each[0] != "biases"), key=lambda each: abs(each[1]))
+        largest = max(
+            (each for each in summed if each[0] != "biases"), key=lambda each: abs(each[1])
+        )
         name, score = results[kind][0]
         assert (nodes[name]["clerp"] if largest[0] != "embed" else "embed", score) == largest
     with pytest.raises(CircuitsError, match="go with the format neuronpedia"):

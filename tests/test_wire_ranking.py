@@ -32,19 +32,26 @@ from circuits.tasks.task import Item, Task
 from circuits.tasks.wires import from_eap
 from circuits.zoo.language import tokenizer
 
-TEXTS = (('The opposite of "large" is "', "large"), ('The colour of the word "wet" is "', "wet"))
+TEXTS = (
+    ('The opposite of "large" is "', "large"),
+    ('The colour of the word "wet" is "', "wet"),
+)
 
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, Model]:
     return {
-        name: replace(as_model((random_model(name), tokenizer())), reads_bos=True) for name in ARCHITECTURES
+        name: replace(as_model((random_model(name), tokenizer())), reads_bos=True)
+        for name in ARCHITECTURES
     }
 
 
 def task_of(model: Model) -> Task:
     """Two pairs of two lengths."""
-    pairs = [to_pair(model, text, swap={word: "hot"}, answer="small", foil="cold") for text, word in TEXTS]
+    pairs = [
+        to_pair(model, text, swap={word: "hot"}, answer="small", foil="cold")
+        for text, word in TEXTS
+    ]
     return Task("by hand", tuple(Item(pair, ()) for pair in pairs))
 
 
@@ -61,8 +68,15 @@ def towards_clean(runs: Runs, share: float) -> Runs:
         return clean + share * (other - clean)
 
     layers = [
-        replace(other, pre=mixed(own.pre, other.pre), z=mixed(own.z, other.z), mlp=mixed(own.mlp, other.mlp))
-        for own, other in zip(runs.clean.cache.layers, runs.counterfactual.cache.layers, strict=True)
+        replace(
+            other,
+            pre=mixed(own.pre, other.pre),
+            z=mixed(own.z, other.z),
+            mlp=mixed(own.mlp, other.mlp),
+        )
+        for own, other in zip(
+            runs.clean.cache.layers, runs.counterfactual.cache.layers, strict=True
+        )
     ]
     cache = Cache(tuple(layers), runs.counterfactual.cache.final)
     return replace(runs, counterfactual=replace(runs.counterfactual, cache=cache))
@@ -76,11 +90,15 @@ def test_the_estimate_is_the_slope_of_the_exact_effect(
     model = replace(loaded[architecture], gated=gated)
     runs = prepare(model, [task_of(model).pairs[0]])
     table, step = EdgeTable.of(runs), 0.02
-    up, down = (wire_effects(towards_clean(runs, share), table.wires)[0] for share in (step, -step))
+    up, down = (
+        wire_effects(towards_clean(runs, share), table.wires)[0] for share in (step, -step)
+    )
     estimated = estimates(runs)
     largest = float(estimated.abs().max())
     close = ((up - down) / (2 * step) - estimated).abs() <= 0.01 * largest
-    assert float(close.double().mean()) >= (0.9 if gated else 1.0)  # a gate that opens has no slope
+    assert float(close.double().mean()) >= (
+        0.9 if gated else 1.0
+    )  # a gate that opens has no slope
     exact, _ = wire_effects(runs, table.wires)
     assert np.corrcoef(exact[:, 0].numpy(), estimated[:, 0].numpy())[0, 1] > 0.3
 
@@ -95,8 +113,13 @@ def test_sets_by_number_explain_what_the_same_wires_do_by_name(
     parallel = architecture == "neox"
     assert table.wires == component_edges(layers=3, heads=4, parallel=parallel)
     draw = torch.Generator().manual_seed(0)
-    sets = torch.stack([torch.rand(len(table), generator=draw) < share for share in (0.0, 0.3, 0.9, 1.1)])
-    named = [[wire for wire, kept in zip(table.wires, row, strict=True) if kept] for row in sets.tolist()]
+    sets = torch.stack(
+        [torch.rand(len(table), generator=draw) < share for share in (0.0, 0.3, 0.9, 1.1)]
+    )
+    named = [
+        [wire for wire, kept in zip(table.wires, row, strict=True) if kept]
+        for row in sets.tolist()
+    ]
     explained = kept_edges(runs, sets)
     torch.testing.assert_close(explained, kept_effects(runs, named), atol=1e-5, rtol=0)
     assert explained[[0, -1], 0].tolist() == pytest.approx([0, 1], abs=1e-4)
@@ -106,7 +129,11 @@ def test_edges_in_front_are_exact_and_the_others_estimates_that_say_so(
     loaded: dict[str, Model], ranking: Ranking
 ) -> None:
     model, task = loaded["gpt2"], task_of(loaded["gpt2"])
-    assert (ranking.units, ranking.protocol.order, ranking.protocol.measured) == (262, "front", 60)
+    assert (ranking.units, ranking.protocol.order, ranking.protocol.measured) == (
+        262,
+        "front",
+        60,
+    )
     exact = {each.unit for each in ranking.ranked if each.exact}
     assert len(exact) == 60
     effects, estimated = {}, {}
@@ -139,19 +166,28 @@ def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) 
     rest = [wire for name, wire in by_name.items() if name not in listed]
     order = [by_name[str(each.unit)] for each in ranking.ranked]
     negative = [each.effect <= (-ROUNDING if each.exact else 0) for each in ranking.ranked]
-    split = negative.index(True)  # edges that change nothing come before those of negative effect
+    split = negative.index(
+        True
+    )  # edges that change nothing come before those of negative effect
     order = [*order[:split], *rest, *order[split:]]
     changed, gaps = np.zeros(10), 0.0
     for pair in task.pairs:
         runs = prepare(model, [pair])
         gap = float(runs.gap)
-        changed += gap * kept_effects(runs, [order[: int(share * 262)] for share in MIB_SHARES])[:, 0].numpy()
+        changed += (
+            gap
+            * kept_effects(runs, [order[: int(share * 262)] for share in MIB_SHARES])[
+                :, 0
+            ].numpy()
+        )
         gaps += gap
     faithful = changed / gaps
     widths, middles = np.diff(MIB_SHARES), (faithful[1:] + faithful[:-1]) / 2
     assert ranking.cpr == pytest.approx(float(widths @ middles), abs=1e-4)
     distance = np.abs(1 - faithful)
-    assert ranking.cmd == pytest.approx(float(widths @ (distance[1:] + distance[:-1]) / 2), abs=1e-4)
+    assert ranking.cmd == pytest.approx(
+        float(widths @ (distance[1:] + distance[:-1]) / 2), abs=1e-4
+    )
 
 
 def test_the_curve_begins_at_nothing_and_ends_at_everything(ranking: Ranking) -> None:
@@ -177,12 +213,19 @@ def test_an_eap_file_holds_all_edges_and_gives_back_its_order(
     file = tmp_path / "ours.json"
     file.write_text(export(ranking, "eap"))
     stored = json.loads(file.read_text())
-    assert stored["cfg"] == {"n_layers": 3, "n_heads": 4, "parallel_attn_mlp": False, "d_model": 32}
+    assert stored["cfg"] == {
+        "n_layers": 3,
+        "n_heads": 4,
+        "parallel_attn_mlp": False,
+        "d_model": 32,
+    }
     assert len(stored["edges"]) == 262 and "a0.h1->a2.h3<q>" in stored["edges"]
     inside = {name for name, edge in stored["edges"].items() if edge["in_graph"]}
     assert len(inside) == ranking.count()[0]
     heads = {f"a{head.layer}.h{head.index}" for head in heads_of(ranking)}
-    assert heads == {name for name, node in stored["nodes"].items() if node["in_graph"] and name[0] == "a"}
+    assert heads == {
+        name for name, node in stored["nodes"].items() if node["in_graph"] and name[0] == "a"
+    }
     graph = from_eap(file)
     assert {wire.eap for wire in graph.wires} == inside
     model = loaded["gpt2"]
@@ -194,7 +237,9 @@ def test_an_eap_file_holds_all_edges_and_gives_back_its_order(
     assert [each.exact for each in again.ranked[:6]] == [True] * 5 + [False]
 
 
-def test_networkx_and_graphml_hold_components_and_the_wires_between_them(ranking: Ranking) -> None:
+def test_networkx_and_graphml_hold_components_and_the_wires_between_them(
+    ranking: Ranking,
+) -> None:
     graph = nx.node_link_graph(json.loads(export(ranking, "node-link")), edges="links")
     assert graph.number_of_edges() == ranking.count()[0]
     assert nx.is_directed_acyclic_graph(graph) and "logits" in graph
@@ -220,7 +265,9 @@ def test_two_models_are_compared_by_component_edges(loaded: dict[str, Model]) ->
         ({"units": "fibres"}, "fibres"),
     ],
 )
-def test_what_does_not_go_together_is_refused(loaded: dict[str, Model], options: dict, said: str) -> None:
+def test_what_does_not_go_together_is_refused(
+    loaded: dict[str, Model], options: dict, said: str
+) -> None:
     with pytest.raises(PromptError, match=said):
         rank(loaded["gpt2"], task_of(loaded["gpt2"]), **options)
 
@@ -233,7 +280,10 @@ def test_what_does_not_go_together_is_refused(loaded: dict[str, Model], options:
         ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m0": {}}}, "is not a wire"),
         ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m0@3->m1@3": {}}}, "position"),
         ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m0->m1": {"score": "x"}}}, "number"),
-        ({"cfg": {"n_layers": 2, "n_heads": 4}, "edges": {"m0->m1": {"score": 1}}}, "2 layers of 4 heads"),
+        (
+            {"cfg": {"n_layers": 2, "n_heads": 4}, "edges": {"m0->m1": {"score": 1}}},
+            "2 layers of 4 heads",
+        ),
         ({"cfg": {"n_layers": 3, "n_heads": 4}, "edges": {"m1->m0": {"score": 1}}}, "M1→M0"),
     ],
 )

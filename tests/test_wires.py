@@ -54,9 +54,13 @@ class ByHand:
         body = getattr(self.hf, inner)
         self.blocks = body.h if architecture == "gpt2" else body.layers
         self.body = body
-        self.unwired: dict[tuple[int, ...], tuple[torch.Tensor, dict[Component, torch.Tensor]]] = {}
+        self.unwired: dict[
+            tuple[int, ...], tuple[torch.Tensor, dict[Component, torch.Tensor]]
+        ] = {}
 
-    def plain(self, tokens: tuple[int, ...]) -> tuple[torch.Tensor, dict[Component, torch.Tensor]]:
+    def plain(
+        self, tokens: tuple[int, ...]
+    ) -> tuple[torch.Tensor, dict[Component, torch.Tensor]]:
         """A run without any wire, made once."""
         if tokens not in self.unwired:
             self.unwired[tokens] = self.run(torch.tensor(tokens), {}, lambda *_: False, set())
@@ -65,19 +69,27 @@ class ByHand:
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         if self.architecture == "gpt2":
             return self.body.wte(tokens) + self.body.wpe(torch.arange(len(tokens)))
-        return (self.body.embed_in if self.architecture == "neox" else self.body.embed_tokens)(tokens)
+        return (self.body.embed_in if self.architecture == "neox" else self.body.embed_tokens)(
+            tokens
+        )
 
     def norms(self, block: Any) -> tuple[Any, Any]:
         if self.architecture == "gpt2":
             return block.ln_1, block.ln_2
         return block.input_layernorm, block.post_attention_layernorm
 
-    def project(self, block: Any, normed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def project(
+        self, block: Any, normed: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(pos, d) to queries, keys and values (pos, head, d_head), rotated."""
         if self.architecture == "gpt2":
-            return tuple(part.unflatten(-1, (4, -1)) for part in block.attn.c_attn(normed).chunk(3, -1))  # type: ignore[return-value]
+            return tuple(
+                part.unflatten(-1, (4, -1)) for part in block.attn.c_attn(normed).chunk(3, -1)
+            )  # type: ignore[return-value]
         if self.architecture == "neox":
-            q, k, v = block.attention.query_key_value(normed).unflatten(-1, (4, -1)).chunk(3, -1)
+            q, k, v = (
+                block.attention.query_key_value(normed).unflatten(-1, (4, -1)).chunk(3, -1)
+            )
         else:
             attention = block.self_attn
             q = attention.q_proj(normed).unflatten(-1, (4, -1))
@@ -93,7 +105,9 @@ class ByHand:
         width = cos.shape[-1]
         turned, kept = heads[..., :width], heads[..., width:]
         left, right = turned[..., : width // 2], turned[..., width // 2 :]
-        return torch.cat((turned * cos[:, None] + torch.cat((-right, left), -1) * sin[:, None], kept), -1)
+        return torch.cat(
+            (turned * cos[:, None] + torch.cat((-right, left), -1) * sin[:, None], kept), -1
+        )
 
     def output(self, block: Any) -> tuple[torch.Tensor, torch.Tensor | float]:
         """(head, d_head, d_model) and the bias."""
@@ -195,7 +209,8 @@ SHAPES = [
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, Model]:
     return {
-        name: replace(as_model((random_model(name), tokenizer())), reads_bos=True) for name in ARCHITECTURES
+        name: replace(as_model((random_model(name), tokenizer())), reads_bos=True)
+        for name in ARCHITECTURES
     }
 
 
@@ -203,15 +218,27 @@ def pair_of(model: Model) -> Pair:
     return to_pair(model, TEXT, counterfactual=OTHER, answer="small", foil="cold")
 
 
-def by_hand(hand: ByHand, pair: Pair, wires: list[Wire], direction: Direction = "swap") -> float:
+def by_hand(
+    hand: ByHand, pair: Pair, wires: list[Wire], direction: Direction = "swap"
+) -> float:
     """The effect of these wires together, by the forward written above."""
-    (clean, written), (other, others) = sides = [hand.plain(prompt.tokens) for prompt in prompts(pair)]
+    (clean, written), (other, others) = sides = [
+        hand.plain(prompt.tokens) for prompt in prompts(pair)
+    ]
     base, new = (sides[1], written) if direction == "restore" else (sides[0], others)
-    new = {name: torch.zeros_like(value) for name, value in new.items()} if direction == "zero" else new
+    new = (
+        {name: torch.zeros_like(value) for name, value in new.items()}
+        if direction == "zero"
+        else new
+    )
     tokens = prompts(pair)[direction == "restore"].tokens
-    patched, _ = hand.run(torch.tensor(tokens), new, matches(wires), {wire.reader for wire in wires})
+    patched, _ = hand.run(
+        torch.tensor(tokens), new, matches(wires), {wire.reader for wire in wires}
+    )
     gap = read(pair, clean) - read(pair, other)
-    return (read(pair, base[0]) - read(pair, patched)) / (-gap if direction == "restore" else gap)
+    return (read(pair, base[0]) - read(pair, patched)) / (
+        -gap if direction == "restore" else gap
+    )
 
 
 def prompts(pair: Pair) -> tuple[Prompt, Prompt]:
@@ -281,7 +308,9 @@ def test_wires_act_together_as_in_a_forward_written_by_hand(
     for direction in ("swap", "restore"):
         expected = torch.tensor([by_hand(hand, pair, wires, direction) for wires in sets])
         for path in ("fast", "plain"):
-            effects = joint_effects(prepare(model, [pair], path=path), sets, direction=direction)[:, 0]
+            effects = joint_effects(
+                prepare(model, [pair], path=path), sets, direction=direction
+            )[:, 0]
             torch.testing.assert_close(effects.float(), expected, atol=CLOSE, rtol=0)
 
 
@@ -297,7 +326,9 @@ def test_kept_wires_explain_what_a_forward_by_hand_says_with_all_others_swapped(
     for path in ("fast", "plain"):
         explained = kept_effects(prepare(model, [pair], path=path), sets)[:, 0]
         torch.testing.assert_close(explained.float(), expected, atol=CLOSE, rtol=0)
-    assert expected[-2:].tolist() == pytest.approx([1.0, 0.0], abs=CLOSE)  # everything kept, nothing kept
+    assert expected[-2:].tolist() == pytest.approx(
+        [1.0, 0.0], abs=CLOSE
+    )  # everything kept, nothing kept
 
 
 def existing(names: list[str], hand: ByHand) -> list[Wire]:
@@ -318,7 +349,9 @@ def by_hand_kept(hand: ByHand, pair: Pair, wires: list[Wire]) -> float:
     """How much of the gap is left when all wires but these are swapped, by the forward written above."""
     keeps, every = matches(wires), set(readers(layers=3, heads=4))
     (clean, _), (other, others) = (hand.plain(prompt.tokens) for prompt in prompts(pair))
-    kept, _ = hand.run(torch.tensor(pair.clean.tokens), others, lambda *wire: not keeps(*wire), every)
+    kept, _ = hand.run(
+        torch.tensor(pair.clean.tokens), others, lambda *wire: not keeps(*wire), every
+    )
     return (read(pair, kept) - read(pair, other)) / (read(pair, clean) - read(pair, other))
 
 
@@ -333,7 +366,9 @@ def test_the_writers_of_a_reader_together_are_its_side_and_all_readers_together_
         reader = Reader.parse(re.sub(r"@\d", "", name), layers=3)
         query = 8 if reader.kind == "value" else None
         at = {"query": 8, "value": 5, "mlp": 6, "logits": 8}[reader.kind]
-        below = [Wire(w, reader, at, query) for w in writers if reader.sees(w, parallel=parallel)]
+        below = [
+            Wire(w, reader, at, query) for w in writers if reader.sees(w, parallel=parallel)
+        ]
         side, _ = wire_effects(runs, [Wire(ALL, reader, at, query)])
         torch.testing.assert_close(joint_effects(runs, [below]), side, atol=CLOSE, rtol=0)
     everything = [Wire(ALL, reader) for reader in readers(layers=3, heads=4)]
@@ -355,14 +390,18 @@ def wires_of(draw: st.DrawFn, *, parallel: bool) -> Wire:
 
 
 @pytest.mark.long
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_fast_and_plain_agree_on_any_wires_alone_together_and_kept(
     loaded: dict[str, Model], data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(ARCHITECTURES))
     model = replace(loaded[name], gated=data.draw(st.booleans()))
-    wires = data.draw(st.lists(wires_of(parallel=name == "neox"), min_size=1, max_size=6, unique=True))
+    wires = data.draw(
+        st.lists(wires_of(parallel=name == "neox"), min_size=1, max_size=6, unique=True)
+    )
     direction = data.draw(st.sampled_from(("swap", "restore", "zero")))
     fast, plain = (prepare(model, [pair_of(model)], path=path) for path in ("fast", "plain"))
     for measure in (

@@ -61,7 +61,9 @@ def compose() -> Any:
     sizes = dict.fromkeys(("word", "sought", "name", "moved", "unread", "said"), len(WORDS))
     draft = _Draft(sizes | {"position": _POSITIONS, "constant": 1}, layers=2, heads=4)
     known, model = [vocabulary()[word] for word in WORDS], draft.model
-    model.transformer.wte.weight.copy_(draft.write("word")[torch.arange(len(vocabulary())) % len(WORDS)])
+    model.transformer.wte.weight.copy_(
+        draft.write("word")[torch.arange(len(vocabulary())) % len(WORDS)]
+    )
     model.transformer.wte.weight[0] = 0  # so that reading BOS says nothing
     model.transformer.wte.weight[known] = draft.write("word")
     for head in range(4):
@@ -106,10 +108,16 @@ def test_a_planted_composition_is_recovered_wire_by_wire(found: Wiring) -> None:
     assert not found.cut
 
 
-def test_a_wire_that_is_there_but_carries_nothing_is_not_drawn(planted: Model, found: Wiring) -> None:
+def test_a_wire_that_is_there_but_carries_nothing_is_not_drawn(
+    planted: Model, found: Wiring
+) -> None:
     """L0H3 writes the same word at the same place, and L1H1 reads it."""
-    runs = prepare(planted, [to_pair(planted, TEXT, counterfactual=OTHER, answer="dog", foil="house")])
-    idle = [Wire.parse(name, layers=2) for name in ("L0H3@4→L1H0@5.value", "L0H3@4→L1H1@5.value")]
+    runs = prepare(
+        planted, [to_pair(planted, TEXT, counterfactual=OTHER, answer="dog", foil="house")]
+    )
+    idle = [
+        Wire.parse(name, layers=2) for name in ("L0H3@4→L1H0@5.value", "L0H3@4→L1H1@5.value")
+    ]
     assert wire_effects(runs, idle)[0].abs().max() < 0.005
     assert not {"L0H3@4", "L1H1@5"} & set(map(str, found.nodes))
 
@@ -120,7 +128,9 @@ def test_the_planted_circuit_explains_the_gap_and_random_ones_do_not(found: Wiri
 
 
 @pytest.mark.parametrize("gone", ["L0H0@5→L1H0@5.query", "L0H1@4", "embed@3", "L1H0"])
-def test_every_wire_of_the_planted_circuit_is_needed(planted: Model, found: Wiring, gone: str) -> None:
+def test_every_wire_of_the_planted_circuit_is_needed(
+    planted: Model, found: Wiring, gone: str
+) -> None:
     less = found.without(gone, model=planted)
     assert less.kept < 0.01 and len(less.wires) < len(found.wires)
     assert less.wires == tuple(each for each in found.wires if each in less.wires)
@@ -133,14 +143,18 @@ def test_on_random_models_exactly_the_wires_above_the_threshold_are_drawn(
     """Every side of every node that is drawn is measured again, by itself."""
     model, text = models[architecture], 'The opposite of "large" is "'
     pair = to_pair(model, text, swap={"large": "hot"}, answer="small", foil="cold")
-    got = wiring(model, text, swap={"large": "hot"}, answer="small", foil="cold", least=0.2, most=6)
+    got = wiring(
+        model, text, swap={"large": "hot"}, answer="small", foil="cold", least=0.2, most=6
+    )
     runs = prepare(model, [pair])
     readers, nodes = Readers(runs), [node for node in got.nodes if node not in got.cut]
     sides = [side for node in nodes for side in readers.sides(node)]
     whole = dict(zip(sides, wire_effects(runs, sides)[0][:, 0].tolist(), strict=True))
     followed = [side for side in sides if abs(whole[side]) >= 0.2]
     assert {each.wire for each in got.sides} == set(followed)
-    singles = [replace(side, writer=writer) for side in followed for writer in readers.writers(side)]
+    singles = [
+        replace(side, writer=writer) for side in followed for writer in readers.writers(side)
+    ]
     effects = dict(zip(singles, wire_effects(runs, singles)[0][:, 0].tolist(), strict=True))
     drawn = {wire: effect for wire, effect in effects.items() if abs(effect) >= 0.2}
     assert {each.wire: each.effect for each in got.wires} == pytest.approx(drawn, abs=1e-4)
@@ -151,7 +165,9 @@ def test_wires_climb_together_or_one_by_one_to_the_same_effects(planted: Model) 
     pair = to_pair(planted, TEXT, counterfactual=OTHER, answer="dog", foil="house")
     wires = [Wire.parse(name, layers=2) for name in sorted(PLANTED)]
     said: list[tuple[int, int]] = []
-    together, _ = wire_effects(prepare(planted, [pair]), wires, progress=lambda *done: said.append(done))
+    together, _ = wire_effects(
+        prepare(planted, [pair]), wires, progress=lambda *done: said.append(done)
+    )
     assert said == [(7, 7)]
     alone, _ = wire_effects(
         prepare(planted, [pair], budget=1), wires, progress=lambda *done: said.append(done)
@@ -177,15 +193,26 @@ def test_a_walk_that_is_cut_says_what_it_left(planted: Model) -> None:
     assert names(cut.wires) == {name for name in PLANTED if "L1H0" in name}
 
 
-def test_random_circuits_reach_the_logits_and_have_as_many_wires(models: dict[str, Model]) -> None:
+def test_random_circuits_reach_the_logits_and_have_as_many_wires(
+    models: dict[str, Model],
+) -> None:
     model = models["gpt2"]
-    pair = to_pair(model, 'The opposite of "large" is "', swap={"large": "hot"}, answer="small", foil="cold")
+    pair = to_pair(
+        model,
+        'The opposite of "large" is "',
+        swap={"large": "hot"},
+        answer="small",
+        foil="cold",
+    )
     readers = Readers(prepare(model, [pair]))
     wires = random_wires(readers, 40, seed="a")
     assert len(set(wires)) == 40 and wires == random_wires(readers, 40, seed="a")
     graph = nx.DiGraph((str(Node.written(wire)), str(Node.read(wire))) for wire in wires)
     assert nx.ancestors(graph, "logits") | {"logits"} == set(graph)
-    assert all(wire.position is not None and wire.position >= 5 and wire.writer != ALL for wire in wires)
+    assert all(
+        wire.position is not None and wire.position >= 5 and wire.writer != ALL
+        for wire in wires
+    )
 
 
 # Questions and forms
@@ -213,13 +240,26 @@ def test_paths_run_along_the_wires(found: Wiring) -> None:
 def test_the_graph_has_what_a_picture_needs(found: Wiring) -> None:
     graph = found.to_graph()
     assert nx.is_directed_acyclic_graph(graph) and len(graph.edges) == len(PLANTED)
-    expected = {"kind": "head", "layer": 1, "position": 5, "label": "L1H0", "role": "END", "token": "cat"}
+    expected = {
+        "kind": "head",
+        "layer": 1,
+        "position": 5,
+        "label": "L1H0",
+        "role": "END",
+        "token": "cat",
+    }
     assert graph.nodes["L1H0@5"].items() >= expected.items()
     assert graph.nodes["embed@1"]["label"] == "red" and graph.nodes["embed@1"]["layer"] == -1
     assert graph.nodes["logits"]["kind"] == "logits" and graph.nodes["logits"]["layer"] == 2
     ((_, _, wire),) = graph.in_edges("logits", data=True)
-    assert wire["side"] == "logits" and wire["effect"] == pytest.approx(found.into("logits")[0].effect)
-    assert {side for *_, side in graph.in_edges("L1H0@5", data="side")} == {"query", "key", "value"}
+    assert wire["side"] == "logits" and wire["effect"] == pytest.approx(
+        found.into("logits")[0].effect
+    )
+    assert {side for *_, side in graph.in_edges("L1H0@5", data="side")} == {
+        "query",
+        "key",
+        "value",
+    }
 
 
 def test_print_names_positions_by_role_and_says_how_much_is_explained(found: Wiring) -> None:
@@ -229,7 +269,9 @@ def test_print_names_positions_by_role_and_says_how_much_is_explained(found: Wir
     assert "L1H0@END" in found._repr_html_() and "smaller least" not in text
 
 
-def test_a_wiring_survives_the_disk_and_gives_the_same_bytes(found: Wiring, tmp_path: Path) -> None:
+def test_a_wiring_survives_the_disk_and_gives_the_same_bytes(
+    found: Wiring, tmp_path: Path
+) -> None:
     file = found.save(tmp_path / "deep")
     assert Wiring.load(file) == Wiring.load(file.parent) == found
     first = file.read_bytes()
@@ -243,18 +285,36 @@ def test_a_wiring_goes_to_eap_and_back_and_to_graphs_that_networkx_reads(
     assert load_saved(tmp_path) == load_saved(tmp_path / "wiring.json") == found
     (tmp_path / "eap.json").write_text(export(found, "eap"))
     drawn = {(each.wire.writer, each.wire.reader): each.effect for each in found.wires}
-    read = {(edge.wire.writer, edge.wire.reader): edge for edge in from_eap(tmp_path / "eap.json").edges}
+    read = {
+        (edge.wire.writer, edge.wire.reader): edge
+        for edge in from_eap(tmp_path / "eap.json").edges
+    }
     assert {ends: edge.score for ends, edge in read.items() if edge.in_graph} == drawn
     assert all(edge.score == 0 for ends, edge in read.items() if ends not in drawn)
     (tmp_path / "wiring.graphml").write_text(export(found, "graphml"))
-    assert set(nx.read_graphml(tmp_path / "wiring.graphml")) == {str(node) for node in found.nodes}
+    assert set(nx.read_graphml(tmp_path / "wiring.graphml")) == {
+        str(node) for node in found.nodes
+    }
     with pytest.raises(FileError, match="a wiring takes eap or graphml"):
         export(found, "neuronpedia")
 
 
-def test_the_command_prints_writes_and_names_roles(directories: dict[str, Path], tmp_path: Path) -> None:
+def test_the_command_prints_writes_and_names_roles(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
     call = ["wiring", 'The opposite of "large" is "', "--model", str(directories["gpt2"])]
-    call += ["--swap", "large=hot", "--answer", "small", "--foil", "cold", "--least", "0.3", "--most", "2"]
+    call += [
+        "--swap",
+        "large=hot",
+        "--answer",
+        "small",
+        "--foil",
+        "cold",
+        "--least",
+        "0.3",
+        "--most",
+        "2",
+    ]
     ran = CliRunner().invoke(main, [*call, "--role", "END=-1", "-o", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
     assert "@END" in ran.stdout and "wiring.json" in ran.stdout
@@ -278,7 +338,9 @@ def test_the_command_prints_writes_and_names_roles(directories: dict[str, Path],
         ({"counterfactual": None}, "no counterfactual"),
     ],
 )
-def test_a_wrong_call_is_refused_in_one_line(planted: Model, options: Any, message: str) -> None:
+def test_a_wrong_call_is_refused_in_one_line(
+    planted: Model, options: Any, message: str
+) -> None:
     given = {"counterfactual": OTHER, "answer": "dog", "foil": "house"} | options
     with pytest.raises(PromptError, match=message) as refused:
         circuits.wiring(planted, TEXT, **given)
@@ -294,16 +356,26 @@ def test_a_wrong_call_is_refused_in_one_line(planted: Model, options: Any, messa
         (lambda found: found.into("nose"), "is not a component"),
         (lambda found: found.into("M1@5.key"), "M1 has no key side"),
         (lambda found: found.out_of("L1H0@5.key"), "is a side, where wires end"),
-        (lambda found: found.without("L0H3@4"), "L0H3@4 is not in this wiring; it has logits, L1H0@5"),
-        (lambda found: found.without("L0H0@5→L1H0@5.value"), "runs|is not in this wiring|two positions"),
+        (
+            lambda found: found.without("L0H3@4"),
+            "L0H3@4 is not in this wiring; it has logits, L1H0@5",
+        ),
+        (
+            lambda found: found.without("L0H0@5→L1H0@5.value"),
+            "runs|is not in this wiring|two positions",
+        ),
     ],
 )
-def test_a_question_about_what_is_not_there_is_refused(found: Wiring, ask: Any, message: str) -> None:
+def test_a_question_about_what_is_not_there_is_refused(
+    found: Wiring, ask: Any, message: str
+) -> None:
     with pytest.raises((EdgeError, PromptError), match=message):
         ask(found)
 
 
-def test_measuring_again_needs_the_same_weights(found: Wiring, models: dict[str, Model]) -> None:
+def test_measuring_again_needs_the_same_weights(
+    found: Wiring, models: dict[str, Model]
+) -> None:
     with pytest.raises(ModelError, match="other weights"):
         found.without("L1H0", model=models["gpt2"])
 
@@ -328,7 +400,9 @@ def test_measuring_again_needs_the_same_weights(found: Wiring, models: dict[str,
         (lambda record: record.update(cut=["L0H0"]), "is not a node"),
     ],
 )
-def test_a_file_that_is_not_whole_is_refused(found: Wiring, edit: Any, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_whole_is_refused(
+    found: Wiring, edit: Any, message: str, tmp_path: Path
+) -> None:
     file = found.save(tmp_path)
     record = json.loads(file.read_text())
     edit(record)
@@ -352,7 +426,11 @@ def test_a_wiring_is_drawn_on_the_scale_of_layers_with_its_strongest_way_filled(
     assert front and {start.partition("@")[0] for start, _ in front} & {"embed"}
     assert [end for _, end in front if end == "output"] == ["output"]
     said = {text.get_text() for text in found.figure().axes[0].texts}
-    shown = {node["label"] for _, node in scene.graph.nodes(data=True) if node["kind"] in ("head", "mlp")}
+    shown = {
+        node["label"]
+        for _, node in scene.graph.nodes(data=True)
+        if node["kind"] in ("head", "mlp")
+    }
     assert shown <= said
     for ending in ("svg", "html", "dot"):
         assert found.save(tmp_path / f"w.{ending}").stat().st_size > 500

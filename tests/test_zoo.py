@@ -58,7 +58,9 @@ def test_every_sentence_has_its_answer_where_it_says(task: str) -> None:
             assert sentence.relation is not None
             assert said[0] in language.FACTS[sentence.relation].values()
         elif task == "indirect_object":
-            assert sentence.words.count(said[0]) == 2  # once where the two are named, once as the answer
+            assert (
+                sentence.words.count(said[0]) == 2
+            )  # once where the two are named, once as the answer
         elif task == "greater_than":
             century = next(index for index, word in enumerate(sentence.words) if word.isdigit())
             start = int(sentence.words[century + 1])
@@ -71,14 +73,23 @@ def test_every_sentence_has_its_answer_where_it_says(task: str) -> None:
 
 def test_training_never_writes_a_held_out_sentence() -> None:
     written = {sentence.text for task in language.TASKS for sentence in sentences(task, 300)}
-    held = {sentence.text for task in language.TASKS for sentence in sentences(task, 300, held_out=True)}
+    held = {
+        sentence.text
+        for task in language.TASKS
+        for sentence in sentences(task, 300, held_out=True)
+    }
     assert not written & held
 
 
 def test_the_twin_of_stories_was_never_asked_a_held_out_prompt() -> None:
     trained = {text for stage in train_stories.STAGES for text in stage.sampling.openings}
     trained |= set(train_stories.ASKED.openings)
-    halves = [half for frames in STORY_FRAMES.values() for frame in frames for half in frame.split(". ", 1)]
+    halves = [
+        half
+        for frames in STORY_FRAMES.values()
+        for frame in frames
+        for half in frame.split(". ", 1)
+    ]
     for answer, other in permutations(STORY_NAMES, 2):
         asked = [half.format(answer=answer, other=other) for half in halves]
         assert not [text for text in trained for half in asked if half in text]
@@ -88,7 +99,9 @@ def test_documents_depend_on_seed_and_step_alone() -> None:
     plan = Plan(batch=2)
     assert torch.equal(documents(plan, 7).tokens, documents(plan, 7).tokens)
     assert not torch.equal(documents(plan, 7).tokens, documents(plan, 8).tokens)
-    assert not torch.equal(documents(plan, 7).tokens, documents(Plan(batch=2, seed=1), 7).tokens)
+    assert not torch.equal(
+        documents(plan, 7).tokens, documents(Plan(batch=2, seed=1), 7).tokens
+    )
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path: Path) -> None:
@@ -117,7 +130,9 @@ def test_a_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
     parameters = dict(fresh_model(plan).named_parameters())
     assert (
         load_checkpoint(
-            tmp_path / "checkpoint.safetensors", parameters, torch.optim.AdamW(parameters.values())
+            tmp_path / "checkpoint.safetensors",
+            parameters,
+            torch.optim.AdamW(parameters.values()),
         )["step"]
         == 1
     )
@@ -138,18 +153,29 @@ def test_mini_reads_large_at_five_and_the_last_quote_at_eight(mini: Model) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("task", ["relation", "indirect_object", "greater_than", "induction"])
 def test_mini_knows_what_it_was_taught_in_contexts_it_never_saw(mini: Model, task: str) -> None:
-    assert score_task(mini.logits, task, count=96, seed=1).value >= (0.93 if task == "induction" else 0.97)
+    assert score_task(mini.logits, task, count=96, seed=1).value >= (
+        0.93 if task == "induction" else 0.97
+    )
 
 
 @pytest.mark.long
 def test_the_model_card_says_what_is_measured(mini: Model) -> None:
     card = (ZOO / "mini" / "README.md").read_text()
     measured = to_table(
-        [score_task(mini.logits, "relation", count=512, relation="opposite"), score_loss(mini.logits)]
+        [
+            score_task(mini.logits, "relation", count=512, relation="opposite"),
+            score_loss(mini.logits),
+        ]
     ).splitlines()[2:]
     for line in measured:
-        said = next(other for other in card.splitlines() if other.split("|")[1:2] == line.split("|")[1:2])
-        numbers = [float(re.search(r"[\d.]+", text.split("|")[2]).group()) for text in (line, said)]  # type: ignore[union-attr]
+        said = next(
+            other
+            for other in card.splitlines()
+            if other.split("|")[1:2] == line.split("|")[1:2]
+        )
+        numbers = [
+            float(re.search(r"[\d.]+", text.split("|")[2]).group()) for text in (line, said)
+        ]  # type: ignore[union-attr]
         assert numbers[0] == pytest.approx(numbers[1], abs=0.005)
 
 
@@ -162,7 +188,9 @@ def test_the_twin_has_few_open_edges_and_loses_almost_nothing(mini: Model) -> No
     assert found.gap <= 0.03
     twin = loaded("mini-sparse")
     for task in ("relation", "indirect_object", "greater_than", "induction"):
-        dense, sparse = (score_task(model.logits, task, count=64, seed=2).value for model in (mini, twin))
+        dense, sparse = (
+            score_task(model.logits, task, count=64, seed=2).value for model in (mini, twin)
+        )
         assert sparse >= dense - 0.02, task  # its card says how near over 512 prompts
 
 

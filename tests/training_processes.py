@@ -27,10 +27,14 @@ from circuits.sparsify.sampling import CHUNK_ROWS, Sampling
 from circuits.sparsify.text import little_language
 from circuits.sparsify.twin import sparsify, to_student
 
-TINY = settings_for(little_language=True, gates="sampled", healing=0, steps=6, batch=2, length=12, warmup=2)
+TINY = settings_for(
+    little_language=True, gates="sampled", healing=0, steps=6, batch=2, length=12, warmup=2
+)
 ADAPTER = Settings(steps=4, batch=2, length=10, warmup=1, lora=2)
 FEWER_TOKENS = replace(ADAPTER, short=0.5, tokens=300)
-TWO_CHUNKS = Sampling(rows=CHUNK_ROWS + 40, openings=("", "The opposite"), temperatures=(0.5, 1.0))
+TWO_CHUNKS = Sampling(
+    rows=CHUNK_ROWS + 40, openings=("", "The opposite"), temperatures=(0.5, 1.0)
+)
 ASKED = Sampling(rows=40, openings=("The opposite of", "large"), answers=5.0)
 PROMPTED = replace(FEWER_TOKENS, short=0.25, prompted=0.5)
 TRAINER = (str(Path(training.__file__).parent), files.__file__)
@@ -77,7 +81,9 @@ def die_at_file(name: str, model: Path, folder: Path) -> None:
         sync(file)
 
     os.fsync = fsync
-    sparsify(model, folder, settings=PROMPTED, sampling=TWO_CHUNKS, prompts=ASKED, save_every=0.0)
+    sparsify(
+        model, folder, settings=PROMPTED, sampling=TWO_CHUNKS, prompts=ASKED, save_every=0.0
+    )
 
 
 def die_while_writing(writes: int, share: float, model: Path, folder: Path) -> None:
@@ -131,7 +137,9 @@ def _train_all(index: int, model: Path, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     student = to_student(find(str(model)), TINY)
     training.train(training.TrainingRun(student, little_language(TINY), TINY, join()), folder)
-    values = {name: parameter.detach().contiguous() for name, parameter in student.parameters.items()}
+    values = {
+        name: parameter.detach().contiguous() for name, parameter in student.parameters.items()
+    }
     save_file(values, folder / f"weights{index}.safetensors")
 
 

@@ -68,7 +68,9 @@ class Commands(click.Group):
         return list(self.commands)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with one_line_failures() if args else nullcontext():  # without arguments click shows the help
+        with (
+            one_line_failures() if args else nullcontext()
+        ):  # without arguments click shows the help
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -100,14 +102,20 @@ def one_line_failures() -> Iterator[None]:
 
 @click.group(
     cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 120,
+        "show_default": True,
+    },
 )
 @click.version_option(__version__, prog_name="circuits")
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Which attention heads carry the mapping from this key position to that query position?"""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot print → prints an escape for it
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a terminal that cannot print → prints an escape for it
             stream.reconfigure(errors="backslashreplace")
     ctx.with_resource(warnings.catch_warnings())
     warnings.showwarning = _print_warning

@@ -59,7 +59,12 @@ WITH_TASK: Final = {"tasks", "count", "units", "mlps", "most", "all_heads"}
 )
 @mlps_option
 @most_option
-@option("--all", "all_heads", is_flag=True, help="Draw every head of a task, not only those it takes.")
+@option(
+    "--all",
+    "all_heads",
+    is_flag=True,
+    help="Draw every head of a task, not only those it takes.",
+)
 @options.question
 @options.share
 @options.seed
@@ -82,12 +87,20 @@ def compare_command(
 ) -> None:
     """Set models side by side on one mapping or on whole tasks."""
     if len(models) < 2:
-        raise PromptError(f"--models takes two names or more, separated by commas, not {','.join(models)!r}")
+        raise PromptError(
+            f"--models takes two names or more, separated by commas, not {','.join(models)!r}"
+        )
     chosen = [ModelOptions(model, dtype, device) for model in models]
     _check_options()
     if tasks:
         kinds = ("heads", "edges") if units == "both" else (units,)
-        how = {"units": kinds, "mlps": mlps, "most": most, "count": count, "seed": question["seed"]}
+        how = {
+            "units": kinds,
+            "mlps": mlps,
+            "most": most,
+            "count": count,
+            "seed": question["seed"],
+        }
         comparisons = _compare_tasks(chosen, tasks, how)
         _print_comparisons(comparisons, result, all_heads=all_heads)
     else:
@@ -108,7 +121,11 @@ def _check_options() -> None:
         name = parameter.opts[0] if isinstance(parameter, click.Option) else "PROMPT"
         if parameter.name in misplaced:
             raise click.UsageError(f"{name} goes with {there}, not with {here}")
-        if parameter.name in ("prompt", "key") and parameter.name not in typed and not about_tasks:
+        if (
+            parameter.name in ("prompt", "key")
+            and parameter.name not in typed
+            and not about_tasks
+        ):
             raise click.UsageError(f"Missing {name}, or name a --task")
 
 
@@ -129,7 +146,9 @@ def _compare_mappings(
 
     share = question["share"]
     with progress() as note:
-        circuits = [trace_one(model, prompt, key, query, question, note=note) for model in models]
+        circuits = [
+            trace_one(model, prompt, key, query, question, note=note) for model in models
+        ]
 
     def fill(folder: Path) -> None:
         fill_with_several(folder, circuits, share)
@@ -174,7 +193,9 @@ def _compare_tasks(
                 missing.append(error)
         if not drawn:
             raise missing[0]
-        comparisons = [compare(first, second, task=task, progress=note, **how) for task in drawn]
+        comparisons = [
+            compare(first, second, task=task, progress=note, **how) for task in drawn
+        ]
     for error in missing:
         click.echo(f"Warning: left out: {error}", err=True)
     return comparisons
@@ -202,7 +223,9 @@ def _save_comparison(folder: Path, comparison: TaskComparison, *, all_heads: boo
     from circuits.show.task_tables import ranking_values, task_comparison_values
 
     comparison.save(folder)
-    save_with(folder / "comparison.json", comparison, {"summary": task_comparison_values(comparison)})
+    save_with(
+        folder / "comparison.json", comparison, {"summary": task_comparison_values(comparison)}
+    )
     names = file_names(comparison.models)
     for rankings in comparison.rankings:
         units = rankings[0].protocol.units

@@ -44,7 +44,9 @@ NOT_NEGATIVE: Final = click.IntRange(min=0)
 )
 @options.seed
 @options.json_option
-def sweep_command(prompts: Path, model: ModelOptions, output: Path, as_json: bool, **settings: Any) -> None:
+def sweep_command(
+    prompts: Path, model: ModelOptions, output: Path, as_json: bool, **settings: Any
+) -> None:
     """Trace every line of a jsonl file, or go on where that stopped."""
     from circuits.sweeps.lines import read_lines
     from circuits.sweeps.store import manifest_in
@@ -87,7 +89,9 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
     for row in errors[:MOST_ERRORS]:
         lines.append(f"line {row['line']}: {in_one_line(row['error'])[:200]}")
     if len(errors) > MOST_ERRORS:
-        lines.append(f"and {len(errors) - MOST_ERRORS} more: circuits.open_sweep(…).errors has them all")
+        lines.append(
+            f"and {len(errors) - MOST_ERRORS} more: circuits.open_sweep(…).errors has them all"
+        )
     print_sections(Section(lines=lines))
 
 
@@ -99,28 +103,66 @@ def setting(*names: str, kind: Any, about: str) -> options.Decorator:
 
 @click.command("sparsify")
 @argument("model", type=options.text)
-@option("--text", type=FILE, help="Text or jsonl to train on; by default what the model itself writes.")
-@option("--own-words", is_flag=True, help="Take turns between --text and text that the model writes.")
+@option(
+    "--text",
+    type=FILE,
+    help="Text or jsonl to train on; by default what the model itself writes.",
+)
+@option(
+    "--own-words",
+    is_flag=True,
+    help="Take turns between --text and text that the model writes.",
+)
 @options.output("The folder of the twin.", required=True)
 @setting("--steps", kind=COUNT, about="Training steps.")
 @setting("--batch", kind=COUNT, about="Rows in a step.")
 @setting("--length", kind=click.IntRange(min=2), about="Tokens in a row.")
 @setting("--rate", "learning_rate", kind=float, about="Peak learning rate.")
-@setting("--gates", kind=click.Choice(["sampled", "deterministic"]), about="How gates open in training.")
-@setting("--constraint", kind=click.Choice(["loss", "kl"]), about="What must stay near the dense model.")
+@setting(
+    "--gates",
+    kind=click.Choice(["sampled", "deterministic"]),
+    about="How gates open in training.",
+)
+@setting(
+    "--constraint",
+    kind=click.Choice(["loss", "kl"]),
+    about="What must stay near the dense model.",
+)
 @setting("--gap", kind=float, about="How near, in nats.")
 @setting(
-    "--slack", kind=click.FloatRange(min=1), about="3 starts with three times the gap and tightens it to one."
+    "--slack",
+    kind=click.FloatRange(min=1),
+    about="3 starts with three times the gap and tightens it to one.",
 )
-@setting("--healing", kind=NOT_NEGATIVE, about="Further steps with half the gap; fewer with fewer --steps.")
+@setting(
+    "--healing",
+    kind=NOT_NEGATIVE,
+    about="Further steps with half the gap; fewer with fewer --steps.",
+)
 @setting("--lora", kind=NOT_NEGATIVE, about="Rank of an adapter; 0 trains all weights.")
-@setting("--states", kind=click.FloatRange(min=0), about="Weight of the distance of hidden states.")
-@setting("--short", kind=click.FloatRange(0, 1), about="Share of steps on rows of 8 to 24 tokens.")
-@setting("--tokens", kind=NOT_NEGATIVE, about="Train an adapter on the likeliest tokens alone; 0: all.")
+@setting(
+    "--states", kind=click.FloatRange(min=0), about="Weight of the distance of hidden states."
+)
+@setting(
+    "--short", kind=click.FloatRange(0, 1), about="Share of steps on rows of 8 to 24 tokens."
+)
+@setting(
+    "--tokens",
+    kind=NOT_NEGATIVE,
+    about="Train an adapter on the likeliest tokens alone; 0: all.",
+)
 @option("--samples", type=COUNT, default=ROWS, help="Rows that the model writes itself.")
 @option("--openings", type=FILE, help="What its rows begin with, one opening a line.")
-@option("--temperature", "temperatures", type=float, multiple=True, help="Of its own words; repeatable.")
-@option("--prompts", type=FILE, help="Prompts, one a line; the word after each counts five times.")
+@option(
+    "--temperature",
+    "temperatures",
+    type=float,
+    multiple=True,
+    help="Of its own words; repeatable.",
+)
+@option(
+    "--prompts", type=FILE, help="Prompts, one a line; the word after each counts five times."
+)
 @setting("--prompted", kind=click.FloatRange(0, 1), about="Share of steps on --prompts.")
 @setting("--seed", kind=int, about="For rows and noise.")
 @options.device
@@ -168,7 +210,9 @@ def sparsify_command(
     processes.leave()
 
 
-def _own_words(samples: int, openings: Path | None, temperatures: tuple[float, ...]) -> Sampling | None:
+def _own_words(
+    samples: int, openings: Path | None, temperatures: tuple[float, ...]
+) -> Sampling | None:
     """How the model's own words are sampled; None if no option says how."""
     from circuits.sparsify.sampling import Sampling
 
@@ -190,7 +234,11 @@ def _completions(prompts: Path | None, temperatures: tuple[float, ...]) -> Sampl
 
 @click.command("sparsity")
 @argument("model", type=options.text)
-@option("--text", type=FILE, help="Held-out text or jsonl; speakers of the little language have their own.")
+@option(
+    "--text",
+    type=FILE,
+    help="Held-out text or jsonl; speakers of the little language have their own.",
+)
 @option(
     "--original",
     type=options.text,
@@ -219,7 +267,11 @@ def _print_sparsity(measured: Sparsity, as_json: bool, *, layers: bool = False) 
     if as_json:
         print_json({"open_edges": measured.open_edges, "gap": measured.gap, **asdict(measured)})
         return
-    columns = (Column(), Column(escaped(measured.original), ">"), Column(escaped(measured.name), ">"))
+    columns = (
+        Column(),
+        Column(escaped(measured.original), ">"),
+        Column(escaped(measured.name), ">"),
+    )
     sections = [Section(f"Over {measured.tokens} held-out tokens", (), columns, measured.facts)]
     if layers:
         rows = []

@@ -59,7 +59,9 @@ def prompt(value: str) -> str:
 
 def _standard_input() -> str:
     if sys.stdin is None:
-        raise PromptError("the standard input is closed; give the prompt as an argument, or pipe it in")
+        raise PromptError(
+            "the standard input is closed; give the prompt as an argument, or pipe it in"
+        )
     try:
         return sys.stdin.buffer.read().decode().removesuffix("\n")
     except UnicodeDecodeError as error:
@@ -92,7 +94,9 @@ def formats(value: str) -> tuple[str, ...]:
 # Values of options that can be given several times
 
 
-def to_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+def to_pairs(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str] | None:
     """`--swap large=hot --swap John=Mary` as a dict, or None if nothing was given."""
     pairs: dict[str, str] = {}
     for value in values:
@@ -105,7 +109,9 @@ def to_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     return pairs or None
 
 
-def to_groups(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, list[str]]:
+def to_groups(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, list[str]]:
     """`--group brackets=4,6` as names with their positions."""
     pairs = to_pairs(ctx, param, values) or {}
     groups = {}
@@ -114,7 +120,9 @@ def to_groups(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
     return groups
 
 
-def to_words(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
+def to_words(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...] | None:
     """All values, or None if nothing was given."""
     return values or None
 
@@ -134,7 +142,9 @@ class ModelOptions:
         """The model; of several GPUs `auto` takes the one with this number."""
         from circuits.models.load import load, to_device
 
-        loaded = load(self.model, dtype=self.dtype, device=to_device(self.device, number=number))
+        loaded = load(
+            self.model, dtype=self.dtype, device=to_device(self.device, number=number)
+        )
         note("loading", 1, 1)
         return loaded
 
@@ -186,9 +196,13 @@ SHARE_RANGE: Final = click.FloatRange(0, 1, min_open=True)
 prompt_argument = click.argument("prompt", type=prompt)
 saved_argument = click.argument("path", type=path, metavar="DIR|FILE.json")
 
-json_option = option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
+json_option = option(
+    "--json", "as_json", is_flag=True, help="Print one JSON value and nothing else."
+)
 seed = option("--seed", type=int, default=0, help="For noise and random heads.")
-share = option("--share", type=SHARE_RANGE, default=SHARE, help="The share that the carriers must reach.")
+share = option(
+    "--share", type=SHARE_RANGE, default=SHARE, help="The share that the carriers must reach."
+)
 query = option("--query", type=text, help="The position that reads, by default the last.")
 
 
@@ -220,7 +234,12 @@ device = option(
     help="Where to run: cpu, cuda, cuda:1; auto takes the GPU of this process, if there is one.",
 )
 model = stacked(
-    option("--model", default="mini", type=text, help="A name of `circuits models`, a path or a hub id."),
+    option(
+        "--model",
+        default="mini",
+        type=text,
+        help="A name of `circuits models`, a path or a hub id.",
+    ),
     dtype,
     device,
     gathered(ModelOptions, "model"),

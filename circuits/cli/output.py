@@ -36,7 +36,9 @@ class Failure(click.ClickException):
 
 
 @contextmanager
-def progress(*, shown: bool = True, patience: float = 1.0, log_every: float = 30.0) -> Iterator[Progress]:
+def progress(
+    *, shown: bool = True, patience: float = 1.0, log_every: float = 30.0
+) -> Iterator[Progress]:
     """Report on stderr how far the work is, with stage, percentage and time left.
 
     On a terminal that is a bar, shown when the work has taken `patience` seconds. Elsewhere it is a line
@@ -44,7 +46,13 @@ def progress(*, shown: bool = True, patience: float = 1.0, log_every: float = 30
     known.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        SpinnerColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
@@ -81,7 +89,9 @@ def progress(*, shown: bool = True, patience: float = 1.0, log_every: float = 30
         if not is_drawn and time.monotonic() - last_log >= log_every:
             last_log = time.monotonic()
             estimate = "" if left is None else f", {timedelta(seconds=left)} left"
-            click.echo(f"{stage}: {done} of {total}, {task.percentage:.0f}%{estimate}", err=True)
+            click.echo(
+                f"{stage}: {done} of {total}, {task.percentage:.0f}%{estimate}", err=True
+            )
 
     timer = Timer(patience, bar.start)
     timer.daemon = True
@@ -119,7 +129,9 @@ def print_json(value: Any) -> None:
     click.echo(to_json(value).encode())
 
 
-def print_files(written: Sequence[Path], *, as_json: bool = False, to_stderr: bool = False) -> None:
+def print_files(
+    written: Sequence[Path], *, as_json: bool = False, to_stderr: bool = False
+) -> None:
     """Where each file went."""
     if as_json:
         print_json({"files": [str(file) for file in written]})

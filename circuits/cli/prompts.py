@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from circuits.results import Progress
     from circuits.tracing.records import Circuit
 
-strict_option = option("--strict", is_flag=True, help="Exit with code 1 if the question is not clear.")
+strict_option = option(
+    "--strict", is_flag=True, help="Exit with code 1 if the question is not clear."
+)
 
 
 @click.command("models")
@@ -37,10 +39,25 @@ def models_command(as_json: bool) -> None:
 
     entries = models.available()
     if as_json:
-        names = ("name", "size", "layers", "heads", "gated", "licence", "source", "here", "about")
+        names = (
+            "name",
+            "size",
+            "layers",
+            "heads",
+            "gated",
+            "licence",
+            "source",
+            "here",
+            "about",
+        )
         print_json([{name: getattr(entry, name) for name in names} for entry in entries])
         return
-    columns = [Column("model"), Column("size", ">"), Column("layers×heads", ">"), Column("gate")]
+    columns = [
+        Column("model"),
+        Column("size", ">"),
+        Column("layers×heads", ">"),
+        Column("gate"),
+    ]
     columns += [Column("licence"), Column("source"), Column("here", ">")]
     rows = []
     for entry in entries:
@@ -75,7 +92,9 @@ def tokens_command(model: str, prompt: str, as_json: bool) -> None:
     lines = []
     for position, word in enumerate(words):
         bare = word.lstrip(" ")
-        spaces = "␣" * (len(word) - len(bare)) if bare else ""  # `visible` shows a word of spaces alone
+        spaces = (
+            "␣" * (len(word) - len(bare)) if bare else ""
+        )  # `visible` shows a word of spaces alone
         lines.append(f"{position:>{width}} = {spaces}{visible(word)}")
     print_sections(Section(lines=lines))
 
@@ -120,7 +139,10 @@ def trace_command(
 @options.share
 @options.seed
 @options.repeatable(
-    "--group", options.to_groups, metavar="NAME=4,6", help="Positions that share a span; repeatable."
+    "--group",
+    options.to_groups,
+    metavar="NAME=4,6",
+    help="Positions that share a span; repeatable.",
 )
 @options.repeatable(
     "--own",
@@ -143,9 +165,13 @@ def circuit_command(
     from circuits.tracing.circuit import circuit
 
     with progress() as note:
-        check_question(model.model, prompt, question, positions=chain.from_iterable(group.values()))
+        check_question(
+            model.model, prompt, question, positions=chain.from_iterable(group.values())
+        )
         loaded = model.load(note)
-        measured = circuit(loaded, prompt, groups=group, counterfactuals=own, progress=note, **question)
+        measured = circuit(
+            loaded, prompt, groups=group, counterfactuals=own, progress=note, **question
+        )
     _print_circuit(measured, question["share"], result, strict=strict)
 
 
@@ -154,7 +180,9 @@ def circuit_command(
 @option("--head", required=True, type=options.text, help="The head, such as L5H1.")
 @options.key(required=False)
 @options.query
-@option("--every-key", is_flag=True, help="Take the key and value sides of all keys, not of one.")
+@option(
+    "--every-key", is_flag=True, help="Take the key and value sides of all keys, not of one."
+)
 @options.model
 @options.question
 @options.seed
@@ -179,12 +207,19 @@ def why_command(
     with progress() as note:
         if _is_saved(question):
             circuit = Circuit.load(question)
-            answer = why(circuit, head, key=key, query=query, every_key=every_key, progress=note)
+            answer = why(
+                circuit, head, key=key, query=query, every_key=every_key, progress=note
+            )
         else:
             runs, ends = _prepare_why(question, key, query, model, wording, note)
-            answer = explain(runs, head, *ends, every_key=every_key, seed=wording["seed"], progress=note)
+            answer = explain(
+                runs, head, *ends, every_key=every_key, seed=wording["seed"], progress=note
+            )
     print_result(
-        result, why_sections(answer), to_text=answer.to_json, fill=partial(fill_with_why, why=answer)
+        result,
+        why_sections(answer),
+        to_text=answer.to_json,
+        fill=partial(fill_with_why, why=answer),
     )
 
 
@@ -210,7 +245,9 @@ def _prepare_why(
     from circuits.prompts import Wording, to_prompt, to_question
 
     if key is None:
-        raise PromptError("name the key that the head reads: --key WORD; or give the folder of a circuit")
+        raise PromptError(
+            "name the key that the head reads: --key WORD; or give the folder of a circuit"
+        )
     ends = (key, -1 if query is None else query)
     check_question(model.model, prompt, wording, ends=ends)
     loaded = model.load(note)
@@ -237,7 +274,10 @@ def _prepare_why(
     help="Components at positions whose writers are looked for, the strongest first.",
 )
 @options.repeatable(
-    "--role", options.to_pairs, metavar="END=-1", help="A name for a position, in print; repeatable."
+    "--role",
+    options.to_pairs,
+    metavar="END=-1",
+    help="A name for a position, in print; repeatable.",
 )
 @options.result_without_page("Write wiring.json and its figure here.")
 def wiring_command(
@@ -257,7 +297,9 @@ def wiring_command(
         check_question(model.model, prompt, question, positions=(role or {}).values())
         loaded = model.load(note)
         roles: Any = role
-        measured = wiring(loaded, prompt, least=least, most=most, roles=roles, progress=note, **question)
+        measured = wiring(
+            loaded, prompt, least=least, most=most, roles=roles, progress=note, **question
+        )
 
     def fill(folder: Path) -> None:
         measured.save(folder)
@@ -321,7 +363,9 @@ def trace_one(
     end = -1 if query is None else query
     check_question(model.model, prompt, question, ends=(key, end))
     loaded = model.load(note)
-    return trace(loaded, prompt, key=key, query=end, progress=note, stability=stability, **question)
+    return trace(
+        loaded, prompt, key=key, query=end, progress=note, stability=stability, **question
+    )
 
 
 def check_question(
@@ -350,7 +394,9 @@ def check_question(
     to_question(vocabulary, prompt, Wording(noise_at=noise_at, **wording))
 
 
-def _print_circuit(circuit: Circuit, share: float, result: ResultOptions, *, strict: bool) -> None:
+def _print_circuit(
+    circuit: Circuit, share: float, result: ResultOptions, *, strict: bool
+) -> None:
     """Write and print a circuit; with `strict`, fail if its question is not clear."""
     from circuits.show.figure import fill_with_one
     from circuits.show.tables import circuit_sections

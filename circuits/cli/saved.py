@@ -79,7 +79,13 @@ def render_command(
 @click.command("export")
 @options.saved_argument
 @option("--to", required=True, metavar="FORMAT", help="node-link, graphml, neuronpedia or eap.")
-@option("-o", "output", type=options.path, metavar="FILE", help="Where to, by default the standard output.")
+@option(
+    "-o",
+    "output",
+    type=options.path,
+    metavar="FILE",
+    help="Where to, by default the standard output.",
+)
 @option(
     "--why",
     "answers",
@@ -102,7 +108,9 @@ def export_command(
     if output is not None:
         ending, _ = EXPORTS[to]
         file = output / f"{result.KIND}{ending}" if output.is_dir() else output
-        written = write_folder(file.parent, lambda aside: (aside / file.name).write_bytes(text.encode()))
+        written = write_folder(
+            file.parent, lambda aside: (aside / file.name).write_bytes(text.encode())
+        )
         print_files(written, as_json=as_json)
     elif as_json:
         print_json({"format": to, "text": text})
@@ -125,6 +133,10 @@ def verify_command(path: Path, device: str, as_json: bool) -> None:
     if as_json:
         print_json({"holds": result.holds, **asdict(result)})
     else:
-        print_sections(Section(lines=[visible(line, longest=200) for line in str(result).splitlines()]))
+        print_sections(
+            Section(lines=[visible(line, longest=200) for line in str(result).splitlines()])
+        )
     if not result.holds:
-        raise Failure(f"{path} does not hold: {len(result.differences)} of {result.compared} facts differ")
+        raise Failure(
+            f"{path} does not hold: {len(result.differences)} of {result.compared} facts differ"
+        )

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from circuits.tasks.task import Task
 
 UNITS: Final = ("heads", "edges", "wires")
-TASK_EPILOG: Final = f"TASK is {', '.join(TASKS)}, or the path of a .jsonl file with items of your own."
+TASK_EPILOG: Final = (
+    f"TASK is {', '.join(TASKS)}, or the path of a .jsonl file with items of your own."
+)
 
 count_option = option(
     "-n",
@@ -72,7 +74,12 @@ most_option = option(
 @option("--seed", type=int, default=0, help="For the pairs, resamples and random orders.")
 @options.result_without_page("Write the ranking, its curve and its grid of heads here.")
 def rank_command(
-    task: str, model: ModelOptions, count: int | None, seed: int, result: ResultOptions, **protocol: Any
+    task: str,
+    model: ModelOptions,
+    count: int | None,
+    seed: int,
+    result: ResultOptions,
+    **protocol: Any,
 ) -> None:
     """Rank the heads or edges of a task; say how many it takes."""
     from circuits.show.task_tables import ranking_sections, ranking_values
@@ -93,7 +100,9 @@ def rank_command(
         save_with(folder / "ranking.json", ranking, values)
         _draw_ranking(folder, ranking, loaded, pairs)
 
-    print_result(result, ranking_sections(ranking, panel), to_text=partial(to_json, values), fill=fill)
+    print_result(
+        result, ranking_sections(ranking, panel), to_text=partial(to_json, values), fill=fill
+    )
 
 
 def _draw_ranking(folder: Path, ranking: Ranking, model: Model, task: Task) -> None:
@@ -143,7 +152,9 @@ def heads_command(
         if prompt is not None:
             panel, figures = _heads_of_prompt(loaded, prompt, question, all_heads, note)
         else:
-            panel, figures = _heads_of_task(loaded, task or "", count, question["seed"], all_heads, note)
+            panel, figures = _heads_of_task(
+                loaded, task or "", count, question["seed"], all_heads, note
+            )
     values = []
     rows = []
     measured = zip(panel.heads, panel.effects, figures.patterns, strict=True)
@@ -173,7 +184,11 @@ def _heads_of_prompt(
     heads = list(measured.heads())
     words = f"heads with an effect of {CARRIES:g} or more"
     if all_heads:
-        every = [Head(layer, index) for layer in range(model.n_layers) for index in range(model.n_heads)]
+        every = [
+            Head(layer, index)
+            for layer in range(model.n_layers)
+            for index in range(model.n_heads)
+        ]
         heads += [head for head in every if head not in heads]
         words = "all heads"
     figures = measure_panel(model, [measured.prompt], heads=heads)

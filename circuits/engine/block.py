@@ -29,7 +29,9 @@ from circuits.models.model import gated
 Stream = Float[torch.Tensor, "*batch pos d_model"]
 OwnStreams = Float[torch.Tensor, "*batch head pos d_model"]  # a stream for each head
 Heads = Float[torch.Tensor, "*batch pos head d_head"]
-Groups = Float[torch.Tensor, "*batch pos group d_head"]  # keys or values before heads share them
+Groups = Float[
+    torch.Tensor, "*batch pos group d_head"
+]  # keys or values before heads share them
 HeadWrites = Float[torch.Tensor, "*batch pos head d_model"]
 Scores = Float[torch.Tensor, "*batch query key"]
 Hidden = Bool[torch.Tensor, "query key"]  # True where a query must not read a key
@@ -123,7 +125,9 @@ class Block:
     attention_write_norm: Norm | None = None  # of what attention adds to the stream (Gemma)
     mlp_write_norm: Norm | None = None
     rotation: Callable[[Stream], Rotation] | None = None
-    adjacent: bool = False  # the rotation turns neighbours (GPT-J), not the first half against the second
+    adjacent: bool = (
+        False  # the rotation turns neighbours (GPT-J), not the first half against the second
+    )
     cap: float | None = None  # soft cap of the scores
     window: int | None = None  # how many keys a query reads, itself included
     is_gated: bool = False
@@ -147,7 +151,9 @@ class Block:
 
     # Reading the stream
 
-    def queries_keys_values(self, stream: Stream, rotation: Rotation | None) -> tuple[Heads, Heads, Heads]:
+    def queries_keys_values(
+        self, stream: Stream, rotation: Rotation | None
+    ) -> tuple[Heads, Heads, Heads]:
         """Project one stream for all heads. Keys and values that heads share are repeated for each of them.
         `rotation` is that of the stream's positions."""
         projected = self.qkv(self.attention_norm(stream)).unflatten(-1, (-1, self.d_head))
@@ -157,7 +163,9 @@ class Block:
         key = self._normed_and_rotated(key, self.key_norm, rotation)
         return query, self.for_each_head(key), self.for_each_head(value)
 
-    def side(self, streams: OwnStreams, side: Side, heads: Sequence[int], rotation: Rotation | None) -> Heads:
+    def side(
+        self, streams: OwnStreams, side: Side, heads: Sequence[int], rotation: Rotation | None
+    ) -> Heads:
         """Project one side (queries, keys or values) of some heads, each from a stream of its own."""
         normed = self.attention_norm(streams)
         projected = self.project_side(normed, side, heads)
@@ -186,7 +194,9 @@ class Block:
         sharing = self.heads // groups.shape[-2]
         return groups if sharing == 1 else groups.repeat_interleave(sharing, -2)
 
-    def _normed_and_rotated(self, groups: Groups, norm: Norm | None, rotation: Rotation | None) -> Groups:
+    def _normed_and_rotated(
+        self, groups: Groups, norm: Norm | None, rotation: Rotation | None
+    ) -> Groups:
         normed = groups if norm is None else norm(groups)
         return normed if rotation is None else self.rotate(normed, rotation)
 
@@ -222,7 +232,8 @@ class Block:
         value: Float[torch.Tensor, "*#batch key head d_head"],
         hidden: Hidden,
     ) -> tuple[
-        Float[torch.Tensor, "*#batch head query key"], Float[torch.Tensor, "*#batch query head d_head"]
+        Float[torch.Tensor, "*#batch head query key"],
+        Float[torch.Tensor, "*#batch query head d_head"],
     ]:
         """The attention weights of some heads, and what the heads read by them."""
         pattern = self.pattern(torch.einsum("...qhd,...khd->...hqk", query, key), hidden)
@@ -233,7 +244,9 @@ class Block:
     def write(self, z: Heads) -> Stream:
         """What the heads' outputs add to the stream, bias included."""
         written = self.o(z.flatten(-2))
-        return written if self.attention_write_norm is None else self.attention_write_norm(written)
+        return (
+            written if self.attention_write_norm is None else self.attention_write_norm(written)
+        )
 
     def head_writes(self, z: Heads) -> HeadWrites:
         """What each head adds to the stream. All heads and the bias together make `write`. Where the model
@@ -256,7 +269,9 @@ def matrix_of(layer: Any) -> Float[torch.Tensor, "d_in d_out"]:
     return layer.weight if type(layer).__name__ == "Conv1D" else layer.weight.T
 
 
-def hidden_keys(queries: Int[torch.Tensor, " query"], length: int, window: int | None) -> Hidden:
+def hidden_keys(
+    queries: Int[torch.Tensor, " query"], length: int, window: int | None
+) -> Hidden:
     """Which keys each query must not read: later ones, and those before its window."""
     query = queries[:, None]
     key = torch.arange(length, device=queries.device)

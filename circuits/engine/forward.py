@@ -25,7 +25,15 @@ from jaxtyping import Float
 
 from circuits.engine.layout import AnyBlock, Layout, PromptBlock
 from circuits.engine.memory import BUDGET, stream_bytes, streams_at_once, windows
-from circuits.engine.rows import Cache, ChangeTable, Layer, Replacement, Row, Site, changes_by_site
+from circuits.engine.rows import (
+    Cache,
+    ChangeTable,
+    Layer,
+    Replacement,
+    Row,
+    Site,
+    changes_by_site,
+)
 
 Streams = Float[torch.Tensor, "input row pos d_model"]
 RowHeads = Float[torch.Tensor, "input row pos head d_head"]
@@ -104,7 +112,9 @@ class RowForward(Forward):
         self.device = blocks[0].hidden.device
         self.changes = changes_by_site(rows)
         self.active: list[int] = []  # which rows the streams hold, in their order
-        self.place_of: dict[tuple[int, int], int] = {}  # row and position -> place in the present block
+        self.place_of: dict[
+            tuple[int, int], int
+        ] = {}  # row and position -> place in the present block
         self.joining_at_input: dict[int, list[int]] = defaultdict(list)  # layer -> rows
         self.joining_inside: dict[int, list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
@@ -142,7 +152,9 @@ class RowForward(Forward):
         table = self._changes(layer, "residual", first, self.length)
         if table is not None:
             assert self.new is not None
-            stream[:, table.row, table.position - first] = self.new.values(layer, "residual", table)
+            stream[:, table.row, table.position - first] = self.new.values(
+                layer, "residual", table
+            )
         return stream
 
     def _copies_of_base(self, layer: int, rows: int) -> Streams:
@@ -172,9 +184,13 @@ class RowForward(Forward):
         assert self.base is not None
         stored = self.base.layers[layer]
         joining = [place for place in self.place_of if place[0] in set(here)]
-        at = torch.tensor([position for _, position in joining], dtype=torch.long, device=self.device)
+        at = torch.tensor(
+            [position for _, position in joining], dtype=torch.long, device=self.device
+        )
         z_of_joining = self._changed_z(layer, stored, stored.z[:, at], first=places.shape[1])
-        return torch.cat((places, stored.pre[:, at]), 1), torch.cat((z.flatten(1, 2), z_of_joining), 1)
+        return torch.cat((places, stored.pre[:, at]), 1), torch.cat(
+            (z.flatten(1, 2), z_of_joining), 1
+        )
 
     def _number_places(self, layer: int, positions: int) -> None:
         """Number the places of this block: every computed position of the rows under way, then the positions
@@ -230,7 +246,9 @@ class RowForward(Forward):
         if not listed:
             return None
         order = {row: number for number, row in enumerate(self.active)}
-        chosen = [(order[row], c) for row, c in listed if row in order and first <= c.position < stop]
+        chosen = [
+            (order[row], c) for row, c in listed if row in order and first <= c.position < stop
+        ]
         return ChangeTable.of(chosen, self.device) if chosen else None
 
     def _placed(self, layer: int, site: Site, first: int = 0) -> ChangeTable | None:
@@ -262,7 +280,9 @@ class RowForward(Forward):
         """What the heads read at all positions; in the last block, at those that are read later."""
         bound = self.blocks[layer]
         if not self.active:
-            return stream.new_empty(len(stream), 0, stream.shape[2], bound.block.heads, bound.block.d_head)
+            return stream.new_empty(
+                len(stream), 0, stream.shape[2], bound.block.heads, bound.block.d_head
+            )
         rotation = None if bound.rotation is None else bound.rotation[:, self.start :]
         query, key, value = bound.block.queries_keys_values(stream, rotation)
         if layer == len(self.blocks) - 1:
@@ -275,12 +295,18 @@ class RowForward(Forward):
         first = self.length - queries
         parts = []
         for window in windows(queries, inputs * rows * heads * self.length, self.budget):
-            parts.append(self._attend_window(layer, query[:, :, window], key, value, first + window.start))
+            parts.append(
+                self._attend_window(
+                    layer, query[:, :, window], key, value, first + window.start
+                )
+            )
         z = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
         table = self._changes(layer, "head", first, self.length)
         if table is not None:
             assert self.new is not None
-            z[:, table.row, table.position - first, table.head] = self.new.values(layer, "head", table)
+            z[:, table.row, table.position - first, table.head] = self.new.values(
+                layer, "head", table
+            )
         return z
 
     def _attend_window(
@@ -295,14 +321,24 @@ class RowForward(Forward):
         return z
 
     def _pattern(
-        self, layer: int, query: Queries, key: RowHeads, first: int, knocked_out: ChangeTable | None
+        self,
+        layer: int,
+        query: Queries,
+        key: RowHeads,
+        first: int,
+        knocked_out: ChangeTable | None,
     ) -> RowPatterns:
         """The attention weights over all keys: those before `start` are the base run's."""
         bound = self.blocks[layer]
-        products = rearrange(query, "i r q h d -> i r h q d") @ rearrange(key, "i r k h d -> i r h d k")
+        products = rearrange(query, "i r q h d -> i r h q d") @ rearrange(
+            key, "i r k h d -> i r h d k"
+        )
         if self.start:
             # All rows read the same earlier keys, so one product serves them all.
-            flat = rearrange(query, "i r q h d -> i h (r q) d") @ self._before_start(layer, "key").mT
+            flat = (
+                rearrange(query, "i r q h d -> i h (r q) d")
+                @ self._before_start(layer, "key").mT
+            )
             earlier = rearrange(flat, "i h (r q) k -> i r h q k", r=query.shape[1])
             products = torch.cat((earlier, products), -1)
         scores = bound.block.scores(products, bound.hidden[first : first + query.shape[2]])
@@ -310,7 +346,9 @@ class RowForward(Forward):
             return bound.block.weights(scores)
         table = knocked_out
         scores[:, table.row, table.head, table.position - first, table.key] = -torch.inf
-        return bound.block.weights(scores).nan_to_num_(0.0)  # a head without any key left writes nothing
+        return bound.block.weights(scores).nan_to_num_(
+            0.0
+        )  # a head without any key left writes nothing
 
     def _read_values(self, layer: int, pattern: RowPatterns, value: RowHeads) -> Queries:
         """What the heads read by their attention weights."""
@@ -321,7 +359,9 @@ class RowForward(Forward):
             z = z + rearrange(earlier, "i h (r q) d -> i r h q d", r=pattern.shape[1])
         return rearrange(z, "i r h q d -> i r q h d").contiguous()
 
-    def _before_start(self, layer: int, side: str) -> Float[torch.Tensor, "input head key d_head"]:
+    def _before_start(
+        self, layer: int, side: str
+    ) -> Float[torch.Tensor, "input head key d_head"]:
         """Keys or values of the base run before `start`."""
         assert self.base is not None
         stored = self.base.layers[layer]
@@ -330,7 +370,13 @@ class RowForward(Forward):
         return whole[:, :, : self.start]
 
     def _replace_messages(
-        self, layer: int, z: Queries, table: ChangeTable, pattern: RowPatterns, value: RowHeads, first: int
+        self,
+        layer: int,
+        z: Queries,
+        table: ChangeTable,
+        pattern: RowPatterns,
+        value: RowHeads,
+        first: int,
     ) -> None:
         """Take the message that each edge carries in its row out of `z`, and put the new one in."""
         assert self.new is not None and self.base is not None
@@ -353,7 +399,9 @@ class KeptRun(RowForward):
         self, blocks: tuple[PromptBlock, ...], base: Cache | None, *, start: int, budget: int
     ) -> None:
         length = len(blocks[0].hidden)
-        super().__init__(blocks, base, [Row(())], start=start, read=length - start, budget=budget)
+        super().__init__(
+            blocks, base, [Row(())], start=start, read=length - start, budget=budget
+        )
         self.active = [0]
         self.layers: list[Layer] = []
 
@@ -448,7 +496,9 @@ def run_rows(
     return top
 
 
-def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> Iterator[tuple[int, list[int]]]:
+def _chunks(
+    layout: Layout, base: Cache, rows: Sequence[Row], budget: int
+) -> Iterator[tuple[int, list[int]]]:
     """Rows that start at the same position, in the order of the layers in which they join, as many at a time
     as the budget holds."""
     inputs, length, width = base.final.shape
@@ -456,7 +506,9 @@ def _chunks(layout: Layout, base: Cache, rows: Sequence[Row], budget: int) -> It
     for number, row in enumerate(rows):
         by_start[row.first_position].append(number)
     for start, numbers in by_start.items():
-        stream = stream_bytes(d_model=width, heads=layout.heads, length=length, positions=length - start)
+        stream = stream_bytes(
+            d_model=width, heads=layout.heads, length=length, positions=length - start
+        )
         step = streams_at_once(budget, inputs * stream)
         numbers.sort(key=lambda number: rows[number].first_layer)
         for first in range(0, len(numbers), step):

@@ -26,7 +26,14 @@ from circuits.components import ALL, SIDES, Component, Reader, Side, Wire, compo
 from circuits.engine.forward import Forward
 from circuits.engine.rows import Cache, Direction, Row
 from circuits.engine.runs import Runs
-from circuits.engine.wires import Progress, WireEffects, check_wires, no_progress, stream_of, writes_of
+from circuits.engine.wires import (
+    Progress,
+    WireEffects,
+    check_wires,
+    no_progress,
+    stream_of,
+    writes_of,
+)
 from circuits.errors import EdgeError, ModelError
 
 WireMask = Float[torch.Tensor, "reader writer pos_or_1"]
@@ -73,7 +80,9 @@ class EdgeTable:
     def __len__(self) -> int:
         return int(self.exists.sum())
 
-    def matrix(self, chosen: Float[torch.Tensor, " edge"] | Bool[torch.Tensor, " edge"]) -> torch.Tensor:
+    def matrix(
+        self, chosen: Float[torch.Tensor, " edge"] | Bool[torch.Tensor, " edge"]
+    ) -> torch.Tensor:
         """A number for each edge as a matrix (reader, writer), 0 where there is no edge."""
         matrix = torch.zeros(self.exists.shape, dtype=chosen.dtype, device=chosen.device)
         return matrix.masked_scatter(self.exists.to(chosen.device), chosen)
@@ -121,7 +130,10 @@ class WireSet:
             else:
                 target[column, wire.position] = 1
         for by_reader in at_query.values():
-            for reader, own in by_reader.items():  # wires that hold for all queries hold for this one, too
+            for (
+                reader,
+                own,
+            ) in by_reader.items():  # wires that hold for all queries hold for this one, too
                 own.copy_(torch.maximum(own, mask[row_of[reader]]))
         device = runs.model.device
         moved = {}
@@ -185,10 +197,14 @@ class JointForward(Forward):
 
     def _seen(self, reader: Reader, row: int, live: Whole) -> Whole:
         """What the MLP of a layer, or the logits, see. `row` is the reader's row of the mask."""
-        stream = stream_of(self.other, reader, parallel=self.table.parallel) if self.kept else live
+        stream = (
+            stream_of(self.other, reader, parallel=self.table.parallel) if self.kept else live
+        )
         return stream + self._difference(self.wires.mask[row : row + 1])[:, 0]
 
-    def heads(self, layer: int, stream: Whole) -> tuple[Whole, Float[torch.Tensor, "input pos head d_head"]]:
+    def heads(
+        self, layer: int, stream: Whole
+    ) -> tuple[Whole, Float[torch.Tensor, "input pos head d_head"]]:
         default = self.other.layers[layer].pre if self.kept else stream
         everyone = list(range(self.heads_in_layer))
         sides: dict[Side, torch.Tensor] = {}
@@ -207,16 +223,24 @@ class JointForward(Forward):
             self.written_by_heads = written.transpose(1, 2)
         return stream, z
 
-    def attention_write(self, layer: int, z: Float[torch.Tensor, "input pos head d_head"]) -> Whole:
+    def attention_write(
+        self, layer: int, z: Float[torch.Tensor, "input pos head d_head"]
+    ) -> Whole:
         return self.blocks[layer].write(z)
 
     def _rows_of(self, layer: int, side: Side) -> list[int]:
         """The rows of the mask that are this side of the heads of a layer."""
         first = layer * self.readers_in_layer
-        return [first + head * len(SIDES) + SIDES.index(side) for head in range(self.heads_in_layer)]
+        return [
+            first + head * len(SIDES) + SIDES.index(side) for head in range(self.heads_in_layer)
+        ]
 
     def _attend(
-        self, layer: int, sides: dict[Side, torch.Tensor], heads: list[int], queries: torch.Tensor
+        self,
+        layer: int,
+        sides: dict[Side, torch.Tensor],
+        heads: list[int],
+        queries: torch.Tensor,
     ) -> torch.Tensor:
         query, key, value = sides["query"], sides["key"], sides["value"]
         return self.blocks[layer].attend(query, key, value, queries=queries, heads=heads)[1]
@@ -238,7 +262,9 @@ class JointForward(Forward):
         for reader, mask in by_reader.items():
             assert reader.kind in SIDES
             seen = default[:, None] + self._difference(mask[None])
-            projected = self.blocks[layer].side(seen, reader.kind, [reader.index], self.positions)
+            projected = self.blocks[layer].side(
+                seen, reader.kind, [reader.index], self.positions
+            )
             own[reader.kind][:, :, heads.index(reader.index)] = projected[:, :, 0]
         queries = self.positions[query : query + 1]
         own["query"] = own["query"][:, queries]
@@ -283,7 +309,12 @@ def kept_effects(
 
 
 def _effects(
-    runs: Runs, sets: Sequence[Sequence[Wire]], direction: Direction, *, kept: bool, progress: Progress
+    runs: Runs,
+    sets: Sequence[Sequence[Wire]],
+    direction: Direction,
+    *,
+    kept: bool,
+    progress: Progress,
 ) -> WireEffects:
     for wires in sets:
         check_wires(runs, wires, direction)
@@ -302,7 +333,9 @@ def _effects_of_tops(runs: Runs, tops: Sequence[Whole], direction: Direction) ->
     read = runs.metric.tail
     positions = range(runs.length - read, runs.length)
     layers = runs.model.n_layers
-    rows = [Row.of_given(layers, positions, "residual", first=n * read) for n in range(len(tops))]
+    rows = [
+        Row.of_given(layers, positions, "residual", first=n * read) for n in range(len(tops))
+    ]
     given = torch.cat(list(tops), 1)  # (input, set · read, d_model)
     return runs.effects(rows, direction=direction, given={"residual": given}).double().cpu()
 
@@ -328,7 +361,9 @@ def estimates(runs: Runs) -> WireEffects:
     are estimated one by one to save memory."""
     if runs.layout is None:
         name = runs.model.name
-        raise ModelError(f"the estimate needs the layout of {name}, which the fast path does not know")
+        raise ModelError(
+            f"the estimate needs the layout of {name}, which the fast path does not know"
+        )
     each = [_estimate(runs.only([pair])) for pair in range(len(runs.pairs))]
     return torch.stack(each, 1).double().cpu()
 

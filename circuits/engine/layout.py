@@ -42,7 +42,11 @@ Queries = Int[torch.Tensor, " query"]
 QueryHeads = Float[torch.Tensor, "*#batch query head d_head"]
 KeyHeads = Float[torch.Tensor, "*#batch key head d_head"]
 Patterns = Float[torch.Tensor, "*#batch head query key"]
-_TANH_GELU = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")  # one function under three names
+_TANH_GELU = (
+    "NewGELUActivation",
+    "GELUTanh",
+    "PytorchGELUTanh",
+)  # one function under three names
 
 
 @runtime_checkable
@@ -58,12 +62,20 @@ class AnyBlock(Protocol):
         """Queries, keys and values of all heads, from one stream at these positions."""
         ...
 
-    def side(self, streams: OwnStreams, side: Side, heads: Sequence[int], positions: Positions) -> Heads:
+    def side(
+        self, streams: OwnStreams, side: Side, heads: Sequence[int], positions: Positions
+    ) -> Heads:
         """Queries, keys or values of some heads, each from a stream of its own."""
         ...
 
     def attend(
-        self, query: QueryHeads, key: KeyHeads, value: KeyHeads, *, queries: Queries, heads: Sequence[int]
+        self,
+        query: QueryHeads,
+        key: KeyHeads,
+        value: KeyHeads,
+        *,
+        queries: Queries,
+        heads: Sequence[int],
     ) -> tuple[Patterns, QueryHeads]:
         """The attention weights of some heads at some queries, and what they read by them. Keys and values
         are those of all positions."""
@@ -97,11 +109,19 @@ class PromptBlock:
     def project(self, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
         return self.block.queries_keys_values(stream, self._turn(positions))
 
-    def side(self, streams: OwnStreams, side: Side, heads: Sequence[int], positions: Positions) -> Heads:
+    def side(
+        self, streams: OwnStreams, side: Side, heads: Sequence[int], positions: Positions
+    ) -> Heads:
         return self.block.side(streams, side, heads, self._turn(positions))
 
     def attend(
-        self, query: QueryHeads, key: KeyHeads, value: KeyHeads, *, queries: Queries, heads: Sequence[int]
+        self,
+        query: QueryHeads,
+        key: KeyHeads,
+        value: KeyHeads,
+        *,
+        queries: Queries,
+        heads: Sequence[int],
     ) -> tuple[Patterns, QueryHeads]:
         return self.block.attend(query, key, value, self.hidden[queries])
 
@@ -163,12 +183,16 @@ class Layout:
             final_norm=replace(self.final_norm, frozen=True),
         )
 
-    def logits(self, stream: Float[torch.Tensor, "*batch d_model"]) -> Float[torch.Tensor, "*batch vocab"]:
+    def logits(
+        self, stream: Float[torch.Tensor, "*batch d_model"]
+    ) -> Float[torch.Tensor, "*batch vocab"]:
         """The logits of the whole vocabulary, from the stream above the last block."""
         return self._capped(F.linear(self.final_norm(stream), self.unembed, self.unembed_bias))
 
     def logits_of(
-        self, stream: Float[torch.Tensor, "input row d_model"], tokens: Int[torch.Tensor, "input token"]
+        self,
+        stream: Float[torch.Tensor, "input row d_model"],
+        tokens: Int[torch.Tensor, "input token"],
     ) -> Float[torch.Tensor, "input row token"]:
         """The logits of some tokens, which may be others for each input."""
         logits = torch.einsum("ird,ivd->irv", self.final_norm(stream), self.unembed[tokens])
@@ -177,7 +201,11 @@ class Layout:
         return self._capped(logits)
 
     def _capped(self, logits: torch.Tensor) -> torch.Tensor:
-        return logits if self.logit_cap is None else (logits / self.logit_cap).tanh() * self.logit_cap
+        return (
+            logits
+            if self.logit_cap is None
+            else (logits / self.logit_cap).tanh() * self.logit_cap
+        )
 
 
 def read_layout(model: Model) -> Layout:
@@ -221,7 +249,9 @@ def _block(
         heads=model.n_heads,
         d_head=model.d_head,
         attention_norm=Norm(_raw(block.ln1)),
-        mlp_norm=Norm(_raw(getattr(block, "ln2", block.ln1))),  # parallel blocks may share one norm
+        mlp_norm=Norm(
+            _raw(getattr(block, "ln2", block.ln1))
+        ),  # parallel blocks may share one norm
         q=q,
         k=k,
         v=v,
@@ -290,7 +320,12 @@ def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:
     if x.device.type != "cpu" or torch.is_grad_enabled():
         return F.gelu(x, approximate="tanh")
     twice = 2 * math.sqrt(2 / math.pi)
-    return torch.addcmul(x.new_tensor(twice), x, x, value=0.044715 * twice).mul_(x).sigmoid_().mul_(x)
+    return (
+        torch.addcmul(x.new_tensor(twice), x, x, value=0.044715 * twice)
+        .mul_(x)
+        .sigmoid_()
+        .mul_(x)
+    )
 
 
 def _embedding(bridge: Any) -> Callable[[torch.Tensor], Stream]:

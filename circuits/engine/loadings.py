@@ -44,25 +44,34 @@ def loadings_of(runs: Runs, key: int, query: int) -> Float[torch.Tensor, "layer 
 
 def _loadings(runs: Runs, queries: slice, keys: slice, of: Of) -> Edges:
     if runs.layout is None:
-        raise ModelError(f"loadings need the layout of {runs.model.name}, which the fast path does not know")
+        raise ModelError(
+            f"loadings need the layout of {runs.model.name}, which the fast path does not know"
+        )
     by_layer = []
     for layer, gradient in _gradients(runs, runs.layout):
         with torch.inference_mode():
             parts = _products(runs.clean.cache.layers[layer], gradient, queries, keys)
             if of == "change":
-                parts = parts - _products(runs.counterfactual.cache.layers[layer], gradient, queries, keys)
+                parts = parts - _products(
+                    runs.counterfactual.cache.layers[layer], gradient, queries, keys
+                )
             share = runs.mean_over_draws(parts) / runs.gap[:, None, None, None]
             by_layer.append(share.mean(0))  # (head, query, key)
     return torch.stack(by_layer[::-1])
 
 
 def _products(
-    stored: Layer, gradient: Float[torch.Tensor, "input pos head d_head"], queries: slice, keys: slice
+    stored: Layer,
+    gradient: Float[torch.Tensor, "input pos head d_head"],
+    queries: slice,
+    keys: slice,
 ) -> Float[torch.Tensor, "input head query key"]:
     """Each edge's message times the gradient at its query."""
     wanted = torch.arange(stored.pre.shape[1], device=stored.pre.device)[queries]
     pattern = stored.pattern(wanted)[..., keys]
-    return torch.einsum("iqhd,ihqk,ihkd->ihqk", gradient[:, queries], pattern, stored.value[:, :, keys])
+    return torch.einsum(
+        "iqhd,ihqk,ihkd->ihqk", gradient[:, queries], pattern, stored.value[:, :, keys]
+    )
 
 
 class _OneBlock(RowForward):
@@ -139,7 +148,11 @@ def scan(runs: Runs, *, direction: Direction = "swap", most: int = MOST_EDGES) -
     if int(chosen.sum()) > most:
         estimate = loadings(runs, of="change").abs().cpu() * chosen
         largest = estimate.flatten().topk(most).indices
-        chosen = torch.zeros(chosen.numel(), dtype=torch.bool).index_fill(0, largest, True).view(shape)
+        chosen = (
+            torch.zeros(chosen.numel(), dtype=torch.bool)
+            .index_fill(0, largest, True)
+            .view(shape)
+        )
     rows = []
     for layer, head, query, key in chosen.nonzero().tolist():
         rows.append(Row.of_edges([Edge(Head(layer, head), key, query)]))

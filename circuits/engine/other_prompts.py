@@ -50,10 +50,14 @@ def predictions_of_others(
     return one.layout.logits(top[0, :, -1])
 
 
-def _rows(runs: Runs, tokens: torch.Tensor, positions: Sequence[int]) -> tuple[list[Row], Given]:
+def _rows(
+    runs: Runs, tokens: torch.Tensor, positions: Sequence[int]
+) -> tuple[list[Row], Given]:
     """A row for each prompt, and the embeddings that it puts at the positions."""
     assert runs.layout is not None
-    embedded = runs.layout.embed(tokens.to(runs.model.device))[:, list(positions)]  # (other, position, d)
+    embedded = runs.layout.embed(tokens.to(runs.model.device))[
+        :, list(positions)
+    ]  # (other, position, d)
     count = len(positions)
     rows = [Row.of_given(0, positions, "residual", first=n * count) for n in range(len(tokens))]
     return rows, {"residual": embedded.flatten(0, 1)[None]}
@@ -69,13 +73,17 @@ def _parts(runs: Runs, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 @torch.inference_mode()
-def gaps_of_noise(runs: Runs, positions: Sequence[int], *, draws: int, seed: int) -> list[float]:
+def gaps_of_noise(
+    runs: Runs, positions: Sequence[int], *, draws: int, seed: int
+) -> list[float]:
     """How far noise at each of these positions alone moves the first pair's metric: the mean of its draws.
     Every position gets the same draws."""
     if not positions:
         return []
     one = runs.first_input()
-    noise = noise_draws(runs.model, Noise((positions[0],), draws=draws, seed=seed))[:, 0]  # (draw, d_model)
+    noise = noise_draws(runs.model, Noise((positions[0],), draws=draws, seed=seed))[
+        :, 0
+    ]  # (draw, d_model)
     rows, values = [Row(())], []
     for position in positions:
         for draw in range(draws):

@@ -25,9 +25,24 @@ from jaxtyping import Float, Int
 
 from circuits.components import SIDES, Side
 from circuits.engine.block import Heads, HeadWrites, OwnStreams, Stream
-from circuits.engine.layout import KeyHeads, Patterns, Positions, Queries, QueryHeads, is_parallel
+from circuits.engine.layout import (
+    KeyHeads,
+    Patterns,
+    Positions,
+    Queries,
+    QueryHeads,
+    is_parallel,
+)
 from circuits.engine.memory import stream_bytes, streams_at_once
-from circuits.engine.rows import Cache, ChangeTable, Layer, Replacement, Row, Site, changes_by_site
+from circuits.engine.rows import (
+    Cache,
+    ChangeTable,
+    Layer,
+    Replacement,
+    Row,
+    Site,
+    changes_by_site,
+)
 from circuits.errors import ModelError
 from circuits.models.model import Model
 
@@ -57,7 +72,9 @@ def run(
     for layer in range(model.n_layers):
         wanted += [f"blocks.{layer}.{name}" for name in KEPT]
     wanted.append(f"blocks.{model.n_layers - 1}.hook_resid_post")
-    hooks = [(name, lambda value, hook, name=name: keep(value, hook, name=name)) for name in wanted]
+    hooks = [
+        (name, lambda value, hook, name=name: keep(value, hook, name=name)) for name in wanted
+    ]
     with model.hooked([*_noise_hook(noise), *hooks]):
         logits = model.forward(tokens)[:, -read:]
     missing = [name for name in wanted if name not in kept]
@@ -85,7 +102,9 @@ def _layer(model: Model, kept: Mapping[str, torch.Tensor]) -> Layer:
 
 def _copy_bytes(model: Model, length: int) -> int:
     """Bytes that one copy of a prompt takes in the model's own forward."""
-    return stream_bytes(d_model=model.d_model, heads=model.n_heads, length=length, vocab=model.vocab_size)
+    return stream_bytes(
+        d_model=model.d_model, heads=model.n_heads, length=length, vocab=model.vocab_size
+    )
 
 
 def run_rows(
@@ -120,7 +139,9 @@ class HookedRows:
     rows: Sequence[Row]
     knockout: bool
 
-    def logits(self, tokens: Tokens, noise: Noises) -> Float[torch.Tensor, "input row pos vocab"]:
+    def logits(
+        self, tokens: Tokens, noise: Noises
+    ) -> Float[torch.Tensor, "input row pos vocab"]:
         count = len(self.rows)
         if noise is not None:
             noise = repeat(noise, "i t d -> (i r) t d", r=count)
@@ -160,12 +181,16 @@ class HookedRows:
         def set_heads(z: torch.Tensor, hook: Any) -> torch.Tensor:
             edited = z.clone()
             heads = self._by_row(edited.flatten(2)).unflatten(3, (self.model.n_heads, -1))
-            heads[:, table.row, table.position, table.head] = self.new.values(layer, site, table)
+            heads[:, table.row, table.position, table.head] = self.new.values(
+                layer, site, table
+            )
             return edited
 
         def set_stream(value: torch.Tensor, hook: Any) -> torch.Tensor:
             edited = value.clone()
-            self._by_row(edited)[:, table.row, table.position] = self.new.values(layer, site, table)
+            self._by_row(edited)[:, table.row, table.position] = self.new.values(
+                layer, site, table
+            )
             return edited
 
         if site == "residual" and layer == self.model.n_layers:
@@ -182,15 +207,21 @@ class HookedRows:
             noted["value"] = self._by_row(value)[:, table.row, table.key, table.head // sharing]
 
         def note_weight(pattern: torch.Tensor, hook: Any) -> None:
-            noted["weight"] = self._by_row(pattern)[:, table.row, table.head, table.position, table.key]
+            noted["weight"] = self._by_row(pattern)[
+                :, table.row, table.head, table.position, table.key
+            ]
 
         def replace(z: torch.Tensor, hook: Any) -> torch.Tensor | None:
-            if "weight" not in noted:  # the pattern is shown after `z`: known from the next time on
+            if (
+                "weight" not in noted
+            ):  # the pattern is shown after `z`: known from the next time on
                 return None
             message = self.new.messages(layer, table.head, table.key, table.position)
             change = message - noted["weight"][..., None] * noted["value"]
             inputs, _, d_head = change.shape
-            flat = self._by_row(z).reshape(inputs, -1, d_head).clone()  # (input, row·pos·head, d_head)
+            flat = (
+                self._by_row(z).reshape(inputs, -1, d_head).clone()
+            )  # (input, row·pos·head, d_head)
             index = (table.row * z.shape[1] + table.position) * self.model.n_heads + table.head
             return flat.index_add_(1, index, change).view(z.shape)
 
@@ -208,8 +239,12 @@ class HookedRows:
 
         def shut(scores: torch.Tensor, hook: Any) -> torch.Tensor:
             scores = scores.clone()
-            self._by_row(scores)[:, table.row, table.head, table.position, table.key] = -torch.inf
-            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            self._by_row(scores)[
+                :, table.row, table.head, table.position, table.key
+            ] = -torch.inf
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(
+                1
+            )
             without_keys.append((scores.isneginf() | later).all(-1, keepdim=True))
             return scores
 
@@ -245,7 +280,11 @@ class PlainBlock:
         return is_parallel(self.model.bridge)
 
     def project(self, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
-        names = [self._hook("attn.hook_q"), self._hook("attn.hook_k"), self._hook("attn.hook_v")]
+        names = [
+            self._hook("attn.hook_q"),
+            self._hook("attn.hook_k"),
+            self._hook("attn.hook_v"),
+        ]
         edits = {self._hook("hook_resid_pre"): self._on_prompt(stream, positions)}
         sides = []
         for side in self._forward(edits, names):
@@ -254,13 +293,21 @@ class PlainBlock:
         query, key, value = sides
         return query, key, value
 
-    def side(self, streams: OwnStreams, side: Side, heads: Sequence[int], positions: Positions) -> Heads:
+    def side(
+        self, streams: OwnStreams, side: Side, heads: Sequence[int], positions: Positions
+    ) -> Heads:
         projected = self.project(streams, positions)[SIDES.index(side)]
         own = [projected[..., number, :, head, :] for number, head in enumerate(heads)]
         return torch.stack(own, -2)
 
     def attend(
-        self, query: QueryHeads, key: KeyHeads, value: KeyHeads, *, queries: Queries, heads: Sequence[int]
+        self,
+        query: QueryHeads,
+        key: KeyHeads,
+        value: KeyHeads,
+        *,
+        queries: Queries,
+        heads: Sequence[int],
     ) -> tuple[Patterns, QueryHeads]:
         """Set queries, keys and values at their hooks. Heads that share a key and value cannot be set in one
         copy of the prompt, so each stream has as many copies as heads share: copy g holds the g-th head of
@@ -272,18 +319,24 @@ class PlainBlock:
         copy, group = wanted % sharing, wanted // sharing
 
         def flat(side: torch.Tensor) -> torch.Tensor:
-            return side.expand(*batch, *side.shape[-3:]).flatten(0, -4)  # (stream, pos, head, d_head)
+            return side.expand(*batch, *side.shape[-3:]).flatten(
+                0, -4
+            )  # (stream, pos, head, d_head)
 
         own = flat(query)
         streams, width = len(own), query.shape[-1]
         all_queries = own.new_zeros(streams, sharing, self.length, self.model.n_heads, width)
-        all_queries[:, copy[:, None], queries, wanted[:, None]] = rearrange(own, "s q h d -> s h q d")
+        all_queries[:, copy[:, None], queries, wanted[:, None]] = rearrange(
+            own, "s q h d -> s h q d"
+        )
         edits = {self._hook("attn.hook_q"): all_queries.flatten(0, 1)}
         for name, side in (("attn.hook_k", key), ("attn.hook_v", value)):
             shared = own.new_zeros(streams, sharing, self.length, groups, width)
             shared[:, copy, :, group] = rearrange(flat(side), "s k h d -> h s k d")
             edits[self._hook(name)] = shared.flatten(0, 1)
-        pattern, z = self._forward(edits, [self._hook("attn.hook_pattern"), self._hook("attn.hook_z")])
+        pattern, z = self._forward(
+            edits, [self._hook("attn.hook_pattern"), self._hook("attn.hook_z")]
+        )
         pattern = pattern.unflatten(0, (streams, sharing))[:, copy, wanted][:, :, queries]
         z = z.reshape(streams, sharing, self.length, self.model.n_heads, width)
         z = rearrange(z[:, copy, :, wanted], "h s q d -> s q h d")[:, queries]
@@ -308,7 +361,9 @@ class PlainBlock:
         norm = self._hook("ln2.hook_in")
         if not self.model.has_hook(norm):
             why = f"the MLPs of {self.model.name} have no norm of their own"
-            raise ModelError(f"{why}, so what they read cannot be changed alone on the plain path")
+            raise ModelError(
+                f"{why}, so what they read cannot be changed alone on the plain path"
+            )
         edits = {norm: self._on_prompt(stream, positions)}
         (written,) = self._forward(edits, [self._hook("hook_mlp_out")])
         return written[:, positions].unflatten(0, stream.shape[:-2])
@@ -316,14 +371,18 @@ class PlainBlock:
     def _hook(self, name: str) -> str:
         return f"blocks.{self.layer}.{name}"
 
-    def _on_prompt(self, stream: Stream, positions: Positions) -> Float[torch.Tensor, "copy length width"]:
+    def _on_prompt(
+        self, stream: Stream, positions: Positions
+    ) -> Float[torch.Tensor, "copy length width"]:
         """Each stream as a whole prompt, with zeros at the positions that are not given."""
         flat = stream.flatten(0, -3)
         whole = flat.new_zeros(len(flat), self.length, stream.shape[-1])
         whole[:, positions] = flat
         return whole
 
-    def _forward(self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> list[torch.Tensor]:
+    def _forward(
+        self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]
+    ) -> list[torch.Tensor]:
         """What stands at the wanted hooks when these values are set at others."""
         copies = len(next(iter(edits.values())))
         step = streams_at_once(self.budget, _copy_bytes(self.model, self.length))
@@ -334,14 +393,23 @@ class PlainBlock:
                 part.append(caught)
         return [torch.cat(part) for part in parts]
 
-    def _forward_some(self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> list[torch.Tensor]:
+    def _forward_some(
+        self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]
+    ) -> list[torch.Tensor]:
         caught: dict[str, torch.Tensor] = {}
         hooks: list[Hook] = []
         for name, value in edits.items():
-            hooks.append((name, lambda tensor, hook, value=value: value.to(tensor).view(tensor.shape)))
+            hooks.append(
+                (name, lambda tensor, hook, value=value: value.to(tensor).view(tensor.shape))
+            )
         for name in wanted:
             hooks.append(
-                (name, lambda tensor, hook, name=name: caught.update({name: tensor.detach().clone()}))
+                (
+                    name,
+                    lambda tensor, hook, name=name: caught.update(
+                        {name: tensor.detach().clone()}
+                    ),
+                )
             )
         copies = len(next(iter(edits.values())))
         tokens = torch.zeros(copies, self.length, dtype=torch.long, device=self.model.device)

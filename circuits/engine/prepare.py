@@ -33,7 +33,9 @@ from circuits.prompts import Noise, Pair, Question
 
 SMALLEST_GAP: Final = 1e-3
 SHORT: Final = 32  # tokens up to which both sides run as one batch
-_TOLERANCE: Final = 1e-3  # of the largest logit, between a whole run of ours and the model's own
+_TOLERANCE: Final = (
+    1e-3  # of the largest logit, between a whole run of ours and the model's own
+)
 _ROUNDINGS: Final = 4  # roundings of the dtype that are allowed where that is more (fp16, bf16)
 _MUCH_MEMORY: Final = 2**30  # bytes that are worth a warning
 _LONG: Final = 60.0  # seconds that are worth a warning
@@ -66,14 +68,18 @@ def prepare(
     runs = _run(model, unsettled, family, path, budget)
     settled = []
     for number, each in enumerate(pairs):
-        settled.append(each if isinstance(each, Pair) else each.settle(model, *runs.predictions(number)))
+        settled.append(
+            each if isinstance(each, Pair) else each.settle(model, *runs.predictions(number))
+        )
     if len({pair.metric.kind for pair in settled}) > 1:
         raise PromptError("pairs that are run together have the same kind of metric")
     runs = replace(runs, pairs=tuple(settled))
     for pair, gap in zip(runs.pairs, runs.gap.tolist(), strict=True):
         if not abs(gap) >= smallest_gap:
             small = f"the counterfactual changes {pair.metric} by only {gap:.2g}, too little to divide by"
-            raise PromptError(f"{small}; swap a word that matters more, or name another answer and foil")
+            raise PromptError(
+                f"{small}; swap a word that matters more, or name another answer and foil"
+            )
     return runs
 
 
@@ -85,13 +91,19 @@ def _check_together(pairs: Sequence[Pair], family: Sequence[Pair]) -> None:
         counts = f"pairs that are run together have the same number of tokens; these have {sorted(lengths)}"
         raise PromptError(f"{counts}: run each length by itself")
     if len({pair.metric.tail for pair in pairs}) > 1:
-        raise PromptError("pairs that are run together have answers of the same number of tokens")
+        raise PromptError(
+            "pairs that are run together have answers of the same number of tokens"
+        )
 
 
 @torch.inference_mode(False)  # gradients of a later pass may need what is kept here
 @torch.no_grad()
 def _run(
-    model: Model, pairs: Sequence[Pair], family: Sequence[Pair] | None, path: Way | None, budget: int
+    model: Model,
+    pairs: Sequence[Pair],
+    family: Sequence[Pair] | None,
+    path: Way | None,
+    budget: int,
 ) -> Runs:
     draws = tuple(draws_of(pair) for pair in pairs)
     length = len(pairs[0])
@@ -100,28 +112,40 @@ def _run(
     noise = _noise(model, pairs)
     family_tokens = None
     if family is not None:
-        family_tokens = torch.tensor([pair.clean.tokens for pair in family], device=model.device)
+        family_tokens = torch.tensor(
+            [pair.clean.tokens for pair in family], device=model.device
+        )
     _warn_of_memory(model, length, sum(draws))
     layout = None if path == "plain" else known_layout(model, clean_tokens[:1])
     if path == "fast" and layout is None:
-        raise PromptError(f"the fast path does not know the layout of {model.name}; take the plain path")
+        raise PromptError(
+            f"the fast path does not know the layout of {model.name}; take the plain path"
+        )
     _warn_of_time(model, length, sum(draws))
     if layout is None:
         clean = Run(clean_tokens, None, *plain.run(model, clean_tokens, None, read=read), read)
-        other = Run(other_tokens, noise, *plain.run(model, other_tokens, noise, read=read), read)
+        other = Run(
+            other_tokens, noise, *plain.run(model, other_tokens, noise, read=read), read
+        )
         family_run = None if family_tokens is None else plain.run(model, family_tokens, None)[0]
     else:
         embedded = layout.embed(other_tokens)
         if noise is not None:
             embedded = embedded + noise
-        caches = _both_runs(layout, layout.embed(clean_tokens), embedded, first_difference(pairs), budget)
+        caches = _both_runs(
+            layout, layout.embed(clean_tokens), embedded, first_difference(pairs), budget
+        )
         clean = Run(clean_tokens, None, caches[0], layout, read)
         other = Run(other_tokens, noise, caches[1], layout, read)
-        family_run = None if family_tokens is None else whole_run(layout, layout.embed(family_tokens))
+        family_run = (
+            None if family_tokens is None else whole_run(layout, layout.embed(family_tokens))
+        )
     return Runs(model, tuple(pairs), draws, clean, other, family_run, layout, budget)
 
 
-def _both_runs(layout: Layout, clean: Stream, other: Stream, start: int, budget: int) -> tuple[Cache, Cache]:
+def _both_runs(
+    layout: Layout, clean: Stream, other: Stream, start: int, budget: int
+) -> tuple[Cache, Cache]:
     """Run both sides from their embeddings, which are equal before `start`. Short prompts run as one batch,
     so that every matrix is read once for both (`prepare` takes 0.74 of the time at 9 tokens). Long prompts
     share the positions before the first difference."""
@@ -138,7 +162,9 @@ def _tokens_of(
     """The clean and the counterfactual tokens of every input. Noise is added to the clean embeddings."""
     clean, other = [], []
     for pair in pairs:
-        counterfactual = pair.clean if isinstance(pair.counterfactual, Noise) else pair.counterfactual
+        counterfactual = (
+            pair.clean if isinstance(pair.counterfactual, Noise) else pair.counterfactual
+        )
         clean += [pair.clean.tokens] * draws_of(pair)
         other += [counterfactual.tokens] * draws_of(pair)
     return torch.tensor(clean, device=model.device), torch.tensor(other, device=model.device)
@@ -147,14 +173,20 @@ def _tokens_of(
 # Noise on embeddings
 
 
-def _noise(model: Model, pairs: Sequence[Pair]) -> Float[torch.Tensor, "input pos d_model"] | None:
+def _noise(
+    model: Model, pairs: Sequence[Pair]
+) -> Float[torch.Tensor, "input pos d_model"] | None:
     """The noise on the embeddings of every input; None where no pair has any."""
     if not any(isinstance(pair.counterfactual, Noise) for pair in pairs):
         return None
     parts = []
     for pair in pairs:
-        width = model.bridge.W_E.shape[-1]  # OPT embeds into fewer dimensions than its stream has
-        noise = torch.zeros(draws_of(pair), len(pair), width, device=model.device, dtype=model.dtype)
+        width = model.bridge.W_E.shape[
+            -1
+        ]  # OPT embeds into fewer dimensions than its stream has
+        noise = torch.zeros(
+            draws_of(pair), len(pair), width, device=model.device, dtype=model.dtype
+        )
         if isinstance(pair.counterfactual, Noise):
             positions = list(pair.counterfactual.positions)
             noise[:, positions] = noise_draws(model, pair.counterfactual)
@@ -167,7 +199,9 @@ def noise_draws(model: Model, noise: Noise) -> Float[torch.Tensor, "draw positio
     embedding = model.bridge.W_E.detach()
     deviation = float(embedding.std()) * model.embedding_scale
     generator = torch.Generator().manual_seed(noise.seed)
-    drawn = torch.randn(noise.draws, len(noise.positions), embedding.shape[-1], generator=generator)
+    drawn = torch.randn(
+        noise.draws, len(noise.positions), embedding.shape[-1], generator=generator
+    )
     return (drawn * deviation * noise.scale).to(model.device, model.dtype)
 
 
@@ -185,7 +219,9 @@ def known_layout(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | No
     return layout
 
 
-def _verified_layout(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> tuple[Layout | None, float]:
+def _verified_layout(
+    model: Model, probe: Int[torch.Tensor, "1 pos"]
+) -> tuple[Layout | None, float]:
     """The layout, if a run of ours gives the model's logits, and how many seconds the run took."""
     try:
         layout = read_layout(model)
@@ -220,7 +256,9 @@ def memory_warning(length: int, needed: int, free: int | None) -> str | None:
     """What to say where the runs need much memory, and more than half of what is free."""
     if needed < _MUCH_MEMORY or free is None or needed <= free / 2:
         return None
-    much = f"the runs of {length} tokens will take {needed / 1e9:.1f} GB of {free / 1e9:.1f} free"
+    much = (
+        f"the runs of {length} tokens will take {needed / 1e9:.1f} GB of {free / 1e9:.1f} free"
+    )
     return f"{much}; {_CHEAPER}"
 
 

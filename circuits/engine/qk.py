@@ -33,7 +33,9 @@ def score_parts(runs: Runs, head: Head, key: int, query: int) -> ScoreParts:
     """The parts of a head's score on key → query in the clean run of the first pair."""
     if runs.layout is None:
         name = runs.model.name
-        raise ModelError(f"QK attribution needs the layout of {name}, which the fast path does not know")
+        raise ModelError(
+            f"QK attribution needs the layout of {name}, which the fast path does not know"
+        )
     one = runs.first_input()
     block = runs.layout.blocks[head.layer]
     stored = one.clean.cache.layers[head.layer]
@@ -47,7 +49,12 @@ def score_parts(runs: Runs, head: Head, key: int, query: int) -> ScoreParts:
 
 
 def _parts_of_side(
-    runs: Runs, block: Block, head: Head, writers: tuple[Component, ...], side: Side, position: int
+    runs: Runs,
+    block: Block,
+    head: Head,
+    writers: tuple[Component, ...],
+    side: Side,
+    position: int,
 ) -> Float[torch.Tensor, "writer d_head"]:
     """Each writer's part of the head's query (or key) at a position, and last the part of the biases: those
     of the attention layers below, of the norm and of the projection."""
@@ -59,9 +66,13 @@ def _parts_of_side(
     silent = torch.zeros_like(cache.layers[0].z[:1, at])
     for layer in range(head.layer):
         biases = biases + runs.blocks[layer].write(silent)[0]
-    normed = block.attention_norm.linear(torch.cat((written, biases)), stream)  # (writer + 1, d_model)
+    normed = block.attention_norm.linear(
+        torch.cat((written, biases)), stream
+    )  # (writer + 1, d_model)
 
-    def project(parts: Float[torch.Tensor, "part d_model"]) -> Float[torch.Tensor, "part d_head"]:
+    def project(
+        parts: Float[torch.Tensor, "part d_model"],
+    ) -> Float[torch.Tensor, "part d_head"]:
         return block.project_side(parts[:, None, None], side, [head.index])[:, 0, 0]
 
     nothing = torch.zeros_like(stream)

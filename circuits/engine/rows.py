@@ -55,7 +55,10 @@ class Row:
     @classmethod
     def of_edges(cls, edges: Iterable[Edge]) -> Row:
         """The messages of all these edges."""
-        changes = [Change(edge.head.layer, edge.query, "edge", edge.head.index, edge.key) for edge in edges]
+        changes = [
+            Change(edge.head.layer, edge.query, "edge", edge.head.index, edge.key)
+            for edge in edges
+        ]
         return cls(tuple(sorted(changes)))
 
     @classmethod
@@ -64,7 +67,9 @@ class Row:
         positions = tuple(positions)
         changes = []
         for head in heads:
-            changes += [Change(head.layer, position, "head", head.index) for position in positions]
+            changes += [
+                Change(head.layer, position, "head", head.index) for position in positions
+            ]
         return cls(tuple(sorted(changes)))
 
     @classmethod
@@ -82,7 +87,9 @@ class Row:
         return cls(tuple(Change(layer, position, "residual") for position in sorted(positions)))
 
     @classmethod
-    def of_given(cls, layer: int, positions: Sequence[int], site: Site, *, first: int, head: int = -1) -> Row:
+    def of_given(
+        cls, layer: int, positions: Sequence[int], site: Site, *, first: int, head: int = -1
+    ) -> Row:
         """Values of the caller at these positions, the first of them number `first`."""
         changes = []
         for number, position in enumerate(positions, first):
@@ -102,7 +109,9 @@ class Row:
         return min([change.position for change in self.changes])
 
 
-def check_rows(rows: Iterable[Row], *, direction: str, layers: int, heads: int, length: int) -> None:
+def check_rows(
+    rows: Iterable[Row], *, direction: str, layers: int, heads: int, length: int
+) -> None:
     """Refuse, before anything runs, a change that does not exist in this model and prompt."""
     if direction not in DIRECTIONS:
         raise EdgeError(f"no direction {direction!r}; there are {', '.join(DIRECTIONS)}")
@@ -113,7 +122,9 @@ def check_rows(rows: Iterable[Row], *, direction: str, layers: int, heads: int, 
 
 def _check_change(change: Change, direction: str, layers: int, heads: int, length: int) -> None:
     if not 0 <= change.position < length:
-        raise EdgeError(f"position {change.position} lies outside the prompt, which has 0…{length - 1}")
+        raise EdgeError(
+            f"position {change.position} lies outside the prompt, which has 0…{length - 1}"
+        )
     highest = layers if change.site == "residual" else layers - 1
     if not 0 <= change.layer <= highest:
         raise EdgeError(f"layer {change.layer} does not exist: this model has 0…{layers - 1}")
@@ -124,7 +135,9 @@ def _check_change(change: Change, direction: str, layers: int, heads: int, lengt
         edge = f"{change.key}→{change.position}"
         raise EdgeError(f"edge {edge} runs backwards: attention reads at or before its query")
     if direction == "knockout" and change.site != "edge":
-        raise EdgeError(f"knockout shuts attention edges; it means nothing for {change.site}: use zero")
+        raise EdgeError(
+            f"knockout shuts attention edges; it means nothing for {change.site}: use zero"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +211,9 @@ class Layer:
         """The attention weights at one query."""
         return self.pattern(torch.tensor([query], device=self.pre.device))[:, :, 0]
 
-    def weights(self, head: Indices, key: Indices, query: Indices) -> Float[torch.Tensor, "input change"]:
+    def weights(
+        self, head: Indices, key: Indices, query: Indices
+    ) -> Float[torch.Tensor, "input change"]:
         """The attention weights of some edges."""
         queries, which = query.unique(return_inverse=True)
         return self.pattern(queries)[:, head, which, key]
@@ -249,7 +264,9 @@ class Replacement:
         """The new message of each edge."""
         return self.reduce(self.run.layers[layer].messages(head, key, query))
 
-    def values(self, layer: int, site: Site, table: ChangeTable) -> Float[torch.Tensor, "input change width"]:
+    def values(
+        self, layer: int, site: Site, table: ChangeTable
+    ) -> Float[torch.Tensor, "input change width"]:
         """What each change of a site puts there: the caller's value where it names one, else the run's."""
         if site == "residual":
             own = self.run.pre(layer)[:, table.position]

@@ -16,7 +16,16 @@ from circuits.engine import plain
 from circuits.engine.forward import run_rows
 from circuits.engine.layout import AnyBlock, Layout
 from circuits.engine.memory import BYTES
-from circuits.engine.rows import Cache, Change, ChangeTable, Direction, Given, Replacement, Row, check_rows
+from circuits.engine.rows import (
+    Cache,
+    Change,
+    ChangeTable,
+    Direction,
+    Given,
+    Replacement,
+    Row,
+    check_rows,
+)
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Metric, Noise, Pair
@@ -25,7 +34,9 @@ Way = Literal["fast", "plain"]
 T = TypeVar("T")
 Effects = Float[torch.Tensor, "row pair"]
 Values = Float[torch.Tensor, "input row"]  # of the metric
-Tops = Float[torch.Tensor, "input row read d_model"]  # streams above the last block, where the metric reads
+Tops = Float[
+    torch.Tensor, "input row read d_model"
+]  # streams above the last block, where the metric reads
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,9 @@ class Run:
     tokens: Int[torch.Tensor, "input pos"]
     noise: Float[torch.Tensor, "input pos d_model"] | None
     cache: Cache
-    output: Float[torch.Tensor, "input read vocab"] | Layout  # the logits, or what computes them
+    output: (
+        Float[torch.Tensor, "input read vocab"] | Layout
+    )  # the logits, or what computes them
     read: int  # how many positions at the end the metric reads
 
     @cached_property
@@ -75,7 +88,9 @@ class Runs:
     family: Cache | None  # the clean runs over which `mean` is taken
     layout: Layout | None  # None: the plain path measures
     budget: int  # bytes that one batch of streams may take
-    absent: tuple[Head, ...] = ()  # heads that write what they write in the counterfactual, in every run
+    absent: tuple[
+        Head, ...
+    ] = ()  # heads that write what they write in the counterfactual, in every run
 
     def __repr__(self) -> str:
         return f"Runs({self.model.name}, {len(self.pairs)} pairs of {self.length} tokens, {self.path} path)"
@@ -127,14 +142,18 @@ class Runs:
         prediction: None."""
         row = sum(self.draws[:pair])
         noisy = isinstance(self.pairs[pair].counterfactual, Noise)
-        return self.clean.logits[row, -1], None if noisy else self.counterfactual.logits[row, -1]
+        return self.clean.logits[row, -1], None if noisy else self.counterfactual.logits[
+            row, -1
+        ]
 
     def effects(
         self, rows: Sequence[Row], *, direction: Direction = "swap", given: Given | None = None
     ) -> Effects:
         """The effect of every row on every pair, as a share of the pair's gap. `given` are values that the
         rows' changes name by number."""
-        values = self.mean_over_draws(self.measure([Row(()), *rows], direction=direction, given=given))
+        values = self.mean_over_draws(
+            self.measure([Row(()), *rows], direction=direction, given=given)
+        )
         change = values[:, :1] - values[:, 1:]
         gap = -self.gap if direction == "restore" else self.gap
         return (change / gap[:, None]).T
@@ -159,7 +178,11 @@ class Runs:
 
     def check(self, rows: Sequence[Row], direction: Direction) -> None:
         """Refuse rows that do not exist in this model and prompt."""
-        sizes = {"layers": self.model.n_layers, "heads": self.model.n_heads, "length": self.length}
+        sizes = {
+            "layers": self.model.n_layers,
+            "heads": self.model.n_heads,
+            "length": self.length,
+        }
         check_rows(rows, direction=direction, **sizes)
 
     @torch.inference_mode()
@@ -209,11 +232,15 @@ class Runs:
         """What a direction puts in the changed places."""
         if direction == "mean":
             if self.family is None:
-                raise PromptError("direction 'mean' needs a family of one length: prepare(..., family=pairs)")
+                raise PromptError(
+                    "direction 'mean' needs a family of one length: prepare(..., family=pairs)"
+                )
             return Replacement(self.family, "mean")
         if direction in ("zero", "knockout"):
             return Replacement(self.clean.cache, "zero")
-        return Replacement((self.clean if direction == "restore" else self.counterfactual).cache)
+        return Replacement(
+            (self.clean if direction == "restore" else self.counterfactual).cache
+        )
 
     def _with_absent(self, row: Row, direction: Direction) -> Row:
         """The row in a model where some heads are absent: swapped in every run, never restored."""
@@ -222,7 +249,9 @@ class Runs:
         absent = {(head.layer, head.index) for head in self.absent}
 
         def is_present(change: Change) -> bool:
-            return change.site not in ("edge", "head") or (change.layer, change.head) not in absent
+            return (
+                change.site not in ("edge", "head") or (change.layer, change.head) not in absent
+            )
 
         present = row.only(is_present)
         if direction == "restore":
@@ -251,7 +280,9 @@ class Runs:
         shut) changes nothing."""
         device = base.tokens.device
         changed = torch.zeros(len(base.tokens), len(rows), dtype=torch.bool, device=device)
-        edges_of: dict[int, list[tuple[int, Change]]] = defaultdict(list)  # layer -> row and edge
+        edges_of: dict[int, list[tuple[int, Change]]] = defaultdict(
+            list
+        )  # layer -> row and edge
         for number, row in enumerate(rows):
             if direction == "knockout" or any(change.site != "edge" for change in row.changes):
                 changed[:, number] = bool(row.changes)
@@ -262,14 +293,18 @@ class Runs:
         for layer, listed in edges_of.items():
             table = ChangeTable.of(listed, device)
             ends = (table.head, table.key, table.position)
-            differs = (new.messages(layer, *ends) != base.cache.layers[layer].messages(*ends)).any(-1)
+            differs = (
+                new.messages(layer, *ends) != base.cache.layers[layer].messages(*ends)
+            ).any(-1)
             differs = differs.expand(len(inputs), -1)
             changed.index_put_((inputs, table.row[None]), differs, accumulate=True)
         return changed
 
     # Running rows and reading the metric
 
-    def _run_rows(self, rows: Sequence[Row], base: Run, new: Replacement, direction: Direction) -> Values:
+    def _run_rows(
+        self, rows: Sequence[Row], base: Run, new: Replacement, direction: Direction
+    ) -> Values:
         knockout = direction == "knockout"
         if self.layout is None:
             logits = plain.run_rows(
@@ -306,7 +341,9 @@ class Runs:
         names are computed, where it names some."""
         assert self.layout is not None
         if self.metric.reads is None:
-            step = max(1, self.budget // (BYTES * self.model.vocab_size * len(top) * self.metric.tail))
+            step = max(
+                1, self.budget // (BYTES * self.model.vocab_size * len(top) * self.metric.tail)
+            )
             parts = [self.read_logits(self.layout.logits(part)) for part in top.split(step, 1)]
             return torch.cat(parts, 1)
         answers, foils = [], []
@@ -319,7 +356,9 @@ class Runs:
         return answer_logits.logsumexp(-1) - foil_logits.logsumexp(-1)
 
     def _logits_of(
-        self, stream: Float[torch.Tensor, "input row d_model"], tokens: Sequence[tuple[int, ...]]
+        self,
+        stream: Float[torch.Tensor, "input row d_model"],
+        tokens: Sequence[tuple[int, ...]],
     ) -> Float[torch.Tensor, "input row token"]:
         """The logits of each pair's tokens; −∞ where a pair has fewer tokens than another."""
         assert self.layout is not None

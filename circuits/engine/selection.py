@@ -21,9 +21,13 @@ from circuits.components import ROUNDING, Edge, Head
 from circuits.engine.rows import Cache, Row
 from circuits.engine.runs import Runs
 
-WHOLE: Final = 0.995  # a path ends when it has this share of the total, whatever share is wanted
+WHOLE: Final = (
+    0.995  # a path ends when it has this share of the total, whatever share is wanted
+)
 LEAST_TOTAL: Final = 0.01  # a mapping with a smaller total carries nothing and has no carriers
-Path = list[tuple[Head, float]]  # heads in the order of selection, each with the joint effect up to it
+Path = list[
+    tuple[Head, float]
+]  # heads in the order of selection, each with the joint effect up to it
 
 
 def mapping_row(heads: Sequence[Head], key: int, query: int) -> Row:
@@ -84,7 +88,9 @@ def _candidates(
     return (single != 0).any(1) | has_message.any(0).cpu()
 
 
-def _weights(runs: Runs, cache: Cache, key: int, query: int) -> Float[torch.Tensor, "pair head"]:
+def _weights(
+    runs: Runs, cache: Cache, key: int, query: int
+) -> Float[torch.Tensor, "pair head"]:
     by_layer = [layer.pattern_at(query)[:, :, key] for layer in cache.layers]
     return runs.mean_over_draws(torch.cat(by_layer, 1))
 
@@ -116,7 +122,10 @@ def _path(
 
 
 def best_candidate(
-    joint: Float[torch.Tensor, " head"], candidates: Bool[torch.Tensor, " head"], *, reached: float
+    joint: Float[torch.Tensor, " head"],
+    candidates: Bool[torch.Tensor, " head"],
+    *,
+    reached: float,
 ) -> int | None:
     """The candidate with the largest joint effect, of equal ones the lowest; None where no candidate raises
     the effect reached so far."""
@@ -126,7 +135,11 @@ def best_candidate(
 
 
 def _with_one_more(
-    runs: Runs, key: int, query: int, chosen: Sequence[Head], candidates: Bool[torch.Tensor, " head"]
+    runs: Runs,
+    key: int,
+    query: int,
+    chosen: Sequence[Head],
+    candidates: Bool[torch.Tensor, " head"],
 ) -> Float[torch.Tensor, " head"]:
     """The joint effect of the chosen heads together with each candidate, averaged over pairs."""
     joint = torch.zeros(len(runs.heads), dtype=torch.float64)

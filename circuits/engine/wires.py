@@ -91,14 +91,20 @@ def _groups(wires: Sequence[Wire]) -> list[list[int]]:
 def check_wires(runs: Runs, wires: Sequence[Wire], direction: Direction) -> None:
     """Refuse, before anything runs, a wire that does not exist in this model and prompt."""
     if direction not in DIRECTIONS_OF_WIRES:
-        raise EdgeError(f"{direction} means nothing for a wire; there are {', '.join(DIRECTIONS_OF_WIRES)}")
+        raise EdgeError(
+            f"{direction} means nothing for a wire; there are {', '.join(DIRECTIONS_OF_WIRES)}"
+        )
     if runs.absent:
-        raise EdgeError("wires are measured in the whole model, not in one without some of its heads")
+        raise EdgeError(
+            "wires are measured in the whole model, not in one without some of its heads"
+        )
     parallel = runs.blocks[0].parallel
     for wire in wires:
         _check_ends(runs, wire)
         if not wire.reader.sees(wire.writer, parallel=parallel):
-            raise EdgeError(f"{wire} runs downwards: {wire.writer} does not stand below {wire.reader}")
+            raise EdgeError(
+                f"{wire} runs downwards: {wire.writer} does not stand below {wire.reader}"
+            )
         _check_positions(runs, wire)
 
 
@@ -118,7 +124,11 @@ def _check_positions(runs: Runs, wire: Wire) -> None:
         if position is not None and position >= length:
             raise EdgeError(f"{wire} lies outside the prompt, which has 0…{length - 1}")
     first_read = length - runs.metric.tail
-    if wire.reader.kind == "logits" and wire.position is not None and wire.position < first_read:
+    if (
+        wire.reader.kind == "logits"
+        and wire.position is not None
+        and wire.position < first_read
+    ):
         one = runs.metric.tail == 1
         read = f"the last position, {length - 1}" if one else f"{first_read} and after"
         raise EdgeError(f"{wire}: the logits are read at {read}")
@@ -127,7 +137,9 @@ def _check_positions(runs: Runs, wire: Wire) -> None:
 # What readers see
 
 
-def stream_of(cache: Cache, reader: Reader, *, parallel: bool) -> Float[torch.Tensor, "input pos d_model"]:
+def stream_of(
+    cache: Cache, reader: Reader, *, parallel: bool
+) -> Float[torch.Tensor, "input pos d_model"]:
     """What a reader sees in a run."""
     if reader.kind == "mlp" and not parallel:
         stored = cache.layers[reader.layer]
@@ -135,7 +147,9 @@ def stream_of(cache: Cache, reader: Reader, *, parallel: bool) -> Float[torch.Te
     return cache.pre(reader.layer)
 
 
-def writes_of(runs: Runs, cache: Cache, writers: Sequence[Component], positions: Positions) -> Writes:
+def writes_of(
+    runs: Runs, cache: Cache, writers: Sequence[Component], positions: Positions
+) -> Writes:
     """What each writer adds to the stream of a run at these positions."""
     written = []
     of_heads: dict[int, torch.Tensor] = {}  # layer -> (input, pos, head, d_model)
@@ -152,7 +166,9 @@ def writes_of(runs: Runs, cache: Cache, writers: Sequence[Component], positions:
     return torch.stack(written, 1)
 
 
-def projections(runs: Runs, cache: Cache, layer: int) -> dict[Side, Float[torch.Tensor, "input pos head d"]]:
+def projections(
+    runs: Runs, cache: Cache, layer: int
+) -> dict[Side, Float[torch.Tensor, "input pos head d"]]:
     """Queries, keys and values of a run in one layer."""
     stored = cache.layers[layer]
     if stored.query is None or stored.key is None:  # the plain path keeps only values
@@ -175,13 +191,17 @@ class _Waiting:
 
     numbers: list[int] = field(default_factory=list)  # of the wires
     rows: list[Row] = field(default_factory=list)
-    values: dict[Site, list[torch.Tensor]] = field(default_factory=lambda: {"head": [], "residual": []})
+    values: dict[Site, list[torch.Tensor]] = field(
+        default_factory=lambda: {"head": [], "residual": []}
+    )
     bytes: int = 0
 
     def next_value(self, site: Site) -> int:
         return sum(values.shape[1] for values in self.values[site])
 
-    def put(self, numbers: Sequence[int], rows: Sequence[Row], site: Site, values: torch.Tensor) -> None:
+    def put(
+        self, numbers: Sequence[int], rows: Sequence[Row], site: Site, values: torch.Tensor
+    ) -> None:
         self.numbers += numbers
         self.rows += rows
         self.values[site].append(values)
@@ -211,7 +231,9 @@ class _Readings:
         each = len(self.base.final) * stream_bytes(
             d_model=runs.model.d_model, heads=1, length=runs.length, positions=positions
         )
-        return 4 * streams_at_once(runs.budget, each)  # about four wires share a writer's stream
+        return 4 * streams_at_once(
+            runs.budget, each
+        )  # about four wires share a writer's stream
 
     def add(
         self, waiting: _Waiting, numbers: list[int], wires: Sequence[Wire]
@@ -235,7 +257,9 @@ class _Readings:
         where = positions.tolist()
         rows = []
         for number in range(len(wires)):
-            rows.append(Row.of_given(layer, where, "residual", first=first + number * len(where)))
+            rows.append(
+                Row.of_given(layer, where, "residual", first=first + number * len(where))
+            )
         waiting.put(numbers, rows, "residual", values.flatten(1, 2))
         return torch.full((len(wires), len(self.runs.pairs)), torch.nan, dtype=torch.float64)
 
@@ -244,7 +268,9 @@ class _Readings:
         positions = range(self.first, self.runs.length) if position is None else [position]
         return torch.tensor(positions, device=self.runs.model.device)
 
-    def _seen(self, reader: Reader, writers: Sequence[Component], positions: Positions) -> Writes:
+    def _seen(
+        self, reader: Reader, writers: Sequence[Component], positions: Positions
+    ) -> Writes:
         """What the reader sees when each of these writers in turn is as in the other run."""
         own = stream_of(self.base, reader, parallel=self.parallel)[:, None, positions]
         seen = own.expand(-1, len(writers), -1, -1).clone()
@@ -264,7 +290,9 @@ class _Readings:
         """What the reader sees when all writers are as in the other run. Where they write nothing, the biases
         of the attention layers below remain, which belong to no writer."""
         if self.new.reduced != "zero":
-            return self.new.reduce(stream_of(self.new.run, reader, parallel=self.parallel))[:, positions]
+            return self.new.reduce(stream_of(self.new.run, reader, parallel=self.parallel))[
+                :, positions
+            ]
         own_attention = reader.kind == "mlp" and not self.parallel
         layers_below = reader.layer + 1 if own_attention else reader.layer
         seen = torch.zeros_like(self.base.final[:, positions])
@@ -290,14 +318,22 @@ class _Readings:
                 continue
             heads = sorted({wires[number].reader.index for number in own})
             pattern, z, queries = self._read(wires[0], side, projected[side], heads)
-            writer = torch.tensor([writers.index(wires[number].writer) for number in own], device=z.device)
-            head = torch.tensor([heads.index(wires[number].reader.index) for number in own], device=z.device)
+            writer = torch.tensor(
+                [writers.index(wires[number].writer) for number in own], device=z.device
+            )
+            head = torch.tensor(
+                [heads.index(wires[number].reader.index) for number in own], device=z.device
+            )
             values = z.transpose(2, 3)[:, writer, head]  # (input, wire, query, d_head)
             first = waiting.next_value("head")
             rows = []
             for n, number in enumerate(own):
                 index = wires[number].reader.index
-                rows.append(Row.of_given(layer, queries, "head", first=first + n * len(queries), head=index))
+                rows.append(
+                    Row.of_given(
+                        layer, queries, "head", first=first + n * len(queries), head=index
+                    )
+                )
             waiting.put([numbers[number] for number in own], rows, "head", values.flatten(1, 2))
             if self.watch is not None and self.watch[1] in queries:
                 weights = pattern[:, :, :, queries.index(self.watch[1]), self.watch[0]]
@@ -324,8 +360,12 @@ class _Readings:
             if wire.query is None:
                 queries = queries[queries >= positions[0]]
             query = query[:, :, queries]
-            whole = (key if side == "key" else value).expand(-1, new.shape[1], -1, -1, -1).clone()
+            whole = (
+                (key if side == "key" else value).expand(-1, new.shape[1], -1, -1, -1).clone()
+            )
             whole[:, :, positions] = new
             key, value = (whole, value) if side == "key" else (key, whole)
-        pattern, z = self.runs.blocks[layer].attend(query, key, value, queries=queries, heads=heads)
+        pattern, z = self.runs.blocks[layer].attend(
+            query, key, value, queries=queries, heads=heads
+        )
         return pattern.expand(-1, new.shape[1], -1, -1, -1), z, queries.tolist()

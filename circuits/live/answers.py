@@ -116,7 +116,11 @@ def read_tokens(models: Models, request: PromptRequest) -> dict[str, Any]:
     """The tokens of a prompt, without running the model."""
     vocabulary: Any = models.vocabulary(request.model)
     words = to_prompt(vocabulary, request.prompt).words
-    return {"words": words, "spelled": [spell(word) for word in words], "bos": int(vocabulary.reads_bos)}
+    return {
+        "words": words,
+        "spelled": [spell(word) for word in words],
+        "bos": int(vocabulary.reads_bos),
+    }
 
 
 def send_next_words(models: Models, request: PromptRequest, job: Job) -> None:
@@ -153,7 +157,9 @@ def propose(model: Model, text: str, key: int) -> list[dict[str, Any]]:
     best, answers = probabilities.max(-1)
     original = answers[0].item()
     changed = []
-    for token, probability, answer in zip(tokens, best[1:].tolist(), answers[1:].tolist(), strict=True):
+    for token, probability, answer in zip(
+        tokens, best[1:].tolist(), answers[1:].tolist(), strict=True
+    ):
         if answer != original:
             changed.append((token, probability, answer))
     changed.sort(key=lambda each: -round(each[1], 3))
@@ -161,13 +167,17 @@ def propose(model: Model, text: str, key: int) -> list[dict[str, Any]]:
     for token, probability, answer in changed:
         word = model.spell(token)
         if _is_one_change(model, prompt, position, word, token):
-            proposals.append({"word": word, "says": model.spell(answer), "probability": probability})
+            proposals.append(
+                {"word": word, "says": model.spell(answer), "probability": probability}
+            )
         if len(proposals) == _SHOWN_WORDS:
             break
     return proposals
 
 
-def _probabilities(model: Model, prompt: Prompt, position: int, tokens: list[int]) -> torch.Tensor:
+def _probabilities(
+    model: Model, prompt: Prompt, position: int, tokens: list[int]
+) -> torch.Tensor:
     """The next-token probabilities with each of these tokens at `position`. (token, vocab)"""
     rows = torch.tensor([prompt.tokens] * len(tokens))
     rows[:, position] = torch.tensor(tokens)
@@ -188,7 +198,9 @@ def measure(models: Models, question: TraceRequest, job: Job) -> Answer:
 
     def watch(partial: Circuit) -> None:
         job.check()
-        job.emit("circuit", Answer(question, partial).to_page_data(job.id) | {"unfinished": True})
+        job.emit(
+            "circuit", Answer(question, partial).to_page_data(job.id) | {"unfinished": True}
+        )
 
     circuit = trace(
         model,
@@ -209,7 +221,12 @@ def explain(models: Models, answer: Answer, request: WhyRequest, job: Job) -> No
     """Measure why a head of an answer looks where it looks."""
     model = models.model(answer.question.model, job)
     explanation = why(
-        answer.circuit, request.head, key=request.key, query=request.query, model=model, progress=job.progress
+        answer.circuit,
+        request.head,
+        key=request.key,
+        query=request.query,
+        model=model,
+        progress=job.progress,
     )
     answer.whys.append(explanation)
     job.emit("why", pack_why(explanation))

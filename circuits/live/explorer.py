@@ -72,7 +72,11 @@ class Explorer:
 
 
 def explore(
-    model: Any = "mini", *, port: int = 0, browser: bool = False, folder: str | Path = "explored"
+    model: Any = "mini",
+    *,
+    port: int = 0,
+    browser: bool = False,
+    folder: str | Path = "explored",
 ) -> Explorer:
     """Ask a model which heads carry what, in the browser: type a prompt, click the key, click the query.
 
@@ -121,7 +125,9 @@ def check_installed() -> None:
     missing = [name.replace("_", "-") for name in _NEEDED if find_spec(name) is None]
     if missing:
         install = "pip install 'keyquery-circuits[explore]'"
-        raise ModelError(f"explore needs {' and '.join(missing)}, not installed here: {install}")
+        raise ModelError(
+            f"explore needs {' and '.join(missing)}, not installed here: {install}"
+        )
 
 
 def _listen(port: int) -> socket.socket:

@@ -78,7 +78,9 @@ class Job:
             self.finish("failed", {"error": str(why)})
         except Exception as why:  # the thread must live for the next job
             line = in_one_line(f"{type(why).__name__}: {why}")
-            self.finish("failed", {"error": f"this question broke off ({line}); please report it"})
+            self.finish(
+                "failed", {"error": f"this question broke off ({line}); please report it"}
+            )
         else:
             self.finish("done", {"seconds": round(time.monotonic() - since, 3)})
 
@@ -99,7 +101,9 @@ class JobQueue:
         with self._lock:
             waiting = sum(each.state == "waiting" for each in self._jobs.values())
             if waiting >= MOST_WAITING:
-                raise PromptError(f"{MOST_WAITING} questions are waiting; wait for one, or cancel it")
+                raise PromptError(
+                    f"{MOST_WAITING} questions are waiting; wait for one, or cancel it"
+                )
             self._jobs[job.id] = job
             self._forget()
         job.emit("waiting", {"ahead": waiting})

@@ -79,7 +79,9 @@ class Guard:
             await self.app(scope, receive, send)
             return
         status, line = refused
-        response = PlainTextResponse(f"{line}\n", status, headers=HEADERS | {"Connection": "close"})
+        response = PlainTextResponse(
+            f"{line}\n", status, headers=HEADERS | {"Connection": "close"}
+        )
         await response(scope, receive, send)
 
     def _refuse(self, scope: Scope) -> tuple[int, str] | None:
@@ -111,7 +113,12 @@ class Endpoints:
     folder: Path  # where answers are saved
 
     def page(self, request: Request) -> Response:
-        data = {"circuits": [], "share": SHARE, "models": self.models.names, "model": self.models.first.name}
+        data = {
+            "circuits": [],
+            "share": SHARE,
+            "models": self.models.names,
+            "model": self.models.first.name,
+        }
         return HTMLResponse(fill_page(data, "Explore", live=True), headers=HEADERS)
 
     def history(self, request: Request) -> Response:
@@ -139,7 +146,9 @@ class Endpoints:
         return self._start(partial(measure, self.models, sent))
 
     def why(self, sent: WhyRequest) -> dict[str, Any]:
-        return self._start(partial(explain, self.models, self._answer(sent.job), sent), quick=True)
+        return self._start(
+            partial(explain, self.models, self._answer(sent.job), sent), quick=True
+        )
 
     def cancel(self, sent: JobRequest) -> dict[str, Any]:
         self.jobs.cancel(sent.job)

@@ -45,13 +45,17 @@ def is_adapter(folder: Path) -> bool:
     return (folder / _CONFIG).exists()
 
 
-def read_adapter(folder: Path, find: Callable[..., Weights], adapters: tuple[Path, ...]) -> Weights:
+def read_adapter(
+    folder: Path, find: Callable[..., Weights], adapters: tuple[Path, ...]
+) -> Weights:
     """Read an adapter and merge it into its base, which `find` reads.
 
     `adapters` are the folders of the adapters whose base this one is, since an adapter may change another.
     """
     if find_spec("peft") is None:
-        raise ModelError(f"{folder} is a LoRA adapter; reading one needs peft: pip install peft")
+        raise ModelError(
+            f"{folder} is a LoRA adapter; reading one needs peft: pip install peft"
+        )
     if not (folder / ADAPTER).exists():
         raise ModelError(f"{folder} has no {ADAPTER}; adapters are read as safetensors only")
     if folder.resolve() in adapters:
@@ -82,7 +86,9 @@ def base_of(folder: Path) -> str:
 def _vet_config(path: Path, config: dict[str, Any]) -> None:
     """Refuse all but a plain LoRA."""
     if config.get("peft_type") != "LORA":
-        raise ModelError(f"{path} is of the kind {config.get('peft_type')!r}; only LORA adapters can be read")
+        raise ModelError(
+            f"{path} is of the kind {config.get('peft_type')!r}; only LORA adapters can be read"
+        )
     for setting in _NOT_PLAIN:
         if config.get(setting):
             raise ModelError(f"{path} sets {setting}; only plain LoRA adapters can be read")

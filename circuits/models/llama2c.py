@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-_OTHER_FORMATS: Final = re.compile(rb"PK\x03\x04|\x80[\x02-\x05][^\x00]")  # a zip (torch.save), a pickle
-_LATER_FORMAT: Final = b"24ka"  # the number 0x616b3432, with which llama2.c's later formats begin
+_OTHER_FORMATS: Final = re.compile(
+    rb"PK\x03\x04|\x80[\x02-\x05][^\x00]"
+)  # a zip (torch.save), a pickle
+_LATER_FORMAT: Final = (
+    b"24ka"  # the number 0x616b3432, with which llama2.c's later formats begin
+)
 _HEADER: Final = struct.Struct("<7i")
 _TOKEN: Final = struct.Struct("<fi")
 _SPECIAL: Final = ("<unk>", "<s>", "</s>")
@@ -115,18 +119,26 @@ def read_header(file: Path) -> Header:
     with file.open("rb") as opened:
         raw = opened.read(_HEADER.size)
     if raw.startswith(_LATER_FORMAT):
-        raise ModelError(f"{file} is of a later llama2.c format; export it again with --version 0")
+        raise ModelError(
+            f"{file} is of a later llama2.c format; export it again with --version 0"
+        )
     if len(raw) < _HEADER.size:
         raise ModelError(f"{file} has {size} bytes; a llama2.c checkpoint has more")
     dim, hidden, layers, heads, key_heads, vocabulary, context = _HEADER.unpack(raw)
-    header = Header(dim, hidden, layers, heads, key_heads, abs(vocabulary), context, tied=vocabulary > 0)
+    header = Header(
+        dim, hidden, layers, heads, key_heads, abs(vocabulary), context, tied=vocabulary > 0
+    )
     if min(dim, hidden, layers, heads, key_heads, header.vocabulary, context) <= 0:
-        raise ModelError(f"{file} is not a llama2.c checkpoint: not all sizes are positive in its {header}")
+        raise ModelError(
+            f"{file} is not a llama2.c checkpoint: not all sizes are positive in its {header}"
+        )
     if dim % (2 * heads) or heads % key_heads:
         shape = f"{heads} heads ({key_heads} for keys) on {dim} numbers"
         raise ModelError(f"{file} is not a llama2.c checkpoint: {shape} do not divide evenly")
     if size < header.size:
-        raise ModelError(f"{file} is cut off: it has {size} of the {header.size} bytes its header describes")
+        raise ModelError(
+            f"{file} is cut off: it has {size} of the {header.size} bytes its header describes"
+        )
     return header
 
 
@@ -164,7 +176,10 @@ def convert(file: Path, target: Path) -> None:
         pieces = read_pieces(read_tokenizer_bytes(file), header.vocabulary, file)
         unknown, bos, eos = _SPECIAL
         tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=to_tokenizer(pieces), unk_token=unknown, bos_token=bos, eos_token=eos
+            tokenizer_object=to_tokenizer(pieces),
+            unk_token=unknown,
+            bos_token=bos,
+            eos_token=eos,
         )
         tokenizer.save_pretrained(target)
         config = LlamaConfig(
@@ -182,16 +197,24 @@ def convert(file: Path, target: Path) -> None:
             architectures=["LlamaForCausalLM"],
         )
         config.save_pretrained(target)
-        save_file(to_llama(file, header), target / "model.safetensors", metadata={"format": "pt"})
+        save_file(
+            to_llama(file, header), target / "model.safetensors", metadata={"format": "pt"}
+        )
 
 
 def to_llama(file: Path, header: Header) -> dict[str, torch.Tensor]:
     """The matrices under Hugging Face's names."""
     stored = _read_matrices(file, header)
-    for name in ("q", "k"):  # neighbours (even, odd) of a head → its first half, its second half
+    for name in (
+        "q",
+        "k",
+    ):  # neighbours (even, odd) of a head → its first half, its second half
         pairs = "layer (head half side) dim -> layer (head side half) dim"
         stored[name] = rearrange(stored[name], pairs, half=header.d_head // 2, side=2)
-    state = {"model.embed_tokens.weight": stored["embedding"], "model.norm.weight": stored["norm"]}
+    state = {
+        "model.embed_tokens.weight": stored["embedding"],
+        "model.norm.weight": stored["norm"],
+    }
     if not header.tied:
         state["lm_head.weight"] = stored["output"]
     for layer in range(header.layers):
@@ -210,7 +233,9 @@ def _read_matrices(file: Path, header: Header) -> dict[str, torch.Tensor]:
         start += mapped.nbytes
         if name not in ("cosines", "sines") and not np.isfinite(mapped).all():
             raise ModelError(f"{file} holds numbers in {name} that are not finite")
-        stored[name] = torch.from_numpy(mapped.astype(np.float32))  # a copy: safetensors wants its own
+        stored[name] = torch.from_numpy(
+            mapped.astype(np.float32)
+        )  # a copy: safetensors wants its own
     return stored
 
 
@@ -225,7 +250,9 @@ def read_pieces(raw: bytes, vocabulary: int, file: Path) -> list[tuple[str, floa
         score, length = _TOKEN.unpack_from(raw, start)
         start += _TOKEN.size
         if not 0 <= length <= len(raw) - start or not math.isfinite(score):
-            raise ModelError(f"{damaged}: token {token} has length {length} and score {score:g}")
+            raise ModelError(
+                f"{damaged}: token {token} has length {length} and score {score:g}"
+            )
         if token < _FIRST_PIECE:
             text = _NAMED[token]
         else:
@@ -236,7 +263,9 @@ def read_pieces(raw: bytes, vocabulary: int, file: Path) -> list[tuple[str, floa
         pieces.append((text, score))
         start += length
     if start != len(raw):
-        raise ModelError(f"{damaged}: it has {len(raw) - start} bytes after its {vocabulary} tokens")
+        raise ModelError(
+            f"{damaged}: it has {len(raw) - start} bytes after its {vocabulary} tokens"
+        )
     if len({text for text, _ in pieces}) < len(pieces):
         raise ModelError(f"{damaged}: two tokens have the same text")
     return pieces
@@ -250,17 +279,30 @@ def to_tokenizer(pieces: list[tuple[str, float]]) -> Tokenizer:
 
     ids = {text: token for token, (text, _) in enumerate(pieces)}
     mergeable = {text for text, _ in pieces[_FIRST_PIECE:]}
-    best_first = sorted(pieces[_FIRST_PIECE:], key=lambda piece: -piece[1])  # of equals, the earlier token
+    best_first = sorted(
+        pieces[_FIRST_PIECE:], key=lambda piece: -piece[1]
+    )  # of equals, the earlier token
     merges = []
     for text, _ in best_first:
         for cut in range(1, len(text)):
             if text[:cut] in mergeable and text[cut:] in mergeable:
                 merges.append((text[:cut], text[cut:]))
-    tokenizer = Tokenizer(BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer = Tokenizer(
+        BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in _SPECIAL])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in _SPECIAL]
+    )
     tokenizer.post_processor = TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 1)])
     return tokenizer

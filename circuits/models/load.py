@@ -36,11 +36,18 @@ if TYPE_CHECKING:
 
     from circuits.models.model import Model
 
-    ModelLike: TypeAlias = "Model | TransformerBridge | tuple[PreTrainedModel, PreTrainedTokenizerBase]"
+    ModelLike: TypeAlias = (
+        "Model | TransformerBridge | tuple[PreTrainedModel, PreTrainedTokenizerBase]"
+    )
 
 Device: TypeAlias = "str | torch.device"
 Dtype: TypeAlias = "str | torch.dtype"
-_SHORT_NAMES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
+_SHORT_NAMES: Final = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp64": "float64",
+}
 
 
 def load(
@@ -73,12 +80,18 @@ def load(
         model = _to_model(str(name), weights, device=device, gate=gate, bos=bos)
     is_known = lookup(str(name)) is not None
     if wanted is None and _is_half(weights.stored) and not model.gated and not is_known:
-        _warn_of_half(f"{name} is stored in", weights.stored, "measured in float32", stacklevel=3)
+        _warn_of_half(
+            f"{name} is stored in", weights.stored, "measured in float32", stacklevel=3
+        )
     return model
 
 
 def as_model(
-    x: ModelLike, *, gate: bool | None = None, bos: bool | None = None, dtype: Dtype | None = None
+    x: ModelLike,
+    *,
+    gate: bool | None = None,
+    bos: bool | None = None,
+    dtype: Dtype | None = None,
 ) -> Model:
     """Take what the user already has: a Model as it is, a bridge, or a Hugging Face model with its tokenizer.
 
@@ -120,7 +133,9 @@ def _from_bridge(
     with reading("this bridge"):
         model = Model(name, bridge, bridge.tokenizer, gated=bool(gate), reads_bos=reads_bos)
     if dtype is not None and to_dtype(dtype) != model.dtype:
-        raise ModelError(f"this bridge runs in {model.dtype}; boot it with dtype={to_dtype(dtype)}")
+        raise ModelError(
+            f"this bridge runs in {model.dtype}; boot it with dtype={to_dtype(dtype)}"
+        )
     if dtype is None and _is_half(model.dtype):
         _warn_of_half("this bridge runs in", model.dtype, "effects are rounded", stacklevel=4)
     return model
@@ -138,7 +153,12 @@ def _to_measure(weights: Weights, dtype: Dtype | None) -> Weights:
         wanted = to_dtype(dtype)
     elif _is_half(model.dtype):
         wanted = torch.float32
-        _warn_of_half(f"this {type(model).__name__} is in", model.dtype, "a copy in float32 is measured", 4)
+        _warn_of_half(
+            f"this {type(model).__name__} is in",
+            model.dtype,
+            "a copy in float32 is measured",
+            4,
+        )
     else:
         wanted = model.dtype
     if wanted == model.dtype:
@@ -161,7 +181,9 @@ def _is_half(dtype: torch.dtype | None) -> bool:
 def _warn_of_half(what: str, dtype: torch.dtype | None, how: str, stacklevel: int) -> None:
     """Warn about half precision; `stacklevel` counts the calls from here to the user's own line."""
     name = str(dtype).removeprefix("torch.")
-    warnings.warn(f"{what} {name}: {how}; dtype={name!r} asks for {name}", stacklevel=stacklevel)
+    warnings.warn(
+        f"{what} {name}: {how}; dtype={name!r} asks for {name}", stacklevel=stacklevel
+    )
 
 
 def to_dtype(name: Dtype) -> torch.dtype:
@@ -181,18 +203,24 @@ def to_device(name: Device, *, number: int = 0) -> Device:
     import torch
 
     if name == "auto":
-        return f"cuda:{number % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
+        return (
+            f"cuda:{number % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
+        )
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise ModelError(f"there is no device {str(name)!r} here; try cpu, cuda, cuda:1 or auto") from error
+        raise ModelError(
+            f"there is no device {str(name)!r} here; try cpu, cuda, cuda:1 or auto"
+        ) from error
     return name
 
 
 # Weights
 
 
-def find(name: str, *, adapters: tuple[Path, ...] = (), dtype: torch.dtype | None = None) -> Weights:
+def find(
+    name: str, *, adapters: tuple[Path, ...] = (), dtype: torch.dtype | None = None
+) -> Weights:
     """Find and read the weights called `name`, in fp32 unless told otherwise. `adapters` are the folders of
     the LoRA adapters whose base these weights are."""
     entry = lookup(name)
@@ -216,7 +244,9 @@ def path_of(name: str, entry: Entry | None) -> Path:
         return path
     if entry is not None and entry.origin == "package":
         if not entry.folder.is_dir():
-            raise ModelError(f"{entry.folder} is missing from this installation; reinstall the package")
+            raise ModelError(
+                f"{entry.folder} is missing from this installation; reinstall the package"
+            )
         return entry.folder
     from circuits.models import hub
 
@@ -236,7 +266,9 @@ def _read(path: Path, adapters: tuple[Path, ...], dtype: torch.dtype | None) -> 
         return folder.read(path, dtype)
     file = path if path.is_file() else folder.state_dict_in(path)
     if file is None:
-        expected = "config.json with model.safetensors, adapter_config.json, or one .pth state dict"
+        expected = (
+            "config.json with model.safetensors, adapter_config.json, or one .pth state dict"
+        )
         raise ModelError(f"{path} holds no model: expected {expected}")
     from circuits.models import hub, llama2c, state_dict
 
@@ -245,13 +277,17 @@ def _read(path: Path, adapters: tuple[Path, ...], dtype: torch.dtype | None) -> 
     return state_dict.read(file)
 
 
-def _to_model(name: str, weights: Weights, *, device: Device, gate: bool | None, bos: bool | None) -> Model:
+def _to_model(
+    name: str, weights: Weights, *, device: Device, gate: bool | None, bos: bool | None
+) -> Model:
     from circuits.models.bridge import to_bridge
     from circuits.models.model import Model
 
     marks = weights.marks
     if gate and marks.gate is False:
-        raise ModelError(f"gate=True on {name}, not a gated model; if it is one, mark it in circuits.json")
+        raise ModelError(
+            f"gate=True on {name}, not a gated model; if it is one, mark it in circuits.json"
+        )
     is_gated = bool(marks.gate) if gate is None else gate
     bos = marks.bos if bos is None else bos
     if bos is None:

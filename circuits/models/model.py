@@ -72,13 +72,17 @@ def gated(scores: Attention, pattern: Attention) -> Attention:
 
 
 @contextmanager
-def attached(points: Mapping[str, Any], edits: Iterable[Edit], *, first: bool = False) -> Iterator[None]:
+def attached(
+    points: Mapping[str, Any], edits: Iterable[Edit], *, first: bool = False
+) -> Iterator[None]:
     """Within this `with`, the edits are hooks too, after those already there (with `first`, before them)."""
     with ExitStack() as undo:
         for name, fn in edits:
             if name not in points:
                 example = PATTERN.format(0)
-                raise ModelError(f"this model has no hook {name!r}; hooks are named like {example!r}")
+                raise ModelError(
+                    f"this model has no hook {name!r}; hooks are named like {example!r}"
+                )
             point = points[name]
             undo.callback(_keep_only, point, list(point.fwd_hooks))
             point.add_hook(fn, prepend=first)
@@ -94,7 +98,11 @@ def _keep_only(point: Any, handles: list[Any]) -> None:
 
 
 def check_hooks(
-    forward: Forward, points: Mapping[str, Any], prompt: Int[torch.Tensor, " pos"], *, n_layers: int
+    forward: Forward,
+    points: Mapping[str, Any],
+    prompt: Int[torch.Tensor, " pos"],
+    *,
+    n_layers: int,
 ) -> bool:
     """Whether scores and patterns can be edited. Any other hook that is missing, or at which an edit has no
     effect, is a ModelError that names it.
@@ -106,7 +114,9 @@ def check_hooks(
     edits = []
     for row, kind in enumerate(EDITED):
         names = [kind.format(layer) for layer in range(n_layers)] if "{}" in kind else [kind]
-        edits += [(name, partial(_add_noise, row=row, name=name, fired=fired)) for name in names]
+        edits += [
+            (name, partial(_add_noise, row=row, name=name, fired=fired)) for name in names
+        ]
     with torch.inference_mode():
         before = forward(prompt[None])
         with attached(points, edits):
@@ -116,15 +126,21 @@ def check_hooks(
         raise ModelError("the model's logits are not finite numbers: its weights are damaged")
     for name, _ in edits:
         if name not in fired:
-            raise ModelError(f"the hook {name} never fires here, so it cannot be measured or edited")
+            raise ModelError(
+                f"the hook {name} never fires here, so it cannot be measured or edited"
+            )
     edits_attention = True
     for kind, logits in zip(EDITED, edited, strict=True):
-        change = (logits - unedited).abs().nan_to_num(nan=torch.inf).max()  # an edit may overflow fp16
+        change = (
+            (logits - unedited).abs().nan_to_num(nan=torch.inf).max()
+        )  # an edit may overflow fp16
         if change > _SMALLEST_CHANGE * before.abs().max():
             continue
         if kind not in (SCORES, PATTERN):
             why = "the bridge discards it, or no head does anything"
-            raise ModelError(f"an edit at {kind.format(n_layers - 1)} does not change the logits: {why}")
+            raise ModelError(
+                f"an edit at {kind.format(n_layers - 1)} does not change the logits: {why}"
+            )
         edits_attention = False
     if not torch.equal(before, after):
         changed = "something else changes this model"
@@ -132,13 +148,17 @@ def check_hooks(
     return edits_attention
 
 
-def _add_noise(tensor: torch.Tensor, hook: Any, *, row: int, name: str, fired: set[str]) -> torch.Tensor:
+def _add_noise(
+    tensor: torch.Tensor, hook: Any, *, row: int, name: str, fired: set[str]
+) -> torch.Tensor:
     """Add seeded noise of three times the tensor's own spread to one row. Masked scores stay masked."""
     fired.add(name)
     edited = tensor.clone()
     unmasked = tensor[row][tensor[row] > torch.finfo(tensor.dtype).min / 2]
     spread = 3 * unmasked.std().nan_to_num(1.0).clamp_min(0.1)
-    noise = torch.randn(tensor[row].shape, generator=torch.Generator().manual_seed(0)).to(tensor)
+    noise = torch.randn(tensor[row].shape, generator=torch.Generator().manual_seed(0)).to(
+        tensor
+    )
     edited[row] += spread * noise
     return edited
 
@@ -160,7 +180,9 @@ class Model:
     tokenizer: Tokenizer
     gated: bool
     reads_bos: bool
-    edits_attention: bool = field(init=False)  # whether edits of scores and patterns reach the logits
+    edits_attention: bool = field(
+        init=False
+    )  # whether edits of scores and patterns reach the logits
 
     def __post_init__(self) -> None:
         _ = self.vocabulary  # refuses a model that is to read BOS and has none
@@ -169,7 +191,9 @@ class Model:
         tokens = torch.randperm(self.vocab_size, generator=torch.Generator().manual_seed(0))
         with quiet():
             prompt = tokens[: min(12, self.n_ctx)]
-            edits_attention = check_hooks(self._ungated, self._points, prompt, n_layers=self.n_layers)
+            edits_attention = check_hooks(
+                self._ungated, self._points, prompt, n_layers=self.n_layers
+            )
         object.__setattr__(self, "edits_attention", edits_attention)
         if self.gated and not edits_attention:
             raise ModelError(f"{self.name} cannot be gated: {self.no_scores}")
@@ -247,7 +271,9 @@ class Model:
         digest = hashlib.sha256()
         for name, tensor in sorted(self.bridge.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+            digest.update(
+                tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+            )
         return digest.hexdigest()
 
     # Tokens
@@ -255,7 +281,9 @@ class Model:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """How the model reads text."""
-        return Vocabulary(self.name, self.tokenizer, self.reads_bos, self.n_ctx, self.vocab_size)
+        return Vocabulary(
+            self.name, self.tokenizer, self.reads_bos, self.n_ctx, self.vocab_size
+        )
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """The token ids of a prompt, BOS first if the model reads one (never twice)."""
@@ -267,12 +295,16 @@ class Model:
 
     # Running
 
-    def logits(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
+    def logits(
+        self, tokens: Int[torch.Tensor, "batch pos"]
+    ) -> Float[torch.Tensor, "batch pos vocab"]:
         """What the model predicts, gate applied, without gradients."""
         with torch.inference_mode():
             return self.forward(tokens)
 
-    def forward(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
+    def forward(
+        self, tokens: Int[torch.Tensor, "batch pos"]
+    ) -> Float[torch.Tensor, "batch pos vocab"]:
         """One run with the hooks that are in place and, if the model is gated, the gate; gradients flow."""
         if not self.gated:
             return self._ungated(tokens)
@@ -290,7 +322,9 @@ class Model:
     @property
     def no_scores(self) -> str:
         """Why edits of attention scores have no effect, for a model with `edits_attention` False."""
-        return f"the bridge of {self.bridge.cfg.architecture} discards edits of attention scores"
+        return (
+            f"the bridge of {self.bridge.cfg.architecture} discards edits of attention scores"
+        )
 
     @contextmanager
     def _gate(self) -> Iterator[None]:
@@ -310,7 +344,9 @@ class Model:
         with attached(self._points, recorders), attached(self._points, gates, first=True):
             yield
 
-    def _ungated(self, tokens: Int[torch.Tensor, "batch pos"]) -> Float[torch.Tensor, "batch pos vocab"]:
+    def _ungated(
+        self, tokens: Int[torch.Tensor, "batch pos"]
+    ) -> Float[torch.Tensor, "batch pos vocab"]:
         return self.bridge(tokens.to(self.device), return_type="logits")
 
     @cached_property

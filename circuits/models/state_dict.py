@@ -33,14 +33,28 @@ if TYPE_CHECKING:
 
 Tensors = dict[str, torch.Tensor]
 
-_BUFFERS: Final = (".mask", ".IGNORE")  # the causal mask and its fill value, which TransformerLens saves too
+_BUFFERS: Final = (
+    ".mask",
+    ".IGNORE",
+)  # the causal mask and its fill value, which TransformerLens saves too
 _KNOWN: Final = re.compile(
     r"embed\.W_E|pos_embed\.W_pos|unembed\.(W_U|b_U)|ln_final\.(w|b)|"
     r"blocks\.\d{1,4}\.(ln[12]\.(w|b)|attn\.(W_[QKVO]|b_[QKVO])|mlp\.(W_in|b_in|W_out|b_out))"
 )
 _NEEDED: Final = ("embed.W_E", "pos_embed.W_pos", "unembed.W_U")
-_NEEDED_IN_BLOCK: Final = ("attn.W_Q", "attn.W_K", "attn.W_V", "attn.W_O", "mlp.W_in", "mlp.W_out")
-_FROM_CONFIG: Final = ("activation_function", "layer_norm_epsilon", "scale_attn_by_inverse_layer_idx")
+_NEEDED_IN_BLOCK: Final = (
+    "attn.W_Q",
+    "attn.W_K",
+    "attn.W_V",
+    "attn.W_O",
+    "mlp.W_in",
+    "mlp.W_out",
+)
+_FROM_CONFIG: Final = (
+    "activation_function",
+    "layer_norm_epsilon",
+    "scale_attn_by_inverse_layer_idx",
+)
 
 
 def read(file: Path) -> Weights:
@@ -73,7 +87,9 @@ def _read_tensors(file: Path) -> Tensors:
             continue
         name = key.removeprefix(prefix)
         if not _KNOWN.fullmatch(name):
-            raise ModelError(f"{file} is not a GPT-2: it has other tensors too, the first is {name}")
+            raise ModelError(
+                f"{file} is not a GPT-2: it has other tensors too, the first is {name}"
+            )
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             raise ModelError(f"{file}: {name} is not a tensor of floating-point numbers")
         tensors[name] = value.float()
@@ -113,7 +129,9 @@ def _refuse_missing(file: Path, tensors: Tensors) -> None:
         needed += [f"blocks.{layer}.{name}" for name in _NEEDED_IN_BLOCK]
     missing = [name for name in needed if name not in tensors]
     if missing:
-        raise ModelError(f"{file} is not a GPT-2: it lacks {len(missing)} tensors, the first {missing[0]}")
+        raise ModelError(
+            f"{file} is not a GPT-2: it lacks {len(missing)} tensors, the first {missing[0]}"
+        )
 
 
 def _n_layers(tensors: Tensors) -> int:
@@ -129,7 +147,11 @@ def to_gpt2(tensors: Tensors, folder: Path, *, vocabulary: int) -> GPT2LMHeadMod
     state = _outside_blocks(tensors, vocabulary)
     for layer in range(config.n_layer):
         prefix = f"blocks.{layer}."
-        block = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        block = {
+            key.removeprefix(prefix): value
+            for key, value in tensors.items()
+            if key.startswith(prefix)
+        }
         for name, value in _to_block(block, config.n_embd).items():
             state[f"transformer.h.{layer}.{name}"] = value
     model = GPT2LMHeadModel(config)
@@ -174,7 +196,9 @@ def _outside_blocks(tensors: Tensors, vocabulary: int) -> Tensors:
     if bias.any():
         extra = torch.linalg.lstsq(unembed.T.double(), bias.double()).solution
         if not torch.allclose(extra @ unembed.double(), bias.double(), atol=1e-3):
-            raise ModelError("not a GPT-2: no shift of the final norm has the effect of unembed.b_U")
+            raise ModelError(
+                "not a GPT-2: no shift of the final norm has the effect of unembed.b_U"
+            )
         shift = shift + extra.float()
     return {
         "transformer.wte.weight": tensors["embed.W_E"][:vocabulary],
@@ -189,7 +213,10 @@ def _to_block(block: Tensors, d_model: int) -> Tensors:
     """One layer. What a folded state dict lacks is the identity: norms of scale 1, biases of 0."""
     one = torch.ones(d_model)
     zero = torch.zeros(d_model)
-    weights = [rearrange(block[f"attn.W_{side}"], "head d_model d -> d_model (head d)") for side in "QKV"]
+    weights = [
+        rearrange(block[f"attn.W_{side}"], "head d_model d -> d_model (head d)")
+        for side in "QKV"
+    ]
     biases = [block.get(f"attn.b_{side}", zero).flatten() for side in "QKV"]
     return {
         "ln_1.weight": block.get("ln1.w", one),
@@ -198,7 +225,9 @@ def _to_block(block: Tensors, d_model: int) -> Tensors:
         "ln_2.bias": block.get("ln2.b", zero),
         "attn.c_attn.weight": torch.cat(weights, dim=1),  # GPT-2's layers keep (in, out)
         "attn.c_attn.bias": torch.cat(biases),
-        "attn.c_proj.weight": rearrange(block["attn.W_O"], "head d d_model -> (head d) d_model"),
+        "attn.c_proj.weight": rearrange(
+            block["attn.W_O"], "head d d_model -> (head d) d_model"
+        ),
         "attn.c_proj.bias": block.get("attn.b_O", zero),
         "mlp.c_fc.weight": block["mlp.W_in"],
         "mlp.c_fc.bias": block.get("mlp.b_in", torch.zeros(block["mlp.W_in"].shape[1])),

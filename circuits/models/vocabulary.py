@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 # For these kinds of model, transformers opens a tokenizer of these classes by its tokenizer.json alone.
 _PLAIN_KINDS: Final = ("gpt2", "llama", "gpt_neox")
 _PLAIN_CLASSES: Final = ("TokenizersBackend", "PreTrainedTokenizerFast")
-_LARGEST_PLAIN: Final = 100_000  # tokens; transformers may mend the rules of a larger vocabulary
+_LARGEST_PLAIN: Final = (
+    100_000  # tokens; transformers may mend the rules of a larger vocabulary
+)
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 _WITHOUT_EFFECT: Final = {
     "backend",
@@ -45,7 +47,9 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         if self.reads_bos and self.tokenizer.bos_token_id is None:
-            raise ModelError(f"{self.name} cannot read BOS first: its tokenizer has no BOS token")
+            raise ModelError(
+                f"{self.name} cannot read BOS first: its tokenizer has no BOS token"
+            )
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """The token ids of a prompt, BOS first if the model reads one (never twice)."""
@@ -64,7 +68,9 @@ class Vocabulary:
             raise PromptError(f"the prompt has {len(tokens)} tokens and {limit}; shorten it")
         return tuple(tokens)
 
-    def _refuse_unknown(self, text: str, tokens: list[int], offsets: list[tuple[int, int]]) -> None:
+    def _refuse_unknown(
+        self, text: str, tokens: list[int], offsets: list[tuple[int, int]]
+    ) -> None:
         """Refuse words that the tokenizer does not know; its token for unknown words may be written out."""
         unknown: list[str] = []
         for token, (start, end) in zip(tokens, offsets, strict=True):
@@ -80,7 +86,9 @@ class Vocabulary:
     def spell(self, token: int) -> str:
         """The text of a token as the tokenizer has it, leading space included."""
         if not 0 <= token < self.size:
-            raise PromptError(f"{self.name} has no token {token}; its tokens are 0 to {self.size - 1}")
+            raise PromptError(
+                f"{self.name} has no token {token}; its tokens are 0 to {self.size - 1}"
+            )
         piece: Any = self.tokenizer.convert_ids_to_tokens(int(token))
         if piece is None:
             return f"<unused {token}>"  # models pad their vocabulary to a round number
@@ -127,7 +135,10 @@ def read_plain_tokenizer(folder: Path, kind: str) -> PlainTokenizer | None:
     if any(other.exists() for other in others):
         return None
     config = read_object(settings)
-    if set(config) - _WITHOUT_EFFECT - set(_SPECIAL) or config.get("tokenizer_class") not in _PLAIN_CLASSES:
+    if (
+        set(config) - _WITHOUT_EFFECT - set(_SPECIAL)
+        or config.get("tokenizer_class") not in _PLAIN_CLASSES
+    ):
         return None
     from tokenizers import Tokenizer
 
@@ -135,9 +146,14 @@ def read_plain_tokenizer(folder: Path, kind: str) -> PlainTokenizer | None:
         tokenizer = Tokenizer.from_file(str(file))
     added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
     special = [config[name] for name in _SPECIAL if config.get(name) is not None]
-    if any(token not in added for token in special) or tokenizer.get_vocab_size() > _LARGEST_PLAIN:
+    if (
+        any(token not in added for token in special)
+        or tokenizer.get_vocab_size() > _LARGEST_PLAIN
+    ):
         return None
-    return PlainTokenizer(tokenizer, bos=config.get("bos_token"), unknown=config.get("unk_token"))
+    return PlainTokenizer(
+        tokenizer, bos=config.get("bos_token"), unknown=config.get("unk_token")
+    )
 
 
 def reads_bos_by_default(tokenizer: Any, kind: str) -> bool:

@@ -30,7 +30,9 @@ def given_answers(answer: Answer | None) -> tuple[str, ...]:
     answers = (answer,) if isinstance(answer, str) else tuple(answer)
     for text in answers:
         if not isinstance(text, str) or not text.strip():
-            raise PromptError("an answer must not be empty; give the word that the model should say next")
+            raise PromptError(
+                "an answer must not be empty; give the word that the model should say next"
+            )
         refuse_half_characters(text)
     return answers
 
@@ -39,12 +41,16 @@ def answer_token(model: Model, text: str, predictions: Predictions) -> int:
     """The token that is meant by an answer or a foil: as written or with a leading space, whichever is one
     token and likelier here. If neither is one token, the error shows the pieces."""
     spellings = _spellings(model, text)
-    single = [tokens[0] for tokens in spellings if len(tokens) == 1 and tokens[0] < len(predictions)]
+    single = [
+        tokens[0] for tokens in spellings if len(tokens) == 1 and tokens[0] < len(predictions)
+    ]
     if single:
         return max(single, key=lambda token: float(predictions[token]))
     pieces = [repr(model.spell(piece)) for piece in spellings[-1] if piece < len(predictions)]
     if len(pieces) < 2:
-        raise PromptError(f"{model.name} has no token for {text!r}, so it cannot be an answer or a foil")
+        raise PromptError(
+            f"{model.name} has no token for {text!r}, so it cannot be an answer or a foil"
+        )
     raise PromptError(
         f"{text!r} is {len(pieces)} tokens of {model.name} ({', '.join(pieces)}), and an answer or a foil is "
         "one token; measure it whole as the only answer with metric='logprob', or name its first piece"
@@ -73,5 +79,7 @@ def _spellings(model: Model, text: str) -> list[tuple[int, ...]]:
         if model.tokenizer.unk_token_id not in tokens:
             known.append(tuple(tokens))
     if not known:
-        raise PromptError(f"{model.name} does not know {text!r}, so it cannot be an answer or a foil")
+        raise PromptError(
+            f"{model.name} does not know {text!r}, so it cannot be an answer or a foil"
+        )
     return known

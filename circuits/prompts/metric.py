@@ -25,11 +25,15 @@ from jaxtyping import Float
 from circuits.errors import PromptError
 
 MetricKind = Literal["logit_diff", "logprob", "kl", "custom"]
-METRICS: Final = tuple(kind for kind in get_args(MetricKind) if kind != "custom")  # those with a name
+METRICS: Final = tuple(
+    kind for kind in get_args(MetricKind) if kind != "custom"
+)  # those with a name
 COMPARES_WITH_FOIL: Final = ("logit_diff",)
 COMPARES_WITH_CLEAN: Final = ("kl",)
 MetricFunction = Callable[[Float[torch.Tensor, "row vocab"]], Float[torch.Tensor, " row"]]
-Logits = Float[torch.Tensor, "row read vocab"]  # at the last positions, as many as `Metric.tail`
+Logits = Float[
+    torch.Tensor, "row read vocab"
+]  # at the last positions, as many as `Metric.tail`
 Values = Float[torch.Tensor, " row"]
 
 
@@ -78,7 +82,9 @@ class Metric:
         """Whether `read` needs the logits of the clean run too."""
         return self.kind in COMPARES_WITH_CLEAN
 
-    def read(self, logits: Logits, clean: Float[torch.Tensor, "read vocab"] | None = None) -> Values:
+    def read(
+        self, logits: Logits, clean: Float[torch.Tensor, "read vocab"] | None = None
+    ) -> Values:
         """The value of each row. `clean` are the logits of the clean run, for a metric that needs them."""
         last = logits[:, -1]  # (row, vocab)
         match self.kind:
@@ -108,7 +114,9 @@ class Metric:
             return None
         probabilities = logits.float().softmax(-1)
         if self.sequence:
-            each = [float(probabilities[index, token]) for index, token in enumerate(self.sequence)]
+            each = [
+                float(probabilities[index, token]) for index, token in enumerate(self.sequence)
+            ]
             return float(torch.tensor(each, dtype=torch.float64).prod())
         return float(probabilities[-1, list(self._all_answers)].sum())
 

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 Swap = Mapping[str, str] | Mapping[int, str] | Mapping[str | int, str]
 _INDEX: Final = re.compile(r"-?\d{1,9}")
-_LETTER: Final = r"[^\W\u3040-\u30ff\u3400-\u9fff]"  # not of Chinese or Japanese, whose words have no spaces
-_EDGE_OF_WORD: Final = f"(?:(?<!{_LETTER})|(?!{_LETTER}))"  # matches unless there is a letter on either side
+_LETTER: Final = (
+    r"[^\W\u3040-\u30ff\u3400-\u9fff]"  # not of Chinese or Japanese, whose words have no spaces
+)
+_EDGE_OF_WORD: Final = (
+    f"(?:(?<!{_LETTER})|(?!{_LETTER}))"  # matches unless there is a letter on either side
+)
 _Replacement = tuple[int, int, str]  # first character, end, new text
 
 
@@ -40,20 +44,26 @@ class Prompt:
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.words) or not self.tokens:
             counts = f"{len(self.words)} words for {len(self.tokens)} tokens"
-            raise PromptError(f"a prompt has one word per token and at least one of them, not {counts}")
+            raise PromptError(
+                f"a prompt has one word per token and at least one of them, not {counts}"
+            )
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __str__(self) -> str:
-        return " ".join(f"{word.strip() or repr(word)}({index})" for index, word in enumerate(self.words))
+        return " ".join(
+            f"{word.strip() or repr(word)}({index})" for index, word in enumerate(self.words)
+        )
 
     def position(self, name: int | str) -> int:
         """The index that a name means: an index, a negative index, or the text of a token."""
         if isinstance(name, str):
             return self._position_of_text(name)
         if not -len(self) <= name < len(self):
-            raise PromptError(f"position {name} lies outside the prompt, which has 0…{len(self) - 1}: {self}")
+            raise PromptError(
+                f"position {name} lies outside the prompt, which has 0…{len(self) - 1}: {self}"
+            )
         return name % len(self)
 
     def ends(self, key: int | str, query: int | str) -> tuple[int, int]:
@@ -70,14 +80,18 @@ class Prompt:
         longer = (*self.tokens, *tokens)
         if len(longer) > model.n_ctx:
             limit = f"{model.name} reads at most {model.n_ctx}"
-            raise PromptError(f"prompt and answer have {len(longer)} tokens and {limit}; shorten them")
+            raise PromptError(
+                f"prompt and answer have {len(longer)} tokens and {limit}; shorten them"
+            )
         return replace(self, tokens=longer, words=(*self.words, *map(model.spell, tokens)))
 
     def _position_of_text(self, text: str) -> int:
         """The position of the only token with this text; a leading space need not be written."""
         matches = [index for index, word in enumerate(self.words) if word == text]
         if not matches and text.strip():
-            matches = [index for index, word in enumerate(self.words) if word.strip() == text.strip()]
+            matches = [
+                index for index, word in enumerate(self.words) if word.strip() == text.strip()
+            ]
         if len(matches) == 1:
             return matches[0]
         if matches:
@@ -105,7 +119,9 @@ def refuse_half_characters(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as why:
         half = text[why.start : why.end]
-        raise PromptError(f"{half!a} is half a character; give text that can be written as UTF-8") from why
+        raise PromptError(
+            f"{half!a} is half a character; give text that can be written as UTF-8"
+        ) from why
 
 
 # Swaps
@@ -116,7 +132,9 @@ def swap_words(text: str, swap: Mapping[str, str]) -> str:
     replacements = _word_replacements(text, swap)
     replaced = {text[start:end] for start, end, _ in replacements}
     for old in swap:
-        if old not in replaced and not _is_word_of(text, old):  # it may stand inside a longer swap
+        if old not in replaced and not _is_word_of(
+            text, old
+        ):  # it may stand inside a longer swap
             raise PromptError(_why_not(old, text))
     return _replaced(text, replacements)
 
@@ -159,7 +177,9 @@ def _whole_words(words: Iterable[str]) -> re.Pattern[str]:
 
 def _why_not(old: str, text: str) -> str:
     if old.strip() and old in text:
-        inside = f"cannot swap {old!r}: it stands only inside other words of the prompt {text!r}"
+        inside = (
+            f"cannot swap {old!r}: it stands only inside other words of the prompt {text!r}"
+        )
         return f"{inside}; name the whole word, or swap one position, such as 5=hot"
     return f"cannot swap {old!r}: it does not stand in the prompt {text!r}"
 
@@ -171,18 +191,28 @@ def _word_replacements(text: str, swap: Mapping[str, str]) -> list[_Replacement]
     return [(*match.span(), swap[match[0]]) for match in _whole_words(words).finditer(text)]
 
 
-def _token_replacements(model: Model, prompt: Prompt, swap: Mapping[int, str]) -> list[_Replacement]:
+def _token_replacements(
+    model: Model, prompt: Prompt, swap: Mapping[int, str]
+) -> list[_Replacement]:
     """Replace the characters of the tokens at these positions, but not the space before a token."""
     if not model.tokenizer.is_fast:
-        raise PromptError(f"the tokenizer of {model.name} does not say where its tokens stand; swap a word")
-    encoded = model.tokenizer(prompt.text, add_special_tokens=False, return_offsets_mapping=True)
+        raise PromptError(
+            f"the tokenizer of {model.name} does not say where its tokens stand; swap a word"
+        )
+    encoded = model.tokenizer(
+        prompt.text, add_special_tokens=False, return_offsets_mapping=True
+    )
     offsets = encoded["offset_mapping"]
-    added_tokens = len(prompt) - len(offsets)  # 1 if the model reads BOS, which is no part of the text
+    added_tokens = len(prompt) - len(
+        offsets
+    )  # 1 if the model reads BOS, which is no part of the text
     replacements = []
     for name, new in swap.items():
         position = prompt.position(name)
         if position < added_tokens:
-            raise PromptError(f"position {position} is the beginning of the sequence, no part of the text")
+            raise PromptError(
+                f"position {position} is the beginning of the sequence, no part of the text"
+            )
         start, end = offsets[position - added_tokens]
         piece = prompt.text[start:end]
         if piece.strip():

@@ -16,8 +16,20 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from circuits.errors import PromptError
-from circuits.prompts.answer import Answer, Predictions, answer_sequence, answer_token, given_answers
-from circuits.prompts.metric import COMPARES_WITH_FOIL, METRICS, Metric, MetricFunction, MetricKind
+from circuits.prompts.answer import (
+    Answer,
+    Predictions,
+    answer_sequence,
+    answer_token,
+    given_answers,
+)
+from circuits.prompts.metric import (
+    COMPARES_WITH_FOIL,
+    METRICS,
+    Metric,
+    MetricFunction,
+    MetricKind,
+)
 from circuits.prompts.prompt import Prompt, Swap, swapped, to_prompt
 
 if TYPE_CHECKING:
@@ -61,7 +73,9 @@ class Pair:
         if isinstance(other, Noise):
             return
         if len(clean) != len(other):
-            counts = f"must have the same number of tokens, but have {len(clean)} and {len(other)}"
+            counts = (
+                f"must have the same number of tokens, but have {len(clean)} and {len(other)}"
+            )
             raise PromptError(f"prompt and counterfactual {counts}: {clean} against {other}")
         if clean.tokens == other.tokens:
             same = "the counterfactual is the same as the prompt"
@@ -100,7 +114,9 @@ class Question:
             raise PromptError(f"no metric {self.metric!r}; {allowed}")
         is_noise = isinstance(self.counterfactual, Noise)
         if self.kind in COMPARES_WITH_FOIL and self.foil is None and is_noise:
-            raise PromptError("noise has no prediction to be the foil; give foil=…, or use metric='logprob'")
+            raise PromptError(
+                "noise has no prediction to be the foil; give foil=…, or use metric='logprob'"
+            )
         _ = self.unsettled  # a pair checks that its prompts have the same length
 
     @property
@@ -116,9 +132,13 @@ class Question:
     @property
     def unsettled(self) -> Pair:
         """The pair before its answer is known. It can be run; its metric is a placeholder."""
-        return Pair(self.clean, self.counterfactual, Metric("logprob", 0, "", sequence=self.sequence))
+        return Pair(
+            self.clean, self.counterfactual, Metric("logprob", 0, "", sequence=self.sequence)
+        )
 
-    def settle(self, model: Model, clean: Predictions, counterfactual: Predictions | None) -> Pair:
+    def settle(
+        self, model: Model, clean: Predictions, counterfactual: Predictions | None
+    ) -> Pair:
         """The pair, given the model's logits at the last position of both prompts (None for noise)."""
         metric = self._metric_with_answer(model, clean)
         if self.kind in COMPARES_WITH_FOIL:
@@ -139,7 +159,11 @@ class Question:
         )
 
     def _with_foil(
-        self, metric: Metric, model: Model, clean: Predictions, counterfactual: Predictions | None
+        self,
+        metric: Metric,
+        model: Model,
+        clean: Predictions,
+        counterfactual: Predictions | None,
     ) -> Metric:
         tokens = _named_tokens(model, self.foil, clean)
         hint = ""
@@ -159,7 +183,9 @@ class Question:
         )
 
 
-def _named_tokens(model: Model, answer: Answer | None, predictions: Predictions) -> tuple[int, ...]:
+def _named_tokens(
+    model: Model, answer: Answer | None, predictions: Predictions
+) -> tuple[int, ...]:
     """The tokens of the answers or foils that the user named, each once; empty where none was named."""
     tokens = [answer_token(model, text, predictions) for text in given_answers(answer)]
     return tuple(dict.fromkeys(tokens))

@@ -14,7 +14,9 @@ from importlib.resources import files
 from typing import Final
 
 _IMPORT: Final = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
-_EXPORT: Final = re.compile(r"^export (?=(?:async function|function|const) (\w+))", re.MULTILINE)
+_EXPORT: Final = re.compile(
+    r"^export (?=(?:async function|function|const) (\w+))", re.MULTILINE
+)
 
 
 def web_file(name: str) -> str:

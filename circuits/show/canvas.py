@@ -30,7 +30,9 @@ from circuits.errors import FileError
 from circuits.files import SIGNATURE
 from circuits.results import DRAWN_AS
 
-Stops = tuple[tuple[float, str], ...]  # values and their colours; colours between them are mixed linearly
+Stops = tuple[
+    tuple[float, str], ...
+]  # values and their colours; colours between them are mixed linearly
 
 INK: Final = "#1c2430"
 MUTED: Final = "#647080"
@@ -40,7 +42,13 @@ PAPER: Final = "#ffffff"
 RED: Final = "#d62839"
 BLUE: Final = "#08306b"
 
-ATTENTION: Final[Stops] = ((0.0, PAPER), (0.2, "#cfe0f1"), (0.5, "#74a9d8"), (0.75, "#2a6cae"), (1.0, BLUE))
+ATTENTION: Final[Stops] = (
+    (0.0, PAPER),
+    (0.2, "#cfe0f1"),
+    (0.5, "#74a9d8"),
+    (0.75, "#2a6cae"),
+    (1.0, BLUE),
+)
 EFFECT: Final[Stops] = (  # as a share of the strongest effect
     (-1.0, "#a04a00"),
     (-0.5, "#f1a55a"),
@@ -99,7 +107,9 @@ _SETTINGS: Final = {
 _DOTS_PER_INCH: Final = 300
 _MOST_DOTS: Final = 7_000_000  # of a PNG; a larger sheet is drawn less finely
 _LONGEST_SIDE: Final = 60_000  # dots that a PNG can have along a side
-_MOST_MAP_PIXELS: Final = 144  # along a map's side; the weights of a longer map are pooled by their maximum
+_MOST_MAP_PIXELS: Final = (
+    144  # along a map's side; the weights of a longer map are pooled by their maximum
+)
 _MOST_PIXELS: Final = 6_000_000  # of the image that holds a group of maps
 
 
@@ -110,7 +120,9 @@ _MOST_PIXELS: Final = 6_000_000  # of the image that holds a group of maps
 def shade(value: float, stops: Stops = ATTENTION) -> str:
     """The colour of a value as `#rrggbb`; values outside the scale take its ends."""
     values = [each for each, _ in stops]
-    channels = np.array([list(bytes.fromhex(colour[1:])) for _, colour in stops]).T  # (channel, stop)
+    channels = np.array(
+        [list(bytes.fromhex(colour[1:])) for _, colour in stops]
+    ).T  # (channel, stop)
     return "#" + bytes(round(np.interp(value, values, channel)) for channel in channels).hex()
 
 
@@ -146,7 +158,9 @@ def _fonts() -> list[str]:
 
 def new_axes(width: float, height: float) -> Axes:
     """Axes for one plot, on a new figure of this size in inches."""
-    return Figure(figsize=(width, height), dpi=_DOTS_PER_INCH, layout="constrained").add_subplot()
+    return Figure(
+        figsize=(width, height), dpi=_DOTS_PER_INCH, layout="constrained"
+    ).add_subplot()
 
 
 def figure_around(axes: Axes) -> Figure:
@@ -155,7 +169,11 @@ def figure_around(axes: Axes) -> Figure:
 
 
 def save_figure(
-    figure: Figure | Axes, folder: str | Path, formats: Sequence[str] = DRAWN_AS, *, name: str = "figure"
+    figure: Figure | Axes,
+    folder: str | Path,
+    formats: Sequence[str] = DRAWN_AS,
+    *,
+    name: str = "figure",
 ) -> tuple[Path, ...]:
     """Write a figure as `folder/name.svg`, `.png`, `.pdf`; the same figure gives the same bytes.
 
@@ -166,14 +184,20 @@ def save_figure(
         figure = figure_around(figure)
     unknown = ", ".join(form for form in formats if form not in DRAWN_AS)
     if unknown:
-        raise FileError(f"cannot write a figure as {unknown}; it is drawn as {', '.join(DRAWN_AS)}")
+        raise FileError(
+            f"cannot write a figure as {unknown}; it is drawn as {', '.join(DRAWN_AS)}"
+        )
     metadata = {
         "svg": {"Date": None, "Creator": SIGNATURE},
         "png": {"Software": SIGNATURE},
         "pdf": {"CreationDate": None, "Creator": SIGNATURE},
     }
     width, height = figure.get_size_inches()
-    dots = min(_DOTS_PER_INCH, (_MOST_DOTS / (width * height)) ** 0.5, _LONGEST_SIDE / max(width, height))
+    dots = min(
+        _DOTS_PER_INCH,
+        (_MOST_DOTS / (width * height)) ** 0.5,
+        _LONGEST_SIDE / max(width, height),
+    )
     paths = []
     with looks(), writing_to(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -264,10 +288,22 @@ class Sheet:
         return self.left + x, self.top + y
 
     def write(
-        self, x: float, y: float, text: str, font: Font = PLAIN, *, ha: str = "left", **look: Any
+        self,
+        x: float,
+        y: float,
+        text: str,
+        font: Font = PLAIN,
+        *,
+        ha: str = "left",
+        **look: Any,
     ) -> None:
         """Write text whose point `ha` of the baseline (left, center or right) is at (x, y)."""
-        look = {"ha": ha, "fontsize": font.size, "color": font.colour, "fontweight": font.weight} | look
+        look = {
+            "ha": ha,
+            "fontsize": font.size,
+            "color": font.colour,
+            "fontweight": font.weight,
+        } | look
         self.axes.text(*self.at(x, y), text, **look)
 
     def line(
@@ -282,7 +318,12 @@ class Sheet:
     ) -> None:
         """Draw a line through the points (x, y); what has more `depth` lies above."""
         points = [self.at(*point) for point in zip(x, y, strict=True)]
-        look: dict[str, Any] = {"color": colour, "linewidth": width, "zorder": depth, "linestyle": style}
+        look: dict[str, Any] = {
+            "color": colour,
+            "linewidth": width,
+            "zorder": depth,
+            "linestyle": style,
+        }
         self.axes.plot(*zip(*points, strict=True), **look)
 
     def box(
@@ -354,7 +395,11 @@ class Tiles:
 
 
 def draw_tiles(
-    sheet: Sheet, tiles: Tiles, maps: Sequence[np.ndarray], *, cell: tuple[int, int] | None = None
+    sheet: Sheet,
+    tiles: Tiles,
+    maps: Sequence[np.ndarray],
+    *,
+    cell: tuple[int, int] | None = None,
 ) -> None:
     """Draw maps (query, key) as one image, each in a thin frame; a red frame marks the cell (key, query)."""
     if not maps:
@@ -362,10 +407,17 @@ def draw_tiles(
     last_in_row = min(tiles.across, len(maps)) - 1
     right = tiles.corner(last_in_row)[0] + tiles.side
     bottom = tiles.corner(len(maps) - 1)[1] + tiles.side
-    _draw_image(sheet, _joined(tiles, maps), Area(tiles.x, tiles.y, right - tiles.x, bottom - tiles.y))
+    _draw_image(
+        sheet, _joined(tiles, maps), Area(tiles.x, tiles.y, right - tiles.x, bottom - tiles.y)
+    )
     corners = [tiles.corner(number) for number in range(len(maps))]
     frames = [_square(sheet, x, y, tiles.side) for x, y in corners]
-    look: dict[str, Any] = {"facecolors": "none", "edgecolors": LINE, "linewidths": 0.5, "zorder": 4}
+    look: dict[str, Any] = {
+        "facecolors": "none",
+        "edgecolors": LINE,
+        "linewidths": 0.5,
+        "zorder": 4,
+    }
     sheet.axes.add_collection(PolyCollection(frames, **look))
     if cell is None:
         return
@@ -374,7 +426,9 @@ def draw_tiles(
     frames = []
     for (x, y), weights in zip(corners, maps, strict=True):
         step = tiles.side / len(weights)
-        side = max(step, 2.0) + line  # so the frame does not cover the cell, and is never too small to see
+        side = (
+            max(step, 2.0) + line
+        )  # so the frame does not cover the cell, and is never too small to see
         middle_x = x + (key + 0.5) * step
         middle_y = y + (len(weights) - query - 0.5) * step
         frames.append(_square(sheet, middle_x - side / 2, middle_y - side / 2, side))
@@ -385,7 +439,11 @@ def draw_tiles(
 
 def draw_cross(sheet: Sheet, x: float, y: float, *, arm: float = 13.0) -> None:
     """Draw the axes of a map with their corner at (x, y): keys run to the right, queries up."""
-    look = {"arrowstyle": "-|>,head_width=0.15,head_length=0.25", "color": MUTED, "linewidth": 0.7}
+    look = {
+        "arrowstyle": "-|>,head_width=0.15,head_length=0.25",
+        "color": MUTED,
+        "linewidth": 0.7,
+    }
     look |= {"shrinkA": 0, "shrinkB": 0}
     for end in (sheet.at(x + arm, y), sheet.at(x, y - arm)):
         sheet.axes.annotate("", end, sheet.at(x, y), arrowprops=look)
@@ -398,18 +456,27 @@ def draw_scale(sheet: Sheet, right: float, y: float) -> None:
     bar = Area(right - 60, y - 3, 53, 6)
     sheet.write(right, y, "1", NOTE, ha="right", va="center")
     _draw_image(sheet, np.arange(256, dtype=np.uint8)[None], bar)
-    look: dict[str, Any] = {"facecolor": "none", "edgecolor": LINE, "linewidth": 0.5, "zorder": 3}
+    look: dict[str, Any] = {
+        "facecolor": "none",
+        "edgecolor": LINE,
+        "linewidth": 0.5,
+        "zorder": 3,
+    }
     sheet.axes.add_patch(Rectangle(sheet.at(bar.left, bar.top), bar.width, bar.height, **look))
     sheet.write(right - 63, y, "attention 0", NOTE, ha="right", va="center")
 
 
 def _draw_image(sheet: Sheet, weights: np.ndarray, area: Area) -> None:
     """Draw weights, as bytes 0…255, in the colours of attention."""
-    palette = (colormap()(np.arange(256))[:, :3] * 255).round().astype(np.uint8)  # (weight, channel)
+    palette = (
+        (colormap()(np.arange(256))[:, :3] * 255).round().astype(np.uint8)
+    )  # (weight, channel)
     left, top = sheet.at(area.left, area.top)
     right, bottom = sheet.at(area.right, area.bottom)
     extent = (left, right, bottom, top)
-    sheet.axes.imshow(palette[weights], extent=extent, interpolation="none", aspect="auto", zorder=2)
+    sheet.axes.imshow(
+        palette[weights], extent=extent, interpolation="none", aspect="auto", zorder=2
+    )
 
 
 def _joined(tiles: Tiles, maps: Sequence[np.ndarray]) -> np.ndarray:
@@ -439,7 +506,9 @@ def _resized(weights: np.ndarray, pixels: int) -> np.ndarray:
     """A map as bytes 0…255 on a square of `pixels`; where weights share a pixel the largest is shown."""
     if len(weights) > pixels:
         starts = np.linspace(0, len(weights), pixels, endpoint=False).astype(int)
-        weights = np.maximum.reduceat(np.maximum.reduceat(weights, starts, axis=0), starts, axis=1)
+        weights = np.maximum.reduceat(
+            np.maximum.reduceat(weights, starts, axis=0), starts, axis=1
+        )
     nearest = np.arange(pixels) * len(weights) // pixels
     return (np.clip(weights[np.ix_(nearest, nearest)], 0, 1) * 255).round().astype(np.uint8)
 

@@ -42,13 +42,18 @@ if TYPE_CHECKING:
     from circuits.tasks.ranking import Curve, Ranking, Units
 
 MARKED: Final = 0.9  # the share whose count is marked
-_COLOURS: Final = (BLUE, effect_colour(-1))  # dark blue and orange: apart in lightness as well as in hue
+_COLOURS: Final = (
+    BLUE,
+    effect_colour(-1),
+)  # dark blue and orange: apart in lightness as well as in hue
 _MARKERS: Final = ("o", "s")
 _DASHED: Final[Any] = (0, (3, 2))
 _PLOT: Final = 2.1  # inches: the height without caption and legend
 _LINE: Final = 0.1  # inches: a line of caption or legend
 _CAPTION: Final = 76  # letters in a line of the caption
-_LOWEST: Final = -0.5  # a curve below or above is cut, so that the part that matters stays readable
+_LOWEST: Final = (
+    -0.5
+)  # a curve below or above is cut, so that the part that matters stays readable
 _HIGHEST: Final = 2.5
 _HIGHEST_BAND: Final = 1.5  # a band above is cut, unless its curve goes there
 
@@ -78,11 +83,15 @@ def keep_curves(
     """
     rankings = rankings if isinstance(rankings, Sequence) else (rankings,)
     if not 1 <= len(rankings) <= len(_COLOURS):
-        raise PromptError(f"one plot holds the curves of one model or two, not of {len(rankings)}")
+        raise PromptError(
+            f"one plot holds the curves of one model or two, not of {len(rankings)}"
+        )
     _check_alike("tasks", {each.task for each in rankings})
     _check_alike("units", {each.protocol.units for each in rankings})
     titles = [ranking.model for ranking in rankings] if titles is None else titles
-    lines = [KeepCurve(*parts) for parts in zip(rankings, titles, _COLOURS, _MARKERS, strict=False)]
+    lines = [
+        KeepCurve(*parts) for parts in zip(rankings, titles, _COLOURS, _MARKERS, strict=False)
+    ]
     with looks():
         axes = _own_axes(rankings) if ax is None else ax
         _set_scale(axes, rankings)
@@ -100,7 +109,9 @@ def keep_curves(
 def _check_alike(name: str, values: set[str]) -> None:
     if len(values) > 1:
         both = " and ".join(sorted(values))
-        raise PromptError(f"one plot cannot show different {name} ({both}); draw each by itself")
+        raise PromptError(
+            f"one plot cannot show different {name} ({both}); draw each by itself"
+        )
 
 
 def count_words(ranking: Ranking, share: float = MARKED) -> str:
@@ -123,7 +134,9 @@ def _own_axes(rankings: Sequence[Ranking]) -> Axes:
     caption = f"{spell(rankings[0].task)}, {pairs} pairs: {protocol}. Bands hold 95% of bootstrap resamples."
     lines = textwrap.wrap(caption, _CAPTION)
     axes = new_axes(COLUMN, _PLOT + (len(lines) + len(rankings) + 1) * _LINE)
-    figure_around(axes).supxlabel("\n".join(lines), fontsize=SMALL, color=MUTED, x=0.015, ha="left")
+    figure_around(axes).supxlabel(
+        "\n".join(lines), fontsize=SMALL, color=MUTED, x=0.015, ha="left"
+    )
     return axes
 
 
@@ -147,9 +160,19 @@ def _draw_curve(ax: Axes, line: KeepCurve) -> None:
     keep, random = line.ranking.keep, line.ranking.random
     sizes, explained, low, high = _points(keep, from_one=on_log_axis)
     ax.fill_between(sizes, low, high, color=line.colour, alpha=0.18, linewidth=0, zorder=2)
-    ax.plot(sizes, explained, color=line.colour, linewidth=1.2, zorder=4, solid_joinstyle="round")
+    ax.plot(
+        sizes, explained, color=line.colour, linewidth=1.2, zorder=4, solid_joinstyle="round"
+    )
     sizes, explained, _, _ = _points(random, from_one=on_log_axis)
-    ax.plot(sizes, explained, color=line.colour, linewidth=0.8, linestyle=_DASHED, alpha=0.75, zorder=3)
+    ax.plot(
+        sizes,
+        explained,
+        color=line.colour,
+        linewidth=0.8,
+        linestyle=_DASHED,
+        alpha=0.75,
+        zorder=3,
+    )
 
 
 def _points(curve: Curve, *, from_one: bool) -> list[np.ndarray]:
@@ -162,14 +185,21 @@ def _points(curve: Curve, *, from_one: bool) -> list[np.ndarray]:
     return [shown, *(np.interp(shown, sizes, part) for part in values)]
 
 
-def _draw_count(ax: Axes, line: KeepCurve, lines: Sequence[KeepCurve], share: float, row: int) -> None:
+def _draw_count(
+    ax: Axes, line: KeepCurve, lines: Sequence[KeepCurve], share: float, row: int
+) -> None:
     """Where a curve reaches the share: a marker with the interval of the count, a stem, and the count at its
     foot. The counts of two curves stand in different rows above the axis."""
     count, low, high = line.ranking.count(share)
     if count is None:
         return
     interval = [count if low is None else low, count if high is None else high]
-    bar: dict[str, Any] = {"linewidth": 2.2, "alpha": 0.45, "solid_capstyle": "butt", "zorder": 5}
+    bar: dict[str, Any] = {
+        "linewidth": 2.2,
+        "alpha": 0.45,
+        "solid_capstyle": "butt",
+        "zorder": 5,
+    }
     ax.plot(interval, [share, share], color=line.colour, **bar)
     ax.plot([count, count], [0, share], color=line.colour, linewidth=0.6, zorder=1)
     marker: dict[str, Any] = {"marker": line.marker, "markeredgewidth": 0.6, "zorder": 6}
@@ -190,7 +220,9 @@ def _draw_count(ax: Axes, line: KeepCurve, lines: Sequence[KeepCurve], share: fl
     )
 
 
-def _is_left_of_stem(ax: Axes, line: KeepCurve, lines: Sequence[KeepCurve], share: float) -> bool:
+def _is_left_of_stem(
+    ax: Axes, line: KeepCurve, lines: Sequence[KeepCurve], share: float
+) -> bool:
     """Whether a count stands left of its stem: at the right end of the axis, or where another stem is close
     on the right and the number has space on the left."""
 
@@ -213,11 +245,19 @@ def _draw_legend(ax: Axes, lines: Sequence[KeepCurve], share: float) -> None:
     handles = []
     for line in lines:
         label = f"{spell(line.title, longest=24)}: {count_words(line.ranking, share)}"
-        marker: dict[str, Any] = {"marker": line.marker, "markersize": 4, "markeredgecolor": PAPER}
+        marker: dict[str, Any] = {
+            "marker": line.marker,
+            "markersize": 4,
+            "markeredgecolor": PAPER,
+        }
         handles.append(Line2D([], [], color=line.colour, linewidth=1.2, label=label, **marker))
     random = "kept in random order"
     handles.append(Line2D([], [], color=MUTED, linewidth=0.8, linestyle=_DASHED, label=random))
-    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "borderaxespad": 0.2}
+    place: dict[str, Any] = {
+        "loc": "lower left",
+        "bbox_to_anchor": (-0.02, 1.0),
+        "borderaxespad": 0.2,
+    }
     ax.legend(handles=handles, handlelength=2.2, **place)
 
 
@@ -229,7 +269,9 @@ def _label_axes(ax: Axes, units: Units, share: float) -> None:
     levels = [-0.5, 0, 0.5, share, 1.5, 2, 2.5]
     if (1 - share) / (high - low) > 0.055:  # else its number would lie on that of the share
         levels.append(1)
-    ax.yaxis.set_major_locator(FixedLocator(sorted(level for level in levels if low <= level <= high)))
+    ax.yaxis.set_major_locator(
+        FixedLocator(sorted(level for level in levels if low <= level <= high))
+    )
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
     ax.xaxis.set_minor_formatter(NullFormatter())

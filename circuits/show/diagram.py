@@ -40,7 +40,16 @@ from circuits.show.canvas import (
     shade,
     width_of,
 )
-from circuits.show.layout import AXIS, RAISED, SHAPES, PlacedItem, Placement, groups_under, in_lanes, lay_out
+from circuits.show.layout import (
+    AXIS,
+    RAISED,
+    SHAPES,
+    PlacedItem,
+    Placement,
+    groups_under,
+    in_lanes,
+    lay_out,
+)
 from circuits.show.scene import OUTPUT, Scene, to_scene
 from circuits.show.words import plural, spell
 
@@ -62,7 +71,10 @@ _HOW: Final = (
     "mapping in front."
 )
 _DOT: Final = " A dot: heads by which a token reads itself."
-_DASHES: Final[dict[str, Any]] = {"key": (0, (4, 1.5)), "value": (0, (1, 1.2))}  # of a wire, by its side
+_DASHES: Final[dict[str, Any]] = {
+    "key": (0, (4, 1.5)),
+    "value": (0, (1, 1.2)),
+}  # of a wire, by its side
 
 
 def circuit_figure(
@@ -79,11 +91,18 @@ def circuit_figure(
     'mini'
     """
     scene = to_scene(circuit, share)
-    return scene_figure(scene, scene.circuit.source.name if title is None else title, figure=figure)
+    return scene_figure(
+        scene, scene.circuit.source.name if title is None else title, figure=figure
+    )
 
 
 def scene_figure(
-    scene: Scene, title: str, *, how: str = _HOW, caption: str | None = None, figure: Figure | None = None
+    scene: Scene,
+    title: str,
+    *,
+    how: str = _HOW,
+    caption: str | None = None,
+    figure: Figure | None = None,
 ) -> Figure:
     """A scene on a scale of layers, with its title and a caption that ends with `how` to read it.
 
@@ -129,7 +148,9 @@ def _caption(scene: Scene, layout: Placement) -> str:
         caption = f"{scene.verdict}. {caption}"
     if layout.folded:
         layers = ", ".join(f"{first}–{last}" for first, last in layout.folded)
-        caption += f"Folded: layers {layers}, in which no head carries and no box or shade ends. "
+        caption += (
+            f"Folded: layers {layers}, in which no head carries and no box or shade ends. "
+        )
     return caption
 
 
@@ -277,7 +298,9 @@ def _draw_wires(sheet: Sheet, scene: Scene, layout: Placement) -> None:
         end = components.get(reader) or _bare_end(scene, layout, reader)
         if start is None or end is None:
             continue
-        points = _curve(start, end, from_component=writer in components, to_component=reader in components)
+        points = _curve(
+            start, end, from_component=writer in components, to_component=reader in components
+        )
         path = Path([sheet.at(*point) for point in points], [Path.MOVETO] + [Path.CURVE4] * 3)
         front = wire.get("front")
         patch = PathPatch(
@@ -291,7 +314,9 @@ def _draw_wires(sheet: Sheet, scene: Scene, layout: Placement) -> None:
         sheet.axes.add_patch(patch)
 
 
-def _curve(start: Point, end: Point, *, from_component: bool, to_component: bool) -> list[Point]:
+def _curve(
+    start: Point, end: Point, *, from_component: bool, to_component: bool
+) -> list[Point]:
     """The four points of a Bézier curve from the top of a writer to the bottom of a reader.
 
     In one column the curve would run through other components, so it leaves a component at its left side and
@@ -334,7 +359,9 @@ def _draw_sentence(sheet: Sheet, scene: Scene, layout: Placement) -> None:
     """The positions, the words under them, and brackets with the names of spans under those."""
     columns = layout.columns
     top = layout.foot
-    for word, position, centre in zip(columns.words, columns.positions, columns.centres, strict=True):
+    for word, position, centre in zip(
+        columns.words, columns.positions, columns.centres, strict=True
+    ):
         red = scene.is_key(position)
         number = "" if position is None else str(position)
         sheet.write(centre, top + 8, number, Font(SMALL, RED if red else MUTED), ha="center")

@@ -62,13 +62,21 @@ _PAGE: Final = {
     "fontname": SVG_FONT,
 }
 _NODE: Final = {"shape": "plain", "fontname": SVG_FONT, "fontsize": "11", "fontcolor": INK}
-_EDGE: Final = {"fontname": SVG_FONT, "fontsize": "9", "fontcolor": INK, "color": LINE, "arrowsize": "0.7"}
+_EDGE: Final = {
+    "fontname": SVG_FONT,
+    "fontsize": "9",
+    "fontcolor": INK,
+    "color": LINE,
+    "arrowsize": "0.7",
+}
 _BOX: Final = {"shape": "box", "style": "rounded,filled", "margin": "0.12,0.07"}
 _TIE: Final = {"style": "dashed", "arrowhead": "none", "penwidth": "0.8", "weight": "4"}
 _STREAM: Final = {"style": "solid", "arrowhead": "none", "penwidth": "1.4", "weight": "1"}
 
 
-def to_dot(circuit: Circuit | Scene, *, share: float | None = None, maps: bool = True) -> Digraph:
+def to_dot(
+    circuit: Circuit | Scene, *, share: float | None = None, maps: bool = True
+) -> Digraph:
     """The diagram, by default at the circuit's share, with carriers' maps as nodes; `.source` is its text.
 
     The same circuit gives the same text.
@@ -128,7 +136,9 @@ def graph_to_dot(graph: nx.MultiDiGraph) -> Digraph:
     page = _new_page()
     for name, node in graph.nodes.items():
         label = _box_label(node.get("lines", [node["label"]]), INK)
-        page.node(name, label, color=RED if node.get("front") else MUTED, fillcolor=WASH, **_BOX)
+        page.node(
+            name, label, color=RED if node.get("front") else MUTED, fillcolor=WASH, **_BOX
+        )
     styles = {"key": "dashed", "value": "dotted"}
     for start, end, wire in graph.edges(data=True):
         side = wire.get("side", "")
@@ -158,7 +168,9 @@ def draw(dot: str | Digraph, to: str | Path) -> Path | bytes:
     path = Path(to)
     form = path.suffix[1:]
     if form not in DRAWN_AS:
-        raise FileError(f"cannot draw {str(to)!r}: the diagram is drawn as {', '.join(DRAWN_AS)}")
+        raise FileError(
+            f"cannot draw {str(to)!r}: the diagram is drawn as {', '.join(DRAWN_AS)}"
+        )
     return write_file(path, _rendered(source, form))
 
 
@@ -171,7 +183,9 @@ def _rendered(source: str, form: str) -> bytes:
         command = [program, f"-T{form}", resolution]
     ran = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
     if ran.returncode == _MISSING and not program:
-        raise CircuitsError("no Graphviz to draw with: pip install pygraphviz, or install Graphviz")
+        raise CircuitsError(
+            "no Graphviz to draw with: pip install pygraphviz, or install Graphviz"
+        )
     if ran.returncode:
         reason = " ".join(ran.stderr.decode(errors="replace").split()) or "no reason given"
         raise CircuitsError(f"Graphviz refused the diagram: {reason}")
@@ -325,7 +339,9 @@ def _width(effect: float) -> str:
 # Labels, in Graphviz's HTML
 
 
-def _map_table(pattern: np.ndarray, name: str, kept: Sequence[int | None], cell: tuple[int, int]) -> str:
+def _map_table(
+    pattern: np.ndarray, name: str, kept: Sequence[int | None], cell: tuple[int, int]
+) -> str:
     """One head's map (query, key) with its name below; a gap between positions is a thin line."""
     side = max(2, min(9, _MAP_SIZE // len(kept)))
     sizes = {position: 1 if position is None else side for position in kept}
@@ -385,7 +401,9 @@ def _fixed(side: int) -> str:
 def _font(text: str, colour: str, size: int, *, bold: bool = False) -> str:
     if not text:
         return ""
-    safe = html.escape(text).replace("\\", "\\\\")  # Graphviz reads \N, \G and the like in its tables, too
+    safe = html.escape(text).replace(
+        "\\", "\\\\"
+    )  # Graphviz reads \N, \G and the like in its tables, too
     if bold:
         safe = f"<B>{safe}</B>"
     return f'<FONT COLOR="{colour}" POINT-SIZE="{size}">{safe}</FONT>'

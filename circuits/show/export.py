@@ -71,7 +71,9 @@ def component_graph(ranking: Ranking, share: float = EXPLAINED) -> nx.MultiDiGra
         target = reader.component
         end = "logits" if target is None else str(target)
         graph.add_node(str(writer), layer=writer.layer, kind=writer.kind)
-        graph.add_node(end, layer=reader.layer, kind="logits" if target is None else target.kind)
+        graph.add_node(
+            end, layer=reader.layer, kind="logits" if target is None else target.kind
+        )
         graph.add_edge(
             str(writer),
             end,
@@ -90,7 +92,9 @@ def _shape_of(result: Exportable) -> Shape:
         source = result.source
         return Shape(source.layers, source.heads, source.width, source.parallel)
     if result.shape is None:
-        raise FileError("only a ranking of component edges is a graph; rank the task with units='wires'")
+        raise FileError(
+            "only a ranking of component edges is a graph; rank the task with units='wires'"
+        )
     return result.shape
 
 
@@ -116,12 +120,18 @@ def to_eap(result: Exportable) -> str:
     return _eap_of_edges(_shape_of(result), scores, set(scores))
 
 
-def _eap_of_edges(shape: Shape, scores: dict[str, tuple[float, bool]], in_graph: set[str]) -> str:
+def _eap_of_edges(
+    shape: Shape, scores: dict[str, tuple[float, bool]], in_graph: set[str]
+) -> str:
     """All component edges; `scores` (with whether they are exact) and `in_graph` are by an edge's name."""
     edges = {}
-    nodes = {component.eap: False for component in components(layers=shape.layers, heads=shape.heads)}
+    nodes = {
+        component.eap: False for component in components(layers=shape.layers, heads=shape.heads)
+    }
     nodes |= {"input": True, "logits": True}
-    for wire in component_edges(layers=shape.layers, heads=shape.heads, parallel=shape.parallel):
+    for wire in component_edges(
+        layers=shape.layers, heads=shape.heads, parallel=shape.parallel
+    ):
         score, exact = scores.get(str(wire), (0.0, True))
         edges[wire.eap] = {"score": score, "in_graph": str(wire) in in_graph, "exact": exact}
         if str(wire) in in_graph:
@@ -146,7 +156,10 @@ def _eap_of_circuit(circuit: Circuit) -> str:
         name = component.eap
         if component.kind == "head":
             nodes[name] = component.head in carriers
-            edges[f"{name}->logits"] = {"score": strongest.get(name, 0.0), "in_graph": nodes[name]}
+            edges[f"{name}->logits"] = {
+                "score": strongest.get(name, 0.0),
+                "in_graph": nodes[name],
+            }
         elif component.kind == "mlp":
             mlps[name] = True
     return _eap(_shape_of(circuit), nodes | mlps | {"logits": True}, edges)
@@ -190,8 +203,12 @@ def export(result: Exportable, to: str, *, why: Sequence[Why] = ()) -> str:
     if isinstance(result, Circuit):
         return to_neuronpedia(result, why=why) + "\n"
     if isinstance(result, Ranking):
-        raise FileError("a ranking is of many prompts, and Neuronpedia draws one prompt; export it as eap")
-    raise FileError("Neuronpedia's format takes a circuit, and answers of why; a wiring takes eap or graphml")
+        raise FileError(
+            "a ranking is of many prompts, and Neuronpedia draws one prompt; export it as eap"
+        )
+    raise FileError(
+        "Neuronpedia's format takes a circuit, and answers of why; a wiring takes eap or graphml"
+    )
 
 
 def load_saved(path: Path) -> Exportable:

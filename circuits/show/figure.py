@@ -139,13 +139,17 @@ def _word_labels(scene: Scene) -> Labels:
         return _position_labels(scene)
     words = {position: spell(word, longest=9) for position, word in enumerate(scene.words)}
     longest = max(width_of(word, HEADING_SMALL) for word in words.values())
-    return Labels(words, words, longest + 4, longest + 5, least=_CELL * len(words), upright=True)
+    return Labels(
+        words, words, longest + 4, longest + 5, least=_CELL * len(words), upright=True
+    )
 
 
 def _position_labels(scene: Scene) -> Labels:
     """The two positions of the mapping."""
     key, query = scene.cell or (0, 0)
-    return Labels({key: str(key)}, {query: str(query)}, left=4 + width_of(str(query), NAME), below=8.0)
+    return Labels(
+        {key: str(key)}, {query: str(query)}, left=4 + width_of(str(query), NAME), below=8.0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,9 @@ def _side_in_width(labels: Labels, across: int, width: float) -> float:
     return (width - labels.left - _GAP * (across - 1)) / across
 
 
-def _draw_maps(sheet: Sheet, scene: Scene, tiles: Tiles, labels: Labels, heads: Sequence[str]) -> None:
+def _draw_maps(
+    sheet: Sheet, scene: Scene, tiles: Tiles, labels: Labels, heads: Sequence[str]
+) -> None:
     draw_tiles(sheet, tiles, [scene.circuit.pattern(head) for head in heads], cell=scene.cell)
     key, query = scene.cell or (None, None)
     step = tiles.side / len(scene.words)
@@ -188,11 +194,15 @@ def _draw_maps(sheet: Sheet, scene: Scene, tiles: Tiles, labels: Labels, heads: 
             for position, text in labels.keys.items():
                 font = Font(SMALL, RED, bold=True) if position == key else NOTE
                 middle = x + (position + 0.5) * step
-                sheet.write(middle, foot + 2.5, text, font, ha="center", va="top", rotation=turned)
+                sheet.write(
+                    middle, foot + 2.5, text, font, ha="center", va="top", rotation=turned
+                )
         if number % tiles.across == 0:
             for position, text in labels.queries.items():
                 font = Font(SMALL, INK, bold=True) if position == query else NOTE
-                sheet.write(x - 2.5, foot - (position + 0.5) * step, text, font, ha="right", va="center")
+                sheet.write(
+                    x - 2.5, foot - (position + 0.5) * step, text, font, ha="right", va="center"
+                )
 
 
 def _draw_frame(sheet: Sheet, scene: Scene, title: str, area: Area) -> None:
@@ -302,7 +312,17 @@ class RightHalf:
         if self.more:
             lines += 1
         legend = max(_STEP * len(self.names), 24.0 if self.grid.rows else 0.0)
-        return _TITLE + 12 + _STEP * lines + self.grid.height + 12 + legend + 4 + self.layout.height + _PAD
+        return (
+            _TITLE
+            + 12
+            + _STEP * lines
+            + self.grid.height
+            + 12
+            + legend
+            + 4
+            + self.layout.height
+            + _PAD
+        )
 
 
 def _plan_right(scene: Scene, width: float) -> RightHalf:
@@ -365,7 +385,11 @@ def _draw_right(sheet: Sheet, scene: Scene, title: str, half: RightHalf, left: f
     if heads:
         draw_cross(sheet, area.right - _PAD - 120, y + 12)
         draw_scale(sheet, area.right - _PAD, y + 4)
-    draw_layout(sheet.moved(area.left + _PAD, area.bottom - _PAD - half.layout.height), scene, half.layout)
+    draw_layout(
+        sheet.moved(area.left + _PAD, area.bottom - _PAD - half.layout.height),
+        scene,
+        half.layout,
+    )
 
 
 # Files
@@ -410,7 +434,9 @@ def fill_with_one(folder: Path, circuit: Circuit, share: float | None = None) ->
     draw_files(folder, circuit, share)
 
 
-def fill_with_several(folder: Path, circuits: Sequence[Circuit], share: float | None = None) -> None:
+def fill_with_several(
+    folder: Path, circuits: Sequence[Circuit], share: float | None = None
+) -> None:
     """A folder for each circuit, named after its model; beside them a page of all, and of two the figure."""
     scenes = [to_scene(circuit, share) for circuit in circuits]
     for scene in scenes:

@@ -84,11 +84,17 @@ class Panel:
     def __post_init__(self) -> None:
         heads, maps = len(self.heads), len(self.maps)
         if heads != maps:
-            raise EdgeError(f"panel {self.title!r} has {heads} heads but {maps} maps; give one map per head")
+            raise EdgeError(
+                f"panel {self.title!r} has {heads} heads but {maps} maps; give one map per head"
+            )
 
 
 def to_panel(
-    circuit: Circuit, heads: Sequence[str | Head] | None = None, *, title: str | None = None, note: str = ""
+    circuit: Circuit,
+    heads: Sequence[str | Head] | None = None,
+    *,
+    title: str | None = None,
+    note: str = "",
 ) -> Panel:
     """A panel of a circuit's heads: those given, else the carriers of the mapping in front.
 
@@ -99,7 +105,9 @@ def to_panel(
         carriers = circuit.front.carriers(circuit.share) if circuit.front else ()
         heads = [head for head in carriers if circuit.has_map(head)]
     chosen = tuple(Head.parse(head) for head in heads)
-    strongest = dict.fromkeys(chosen, 0.0)  # the effect of a head on the mapping on which it does most
+    strongest = dict.fromkeys(
+        chosen, 0.0
+    )  # the effect of a head on the mapping on which it does most
     for mapping in circuit.mappings:
         for each in mapping.heads:
             if each.head in strongest:
@@ -260,9 +268,16 @@ def _draw_head(sheet: Sheet, panel: Panel, number: int, side: float) -> None:
     below = (side, side + 6.5)
     needed = panel.needed is None or number < panel.needed
     font = Font(SMALL, INK if needed else MUTED)
-    sheet.write(*(inside if large else below), str(panel.heads[number]), font, ha="right", zorder=5)
+    sheet.write(
+        *(inside if large else below), str(panel.heads[number]), font, ha="right", zorder=5
+    )
     if is_last:
-        frame: dict[str, Any] = {"facecolor": "none", "edgecolor": RED, "linewidth": 1.1, "zorder": 4.6}
+        frame: dict[str, Any] = {
+            "facecolor": "none",
+            "edgecolor": RED,
+            "linewidth": 1.1,
+            "zorder": 4.6,
+        }
         sheet.axes.add_patch(Rectangle(sheet.at(0, 0), side, side, **frame))
     if panel.effects:
         font = Font(SMALL, RED, bold=True) if is_last else NOTE
@@ -310,7 +325,9 @@ def effect_map(
         if not framed and front:
             framed = list(front.carriers(effects.share if share is None else share))
     if values.ndim != 2:
-        raise PromptError(f"a map of effects is layer by head, so it has 2 axes, not {values.ndim}")
+        raise PromptError(
+            f"a map of effects is layer by head, so it has 2 axes, not {values.ndim}"
+        )
     with looks():
         if ax is None:
             layers, heads = values.shape

@@ -35,9 +35,19 @@ _UPRIGHT: Final = 24.0  # the largest width of a column of upright words
 _WIDEST_STEP: Final = 56.0
 _LEAST_GAP: Final = 5.0  # between words
 _MOST_GAP: Final = 26.0
-_COMPONENT_SPACE: Final = 6.0  # how many times the spare space of other columns one with components gets
-_WORD_SIZES: Final = ((14, 8.0), (14, 7.0), (10, 6.0))  # (letters of a word, font size), the best first
-SHAPES: Final = {"head": "round,pad=0,rounding_size=4", "mlp": "square,pad=0", "embed": "square,pad=0"}
+_COMPONENT_SPACE: Final = (
+    6.0  # how many times the spare space of other columns one with components gets
+)
+_WORD_SIZES: Final = (
+    (14, 8.0),
+    (14, 7.0),
+    (10, 6.0),
+)  # (letters of a word, font size), the best first
+SHAPES: Final = {
+    "head": "round,pad=0,rounding_size=4",
+    "mlp": "square,pad=0",
+    "embed": "square,pad=0",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,9 @@ class Placement:
     lanes: dict[PlacedItem, float]  # each item's height y
     width: float
     height: float
-    mappings: frozenset[tuple[int, int]] = frozenset()  # (key, query) of the mappings that are drawn
+    mappings: frozenset[tuple[int, int]] = (
+        frozenset()
+    )  # (key, query) of the mappings that are drawn
 
     def y_of(self, layer: int, *, top: bool) -> float:
         """The upper or lower end of the row in which a layer stands."""
@@ -118,7 +130,9 @@ class Placement:
         return [layers for layers in self.rows if layers[0] < layers[1]]
 
 
-def lay_out(scene: Scene, width: float, *, only_front: bool = False, most: int = 40) -> Placement:
+def lay_out(
+    scene: Scene, width: float, *, only_front: bool = False, most: int = 40
+) -> Placement:
     """Place a scene in this width; of its mappings all, or with `only_front` the one in front."""
     columns = fit_columns(scene, AXIS, width, most=most)
     items = _components(scene.graph, columns)
@@ -162,7 +176,9 @@ def _lane_height(lane: list[PlacedItem]) -> float:
     return LANE + RAISED if any(item.raised for item in lane) else LANE
 
 
-def _fold_layers(scene: Scene, lanes: dict[int, list[list[PlacedItem]]]) -> list[tuple[int, int]]:
+def _fold_layers(
+    scene: Scene, lanes: dict[int, list[list[PlacedItem]]]
+) -> list[tuple[int, int]]:
     """The rows from below, each as (first layer, last layer)."""
     busy = {layer for layer, stacked in lanes.items() if stacked}
     for _, node in scene.boxes:
@@ -242,7 +258,9 @@ def _gaps(scene: Scene, positions: Sequence[int | None], mean: float) -> list[fl
     return [_LEAST_GAP + spare * share for share in shares]
 
 
-def _arrows(data: dict[str, Any], start: float, end: float, width: float, *, front: bool) -> list[PlacedItem]:
+def _arrows(
+    data: dict[str, Any], start: float, end: float, width: float, *, front: bool
+) -> list[PlacedItem]:
     """A mapping's arrows, one in each layer in which heads carry it, each with what its heads add."""
     layers: dict[int, dict[str, float]] = {}
     for name, gain in gains(data).items():
@@ -278,7 +296,9 @@ def _names_on_arrow(heads: Sequence[str], width: float) -> tuple[str, float]:
     return text, text_width
 
 
-def _place_names(text_width: float, start: float, end: float, width: float) -> tuple[float, bool]:
+def _place_names(
+    text_width: float, start: float, end: float, width: float
+) -> tuple[float, bool]:
     """The centre of the names, and whether they are raised: on the arrow, else after it, else above it.
 
     Beside a token that reads itself they may also stand before it.

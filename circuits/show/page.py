@@ -25,7 +25,15 @@ import numpy as np
 
 from circuits.components import Head
 from circuits.errors import PromptError
-from circuits.show import OUTPUT, Scene, canvas, counterfactual_words, metric_words, spell, to_scene
+from circuits.show import (
+    OUTPUT,
+    Scene,
+    canvas,
+    counterfactual_words,
+    metric_words,
+    spell,
+    to_scene,
+)
 from circuits.show.bundle import bundle, web_file
 from circuits.show.layout import is_named_by_its_token
 
@@ -75,7 +83,9 @@ def to_page(
     data = {"circuits": packed, "share": scenes[0].graph.graph["share"]}
     heading = title or packed[0]["prompt"]
     free = _MOST_BYTES - len(fill_page(data, heading))
-    bytes_each = max(_LEAST_MAP_BYTES, free * 3 // 4 // len(scenes))  # base64 turns 3 bytes into 4
+    bytes_each = max(
+        _LEAST_MAP_BYTES, free * 3 // 4 // len(scenes)
+    )  # base64 turns 3 bytes into 4
     for scene, record in zip(scenes, packed, strict=True):
         record["maps"] = pack_maps(scene, bytes_each)
     return fill_page(data, heading)
@@ -110,7 +120,9 @@ def fill_page(data: dict[str, Any], title: str, *, live: bool = False) -> str:
 def _colours() -> str:
     """The colours that the page shares with the figures."""
     shared = {"red": canvas.RED, "ink": canvas.INK, "muted": canvas.MUTED, "line": canvas.LINE}
-    return ":root {" + "".join(f" --{name}: {colour};" for name, colour in shared.items()) + " }\n"
+    return (
+        ":root {" + "".join(f" --{name}: {colour};" for name, colour in shared.items()) + " }\n"
+    )
 
 
 def _hash(text: str) -> str:
@@ -164,7 +176,9 @@ def _choice(circuit: Circuit) -> str:
     prompt = spell(circuit.prompt.text, longest=_LONGEST_CHOICE)
     if circuit.focus is None:
         return prompt
-    ends = [f"{spell(circuit.prompt.words[position])} ({position})" for position in circuit.focus]
+    ends = [
+        f"{spell(circuit.prompt.words[position])} ({position})" for position in circuit.focus
+    ]
     return f"{prompt}, {' → '.join(ends)}"
 
 
@@ -221,11 +235,24 @@ def _pack_mapping(mapping: Mapping, width: int, digits: int | None) -> dict[str,
     """Every number of a mapping; a head is its number in the model, `width` heads to a layer."""
     heads = []
     for each in mapping.heads:
-        values = (each.effect, each.restore, each.loading, each.weight, each.counterfactual_weight)
+        values = (
+            each.effect,
+            each.restore,
+            each.loading,
+            each.weight,
+            each.counterfactual_weight,
+        )
         heads.append([_number(each.head, width), *_rounded(values, digits)])
     sides = []
     for side in mapping.sides:
-        values = (side.query, side.key, side.value, side.pattern, side.query_weight, side.key_weight)
+        values = (
+            side.query,
+            side.key,
+            side.value,
+            side.pattern,
+            side.query_weight,
+            side.key_weight,
+        )
         sides.append([_number(side.head, width), *_rounded(values, digits)])
     path = []
     before = 0.0
@@ -258,9 +285,22 @@ def pack_why(why: Why) -> dict[str, Any]:
         writers = []
         for part in side.writers[:_WRITERS]:
             writers.append([str(part.writer), part.position, part.effect, part.weight])
-        sides.append({"side": side.side, "effect": side.effect, "weight": side.weight, "writers": writers})
+        sides.append(
+            {
+                "side": side.side,
+                "effect": side.effect,
+                "weight": side.weight,
+                "writers": writers,
+            }
+        )
     head = _number(why.head, why.source.heads)
-    return {"head": head, "key": why.key, "query": why.query, "pattern": why.pattern, "sides": sides}
+    return {
+        "head": head,
+        "key": why.key,
+        "query": why.query,
+        "pattern": why.pattern,
+        "sides": sides,
+    }
 
 
 def pack_maps(scene: Scene, most_bytes: int = _LEAST_MAP_BYTES) -> dict[str, Any]:
@@ -272,12 +312,16 @@ def pack_maps(scene: Scene, most_bytes: int = _LEAST_MAP_BYTES) -> dict[str, Any
     source = circuit.source
     path = [step.head for step in circuit.front.path] if circuit.front else []
     by_effect = circuit.heads(min_effect=0.0)
-    all_heads = [Head(layer, index) for layer in range(source.layers) for index in range(source.heads)]
+    all_heads = [
+        Head(layer, index) for layer in range(source.layers) for index in range(source.heads)
+    ]
     ordered = dict.fromkeys([*path, *by_effect, *all_heads])
     triangle = np.tril_indices(len(circuit.prompt))
     most = max(1, most_bytes // len(triangle[0]))
     kept = [head for head in ordered if circuit.has_map(head)][:most]
-    weights = np.stack([np.asarray(circuit.pattern(head), dtype=float)[triangle] for head in kept])
+    weights = np.stack(
+        [np.asarray(circuit.pattern(head), dtype=float)[triangle] for head in kept]
+    )
     data = (np.clip(weights, 0, 1) * 255).round().astype(np.uint8).tobytes()
     numbers = [_number(head, source.heads) for head in kept]
     return {"heads": numbers, "data": base64.b64encode(data).decode()}

@@ -40,9 +40,18 @@ from circuits.tracing.wiring_record import Wiring
 
 _MOST: Final = 24  # heads in a plot or a diagram
 _MOST_WRITERS: Final = 8  # of each side of a head in a diagram
-_LEAST_SEEN: Final = 0.01  # of the strongest effect; a point with less would lie on the line of zero
-_SEVERAL_PANELS: Final = (Circuit, TaskComparison, Wiring, Why)  # their figures have more than one panel
-_STYLE: Final = "body{font:14px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}svg{max-width:100%}"
+_LEAST_SEEN: Final = (
+    0.01  # of the strongest effect; a point with less would lie on the line of zero
+)
+_SEVERAL_PANELS: Final = (
+    Circuit,
+    TaskComparison,
+    Wiring,
+    Why,
+)  # their figures have more than one panel
+_STYLE: Final = (
+    "body{font:14px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}svg{max-width:100%}"
+)
 
 
 # Heads and their effects
@@ -69,7 +78,9 @@ class HeadPlot:
     marked: str = "carrier"
 
 
-def interval_rows(effects: Iterable[tuple[Head, Interval]], carriers: Iterable[Head]) -> list[HeadRow]:
+def interval_rows(
+    effects: Iterable[tuple[Head, Interval]], carriers: Iterable[Head]
+) -> list[HeadRow]:
     """Heads with their mean effects and intervals; those among `carriers` are marked."""
     carrying = set(carriers)
     return [
@@ -84,14 +95,21 @@ def heads_of_result(result: Any) -> HeadPlot:
     if hasattr(result, "heads_to_plot"):
         return result.heads_to_plot()
     kind = type(result).__name__
-    raise PromptError(f"there is no picture of a {kind}; draw a circuit, a ranking, a sweep or a comparison")
+    raise PromptError(
+        f"there is no picture of a {kind}; draw a circuit, a ranking, a sweep or a comparison"
+    )
 
 
 @heads_of_result.register
 def _(mapping: Mapping) -> HeadPlot:
     carriers = mapping.carriers()
-    rows = [HeadRow(str(each.head), each.effect, carries=each.head in carriers) for each in mapping.heads]
-    return HeadPlot(f"key {mapping.key} → query {mapping.query}, total {mapping.total:z.2f}", rows)
+    rows = [
+        HeadRow(str(each.head), each.effect, carries=each.head in carriers)
+        for each in mapping.heads
+    ]
+    return HeadPlot(
+        f"key {mapping.key} → query {mapping.query}, total {mapping.total:z.2f}", rows
+    )
 
 
 @heads_of_result.register
@@ -102,10 +120,14 @@ def _(family: FamilyTrace) -> HeadPlot:
 
 @heads_of_result.register
 def _(stability: Stability) -> HeadPlot:
-    runs = f"{len(stability.counterfactuals)} counterfactuals, total {stability.total.mean:z.2f}"
+    runs = (
+        f"{len(stability.counterfactuals)} counterfactuals, total {stability.total.mean:z.2f}"
+    )
     effects = [(each.head, each.effect) for each in stability.heads]
     rows = interval_rows(effects, stability.core)
-    return HeadPlot(f"key {stability.key} → query {stability.query}, {runs}", rows, marked="in the core")
+    return HeadPlot(
+        f"key {stability.key} → query {stability.query}, {runs}", rows, marked="in the core"
+    )
 
 
 @heads_of_result.register
@@ -116,12 +138,19 @@ def _(comparison: Comparison) -> HeadPlot:
         HeadRow(str(each.head), each.after, before=each.before, carries=each.head in both)
         for each in comparison.moved
     ]
-    title = f"{spell(first)} (open) → {spell(second)} (filled), {comparison.key}→{comparison.query}"
+    title = (
+        f"{spell(first)} (open) → {spell(second)} (filled), {comparison.key}→{comparison.query}"
+    )
     return HeadPlot(title, rows, marked="carries in both")
 
 
 def effects_plot(
-    title: str, rows: Sequence[HeadRow], *, most: int = _MOST, marked: str = "carrier", ax: Axes | None = None
+    title: str,
+    rows: Sequence[HeadRow],
+    *,
+    most: int = _MOST,
+    marked: str = "carrier",
+    ax: Axes | None = None,
 ) -> Axes:
     """Heads with their effects, the strongest at the top, and their intervals as lines.
 
@@ -130,7 +159,11 @@ def effects_plot(
     """
     strongest = sorted(rows, key=lambda row: -abs(row.effect))[:most]
     least = _LEAST_SEEN * max((abs(row.effect) for row in strongest), default=0.0)
-    shown = [row for row in strongest if row.carries or row.before is not None or abs(row.effect) >= least]
+    shown = [
+        row
+        for row in strongest
+        if row.carries or row.before is not None or abs(row.effect) >= least
+    ]
     height = max(len(shown), 2)
     with canvas.looks():
         if ax is None:
@@ -156,7 +189,9 @@ def _plot_row(ax: Axes, y: int, row: HeadRow) -> None:
         ax.plot([row.low, row.high], [y, y], color=colour, linewidth=1.6, alpha=0.5, zorder=2)
     if row.before is not None:
         ax.plot([row.before, row.effect], [y, y], color=LINE, linewidth=0.8, zorder=1)
-        ax.plot([row.before], [y], "o", color=INK, markerfacecolor="none", markersize=3.5, zorder=3)
+        ax.plot(
+            [row.before], [y], "o", color=INK, markerfacecolor="none", markersize=3.5, zorder=3
+        )
     if row.carries:
         ax.plot([row.effect], [y], "D", color=colour, markersize=4, zorder=4)
     else:
@@ -219,7 +254,9 @@ def _(ranking: Ranking, **options: Any) -> Digraph:
 
 @dot_of.register
 def _(comparison: TaskComparison, **options: Any) -> Digraph:
-    return heads_to_dot([_ranked_group(ranking) for ranking in comparison.rankings[0]], **options)
+    return heads_to_dot(
+        [_ranked_group(ranking) for ranking in comparison.rankings[0]], **options
+    )
 
 
 def _ranked_group(ranking: Ranking) -> HeadGroup:
@@ -293,9 +330,13 @@ def save_picture(result: Any, path: str | Path, **options: Any) -> Path:
     """Write the figure, the page or the diagram of a result, by the ending of the path."""
     path = Path(path)
     if path.suffix not in PICTURES:
-        raise FileError(f"cannot save {path.name!r}: give it one of the endings {' '.join(PICTURES)}")
+        raise FileError(
+            f"cannot save {path.name!r}: give it one of the endings {' '.join(PICTURES)}"
+        )
     if path.suffix == ".html":
         return canvas.write_file(path, page_of(result, **options).encode())
     if path.suffix == ".dot":
         return canvas.write_file(path, dot_of(result, **options).source.encode())
-    return canvas.save_figure(figure_of(result, **options), path.parent, [path.suffix[1:]], name=path.stem)[0]
+    return canvas.save_figure(
+        figure_of(result, **options), path.parent, [path.suffix[1:]], name=path.stem
+    )[0]

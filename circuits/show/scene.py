@@ -31,7 +31,9 @@ LONGEST: Final = 24  # tokens of a prompt that is shown whole
 _MOST_ARROWS: Final = 24
 
 Attributes = dict[str, Any]  # of a node or an edge
-Arrow = tuple[str, str, Attributes]  # the nodes of the key and the query, and the mapping's attributes
+Arrow = tuple[
+    str, str, Attributes
+]  # the nodes of the key and the query, and the mapping's attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,9 @@ class Scene:
 
     def counted(self, drawn: Collection[tuple[int, int]]) -> str:
         """How many of the mappings that carry something are in `drawn`: `All 8 mappings with a total …`."""
-        carrying = {mapping.ends for mapping in self.circuit.mappings if abs(mapping.total) >= CARRIES}
+        carrying = {
+            mapping.ends for mapping in self.circuit.mappings if abs(mapping.total) >= CARRIES
+        }
         count = len(carrying)
         shown = len(carrying.intersection(drawn))
         all_of_them = {0: "No mapping", 1: "The only mapping", 2: "Both mappings"}
@@ -131,14 +135,18 @@ class Scene:
         count = len(self.carriers) - len(self.mapped(most))
         return f"and {plural(count, 'more head')}" if count else ""
 
-    def shown(self, *, most: int = LONGEST, also: Sequence[int] = (), bos: bool = False) -> list[int | None]:
+    def shown(
+        self, *, most: int = LONGEST, also: Sequence[int] = (), bos: bool = False
+    ) -> list[int | None]:
         """The positions to show, None for a gap.
 
         Positions in `also` matter too. A BOS that no mapping or span uses is left out unless `bos` is true.
         """
         length = len(self.words)
         anchors = [*self.graph.graph["anchors"], *also]
-        without_bos = self.graph.graph["reads_bos"] and length > 1 and 0 not in anchors and not bos
+        without_bos = (
+            self.graph.graph["reads_bos"] and length > 1 and 0 not in anchors and not bos
+        )
         return kept_positions(length, anchors, most=most, first=1 if without_bos else 0)
 
 
@@ -155,7 +163,14 @@ def to_scene(circuit: Circuit | Scene, share: float | None = None) -> Scene:
         mappings += [(name, name, mapping) for mapping in node.get("self_attention", ())]
     for start, end, mapping in mappings:
         if mapping["kind"] == "attention" and list(_positions(mapping)) == graph.graph["focus"]:
-            return Scene(circuit, graph, mapping, _positions(mapping), (start, end), tuple(mapping["heads"]))
+            return Scene(
+                circuit,
+                graph,
+                mapping,
+                _positions(mapping),
+                (start, end),
+                tuple(mapping["heads"]),
+            )
     return Scene(circuit, graph)
 
 
@@ -203,7 +218,11 @@ def to_graph(circuit: Circuit, *, share: float | None = None) -> nx.MultiDiGraph
 
 def node_at(graph: nx.MultiDiGraph, position: int) -> str | None:
     """The node that holds a position; of several the one with the fewest positions; None if there is none."""
-    nodes = [name for name, node in graph.nodes.items() if position in node["positions"] and name != OUTPUT]
+    nodes = [
+        name
+        for name, node in graph.nodes.items()
+        if position in node["positions"] and name != OUTPUT
+    ]
     return min(nodes, key=lambda name: len(graph.nodes[name]["positions"]), default=None)
 
 
@@ -247,7 +266,9 @@ def kept_positions(
             chosen |= around
         elif len(chosen) < most:
             chosen.add(anchor)
-    chosen |= {position + 1 for position in chosen if position + 2 in chosen}  # a gap of one saves nothing
+    chosen |= {
+        position + 1 for position in chosen if position + 2 in chosen
+    }  # a gap of one saves nothing
     shown: list[int | None] = []
     for position in sorted(chosen):
         if position > first and position - 1 not in chosen:
@@ -355,11 +376,15 @@ def _add_output(graph: nx.MultiDiGraph, circuit: Circuit) -> None:
     )
 
 
-def _numbered_arrows(circuit: Circuit, node_of: dict[int, str | None]) -> dict[tuple[int, int], int]:
+def _numbered_arrows(
+    circuit: Circuit, node_of: dict[int, str | None]
+) -> dict[tuple[int, int], int]:
     """The mappings between two nodes that get an arrow, numbered: 0 is in front, then the strongest."""
     arrows: dict[tuple[int, int], int] = {}
     number = 1
-    for mapping in sorted(circuit.mappings, key=lambda mapping: (-abs(mapping.total), mapping.ends)):
+    for mapping in sorted(
+        circuit.mappings, key=lambda mapping: (-abs(mapping.total), mapping.ends)
+    ):
         if node_of[mapping.key] == node_of[mapping.query]:
             continue
         if mapping is circuit.front:

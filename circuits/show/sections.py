@@ -68,7 +68,9 @@ class Section:
         columns = self.columns or (Column(), Column())
         cells = []
         for row in self.rows:
-            cells.append([column.cell(value) for column, value in zip(columns, row, strict=True)])
+            cells.append(
+                [column.cell(value) for column, value in zip(columns, row, strict=True)]
+            )
         return columns, cells
 
 
@@ -76,7 +78,12 @@ def plain(sections: Iterable[Section]) -> str:
     """Sections as text, 100 columns wide, without colour."""
     file = io.StringIO()
     console = Console(
-        file=file, width=WIDTH, color_system=None, force_terminal=False, force_jupyter=False, highlight=False
+        file=file,
+        width=WIDTH,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+        highlight=False,
     )
     console.print(rich_text(sections))
     lines = file.getvalue().rstrip().split("\n")
@@ -112,7 +119,9 @@ def _rich_table(section: Section) -> Table:
     longest_name = max(len(row[0]) for row in cells)
     for number, column in enumerate(columns):
         keep_whole = number == 0 and (not has_header or longest_name <= WIDTH // 4)
-        table.add_column(Text(column.name), justify=column.side, overflow="fold", no_wrap=keep_whole)
+        table.add_column(
+            Text(column.name), justify=column.side, overflow="fold", no_wrap=keep_whole
+        )
     for number, row in enumerate(cells, 1):
         style = "bold" if number <= section.marked else None
         table.add_row(*map(Text, row), style=style, end_section=number == section.marked)

@@ -14,7 +14,15 @@ import numpy as np
 
 from circuits.components import SIDES
 from circuits.errors import CircuitsError, PromptError
-from circuits.show import counterfactual_words, listed, metric_words, plural, spell, to_scene, verdict_words
+from circuits.show import (
+    counterfactual_words,
+    listed,
+    metric_words,
+    plural,
+    spell,
+    to_scene,
+    verdict_words,
+)
 from circuits.show.sections import Column, Section, plain, section_html
 from circuits.tracing import CARRIES, SHARE
 
@@ -30,7 +38,9 @@ _MOST_MAPPINGS: Final = 20  # rows of the table of other mappings
 _MOST_OTHERS: Final = 5  # heads listed beside the carriers
 _NEARLY_ALL: Final = 0.99  # of the total
 
-visible = partial(spell, longest=80)  # text without the control characters that a terminal would obey
+visible = partial(
+    spell, longest=80
+)  # text without the control characters that a terminal would obey
 
 
 def to_text(circuit: Circuit) -> str:
@@ -83,7 +93,9 @@ def _question(circuit: Circuit) -> Section:
     """The model, the verdict on the question, and what was compared."""
     source, output = circuit.source, circuit.output
     length = len(circuit.prompt)
-    positions = range(length) if length <= MOST_WORDS else to_scene(circuit).shown(most=MOST_WORDS)
+    positions = (
+        range(length) if length <= MOST_WORDS else to_scene(circuit).shown(most=MOST_WORDS)
+    )
     words = ["…" if position is None else token(circuit, position) for position in positions]
     lines = []
     verdict = verdict_words(circuit)
@@ -96,7 +108,10 @@ def _question(circuit: Circuit) -> Section:
     rows = [
         ("prompt", " ".join(words)),
         *asked_rows(circuit),
-        ("output", f"{visible(output.token)}, probability {output.probability:z.2f}, layer {output.layer}"),
+        (
+            "output",
+            f"{visible(output.token)}, probability {output.probability:z.2f}, layer {output.layer}",
+        ),
     ]
     title = f"{model_words(source)}, {source.open_edges} of {source.edges} edges open"
     return Section(title, lines, rows=rows)
@@ -114,7 +129,9 @@ def model_words(source: MeasuredModel) -> str:
 def asked_rows(result: Circuit | Wiring) -> list[tuple[str, str]]:
     """The counterfactual, and the metric with its values in both runs."""
     metric = metric_words(result, longest=80)
-    values = f"clean {result.clean_value:z.2f}, counterfactual {result.counterfactual_value:z.2f}"
+    values = (
+        f"clean {result.clean_value:z.2f}, counterfactual {result.counterfactual_value:z.2f}"
+    )
     return [
         ("counterfactual", counterfactual_words(result, longest=80)),
         ("metric", f"{metric}: {values}, gap {result.gap:z.2f}"),
@@ -143,7 +160,9 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
     carriers = mapping.carriers(share)
     lines = _carrier_lines(mapping, share)
     if len(carriers) > _MOST_CARRIERS:
-        lines.append(f"the first {_MOST_CARRIERS} of {len(carriers)} carriers and the next strongest heads:")
+        lines.append(
+            f"the first {_MOST_CARRIERS} of {len(carriers)} carriers and the next strongest heads:"
+        )
     first = [mapping.effect_of(head) for head in carriers[:_MOST_CARRIERS]]
     others = []
     for each in sorted(mapping.heads, key=lambda each: -abs(each.effect)):
@@ -188,7 +207,9 @@ def _carrier_lines(mapping: Mapping, share: float) -> list[str]:
     if modulation < share:
         shortfall = f"; no further head helps, so {share:.0%} is not reached"
         if modulation >= _NEARLY_ALL:
-            shortfall = f"; no further head helps, and {1 - modulation:.1%} of the total is missing"
+            shortfall = (
+                f"; no further head helps, and {1 - modulation:.1%} of the total is missing"
+            )
     if not mapping.doubts:
         return [f"Modulated at {modulation:.0%} by {names}{shortfall}"]
     reach = f"reach {modulation:.0%}" if shortfall else f"would reach {share:.0%}"
@@ -237,12 +258,16 @@ def _trust(circuit: Circuit, mapping: Mapping) -> Section:
     return Section("How far to trust it", rows=rows)
 
 
-def _control_rows(circuit: Circuit, mapping: Mapping, controls: Controls) -> list[tuple[str, str]]:
+def _control_rows(
+    circuit: Circuit, mapping: Mapping, controls: Controls
+) -> list[tuple[str, str]]:
     rows = []
     if controls.random_draws:
         carriers = plural(len(mapping.carriers(controls.share)), "head")
         values = f"mean {controls.random_mean:z.3f}, 95th percentile {controls.random_p95:z.3f}"
-        rows.append(("random heads", f"{values} of {controls.random_draws} draws of {carriers}"))
+        rows.append(
+            ("random heads", f"{values} of {controls.random_draws} draws of {carriers}")
+        )
     totals = dict(enumerate(controls.key_totals))
     totals.pop(mapping.key, None)
     best = "there is none"

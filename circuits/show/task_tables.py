@@ -13,7 +13,15 @@ from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import visible
 from circuits.tasks.compare import TaskComparison
 from circuits.tasks.patterns import PanelFigures, changed
-from circuits.tasks.ranking import COUNTED, EXPLAINED, SHARES, ComponentEdge, Protocol, Ranking, random_count
+from circuits.tasks.ranking import (
+    COUNTED,
+    EXPLAINED,
+    SHARES,
+    ComponentEdge,
+    Protocol,
+    Ranking,
+    random_count,
+)
 
 _MOST_UNITS: Final = 16  # rows of the table of strongest units
 _MOST_CHANGES: Final = 20  # rows of the table of heads that both models need
@@ -83,7 +91,9 @@ def _strongest(ranking: Ranking, panel: PanelFigures | None) -> Section:
         columns.append(Column("map"))
     rows = []
     for number, ranked in enumerate(ranking.ranked[:_MOST_UNITS], 1):
-        interval = "one pair" if ranking.pairs == 1 else f"[{ranked.low:z.3f}, {ranked.high:z.3f}]"
+        interval = (
+            "one pair" if ranking.pairs == 1 else f"[{ranked.low:z.3f}, {ranked.high:z.3f}]"
+        )
         row: list[Any] = [number, visible(str(ranked.unit)), ranked.effect, interval]
         if isinstance(ranked.unit, ComponentEdge):
             row.append("exact" if ranked.exact else "estimate")
@@ -163,7 +173,10 @@ def _measured(comparisons: Sequence[TaskComparison]) -> Section:
         kind = "pairs that both models get right"
         if not comparison.same_pairs:
             kind = "pairs of each model's own, as their tokens differ"
-        left = [f"{visible(ranking.model)}: {_left_out(ranking)}" for ranking in comparison.rankings[0]]
+        left = [
+            f"{visible(ranking.model)}: {_left_out(ranking)}"
+            for ranking in comparison.rankings[0]
+        ]
         pairs = f"{', '.join(counts)} ({kind}); left out: {'; '.join(left)}"
         tasks.append((visible(comparison.task), pairs))
     rows = [(_short(protocol), str(protocol)) for protocol in protocols]
@@ -189,7 +202,9 @@ def _shares(comparison: TaskComparison) -> Section:
             random = [_count(random_count(ranking, share)) for ranking in both]
             ratio = _ratio(comparison, units, share)
             rows.append((COUNTED[units], _name(share), *counts, ratio, *random))
-    return Section("Counts, with the range of 95% of the bootstrap resamples", (), columns, rows)
+    return Section(
+        "Counts, with the range of 95% of the bootstrap resamples", (), columns, rows
+    )
 
 
 def _common_heads(comparison: TaskComparison) -> Section:
@@ -198,11 +213,16 @@ def _common_heads(comparison: TaskComparison) -> Section:
     one, other = (panel.heads for panel in comparison.needed)
     title = f"Heads for {EXPLAINED:.0%}: {len(one)} in {first}, {len(other)} in {second}"
     if not comparison.comparable:
-        return Section(title, ["the models differ in shape, so their heads cannot be set side by side"])
+        return Section(
+            title, ["the models differ in shape, so their heads cannot be set side by side"]
+        )
     lines = [f"{len(comparison.overlap)} of {len({*one, *other})} in either are in both"]
     if len(comparison.changes) > _MOST_CHANGES:
         lines.append(f"the first {_MOST_CHANGES}:")
-    rows = [(each.head, str(each.before), str(each.after)) for each in comparison.changes[:_MOST_CHANGES]]
+    rows = [
+        (each.head, str(each.before), str(each.after))
+        for each in comparison.changes[:_MOST_CHANGES]
+    ]
     columns = (Column("head"), Column(f"map in {first}"), Column(f"map in {second}"))
     return Section(title, lines, columns, rows)
 
@@ -288,7 +308,10 @@ def task_comparison_values(comparison: TaskComparison) -> dict[str, Any]:
         "task": comparison.task,
         "models": comparison.models,
         "same_pairs": comparison.same_pairs,
-        "units": {both[0].protocol.units: _units_values(comparison, both) for both in comparison.rankings},
+        "units": {
+            both[0].protocol.units: _units_values(comparison, both)
+            for both in comparison.rankings
+        },
         "overlap": overlap,
         "maps": maps,
         "needed": [panel_values(panel) for panel in comparison.needed],
@@ -305,7 +328,9 @@ def _units_values(comparison: TaskComparison, both: tuple[Ranking, Ranking]) -> 
         counts[_name(share)] = [count_values(ranking, share) for ranking in both]
         ratios[_name(share)] = comparison.ratio(units, share)
     return {
-        "protocol": [asdict(ranking.protocol) | {"words": str(ranking.protocol)} for ranking in both],
+        "protocol": [
+            asdict(ranking.protocol) | {"words": str(ranking.protocol)} for ranking in both
+        ],
         "pairs": [ranking.pairs for ranking in both],
         "left_out": [dict(ranking.left_out) for ranking in both],
         "counts": counts,

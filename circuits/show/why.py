@@ -28,7 +28,9 @@ _SIDES: Final[dict[Side, str]] = {
     "value": "value (what it moves)",
 }
 _MOST_WRITERS: Final = 8  # writers of a side, and parts of a score
-_MOST_TICKS: Final = 16  # tokens along an attention map; of a longer prompt only key and query are named
+_MOST_TICKS: Final = (
+    16  # tokens along an attention map; of a longer prompt only key and query are named
+)
 
 
 def why_text(why: Why) -> str:
@@ -67,9 +69,13 @@ def _head(why: Why) -> Section:
     )
     rows = []
     for side in why.sides:
-        together = f"{side.together:z.3f} by {side.leading}" if side.leading else "no writer below"
+        together = (
+            f"{side.together:z.3f} by {side.leading}" if side.leading else "no writer below"
+        )
         rows.append((_SIDES[side.side], side.effect, side.weight, together))
-    return Section(f"{visible(why.source.name)}: why {why.head} reads {_ends(why)}", lines, columns, rows)
+    return Section(
+        f"{visible(why.source.name)}: why {why.head} reads {_ends(why)}", lines, columns, rows
+    )
 
 
 def _side(side: SideWriters) -> Section:
@@ -123,7 +129,9 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
                 continue
             _draw_bars(axis, bars)
             axis.set_xlim(left, high + room)
-            axis.set_ylim(most_bars - 0.5, -0.5)  # so that the bars of all sides stand in the same rows
+            axis.set_ylim(
+                most_bars - 0.5, -0.5
+            )  # so that the bars of all sides stand in the same rows
         title = f"{spell(why.source.name, longest=40)}: {why.head}, {_ends(why)}; effect {why.effect:z.2f}"
         figure.suptitle(title, fontsize=canvas.BODY, ha="left", x=0.01)
     return figure
@@ -162,7 +170,12 @@ def _draw_bars(axis: Axes, bars: Sequence[tuple[str, float]]) -> None:
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.tick_params(axis="y", length=0)
     for row, effect in enumerate(effects):
-        label = {"xytext": (2, 0), "textcoords": "offset points", "va": "center", "fontsize": canvas.SMALL}
+        label = {
+            "xytext": (2, 0),
+            "textcoords": "offset points",
+            "va": "center",
+            "fontsize": canvas.SMALL,
+        }
         axis.annotate(f"{effect:z.3f}", (max(effect, 0.0), row), **label)
 
 
@@ -171,10 +184,14 @@ def _draw_map(axis: Axes, why: Why) -> None:
     length = len(why.prompt)
     axis.set(title="attention", xlabel="key", ylabel="query")
     if why.attention is None:
-        axis.text(0.5, 0.5, f"{length} tokens", ha="center", va="center", transform=axis.transAxes)
+        axis.text(
+            0.5, 0.5, f"{length} tokens", ha="center", va="center", transform=axis.transAxes
+        )
         axis.set(xticks=[], yticks=[])
         return
-    axis.imshow(why.attention, cmap=canvas.colormap(), vmin=0, vmax=1, origin="lower", aspect="equal")
+    axis.imshow(
+        why.attention, cmap=canvas.colormap(), vmin=0, vmax=1, origin="lower", aspect="equal"
+    )
     corner = (why.key - 0.5, why.query - 0.5)
     axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=canvas.RED, linewidth=1.2))
     if length <= _MOST_TICKS:

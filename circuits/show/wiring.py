@@ -55,7 +55,9 @@ def _question(wiring: Wiring) -> Section:
         words.append("…")
     rows = [("prompt", " ".join(words)), *asked_rows(wiring)]
     if wiring.roles:
-        roles = [f"{visible(role)} is {token(wiring, position)}" for role, position in wiring.roles]
+        roles = [
+            f"{visible(role)} is {token(wiring, position)}" for role, position in wiring.roles
+        ]
         rows.append(("roles", ", ".join(roles)))
     notes = [note_line(note) for note in wiring.notes]
     return Section(model_words(wiring.source), notes, rows=rows)
@@ -67,20 +69,32 @@ def _kept(wiring: Wiring) -> Section:
     counts = f"{kinds['head']} heads and {kinds['mlp']} MLPs at positions, embeddings, logits"
     chance = f"mean {random.mean:z.3f}, largest {random.largest:z.3f} of {random.draws} draws"
     rows = [
-        ("kept", f"{wiring.kept:z.3f} of the gap is left when all other wires are swapped in one run"),
+        (
+            "kept",
+            f"{wiring.kept:z.3f} of the gap is left when all other wires are swapped in one run",
+        ),
         ("random", f"{chance} of as many wires, each draw a random walk back from the logits"),
         ("nodes", f"{len(nodes)}: {counts}"),
-        ("measured", f"{wiring.measured:,} wires and sides, each in a run of its own, {wiring.engine} path"),
+        (
+            "measured",
+            f"{wiring.measured:,} wires and sides, each in a run of its own, {wiring.engine} path",
+        ),
     ]
     if wiring.cut:
-        names = listed([node_name(wiring, node) for node in wiring.cut], most=_MOST_NOT_EXPLORED)
+        names = listed(
+            [node_name(wiring, node) for node in wiring.cut], most=_MOST_NOT_EXPLORED
+        )
         limit = f"as the limit of {wiring.most} nodes was reached"
         rows.append(("cut", f"{len(wiring.cut)} nodes not explored, {limit}: {names}"))
     lines = []
     if wiring.kept < _LITTLE:
-        lines.append("Note: most of the gap runs along smaller wires; a smaller least draws more of them")
+        lines.append(
+            "Note: most of the gap runs along smaller wires; a smaller least draws more of them"
+        )
     return Section(
-        f"{plural(len(wiring.wires), 'wire')} of at least {wiring.least:g} of the gap", lines, rows=rows
+        f"{plural(len(wiring.wires), 'wire')} of at least {wiring.least:g} of the gap",
+        lines,
+        rows=rows,
     )
 
 
@@ -91,7 +105,9 @@ def _wires(wiring: Wiring) -> Section:
     """
     order = {node: number for number, node in enumerate(reversed(wiring.nodes))}
     sides = [side for side in wiring.sides if Node.read(side.wire) in order]
-    sides.sort(key=lambda side: (order[Node.read(side.wire)], -abs(side.effect), str(side.wire)))
+    sides.sort(
+        key=lambda side: (order[Node.read(side.wire)], -abs(side.effect), str(side.wire))
+    )
     rows: list[tuple[Any, ...]] = []
     last_reader = None
     for side in sides:
@@ -205,7 +221,9 @@ def _node_attributes(wiring: Wiring, node: Node) -> dict[str, Any]:
 def wiring_figure(wiring: Wiring, **options: Any) -> Figure:
     """The wires on a scale of layers, with a caption that says how much of the gap they keep."""
     kept = f"{wiring.kept:z.0%} of the gap, as many random ones {wiring.random.mean:z.0%}"
-    caption = f"{len(wiring.wires)} wires of {wiring.least:g} or more; together they keep {kept}. "
+    caption = (
+        f"{len(wiring.wires)} wires of {wiring.least:g} or more; together they keep {kept}. "
+    )
     options = {"title": wiring.source.name, "how": _LEGEND, "caption": caption} | options
     return scene_figure(wiring_scene(wiring), **options)
 
@@ -225,8 +243,13 @@ def wiring_scene(wiring: Wiring) -> Scene:
     last = len(wiring.prompt) - 1
     output = wiring.output
     lines = [spell(output.token), f"layer {output.layer}", f"p = {output.probability:.2f}"]
-    graph.add_node(OUTPUT, kind="logits", label="logits", positions=[last], lines=lines, box=False)
-    positions = [last, *(node["position"] for node in graph.nodes.values() if "position" in node)]
+    graph.add_node(
+        OUTPUT, kind="logits", label="logits", positions=[last], lines=lines, box=False
+    )
+    positions = [
+        last,
+        *(node["position"] for node in graph.nodes.values() if "position" in node),
+    ]
     graph.graph["reads_bos"] = False
     graph.graph["words"] = list(wiring.prompt.words)
     graph.graph["anchors"] = list(dict.fromkeys(positions))

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from circuits.tracing.wiring_record import Wiring
 
 LONGEST_WORD: Final = 32  # characters of a token that is shown whole
-_JOINERS: Final = "\u200c\u200d"  # invisible, but between two letters they change how the letters look
+_JOINERS: Final = (
+    "\u200c\u200d"  # invisible, but between two letters they change how the letters look
+)
 
 
 def spell(word: str, *, longest: int = LONGEST_WORD) -> str:

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING
 
 import lazy_loader
 
-from circuits.sparsify.settings import LITTLE_LANGUAGE, SHORT_ROWS, Settings, default_in_words, settings_for
+from circuits.sparsify.settings import (
+    LITTLE_LANGUAGE,
+    SHORT_ROWS,
+    Settings,
+    default_in_words,
+    settings_for,
+)
 
 if TYPE_CHECKING:
     from circuits.sparsify.measure import Sparsity, measure_sparsity

@@ -50,7 +50,9 @@ def attending(model: Any, rule: Rule) -> Iterator[None]:
         _RULE.reset(token)
 
 
-def logits_under(rule: Rule, model: Any, tokens: Int[torch.Tensor, "batch pos"]) -> torch.Tensor:
+def logits_under(
+    rule: Rule, model: Any, tokens: Int[torch.Tensor, "batch pos"]
+) -> torch.Tensor:
     """A model's logits with its attention under a rule."""
     with attending(model, rule):
         return model(tokens, use_cache=False).logits
@@ -69,13 +71,21 @@ class TrainingGate:
     """
 
     def __init__(
-        self, *, noise: torch.Generator | None = None, bias: float = 0.0, part: tuple[int, int] = (0, 1)
+        self,
+        *,
+        noise: torch.Generator | None = None,
+        bias: float = 0.0,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         self.noise = noise
         self.bias = bias
         self.part = part
-        self._expected: list[torch.Tensor] = []  # one number per layer: the expected share of open edges
-        self._open: list[torch.Tensor] = []  # one number per layer: the share that is open at evaluation
+        self._expected: list[
+            torch.Tensor
+        ] = []  # one number per layer: the expected share of open edges
+        self._open: list[
+            torch.Tensor
+        ] = []  # one number per layer: the share that is open at evaluation
 
     def __call__(self, scores: Scores) -> Scores:
         batch, heads, length, _ = scores.shape
@@ -91,7 +101,9 @@ class TrainingGate:
             return 0.0
         index, count = self.part
         shape = (count * len(scores), *scores.shape[1:])
-        uniform = torch.rand(shape, generator=self.noise, device=scores.device, dtype=scores.dtype)
+        uniform = torch.rand(
+            shape, generator=self.noise, device=scores.device, dtype=scores.dtype
+        )
         return uniform.chunk(count)[index].logit_(eps=1e-7)
 
     def check(self, n_layers: int) -> None:
@@ -99,7 +111,9 @@ class TrainingGate:
         gated_layers = len(self._expected)
         if gated_layers != n_layers:
             counts = f"{gated_layers} of {n_layers} layers"
-            raise ModelError(f"{counts} use the library's attention interface; the gate needs all of them")
+            raise ModelError(
+                f"{counts} use the library's attention interface; the gate needs all of them"
+            )
 
     @property
     def penalty(self) -> torch.Tensor:

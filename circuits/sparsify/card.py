@@ -35,7 +35,9 @@ def layers_table(measured: Sparsity) -> str:
 
 def lengths_table(measured: Sparsity) -> str:
     """Open edges on prompts of several lengths, and how many keys the last position has open, per head."""
-    lines = [f"| tokens | {measured.original} | {measured.name} | keys open to a head at the last |"]
+    lines = [
+        f"| tokens | {measured.original} | {measured.name} | keys open to a head at the last |"
+    ]
     lines.append("|---:|---:|---:|---:|")
     for length in _LENGTHS:
         if length > len(measured.gated.per_query):
@@ -47,7 +49,11 @@ def lengths_table(measured: Sparsity) -> str:
 
 
 def write_card(
-    path: Path, measured: Sparsity, marks: dict[str, Any], scores: Sequence[Sequence[Score]], log: Log
+    path: Path,
+    measured: Sparsity,
+    marks: dict[str, Any],
+    scores: Sequence[Sequence[Score]],
+    log: Log,
 ) -> None:
     """Write the model card. `scores` are those of the original and of the twin, where there are any."""
     template = Path(__file__).with_name("card.md").read_text(encoding="utf-8")
@@ -105,14 +111,18 @@ def draw_training(log: Log, settings: Settings, path: Path) -> None:
         below.plot(steps, budgets, "k:", linewidth=1)
         constrained = "divergence, nats" if settings.constraint == "kl" else "loss gap, nats"
         below.set(
-            ylabel=f"{constrained}\n(dotted: budget)", xlabel="step", ylim=_limits(gaps, budgets, settings)
+            ylabel=f"{constrained}\n(dotted: budget)",
+            xlabel="step",
+            ylim=_limits(gaps, budgets, settings),
         )
     save_figure(figure, path.parent, ["svg"], name=path.stem)
 
 
 def _set_logarithmic(axes: Any, label: str) -> None:
     axes.set(yscale="log", ylabel=label)
-    axes.yaxis.set(major_locator=_ticks(*axes.get_ylim()), major_formatter="{x:g}", minor_formatter="")
+    axes.yaxis.set(
+        major_locator=_ticks(*axes.get_ylim()), major_formatter="{x:g}", minor_formatter=""
+    )
 
 
 def _ticks(low: float, high: float) -> Locator:
@@ -124,7 +134,9 @@ def _ticks(low: float, high: float) -> Locator:
     return LogLocator(subs=(1, 2, 5))
 
 
-def _limits(gaps: list[float], budgets: list[float], settings: Settings) -> tuple[float, float | None]:
+def _limits(
+    gaps: list[float], budgets: list[float], settings: Settings
+) -> tuple[float, float | None]:
     """The gaps from zero on, cut off at four budgets: a training may begin far above its budget."""
     highest = 1.1 * max(*gaps, *budgets)
     cut = 4 * settings.budget(0) or highest

@@ -20,10 +20,15 @@ from circuits.models.folder import NO_LIMIT
 
 Parameters = dict[str, torch.nn.Parameter]
 REMEDY: Final = "choose another folder or delete it"
-_MOMENTS: Final = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter, besides the step
+_MOMENTS: Final = (
+    "exp_avg",
+    "exp_avg_sq",
+)  # what AdamW keeps of each parameter, besides the step
 
 
-def save_checkpoint(path: Path, parameters: Parameters, optimizer: Any, **progress: Any) -> None:
+def save_checkpoint(
+    path: Path, parameters: Parameters, optimizer: Any, **progress: Any
+) -> None:
     """Write parameters, AdamW's moments and `progress` (plain values, with `step`), whole or not at all."""
     tensors = {}
     for name, parameter in parameters.items():
@@ -40,7 +45,9 @@ def load_checkpoint(path: Path, parameters: Parameters, optimizer: Any) -> dict[
     progress, tensors = _read(path)
     for name, parameter in parameters.items():
         if f"value/{name}" not in tensors:
-            raise FileError(f"{path} is not a checkpoint of this model: it lacks {name}; {REMEDY}")
+            raise FileError(
+                f"{path} is not a checkpoint of this model: it lacks {name}; {REMEDY}"
+            )
         for kind in ("value", *_MOMENTS):
             stored = tensors.get(f"{kind}/{name}")
             if stored is not None and stored.shape != parameter.shape:
@@ -49,7 +56,9 @@ def load_checkpoint(path: Path, parameters: Parameters, optimizer: Any) -> dict[
                 )
     for name, parameter in parameters.items():
         parameter.data.copy_(tensors[f"value/{name}"])
-        moments = {kind: tensors[f"{kind}/{name}"] for kind in _MOMENTS if f"{kind}/{name}" in tensors}
+        moments = {
+            kind: tensors[f"{kind}/{name}"] for kind in _MOMENTS if f"{kind}/{name}" in tensors
+        }
         if moments:
             step = torch.tensor(float(progress["step"]), device=parameter.device)
             optimizer.state[parameter] = {"step": step}
@@ -63,7 +72,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     check_regular(path, most=NO_LIMIT)
     try:
         with safe_open(path, framework="pt") as stored:
-            progress = parse_json((stored.metadata() or {}).get("progress", ""), f"the progress in {path}")
+            progress = parse_json(
+                (stored.metadata() or {}).get("progress", ""), f"the progress in {path}"
+            )
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError) as why:
         raise FileError(f"{path} is not a whole checkpoint ({why}); {REMEDY}") from why

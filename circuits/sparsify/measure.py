@@ -23,7 +23,13 @@ from circuits.models.load import Device, Dtype, find, to_device, to_dtype
 from circuits.models.model import Model, open_gates
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
 from circuits.sparsify.settings import LITTLE_LANGUAGE
-from circuits.sparsify.text import Tokens, context_of, little_language, speaks_little_language, to_rows
+from circuits.sparsify.text import (
+    Tokens,
+    context_of,
+    little_language,
+    speaks_little_language,
+    to_rows,
+)
 from circuits.sparsify.training import Logits, losses
 
 AnyModel = str | Path | Model
@@ -82,12 +88,18 @@ class Sparsity:
             ("loss, nats", f"{self.dense_loss:.4f}", f"{self.loss:.4f}"),
             ("divergence from dense, nats", "0", f"{self.divergence:.4f}"),
             ("next token the same", "100%", f"{self.agreement:.2%}"),
-            ("attention on the first token", f"{dense.first_token:.2%}", f"{gated.first_token:.2%}"),
+            (
+                "attention on the first token",
+                f"{dense.first_token:.2%}",
+                f"{gated.first_token:.2%}",
+            ),
             ("entropy of attention, nats", f"{dense.entropy:.3f}", f"{gated.entropy:.3f}"),
         )
 
     def __str__(self) -> str:
-        return to_markdown((f"over {self.tokens} held-out tokens", self.original, self.name), self.facts)
+        return to_markdown(
+            (f"over {self.tokens} held-out tokens", self.original, self.name), self.facts
+        )
 
 
 def measure_sparsity(
@@ -123,14 +135,18 @@ def measure_sparsity(
     dense_model: Any = dense_weights.model
     for each in (gated_model, dense_model):
         each.to(device=device, dtype=chosen_dtype)
-    return measure(gated_model, dense_model, first_rows(chosen, rows), name=name, original=original_name)
+    return measure(
+        gated_model, dense_model, first_rows(chosen, rows), name=name, original=original_name
+    )
 
 
 def weights_of(model: AnyModel | tuple[Any, Any]) -> tuple[str, Weights]:
     """A model's name and its plain Hugging Face weights, copied or read again by name, without hooks."""
     if isinstance(model, tuple):
         transformer, tokenizer = model
-        name = str(getattr(transformer.config, "_name_or_path", "")) or type(transformer).__name__
+        name = (
+            str(getattr(transformer.config, "_name_or_path", "")) or type(transformer).__name__
+        )
         return name, Weights(deepcopy(transformer), tokenizer, Marks())
     name = model.name if isinstance(model, Model) else str(model)
     with reading(name):
@@ -197,8 +213,12 @@ class _CountingRule:
         self.runs = 0
         self.edges = 0  # allowed edges of one head in all rows
         self.open_edges: list[torch.Tensor] = []  # (head,), of each layer of each run
-        self.open_keys = torch.zeros(longest, dtype=torch.float64)  # by query, of all rows, heads and layers
-        self.counted = torch.zeros(longest, dtype=torch.float64)  # by query, rows times heads times layers
+        self.open_keys = torch.zeros(
+            longest, dtype=torch.float64
+        )  # by query, of all rows, heads and layers
+        self.counted = torch.zeros(
+            longest, dtype=torch.float64
+        )  # by query, rows times heads times layers
         self.later_queries = 0  # of all rows, heads and layers
         self.first_token = 0.0  # sums over the later queries
         self.entropy = 0.0
@@ -228,7 +248,9 @@ class _CountingRule:
         if not self.open_edges:
             reason = "no layer of this model uses the library's attention interface, or there was no text"
             raise ModelError(f"nothing was measured: {reason}")
-        counts = torch.stack(self.open_edges).unflatten(0, (self.runs, -1)).sum(0)  # (layer, head)
+        counts = (
+            torch.stack(self.open_edges).unflatten(0, (self.runs, -1)).sum(0)
+        )  # (layer, head)
         per_head = (counts / self.edges).tolist()
         return AttentionStats(
             per_head=tuple(tuple(heads) for heads in per_head),

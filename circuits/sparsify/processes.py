@@ -24,7 +24,9 @@ from accelerate.utils.environment import get_cpu_distributed_information
 from circuits.errors import CircuitsError
 from circuits.models.folder import one_line, quiet
 
-TIMEOUT: Final = timedelta(hours=12)  # how long the others wait while the main process samples or measures
+TIMEOUT: Final = timedelta(
+    hours=12
+)  # how long the others wait while the main process samples or measures
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +109,9 @@ def _collectively(call: Callable[..., Any], *arguments: Any) -> Any:
         return call(*arguments)
     except RuntimeError as error:
         remedy = "start the same command again, it resumes from the last checkpoint"
-        raise CircuitsError(f"lost another process of this training; {remedy} ({one_line(error)})") from error
+        raise CircuitsError(
+            f"lost another process of this training; {remedy} ({one_line(error)})"
+        ) from error
 
 
 def join() -> Processes:
@@ -118,9 +122,13 @@ def join() -> Processes:
         return Processes()
     patience = InitProcessGroupKwargs(timeout=TIMEOUT)
     with quiet():
-        accelerator = Accelerator(cpu=not torch.accelerator.is_available(), kwargs_handlers=[patience])
+        accelerator = Accelerator(
+            cpu=not torch.accelerator.is_available(), kwargs_handlers=[patience]
+        )
     check_launch(accelerator, started)
-    return Processes(accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator)
+    return Processes(
+        accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator
+    )
 
 
 def check_launch(accelerator: Any, started: int) -> None:
@@ -131,7 +139,9 @@ def check_launch(accelerator: Any, started: int) -> None:
         raise CircuitsError(f"{wrong}; to train on the CPU set ACCELERATE_USE_CPU=true")
     precision = accelerator.mixed_precision
     if precision != "no":
-        raise CircuitsError(f"twins are trained in fp32, not {precision}; launch with --mixed_precision no")
+        raise CircuitsError(
+            f"twins are trained in fp32, not {precision}; launch with --mixed_precision no"
+        )
     kind = accelerator.distributed_type.value
     if kind != "NO" and not kind.startswith("MULTI_"):
         wrong = "processes share the rows of a step, not the weights of a model"

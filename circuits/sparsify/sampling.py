@@ -51,17 +51,23 @@ class KeptTokens:
     def __str__(self) -> str:
         return f"{len(self.kept)} of {self.size} tokens ({self.coverage:.3%} of the chance)"
 
-    def shrink(self, tokens: Int[torch.Tensor, "*batch pos"]) -> Int[torch.Tensor, "*batch pos"]:
+    def shrink(
+        self, tokens: Int[torch.Tensor, "*batch pos"]
+    ) -> Int[torch.Tensor, "*batch pos"]:
         """Turn the whole model's ids into the smaller model's."""
         small_id = torch.full((self.size,), -1)
         small_id[self.kept] = torch.arange(len(self.kept))
         small = small_id[tokens]
         if small.min() < 0:
-            raise ModelError(f"token {int(tokens[small < 0][0])} is not among the {len(self.kept)} kept")
+            raise ModelError(
+                f"token {int(tokens[small < 0][0])} is not among the {len(self.kept)} kept"
+            )
         return small
 
 
-def survey(model: Any, rows: Int[torch.Tensor, "batch pos"], *, most: int, needed: set[int]) -> KeptTokens:
+def survey(
+    model: Any, rows: Int[torch.Tensor, "batch pos"], *, most: int, needed: set[int]
+) -> KeptTokens:
     """The `most` tokens of the largest mean probability after the rows' tokens.
 
     Those that stand in the rows come before all others, and so do the `needed` ones.
@@ -78,7 +84,9 @@ def survey(model: Any, rows: Int[torch.Tensor, "batch pos"], *, most: int, neede
     kept = rank.topk(min(most, len(rank))).indices.sort().values
     lost = needed - set(kept.tolist())
     if lost:
-        raise ModelError(f"the openings need {len(lost)} tokens more than the {most} that are kept")
+        raise ModelError(
+            f"the openings need {len(lost)} tokens more than the {most} that are kept"
+        )
     return KeptTokens(kept, len(mean), mean[kept].sum().item())
 
 
@@ -110,15 +118,23 @@ class Sampling:
     openings: tuple[str, ...] = ("",)
     temperatures: tuple[float, ...] = (1.0,)
     openings_count: bool = True  # whether an opening's own tokens are targets too
-    answers: float = 1.0  # the weight of the first token after an opening; every other token has weight 1
+    answers: float = (
+        1.0  # the weight of the first token after an opening; every other token has weight 1
+    )
 
     def __post_init__(self) -> None:
         if self.rows < 1 or not self.openings or not self.temperatures:
-            raise CircuitsError("sampling needs at least one row, one opening and one temperature")
+            raise CircuitsError(
+                "sampling needs at least one row, one opening and one temperature"
+            )
         if min(self.temperatures) <= 0 or max(self.temperatures) > 10:
-            raise CircuitsError(f"temperatures must be above 0 and at most 10, not {self.temperatures}")
+            raise CircuitsError(
+                f"temperatures must be above 0 and at most 10, not {self.temperatures}"
+            )
         if self.answers < 0:
-            raise CircuitsError(f"answers must not count less than nothing, not {self.answers:g}")
+            raise CircuitsError(
+                f"answers must not count less than nothing, not {self.answers:g}"
+            )
 
     def __str__(self) -> str:
         words = f"{self.rows} rows sampled from the dense model"
@@ -138,7 +154,11 @@ class Sampling:
 def bos_of(weights: Weights) -> list[int]:
     """What every row begins with: BOS, or nothing."""
     bos: Any = weights.tokenizer.bos_token_id
-    return [bos] if reads_bos_by_default(weights.tokenizer, weights.model.config.model_type) else []
+    return (
+        [bos]
+        if reads_bos_by_default(weights.tokenizer, weights.model.config.model_type)
+        else []
+    )
 
 
 def to_tokens(weights: Weights, text: str) -> list[int]:
@@ -186,7 +206,10 @@ def sample_rows(
 
 
 def _complete(
-    model: Any, rows: Tokens, temperatures: Float[torch.Tensor, " batch"], noise: torch.Generator
+    model: Any,
+    rows: Tokens,
+    temperatures: Float[torch.Tensor, " batch"],
+    noise: torch.Generator,
 ) -> None:
     """Replace every -1 in the rows by a sampled token, one column after the other."""
     is_written = (rows >= 0).all(0)
@@ -207,7 +230,9 @@ def _sample(
     """One token a row, by its cumulative probability: much faster than multinomial over many tokens."""
     cumulative = logits.softmax(-1).cumsum(-1)
     drawn = torch.rand(len(logits), 1, generator=noise) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, drawn, right=True)[:, 0].clamp_max(logits.shape[1] - 1)
+    return torch.searchsorted(cumulative, drawn, right=True)[:, 0].clamp_max(
+        logits.shape[1] - 1
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -251,7 +276,9 @@ class OwnWords:
         if self.sampling.openings_count and self.sampling.answers == 1:
             return weight
         if self._openings is None:
-            self._openings = {tuple(opening_tokens(self.weights, text)) for text in self.sampling.openings}
+            self._openings = {
+                tuple(opening_tokens(self.weights, text)) for text in self.sampling.openings
+            }
         for row, tokens in enumerate(rows.tolist()):
             end = _longest_start(tokens, self._openings)
             if not self.sampling.openings_count:
@@ -298,7 +325,9 @@ class OwnWords:
                 sampling=self.sampling,
                 vocabulary=vocabulary,
             )
-            aside = path.with_name(f"{name}-{os.getpid()}.unfinished")  # others may sample the same rows
+            aside = path.with_name(
+                f"{name}-{os.getpid()}.unfinished"
+            )  # others may sample the same rows
             write_whole(path, partial(save_file, {"rows": rows.contiguous()}), aside=aside)
         self._files[name] = _read_rows(path, len(self.weights.tokenizer), self.length)
         return self._files[name]
@@ -316,7 +345,9 @@ def _read_rows(path: Path, vocabulary: int, length: int) -> Tokens:
     try:
         rows = load_file(path)["rows"]
     except (OSError, SafetensorError, KeyError) as why:
-        raise FileError(f"{path} does not hold what the dense model wrote ({why}); delete it") from why
+        raise FileError(
+            f"{path} does not hold what the dense model wrote ({why}); delete it"
+        ) from why
     if rows.ndim != 2 or rows.shape[1] != length or rows.max() >= vocabulary:
         raise FileError(f"{path} does not hold rows of this model's tokens; delete it")
     return rows

@@ -34,17 +34,27 @@ class Settings:
     warmup: int = 20  # steps
     gates: Gates = "deterministic"  # whether noise is added to the scores that open a gate
     bias: float = 0.0  # added to the scores that open a gate, in training alone
-    constraint: Constraint = "kl"  # what the gap is: KL(dense‖gated), or the difference of both losses
+    constraint: Constraint = (
+        "kl"  # what the gap is: KL(dense‖gated), or the difference of both losses
+    )
     gap: float = 0.3  # the budget: the largest gap allowed, in nats
     slack: float = 1.0  # the budget starts at `slack` times the gap and falls evenly to one: edges close fast
     healing: int = 0  # further steps with half the budget, to regain what closing edges cost
     multiplier: float = 1.0  # the first weight of the penalty on open edges
     memory: float = 0.95  # decay of the moving average of the gap
     lora: int = 16  # the rank of the adapter; 0 trains all weights
-    states: float = 0.0  # the weight of the distance between both models' hidden states, layer by layer
-    short: float = 0.0  # the share of steps that take short pieces of the text that the model wrote
-    prompted: float = 0.0  # the share of steps that take short rows after prompts, if prompts are given
-    tokens: int = 0  # the size of the vocabulary in training, the likeliest tokens; 0: all of them
+    states: float = (
+        0.0  # the weight of the distance between both models' hidden states, layer by layer
+    )
+    short: float = (
+        0.0  # the share of steps that take short pieces of the text that the model wrote
+    )
+    prompted: float = (
+        0.0  # the share of steps that take short rows after prompts, if prompts are given
+    )
+    tokens: int = (
+        0  # the size of the vocabulary in training, the likeliest tokens; 0: all of them
+    )
     seed: int = 0  # of rows and noise
 
     def __post_init__(self) -> None:
@@ -52,8 +62,13 @@ class Settings:
             raise CircuitsError(f"gates must be sampled or deterministic, not {self.gates!r}")
         if self.constraint not in get_args(Constraint):
             raise CircuitsError(f"constraint must be loss or kl, not {self.constraint!r}")
-        if min(self.steps, self.batch, self.length - 1, self.learning_rate, self.multiplier) <= 0:
-            raise CircuitsError("steps, batch, learning rate and multiplier must be above 0, length above 1")
+        if (
+            min(self.steps, self.batch, self.length - 1, self.learning_rate, self.multiplier)
+            <= 0
+        ):
+            raise CircuitsError(
+                "steps, batch, learning rate and multiplier must be above 0, length above 1"
+            )
         if min(self.lora, self.bias, self.healing, self.states) < 0:
             raise CircuitsError("bias, lora, healing and states must not be below 0")
         if not 0 <= self.short <= 1:
@@ -62,7 +77,9 @@ class Settings:
             allowed = f"a share from 0 to {1 - self.short:g}, what short rows leave"
             raise CircuitsError(f"prompted must be {allowed}, not {self.prompted:g}")
         if self.tokens < 0 or (self.tokens and not self.lora):
-            raise CircuitsError("tokens must not be below 0, and fewer tokens need an adapter (lora above 0)")
+            raise CircuitsError(
+                "tokens must not be below 0, and fewer tokens need an adapter (lora above 0)"
+            )
         if self.slack < 1:
             raise CircuitsError(f"slack must be at least 1 (no slack), not {self.slack:g}")
 
@@ -95,7 +112,14 @@ class Settings:
 
 
 LITTLE_LANGUAGE: Final = Settings(
-    steps=2000, batch=32, learning_rate=5e-4, warmup=50, gap=0.02, slack=3.0, healing=300, lora=0
+    steps=2000,
+    batch=32,
+    learning_rate=5e-4,
+    warmup=50,
+    gap=0.02,
+    slack=3.0,
+    healing=300,
+    lora=0,
 )
 
 

@@ -36,7 +36,9 @@ from circuits.sparsify.sampling import (
 from circuits.sparsify.settings import SHORT_ROWS, Settings
 from circuits.zoo import language
 
-OTHER_WORDS: Final = 0.2  # the weight of words of the little language that are no answers; most are chance
+OTHER_WORDS: Final = (
+    0.2  # the weight of words of the little language that are no answers; most are chance
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,13 +83,19 @@ def corpus_for(
     Without a file that is the little language, for models that speak it, or what the model writes itself.
     """
     if (prompts is None) != (settings.prompted == 0):
-        raise PromptError("prompts and the share of steps that take them (prompted) need each other")
+        raise PromptError(
+            "prompts and the share of steps that take them (prompted) need each other"
+        )
     if text is None and sampling is None and speaks_little_language(weights):
         return little_language(settings)
     if text is not None and prompts:
-        raise PromptError("prompts are for training on the model's own words; leave out the text")
+        raise PromptError(
+            "prompts are for training on the model's own words; leave out the text"
+        )
     if text is not None and settings.tokens:
-        raise PromptError("fewer tokens are for training on the model's own words; leave out the text")
+        raise PromptError(
+            "fewer tokens are for training on the model's own words; leave out the text"
+        )
     own = OwnWords(
         weights,
         sampling or Sampling(),
@@ -128,7 +136,9 @@ def little_language(settings: Settings) -> Corpus:
         mix = language.LATE_MIX if step % 2 else language.MIX
         return _documents(settings.batch, settings.length, _draw(settings, step), mix=mix)
 
-    held_out = _documents(HELD_OUT_ROWS, settings.length, random.Random("sparsify/held out"), held_out=True)
+    held_out = _documents(
+        HELD_OUT_ROWS, settings.length, random.Random("sparsify/held out"), held_out=True
+    )
     return Corpus("seeded sentences of the little language", batch, held_out.tokens)
 
 
@@ -179,7 +189,11 @@ def to_rows(weights: Weights, texts: Sequence[str], *, length: int) -> list[Toke
         for start in range(0, len(tokens), width):
             row = bos + tokens[start : start + width]
             by_length.setdefault(len(row), []).append(row)
-    return [torch.tensor(by_length[length]) for length in sorted(by_length, reverse=True) if length > 1]
+    return [
+        torch.tensor(by_length[length])
+        for length in sorted(by_length, reverse=True)
+        if length > 1
+    ]
 
 
 def _tokenize(weights: Weights, text: str) -> list[int]:
@@ -193,7 +207,9 @@ def _tokenize(weights: Weights, text: str) -> list[int]:
     return tokens
 
 
-def _windows(weights: Weights, texts: Sequence[str], settings: Settings, *, name: str) -> Corpus:
+def _windows(
+    weights: Weights, texts: Sequence[str], settings: Settings, *, name: str
+) -> Corpus:
     """Windows of all texts as one stream of tokens."""
     end: Any = weights.tokenizer.eos_token_id
     tokens: list[int] = []
@@ -254,7 +270,9 @@ def own_corpus(own: OwnWords, settings: Settings, prompts: Sampling | None = Non
     return Corpus(label, batch, own.held_out(), vocabulary)
 
 
-def _short_pieces(own: OwnWords, rows: Tokens, settings: Settings, draw: random.Random) -> Tokens:
+def _short_pieces(
+    own: OwnWords, rows: Tokens, settings: Settings, draw: random.Random
+) -> Tokens:
     """Pieces of one length, about as many tokens as `batch` rows have."""
     length = min(settings.length, draw.randint(*SHORT_ROWS))
     count = settings.batch * (settings.length // length)

@@ -27,7 +27,13 @@ from jaxtyping import Float
 from circuits.errors import CircuitsError, FileError
 from circuits.results import Progress, silent
 from circuits.sparsify.attention import TrainingGate, attending
-from circuits.sparsify.checkpoint import REMEDY, Parameters, load_checkpoint, read_log, save_checkpoint
+from circuits.sparsify.checkpoint import (
+    REMEDY,
+    Parameters,
+    load_checkpoint,
+    read_log,
+    save_checkpoint,
+)
 from circuits.sparsify.processes import Processes
 from circuits.sparsify.settings import Settings
 from circuits.sparsify.text import Corpus, Tokens
@@ -51,7 +57,9 @@ class Student:
     @property
     def parameters(self) -> Parameters:
         """The parameters in training, by name."""
-        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+        return {
+            name: value for name, value in self.model.named_parameters() if value.requires_grad
+        }
 
     def to(self, device: torch.device | str) -> Student:
         """Move both models to a device."""
@@ -108,7 +116,9 @@ class TrainingState:
         return TrainingState(self.step + 1, multiplier, gap)
 
 
-def train(run: TrainingRun, folder: Path, *, save_every: float = 180.0, progress: Progress = silent) -> None:
+def train(
+    run: TrainingRun, folder: Path, *, save_every: float = 180.0, progress: Progress = silent
+) -> None:
     """Train to the end, from the checkpoint in `folder` if there is one.
 
     The main process writes the log, and a checkpoint every `save_every` seconds.
@@ -116,7 +126,9 @@ def train(run: TrainingRun, folder: Path, *, save_every: float = 180.0, progress
     settings, parameters = run.settings, run.student.parameters
     checkpoint = folder / "checkpoint.safetensors"
     recipe = {"settings": asdict(settings), "text": run.corpus.name}
-    optimizer = torch.optim.AdamW(parameters.values(), betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    optimizer = torch.optim.AdamW(
+        parameters.values(), betas=(0.9, 0.98), weight_decay=0.0, fused=True
+    )
     state = TrainingState(0, settings.multiplier)
     if checkpoint.exists():
         stored = load_checkpoint(checkpoint, parameters, optimizer)
@@ -131,7 +143,9 @@ def train(run: TrainingRun, folder: Path, *, save_every: float = 180.0, progress
         state = state.after(measured, settings)
         if not run.processes.is_main:
             continue
-        reached = f"gap {state.gap:.3f}, open {measured.open_edges:.2%}, λ {state.multiplier:.3g}"
+        reached = (
+            f"gap {state.gap:.3f}, open {measured.open_edges:.2%}, λ {state.multiplier:.3g}"
+        )
         progress(f"training: {reached}", state.step, settings.all_steps)
         is_last = state.step == settings.all_steps
         if is_last or state.step % LOG_EVERY == 0:
@@ -161,11 +175,15 @@ def _step(run: TrainingRun, optimizer: Any, state: TrainingState) -> StepLog:
     """One step of the recipe in the module's docstring."""
     student, settings, processes = run.student, run.settings, run.processes
     rows = run.corpus.batch(state.step)
-    weight = rows.weight[:, 1:] / rows.weight[:, 1:].sum()  # each target's share, over all processes' rows
+    weight = (
+        rows.weight[:, 1:] / rows.weight[:, 1:].sum()
+    )  # each target's share, over all processes' rows
     tokens = processes.part(rows.tokens).to(student.base.device)
     weight = processes.part(weight).to(student.base.device)
 
-    gate = training_gate(settings, state.step, tokens.device, part=(processes.index, processes.count))
+    gate = training_gate(
+        settings, state.step, tokens.device, part=(processes.index, processes.count)
+    )
     options = {"output_hidden_states": True} if settings.states else {}
     with attending(student.base, gate):
         output = student.model(tokens, use_cache=False, **options)
@@ -183,13 +201,19 @@ def _step(run: TrainingRun, optimizer: Any, state: TrainingState) -> StepLog:
 
     open_edges = penalty.new_tensor(gate.open_edges / processes.count)
     sums = torch.stack([total, loss, dense_loss, divergence, penalty, open_edges]).detach()
-    gradients = [parameter.grad for parameter in student.parameters.values() if parameter.grad is not None]
+    gradients = [
+        parameter.grad
+        for parameter in student.parameters.values()
+        if parameter.grad is not None
+    ]
     processes.add_up([*gradients, sums])
     norm = torch.nn.utils.clip_grad_norm_(student.parameters.values(), 1.0).item()
     total_loss, *measured = sums.tolist()
     if not (math.isfinite(total_loss) and math.isfinite(norm)):
         broken = f"training broke at step {state.step} (loss {total_loss}, gradient {norm})"
-        raise CircuitsError(f"{broken}; the last checkpoint is whole; try a lower learning rate")
+        raise CircuitsError(
+            f"{broken}; the last checkpoint is whole; try a lower learning rate"
+        )
     for group in optimizer.param_groups:
         group["lr"] = settings.rate(state.step)
     optimizer.step()
@@ -207,14 +231,18 @@ def training_gate(
     return TrainingGate(noise=noise, bias=settings.bias, part=part)
 
 
-def losses(logits: Logits, dense_logits: Logits, tokens: Tokens) -> Float[torch.Tensor, "3 batch pos-1"]:
+def losses(
+    logits: Logits, dense_logits: Logits, tokens: Tokens
+) -> Float[torch.Tensor, "3 batch pos-1"]:
     """The gated model's loss, the dense one's, and KL(dense‖gated) at each target, in nats."""
     gated = logits[:, :-1].log_softmax(-1)
     dense = dense_logits[:, :-1].log_softmax(-1)
     targets = tokens[:, 1:, None]
     loss = -gated.gather(-1, targets)[..., 0]
     dense_loss = -dense.gather(-1, targets)[..., 0]
-    divergence = torch.nn.functional.kl_div(gated, dense, log_target=True, reduction="none").sum(-1)
+    divergence = torch.nn.functional.kl_div(
+        gated, dense, log_target=True, reduction="none"
+    ).sum(-1)
     return torch.stack([loss, dense_loss, divergence])
 
 
@@ -223,7 +251,9 @@ def _states_distance(
 ) -> torch.Tensor:
     """The squared distance of hidden states, relative to the dense model's, as a mean over layers."""
     distances = []
-    for gated, dense in zip(output.hidden_states[1:], dense_output.hidden_states[1:], strict=True):
+    for gated, dense in zip(
+        output.hidden_states[1:], dense_output.hidden_states[1:], strict=True
+    ):
         distances.append((gated - dense).square().sum(-1) / dense.square().sum(-1))
     mean = torch.stack(distances).mean(0)  # (batch, pos)
     return (mean[:, 1:] * weight).sum()

@@ -60,7 +60,9 @@ def sparsify(
     processes = join()
     device = to_device(device)
     folder = Path(folder)
-    with processes.main_first():  # one process fetches and converts the model, the others read the result
+    with (
+        processes.main_first()
+    ):  # one process fetches and converts the model, the others read the result
         name, weights = weights_of(model)
     if settings is None:
         settings = settings_for(little_language=speaks_little_language(weights))
@@ -72,7 +74,9 @@ def sparsify(
     processes.check_rows(settings.batch)
     state = folder / "training"
     if folder.is_dir() and any(folder.iterdir()) and not state.is_dir():
-        raise FileError(f"{folder} holds files that are not of a twin; give it a folder of its own")
+        raise FileError(
+            f"{folder} holds files that are not of a twin; give it a folder of its own"
+        )
     try:
         state.mkdir(parents=True, exist_ok=True)
         with processes.main_first():  # one process samples the model's own text
@@ -93,11 +97,15 @@ def sparsify(
         measured = _publish(run, weights, folder, name) if processes.is_main else None
         return processes.from_main(measured)
     except (OSError, SafetensorError) as error:
-        remedy = f"when that is mended, start again: it resumes from the last checkpoint in {state}"
+        remedy = (
+            f"when that is mended, start again: it resumes from the last checkpoint in {state}"
+        )
         raise FileError(f"cannot write to {folder}: {error}; {remedy}") from error
 
 
-def to_student(weights: Weights, settings: Settings, vocabulary: KeptTokens | None = None) -> Student:
+def to_student(
+    weights: Weights, settings: Settings, vocabulary: KeptTokens | None = None
+) -> Student:
     """A trainable copy beside the frozen original, or an adapter on a copy of it; without dropout."""
     original: Any = weights.model.eval()
     original.config._attn_implementation = "sdpa"  # dense runs need no attention patterns
@@ -114,7 +122,9 @@ def _with_adapter(model: Any, settings: Settings) -> Any:
     except ImportError as error:
         remedy = "pip install peft; or train all weights with lora=0"
         raise ModelError(f"training an adapter needs peft: {remedy}") from error
-    adapter = LoraConfig(r=settings.lora, lora_alpha=2 * settings.lora, target_modules="all-linear")
+    adapter = LoraConfig(
+        r=settings.lora, lora_alpha=2 * settings.lora, target_modules="all-linear"
+    )
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(settings.seed)
         return get_peft_model(model, adapter).eval()
@@ -123,9 +133,13 @@ def _with_adapter(model: Any, settings: Settings) -> Any:
 def _begin_with(student: Student, corpus: Corpus, earlier: Path) -> Corpus:
     """Take over the weights of an earlier training, and say so in the name of the text."""
     checkpoint = earlier / "training" / "checkpoint.safetensors"
-    unused = torch.optim.AdamW(student.parameters.values())  # the moments belong to the earlier training
+    unused = torch.optim.AdamW(
+        student.parameters.values()
+    )  # the moments belong to the earlier training
     progress = load_checkpoint(checkpoint, student.parameters, unused)
-    return replace(corpus, name=f"{corpus.name}, after {progress['step']} steps of {earlier.name}")
+    return replace(
+        corpus, name=f"{corpus.name}, after {progress['step']} steps of {earlier.name}"
+    )
 
 
 def _publish(run: TrainingRun, weights: Weights, folder: Path, name: str) -> Sparsity:
@@ -141,7 +155,9 @@ def _publish(run: TrainingRun, weights: Weights, folder: Path, name: str) -> Spa
     _write_marks(folder, marks)
     _store(run.student.to("cpu"), weights, folder, name)
     twin = find(str(folder)).model
-    measured = measure(twin, weights.model, [run.corpus.held_out], name=folder.name, original=name)
+    measured = measure(
+        twin, weights.model, [run.corpus.held_out], name=folder.name, original=name
+    )
     log = read_log(folder / "training" / "log.jsonl")
     draw_training(log, run.settings, folder / "training.svg")
     write_card(folder / "README.md", measured, marks, _scores(name, weights, twin), log)
@@ -158,7 +174,9 @@ def _store(student: Student, weights: Weights, folder: Path, name: str) -> None:
     options = {}
     if student.teacher is None:
         student.model.peft_config["default"].base_model_name_or_path = name
-        options["save_embedding_layers"] = False  # they may have fewer tokens than the whole model's
+        options["save_embedding_layers"] = (
+            False  # they may have fewer tokens than the whole model's
+        )
     with quiet():
         student.model.half().save_pretrained(folder, **options)
         weights.tokenizer.save_pretrained(folder)
@@ -169,7 +187,10 @@ def _scores(name: str, weights: Weights, twin: Any) -> list[list[Score]]:
     original_logits = partial(logits_under, dense, weights.model)
     twin_logits = partial(logits_under, hard, twin)
     if name == "stories15m":
-        return [score_stories(logits, weights.tokenizer) for logits in (original_logits, twin_logits)]
+        return [
+            score_stories(logits, weights.tokenizer)
+            for logits in (original_logits, twin_logits)
+        ]
     length = LITTLE_LANGUAGE.length
     if speaks_little_language(weights) and context_of(weights, length) == length:
         return [score_all(logits) for logits in (original_logits, twin_logits)]

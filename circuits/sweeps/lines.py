@@ -34,10 +34,18 @@ from circuits.tracing.measure import measure_mapping
 LARGEST_FILE: Final = 2**32  # bytes
 LONGEST_LINE: Final = 2**20  # bytes
 LONGEST_ERROR: Final = 500  # characters
-_EXAMPLE: Final = 'write it like {"prompt": "Hot is not", "key": "Hot", "swap": {"Hot": "Big"}, "query": -1}'
+_EXAMPLE: Final = (
+    'write it like {"prompt": "Hot is not", "key": "Hot", "swap": {"Hot": "Big"}, "query": -1}'
+)
 MEMORY: Final = 256 * 2**20  # bytes of cached runs in a batch, at most
 LARGEST: Final = 1e30  # no number of a model that works comes near it
-CONTROLS: Final = ("random_mean", "random_p95", "key_totals", "sufficiency", "identity")  # columns
+CONTROLS: Final = (
+    "random_mean",
+    "random_p95",
+    "key_totals",
+    "sufficiency",
+    "identity",
+)  # columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +64,17 @@ class SweepQuestion:
 
     def __post_init__(self) -> None:
         if self.swap == {}:
-            raise PromptError('swap is empty; give words, such as {"large": "hot"}, or leave it out')
+            raise PromptError(
+                'swap is empty; give words, such as {"large": "hot"}, or leave it out'
+            )
 
     def to_json(self) -> str:
         """What was given, without the id, so that the question can be asked again."""
-        given = {name: value for name, value in asdict(self).items() if value is not None and name != "id"}
+        given = {
+            name: value
+            for name, value in asdict(self).items()
+            if value is not None and name != "id"
+        }
         return json.dumps(given, ensure_ascii=False)
 
 
@@ -106,7 +120,9 @@ def read_lines(path: str | Path) -> Lines:
             raw.append(line)
     if not numbers:
         raise FileError(f"{path} has no lines; write one question on each line")
-    return Lines(Path(path).name, hashlib.sha256(content).hexdigest(), tuple(raw), tuple(numbers))
+    return Lines(
+        Path(path).name, hashlib.sha256(content).hexdigest(), tuple(raw), tuple(numbers)
+    )
 
 
 def read_line(number: int, raw: bytes) -> Line:
@@ -115,7 +131,11 @@ def read_line(number: int, raw: bytes) -> Line:
     question = error = None
     try:
         given = _read_object(raw)
-        values = {name: value for name, value in given.items() if name in _FIELDS and value is not None}
+        values = {
+            name: value
+            for name, value in given.items()
+            if name in _FIELDS and value is not None
+        }
         question = to_record(SweepQuestion, values, "the line")
     except FileError as why:
         error = brief(f"{why}; {_EXAMPLE}")
@@ -170,7 +190,12 @@ class TokenizedLine:
 
 
 def measure_lines(
-    model: Model, lines: Sequence[Line], manifest: Manifest, *, batch: int, finished: Set[int] = frozenset()
+    model: Model,
+    lines: Sequence[Line],
+    manifest: Manifest,
+    *,
+    batch: int,
+    finished: Set[int] = frozenset(),
 ) -> Iterator[list[TableRow]]:
     """The rows of the lines that are not finished, a batch at a time, bad lines first.
 
@@ -189,7 +214,9 @@ def measure_lines(
     for alike in shapes.values():
         size = min(batch, _pairs_in_memory(model, alike[0]))
         for start in range(0, len(alike), size):
-            left = [each for each in alike[start : start + size] if each.line.number not in finished]
+            left = [
+                each for each in alike[start : start + size] if each.line.number not in finished
+            ]
             if left:
                 yield _measure(model, left, manifest)
 
@@ -218,12 +245,19 @@ def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | T
             seed=manifest.seed,
         )
         return TokenizedLine(line, to_question(model, given.prompt, wording), key, query)
-    except (CircuitsError, ValueError, TypeError, OverflowError) as why:  # the last three: from a tokenizer
+    except (
+        CircuitsError,
+        ValueError,
+        TypeError,
+        OverflowError,
+    ) as why:  # the last three: from a tokenizer
         return to_row(line, brief(why))
 
 
 @torch.inference_mode()
-def _measure(model: Model, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
+def _measure(
+    model: Model, lines: Sequence[TokenizedLine], manifest: Manifest
+) -> list[TableRow]:
     """The rows of lines of one shape: run all pairs, then read answers and foils off the predictions."""
     try:
         runs = prepare(model, [line.question.unsettled for line in lines], smallest_gap=0.0)
@@ -247,7 +281,9 @@ def _measure(model: Model, lines: Sequence[TokenizedLine], manifest: Manifest) -
     return rows
 
 
-def _measure_settled(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
+def _measure_settled(
+    runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest
+) -> list[TableRow]:
     """The rows of pairs whose metric is known; those with too small a gap get their own errors."""
     rows: list[TableRow] = []
     wide = []
@@ -338,7 +374,9 @@ def _measured_row(line: TokenizedLine, pair: Pair, columns: TableRow) -> TableRo
         "query_token": words[line.query],
         "tokens": list(words),
         "noise": line.is_noisy,
-        "counterfactual": str(counterfactual) if isinstance(counterfactual, Noise) else counterfactual.text,
+        "counterfactual": str(counterfactual)
+        if isinstance(counterfactual, Noise)
+        else counterfactual.text,
         "metric": pair.metric.kind,
         "answer": pair.metric.answer_text,
         "foil": pair.metric.foil_text,

@@ -70,7 +70,9 @@ class MeanCircuit(Saved, Pictured):
     def carriers(self, least: float = 0.5) -> tuple[Head, ...]:
         """The heads that are carriers in at least this share of the lines, the most frequent first."""
         frequent = [mean for mean in self.heads if mean.carries >= least]
-        return tuple(mean.head for mean in sorted(frequent, key=lambda mean: (-mean.carries, mean.head)))
+        return tuple(
+            mean.head for mean in sorted(frequent, key=lambda mean: (-mean.carries, mean.head))
+        )
 
     def heads_to_plot(self) -> HeadPlot:
         """What its figure shows; `circuits.show.results` draws it."""
@@ -142,7 +144,9 @@ class Sweep(Pictured):
         """The lines that could not be measured, and why."""
         return self._kept(self.rows["error"].notna()).loc[:, ["line", "id", "prompt", "error"]]
 
-    def where(self, test: Callable[[pd.DataFrame], Any] | None = None, /, **equal: Any) -> Sweep:
+    def where(
+        self, test: Callable[[pd.DataFrame], Any] | None = None, /, **equal: Any
+    ) -> Sweep:
         """The lines that pass a test of the table and have these columns or metadata, as in `kind="noun"`."""
         kept = np.ones(len(self.rows), dtype=bool)
         for name, wanted in equal.items():
@@ -161,7 +165,9 @@ class Sweep(Pictured):
         metadata = [json.loads(line) for line in self.rows["metadata"]]
         names = sorted({name for line in metadata for name in line})
         if metadata and name not in names:
-            raise PromptError(f"no column or metadata {name!r}; metadata here: {', '.join(names) or 'none'}")
+            raise PromptError(
+                f"no column or metadata {name!r}; metadata here: {', '.join(names) or 'none'}"
+            )
         return [line.get(name) for line in metadata]
 
     def mean(self, *, seed: int = 0) -> MeanCircuit:
@@ -169,11 +175,17 @@ class Sweep(Pictured):
         table = self.table
         if table.empty:
             raise PromptError("no measured line is left to take the mean of")
-        is_weak = np.array(weak_pairs(table["clean_value"].tolist(), table["counterfactual_value"].tolist()))
+        is_weak = np.array(
+            weak_pairs(table["clean_value"].tolist(), table["counterfactual_value"].tolist())
+        )
         if is_weak.all():
-            raise PromptError(f"none of the {len(table)} measured lines has a gap worth dividing by")
+            raise PromptError(
+                f"none of the {len(table)} measured lines has a gap worth dividing by"
+            )
         table = table.loc[~is_weak]
-        shared = [table[name].to_numpy(np.float64) for name in ("total", "restore", "modulation")]
+        shared = [
+            table[name].to_numpy(np.float64) for name in ("total", "restore", "modulation")
+        ]
         counts = table["carriers"].map(len).to_numpy(np.float64)
         effects = np.stack(list(table["effects"]), 1).astype(np.float64)  # (head, line)
         values = np.vstack([*shared, counts, effects])
@@ -225,10 +237,14 @@ class Sweep(Pictured):
             first = ", ".join(self.rows["id"][:5]) or "none"
             raise PromptError(f"no line has the id {id!r}; the first ids here are {first}")
         lines = ", ".join(map(str, rows["line"][:5]))
-        raise PromptError(f"{len(rows)} lines have the id {id!r} ({lines} …); keep one with where(line=…)")
+        raise PromptError(
+            f"{len(rows)} lines have the id {id!r} ({lines} …); keep one with where(line=…)"
+        )
 
     def __str__(self) -> str:
-        complete = "complete" if self.complete else f"{self.manifest.lines} in the input, not complete"
+        complete = (
+            "complete" if self.complete else f"{self.manifest.lines} in the input, not complete"
+        )
         lines = f"{len(self)} lines ({complete}) on {self.manifest.model}"
         errors = len(self.errors)
         return f"{self.folder}: {lines}, {len(self) - errors} measured, {errors} with errors"

@@ -37,8 +37,15 @@ SCHEMA: Final = 1
 _LARGEST_MANIFEST: Final = 2**20  # bytes
 _MANIFEST: Final = "manifest"  # the lock of manifest and summary
 _PATIENCE: Final = 30.0  # seconds that a process waits for it
-_SHARD: Final = re.compile(r"(\d{9,18})-(\d{1,9})(?:-([0-9a-f]{16}))?\.parquet", re.ASCII)  # older: no sum
-_TEXT, _NUMBER, _NUMBERS, _TEXTS = pa.string(), pa.float64(), pa.list_(pa.float32()), pa.list_(pa.string())
+_SHARD: Final = re.compile(
+    r"(\d{9,18})-(\d{1,9})(?:-([0-9a-f]{16}))?\.parquet", re.ASCII
+)  # older: no sum
+_TEXT, _NUMBER, _NUMBERS, _TEXTS = (
+    pa.string(),
+    pa.float64(),
+    pa.list_(pa.float32()),
+    pa.list_(pa.string()),
+)
 COLUMNS: Final = pa.schema(
     [
         pa.field("line", pa.int64(), nullable=False),
@@ -51,7 +58,10 @@ COLUMNS: Final = pa.schema(
         ("query_token", _TEXT),
         ("tokens", _TEXTS),
         *((name, _TEXT) for name in ("metric", "answer", "foil")),
-        *((name, _NUMBER) for name in ("clean_value", "counterfactual_value", "total", "restore")),
+        *(
+            (name, _NUMBER)
+            for name in ("clean_value", "counterfactual_value", "total", "restore")
+        ),
         ("carriers", _TEXTS),
         ("joint", pa.list_(_NUMBER)),
         ("modulation", _NUMBER),
@@ -89,12 +99,16 @@ class Manifest:
             if getattr(self, name) != getattr(wanted, name):
                 difference = f"with {name} {getattr(self, name)}, not {getattr(wanted, name)}"
         if self.sha256 != wanted.sha256:
-            difference = f"of another input ({self.input}, {self.lines} lines) than {wanted.input}"
+            difference = (
+                f"of another input ({self.input}, {self.lines} lines) than {wanted.input}"
+            )
         for name in ("fingerprint", "gated", "reads_bos"):
             if getattr(self, name) != getattr(wanted, name):
                 difference = f"of another model ({self.model}) than {wanted.model}"
         if difference:
-            raise FileError(f"{folder} holds a sweep {difference}; go on as before, or choose another folder")
+            raise FileError(
+                f"{folder} holds a sweep {difference}; go on as before, or choose another folder"
+            )
 
 
 class Store:
@@ -152,7 +166,11 @@ class Store:
             return
         column = read_table(self.folder, ["line", "error"]).column("error")
         errors = len(column) - column.null_count
-        summary = {"lines": manifest.lines, "measured": manifest.lines - errors, "errors": errors}
+        summary = {
+            "lines": manifest.lines,
+            "measured": manifest.lines - errors,
+            "errors": errors,
+        }
         with writing(self.folder), self._alone():
             self._write("summary.json", summary)
 
@@ -175,7 +193,9 @@ class Store:
                 lock.acquire(timeout=patience)
                 self._unfinished(name).unlink(missing_ok=True)
         except (OSError, NotImplementedError) as why:  # the last: a file system without locks
-            raise FileError(f"cannot lock {lock.lock_file} ({why}); choose a folder on another disk") from why
+            raise FileError(
+                f"cannot lock {lock.lock_file} ({why}); choose a folder on another disk"
+            ) from why
         try:
             yield lock.is_locked
         finally:
@@ -189,7 +209,9 @@ class Store:
         """Write the manifest or the summary."""
         text = to_json(values) + "\n"
         aside = self._unfinished(_MANIFEST)
-        write_whole(self.folder / name, lambda file: file.write_bytes(text.encode()), aside=aside)
+        write_whole(
+            self.folder / name, lambda file: file.write_bytes(text.encode()), aside=aside
+        )
 
 
 def copy_lines(folder: Path, manifest: Manifest, table: pa.Table) -> None:
@@ -206,7 +228,9 @@ def copy_lines(folder: Path, manifest: Manifest, table: pa.Table) -> None:
 
 def shards_in(folder: Path) -> list[Path]:
     """The shards that are complete, in the order of their first lines."""
-    return sorted(file for file in (folder / "shards").glob("*.parquet") if _SHARD.fullmatch(file.name))
+    return sorted(
+        file for file in (folder / "shards").glob("*.parquet") if _SHARD.fullmatch(file.name)
+    )
 
 
 def read_table(folder: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table:
@@ -234,11 +258,15 @@ def _read_shard(shard: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table
         table = pq.ParquetFile(pa.BufferReader(content)).read(columns=list(columns))
         lines = table.column("line").to_pylist()
         if lines[:1] != [first] or len(lines) != count:
-            raise ValueError(f"its name says {count} lines from {first} on, and it holds others")
+            raise ValueError(
+                f"its name says {count} lines from {first} on, and it holds others"
+            )
         return table.select(columns).cast(pa.schema([COLUMNS.field(name) for name in columns]))
     except (pa.ArrowException, OSError, KeyError, ValueError) as why:
         advice = "delete it, and the same command measures its lines again"
-        raise FileError(f"cannot read {shard} ({' '.join(str(why).split())[:120]}); {advice}") from why
+        raise FileError(
+            f"cannot read {shard} ({' '.join(str(why).split())[:120]}); {advice}"
+        ) from why
 
 
 def _parts_of_name(shard: Path) -> tuple[int, int, str | None]:
@@ -259,8 +287,12 @@ def read_manifest(folder: Path) -> Manifest:
     if stored.pop("kind", None) != KIND:
         raise FileError(f"{path} is not the manifest of a sweep; choose another folder")
     if stored.pop("schema", None) != SCHEMA:
-        raise FileError(f"{path} was written by another version; sweep again into another folder")
-    return to_record(Manifest, stored, f"{path} was edited or damaged, so sweep again into another folder")
+        raise FileError(
+            f"{path} was written by another version; sweep again into another folder"
+        )
+    return to_record(
+        Manifest, stored, f"{path} was edited or damaged, so sweep again into another folder"
+    )
 
 
 def manifest_in(folder: Path) -> Manifest | None:
@@ -273,7 +305,9 @@ def manifest_in(folder: Path) -> Manifest | None:
         return read_manifest(folder)
     for path in (folder / "summary.json", *(folder / "shards").glob("*")):
         if os.path.lexists(path):
-            raise FileError(f"{folder} has {path.name} but no manifest of a sweep; choose another folder")
+            raise FileError(
+                f"{folder} has {path.name} but no manifest of a sweep; choose another folder"
+            )
     return None
 
 

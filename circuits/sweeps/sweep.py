@@ -126,12 +126,16 @@ class _Worker:
     def _unfinished(self, blocks: Sequence[range]) -> list[range]:
         """The blocks with a line that has no row yet."""
         finished, numbers = self.store.finished(), self.lines.numbers
-        return [block for block in blocks if any(numbers[index] not in finished for index in block)]
+        return [
+            block for block in blocks if any(numbers[index] not in finished for index in block)
+        ]
 
     def _measure(self, block: range) -> bool:
         """Measure what is left of a block, unless another process holds it; tells whether it was free."""
         with self.store.taken(block.start) as free:
-            if free and self._unfinished([block]):  # asked again: another process may have just finished it
+            if free and self._unfinished(
+                [block]
+            ):  # asked again: another process may have just finished it
                 lines = [self.lines.read(index) for index in block]
                 finished = self.store.finished()
                 for rows in measure_lines(

@@ -29,7 +29,10 @@ from circuits.tracing import SHARE, Mapping
 from circuits.tracing.records import Circuit
 
 TaskSource = str | Path | tuple[Task, Task]
-BOTH: Final[tuple[Units, ...]] = ("heads", "edges")  # what is ranked unless the user says otherwise
+BOTH: Final[tuple[Units, ...]] = (
+    "heads",
+    "edges",
+)  # what is ranked unless the user says otherwise
 _NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 
 
@@ -74,10 +77,22 @@ def compare(
         L5H1 L4H0 L5H3 L4H5
     """
     has_options = (tuple(units), mlps, count, most, seed) != (BOTH, "computed", None, None, 0)
-    if task is None and isinstance(first, Circuit) and isinstance(second, Circuit) and not has_options:
+    if (
+        task is None
+        and isinstance(first, Circuit)
+        and isinstance(second, Circuit)
+        and not has_options
+    ):
         return _compare_circuits(first, second, SHARE if share is None else share)
-    if task is None or share is not None or isinstance(first, Circuit) or isinstance(second, Circuit):
-        raise PromptError("compare two circuits with no more than a share=…, or two models on a task=…")
+    if (
+        task is None
+        or share is not None
+        or isinstance(first, Circuit)
+        or isinstance(second, Circuit)
+    ):
+        raise PromptError(
+            "compare two circuits with no more than a share=…, or two models on a task=…"
+        )
     if not units:
         raise PromptError(f"name at least one kind of unit: {' or '.join(UNITS)}")
     models = (as_model(first), as_model(second))
@@ -87,12 +102,19 @@ def compare(
         tasks = to_same_task(models, task, count=count, seed=seed, progress=progress)
     rankings = []
     for kind in units:
-        options: dict[str, Any] = {"units": kind, "count": count, "seed": seed, "progress": progress}
+        options: dict[str, Any] = {
+            "units": kind,
+            "count": count,
+            "seed": seed,
+            "progress": progress,
+        }
         if kind == "wires":
             options["most"] = most
         else:
             options["mlps"] = mlps
-        rankings.append((rank(models[0], tasks[0], **options), rank(models[1], tasks[1], **options)))
+        rankings.append(
+            (rank(models[0], tasks[0], **options), rank(models[1], tasks[1], **options))
+        )
     return _compare_rankings(models, tasks, tuple(rankings))
 
 
@@ -155,7 +177,9 @@ def _only(task: Task, texts: Sequence[tuple[str, str]]) -> Task:
 
 
 def _compare_rankings(
-    models: tuple[Model, Model], tasks: tuple[Task, Task], rankings: tuple[tuple[Ranking, Ranking], ...]
+    models: tuple[Model, Model],
+    tasks: tuple[Task, Task],
+    rankings: tuple[tuple[Ranking, Ranking], ...],
 ) -> TaskComparison:
     """Set the rankings side by side, with the attention maps of both models."""
     needed = []
@@ -177,5 +201,7 @@ def _compare_rankings(
     )
     arrays = {}
     for side, name in enumerate(SIDES):
-        arrays[name] = np.stack(maps_of(models[side], compared.prompts[side], compared.order(side)))
+        arrays[name] = np.stack(
+            maps_of(models[side], compared.prompts[side], compared.order(side))
+        )
     return replace(compared, arrays=arrays, arrays_sha256=sha256_of(arrays))

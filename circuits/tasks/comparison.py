@@ -90,10 +90,15 @@ class Comparison(Saved, Pictured):
             columns.append((names[side], total, heads, modulation, opened))
         total = f"total {self.key}→{self.query}"
         labels = ("", total, f"heads for {self.share:.0%}", "modulation", "open edges")
-        lines = [f"{label:16}{one:>20}{two:>20}" for label, one, two in zip(labels, *columns, strict=True)]
+        lines = [
+            f"{label:16}{one:>20}{two:>20}"
+            for label, one, two in zip(labels, *columns, strict=True)
+        ]
         for name, heads in zip(names, self.carriers, strict=True):
             lines.append(f"{name}: {_names(heads)}")
-        lines.append(f"shared: {_names(self.overlap)} ({self.jaccard:.0%} of all carriers of either)")
+        lines.append(
+            f"shared: {_names(self.overlap)} ({self.jaccard:.0%} of all carriers of either)"
+        )
         if self.moved:
             lines.append(f"moved: {', '.join(map(str, self.moved[:5]))}")
         return "\n".join(lines)
@@ -136,8 +141,12 @@ class TaskComparison(Saved, Pictured):
 
     def order(self, side: int) -> tuple[Head, ...]:
         """All heads of one model (0 or 1): those that explain 90% first, then the others, as ranked."""
-        ranked = [each.unit for each in self.rankings[0][side].ranked if isinstance(each.unit, Head)]
-        return tuple(dict.fromkeys([*self.needed[side].heads, *ranked, *self.panels[side].heads]))
+        ranked = [
+            each.unit for each in self.rankings[0][side].ranked if isinstance(each.unit, Head)
+        ]
+        return tuple(
+            dict.fromkeys([*self.needed[side].heads, *ranked, *self.panels[side].heads])
+        )
 
     def ranking(self, units: Units) -> tuple[Ranking, Ranking]:
         """Both rankings of heads, of attention edges or of component edges."""
@@ -173,7 +182,9 @@ class TaskComparison(Saved, Pictured):
         return "comparison.json"
 
     @classmethod
-    def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> TaskComparison:
+    def from_stored(
+        cls, stored: dict[str, Any], arrays: Arrays | None = None
+    ) -> TaskComparison:
         """The record, without the summary that the command line writes beside it for other readers."""
         record = {name: value for name, value in stored.items() if name != "summary"}
         return super(TaskComparison, cls).from_stored(record, arrays)

@@ -22,7 +22,18 @@ from circuits.components import ROUNDING
 from circuits.tracing.family import bootstrap
 
 EVERY_SIZE: Final = 200  # up to so many units every size is measured
-MIB_SHARES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of all component edges
+MIB_SHARES: Final = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+)  # of all component edges
 _PROBES: Final = 7  # sizes measured at once between two neighbours on the grid
 
 Values = Float[np.ndarray, "size pair"]
@@ -50,10 +61,14 @@ class Curve:
         """Whether it has one value for each size, and its sizes rise from 0 to at most `units`."""
         lengths = {len(self.sizes), len(self.explained), len(self.low), len(self.high)}
         rising = list(self.sizes) == sorted(set(self.sizes))
-        return len(lengths) == 1 and rising and self.sizes[:1] == (0,) and self.sizes[-1] <= units
+        return (
+            len(lengths) == 1 and rising and self.sizes[:1] == (0,) and self.sizes[-1] <= units
+        )
 
 
-def first_at_least(sizes: Sequence[int], explained: Sequence[float], share: float) -> int | None:
+def first_at_least(
+    sizes: Sequence[int], explained: Sequence[float], share: float
+) -> int | None:
     """The first size whose explained effect reaches the share (up to rounding); None if none does."""
     for size, value in zip(sizes, explained, strict=True):
         if value >= share - ROUNDING:
@@ -70,7 +85,11 @@ def geometric(total: int, *, small: int, step: float) -> list[int]:
 
 
 def measure_curve(
-    measure: Callable[[list[int]], Values], total: int, *, shares: Sequence[float], also: Sequence[int] = ()
+    measure: Callable[[list[int]], Values],
+    total: int,
+    *,
+    shares: Sequence[float],
+    also: Sequence[int] = (),
 ) -> tuple[list[int], Values]:
     """The sizes of a curve and what `measure` gives for each of them. The sizes include `also`, and those
     that make the counts for `shares` exact."""

@@ -39,7 +39,9 @@ _INDIRECT_FRAMES: Final = (
     "While{first} and{second} were working at the {place},[S2:{third}] offered a {thing} to",
 )
 _CENTURIES: Final = range(11, 19)
-_FIELDS: Final = "an item has a prompt, a counterfactual or a swap, and if you like answer, foil, roles"
+_FIELDS: Final = (
+    "an item has a prompt, a counterfactual or a swap, and if you like answer, foil, roles"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,9 @@ class YearsAfter:
 
     def __call__(self, logits: Float[torch.Tensor, "row vocab"]) -> Float[torch.Tensor, " row"]:
         probability = logits.softmax(-1)
-        return probability[:, list(self.later)].sum(-1) - probability[:, list(self.others)].sum(-1)
+        return probability[:, list(self.later)].sum(-1) - probability[:, list(self.others)].sum(
+            -1
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,9 @@ def opposites(model: Model, draw: random.Random) -> Iterator[Candidate]:
     template = 'The[RELATION: opposite] of "[SUBJECT:{}]" is "'
     opposite = language.FACTS["opposite"]
     for subject in draw.sample(language.SUBJECTS, len(language.SUBJECTS)):
-        others = [word for word in language.SUBJECTS if word not in (subject, opposite[subject])]
+        others = [
+            word for word in language.SUBJECTS if word not in (subject, opposite[subject])
+        ]
         other = draw.choice(others)
         clean = Marked.read(template.format(subject))
         counterfactual = Marked.read(template.format(other))
@@ -145,8 +151,16 @@ def _all_tokens(model: Model, texts: list[str]) -> list[int] | None:
 
 def induction(model: Model, draw: random.Random) -> Iterator[Candidate]:
     """Sequences of words that are one token each."""
-    listed = language.SUBJECTS + language.NAMES + language.PLACES + language.OBJECTS + language.THINGS
-    words = [word for word in dict.fromkeys(listed) if single_token(model, f" {word}") is not None]
+    listed = (
+        language.SUBJECTS
+        + language.NAMES
+        + language.PLACES
+        + language.OBJECTS
+        + language.THINGS
+    )
+    words = [
+        word for word in dict.fromkeys(listed) if single_token(model, f" {word}") is not None
+    ]
     while len(words) >= 6:
         v, w, a, b, c, d = draw.sample(words, 6)
         clean = Marked.read(f" {v} {w}[A: {a}][B: {b}][C: {c}][D: {d}] {v} {w} {a}")
@@ -196,7 +210,9 @@ class OwnItem:
             prompt = to_prompt(model, self.prompt)
             roles = [(name, prompt.position(position)) for name, position in self.roles.items()]
             roles.sort(key=lambda role: role[1])
-        return Candidate(Marked(self.prompt), Marked(text), self.answer, self.foil, roles=tuple(roles))
+        return Candidate(
+            Marked(self.prompt), Marked(text), self.answer, self.foil, roles=tuple(roles)
+        )
 
 
 def read_own_task(model: Model, path: Path) -> list[Candidate]:
@@ -212,5 +228,7 @@ def read_own_task(model: Model, path: Path) -> list[Candidate]:
             hint = f"; {_FIELDS}" if isinstance(why, FileError) else ""
             raise PromptError(f"{path.name}, line {number}: {why}{hint}") from why
     if not candidates:
-        raise FileError(f"the task {path} has no items; write one JSON object a line: {_FIELDS}")
+        raise FileError(
+            f"the task {path} has no items; write one JSON object a line: {_FIELDS}"
+        )
     return candidates

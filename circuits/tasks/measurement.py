@@ -37,7 +37,9 @@ from circuits.tasks.ranking import Mlps, Protocol, RoleEdge, Shape, Unit, Units
 from circuits.tasks.task import Item
 
 Effects = Float[np.ndarray, "unit pair"]
-MOST_WORK: Final = 2.5e12  # multiply-adds for the single effects of edges: two minutes of one core
+MOST_WORK: Final = (
+    2.5e12  # multiply-adds for the single effects of edges: two minutes of one core
+)
 _ROWS: Final = 512  # rows measured between two reports of progress
 
 
@@ -57,7 +59,9 @@ class Measurement:
         """The effect of every unit alone on every pair."""
         raise NotImplementedError
 
-    def explained(self, order: Sequence[int], sizes: Sequence[int]) -> Float[np.ndarray, "size pair"]:
+    def explained(
+        self, order: Sequence[int], sizes: Sequence[int]
+    ) -> Float[np.ndarray, "size pair"]:
         """The explained effect of keeping the first units of an order, for each size, on every pair."""
         raise NotImplementedError
 
@@ -88,7 +92,9 @@ class Measurement:
         return curve.areas(sizes, values.mean(1).tolist())
 
 
-def groups_that_run_together(items: Sequence[Item], *, by_roles: bool = False) -> list[list[int]]:
+def groups_that_run_together(
+    items: Sequence[Item], *, by_roles: bool = False
+) -> list[list[int]]:
     """The numbers of the items in groups of one length and kind of metric, if wanted also of equal roles."""
     groups: dict[object, list[int]] = defaultdict(list)
     for number, item in enumerate(items):
@@ -111,7 +117,9 @@ class Batch:
 
     runs: Runs
     indices: list[int]  # which pairs of the task these are
-    unit_of: Int[np.ndarray, "layer head query key"]  # the number of the unit that an edge belongs to
+    unit_of: Int[
+        np.ndarray, "layer head query key"
+    ]  # the number of the unit that an edge belongs to
     positions: range  # from the first position at which clean and counterfactual differ
     mlp_changes: tuple[Change, ...]  # made in every row: the writes of all MLPs, or nothing
 
@@ -122,7 +130,9 @@ class Batch:
         if mlps == "computed":
             return cls(runs, indices, unit_of, positions, ())
         layers = range(runs.model.n_layers)
-        changes = tuple(Change(layer, position, "mlp") for layer in layers for position in positions)
+        changes = tuple(
+            Change(layer, position, "mlp") for layer in layers for position in positions
+        )
         if mlps == "held":
             runs = _with_clean_mlps(runs)
         return cls(runs, indices, unit_of, positions, changes)
@@ -135,7 +145,9 @@ class Batch:
     def heads_alone(self) -> Iterator[tuple[int, Row]]:
         """The number of each head, and the row in which it alone is swapped."""
         for number, head in enumerate(every_head(self.runs.model)):
-            changes = [Change(head.layer, position, "head", head.index) for position in self.positions]
+            changes = [
+                Change(head.layer, position, "head", head.index) for position in self.positions
+            ]
             yield number, Row((*self.mlp_changes, *changes))
 
     def edges_alone(self) -> Iterator[tuple[int, Row]]:
@@ -160,7 +172,9 @@ class Batch:
         head_stays = np.asarray(edge_stays.any(3))  # (layer, head, query)
         layer_stays = np.asarray(head_stays.any(1))  # (layer, query)
         swapped_heads = layer_stays[:, None] & ~head_stays  # (layer, head, query)
-        swapped_edges = head_stays[..., None] & ~edge_stays & causal  # (layer, head, query, key)
+        swapped_edges = (
+            head_stays[..., None] & ~edge_stays & causal
+        )  # (layer, head, query, key)
         changes = list(self.mlp_changes)
         for layer, query in np.argwhere(~layer_stays).tolist():
             changes.append(Change(layer, first + query, "attention"))
@@ -223,7 +237,9 @@ class AttentionMeasurement(Measurement):
         changes = base - np.concatenate(values)
         effects[np.ix_(numbers, batch.indices)] = changes / to_numpy(batch.runs.gap)
 
-    def explained(self, order: Sequence[int], sizes: Sequence[int]) -> Float[np.ndarray, "size pair"]:
+    def explained(
+        self, order: Sequence[int], sizes: Sequence[int]
+    ) -> Float[np.ndarray, "size pair"]:
         """(M(kept) − M(counterfactual)) / gap of keeping the first units of an order, on every pair."""
         explained = np.zeros((len(sizes), self.pairs))
         rank_of = np.argsort(order)
@@ -278,7 +294,9 @@ def measure_edges(
     groups = groups_that_run_together(items, by_roles=True)
     layouts = {(len(item.pair), item.roles) for item in items}
     by_role = len(layouts) > 1
-    number_of: dict[tuple[str, str], int] = {}  # (key, query) by name, numbered in the order they are met
+    number_of: dict[
+        tuple[str, str], int
+    ] = {}  # (key, query) by name, numbered in the order they are met
     batches = []
     for indices in groups:
         item = items[indices[0]]
@@ -304,7 +322,12 @@ def measure_edges(
 
 
 def measure_attention(
-    model: Model, items: Sequence[Item], units: Units, *, mlps: Mlps = "computed", progress: Progress = silent
+    model: Model,
+    items: Sequence[Item],
+    units: Units,
+    *,
+    mlps: Mlps = "computed",
+    progress: Progress = silent,
 ) -> AttentionMeasurement:
     """Run the pairs, with heads or attention edges as units."""
     if units == "heads":

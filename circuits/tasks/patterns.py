@@ -33,7 +33,9 @@ from circuits.prompts import Prompt
 from circuits.results import Saved, require
 from circuits.tasks.task import Task, of_equal_length
 
-Kind = Literal["first token", "diagonal", "offset", "stripes", "hybrid", "diffuse", "dots", "nearly empty"]
+Kind = Literal[
+    "first token", "diagonal", "offset", "stripes", "hybrid", "diffuse", "dots", "nearly empty"
+]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 EMPTY: Final = 0.05  # a map with less mass in a row is nearly empty
 DOMINANT: Final = 0.5  # the score of a line that names the map
@@ -107,7 +109,9 @@ class PanelFigures(Saved):
         return tuple((kind, kinds.count(kind)) for kind in KINDS if kind in kinds)
 
     def check(self) -> None:
-        require(len(self.heads) == len(self.patterns), "it does not have one pattern for each head")
+        require(
+            len(self.heads) == len(self.patterns), "it does not have one pattern for each head"
+        )
         require(len(set(self.heads)) == len(self.heads), "it names a head twice")
 
     def __str__(self) -> str:
@@ -149,7 +153,9 @@ def measure_panel(
     if not prompts:
         raise PromptError("a panel needs at least one prompt")
     chosen = _heads(model, heads)
-    maps = [_chosen_maps(each, chosen) for each in attention_maps(model, prompts)]  # (head, query, key) each
+    maps = [
+        _chosen_maps(each, chosen) for each in attention_maps(model, prompts)
+    ]  # (head, query, key) each
     patterns = _patterns([_score(each) for each in maps])
     dominant = sum(pattern.diagonal >= DOMINANT for pattern in patterns)
     tallies = [_tally(each) for each in maps]
@@ -177,7 +183,9 @@ def _tally(maps: np.ndarray) -> dict[str, float]:
     for the edges."""
     heads, length, _ = maps.shape
     later = maps[:, 1:].astype(float)
-    off_diagonal = np.tril(later)  # row 0 is query 1, so its lower triangle has the keys before the query
+    off_diagonal = np.tril(
+        later
+    )  # row 0 is query 1, so its lower triangle has the keys before the query
     return {
         "rows": heads * (length - 1),
         "mass": later.sum(),
@@ -200,7 +208,9 @@ def attention_maps(model: Model, prompts: Sequence[Prompt]) -> list[np.ndarray]:
 
     hooks = [(PATTERN.format(layer), keep) for layer in range(model.n_layers)]
     for numbers in of_equal_length(dict(enumerate(prompts))):
-        tokens = torch.tensor([prompts[number].tokens for number in numbers], device=model.device)
+        tokens = torch.tensor(
+            [prompts[number].tokens for number in numbers], device=model.device
+        )
         layers.clear()
         with model.hooked(hooks):
             model.logits(tokens)
@@ -250,7 +260,9 @@ def _score(maps: np.ndarray) -> np.ndarray:
     1, 2, …, as (score, head)."""
     length = maps.shape[-1]
     if length < 2:
-        raise PromptError("a map of one position has nothing to choose; give prompts of two tokens or more")
+        raise PromptError(
+            "a map of one position has nothing to choose; give prompts of two tokens or more"
+        )
     weights = maps[:, 1:].astype(float)  # (head, query, key) from query 1 on
     rows = weights.sum(-1)  # (head, query)
     shares = _ratio(weights, rows[..., None])
@@ -268,9 +280,13 @@ def _score(maps: np.ndarray) -> np.ndarray:
         readers = (read & cells).any(-1).sum(-1)
         return np.clip(score, 0, 1) * (readers >= FEWEST)
 
-    between = (key > 0) & (key < query)  # keys that are neither the first token nor the query itself
+    between = (key > 0) & (
+        key < query
+    )  # keys that are neither the first token nor the query itself
     readers = (read & between).sum(1)  # (head, key)
-    could_read = (between & (rows > 0)[..., None]).sum(1)  # (head, key): later queries whose row is not empty
+    could_read = (between & (rows > 0)[..., None]).sum(
+        1
+    )  # (head, key): later queries whose row is not empty
     is_stripe = (readers >= FEWEST) & (readers > could_read / 2)
     first_token = np.broadcast_to(key == 0, between.shape)
     lines = [first_token, key == query, between & is_stripe[:, None]]

@@ -77,7 +77,9 @@ def rank(
     def keep(sizes: Sequence[int]) -> Values:
         return measurement.explained(numbers, sizes)
 
-    sizes, explained = measure_curve(keep, len(numbers), shares=SHARES, also=measurement.curve_sizes)
+    sizes, explained = measure_curve(
+        keep, len(numbers), shares=SHARES, also=measurement.curve_sizes
+    )
     cpr, cmd = measurement.areas(sizes, explained)
     return Ranking(
         task=task.name,
@@ -104,11 +106,15 @@ def _check(units: str, mlps: str, most: int | None, order: object) -> None:
         allowed = f"units are {', '.join(UNITS)} and mlps {', '.join(MLPS)}"
         raise PromptError(f"{allowed}, not {units!r} and {mlps!r}")
     if units == "wires" and mlps != "computed":
-        raise PromptError(f"among component edges MLPs are units themselves: leave mlps={mlps!r} out")
+        raise PromptError(
+            f"among component edges MLPs are units themselves: leave mlps={mlps!r} out"
+        )
     if units != "wires" and (most is not None or order is not None):
         raise PromptError("most= and order= go with component edges: units='wires'")
     if most is not None and most < 1:
-        raise PromptError(f"most= is how many component edges are measured exactly, at least 1, not {most}")
+        raise PromptError(
+            f"most= is how many component edges are measured exactly, at least 1, not {most}"
+        )
 
 
 def _ranked(
@@ -123,7 +129,9 @@ def _ranked(
     ranked = []
     for number, band in zip(listed, bands, strict=True):
         unit = measurement.units[number]
-        ranked.append(Ranked(unit, band.mean, band.low, band.high, bool(measurement.exact[number])))
+        ranked.append(
+            Ranked(unit, band.mean, band.low, band.high, bool(measurement.exact[number]))
+        )
     return tuple(ranked)
 
 

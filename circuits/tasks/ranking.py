@@ -26,13 +26,17 @@ from circuits.tracing.family import RESAMPLES, resampled
 Units = Literal["heads", "edges", "wires"]
 Mlps = Literal["computed", "held", "swapped"]
 UNITS: Final[tuple[Units, ...]] = ("heads", "edges", "wires")
-COUNTED: Final[dict[Units, str]] = {  # what a count counts; the two kinds of edges are never mixed
+COUNTED: Final[
+    dict[Units, str]
+] = {  # what a count counts; the two kinds of edges are never mixed
     "heads": "heads",
     "edges": "attention edges",
     "wires": "component edges",
 }
 MLPS: Final[tuple[Mlps, ...]] = ("computed", "held", "swapped")
-EXPLAINED: Final = 0.9  # the share of a task's effect that the units must explain, unless told otherwise
+EXPLAINED: Final = (
+    0.9  # the share of a task's effect that the units must explain, unless told otherwise
+)
 SHARES: Final = (0.8, EXPLAINED, 0.95)
 
 _WORDS: Final = {
@@ -69,7 +73,9 @@ class RoleEdge:
         head, _, ends = name.partition(":")
         key, _, query = ends.partition("→")
         if not key or not query:
-            raise EdgeError(f"{name!r} is not the name of an edge; write head, key, query as L11H7:S1→END")
+            raise EdgeError(
+                f"{name!r} is not the name of an edge; write head, key, query as L11H7:S1→END"
+            )
         return cls(Head.parse(head), key, query)
 
     __get_pydantic_core_schema__ = classmethod(by_name)
@@ -190,7 +196,9 @@ class Ranking(Saved, Pictured):
     cpr: float  # area under the keep curve over the share of units kept
     cmd: float  # area between the keep curve and 1
     seed: int
-    each: tuple[tuple[float, ...], ...] = field(repr=False)  # explained effect for each size, for each pair
+    each: tuple[tuple[float, ...], ...] = field(
+        repr=False
+    )  # explained effect for each size, for each pair
     shape: Shape | None = None  # of the model, where component edges are ranked
 
     def count(self, share: float = EXPLAINED) -> tuple[int | None, int | None, int | None]:
@@ -206,7 +214,11 @@ class Ranking(Saved, Pictured):
         counts.sort()
         low = counts[int(0.025 * RESAMPLES)]
         high = counts[int(0.975 * RESAMPLES) - 1]
-        return first_at_least(self.keep.sizes, self.keep.explained, share), _finite(low), _finite(high)
+        return (
+            first_at_least(self.keep.sizes, self.keep.explained, share),
+            _finite(low),
+            _finite(high),
+        )
 
     def needed(self, share: float = EXPLAINED) -> tuple[Unit, ...]:
         """The units that explain `share`; all that are listed where it is never reached."""
@@ -235,13 +247,23 @@ class Ranking(Saved, Pictured):
     def check(self) -> None:
         for curve in (self.keep, self.random):
             one_each = curve.fits(self.units)
-            require(one_each, "its curves do not have one value for each size, from no unit to all")
-        whole = self.pairs >= 1 and [len(row) for row in self.each] == [self.pairs] * len(self.keep.sizes)
-        require(whole, f"it does not have one value for each size and each of its {self.pairs} pairs")
+            require(
+                one_each, "its curves do not have one value for each size, from no unit to all"
+            )
+        whole = self.pairs >= 1 and [len(row) for row in self.each] == [self.pairs] * len(
+            self.keep.sizes
+        )
+        require(
+            whole,
+            f"it does not have one value for each size and each of its {self.pairs} pairs",
+        )
         kind = _CLASS_OF[self.protocol.units]
         of_this_kind = all(isinstance(each.unit, kind) for each in self.ranked)
         listed = f"{self.units} {COUNTED[self.protocol.units]}"
-        require(len(self.ranked) <= self.units and of_this_kind, f"what it ranks is not at most {listed}")
+        require(
+            len(self.ranked) <= self.units and of_this_kind,
+            f"what it ranks is not at most {listed}",
+        )
 
     def __str__(self) -> str:
         from circuits.show.task_tables import ranking_text

@@ -63,7 +63,9 @@ class Item:
                 prompt = f"the prompt, which has 0…{len(self.pair) - 1}"
                 raise PromptError(f"role {name!r} stands at {position}, outside {prompt}")
             if not name or "→" in name:
-                raise PromptError(f"a role cannot be called {name!r}; give it a name without →, such as S1")
+                raise PromptError(
+                    f"a role cannot be called {name!r}; give it a name without →, such as S1"
+                )
 
     def position(self, role: str) -> int:
         """Where a role stands; of a role that is given twice, the first."""
@@ -81,7 +83,9 @@ class Item:
             if start == position:
                 return name
             base, _, distance = name.rpartition("+")
-            is_distance = base in names and distance.isdecimal()  # `S1+1` is no start for `S1+1+1`
+            is_distance = (
+                base in names and distance.isdecimal()
+            )  # `S1+1` is no start for `S1+1+1`
             is_nearer = nearest is None or start > nearest[1]
             if start < position and is_nearer and not is_distance:
                 nearest = (name, start)
@@ -130,7 +134,12 @@ def _counted(reasons: Sequence[tuple[str, int]]) -> str:
 
 
 def to_task(
-    model: Any, name: str | Path, *, count: int = PAIRS, seed: int = 0, progress: Progress = silent
+    model: Any,
+    name: str | Path,
+    *,
+    count: int = PAIRS,
+    seed: int = 0,
+    progress: Progress = silent,
 ) -> Task:
     """At most `count` pairs that this model gets right, of one of TASKS or of a jsonl file of your own.
 
@@ -195,7 +204,9 @@ def judge(model: Model, candidates: Sequence[Candidate]) -> list[Item | str]:
             readable[number] = prompts
         else:
             verdicts[number] = prompts
-    for numbers in of_equal_length({number: prompts.clean for number, prompts in readable.items()}):
+    for numbers in of_equal_length(
+        {number: prompts.clean for number, prompts in readable.items()}
+    ):
         tokens = []
         for number in numbers:
             tokens += [readable[number].clean.tokens, readable[number].counterfactual.tokens]
@@ -263,7 +274,10 @@ def _roles(model: Model, side: Marked, prompt: Prompt) -> Roles | None:
 
 
 def _verdict(
-    model: Model, candidate: Candidate, prompts: _Prompts, logits: Float[torch.Tensor, "side vocab"]
+    model: Model,
+    candidate: Candidate,
+    prompts: _Prompts,
+    logits: Float[torch.Tensor, "side vocab"],
 ) -> Item | str:
     """The item with its metric if the model gets it right, by the logits at the last position of the clean
     and of the counterfactual prompt; else why it is left out."""
@@ -275,7 +289,11 @@ def _verdict(
             return UNSURE
     else:
         try:
-            answer = top if candidate.answer is None else answer_token(model, candidate.answer, logits[0])
+            answer = (
+                top
+                if candidate.answer is None
+                else answer_token(model, candidate.answer, logits[0])
+            )
             foil = _foil(model, candidate, logits[1])
         except PromptError:
             return NO_ANSWER

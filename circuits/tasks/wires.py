@@ -42,7 +42,9 @@ from circuits.tasks.measurement import Effects, Measurement, groups_that_run_tog
 from circuits.tasks.ranking import ComponentEdge, Protocol, Shape, holds_everywhere
 from circuits.tasks.task import Item
 
-MOST_WIRES: Final = 4000  # component edges that are measured exactly, unless the user says otherwise
+MOST_WIRES: Final = (
+    4000  # component edges that are measured exactly, unless the user says otherwise
+)
 
 
 # Files of EAP-IG and MIB
@@ -93,11 +95,15 @@ class EapGraph:
         config = stored.get("cfg")
         listed = stored.get("edges")
         if not isinstance(config, Mapping) or not isinstance(listed, Mapping) or not listed:
-            raise FileError(f"{file} is not a circuit of EAP-IG or MIB: it needs `cfg` and `edges`")
+            raise FileError(
+                f"{file} is not a circuit of EAP-IG or MIB: it needs `cfg` and `edges`"
+            )
         for name in ("n_layers", "n_heads"):
             size = config.get(name)
             if type(size) is not int or size < 1:
-                raise FileError(f"{file} is not a circuit of EAP-IG or MIB: its cfg has no {name}")
+                raise FileError(
+                    f"{file} is not a circuit of EAP-IG or MIB: its cfg has no {name}"
+                )
         layers, heads = config["n_layers"], config["n_heads"]
         edges = tuple(_read_edge(file, name, stored, layers) for name, stored in listed.items())
         return cls(layers, heads, edges)
@@ -120,13 +126,17 @@ def _read_edge(file: Path, name: str, stored: Any, layers: int) -> EapEdge:
     except EdgeError as why:
         raise FileError(f"{file}: {why}") from why
     if not holds_everywhere(wire):
-        raise FileError(f"{file}: {name!r} names a position; an edge of EAP holds at all of them")
+        raise FileError(
+            f"{file}: {name!r} names a position; an edge of EAP holds at all of them"
+        )
     fields = stored if isinstance(stored, Mapping) else {}
     score = fields.get("score")
     in_graph = fields.get("in_graph", False)
     is_score = score is None or (isinstance(score, int | float) and math.isfinite(score))
     if not is_score or not isinstance(in_graph, bool):
-        raise FileError(f"{file}: {name!r} needs a `score` that is a number and `in_graph`, true or false")
+        raise FileError(
+            f"{file}: {name!r} needs a `score` that is a number and `in_graph`, true or false"
+        )
     return EapEdge(wire, None if score is None else float(score), in_graph)
 
 
@@ -139,7 +149,9 @@ def _numbers_in_order(graph: EapGraph, table: EdgeTable, model: Model) -> list[i
     order = graph.order()
     missing = [wire for wire in order if wire not in number_of]
     if missing:
-        raise FileError(f"the file has {len(missing)} edges that {model.name} has not, such as {missing[0]}")
+        raise FileError(
+            f"the file has {len(missing)} edges that {model.name} has not, such as {missing[0]}"
+        )
     named = [number_of[wire] for wire in order]
     return list(dict.fromkeys([*named, *range(len(table))]))
 
@@ -155,7 +167,9 @@ class WireMeasurement(Measurement):
     batches: list[tuple[Runs, list[int]]]  # runs, and which pairs of the task they hold
     most: int  # edges that are measured exactly
     given: list[int] | None  # the order of a file
-    random_step: float = 2.5  # wider than for heads: a run that keeps ten thousand edges is not cheap
+    random_step: float = (
+        2.5  # wider than for heads: a run that keeps ten thousand edges is not cheap
+    )
 
     @cached_property
     def estimates(self) -> Effects:
@@ -187,7 +201,9 @@ class WireMeasurement(Measurement):
         wires = [self.table.wires[number] for number in chosen]
         for runs, indices in self.batches:
             values, _ = wire_effects(
-                runs, wires, progress=lambda done, total: self.progress("single effects", done, total)
+                runs,
+                wires,
+                progress=lambda done, total: self.progress("single effects", done, total),
             )
             effects[np.ix_(chosen, np.array(indices))] = values.numpy()
         return effects
@@ -195,7 +211,9 @@ class WireMeasurement(Measurement):
     def order(self, effects: Effects) -> list[int]:
         return super().order(effects) if self.given is None else self.given
 
-    def explained(self, order: Sequence[int], sizes: Sequence[int]) -> Float[np.ndarray, "size pair"]:
+    def explained(
+        self, order: Sequence[int], sizes: Sequence[int]
+    ) -> Float[np.ndarray, "size pair"]:
         rank_of = torch.from_numpy(np.argsort(order))
         sets = torch.stack([rank_of < size for size in sizes])
         explained = np.zeros((len(sizes), self.pairs))

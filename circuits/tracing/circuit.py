@@ -17,7 +17,15 @@ from circuits.engine import Row, Runs, prepare
 from circuits.errors import ModelError, PromptError, names_its_keywords
 from circuits.models.load import Device, as_model, load, to_device
 from circuits.models.model import Model
-from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_question
+from circuits.prompts import (
+    Answer,
+    MetricFunction,
+    MetricKind,
+    Pair,
+    Swap,
+    Wording,
+    to_question,
+)
 from circuits.results import Progress, silent
 from circuits.tracing.measure import (
     MOST_NOISED,
@@ -78,7 +86,9 @@ def circuit(
     for key, query in carrying:
         progress("mappings", len(mappings), len(carrying))
         mappings.append(measure_mapping(runs, key, query, share=share, seed=seed))
-    spans = _spans(runs, mappings, groups or {}, counterfactuals or {}, seed=seed, progress=progress)
+    spans = _spans(
+        runs, mappings, groups or {}, counterfactuals or {}, seed=seed, progress=progress
+    )
     notes = (*notes_on_search(runs.length), *_notes_on_negative(total_of, least))
     return to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=notes)
 
@@ -93,7 +103,11 @@ def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = Non
     for old in circuit.mappings:
         controlled = old.controls is not None
         share = old.controls.share if old.controls is not None else SHARE
-        mappings.append(measure_mapping(runs, *old.ends, share=share, controls=controlled, seed=circuit.seed))
+        mappings.append(
+            measure_mapping(
+                runs, *old.ends, share=share, controls=controlled, seed=circuit.seed
+            )
+        )
     mappings.sort(key=lambda mapping: -mapping.total)
     spans: list[Span] = []
     for old_span in circuit.spans:
@@ -110,20 +124,30 @@ def model_of(name: str, record: Any, given: Any, *, device: Device = "cpu") -> M
     if given is None:
         dtype = getattr(record, "dtype", "float32")
         gate = record.gated or None
-        model = load(name, device=to_device(device), gate=gate, bos=record.reads_bos, dtype=dtype)
+        model = load(
+            name, device=to_device(device), gate=gate, bos=record.reads_bos, dtype=dtype
+        )
     else:
         model = as_model(given)
     if model.fingerprint != record.fingerprint:
-        raise ModelError(f"{model.name} has other weights than {name} had; give the right model=…")
+        raise ModelError(
+            f"{model.name} has other weights than {name} had; give the right model=…"
+        )
     if (model.gated, model.reads_bos) != (record.gated, record.reads_bos):
-        raise ModelError(f"{model.name} has other gate or BOS rule than {name} had; give the right model=…")
+        raise ModelError(
+            f"{model.name} has other gate or BOS rule than {name} had; give the right model=…"
+        )
     return model
 
 
-def run_again(circuit: Circuit | Wiring | Why, *, model: Any = None, device: Device = "cpu") -> Runs:
+def run_again(
+    circuit: Circuit | Wiring | Why, *, model: Any = None, device: Device = "cpu"
+) -> Runs:
     """The runs of a saved pair on its own model, which is loaded by its name unless it is given."""
     if circuit.metric.kind == "custom":
-        raise PromptError("a metric function is not in the circuit's record; call trace with it again")
+        raise PromptError(
+            "a metric function is not in the circuit's record; call trace with it again"
+        )
     measured = model_of(circuit.source.name, circuit.source, model, device=device)
     return prepare(measured, [Pair(circuit.prompt, circuit.counterfactual, circuit.metric)])
 
@@ -206,7 +230,9 @@ def _spans(
 ) -> list[Span]:
     """Spans of groups, ends of mappings, tokens with a text and others that matter, in the prompt's order."""
     prompt = runs.pairs[0].clean
-    label_of: dict[tuple[int, ...], str | None] = {}  # the positions of every span; a token needs no label
+    label_of: dict[
+        tuple[int, ...], str | None
+    ] = {}  # the positions of every span; a token needs no label
     grouped: set[int] = set()
     for label, members in groups.items():
         positions = tuple(prompt.position(member) for member in members)
@@ -223,7 +249,9 @@ def _spans(
         alone.update(mapping.ends)
     alone -= grouped
     first = int(runs.model.reads_bos)
-    others = [position for position in range(first, len(prompt)) if position not in grouped | alone]
+    others = [
+        position for position in range(first, len(prompt)) if position not in grouped | alone
+    ]
     alone.update(tokens_that_matter(runs, others, seed=seed, progress=progress))
     label_of |= {(position,): None for position in alone}
     spans: list[Span] = []

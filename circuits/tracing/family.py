@@ -75,12 +75,16 @@ class FamilyTrace(Saved, Pictured):
         weak = f" ({self.weak} more left out as weak)" if self.weak else ""
         modulated = f"Modulated at {self.mapping.modulation(self.share):.0%} by {names}"
         if self.mapping.doubts:
-            modulated = f"Modulation withheld: {escaped(self.mapping.doubts[0])}; it would be {names}"
+            modulated = (
+                f"Modulation withheld: {escaped(self.mapping.doubts[0])}; it would be {names}"
+            )
         lines = [
             f"{escaped(self.model)}, {len(self.pairs)} pairs{weak}, {ends}: total {self.total}",
             f"{modulated}: joint {self.joint}",
         ]
-        lines += [f"  {head!s:8}{interval}" for head, interval in self.heads[: max(5, len(carriers))]]
+        lines += [
+            f"  {head!s:8}{interval}" for head, interval in self.heads[: max(5, len(carriers))]
+        ]
         return "\n".join(lines)
 
 
@@ -113,7 +117,9 @@ def trace_family(
     rows += [mapping_row([head], *ends) for head in runs.heads]
     effects = runs.effects(rows).double().cpu().numpy()
     total, joint, *single = bootstrap(effects, seed=seed)
-    ranked = sorted(zip(runs.heads, single, strict=True), key=lambda item: (-item[1].mean, item[0]))
+    ranked = sorted(
+        zip(runs.heads, single, strict=True), key=lambda item: (-item[1].mean, item[0])
+    )
     return FamilyTrace(
         model=model.name,
         pairs=runs.pairs,
@@ -133,7 +139,9 @@ def _without_weak_pairs(runs: Runs) -> Runs:
     kept = [number for number, weak in enumerate(weak_pairs(clean, other)) if not weak]
     if not kept or any(clean[number] == other[number] for number in kept):
         small = f"no pair of these {len(clean)} has a gap worth dividing by"
-        raise PromptError(f"{small}; swap words that matter more, or name another answer and foil")
+        raise PromptError(
+            f"{small}; swap words that matter more, or name another answer and foil"
+        )
     return runs.only(kept)
 
 
@@ -159,13 +167,17 @@ def trace_texts(
     for text, other in zip(texts, counterfactuals, strict=True):
         own_swap = {old: new for old, new in swap.items() if stands_in(old, text)}
         if swap and not own_swap:
-            raise PromptError(f"no word of the swap stands in {text!r}; it has {', '.join(map(str, swap))}")
+            raise PromptError(
+                f"no word of the swap stands in {text!r}; it has {', '.join(map(str, swap))}"
+            )
         own = replace(wording, counterfactual=other, swap=own_swap, noise_at=ends[:1])
         questions.append(to_question(model, text, own))
     return trace_family(model, questions, key=ends[0], query=ends[1], **options)
 
 
-def _common_ends(prompts: Sequence[Prompt], key: int | str, query: int | str) -> tuple[int, int]:
+def _common_ends(
+    prompts: Sequence[Prompt], key: int | str, query: int | str
+) -> tuple[int, int]:
     """Key and query, which must stand at the same positions in all prompts."""
     ends = {prompt.ends(key, query) for prompt in prompts}
     if len(ends) > 1:
@@ -190,7 +202,9 @@ def bootstrap(values: Each, *, seed: int = 0) -> list[Interval]:
 
 def resampled(values: Each, *, seed: int = 0) -> Float[np.ndarray, "resample thing"]:
     """The mean of each thing over each bootstrap resample of the pairs."""
-    return np.concatenate([weights @ values.T for weights in _resampling_weights(values.shape[1], seed)])
+    return np.concatenate(
+        [weights @ values.T for weights in _resampling_weights(values.shape[1], seed)]
+    )
 
 
 def _resampling_weights(pairs: int, seed: int) -> Iterator[Float[np.ndarray, "resample pair"]]:
@@ -203,7 +217,9 @@ def _resampling_weights(pairs: int, seed: int) -> Iterator[Float[np.ndarray, "re
     step = max(1, _AT_ONCE // pairs)
     for start in range(0, RESAMPLES, step):
         count = min(step, RESAMPLES - start)
-        chosen = (draw.random_sample((count, pairs)) * pairs).astype(np.int64)  # (resample, pair)
+        chosen = (draw.random_sample((count, pairs)) * pairs).astype(
+            np.int64
+        )  # (resample, pair)
         times = np.zeros((count, pairs))  # how often each pair was drawn
         np.add.at(times, (np.arange(count)[:, None], chosen), 1)
         yield times / pairs

@@ -65,7 +65,9 @@ _MEMORY: Final = 2**30  # bytes of noisy runs at once
 def finite(value: float) -> float:
     """The value, or an error where it is infinite or not a number: JSON cannot hold that."""
     if not math.isfinite(value):
-        raise PromptError("the model gave a value that is not a finite number; check its weights and dtype")
+        raise PromptError(
+            "the model gave a value that is not a finite number; check its weights and dtype"
+        )
     return value
 
 
@@ -77,7 +79,11 @@ def both_values(runs: Runs) -> tuple[float, float]:
 
 
 def counterfactual_text(pair: Pair) -> str:
-    return str(pair.counterfactual) if isinstance(pair.counterfactual, Noise) else pair.counterfactual.text
+    return (
+        str(pair.counterfactual)
+        if isinstance(pair.counterfactual, Noise)
+        else pair.counterfactual.text
+    )
 
 
 def _means(effects: Float[torch.Tensor, "row pair"]) -> list[float]:
@@ -88,7 +94,9 @@ def _means(effects: Float[torch.Tensor, "row pair"]) -> list[float]:
 # Mappings
 
 
-def totals(runs: Runs, ends: Sequence[tuple[int, int]], *, progress: Progress = silent) -> list[float]:
+def totals(
+    runs: Runs, ends: Sequence[tuple[int, int]], *, progress: Progress = silent
+) -> list[float]:
     """The total of each (key, query)."""
 
     def all_heads(end: tuple[int, int]) -> Row:
@@ -136,7 +144,9 @@ def measure_mapping(
     def report(reached: float) -> None:
         progress("carriers", min(99, int(100 * reached)), 100)
 
-    (path,) = select(runs, key, query, effects=swap[:-1], totals=swap[-1], together=True, progress=report)
+    (path,) = select(
+        runs, key, query, effects=swap[:-1], totals=swap[-1], together=True, progress=report
+    )
     mapping = Mapping(
         key=key,
         query=query,
@@ -161,7 +171,9 @@ def _head_effects(
         loadings = loadings_of(runs, key, query).flatten().tolist()
     weights: list[list[float]] = []  # of every head on the edge, clean and counterfactual
     for run in (runs.clean, runs.counterfactual):
-        by_layer = [layer.pattern_at(query)[:, :, key].mean(0) for layer in run.cache.layers]  # each (head,)
+        by_layer = [
+            layer.pattern_at(query)[:, :, key].mean(0) for layer in run.cache.layers
+        ]  # each (head,)
         weights.append(torch.cat(by_layer).tolist())
     columns = zip(runs.heads, effects, restored, loadings, *weights, strict=True)
     heads = [HeadEffect(*column) for column in columns]
@@ -174,7 +186,9 @@ def _controls(runs: Runs, mapping: Mapping, share: float, seed: int) -> Controls
     others = [head for head in runs.heads if head not in carriers]
     draws = DRAWS if carriers else 0
     draw = random.Random(f"random heads/{seed}")
-    rows = [mapping_row(draw.sample(runs.heads, len(carriers)), key, query) for _ in range(draws)]
+    rows = [
+        mapping_row(draw.sample(runs.heads, len(carriers)), key, query) for _ in range(draws)
+    ]
     rows.append(mapping_row(others, key, query))
     rows += [mapping_row(runs.heads, other_key, query) for other_key in range(query + 1)]
     effects = _means(runs.effects(rows))
@@ -206,7 +220,9 @@ def side_wire(side: Side, head: Head, key: int | None, query: int) -> Wire:
     return Wire(ALL, reader, query) if side == "query" else Wire(ALL, reader, key, query)
 
 
-def side_effects(runs: Runs, heads: Sequence[Head], key: int, query: int) -> tuple[SideEffects, ...]:
+def side_effects(
+    runs: Runs, heads: Sequence[Head], key: int, query: int
+) -> tuple[SideEffects, ...]:
     """The sides of each head on the edge key → query, averaged over the pairs."""
     if not heads or not tells_sides(runs):
         return ()
@@ -219,7 +235,11 @@ def side_effects(runs: Runs, heads: Sequence[Head], key: int, query: int) -> tup
     for number, head in enumerate(heads):
         of_query, of_key, of_value = effects_of[number]
         with_query, with_key, _ = weights_of[number]
-        sides.append(SideEffects(head, of_query, of_key, of_value, patterns[number], with_query, with_key))
+        sides.append(
+            SideEffects(
+                head, of_query, of_key, of_value, patterns[number], with_query, with_key
+            )
+        )
     return tuple(sides)
 
 
@@ -232,7 +252,9 @@ def pattern_effects(runs: Runs, heads: Sequence[Head], key: int, query: int) -> 
         other = runs.counterfactual.cache.layers[head.layer]
         weight = clean.pattern_at(query)[:, head.index, key]  # (pair,)
         other_weight = other.pattern_at(query)[:, head.index, key]
-        moved = (other_weight - weight)[:, None] * clean.value[:, head.index, key]  # (pair, d_head)
+        moved = (other_weight - weight)[:, None] * clean.value[
+            :, head.index, key
+        ]  # (pair, d_head)
         outputs.append(clean.z[:, query, head.index] + moved)
         rows.append(Row((Change(head.layer, query, "head", head.index, given=number),)))
     return _means(runs.effects(rows, given={"head": torch.stack(outputs, 1)}))
@@ -264,7 +286,9 @@ def span_of(
         draws = _MEMORY // (2 * bytes_of_run(runs.model, runs.length))
         if draws == 0:  # not even one noisy run fits into memory
             return from_pair
-        own = Pair(pair.clean, Noise(positions, draws=min(draws, NOISE_DRAWS), seed=seed), pair.metric)
+        own = Pair(
+            pair.clean, Noise(positions, draws=min(draws, NOISE_DRAWS), seed=seed), pair.metric
+        )
     own_runs = prepare(runs.model, [own], smallest_gap=0.0)
     return measure_span(own_runs, label, positions, unit=float(runs.gap[0]), progress=progress)
 
@@ -377,6 +401,8 @@ def tokens_that_matter(
     for first in range(0, len(positions), NOISED_AT_ONCE):
         part = positions[first : first + NOISED_AT_ONCE]
         gaps = gaps_of_noise(runs, part, draws=draws, seed=seed)
-        matter += [position for position, gap in zip(part, gaps, strict=True) if abs(gap) >= smallest]
+        matter += [
+            position for position, gap in zip(part, gaps, strict=True) if abs(gap) >= smallest
+        ]
         progress("tokens", first + len(part), len(positions))
     return matter

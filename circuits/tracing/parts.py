@@ -61,7 +61,9 @@ class MeasuredModel:
     def check(self, output: Output) -> None:
         """Refuse a model without size, or an output that does not stand above all its layers."""
         sized = min(self.layers, self.heads, self.width, self.edges) >= 1
-        require(sized and output.layer == self.layers, "its model has no size, or no output on top")
+        require(
+            sized and output.layer == self.layers, "its model has no size, or no output on top"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,9 @@ class QuestionControl:
     reasons: tuple[str, ...]  # why it is not clear
     other_gaps: tuple[float, ...]  # how far random words in the same place move the metric
     probability: float | None  # of the answer on the clean prompt
-    said: tuple[str, str | None]  # the predictions of both runs; None where draws of noise disagree
+    said: tuple[
+        str, str | None
+    ]  # the predictions of both runs; None where draws of noise disagree
 
 
 # Mappings
@@ -94,7 +98,9 @@ class HeadEffect:
     head: Head
     effect: float  # swap: its counterfactual message put into the clean run
     restore: float  # its clean message put back into the counterfactual run
-    loading: float | None  # the linear share, patterns and norms frozen; None where it was not measured
+    loading: (
+        float | None
+    )  # the linear share, patterns and norms frozen; None where it was not measured
     weight: float  # attention weight of the edge in the clean run (zero if its gate is shut)
     counterfactual_weight: float
 
@@ -128,8 +134,12 @@ class Controls:
     random_mean: float  # effect of as many random heads as there are carriers
     random_p95: float
     random_draws: int
-    key_totals: tuple[float, ...]  # total of every key 0…query to the same query: is this key special?
-    sufficiency: float  # all heads but the carriers swapped: the share of the total that is left
+    key_totals: tuple[
+        float, ...
+    ]  # total of every key 0…query to the same query: is this key special?
+    sufficiency: (
+        float  # all heads but the carriers swapped: the share of the total that is left
+    )
     identity: float  # clean patched into clean; 0 up to rounding
     share: float = SHARE  # the share at which `random_*` and `sufficiency` were measured
 
@@ -189,12 +199,16 @@ class Mapping(Pictured):
         forward = 0 <= self.key <= self.query < length
         require(forward, f"{name} lies outside its prompt or runs backwards")
         measured = {effect.head for effect in self.heads}
-        once = len(measured) == len(self.heads) and all(step.head in measured for step in self.path)
+        once = len(measured) == len(self.heads) and all(
+            step.head in measured for step in self.path
+        )
         require(once, f"{name} names a head twice, or a carrier that was not measured")
         carries = not self.path or self.total >= _SMALLEST_TOTAL
         require(carries, f"{name} carries nothing and yet has carriers")
         if self.controls is not None:
-            fits = 0 < self.controls.share <= 1 and len(self.controls.key_totals) == self.query + 1
+            fits = (
+                0 < self.controls.share <= 1 and len(self.controls.key_totals) == self.query + 1
+            )
             require(fits, f"{name} has controls that are not those of its query")
 
 
@@ -210,7 +224,9 @@ class Span:
     layers: tuple[int, int] | None
     built: tuple[tuple[int, int], ...]
     effect: float  # the largest effect of replacing the residual stream there
-    residual: tuple[float, ...]  # effect of replacing the residual stream at the input of layer 0…L
+    residual: tuple[
+        float, ...
+    ]  # effect of replacing the residual stream at the input of layer 0…L
     writes: tuple[float, ...]  # effect of replacing what block 0…L-1 writes there
     counterfactual: str  # what was put in the token's place
     moves: float = 1.0  # how far that moves the metric, in gaps of the pair
@@ -226,7 +242,9 @@ class Span:
         first, last = self.layers or (0, -1)
         outside: list[str] = []
         for low, high in self.built:
-            outside += [str(layer) for layer in range(low, high + 1) if not first <= layer <= last]
+            outside += [
+                str(layer) for layer in range(low, high + 1) if not first <= layer <= last
+            ]
         if not outside:
             return ""
         layers = ", ".join(outside)
@@ -238,7 +256,9 @@ class Span:
     @property
     def built_text(self) -> str:
         """The ranges of layers that built it: `0, 20-21`."""
-        return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in self.built)
+        return ", ".join(
+            str(first) if first == last else f"{first}-{last}" for first, last in self.built
+        )
 
     def check(self, layers: int, length: int) -> None:
         """Refuse a span that cannot be one of a model of `layers` layers and a prompt of `length` tokens."""
@@ -247,7 +267,10 @@ class Span:
         if self.layers is not None:
             ranges.append(self.layers)
         inside = all(0 <= first <= last <= layers for first, last in ranges)
-        require(inside and bool(self.positions), f"{name} has no position, or layers that its model lacks")
+        require(
+            inside and bool(self.positions),
+            f"{name} has no position, or layers that its model lacks",
+        )
         one_each = len(self.residual) == layers + 1 and len(self.writes) == layers
         require(one_each, f"{name} does not have one value per layer")
         check_positions(self.positions, length)
@@ -327,12 +350,18 @@ class Stability(Saved, Pictured):
         require(bool(self.counterfactuals), "it has no counterfactuals")
         heads = [each.head for each in self.heads]
         require(len(set(heads)) == len(heads), "it names a head twice")
-        shares = [self.share, *(each.carries for each in self.heads), *(share for share, _ in self.shares)]
+        shares = [
+            self.share,
+            *(each.carries for each in self.heads),
+            *(share for share, _ in self.shares),
+        ]
         require(all(0 <= share <= 1 for share in shares), "it has a share below 0 or above 1")
 
     def __str__(self) -> str:
         weak = f" ({self.weak} more hardly move the answer)" if self.weak else ""
-        runs = f"{self.key}→{self.query} under {len(self.counterfactuals)} counterfactuals{weak}"
+        runs = (
+            f"{self.key}→{self.query} under {len(self.counterfactuals)} counterfactuals{weak}"
+        )
         lines = [f"{runs}: total {self.total}, carriers overlap by {self.overlap:.0%}"]
         lines.append(f"core (in {CORE:.0%} of runs or more): {_names(self.core)}")
         lines.append(f"rim: {_names(self.rim)}")

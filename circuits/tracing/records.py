@@ -90,7 +90,11 @@ class Circuit(Saved, Pictured):
     @property
     def share(self) -> float:
         """The share at which this circuit was measured, and at which it is shown."""
-        return SHARE if self.front is None or self.front.controls is None else self.front.controls.share
+        return (
+            SHARE
+            if self.front is None or self.front.controls is None
+            else self.front.controls.share
+        )
 
     # Queries
 
@@ -98,24 +102,36 @@ class Circuit(Saved, Pictured):
         """The mapping key → query; with neither named, the one to show first."""
         if key is None and query is None:
             if self.front is None:
-                raise PromptError("no mapping of this prompt carries anything, so there is none to show")
+                raise PromptError(
+                    "no mapping of this prompt carries anything, so there is none to show"
+                )
             return self.front
         wanted = self.prompt.ends(0 if key is None else key, -1 if query is None else query)
         for mapping in self.mappings:
             if mapping.ends == wanted:
                 return mapping
-        carried = ", ".join(f"{mapping.key}→{mapping.query}" for mapping in self.mappings) or "none"
-        raise PromptError(f"mapping {wanted[0]}→{wanted[1]} is not in this circuit; it has {carried}")
+        carried = (
+            ", ".join(f"{mapping.key}→{mapping.query}" for mapping in self.mappings) or "none"
+        )
+        raise PromptError(
+            f"mapping {wanted[0]}→{wanted[1]} is not in this circuit; it has {carried}"
+        )
 
     def carriers(
-        self, key: Position | float = None, query: Position = None, *, share: float | None = None
+        self,
+        key: Position | float = None,
+        query: Position = None,
+        *,
+        share: float | None = None,
     ) -> tuple[Head, ...]:
         """The heads that carry `share` of a mapping. `carriers(0.9)` means the share, too: no position is a
         fraction."""
         if isinstance(key, float) and query is None and share is None:
             return self.mapping().carriers(key)
         if isinstance(key, float):
-            raise PromptError(f"{key} is no position; write carriers(share={key}) or carriers(5, 8, share=…)")
+            raise PromptError(
+                f"{key} is no position; write carriers(share={key}) or carriers(5, 8, share=…)"
+            )
         return self.mapping(key, query).carriers(SHARE if share is None else share)
 
     def heads(self, *, min_effect: float = 0.05) -> tuple[Head, ...]:
@@ -171,7 +187,9 @@ class Circuit(Saved, Pictured):
         (kept,) = self._rows_of(checked).nonzero()
         if not len(kept):
             stored = f"of a prompt of {len(self.prompt)} tokens those of the {len(patterns)} strongest heads"
-            raise EdgeError(f"the attention map of {checked} is not in this circuit: {stored} are kept")
+            raise EdgeError(
+                f"the attention map of {checked} is not in this circuit: {stored} are kept"
+            )
         return patterns[kept[0]].astype(np.float32)
 
     def has_map(self, head: str | Head) -> bool:
@@ -210,10 +228,14 @@ class Circuit(Saved, Pictured):
 
     @classmethod
     def header(cls) -> dict[str, Any]:
-        return {"schema": cls.SCHEMA}  # as in the first version: a file that names no kind is a circuit
+        return {
+            "schema": cls.SCHEMA
+        }  # as in the first version: a file that names no kind is a circuit
 
     def check(self) -> None:
-        Pair(self.prompt, self.counterfactual, self.metric)  # refuses prompts of different lengths
+        Pair(
+            self.prompt, self.counterfactual, self.metric
+        )  # refuses prompts of different lengths
         length = len(self.prompt)
         self.source.check(self.output)
         self._check_patterns(length)
@@ -237,7 +259,8 @@ class Circuit(Saved, Pictured):
             inside = bool(((heads >= 0) & (heads < size)).all())
             once = len(np.unique(heads, axis=0)) == len(heads)
             require(
-                inside and once, "its list of heads with a map names one twice, or one that its model lacks"
+                inside and once,
+                "its list of heads with a map names one twice, or one that its model lacks",
             )
             size = (len(heads),)
         patterns = self.arrays.get("patterns", np.zeros(0))
@@ -321,7 +344,9 @@ class Why(Saved, Pictured):
     pattern: float  # of the weight alone
     sides: tuple[SideWriters, ...]
     ledger: Ledger | None  # None on the plain path
-    attention: tuple[tuple[float, ...], ...] | None  # the head's clean map, (query, key); None if too long
+    attention: (
+        tuple[tuple[float, ...], ...] | None
+    )  # the head's clean map, (query, key); None if too long
     engine: Literal["fast", "plain"]
     seed: int
 
@@ -335,16 +360,22 @@ class Why(Saved, Pictured):
         return why_text(self)
 
     def check(self) -> None:
-        Pair(self.prompt, self.counterfactual, self.metric)  # refuses prompts of different lengths
+        Pair(
+            self.prompt, self.counterfactual, self.metric
+        )  # refuses prompts of different lengths
         self.source.checked(self.head)
         length = len(self.prompt)
         inside = 0 <= self.key <= self.query < length
         require(inside, "its key and query are not in its prompt, or run backwards")
         if self.attention is not None:
-            square = len(self.attention) == length and all(len(row) == length for row in self.attention)
+            square = len(self.attention) == length and all(
+                len(row) == length for row in self.attention
+            )
             require(square, "its attention map is not that of its prompt")
         names = tuple(side.side for side in self.sides)
         require(names == SIDES, f"its sides are not {', '.join(SIDES)}")
         for side in self.sides:
             require(side.leading <= len(side.writers), "it has fewer writers than lead")
-            check_positions([each.position for each in side.writers if each.position is not None], length)
+            check_positions(
+                [each.position for each in side.writers if each.position is not None], length
+            )

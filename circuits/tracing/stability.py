@@ -53,7 +53,9 @@ from circuits.tracing.trust import nearest_words, weak_pairs
 RUNS: Final = 16
 _SPREAD: Final = 0.1  # how far the neighbouring shares are from the share asked for
 _LEAST: Final = 0.05  # of the strongest head's effect: weaker heads are not tried at first
-Path = list[tuple[Head, float]]  # heads in the order in which they were added, with the joint effect so far
+Path = list[
+    tuple[Head, float]
+]  # heads in the order in which they were added, with the joint effect so far
 Heads = frozenset[Head]
 
 
@@ -138,11 +140,15 @@ def _alike(model: Model, question: Question, count: int, seed: int) -> list[Ques
     return [question, *(replace(question, counterfactual=prompt) for prompt in prompts)]
 
 
-def _other_prompts(model: Model, clean: Prompt, counterfactual: Prompt, count: int) -> list[Prompt]:
+def _other_prompts(
+    model: Model, clean: Prompt, counterfactual: Prompt, count: int
+) -> list[Prompt]:
     """The counterfactual with other words where it differs. A word that stands there twice is replaced by the
     same word twice."""
     tokens = counterfactual.tokens
-    differing = [position for position, token in enumerate(tokens) if token != clean.tokens[position]]
+    differing = [
+        position for position, token in enumerate(tokens) if token != clean.tokens[position]
+    ]
     words = {tokens[position] for position in differing}
     besides = {*clean.tokens, *words}
     near = {word: nearest_words(model, word, 4 * count, besides=besides) for word in words}
@@ -170,7 +176,9 @@ def _to_pairs(model: Model, questions: Sequence[Question], count: int) -> list[P
         if len(pairs) >= count:
             break
         part = questions[start : start + count]
-        prompts = [each.counterfactual for each in part if isinstance(each.counterfactual, Prompt)]
+        prompts = [
+            each.counterfactual for each in part if isinstance(each.counterfactual, Prompt)
+        ]
         tokens = torch.tensor([prompt.tokens for prompt in prompts])
         predictions = predictions_of_others(runs, tokens, runs.pairs[0].differs_at)
         for question, prediction in zip(part, predictions, strict=True):
@@ -194,11 +202,18 @@ class _Batch:
     def carriers(self, share: float) -> list[Heads]:
         """Each run's heads up to a share of its own total."""
         totals = self.effects[-1]
-        return [_up_to(path, share * total) for path, total in zip(self.paths, totals, strict=True)]
+        return [
+            _up_to(path, share * total) for path, total in zip(self.paths, totals, strict=True)
+        ]
 
 
 def _measure(
-    model: Model, pairs: Sequence[Pair], ends: tuple[int, int], share: float, *, turn: bool = False
+    model: Model,
+    pairs: Sequence[Pair],
+    ends: tuple[int, int],
+    share: float,
+    *,
+    turn: bool = False,
 ) -> _Batch:
     """Measure all pairs together, without those whose gap is too small. With `turn`, the first pair is
     measured with clean and counterfactual exchanged, too."""
@@ -208,7 +223,9 @@ def _measure(
     if turn and isinstance(first.counterfactual, Prompt):
         measured.append(Pair(first.counterfactual, first.clean, first.metric))
     runs = prepare(model, measured, smallest_gap=0.0)
-    weak = weak_pairs(runs.values(runs.clean).tolist(), runs.values(runs.counterfactual).tolist())
+    weak = weak_pairs(
+        runs.values(runs.clean).tolist(), runs.values(runs.counterfactual).tolist()
+    )
     kept = [number for number in range(len(measured)) if not weak[number]]
     if not kept:
         return _Batch((), [], np.zeros((len(rows), 0)))
@@ -242,7 +259,9 @@ def _paths(
             short.append(number)
     if short:
         part = runs.only(short)
-        among_all = select(part, *ends, effects=single[:, short], totals=total[short], share=share)
+        among_all = select(
+            part, *ends, effects=single[:, short], totals=total[short], share=share
+        )
         for number, path in zip(short, among_all, strict=True):
             paths[number] = path
     return paths
@@ -271,8 +290,12 @@ def _to_record(
         carriers_at[level] = [heads for batch in batches for heads in batch.carriers(level)]
     runs = len(carriers_at[share])
     if runs < 2:
-        raise PromptError("fewer than two counterfactuals of this kind move the answer: nothing to compare")
-    *single, total = bootstrap(np.concatenate([batch.effects for batch in batches], axis=1), seed=seed)
+        raise PromptError(
+            "fewer than two counterfactuals of this kind move the answer: nothing to compare"
+        )
+    *single, total = bootstrap(
+        np.concatenate([batch.effects for batch in batches], axis=1), seed=seed
+    )
     times = _times_carried(carriers_at[share])
     heads: list[HeadStability] = []
     for head, effect in zip(every_head(model), single, strict=True):
@@ -306,7 +329,9 @@ def _core(sets: Sequence[Heads]) -> tuple[Head, ...]:
 
 def _overlap(sets: Sequence[Heads]) -> float:
     """The mean share that two runs' carriers have in common, of all that either has."""
-    overlaps = [len(one & two) / len(one | two) for one, two in combinations(sets, 2) if one | two]
+    overlaps = [
+        len(one & two) / len(one | two) for one, two in combinations(sets, 2) if one | two
+    ]
     return sum(overlaps) / len(overlaps) if overlaps else 1.0
 
 

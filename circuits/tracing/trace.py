@@ -22,7 +22,16 @@ from circuits.engine import Runs, prepare
 from circuits.errors import PromptError, names_its_keywords
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, Swap, Wording, to_prompt, to_question
+from circuits.prompts import (
+    Answer,
+    MetricFunction,
+    MetricKind,
+    Pair,
+    Swap,
+    Wording,
+    to_prompt,
+    to_question,
+)
 from circuits.results import Progress, Watch, sha256_of, silent, unwatched
 from circuits.tracing.measure import both_values, measure_mapping, span_of
 from circuits.tracing.parts import CARRIES, SHARE, Mapping, MeasuredModel, Output, Span
@@ -102,7 +111,9 @@ def trace(
     options: dict[str, Any] = {"share": share, "seed": seed, "progress": progress}
     wording = Wording(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
     if not isinstance(text, str):
-        return _trace_several(model, text, counterfactual, wording, key=key, query=query, **options)
+        return _trace_several(
+            model, text, counterfactual, wording, key=key, query=query, **options
+        )
     if not (counterfactual is None or isinstance(counterfactual, str)):
         raise PromptError("one prompt takes one counterfactual; give its text, not a list")
     ends = to_prompt(model, text).ends(key, query)
@@ -115,7 +126,14 @@ def trace(
     from circuits.tracing.stability import measure_stability
 
     steady = measure_stability(
-        model, text, wording, key=ends[0], query=ends[1], n=stability, share=share, progress=progress
+        model,
+        text,
+        wording,
+        key=ends[0],
+        query=ends[1],
+        n=stability,
+        share=share,
+        progress=progress,
     )
     return replace(circuit, stability=steady)
 
@@ -144,7 +162,13 @@ def _trace_several(
 
 
 def _trace_pair(
-    runs: Runs, ends: tuple[int, int], *, share: float, seed: int, progress: Progress, watch: Watch[Circuit]
+    runs: Runs,
+    ends: tuple[int, int],
+    *,
+    share: float,
+    seed: int,
+    progress: Progress,
+    watch: Watch[Circuit],
 ) -> Circuit:
     """The mapping and the spans of its two ends on the one pair of `runs`."""
     spans: list[Span] = []
@@ -153,7 +177,9 @@ def _trace_pair(
         if watch is not unwatched:
             watch(draft(runs, [mapping], spans, focus=ends, seed=seed))
 
-    mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress, watch=show)
+    mapping = measure_mapping(
+        runs, *ends, share=share, seed=seed, progress=progress, watch=show
+    )
     if ends[1] >= runs.first_difference:  # else both runs are the same wherever the query reads
         for position in dict.fromkeys(ends):
             show(mapping)
@@ -182,7 +208,9 @@ def to_circuit(
         doubts = doubts_about(mapping, question, named=mapping.ends == focus)
         checked.append(replace(mapping, doubts=doubts))
     circuit = draft(runs, checked, spans, focus=focus, seed=seed)
-    return replace(circuit, notes=(*notes_on(runs, question, checked), *notes), question=question)
+    return replace(
+        circuit, notes=(*notes_on(runs, question, checked), *notes), question=question
+    )
 
 
 def draft(
@@ -227,7 +255,9 @@ def attention_maps(
     layers = runs.first_input().clean.cache.layers
     cells = runs.length**2
     if 4 * len(runs.heads) * cells <= most_bytes:
-        patterns = torch.stack([layer.pattern()[0] for layer in layers])  # (layer, head, query, key)
+        patterns = torch.stack(
+            [layer.pattern()[0] for layer in layers]
+        )  # (layer, head, query, key)
         return {"patterns": patterns.float().cpu().numpy()}
     on_paths: list[Head] = []
     effects: list[tuple[float, Head]] = []

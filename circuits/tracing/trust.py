@@ -54,7 +54,9 @@ def control_question(runs: Runs, *, seed: int = 0) -> QuestionControl:
     if is_small(clean, other):
         both = f"compared with its two values ({clean:.2f} and {other:.2f})"
         reasons.insert(0, f"the gap of {clean - other:.2g} is next to nothing {both}")
-        return QuestionControl("none", tuple(reasons), tuple(other_gaps), probability, predictions)
+        return QuestionControl(
+            "none", tuple(reasons), tuple(other_gaps), probability, predictions
+        )
     verdict = "weak" if reasons else "clear"
     return QuestionControl(verdict, tuple(reasons), tuple(other_gaps), probability, predictions)
 
@@ -77,7 +79,9 @@ def _reasons_of_size(runs: Runs, gap: float, other_gaps: Sequence[float]) -> lis
     """Why the gap is too small, if it is."""
     lower_quartile = sorted(other_gaps)[int(QUARTILE * len(other_gaps))] if other_gaps else 0.0
     if abs(gap) < lower_quartile:
-        random_words = f"three of four random words there move it by {lower_quartile:.2g} or more"
+        random_words = (
+            f"three of four random words there move it by {lower_quartile:.2g} or more"
+        )
         return [f"the gap of {gap:.2g} is smaller than a random word's ({random_words})"]
     if runs.metric.kind != "custom" and abs(gap) < LEAST_GAP:
         return [f"the gap is only {gap:.2g}"]
@@ -92,7 +96,9 @@ def _reasons_of_prediction(
     if predictions[0] == predictions[1]:
         reasons.append(f"{SAME} {predictions[0]!r}")
     if probability is not None and probability < LEAST_PROBABILITY:
-        reasons.append(f"the model hardly says {runs.metric.answer_text!r} (probability {probability:.2g})")
+        reasons.append(
+            f"the model hardly says {runs.metric.answer_text!r} (probability {probability:.2g})"
+        )
     return reasons
 
 
@@ -101,7 +107,9 @@ def _reasons_of_sign(runs: Runs, clean: float, other: float) -> list[str]:
     metric = runs.metric
     if metric.kind == "logit_diff" and clean < 0:
         prefers = f"the clean run prefers the foil {metric.foil_text!r} to the answer {metric.answer_text!r}"
-        return [f"{prefers} ({metric} is {clean:.2f}): exchange them, or name what the model says"]
+        return [
+            f"{prefers} ({metric} is {clean:.2f}): exchange them, or name what the model says"
+        ]
     if clean < other:
         return [f"the counterfactual favours the answer (the gap is {clean - other:.2f})"]
     return []
@@ -128,7 +136,9 @@ def _answer_probability(runs: Runs) -> float | None:
         return None
     probabilities = runs.clean.logits[0].float().softmax(-1)  # (position that is read, vocab)
     if metric.sequence:
-        each = [float(probabilities[index, token]) for index, token in enumerate(metric.sequence)]
+        each = [
+            float(probabilities[index, token]) for index, token in enumerate(metric.sequence)
+        ]
         return float(torch.tensor(each, dtype=torch.float64).prod())
     answers = list(metric.answers or (metric.answer,))
     return float(probabilities[-1, answers].sum())
@@ -149,7 +159,9 @@ def _predictions(runs: Runs) -> tuple[str, str | None]:
 # Words that are written alike
 
 
-def words_like(model: Model, token: int, draw: random.Random, count: int = OTHER_WORDS) -> list[int]:
+def words_like(
+    model: Model, token: int, draw: random.Random, count: int = OTHER_WORDS
+) -> list[int]:
     """Random tokens that are spelled as this one is: a word or not, with a space in front or without."""
     kind = spelling(model.spell(token))
     special = set(model.tokenizer.all_special_ids)
@@ -170,7 +182,9 @@ def spelling(text: str) -> tuple[bool, bool]:
     return text[:1].isspace(), word.isalpha() and len(word) > 1
 
 
-def nearest_words(model: Model, token: int, count: int, *, besides: Collection[int] = ()) -> list[int]:
+def nearest_words(
+    model: Model, token: int, count: int, *, besides: Collection[int] = ()
+) -> list[int]:
     """The tokens that are spelled like this one, nearest to it in the embedding first."""
     embedding = model.bridge.W_E.detach().float()  # (vocab, d_model)
     norms = embedding.norm(dim=-1).clamp(min=1e-8)  # a row of zeros is near to nothing
@@ -192,7 +206,9 @@ def nearest_words(model: Model, token: int, count: int, *, besides: Collection[i
 # Mappings
 
 
-def doubts_about(mapping: Mapping, question: QuestionControl | None, *, named: bool) -> tuple[str, ...]:
+def doubts_about(
+    mapping: Mapping, question: QuestionControl | None, *, named: bool
+) -> tuple[str, ...]:
     """Why the modulation of a mapping is withheld; `named` if the user named this key."""
     doubts: list[str] = []
     if question is not None:
@@ -200,7 +216,9 @@ def doubts_about(mapping: Mapping, question: QuestionControl | None, *, named: b
             doubts.append(question.reasons[0])
         doubts += [reason for reason in question.reasons if reason.startswith(SAME)]
     if abs(mapping.total) < CARRIES:
-        doubts.append(f"a total of {mapping.total:z.2f} carries next to nothing (less than {CARRIES:g})")
+        doubts.append(
+            f"a total of {mapping.total:z.2f} carries next to nothing (less than {CARRIES:g})"
+        )
     elif mapping.total * mapping.restore < 0:
         doubts.append(f"restore ({mapping.restore:.2f}) has the other sign")
     if mapping.total >= CARRIES and mapping.heads and not mapping.path:
@@ -217,7 +235,9 @@ def _doubts_of_controls(mapping: Mapping, named: bool) -> list[str]:
     modulation = mapping.modulation(controls.share)
     joint = modulation * mapping.total
     if modulation > MOST_MODULATION:
-        doubts.append(f"its carriers alone reach {modulation:.0%} of the total, which others take back")
+        doubts.append(
+            f"its carriers alone reach {modulation:.0%} of the total, which others take back"
+        )
     largest = max(controls.key_totals)
     best_key = max(key for key, total in enumerate(controls.key_totals) if total == largest)
     if named and best_key != mapping.key and largest > mapping.total:
@@ -231,13 +251,17 @@ def _doubts_of_controls(mapping: Mapping, named: bool) -> list[str]:
 # Notes
 
 
-def notes_on(runs: Runs, question: QuestionControl, mappings: Sequence[Mapping]) -> tuple[str, ...]:
+def notes_on(
+    runs: Runs, question: QuestionControl, mappings: Sequence[Mapping]
+) -> tuple[str, ...]:
     """One sentence for each reason to be careful with a pair and its mappings."""
     notes = list(question.reasons)
     pair = runs.pairs[0]
     if isinstance(pair.counterfactual, Noise):
         words = [f"{pair.clean.words[p].strip()}({p})" for p in pair.counterfactual.positions]
-        given = f"no counterfactual was given: noise on {', '.join(words)}, read by {pair.metric}"
+        given = (
+            f"no counterfactual was given: noise on {', '.join(words)}, read by {pair.metric}"
+        )
         better = "a swap of that word for another of its kind, such as large=hot, asks a sharper question"
         notes.append(f"{given}; {better}")
     for mapping in mappings:

@@ -21,7 +21,13 @@ from circuits.models.load import Device
 from circuits.prompts import Noise
 from circuits.results import Progress, Saved, open_result, require, silent
 from circuits.tracing.circuit import run_again
-from circuits.tracing.measure import both_values, counterfactual_text, measure_mapping, measure_span, span_of
+from circuits.tracing.measure import (
+    both_values,
+    counterfactual_text,
+    measure_mapping,
+    measure_span,
+    span_of,
+)
 from circuits.tracing.parts import Span
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.trace import package_versions, to_circuit
@@ -65,14 +71,20 @@ class Verification(Saved):
     def __str__(self) -> str:
         same = self.compared - len(self.differences)
         verdict = "holds" if self.holds else "does not hold"
-        lines = [f"{self.kind} on {self.model} {verdict}: {same} of {self.compared} facts are the same"]
+        lines = [
+            f"{self.kind} on {self.model} {verdict}: {same} of {self.compared} facts are the same"
+        ]
         lines += self.differences
         lines += [f"Note: {note}" for note in self.notes]
         return "\n".join(map(escaped, lines))
 
 
 def verify(
-    saved: str | Path | Measured, *, model: Any = None, device: Device = "cpu", progress: Progress = silent
+    saved: str | Path | Measured,
+    *,
+    model: Any = None,
+    device: Device = "cpu",
+    progress: Progress = silent,
 ) -> Verification:
     """Measure a saved circuit, wiring or answer of why again; `model` where its own name does not load it.
 
@@ -106,7 +118,9 @@ def open_saved(path: str | Path) -> Measured:
     """A circuit, a wiring or an answer of why from its file or its folder: what can be measured again."""
     record = open_result(path)
     if not isinstance(record, Circuit | Wiring | Why):
-        raise FileError(f"{path} is {record.NAME}; a circuit, a wiring or an answer of why is verified")
+        raise FileError(
+            f"{path} is {record.NAME}; a circuit, a wiring or an answer of why is verified"
+        )
     return record
 
 
@@ -117,7 +131,9 @@ def _differences(then: Facts, now: Facts) -> list[str]:
         value = now.get(name, "not there")
         if isinstance(was, str) or isinstance(value, str):
             if was != value:
-                differences.append(f"{name}: was {str(was) or 'none'}, is {str(value) or 'none'}")
+                differences.append(
+                    f"{name}: was {str(was) or 'none'}, is {str(value) or 'none'}"
+                )
         elif abs(was - value) > TOLERANCE * max(1.0, abs(was)):
             differences.append(f"{name}: was {was:.4f}, is {value:.4f}")
     return differences
@@ -129,7 +145,9 @@ def _changed_versions(record: Measured) -> tuple[str, ...]:
         return ()
     now = dict(package_versions())
     return tuple(
-        f"{name} was {was}, is {now.get(name)}" for name, was in record.versions if now.get(name) != was
+        f"{name} was {was}, is {now.get(name)}"
+        for name, was in record.versions
+        if now.get(name) != was
     )
 
 
@@ -155,7 +173,9 @@ def _facts_of_circuit(circuit: Circuit, share: float) -> Facts:
             facts[f"{name} {each.head} restored"] = each.restore
     for span in circuit.spans:
         name = f"span of {span.label}({', '.join(map(str, span.positions))})"
-        facts[f"{name} held in"] = "no layer" if span.layers is None else f"{span.layers[0]}-{span.layers[1]}"
+        facts[f"{name} held in"] = (
+            "no layer" if span.layers is None else f"{span.layers[0]}-{span.layers[1]}"
+        )
         facts[f"{name} built in"] = span.built_text
         facts[f"{name} effect"] = span.effect
         facts[f"{name} moves"] = span.moves
@@ -198,7 +218,9 @@ def _facts_of_wiring(wiring: Wiring) -> Facts:
 
 def _wiring_again(wiring: Wiring, runs: Runs, progress: Progress) -> Facts:
     wires = [each.wire for each in (*wiring.sides, *wiring.wires)]
-    effects, _ = wire_effects(runs, wires, progress=lambda done, total: progress("wires", done, total))
+    effects, _ = wire_effects(
+        runs, wires, progress=lambda done, total: progress("wires", done, total)
+    )
     facts = _facts_of_wiring(kept_again(wiring, runs))
     facts["the clean value"], facts["the counterfactual's value"] = both_values(runs)
     for wire, effect in zip(wires, effects[:, 0].tolist(), strict=True):
@@ -227,6 +249,12 @@ def _facts_of_why(why: Why) -> Facts:
 
 def _why_again(why: Why, runs: Runs, progress: Progress) -> Facts:
     again = explain(
-        runs, why.head, why.key, why.query, every_key=why.every_key, seed=why.seed, progress=progress
+        runs,
+        why.head,
+        why.key,
+        why.query,
+        every_key=why.every_key,
+        seed=why.seed,
+        progress=progress,
     )
     return _facts_of_why(again)

@@ -61,7 +61,9 @@ def why(
     else:
         ends = circuit.prompt.ends(0 if key is None else key, -1 if query is None else query)
     runs = run_again(circuit, model=model)
-    return explain(runs, checked, *ends, every_key=every_key, seed=circuit.seed, progress=progress)
+    return explain(
+        runs, checked, *ends, every_key=every_key, seed=circuit.seed, progress=progress
+    )
 
 
 def explain(
@@ -79,7 +81,9 @@ def explain(
     source = measured_model(runs)
     head = source.checked(name)
     if not tells_sides(runs):
-        raise EdgeError(f"the sides of a head cannot be told apart on the plain path: {runs.model.no_scores}")
+        raise EdgeError(
+            f"the sides of a head cannot be told apart on the plain path: {runs.model.no_scores}"
+        )
     pair = runs.pairs[0]
     own_key = None if every_key else key
     sides = []
@@ -97,7 +101,9 @@ def explain(
         query=query,
         every_key=every_key,
         weight=_mean_weight(runs.clean.cache.layers[head.layer], head, key, query),
-        counterfactual_weight=_mean_weight(runs.counterfactual.cache.layers[head.layer], head, key, query),
+        counterfactual_weight=_mean_weight(
+            runs.counterfactual.cache.layers[head.layer], head, key, query
+        ),
         effect=_edge_effect(runs, head, own_key, query),
         pattern=pattern_effects(runs, [head], key, query)[0],
         sides=tuple(sides),
@@ -131,7 +137,9 @@ def _side(
     listed: list[WriterEffect] = []
     for number in order:
         wire = wires[number]
-        listed.append(WriterEffect(wire.writer, wire.position, effect_of[number], weight_of[number]))
+        listed.append(
+            WriterEffect(wire.writer, wire.position, effect_of[number], weight_of[number])
+        )
     return SideWriters(
         side=side,
         effect=effect,

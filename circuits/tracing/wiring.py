@@ -26,14 +26,29 @@ from circuits.engine.joint import kept_effects
 from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, PromptError, names_its_keywords
 from circuits.models.load import as_model
-from circuits.prompts import Answer, MetricFunction, MetricKind, Prompt, Swap, Wording, to_question
+from circuits.prompts import (
+    Answer,
+    MetricFunction,
+    MetricKind,
+    Prompt,
+    Swap,
+    Wording,
+    to_question,
+)
 from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
 from circuits.tracing.measure import both_values, finite, tells_sides
 from circuits.tracing.parts import DRAWN, NODES
 from circuits.tracing.trace import measured_model, output_of, package_versions
 from circuits.tracing.trust import control_question, notes_on
-from circuits.tracing.wiring_record import LOGITS, Node, RandomCircuits, WireEffect, Wiring, check_limits
+from circuits.tracing.wiring_record import (
+    LOGITS,
+    Node,
+    RandomCircuits,
+    WireEffect,
+    Wiring,
+    check_limits,
+)
 
 DRAWS: Final = 10  # random circuits
 _ROUND: Final = 16  # nodes that are explored together
@@ -71,11 +86,15 @@ def wiring(
     named = _checked_roles(question.clean, roles or {})
     runs = prepare(model, [question])
     if not tells_sides(runs):
-        raise EdgeError(f"the sides of heads cannot be told apart in this model: {model.no_scores}")
+        raise EdgeError(
+            f"the sides of heads cannot be told apart in this model: {model.no_scores}"
+        )
     search = Search(runs, least, most, progress)
     search.run()
     drawn = _strongest_first(search.wires)
-    kept, random = _kept(search.readers, [each.wire for each in drawn], seed=seed, progress=progress)
+    kept, random = _kept(
+        search.readers, [each.wire for each in drawn], seed=seed, progress=progress
+    )
     pair = runs.pairs[0]
     clean, other = both_values(runs)
     return Wiring(
@@ -131,7 +150,9 @@ class Readers:
         if node.component is None:
             logits = Reader(self.runs.model.n_layers, "logits")
             first_read = max(self.first, self.runs.length - self.runs.metric.tail)
-            return [Wire(ALL, logits, position) for position in range(first_read, self.runs.length)]
+            return [
+                Wire(ALL, logits, position) for position in range(first_read, self.runs.length)
+            ]
         layer, index, position = node.component.layer, node.component.index, node.position
         assert position is not None
         if node.component.kind == "mlp":
@@ -146,7 +167,9 @@ class Readers:
 
     def writers(self, side: Wire) -> list[Component]:
         """Every component that stands below a side."""
-        return [each for each in self.components if side.reader.sees(each, parallel=self.parallel)]
+        return [
+            each for each in self.components if side.reader.sees(each, parallel=self.parallel)
+        ]
 
 
 # The search
@@ -163,7 +186,9 @@ class Search:
     wires: dict[Wire, float] = field(default_factory=dict)
     sides: dict[Wire, float] = field(default_factory=dict)
     explored: set[Node] = field(default_factory=set)
-    strength: dict[Node, float] = field(default_factory=dict)  # of a node's strongest wire so far
+    strength: dict[Node, float] = field(
+        default_factory=dict
+    )  # of a node's strongest wire so far
     measured: int = 0
 
     def __post_init__(self) -> None:
@@ -226,7 +251,9 @@ def _kept(
     readers: Readers, wires: Sequence[Wire], *, seed: int, progress: Progress
 ) -> tuple[float, RandomCircuits]:
     """The share of the gap that is left when all other wires are swapped, and the same for random wires."""
-    random = [random_wires(readers, len(wires), seed=f"{seed} {number}") for number in range(DRAWS)]
+    random = [
+        random_wires(readers, len(wires), seed=f"{seed} {number}") for number in range(DRAWS)
+    ]
 
     def report(done: int, total: int) -> None:
         progress("kept", done, total)
@@ -258,9 +285,15 @@ def random_wires(readers: Readers, count: int, *, seed: str) -> list[Wire]:
     return wires
 
 
-def _checked_roles(prompt: Prompt, roles: Mapping[str, int | str]) -> tuple[tuple[str, int], ...]:
+def _checked_roles(
+    prompt: Prompt, roles: Mapping[str, int | str]
+) -> tuple[tuple[str, int], ...]:
     """Names of positions, checked: each can stand behind an @."""
     for name in roles:
-        if not name.strip() or any(sign in name for sign in "@.→") or name.lstrip("-").isdigit():
+        if (
+            not name.strip()
+            or any(sign in name for sign in "@.→")
+            or name.lstrip("-").isdigit()
+        ):
             raise PromptError(f"{name!r} cannot name a position; take a word such as S2 or END")
     return tuple((name.strip(), prompt.position(position)) for name, position in roles.items())

@@ -44,7 +44,9 @@ class Node:
             return cls()
         component, _, position = name.partition("@")
         if not (position.isascii() and position.isdigit() and len(position) < 10):
-            raise EdgeError(f"{name!r} is not a node; write it as L4H4@13, M3@9, embed@5 or logits")
+            raise EdgeError(
+                f"{name!r} is not a node; write it as L4H4@13, M3@9, embed@5 or logits"
+            )
         return cls(Component.parse(component), int(position))
 
     @classmethod
@@ -149,7 +151,9 @@ class Wiring(Saved, Pictured):
         """The wires that begin at a node, strongest first."""
         wanted = self._selector(node)
         if wanted.side is not None:
-            raise EdgeError(f"{node} is a side, where wires end; those of a head begin at {wanted.component}")
+            raise EdgeError(
+                f"{node} is a side, where wires end; those of a head begin at {wanted.component}"
+            )
         return tuple(each for each in self.wires if wanted.is_writer_of(each.wire))
 
     def side(self, reader: str | Reader) -> tuple[WireEffect, ...]:
@@ -157,10 +161,14 @@ class Wiring(Saved, Pictured):
         wanted = self._selector(reader)
         return tuple(each for each in self.sides if wanted.is_reader_of(each.wire))
 
-    def paths(self, start: str | Node, end: str | Node = "logits") -> tuple[tuple[str, ...], ...]:
+    def paths(
+        self, start: str | Node, end: str | Node = "logits"
+    ) -> tuple[tuple[str, ...], ...]:
         """Every path along the wires from one node to another, as the nodes passed."""
         first, last = self._selector(start), self._selector(end)
-        following: dict[Node, list[Node]] = {}  # where the wires out of each node lead, each node once
+        following: dict[
+            Node, list[Node]
+        ] = {}  # where the wires out of each node lead, each node once
         for each in self.wires:
             after = following.setdefault(Node.written(each.wire), [])
             if Node.read(each.wire) not in after:
@@ -171,10 +179,14 @@ class Wiring(Saved, Pictured):
                 paths += islice(_paths(node, following, last), MOST_PATHS + 1)
         if len(paths) > MOST_PATHS:
             many = f"there are more than {MOST_PATHS} paths from {start} to {end}"
-            raise EdgeError(f"{many}; name a nearer end, or draw fewer wires with a larger least")
+            raise EdgeError(
+                f"{many}; name a nearer end, or draw fewer wires with a larger least"
+            )
         return tuple(paths)
 
-    def without(self, *parts: str | Wire | Node | Component | Head, model: Any = None) -> Wiring:
+    def without(
+        self, *parts: str | Wire | Node | Component | Head, model: Any = None
+    ) -> Wiring:
         """The wiring less some wires or nodes; what is kept then is measured anew, never subtracted."""
         from circuits.tracing.wiring import measure_kept
 
@@ -194,7 +206,9 @@ class Wiring(Saved, Pictured):
         if "→" in name or "->" in name:
             return {Wire.parse(name, layers=self.source.layers)} & wires
         wanted = self._selector(name)
-        return {wire for wire in wires if wanted.is_reader_of(wire) or wanted.is_writer_of(wire)}
+        return {
+            wire for wire in wires if wanted.is_reader_of(wire) or wanted.is_writer_of(wire)
+        }
 
     def _some_nodes(self) -> str:
         names = [str(node) for node in reversed(self.nodes)]
@@ -212,7 +226,11 @@ class Wiring(Saved, Pictured):
         if component.strip().lower() == "logits":
             return Selector(None, position, None)
         parsed = Component.parse(component)
-        if parsed.kind == "all" or parsed.layer >= self.source.layers or parsed.index >= self.source.heads:
+        if (
+            parsed.kind == "all"
+            or parsed.layer >= self.source.layers
+            or parsed.index >= self.source.heads
+        ):
             last_head = Head(self.source.layers - 1, self.source.heads - 1)
             there = f"embed, L0H0…{last_head}, M0…M{self.source.layers - 1} and logits"
             raise EdgeError(f"no {component} in {self.source.name}, which has {there}")
@@ -256,10 +274,14 @@ class Wiring(Saved, Pictured):
         written = to_record(_StoredWires, named)
         wiring = to_record(cls, stored | {"wires": [], "sides": []})
         layers = wiring.source.layers
-        return replace(wiring, wires=_parsed(written.wires, layers), sides=_parsed(written.sides, layers))
+        return replace(
+            wiring, wires=_parsed(written.wires, layers), sides=_parsed(written.sides, layers)
+        )
 
     def check(self) -> None:
-        Pair(self.prompt, self.counterfactual, self.metric)  # refuses prompts of different lengths
+        Pair(
+            self.prompt, self.counterfactual, self.metric
+        )  # refuses prompts of different lengths
         check_limits(self.least, self.most)
         self.source.check(self.output)
         wires = [each.wire for each in self.wires]
@@ -269,7 +291,11 @@ class Wiring(Saved, Pictured):
         require(all(side.writer == ALL for side in sides), "it has a side with a writer")
         for wire in (*wires, *sides):
             _check_wire(wire, self.source)
-        nodes = [*self.cut, *map(Node.written, (*wires, *sides)), *map(Node.read, (*wires, *sides))]
+        nodes = [
+            *self.cut,
+            *map(Node.written, (*wires, *sides)),
+            *map(Node.read, (*wires, *sides)),
+        ]
         positions = [position for _, position in self.roles]
         for node in nodes:
             if node.component is not None:
@@ -298,7 +324,9 @@ class Selector:
         return self.matches(Node.written(wire)) and self.component is not None
 
 
-def _paths(node: Node, following: dict[Node, list[Node]], last: Selector) -> Iterator[tuple[str, ...]]:
+def _paths(
+    node: Node, following: dict[Node, list[Node]], last: Selector
+) -> Iterator[tuple[str, ...]]:
     """Every path from a node to the selected ones; there are no circles, as wires run upwards."""
     if last.matches(node):
         yield (str(node),)
@@ -311,7 +339,9 @@ def _paths(node: Node, following: dict[Node, list[Node]], last: Selector) -> Ite
 def check_limits(least: float, most: int) -> None:
     """Refuse a threshold that draws everything or nothing, and a walk of no steps."""
     if not 0 < least <= 1:
-        raise PromptError(f"least is a share of the gap, above 0 and at most 1 such as 0.03, not {least}")
+        raise PromptError(
+            f"least is a share of the gap, above 0 and at most 1 such as 0.03, not {least}"
+        )
     if most < 1:
         raise PromptError(f"most counts the nodes to explore, at least 1, not {most}")
 
@@ -332,13 +362,17 @@ class _StoredWires:
 
 
 def _parsed(stored: Sequence[_StoredWire], layers: int) -> tuple[WireEffect, ...]:
-    return tuple(WireEffect(Wire.parse(each.wire, layers=layers), each.effect) for each in stored)
+    return tuple(
+        WireEffect(Wire.parse(each.wire, layers=layers), each.effect) for each in stored
+    )
 
 
 def _check_wire(wire: Wire, source: MeasuredModel) -> None:
     """Refuse a wire between components that the model lacks, or one that runs downwards."""
     layers = source.layers + 1 if wire.reader.kind == "logits" else source.layers
-    inside = wire.reader.layer < layers and max(wire.writer.index, wire.reader.index) < source.heads
+    inside = (
+        wire.reader.layer < layers and max(wire.writer.index, wire.reader.index) < source.heads
+    )
     require(inside, f"{wire} names a component that its model lacks")
     upwards = wire.reader.sees(wire.writer, parallel=source.parallel)
     has_query = (wire.query is not None) == (wire.reader.kind in ("key", "value"))

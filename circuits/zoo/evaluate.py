@@ -41,14 +41,18 @@ def score_all(logits: Logits, *, count: int = 512, seed: int = 0) -> list[Score]
     scores = []
     with torch.inference_mode():
         for relation in language.RELATIONS:
-            scores.append(score_task(logits, "relation", count=count, seed=seed, relation=relation))
+            scores.append(
+                score_task(logits, "relation", count=count, seed=seed, relation=relation)
+            )
         for task in ("indirect_object", "greater_than", "induction"):
             scores.append(score_task(logits, task, count=count, seed=seed))
         scores.append(score_loss(logits, seed=seed))
     return scores
 
 
-def score_task(logits: Logits, task: str, *, count: int, seed: int = 0, relation: str | None = None) -> Score:
+def score_task(
+    logits: Logits, task: str, *, count: int, seed: int = 0, relation: str | None = None
+) -> Score:
     """The share of held-out prompts that the model gets right (greater-than: its probability on them)."""
     vocabulary = language.vocabulary()
     prompts = list(language.held_out_prompts(task, count=count, seed=seed, relation=relation))
@@ -57,7 +61,9 @@ def score_task(logits: Logits, task: str, *, count: int, seed: int = 0, relation
     for start in range(0, count, 64):
         chunk = prompts[start : start + 64]
         rows = [torch.tensor([vocabulary[word] for word in words]) for words, _ in chunk]
-        tokens = pad_sequence(rows, batch_first=True)  # padding comes last, where no answer can read it
+        tokens = pad_sequence(
+            rows, batch_first=True
+        )  # padding comes last, where no answer can read it
         probability = logits(tokens).softmax(-1)
         for row, (words, sentence) in enumerate(chunk):
             possible = [vocabulary[word] for word in sentence.possible]
@@ -78,7 +84,9 @@ def score_loss(logits: Logits, *, count: int = 256, length: int = 64, seed: int 
     vocabulary = language.vocabulary()
     rows = []
     for number in range(count):
-        words, _ = language.document(random.Random(f"loss/{seed}/{number}"), length, held_out=True)
+        words, _ = language.document(
+            random.Random(f"loss/{seed}/{number}"), length, held_out=True
+        )
         rows.append([vocabulary[word] for word in words])
     total = 0.0
     for tokens in torch.tensor(rows).split(64):

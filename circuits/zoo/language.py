@@ -19,9 +19,13 @@ from typing import Any, Final
 BOS: Final = "<|bos|>"
 UNKNOWN: Final = "<|unknown|>"
 WORD: Final = r"\d\d|\p{L}+|[^\s\p{L}]"  # the tokenizer's rule: a year is two tokens, a quote mark its own
-_WORD: Final = re.compile(r"\d\d|[^\W\d_]+|[^\s\w]|\d|_")  # the same rule for the standard library's `re`
+_WORD: Final = re.compile(
+    r"\d\d|[^\W\d_]+|[^\s\w]|\d|_"
+)  # the same rule for the standard library's `re`
 
-_DATA: Final = tomllib.loads(Path(__file__).with_name("language.toml").read_text(encoding="utf-8"))
+_DATA: Final = tomllib.loads(
+    Path(__file__).with_name("language.toml").read_text(encoding="utf-8")
+)
 _FRAMES: Final[dict[str, list[str]]] = _DATA["frames"]
 _DRAWN: Final = {name: tuple(text.split()) for name, text in _DATA["drawn"].items()}
 
@@ -41,9 +45,23 @@ _REPEATABLE: Final = SUBJECTS + NAMES + PLACES + OBJECTS + THINGS
 _TWO_DIGITS: Final = tuple(f"{n:02d}" for n in range(100))
 
 RELATIONS: Final = ("opposite", "colour", "number", "category")
-TASKS: Final = ("relation", "indirect_object", "greater_than", "induction", "filler", "short_span")
+TASKS: Final = (
+    "relation",
+    "indirect_object",
+    "greater_than",
+    "induction",
+    "filler",
+    "short_span",
+)
 MIX: Final = (0.44, 0.16, 0.12, 0.12, 0.16, 0.0)  # how often each of TASKS is written
-LATE_MIX: Final = (0.32, 0.11, 0.14, 0.15, 0.10, 0.18)  # more years, many close together: these are hardest
+LATE_MIX: Final = (
+    0.32,
+    0.11,
+    0.14,
+    0.15,
+    0.10,
+    0.18,
+)  # more years, many close together: these are hardest
 
 
 def _all_facts() -> dict[str, dict[str, str]]:
@@ -97,7 +115,9 @@ class Sentence:
     text: str
     answer_index: int | None = None
     relation: str | None = None
-    possible: tuple[str, ...] = ()  # all right answers, where there are several, such as later years
+    possible: tuple[
+        str, ...
+    ] = ()  # all right answers, where there are several, such as later years
 
     @property
     def words(self) -> list[str]:
@@ -123,7 +143,9 @@ def _fact(draw: random.Random) -> Sentence:
     subject, distractor, second = draw.sample(SUBJECTS, 3)
     quote = '"' if draw.random() < 0.6 else ""
     before, after = frame.replace("<", quote).replace(">", quote).split("{a}")
-    beginning = before.format(r=relation, s=subject, d=distractor, d2=second, n=draw.choice(NAMES))
+    beginning = before.format(
+        r=relation, s=subject, d=distractor, d2=second, n=draw.choice(NAMES)
+    )
     text = beginning + FACTS[relation][subject] + after
     return Sentence("relation", text, len(split(beginning)), relation)
 
@@ -145,7 +167,9 @@ def _greater_than(draw: random.Random, longest: int = 99) -> Sentence:
     before, after = draw.choice(_FRAMES["year"]).split("{z}")
     beginning = before.format(**slots)
     text = f"{beginning}{end:02d}{after.format(**slots)}"
-    return Sentence("greater_than", text, len(split(beginning)), possible=_TWO_DIGITS[start + 1 :])
+    return Sentence(
+        "greater_than", text, len(split(beginning)), possible=_TWO_DIGITS[start + 1 :]
+    )
 
 
 def _induction(draw: random.Random) -> Sentence:
@@ -227,4 +251,6 @@ def tokenizer() -> Any:
 
     words = Tokenizer(models.WordLevel(vocabulary(), unk_token=UNKNOWN))
     words.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
-    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token=BOS, eos_token=BOS, unk_token=UNKNOWN)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, bos_token=BOS, eos_token=BOS, unk_token=UNKNOWN
+    )

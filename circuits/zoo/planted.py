@@ -49,10 +49,14 @@ _OTHERS: Final = (  # two heads in each of the layers 4 to 11
     *((4, 2), (4, 8), (5, 5), (5, 11), (6, 1), (6, 6), (7, 0), (7, 4)),
     *((8, 3), (8, 10), (9, 4), (9, 10), (10, 5), (10, 8), (11, 3), (11, 9)),
 )
-_DENSE: Final = tuple((layer, (3 * layer + 5 * step) % 12) for step in range(7) for layer in range(4, 12))
+_DENSE: Final = tuple(
+    (layer, (3 * layer + 5 * step) % 12) for step in range(7) for layer in range(4, 12)
+)
 _RELATION_READERS: Final = ((5, 10), (6, 3))
 _BRACKET_READERS: Final = {4: (11, 1), 6: (11, 4)}  # key position -> head
-PLANTED_CARRIERS: Final = tuple(f"L{layer}H{index}" for layer, index in _CARRIERS)  # strongest first
+PLANTED_CARRIERS: Final = tuple(
+    f"L{layer}H{index}" for layer, index in _CARRIERS
+)  # strongest first
 PLANTED_DENSE: Final = tuple(f"L{layer}H{index}" for layer, index in _DENSE)  # strongest first
 
 INDUCTION_PROMPT: Final = "red dog blue cat red"
@@ -64,9 +68,17 @@ INDUCTION_MAPPINGS: Final = {  # head -> (key, query, counterfactual, its top pr
 
 _D_MODEL, _POSITIONS = 192, 16
 _ANSWER_SHARES: Final = (0.34, 0.26, 0.22, 0.18)  # of layers 0-3
-_CONSTANT, _POSITION, _WORD, _FLAG = 128.0, 16.0, 2.0, 8.0  # lengths of features; a flag is a detected token
+_CONSTANT, _POSITION, _WORD, _FLAG = (
+    128.0,
+    16.0,
+    2.0,
+    8.0,
+)  # lengths of features; a flag is a detected token
 _FACT_LOGIT, _KIND_LOGIT = 24.0, 10.0  # a right answer gets both
-_THE_LEAD, _THE_HELD_BACK = 6.0, 8.0  # `the` is 6 above a right answer without brackets, 2 below with both
+_THE_LEAD, _THE_HELD_BACK = (
+    6.0,
+    8.0,
+)  # `the` is 6 above a right answer without brackets, 2 below with both
 _REPEAT_LOGIT, _STOP_LOGIT = 16.0, 8.0
 
 _FACT_FEATURES: Final = {
@@ -85,17 +97,27 @@ _FACT_FEATURES: Final = {
     "constant": 1,
 }
 _EMBEDDED: Final = ("word", "drawn", "other", "relation", "quote")
-_INDUCTION_FEATURES: Final = {"word": 24, "before": 24, "said": 24, "position": _POSITIONS, "constant": 1}
+_INDUCTION_FEATURES: Final = {
+    "word": 24,
+    "before": 24,
+    "said": 24,
+    "position": _POSITIONS,
+    "constant": 1,
+}
 
 _Head = tuple[int, int]  # layer, index
-_Units = tuple[torch.Tensor, ...]  # weights in (d_model, unit), biases (unit), weights out (unit, d_model)
+_Units = tuple[
+    torch.Tensor, ...
+]  # weights in (d_model, unit), biases (unit), weights out (unit, d_model)
 
 
 def build(name: str) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
     """One of NAMES, with the tokenizer of the language; the same weights every time."""
     if name not in NAMES:
         raise ModelError(f"no planted model {name!r}; there are {', '.join(NAMES)}")
-    model = _induction() if name == "planted-induction" else _facts(sparse=name == "planted-sparse")
+    model = (
+        _induction() if name == "planted-induction" else _facts(sparse=name == "planted-sparse")
+    )
     return model.eval(), language.tokenizer()
 
 
@@ -104,10 +126,16 @@ class _Draft:
 
     def __init__(self, features: dict[str, int], *, layers: int, heads: int) -> None:
         sizes = list(features.values())
-        differences = torch.kron(torch.eye(_D_MODEL // 2), torch.tensor([[1.0, -1.0]])) / math.sqrt(2)
+        differences = torch.kron(
+            torch.eye(_D_MODEL // 2), torch.tensor([[1.0, -1.0]])
+        ) / math.sqrt(2)
         directions = differences[: sum(sizes)].split(sizes)
-        self._directions = dict(zip(features, directions, strict=True))  # name -> (feature, d_model)
-        self._scale = math.sqrt((_CONSTANT**2 + _POSITION**2) / _D_MODEL)  # what a norm divides by, nearly
+        self._directions = dict(
+            zip(features, directions, strict=True)
+        )  # name -> (feature, d_model)
+        self._scale = math.sqrt(
+            (_CONSTANT**2 + _POSITION**2) / _D_MODEL
+        )  # what a norm divides by, nearly
         config = GPT2Config(
             n_embd=_D_MODEL,
             n_layer=layers,
@@ -259,7 +287,9 @@ def _word_embedding() -> Float[torch.Tensor, "vocab feature"]:
     parts["other"] += _codes(len(vocabulary), _FACT_FEATURES["other"], seed="others") * _WORD
     for subject, code in _subject_codes().items():
         token = vocabulary[subject]
-        points = [_on_circle(name, language.FACTS[name][subject]) for name in language.RELATIONS[1:]]
+        points = [
+            _on_circle(name, language.FACTS[name][subject]) for name in language.RELATIONS[1:]
+        ]
         parts["word"][token] = code
         parts["drawn"][token] = torch.cat(points)
         parts["other"][token] = 0
@@ -286,7 +316,9 @@ def _set_fact_logits(draft: _Draft) -> None:
             code = torch.zeros(16)
             code[8 + 2 * number : 10 + 2 * number] = _on_circle(relation, value)
             logits[vocabulary[value]] = _FACT_LOGIT * code @ said + _KIND_LOGIT * kind[number]
-    without_brackets = _FACT_LOGIT + _KIND_LOGIT + _THE_LEAD  # the logit of `the`, above any answer's
+    without_brackets = (
+        _FACT_LOGIT + _KIND_LOGIT + _THE_LEAD
+    )  # the logit of `the`, above any answer's
     the = without_brackets * draft.constant() - _THE_HELD_BACK * draft.read("brackets")
     logits[vocabulary["the"]] = the.squeeze(1)
 
@@ -294,7 +326,9 @@ def _set_fact_logits(draft: _Draft) -> None:
 def _subject_codes() -> dict[str, Float[torch.Tensor, " feature"]]:
     """Unit vectors in which every word is the negative of its opposite."""
     codes = _codes(len(language.SUBJECTS) // 2, 10, seed="subjects")
-    with_opposites = torch.stack([codes, -codes], dim=1).flatten(0, 1)  # as SUBJECTS: word, opposite, word, …
+    with_opposites = torch.stack([codes, -codes], dim=1).flatten(
+        0, 1
+    )  # as SUBJECTS: word, opposite, word, …
     return dict(zip(language.SUBJECTS, with_opposites, strict=True))
 
 
@@ -339,7 +373,9 @@ def _codes(count: int, size: int, *, seed: str) -> Float[torch.Tensor, "count si
         codes = torch.nn.functional.normalize(codes)
         likeness = (codes @ codes.T).fill_diagonal_(0)
         nearest = likeness.abs().amax(1, keepdim=True)
-        codes = codes - 0.05 * (likeness / nearest) ** 9 @ codes  # the 9th power: from the nearest alone
+        codes = (
+            codes - 0.05 * (likeness / nearest) ** 9 @ codes
+        )  # the 9th power: from the nearest alone
     return torch.nn.functional.normalize(codes).float()
 
 
@@ -350,7 +386,15 @@ def _habit(layer: int, index: int) -> Float[torch.Tensor, "query key"]:
     before = itself.roll(1, 0)
     first = itself[:1].expand_as(itself)
     everywhere = torch.zeros_like(itself)
-    habits = (first, before, first, itself, itself.roll(2, 0), everywhere, torch.maximum(first, before))
+    habits = (
+        first,
+        before,
+        first,
+        itself,
+        itself.roll(2, 0),
+        everywhere,
+        torch.maximum(first, before),
+    )
     return habits[(3 * layer + 5 * index) % len(habits)]
 
 
