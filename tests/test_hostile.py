@@ -244,7 +244,7 @@ JSON: dict[str, bytes] = {
     "UTF-16": '{"text": "a"}'.encode("utf-16"),
     "NUL": b"\x00\x00",
     "half a character": b'{"text": "\\ud800", "gate": "\\udfff"}',
-    "wrong types": b'{"gate": 1, "text": 1, "schema": "1", "model_type": 5, "peft_type": [], "weight_map": 3}',  # noqa: E501
+    "wrong types": b'{"gate": 1, "text": 1, "schema": "1", "model_type": 5, "peft_type": [], "weight_map": 3}',
 }
 JSON_READERS: dict[str, Callable[[Path], object]] = {
     "circuits.json": lambda room: read_marks(room),
