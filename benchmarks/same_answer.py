@@ -59,7 +59,9 @@ def paths_of(
     """The path of every question, in the order of the questions."""
     shapes: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for number, pair in enumerate(pairs):
-        shapes[len(pair), pair.differs_at[0], pair.metric.kind, pair.metric.tail].append(number)
+        shapes[
+            len(pair), pair.differs_at[0], pair.metric.kind, pair.metric.positions_read
+        ].append(number)
     paths: dict[int, list[tuple[str, float]]] = {}
     for (length, key, *_), alike in shapes.items():
         for start in range(0, len(alike), setting.batch):

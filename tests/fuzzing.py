@@ -550,7 +550,7 @@ def _vet(given: tuple[str, bytes], room: Path) -> None:
     (room / name).write_bytes(content)
     try:
         folder.vet_folder(room)
-        folder.read_marks(room)
+        folder.read_flags(room)
     finally:
         (room / name).unlink()
 
@@ -592,9 +592,9 @@ def _read_cache(given: bytes, room: Path) -> None:
         (folder / "weights").write_bytes(b"0123")
 
     with patch.dict(os.environ, {"CIRCUITS_CACHE": str(room)}), redirect_stderr(io.StringIO()):
-        kept = hub.kept_folder("tiny", make)
+        kept = hub.cached_folder("tiny", make)
         (kept / "sha256.json").write_bytes(given)
-        assert (hub.kept_folder("tiny", make) / "weights").read_bytes() == b"0123"
+        assert (hub.cached_folder("tiny", make) / "weights").read_bytes() == b"0123"
 
 
 def _read_checkpoint(given: bytes, room: Path) -> None:

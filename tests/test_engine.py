@@ -243,10 +243,10 @@ def test_noise_counterfactuals_agree_between_the_paths(model: Model) -> None:
 
 @pytest.mark.parametrize("metric", ["logit_diff", "kl"])
 def test_every_metric_agrees_between_the_paths(model: Model, metric: str) -> None:
-    words = {"answer": "small", "foil": "cold"} if metric == "logit_diff" else {}
-    pair = to_pair(
-        model, 'The opposite of "large" is "', swap={"large": "hot"}, metric=metric, **words
-    )  # type: ignore[arg-type]
+    options: dict[str, Any] = {"swap": {"large": "hot"}, "metric": metric}
+    if metric == "logit_diff":
+        options |= {"answer": "small", "foil": "cold"}
+    pair = to_pair(model, 'The opposite of "large" is "', **options)
     fast, plain = (
         prepare(model, [pair], path=path).effects(single_rows(model, LAST))
         for path in ("fast", "plain")

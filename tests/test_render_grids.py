@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from render_samples import CARRIERS, deep, empty, planted
 
@@ -116,9 +117,10 @@ def test_the_map_of_effects_is_centred_at_zero_and_frames_the_carriers() -> None
     low, high = image.get_clim()
     assert low == -high and high == pytest.approx(0.30)
     assert np.shape(np.asarray(image.get_array())) == (12, 12)
-    framed = {
-        (round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)) for patch in axes.patches
-    }  # type: ignore[attr-defined]
+    framed = set()
+    for patch in axes.patches:
+        assert isinstance(patch, Rectangle)
+        framed.add((round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)))
     assert framed == {(head.layer, head.index) for head in CARRIERS}
     assert {to_hex(patch.get_edgecolor()) for patch in axes.patches} == {canvas.RED}
 

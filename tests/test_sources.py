@@ -476,8 +476,8 @@ def test_a_folder_of_the_cache_is_made_once_and_records_the_sha256_of_its_files(
         made.append(folder)
         (folder / "weights").write_bytes(b"0123456789")
 
-    kept = hub.kept_folder("tiny", make)
-    assert hub.kept_folder("tiny", make) == kept and len(made) == 1
+    kept = hub.cached_folder("tiny", make)
+    assert hub.cached_folder("tiny", make) == kept and len(made) == 1
     recorded = json.loads((kept / "sha256.json").read_text())
     assert recorded == {"weights": hashlib.sha256(b"0123456789").hexdigest()}
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
@@ -493,9 +493,9 @@ def test_two_processes_that_make_the_same_folder_end_with_one(
 
     def make_later(folder: Path) -> None:
         make(folder)
-        hub.kept_folder("tiny", make)  # the other process is faster
+        hub.cached_folder("tiny", make)  # the other process is faster
 
-    kept = hub.kept_folder("tiny", make_later)
+    kept = hub.cached_folder("tiny", make_later)
     assert (kept / "weights").read_bytes() == b"0123456789"
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
@@ -510,7 +510,7 @@ def test_a_cache_that_could_not_be_made_leaves_nothing(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        hub.kept_folder("tiny", make)
+        hub.cached_folder("tiny", make)
     assert not any(tmp_path.iterdir())
 
 
@@ -520,7 +520,7 @@ def test_a_cache_that_cannot_be_written_is_an_error(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("CIRCUITS_CACHE", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="CIRCUITS_CACHE"):
-        hub.kept_folder("tiny", lambda folder: None)
+        hub.cached_folder("tiny", lambda folder: None)
 
 
 def test_smollm2_without_its_wheel_names_the_command(

@@ -1,4 +1,4 @@
-"""`why`: the sides of a head, the writers of each, and the ledger of its score."""
+"""`why`: the sides of a head, the writers of each, and the QK attribution of its score."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def test_pattern_and_value_are_the_two_halves_of_a_message(
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_the_parts_of_the_ledger_add_up_to_the_score(
-    models: dict[str, Model], name: str
-) -> None:
+def test_the_parts_of_a_score_add_up_to_the_score(models: dict[str, Model], name: str) -> None:
     model = replace(models[name], reads_bos=True)
     runs = prepare(
         model, [circuits.to_pair(model, PROMPT, swap=SWAP, answer="small", foil="cold")]
@@ -127,7 +125,7 @@ def test_the_answer_is_saved_read_back_printed_and_drawn(
 def test_a_file_that_is_no_answer_is_refused_in_one_line(
     found: circuits.Circuit, tmp_path: Path
 ) -> None:
-    with pytest.raises(CircuitsError, match="is not an answer of why"):
+    with pytest.raises(CircuitsError, match="is not an explanation"):
         circuits.Why.load(found.save(tmp_path))
 
 
@@ -205,16 +203,16 @@ def test_a_neuronpedia_graph_holds_the_writers_and_the_parts_of_the_score(
     assert {name for end in ends for name in end} <= nodes.keys()
     head = nodes[f"{answer.head.layer + 1}_{answer.head.index}_{answer.query}"]
     results = head["qk_tracing_results"]
-    assert answer.ledger is not None
+    assert answer.qk_attribution is not None
     parts = [
         part.part
-        for part in answer.ledger.parts
+        for part in answer.qk_attribution.parts
         if "biases" not in (part.query_writer, part.key_writer)
     ]
     assert [score for *_, score in results["pair_wise_contributors"]][-len(parts) :] == parts
     for kind, summed in (
-        ("top_q_marginal_contributors", answer.ledger.by_query_writer),
-        ("top_k_marginal_contributors", answer.ledger.by_key_writer),
+        ("top_q_marginal_contributors", answer.qk_attribution.by_query_writer),
+        ("top_k_marginal_contributors", answer.qk_attribution.by_key_writer),
     ):
         largest = max(
             (each for each in summed if each[0] != "biases"), key=lambda each: abs(each[1])

@@ -173,9 +173,7 @@ def test_the_model_card_says_what_is_measured(mini: Model) -> None:
             for other in card.splitlines()
             if other.split("|")[1:2] == line.split("|")[1:2]
         )
-        numbers = [
-            float(re.search(r"[\d.]+", text.split("|")[2]).group()) for text in (line, said)
-        ]  # type: ignore[union-attr]
+        numbers = [float(re.findall(r"[\d.]+", text.split("|")[2])[0]) for text in (line, said)]
         assert numbers[0] == pytest.approx(numbers[1], abs=0.005)
 
 

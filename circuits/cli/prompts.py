@@ -195,7 +195,7 @@ def why_command(
     every_key: bool,
     model: ModelOptions,
     result: ResultOptions,
-    **wording: Any,
+    **spec: Any,
 ) -> None:
     """Say why a head looks where it looks, and who wrote what it moves."""
     from circuits.components import Head
@@ -211,9 +211,9 @@ def why_command(
                 circuit, head, key=key, query=query, every_key=every_key, progress=note
             )
         else:
-            runs, ends = _prepare_why(question, key, query, model, wording, note)
+            runs, ends = _prepare_why(question, key, query, model, spec, note)
             answer = explain(
-                runs, head, *ends, every_key=every_key, seed=wording["seed"], progress=note
+                runs, head, *ends, every_key=every_key, seed=spec["seed"], progress=note
             )
     print_result(
         result,
@@ -237,22 +237,22 @@ def _prepare_why(
     key: str | None,
     query: str | None,
     model: ModelOptions,
-    wording: dict[str, Any],
+    spec: dict[str, Any],
     note: Progress,
 ) -> tuple[Runs, tuple[int, int]]:
     """Run a prompt that was not traced before: both runs, and the positions of key and query."""
     from circuits.engine import prepare
-    from circuits.prompts import Wording, to_prompt, to_question
+    from circuits.prompts import QuestionSpec, to_prompt, to_question
 
     if key is None:
         raise PromptError(
             "name the key that the head reads: --key WORD; or give the folder of a circuit"
         )
     ends = (key, -1 if query is None else query)
-    check_question(model.model, prompt, wording, ends=ends)
+    check_question(model.model, prompt, spec, ends=ends)
     loaded = model.load(note)
     positions = to_prompt(loaded, prompt).ends(*ends)
-    question = to_question(loaded, prompt, Wording(noise_at=positions[:1], **wording))
+    question = to_question(loaded, prompt, QuestionSpec(noise_at=positions[:1], **spec))
     return prepare(loaded, [question]), positions
 
 
@@ -378,7 +378,7 @@ def check_question(
 ) -> None:
     """Refuse what the tokenizer alone can tell to be wrong, before any weights are read."""
     from circuits.models.load import read_vocabulary
-    from circuits.prompts import Wording, to_prompt, to_question
+    from circuits.prompts import QuestionSpec, to_prompt, to_question
 
     vocabulary: Any = read_vocabulary(model)
     if vocabulary is None:  # this model's tokenizer comes with its weights
@@ -390,8 +390,8 @@ def check_question(
         noise_at = (key,)
     for position in positions:
         read.position(position)
-    wording = {name: value for name, value in question.items() if name != "share"}
-    to_question(vocabulary, prompt, Wording(noise_at=noise_at, **wording))
+    spec = {name: value for name, value in question.items() if name != "share"}
+    to_question(vocabulary, prompt, QuestionSpec(noise_at=noise_at, **spec))
 
 
 def _print_circuit(

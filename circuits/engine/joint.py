@@ -321,7 +321,7 @@ def _effects(
     forward = JointForward(runs, direction, kept=kept)
     tops = []
     for number, wires in enumerate(sets):
-        tops.append(forward.top(WireSet.of(wires, runs))[:, -runs.metric.tail :])
+        tops.append(forward.top(WireSet.of(wires, runs))[:, -runs.metric.positions_read :])
         progress(number + 1, len(sets))
     return _effects_of_tops(runs, tops, direction)
 
@@ -330,7 +330,7 @@ def _effects_of_tops(runs: Runs, tops: Sequence[Whole], direction: Direction) ->
     """The effects of runs that end with these streams above the last block."""
     if not tops:
         return torch.zeros(0, len(runs.pairs), dtype=torch.float64)
-    read = runs.metric.tail
+    read = runs.metric.positions_read
     positions = range(runs.length - read, runs.length)
     layers = runs.model.n_layers
     rows = [
@@ -350,7 +350,7 @@ def kept_edges(
     tops = []
     for number, chosen in enumerate(sets):
         mask = table.matrix(chosen.float().to(runs.model.device))[:, :, None]
-        tops.append(forward.top(WireSet(mask))[:, -runs.metric.tail :])
+        tops.append(forward.top(WireSet(mask))[:, -runs.metric.positions_read :])
         progress(number + 1, len(sets))
     return 1 - _effects_of_tops(runs, tops, "swap")
 
@@ -375,7 +375,7 @@ def _estimate(runs: Runs) -> Float[torch.Tensor, " edge"]:
     with torch.inference_mode(False), torch.enable_grad():
         mask = torch.zeros(table.exists.shape, device=runs.model.device, requires_grad=True)
         forward = JointForward(runs, "swap", kept=False)
-        top = forward.top(WireSet(mask[:, :, None]))[:, None, -runs.metric.tail :]
+        top = forward.top(WireSet(mask[:, :, None]))[:, None, -runs.metric.positions_read :]
         value = runs.mean_over_draws(runs.read_stream(top)).sum()
         (gradient,) = torch.autograd.grad(value, mask)
     return -table.edges(gradient) / runs.gap

@@ -96,7 +96,7 @@ def _gradients(
     linear = layout.linearised()
     blocks = linear.on_prompt(runs.clean.cache.final)
     cache = runs.clean.cache
-    read = runs.metric.tail
+    read = runs.metric.positions_read
     with torch.inference_mode(False), torch.enable_grad():
         top = cache.final.clone().requires_grad_()
         logits = linear.logits(top[:, None, -read:])

@@ -29,7 +29,7 @@ def values_of_others(
     if one.layout is None:
         values = []
         for part in _parts(runs, tokens):
-            logits = runs.model.logits(part)[None, :, -runs.metric.tail :]
+            logits = runs.model.logits(part)[None, :, -runs.metric.positions_read :]
             values.append(one.read_logits(logits)[0])
         return torch.cat(values)
     rows, given = _rows(one, tokens, positions)

@@ -63,13 +63,17 @@ def prepare(
         >>> f"{runs.effects([row]).item():.3f}"
         '0.076'
     """
-    unsettled = [each.unsettled if isinstance(each, Question) else each for each in pairs]
-    _check_together(unsettled, family or ())
-    runs = _run(model, unsettled, family, path, budget)
+    pair_without_answer = [
+        each.pair_without_answer if isinstance(each, Question) else each for each in pairs
+    ]
+    _check_together(pair_without_answer, family or ())
+    runs = _run(model, pair_without_answer, family, path, budget)
     settled = []
     for number, each in enumerate(pairs):
         settled.append(
-            each if isinstance(each, Pair) else each.settle(model, *runs.predictions(number))
+            each
+            if isinstance(each, Pair)
+            else each.with_predictions(model, *runs.predictions(number))
         )
     if len({pair.metric.kind for pair in settled}) > 1:
         raise PromptError("pairs that are run together have the same kind of metric")
@@ -90,7 +94,7 @@ def _check_together(pairs: Sequence[Pair], family: Sequence[Pair]) -> None:
     if len(lengths) > 1:
         counts = f"pairs that are run together have the same number of tokens; these have {sorted(lengths)}"
         raise PromptError(f"{counts}: run each length by itself")
-    if len({pair.metric.tail for pair in pairs}) > 1:
+    if len({pair.metric.positions_read for pair in pairs}) > 1:
         raise PromptError(
             "pairs that are run together have answers of the same number of tokens"
         )
@@ -107,7 +111,7 @@ def _run(
 ) -> Runs:
     draws = tuple(draws_of(pair) for pair in pairs)
     length = len(pairs[0])
-    read = pairs[0].metric.tail
+    read = pairs[0].metric.positions_read
     clean_tokens, other_tokens = _tokens_of(model, pairs)
     noise = _noise(model, pairs)
     family_tokens = None

@@ -263,7 +263,7 @@ class Runs:
         """The row without changes that cannot matter: those before the first difference, where both runs are
         the same, and those that no position where the metric is read can read any more."""
         first = self.first_difference if direction in ("swap", "restore") else 0
-        first_read = self.length - self.metric.tail
+        first_read = self.length - self.metric.positions_read
 
         def reaches(change: Change) -> bool:
             if change.position < first and change.given < 0:
@@ -314,7 +314,7 @@ class Runs:
                 new,
                 rows,
                 budget=self.budget,
-                read=self.metric.tail,
+                read=self.metric.positions_read,
                 knockout=knockout,
             )
             return self.read_logits(logits)
@@ -325,7 +325,7 @@ class Runs:
                 new,
                 rows,
                 budget=self.budget,
-                read=self.metric.tail,
+                read=self.metric.positions_read,
                 knockout=knockout,
             )
         )
@@ -334,7 +334,7 @@ class Runs:
         """The metric of an unchanged side, input by input."""
         if self.layout is None:
             return self.read_logits(side.logits[:, None])
-        return self.read_stream(side.cache.final[:, None, -self.metric.tail :])
+        return self.read_stream(side.cache.final[:, None, -self.metric.positions_read :])
 
     def read_stream(self, top: Tops) -> Values:
         """The metric, from the stream above the last block. Of the vocabulary only the tokens that the metric
@@ -342,7 +342,9 @@ class Runs:
         assert self.layout is not None
         if self.metric.reads is None:
             step = max(
-                1, self.budget // (BYTES * self.model.vocab_size * len(top) * self.metric.tail)
+                1,
+                self.budget
+                // (BYTES * self.model.vocab_size * len(top) * self.metric.positions_read),
             )
             parts = [self.read_logits(self.layout.logits(part)) for part in top.split(step, 1)]
             return torch.cat(parts, 1)

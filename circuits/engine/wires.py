@@ -123,13 +123,13 @@ def _check_positions(runs: Runs, wire: Wire) -> None:
     for position in (wire.position, wire.query):
         if position is not None and position >= length:
             raise EdgeError(f"{wire} lies outside the prompt, which has 0…{length - 1}")
-    first_read = length - runs.metric.tail
+    first_read = length - runs.metric.positions_read
     if (
         wire.reader.kind == "logits"
         and wire.position is not None
         and wire.position < first_read
     ):
-        one = runs.metric.tail == 1
+        one = runs.metric.positions_read == 1
         read = f"the last position, {length - 1}" if one else f"{first_read} and after"
         raise EdgeError(f"{wire}: the logits are read at {read}")
 
@@ -244,7 +244,9 @@ class _Readings:
         reader = wires[0].reader
         positions = self._positions(wires[0].position)
         if reader.kind == "logits":
-            positions = positions[positions >= self.runs.length - self.runs.metric.tail]
+            positions = positions[
+                positions >= self.runs.length - self.runs.metric.positions_read
+            ]
         values = self._seen(reader, [wire.writer for wire in wires], positions)
         layer = reader.layer
         if reader.kind == "mlp":

@@ -1,7 +1,7 @@
 """A LoRA adapter, merged into the weights that it was trained on.
 
 Its config is data for peft, so only plain LoRA is read: modules are listed by name, not by patterns, and no
-setting names a module to import. The tensors of the adapter are exactly those that fit its base. The marks of
+setting names a module to import. The tensors of the adapter are exactly those that fit its base. The flags of
 the base hold where those of the adapter say nothing.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from circuits.errors import ModelError
 from circuits.files import read_object
-from circuits.models.folder import Marks, Weights, quiet, read_marks, reading, vet_folder
+from circuits.models.folder import ModelFlags, Weights, quiet, read_flags, reading, vet_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,10 +63,10 @@ def read_adapter(
     with reading(f"the adapter in {folder}"):
         name = base_of(folder)
     base = find(name, adapters=(*adapters, folder.resolve()))
-    own = read_marks(folder)
-    gate = base.marks.gate if own.gate is None else own.gate
-    bos = base.marks.bos if own.bos is None else own.bos
-    return Weights(_merged(base, folder), base.tokenizer, Marks(gate, bos))
+    own = read_flags(folder)
+    gate = base.flags.gate if own.gate is None else own.gate
+    bos = base.flags.bos if own.bos is None else own.bos
+    return Weights(_merged(base, folder), base.tokenizer, ModelFlags(gate, bos))
 
 
 def base_of(folder: Path) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-MARKS: Final = "circuits.json"
+FLAGS_FILE: Final = "circuits.json"
 NO_LIMIT: Final = 2**63  # bytes: more than any file has
 _WEIGHT_FILES: Final = (
     "model.safetensors",
@@ -46,7 +46,7 @@ _MOST_LAYERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class ModelFlags:
     """What a model's `circuits.json` says: is it gated, does it read BOS. None where it says nothing."""
 
     gate: bool | None = None
@@ -55,11 +55,11 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """A Hugging Face model on the CPU, its tokenizer, its marks, and the dtype of its files if they say."""
+    """A Hugging Face model on the CPU, its tokenizer, its flags, and the dtype of its files if they say."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    marks: Marks
+    flags: ModelFlags
     stored: torch.dtype | None = None
 
 
@@ -131,7 +131,7 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Weights:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    marks = read_marks(folder)
+    flags = read_flags(folder)
     with reading(f"the weights in {folder}"), quiet():
         vet_folder(folder)
         config = AutoConfig.from_pretrained(
@@ -158,20 +158,22 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Weights:
     _vet_extra(folder, model, sorted(map(str, report["unexpected_keys"])))
     stored = config.dtype if isinstance(config.dtype, torch.dtype) else None
     return Weights(
-        model.eval(), read_tokenizer(folder), Marks(bool(marks.gate), marks.bos), stored
+        model.eval(), read_tokenizer(folder), ModelFlags(bool(flags.gate), flags.bos), stored
     )
 
 
-def read_marks(folder: Path) -> Marks:
-    """Read the `circuits.json` of a model's folder, e.g. `{"gate": true}`; without one there are no marks."""
-    file = folder / MARKS
+def read_flags(folder: Path) -> ModelFlags:
+    """Read the `circuits.json` of a model's folder, e.g. `{"gate": true}`; without one there are no flags."""
+    file = folder / FLAGS_FILE
     if not file.exists():
-        return Marks()
+        return ModelFlags()
     try:
         stored = read_object(file)
-        return to_record(Marks, {"gate": stored.get("gate"), "bos": stored.get("bos")}, file)
+        return to_record(
+            ModelFlags, {"gate": stored.get("gate"), "bos": stored.get("bos")}, file
+        )
     except FileError as why:
-        raise ModelError(f'{why}; the file marks a gated model with {{"gate": true}}') from why
+        raise ModelError(f'{why}; the file says of a gated model {{"gate": true}}') from why
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

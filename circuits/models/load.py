@@ -25,7 +25,7 @@ from circuits.errors import ModelError
 from circuits.files import read_object
 from circuits.models import folder
 from circuits.models.adapter import base_of, is_adapter, read_adapter
-from circuits.models.folder import Marks, Weights, quiet, read_marks, reading, vet_folder
+from circuits.models.folder import ModelFlags, Weights, quiet, read_flags, reading, vet_folder
 from circuits.models.known import Entry, lookup
 from circuits.models.vocabulary import Vocabulary, read_plain_tokenizer, reads_bos_by_default
 
@@ -111,7 +111,7 @@ def as_model(
         model, tokenizer = x
         name = str(getattr(model.config, "_name_or_path", "")) or type(model).__name__
         with reading(f"this {type(model).__name__}"):
-            weights = _to_measure(Weights(model, tokenizer, Marks()), dtype)
+            weights = _to_measure(Weights(model, tokenizer, ModelFlags()), dtype)
             return _to_model(name, weights, device=model.device, gate=gate, bos=bos)
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -229,11 +229,11 @@ def find(
 
         with quiet():
             model, tokenizer = planted.build(entry.name)
-        weights = Weights(model, tokenizer, Marks())
+        weights = Weights(model, tokenizer, ModelFlags())
     else:
         weights = _read(path_of(name, entry), adapters, dtype)
     if entry is not None:
-        weights = replace(weights, marks=Marks(entry.gated, weights.marks.bos))
+        weights = replace(weights, flags=ModelFlags(entry.gated, weights.flags.bos))
     return _in_dtype(weights, dtype)
 
 
@@ -283,13 +283,13 @@ def _to_model(
     from circuits.models.bridge import to_bridge
     from circuits.models.model import Model
 
-    marks = weights.marks
-    if gate and marks.gate is False:
+    flags = weights.flags
+    if gate and flags.gate is False:
         raise ModelError(
             f"gate=True on {name}, not a gated model; if it is one, mark it in circuits.json"
         )
-    is_gated = bool(marks.gate) if gate is None else gate
-    bos = marks.bos if bos is None else bos
+    is_gated = bool(flags.gate) if gate is None else gate
+    bos = flags.bos if bos is None else bos
     if bos is None:
         bos = reads_bos_by_default(weights.tokenizer, weights.model.config.model_type)
     bridge = to_bridge(name, weights, device)
@@ -317,7 +317,7 @@ def read_vocabulary(name: str) -> Vocabulary | None:
                 return None
             path = path_of(base, entry)
             if bos is None:
-                bos = read_marks(path).bos
+                bos = read_flags(path).bos
             if not is_adapter(path):
                 break
             if path in adapters:

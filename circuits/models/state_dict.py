@@ -23,7 +23,7 @@ from circuits.models.folder import (
     Weights,
     has_tokenizer,
     quiet,
-    read_marks,
+    read_flags,
     read_tokenizer,
     reading,
 )
@@ -63,7 +63,7 @@ def read(file: Path) -> Weights:
     tokenizer = _read_tokenizer(file.parent)
     with reading(file), quiet():
         model = to_gpt2(tensors, file.parent, vocabulary=len(tokenizer))
-    return Weights(model, tokenizer, read_marks(file.parent))
+    return Weights(model, tokenizer, read_flags(file.parent))
 
 
 def _read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

@@ -9,7 +9,7 @@ from circuits.prompts.question import (
     Noise,
     Pair,
     Question,
-    Wording,
+    QuestionSpec,
     to_pair,
     to_question,
 )
@@ -26,8 +26,8 @@ __all__ = [
     "Pair",
     "Prompt",
     "Question",
+    "QuestionSpec",
     "Swap",
-    "Wording",
     "answer_token",
     "swap_words",
     "to_pair",

@@ -33,7 +33,7 @@ COMPARES_WITH_CLEAN: Final = ("kl",)
 MetricFunction = Callable[[Float[torch.Tensor, "row vocab"]], Float[torch.Tensor, " row"]]
 Logits = Float[
     torch.Tensor, "row read vocab"
-]  # at the last positions, as many as `Metric.tail`
+]  # at the last positions, as many as `Metric.positions_read`
 Values = Float[torch.Tensor, " row"]
 
 
@@ -65,7 +65,7 @@ class Metric:
                 return self.kind
 
     @property
-    def tail(self) -> int:
+    def positions_read(self) -> int:
         """How many of the last positions the metric reads: one, or one for each token of the answer."""
         return max(1, len(self.sequence))
 

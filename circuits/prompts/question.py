@@ -117,7 +117,7 @@ class Question:
             raise PromptError(
                 "noise has no prediction to be the foil; give foil=…, or use metric='logprob'"
             )
-        _ = self.unsettled  # a pair checks that its prompts have the same length
+        _ = self.pair_without_answer  # a pair checks that its prompts have the same length
 
     @property
     def kind(self) -> MetricKind:
@@ -130,13 +130,13 @@ class Question:
         return "logprob" if is_noise and self.foil is None else "logit_diff"
 
     @property
-    def unsettled(self) -> Pair:
+    def pair_without_answer(self) -> Pair:
         """The pair before its answer is known. It can be run; its metric is a placeholder."""
         return Pair(
             self.clean, self.counterfactual, Metric("logprob", 0, "", sequence=self.sequence)
         )
 
-    def settle(
+    def with_predictions(
         self, model: Model, clean: Predictions, counterfactual: Predictions | None
     ) -> Pair:
         """The pair, given the model's logits at the last position of both prompts (None for noise)."""
@@ -199,7 +199,7 @@ def _spell_any(model: Model, tokens: tuple[int, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
+class QuestionSpec:
     """What a user says about a pair, beside the prompt. Without counterfactual and swap, noise is added at
     the positions `noise_at`."""
 
@@ -212,12 +212,12 @@ class Wording:
     seed: int = 0
 
 
-def to_question(model: Model, text: str, wording: Wording) -> Question:
+def to_question(model: Model, text: str, spec: QuestionSpec) -> Question:
     """The prompt and what the user says about it, as this model reads them. The model is not run."""
     clean = to_prompt(model, text)
-    other = _to_counterfactual(model, text, wording)
-    question = Question(clean, other, wording.answer, wording.foil, wording.metric)
-    named = given_answers(wording.answer)
+    other = _to_counterfactual(model, text, spec)
+    question = Question(clean, other, spec.answer, spec.foil, spec.metric)
+    named = given_answers(spec.answer)
     if question.kind != "logprob" or len(named) != 1:
         return question
     sequence = answer_sequence(model, named[0], text)
@@ -229,17 +229,17 @@ def to_question(model: Model, text: str, wording: Wording) -> Question:
     return replace(question, clean=clean, counterfactual=other, sequence=sequence)
 
 
-def _to_counterfactual(model: Model, text: str, wording: Wording) -> Prompt | Noise:
-    if wording.counterfactual is not None and wording.swap:
+def _to_counterfactual(model: Model, text: str, spec: QuestionSpec) -> Prompt | Noise:
+    if spec.counterfactual is not None and spec.swap:
         raise PromptError("give a counterfactual or a swap, not both")
-    if wording.swap:
-        return to_prompt(model, swapped(model, text, wording.swap))
-    if wording.counterfactual is not None:
-        return to_prompt(model, wording.counterfactual)
-    if wording.noise_at is None:
+    if spec.swap:
+        return to_prompt(model, swapped(model, text, spec.swap))
+    if spec.counterfactual is not None:
+        return to_prompt(model, spec.counterfactual)
+    if spec.noise_at is None:
         ways = "give its text, a swap such as large=hot, or a key for the noise"
         raise PromptError(f"no counterfactual: {ways}")
-    return Noise(wording.noise_at, seed=wording.seed)
+    return Noise(spec.noise_at, seed=spec.seed)
 
 
 def to_pair(
@@ -260,12 +260,12 @@ def to_pair(
     >>> pair.counterfactual.words[5]
     'hot'
     """
-    wording = Wording(counterfactual, swap, noise_at, answer, foil, metric, seed)
-    question = to_question(model, text, wording)
+    spec = QuestionSpec(counterfactual, swap, noise_at, answer, foil, metric, seed)
+    question = to_question(model, text, spec)
     if isinstance(question.counterfactual, Noise):
-        return question.settle(model, _predictions(model, question.clean)[0], None)
+        return question.with_predictions(model, _predictions(model, question.clean)[0], None)
     clean, other = _predictions(model, question.clean, question.counterfactual)
-    return question.settle(model, clean, other)
+    return question.with_predictions(model, clean, other)
 
 
 def _predictions(model: Model, *prompts: Prompt) -> torch.Tensor:

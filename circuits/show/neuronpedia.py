@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from circuits.components import EMBED, Component, Head
 from circuits.files import to_json
-from circuits.tracing.records import Circuit, Ledger, Why
+from circuits.tracing.records import Circuit, QKAttribution, Why
 
 _MOST_SUMS: Final = 8  # writers of a side that are listed with their sum
 
@@ -134,20 +134,22 @@ class _Graph:
             for each in side.writers[: side.leading]:
                 if each.position is not None:
                     self.link(self.add(each.writer, each.position), name, each.effect)
-        if why.ledger is not None:
-            self._add_score(self.score_parts(name), why.ledger, why)
+        if why.qk_attribution is not None:
+            self._add_score(self.score_parts(name), why.qk_attribution, why)
 
-    def _add_score(self, parts: dict[str, list[Any]], ledger: Ledger, why: Why) -> None:
+    def _add_score(
+        self, parts: dict[str, list[Any]], attribution: QKAttribution, why: Why
+    ) -> None:
         """The score by pairs of writers, and by either writer; biases are left out, as no component writes
         them."""
-        for each in ledger.parts:
+        for each in attribution.parts:
             if "biases" not in (each.query_writer, each.key_writer):
                 query = self.add(Component.parse(each.query_writer), why.query)
                 key = self.add(Component.parse(each.key_writer), why.key)
                 parts["pair_wise_contributors"].append([query, key, each.part])
         for kind, sums, position in (
-            ("top_q_marginal_contributors", ledger.by_query_writer, why.query),
-            ("top_k_marginal_contributors", ledger.by_key_writer, why.key),
+            ("top_q_marginal_contributors", attribution.by_query_writer, why.query),
+            ("top_k_marginal_contributors", attribution.by_key_writer, why.key),
         ):
             written = [(writer, part) for writer, part in sums if writer != "biases"]
             written.sort(key=lambda each: -abs(each[1]))

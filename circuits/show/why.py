@@ -20,7 +20,7 @@ from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import SMALL, token, visible
 
 if TYPE_CHECKING:
-    from circuits.tracing.records import Ledger, SideWriters, Why
+    from circuits.tracing.records import QKAttribution, SideWriters, Why
 
 _SIDES: Final[dict[Side, str]] = {
     "query": "query (what it asks for)",
@@ -43,8 +43,8 @@ def why_sections(why: Why) -> list[Section]:
     sections = [_head(why)]
     for side in why.sides:
         sections.append(_side(side))
-    if why.ledger is not None:
-        sections.append(_qk_attribution(why.ledger))
+    if why.qk_attribution is not None:
+        sections.append(_qk_attribution(why.qk_attribution))
     return sections
 
 
@@ -88,11 +88,11 @@ def _side(side: SideWriters) -> Section:
     return Section(title, (), columns, rows)
 
 
-def _qk_attribution(ledger: Ledger) -> Section:
+def _qk_attribution(attribution: QKAttribution) -> Section:
     """The largest parts of the clean score, each by one writer of the query and one of the key."""
-    shown = ledger.parts[:_MOST_WRITERS]
-    left = ledger.rest + sum(each.part for each in ledger.parts[_MOST_WRITERS:])
-    line = f"the score is {ledger.score:z.2f}; the parts below and {left:z.2f} of all others add up to it"
+    shown = attribution.parts[:_MOST_WRITERS]
+    left = attribution.rest + sum(each.part for each in attribution.parts[_MOST_WRITERS:])
+    line = f"the score is {attribution.score:z.2f}; the parts below and {left:z.2f} of all others add up to it"
     rows = [(each.query_writer, each.key_writer, each.part) for each in shown]
     columns = (Column("query writer"), Column("key writer"), Column("part", "z.2f"))
     return Section("QK attribution of the clean score", [line], columns, rows)

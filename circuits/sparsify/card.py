@@ -51,18 +51,18 @@ def lengths_table(measured: Sparsity) -> str:
 def write_card(
     path: Path,
     measured: Sparsity,
-    marks: dict[str, Any],
+    flags: dict[str, Any],
     scores: Sequence[Sequence[Score]],
     log: Log,
 ) -> None:
     """Write the model card. `scores` are those of the original and of the twin, where there are any."""
     template = Path(__file__).with_name("card.md").read_text(encoding="utf-8")
-    settings = [f"| {name} | {value} |" for name, value in marks["settings"].items()]
+    settings = [f"| {name} | {value} |" for name, value in flags["settings"].items()]
     card = template.format(
         measured=measured,
         tasks=_tasks(measured, scores),
         duration=_duration(log),
-        text=marks["text"],
+        text=flags["text"],
         settings="\n".join(settings),
         layers=layers_table(measured),
         lengths=lengths_table(measured),

@@ -18,7 +18,7 @@ import torch
 from circuits.errors import ModelError
 from circuits.files import read_object, to_markdown
 from circuits.models import lookup
-from circuits.models.folder import MARKS, Marks, Weights, reading
+from circuits.models.folder import FLAGS_FILE, ModelFlags, Weights, reading
 from circuits.models.load import Device, Dtype, find, to_device, to_dtype
 from circuits.models.model import Model, open_gates
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
@@ -147,7 +147,7 @@ def weights_of(model: AnyModel | tuple[Any, Any]) -> tuple[str, Weights]:
         name = (
             str(getattr(transformer.config, "_name_or_path", "")) or type(transformer).__name__
         )
-        return name, Weights(deepcopy(transformer), tokenizer, Marks())
+        return name, Weights(deepcopy(transformer), tokenizer, ModelFlags())
     name = model.name if isinstance(model, Model) else str(model)
     with reading(name):
         return name, find(name)
@@ -157,8 +157,8 @@ def original_of(name: str) -> str | None:
     """The dense model that a twin's `circuits.json` names."""
     entry = lookup(name)
     folder = Path(name) if entry is None else entry.folder
-    marks = folder / MARKS
-    return read_object(marks).get("original") if marks.exists() else None
+    flags = folder / FLAGS_FILE
+    return read_object(flags).get("original") if flags.exists() else None
 
 
 def first_rows(tensors: Sequence[Tokens], limit: int) -> list[Tokens]:

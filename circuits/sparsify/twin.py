@@ -3,7 +3,7 @@
 1. The model is copied (or, with `lora`, given an adapter) and trained; `folder/training` holds what a restart
    needs. Processes of one `accelerate launch` or `torchrun` train together; the main one writes the twin.
 2. Weights are written in fp16, read back, and measured against the dense model on held-out rows.
-3. `circuits.json` marks the gate and says how the twin was made; the card shows the table and the figure.
+3. `circuits.json` flags the gate and says how the twin was made; the card shows the table and the figure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 
 from circuits.errors import FileError, ModelError
-from circuits.models.folder import MARKS, Weights, quiet
+from circuits.models.folder import FLAGS_FILE, Weights, quiet
 from circuits.models.load import Device, find, to_device
 from circuits.results import Progress, silent
 from circuits.sparsify.attention import dense, hard, logits_under
@@ -66,7 +66,7 @@ def sparsify(
         name, weights = weights_of(model)
     if settings is None:
         settings = settings_for(little_language=speaks_little_language(weights))
-    if weights.marks.gate:
+    if weights.flags.gate:
         raise ModelError(f"{name} is gated already; give its dense original")
     if settings.lora and isinstance(model, tuple):
         remedy = "give the model by name or path, or train all weights with lora=0"
@@ -144,15 +144,15 @@ def _begin_with(student: Student, corpus: Corpus, earlier: Path) -> Corpus:
 
 def _publish(run: TrainingRun, weights: Weights, folder: Path, name: str) -> Sparsity:
     """Write the twin, measure what was written, and write what was measured."""
-    marks: dict[str, Any] = {
+    flags: dict[str, Any] = {
         "gate": True,
-        "bos": weights.marks.bos,
+        "bos": weights.flags.bos,
         "original": name,
         "text": run.corpus.name,
         "settings": asdict(run.settings),
     }
     # The mark goes first: a folder with weights and no mark would load as a dense model.
-    _write_marks(folder, marks)
+    _write_flags(folder, flags)
     _store(run.student.to("cpu"), weights, folder, name)
     twin = find(str(folder)).model
     measured = measure(
@@ -160,13 +160,13 @@ def _publish(run: TrainingRun, weights: Weights, folder: Path, name: str) -> Spa
     )
     log = read_log(folder / "training" / "log.jsonl")
     draw_training(log, run.settings, folder / "training.svg")
-    write_card(folder / "README.md", measured, marks, _scores(name, weights, twin), log)
-    _write_marks(folder, marks | {"measured": asdict(measured)})
+    write_card(folder / "README.md", measured, flags, _scores(name, weights, twin), log)
+    _write_flags(folder, flags | {"measured": asdict(measured)})
     return measured
 
 
-def _write_marks(folder: Path, marks: dict[str, Any]) -> None:
-    (folder / MARKS).write_text(json.dumps(marks, indent=1) + "\n")
+def _write_flags(folder: Path, flags: dict[str, Any]) -> None:
+    (folder / FLAGS_FILE).write_text(json.dumps(flags, indent=1) + "\n")
 
 
 def _store(student: Student, weights: Weights, folder: Path, name: str) -> None:

@@ -26,7 +26,7 @@ from circuits.engine.selection import mapping_row, select
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.files import parse_json, read_bytes, to_record
 from circuits.models.model import Model
-from circuits.prompts import Noise, Pair, Question, Wording, to_prompt, to_question
+from circuits.prompts import Noise, Pair, Question, QuestionSpec, to_prompt, to_question
 from circuits.sweeps.store import Manifest, TableRow
 from circuits.tracing import Mapping
 from circuits.tracing.measure import measure_mapping
@@ -235,7 +235,7 @@ def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | T
     try:
         key, query = to_prompt(model, given.prompt).ends(given.key, given.query)
         metric: Any = given.metric  # a name that is checked when the question is made
-        wording = Wording(
+        spec = QuestionSpec(
             counterfactual=given.counterfactual,
             swap=given.swap,
             noise_at=(key,),
@@ -244,7 +244,7 @@ def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | T
             metric=metric,
             seed=manifest.seed,
         )
-        return TokenizedLine(line, to_question(model, given.prompt, wording), key, query)
+        return TokenizedLine(line, to_question(model, given.prompt, spec), key, query)
     except (
         CircuitsError,
         ValueError,
@@ -260,7 +260,9 @@ def _measure(
 ) -> list[TableRow]:
     """The rows of lines of one shape: run all pairs, then read answers and foils off the predictions."""
     try:
-        runs = prepare(model, [line.question.unsettled for line in lines], smallest_gap=0.0)
+        runs = prepare(
+            model, [line.question.pair_without_answer for line in lines], smallest_gap=0.0
+        )
     except CircuitsError as why:
         if len(lines) == 1:
             return [to_row(lines[0].line, brief(why))]
@@ -272,7 +274,7 @@ def _measure(
     pairs: dict[int, Pair] = {}
     for index, line in enumerate(lines):
         try:
-            pairs[index] = line.question.settle(model, *runs.predictions(index))
+            pairs[index] = line.question.with_predictions(model, *runs.predictions(index))
         except CircuitsError as why:
             rows.append(to_row(line.line, brief(why)))
     if pairs:

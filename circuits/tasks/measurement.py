@@ -100,7 +100,7 @@ def groups_that_run_together(
     for number, item in enumerate(items):
         metric = item.pair.metric
         roles = item.roles if by_roles else None
-        groups[len(item.pair), metric.kind, metric.tail, roles].append(number)
+        groups[len(item.pair), metric.kind, metric.positions_read, roles].append(number)
     return list(groups.values())
 
 

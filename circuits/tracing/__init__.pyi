@@ -19,8 +19,8 @@ from .parts import Stability as Stability
 from .parts import Step as Step
 from .parts import check_share as check_share
 from .records import Circuit as Circuit
-from .records import Ledger as Ledger
-from .records import LedgerPart as LedgerPart
+from .records import QKAttribution as QKAttribution
+from .records import QKPart as QKPart
 from .records import SideWriters as SideWriters
 from .records import Why as Why
 from .records import WriterEffect as WriterEffect

@@ -22,8 +22,8 @@ from circuits.prompts import (
     MetricFunction,
     MetricKind,
     Pair,
+    QuestionSpec,
     Swap,
-    Wording,
     to_question,
 )
 from circuits.results import Progress, silent
@@ -77,8 +77,10 @@ def circuit(
         [(5, 8)]
     """
     model = as_model(model)
-    wording = Wording(counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed)
-    runs = prepare(model, [to_question(model, text, wording)])
+    spec = QuestionSpec(
+        counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed
+    )
+    runs = prepare(model, [to_question(model, text, spec)])
     total_of = _totals(runs, least, progress)
     carrying = [end for end, total in total_of.items() if total >= least]
     carrying.sort(key=lambda end: (-total_of[end], end))

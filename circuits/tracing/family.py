@@ -21,7 +21,7 @@ from circuits.engine.selection import mapping_row
 from circuits.errors import PromptError, escaped
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.prompts import Pair, Prompt, Question, Wording, to_prompt, to_question
+from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_prompt, to_question
 from circuits.prompts.prompt import stands_in
 from circuits.results import Pictured, Progress, Saved, require, silent
 from circuits.tracing.measure import measure_mapping
@@ -149,7 +149,7 @@ def trace_texts(
     model: Model,
     texts: Sequence[str],
     counterfactuals: Sequence[str | None],
-    wording: Wording,
+    spec: QuestionSpec,
     *,
     key: int | str,
     query: int | str = -1,
@@ -162,7 +162,7 @@ def trace_texts(
             f"{len(texts)} texts need as many counterfactuals, in a list; or a swap for all of them"
         )
     ends = _common_ends([to_prompt(model, text) for text in texts], key, query)
-    swap = wording.swap or {}
+    swap = spec.swap or {}
     questions: list[Question] = []
     for text, other in zip(texts, counterfactuals, strict=True):
         own_swap = {old: new for old, new in swap.items() if stands_in(old, text)}
@@ -170,7 +170,7 @@ def trace_texts(
             raise PromptError(
                 f"no word of the swap stands in {text!r}; it has {', '.join(map(str, swap))}"
             )
-        own = replace(wording, counterfactual=other, swap=own_swap, noise_at=ends[:1])
+        own = replace(spec, counterfactual=other, swap=own_swap, noise_at=ends[:1])
         questions.append(to_question(model, text, own))
     return trace_family(model, questions, key=ends[0], query=ends[1], **options)
 

@@ -37,7 +37,15 @@ from circuits.engine.rows import Change
 from circuits.engine.selection import mapping_row, mapping_rows, select
 from circuits.engine.wires import wire_effects
 from circuits.errors import PromptError
-from circuits.prompts import NOISE_DRAWS, Noise, Pair, Question, Wording, to_prompt, to_question
+from circuits.prompts import (
+    NOISE_DRAWS,
+    Noise,
+    Pair,
+    Question,
+    QuestionSpec,
+    to_prompt,
+    to_question,
+)
 from circuits.results import Progress, Watch, silent, unwatched
 from circuits.tracing.parts import (
     CARRIES,
@@ -297,7 +305,7 @@ def _pair_with_text(runs: Runs, text: str) -> Pair | Question:
     """The clean prompt with another text as its counterfactual."""
     pair = runs.pairs[0]
     if pair.metric.kind == "logit_diff":  # the text has a prediction, and so a foil, of its own
-        return to_question(runs.model, pair.clean.text, Wording(text))
+        return to_question(runs.model, pair.clean.text, QuestionSpec(text))
     other = to_prompt(runs.model, text).followed_by(runs.model, pair.metric.sequence[:-1])
     return Pair(pair.clean, other, pair.metric)
 

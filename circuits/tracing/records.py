@@ -298,7 +298,7 @@ class SideWriters:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerPart:
+class QKPart:
     """The part of the score that comes from one writer of the query and one writer of the key."""
 
     query_writer: str
@@ -307,11 +307,11 @@ class LedgerPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class QKAttribution:
     """The QK attribution of the clean score; `parts` and `rest` add up to it, and so do both sums."""
 
     score: float
-    parts: tuple[LedgerPart, ...]  # the largest
+    parts: tuple[QKPart, ...]  # the largest
     rest: float  # all others
     by_query_writer: tuple[tuple[str, float], ...]
     by_key_writer: tuple[tuple[str, float], ...]
@@ -327,7 +327,7 @@ class Why(Saved, Pictured):
     """
 
     KIND: ClassVar = "why"
-    NAME: ClassVar = "an answer of why"
+    NAME: ClassVar = "an explanation of a head"
 
     source: MeasuredModel
     prompt: Prompt
@@ -343,12 +343,20 @@ class Why(Saved, Pictured):
     effect: float  # of the message: pattern and value
     pattern: float  # of the weight alone
     sides: tuple[SideWriters, ...]
-    ledger: Ledger | None  # None on the plain path
+    qk_attribution: QKAttribution | None  # None on the plain path
     attention: (
         tuple[tuple[float, ...], ...] | None
     )  # the head's clean map, (query, key); None if too long
     engine: Literal["fast", "plain"]
     seed: int
+
+    @classmethod
+    def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Why:
+        """The record. Files of version 0.2 call QK attribution the ledger."""
+        values = dict(stored)
+        if "ledger" in values:
+            values["qk_attribution"] = values.pop("ledger")
+        return super(Why, cls).from_stored(values, arrays)
 
     def side(self, name: Side) -> SideWriters:
         """The query, key or value side."""

@@ -40,8 +40,8 @@ from circuits.prompts import (
     Pair,
     Prompt,
     Question,
+    QuestionSpec,
     Swap,
-    Wording,
     to_prompt,
     to_question,
 )
@@ -85,11 +85,13 @@ def stability(
         >>> print(*steady.core)
         L5H1 L5H0 L4H5 L5H3 L4H0
     """
-    wording = Wording(counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed)
+    spec = QuestionSpec(
+        counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed
+    )
     return measure_stability(
         as_model(model),
         text,
-        wording,
+        spec,
         key=key,
         query=query,
         n=n,
@@ -102,7 +104,7 @@ def stability(
 def measure_stability(
     model: Model,
     text: str,
-    wording: Wording,
+    spec: QuestionSpec,
     *,
     key: int | str,
     query: int | str,
@@ -111,19 +113,19 @@ def measure_stability(
     share: float = SHARE,
     progress: Progress = silent,
 ) -> Stability:
-    """The same as `stability`, with the question's wording as one record."""
+    """The same as `stability`, with the question as one record."""
     if n < 2:
         raise PromptError(f"stability compares runs, so n is at least 2, not {n}")
     ends = to_prompt(model, text).ends(key, query)
-    question = to_question(model, text, replace(wording, noise_at=ends[:1]))
-    alike = _alike(model, question, n, wording.seed)
+    question = to_question(model, text, replace(spec, noise_at=ends[:1]))
+    alike = _alike(model, question, n, spec.seed)
     batches = [_measure(model, _to_pairs(model, alike, n), ends, share, turn=True)]
     for number, other in enumerate(rephrasings):
         progress("rephrasings", number, len(rephrasings))
         other_ends = to_prompt(model, other).ends(key, query)
-        reworded = to_question(model, other, replace(wording, noise_at=other_ends[:1]))
+        reworded = to_question(model, other, replace(spec, noise_at=other_ends[:1]))
         batches.append(_measure(model, _to_pairs(model, [reworded], 1), other_ends, share))
-    record = _to_record(model, ends, batches, share=share, seed=wording.seed)
+    record = _to_record(model, ends, batches, share=share, seed=spec.seed)
     return replace(record, weak=max(0, n + len(rephrasings) - len(record.counterfactuals)))
 
 
@@ -170,7 +172,7 @@ def _to_pairs(model: Model, questions: Sequence[Question], count: int) -> list[P
     runs = prepare(model, [first], smallest_gap=0.0)
     clean, _ = runs.predictions(0)
     if first.kind != "logit_diff" or first.foil is not None:
-        return [question.settle(model, clean, None) for question in questions[:count]]
+        return [question.with_predictions(model, clean, None) for question in questions[:count]]
     pairs = list(runs.pairs)
     for start in range(1, len(questions), count):
         if len(pairs) >= count:
@@ -183,7 +185,7 @@ def _to_pairs(model: Model, questions: Sequence[Question], count: int) -> list[P
         predictions = predictions_of_others(runs, tokens, runs.pairs[0].differs_at)
         for question, prediction in zip(part, predictions, strict=True):
             with suppress(PromptError):
-                pairs.append(question.settle(model, clean, prediction))
+                pairs.append(question.with_predictions(model, clean, prediction))
     return pairs[:count]
 
 

@@ -27,8 +27,8 @@ from circuits.prompts import (
     MetricFunction,
     MetricKind,
     Pair,
+    QuestionSpec,
     Swap,
-    Wording,
     to_prompt,
     to_question,
 )
@@ -109,16 +109,16 @@ def trace(
     """
     model = as_model(model)
     options: dict[str, Any] = {"share": share, "seed": seed, "progress": progress}
-    wording = Wording(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
+    spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
     if not isinstance(text, str):
         return _trace_several(
-            model, text, counterfactual, wording, key=key, query=query, **options
+            model, text, counterfactual, spec, key=key, query=query, **options
         )
     if not (counterfactual is None or isinstance(counterfactual, str)):
         raise PromptError("one prompt takes one counterfactual; give its text, not a list")
     ends = to_prompt(model, text).ends(key, query)
-    wording = replace(wording, counterfactual=counterfactual, noise_at=ends[:1])
-    question = to_question(model, text, wording)
+    spec = replace(spec, counterfactual=counterfactual, noise_at=ends[:1])
+    question = to_question(model, text, spec)
     runs = prepare(model, [question])
     circuit = _trace_pair(runs, ends, watch=watch, **options)
     if not stability:
@@ -128,7 +128,7 @@ def trace(
     steady = measure_stability(
         model,
         text,
-        wording,
+        spec,
         key=ends[0],
         query=ends[1],
         n=stability,
@@ -142,7 +142,7 @@ def _trace_several(
     model: Model,
     family: Family,
     counterfactual: str | Sequence[str] | None,
-    wording: Wording,
+    spec: QuestionSpec,
     *,
     key: Position,
     query: Position,
@@ -158,7 +158,7 @@ def _trace_several(
     if len(texts) != len(family):
         raise PromptError("a family is a list of texts or a list of pairs, not both")
     others = [None] * len(texts) if counterfactual is None else counterfactual
-    return trace_texts(model, texts, others, wording, key=key, query=query, **options)
+    return trace_texts(model, texts, others, spec, key=key, query=query, **options)
 
 
 def _trace_pair(

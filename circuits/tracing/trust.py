@@ -105,7 +105,7 @@ def _reasons_of_prediction(
 def _reasons_of_sign(runs: Runs, clean: float, other: float) -> list[str]:
     """Whether the clean run prefers the foil, or the counterfactual favours the answer."""
     metric = runs.metric
-    if metric.kind == "logit_diff" and clean < 0:
+    if metric.foil is not None and clean < 0:
         prefers = f"the clean run prefers the foil {metric.foil_text!r} to the answer {metric.answer_text!r}"
         return [
             f"{prefers} ({metric} is {clean:.2f}): exchange them, or name what the model says"
@@ -131,17 +131,7 @@ def _gaps_of_other_words(runs: Runs, clean: float, seed: int) -> list[float]:
 
 def _answer_probability(runs: Runs) -> float | None:
     """The probability of the answer on the clean prompt; None where the metric has no answer."""
-    metric = runs.metric
-    if metric.kind not in ("logit_diff", "logprob"):
-        return None
-    probabilities = runs.clean.logits[0].float().softmax(-1)  # (position that is read, vocab)
-    if metric.sequence:
-        each = [
-            float(probabilities[index, token]) for index, token in enumerate(metric.sequence)
-        ]
-        return float(torch.tensor(each, dtype=torch.float64).prod())
-    answers = list(metric.answers or (metric.answer,))
-    return float(probabilities[-1, answers].sum())
+    return runs.metric.answer_probability(runs.clean.logits[0])
 
 
 def _predictions(runs: Runs) -> tuple[str, str | None]:

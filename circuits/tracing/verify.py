@@ -86,7 +86,7 @@ def verify(
     device: Device = "cpu",
     progress: Progress = silent,
 ) -> Verification:
-    """Measure a saved circuit, wiring or answer of why again; `model` where its own name does not load it.
+    """Measure a saved circuit, wiring or explanation of a head again; `model` where its own name does not load it.
 
     >>> circuits.verify(found, model=model).differences
     ()
@@ -115,11 +115,11 @@ def verify(
 
 
 def open_saved(path: str | Path) -> Measured:
-    """A circuit, a wiring or an answer of why from its file or its folder: what can be measured again."""
+    """A circuit, a wiring or an explanation of a head from its file or its folder: what can be measured again."""
     record = open_result(path)
     if not isinstance(record, Circuit | Wiring | Why):
         raise FileError(
-            f"{path} is {record.NAME}; a circuit, a wiring or an answer of why is verified"
+            f"{path} is {record.NAME}; a circuit, a wiring or an explanation of a head is verified"
         )
     return record
 
@@ -228,7 +228,7 @@ def _wiring_again(wiring: Wiring, runs: Runs, progress: Progress) -> Facts:
     return facts
 
 
-# An answer of why
+# An explanation of a head
 
 
 def _facts_of_why(why: Why) -> Facts:

@@ -3,7 +3,7 @@
 1. The circuit's pair is run again on its model. The three sides of the head on its edge are measured.
 2. On each side every writer below is measured: one run in which that side alone sees the writer's
    counterfactual output. The leading writers are then swapped together, which says how much they explain.
-3. QK attribution (`engine.qk`; the field `ledger`) splits the head's clean score into one part for each pair
+3. QK attribution (`engine.qk`) splits the head's clean score into one part for each pair
    of a writer of the query and a writer of the key. Like a loading it is read off the clean run: it stands
    beside effects and never replaces them.
 """
@@ -24,12 +24,19 @@ from circuits.errors import EdgeError, PromptError
 from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
 from circuits.tracing.measure import pattern_effects, side_wire, tells_sides
-from circuits.tracing.records import Circuit, Ledger, LedgerPart, SideWriters, Why, WriterEffect
+from circuits.tracing.records import (
+    Circuit,
+    QKAttribution,
+    QKPart,
+    SideWriters,
+    Why,
+    WriterEffect,
+)
 from circuits.tracing.trace import measured_model
 
 LEADING: Final = 8  # writers of a side that are swapped together
 LONGEST_MAP: Final = 256  # tokens of a prompt whose map is kept
-PARTS: Final = 20  # parts of the ledger that are kept; the rest is one number
+PARTS: Final = 20  # parts of the score that are kept; the rest is one number
 Position = int | str
 
 
@@ -107,7 +114,7 @@ def explain(
         effect=_edge_effect(runs, head, own_key, query),
         pattern=pattern_effects(runs, [head], key, query)[0],
         sides=tuple(sides),
-        ledger=None if runs.layout is None else _ledger(runs, head, key, query),
+        qk_attribution=None if runs.layout is None else _qk_attribution(runs, head, key, query),
         attention=_attention_map(runs, head) if runs.length <= LONGEST_MAP else None,
         engine=runs.path,
         seed=seed,
@@ -163,7 +170,7 @@ def _attention_map(runs: Runs, head: Head) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(round(weight, 6) for weight in row) for row in weights)
 
 
-def _ledger(runs: Runs, head: Head, key: int, query: int) -> Ledger:
+def _qk_attribution(runs: Runs, head: Head, key: int, query: int) -> QKAttribution:
     """The largest parts of the clean score, the sums over either side, and what is left."""
     measured = score_parts(runs, head, key, query)
     names = [*map(str, measured.writers), "biases"]
@@ -172,8 +179,8 @@ def _ledger(runs: Runs, head: Head, key: int, query: int) -> Ledger:
     listed = []
     for number in order:
         row, column = divmod(number, len(names))
-        listed.append(LedgerPart(names[row], names[column], float(parts[row, column])))
+        listed.append(QKPart(names[row], names[column], float(parts[row, column])))
     by_query = tuple(zip(names, parts.sum(1).tolist(), strict=True))
     by_key = tuple(zip(names, parts.sum(0).tolist(), strict=True))
     rest = float(parts.sum()) - sum(part.part for part in listed)
-    return Ledger(measured.score, tuple(listed), rest, by_query, by_key)
+    return QKAttribution(measured.score, tuple(listed), rest, by_query, by_key)

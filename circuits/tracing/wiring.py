@@ -31,8 +31,8 @@ from circuits.prompts import (
     MetricFunction,
     MetricKind,
     Prompt,
+    QuestionSpec,
     Swap,
-    Wording,
     to_question,
 )
 from circuits.results import Progress, silent
@@ -81,8 +81,10 @@ def wiring(
     """
     check_limits(least, most)
     model = as_model(model)
-    wording = Wording(counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed)
-    question = to_question(model, text, wording)
+    spec = QuestionSpec(
+        counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed
+    )
+    question = to_question(model, text, spec)
     named = _checked_roles(question.clean, roles or {})
     runs = prepare(model, [question])
     if not tells_sides(runs):
@@ -149,7 +151,7 @@ class Readers:
         """The sides of a node, each as a wire from `all`; an embedding has none."""
         if node.component is None:
             logits = Reader(self.runs.model.n_layers, "logits")
-            first_read = max(self.first, self.runs.length - self.runs.metric.tail)
+            first_read = max(self.first, self.runs.length - self.runs.metric.positions_read)
             return [
                 Wire(ALL, logits, position) for position in range(first_read, self.runs.length)
             ]
