@@ -3,7 +3,7 @@
 1. The model is loaded by its name; weights, gate, BOS rule and dtype must be those of the record.
 2. What was measured then is measured again: of a circuit the values, the verdict, every mapping with its
    heads and carriers, and the spans; of a wiring every wire and side, and what all wires explain; of an
-   answer of why its sides and writers. Other mappings or wires are not looked for.
+   explanation of a head its sides and writers. Other mappings or wires are not looked for.
 3. A number holds if it is within 0.001 (of the gap, for effects): other processors and libraries round
    otherwise. Words hold if they are the same: carriers, layers, the verdict, the prediction.
 """
@@ -86,7 +86,8 @@ def verify(
     device: Device = "cpu",
     progress: Progress = silent,
 ) -> Verification:
-    """Measure a saved circuit, wiring or explanation of a head again; `model` where its own name does not load it.
+    """Measure a saved circuit, wiring or explanation of a head again. Name its `model` where the saved name does
+    not load it.
 
     >>> circuits.verify(found, model=model).differences
     ()
