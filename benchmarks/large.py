@@ -48,9 +48,8 @@ def write(folder: Path, layers: int) -> None:
     with torch.no_grad():
         for number, block in enumerate(model.model.layers):
             quiet = [head for head in range(32) if (32 * number + head) % 64]
-            written = block.self_attn.o_proj.weight.unflatten(
-                1, (32, -1)
-            )  # (d_model, head, d_head)
+            # (d_model, head, d_head)
+            written = block.self_attn.o_proj.weight.unflatten(1, (32, -1))
             written[:, quiet] *= 0.01
     model.save_pretrained(folder)
     words.save_pretrained(folder)

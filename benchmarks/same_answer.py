@@ -81,9 +81,8 @@ def paths_of(
 def measure(name: str, count: int, setting: Setting) -> list[list[tuple[str, float]]]:
     """The paths of one setting, from a process of its own."""
     told = [sys.executable, __file__, "--one", name, str(count), json.dumps(asdict(setting))]
-    waiting = {
-        "OMP_WAIT_POLICY": "PASSIVE"
-    }  # two threads on a busy machine would wait for each other at work
+    # Two threads on a busy machine would wait for each other at work.
+    waiting = {"OMP_WAIT_POLICY": "PASSIVE"}
     environment = os.environ | waiting | {"OMP_NUM_THREADS": str(setting.threads)}
     ran = subprocess.run(told, stdout=subprocess.PIPE, env=environment, check=True)
     return json.loads(ran.stdout)

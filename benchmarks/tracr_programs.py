@@ -259,9 +259,8 @@ def truth(
                     _below(part, by_name.get(name))
                     and (part.writes & read & apart[position]).any()
                 ):
-                    reader = (
-                        f"{name}@{at}{side}" if side else name
-                    )  # logits and MLPs read where they stand
+                    # Logits and MLPs read where they stand.
+                    reader = f"{name}@{at}{side}" if side else name
                     wires.add((f"{part.name}@{position}", reader))
                     waiting.append((part.name, position))
                     if side == ".value":

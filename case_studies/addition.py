@@ -19,12 +19,8 @@ from circuits.zoo import addition
 
 HERE = Path(__file__).parent / "addition"
 SUMS = [(53, 21), (36, 28), (43, 59)]
-CARRY = {
-    "counterfactual": "3 6 + 2 1 = 0",
-    "answer": "6",
-    "foil": "5",
-    "key": 5,
-}  # 36+21 has no carry
+# 36+21 has no carry.
+CARRY = {"counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}
 DIGITS = ("hundreds", "tens", "units")  # of the sum, predicted at positions 6, 7 and 8
 UNITS = [2, 5]  # where the units of both numbers stand
 
@@ -42,9 +38,8 @@ def main() -> None:
     print("model            predicts   edges from units, carry   without   difference")
     for model in models:
         right = addition.share_right(model.logits, sums)
-        edges = (attention(model, sums)[..., UNITS] > 0).sum(
-            (1, 2, 4)
-        )  # open edges: (sum, digit)
+        # Open edges: (sum, digit)
+        edges = (attention(model, sums)[..., UNITS] > 0).sum((1, 2, 4))
         for number, digit in enumerate(DIGITS[:2]):
             yes, no = edges[carried, number].mean(), edges[~carried, number].mean()
             print(

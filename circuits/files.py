@@ -29,9 +29,8 @@ _SIGNS_OF_OURS: Final = (SIGNATURE.encode(), b'"arrays_sha256"', b'"circuits swe
 _INVISIBLE: Final = re.compile(
     "[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
-_TYPE_NAME: Final = re.compile(
-    r"str|int|float|bool|none|(list|tuple|dict)\[.*"
-)  # pydantic adds it to unions
+# Pydantic adds it to unions.
+_TYPE_NAME: Final = re.compile(r"str|int|float|bool|none|(list|tuple|dict)\[.*")
 T = TypeVar("T")
 
 

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
-Progress = Callable[
-    [str, int, int], None
-]  # what is measured now, how much of it is done, how much there is
-Watch = Callable[
-    [T], None
-]  # is called with a result that is not complete yet; raising ends the measurement
+# What is measured now, how much of it is done, how much there is.
+Progress = Callable[[str, int, int], None]
+# Is called with a result that is not complete yet; raising ends the measurement.
+Watch = Callable[[T], None]
 Arrays = Mapping[str, "np.ndarray"]
 
 DRAWN_AS: Final = ("svg", "png", "pdf")  # the formats of a figure and of a drawn diagram

@@ -25,10 +25,8 @@ _EXAMPLE = re.compile(r"^ *>>>.*?(?=^ *$|\Z)|^ {4,}.*?$", re.DOTALL | re.MULTILI
 _WORD = re.compile(r"[A-Za-z]?[a-z]{2,}(?:['’][a-z]+)?")
 _SENTENCE = re.compile(r"\w+ \w+ \w+")  # three words in a row: a sentence, not a name
 _AROUND = "\"'“”‘’()[]{}*.,;:!?…"
-WRITTEN = (
-    "cli.md",
-    "api.md",
-)  # scripts/write_reference.py writes these from docstrings, which are checked
+# Scripts/write_reference.py writes these from docstrings, which are checked.
+WRITTEN = ("cli.md", "api.md")
 
 
 def prose(root: Path = ROOT) -> Iterator[tuple[Path, str]]:

@@ -118,9 +118,8 @@ class Documents:
 
     tokens: Int[torch.Tensor, "row pos"]
     weight: Float[torch.Tensor, "row pos"]
-    open_answers: list[
-        tuple[int, int, list[int]]
-    ]  # row, position, all tokens that could stand there
+    # Row, position, all tokens that could stand there.
+    open_answers: list[tuple[int, int, list[int]]]
 
 
 def documents(plan: Plan, step: int) -> Documents:

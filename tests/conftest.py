@@ -16,9 +16,8 @@ ARCHITECTURES = ("gpt2", "llama", "neox")
 ENGINE = ("block", "fast", "joint", "layout", "plain", "search", "wires")
 CHECKED = [f"circuits.engine.{name}" for name in ENGINE]
 CHECKED += ["circuits.models.model", "circuits.sparsify.attention", "circuits.tracing.family"]
-install_import_hook(
-    CHECKED, "beartype.beartype"
-)  # checks shapes and types of tensors at every call
+# Checks shapes and types of tensors at every call.
+install_import_hook(CHECKED, "beartype.beartype")
 
 
 @pytest.fixture(scope="session")

@@ -55,9 +55,8 @@ from circuits.tracing.wiring_record import Wiring
 from circuits.zoo.language import tokenizer
 
 Inputs = st.SearchStrategy[Any]
-CONTROL = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]"
-)  # what a terminal obeys, save the end of a line
+# What a terminal obeys, save the end of a line.
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
 SLOW_IS_FINE = (
     HealthCheck.too_slow,
     HealthCheck.data_too_large,
@@ -643,9 +642,8 @@ def _read_lines(given: bytes, room: Path) -> None:
         line.error for line in map(lines.read, range(len(lines))) if line.error is not None
     ]
     if wrong:
-        raise PromptError(
-            wrong[0]
-        )  # a line that is wrong gets its error, and the others are read
+        # A line that is wrong gets its error, and the others are read.
+        raise PromptError(wrong[0])
 
 
 def _manifest_inputs() -> Inputs:

@@ -32,9 +32,8 @@ SWAPS: tuple[dict[str, str], ...] = tuple(
 )
 
 transformers_logging.disable_progress_bar()
-loaded = cache(
-    load
-)  # a model of the zoo by its name, once for all tests, which must leave it as it is
+# A model of the zoo by its name, once for all tests, which must leave it as it is.
+loaded = cache(load)
 
 
 def random_model(architecture: str, *, seed: int = 0) -> PreTrainedModel:

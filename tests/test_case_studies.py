@@ -43,9 +43,8 @@ FOUND = {  # what `planted` finds is claimed in test_discover
         "437 of 7920",
     ),
 }
-ARGUMENTS = {
-    "induction": {"families": ("mini-sparse",)}
-}  # those of the dense model take longest
+# Those of the dense model take longest.
+ARGUMENTS = {"induction": {"families": ("mini-sparse",)}}
 REAL = ("indirect_object_circuit", "stories")  # the weights of a real language model are needed
 SLOW = (
     "opposite_of_large",

@@ -151,10 +151,8 @@ def test_a_model_holds_its_own_circuit_and_not_a_random_one(
 
 def test_a_model_names_the_same_writers_as_itself(adders: tuple[Model, Model]) -> None:
     sides = same_writers((adders[1], adders[1]), "3 6 + 2 8 = 0", **CARRY)
-    assert [side.side for side in sides] == [
-        "key",
-        "value",
-    ]  # what is read of the query does not differ
+    # What is read of the query does not differ.
+    assert [side.side for side in sides] == ["key", "value"]
     assert all(side.first[0] == side.first[1] for side in sides)
     assert any(side.shared.sizes[0] for side in sides)
     assert all(side.shared.both == side.shared.sizes[0] for side in sides)

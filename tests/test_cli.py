@@ -664,9 +664,8 @@ def test_a_signal_ends_a_command_in_one_line_and_leaves_nothing_behind(
 ) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "circuits", "render", saved, "-o", out]
-    heard = partial(
-        signal.signal, number, signal.SIG_DFL
-    )  # tests in the background inherit a deaf ear
+    # Tests in the background inherit a deaf ear.
+    heard = partial(signal.signal, number, signal.SIG_DFL)
     pipes = {
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,

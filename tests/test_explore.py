@@ -278,9 +278,8 @@ def test_no_serious_fault_of_accessibility_and_nothing_wider_than_the_window(
 
 def test_the_command_says_its_address_and_stops_cleanly_on_ctrl_c(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "circuits", "explore", "--no-browser", "--port", "0"]
-    heard = partial(
-        signal.signal, signal.SIGINT, signal.SIG_DFL
-    )  # tests in the background inherit a deaf ear
+    # Tests in the background inherit a deaf ear.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     pipes = {
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,

@@ -35,9 +35,8 @@ def frozen(name: str) -> Any:
 def by_head(record: dict[str, Any]) -> dict[str, Any]:
     """The record of a circuit with heads in order, so that heads of equal effect need not stand in the same
     order."""
-    own = record["counterfactual"].get(
-        "text"
-    )  # spans from noise of their own are in another unit since
+    # Spans from noise of their own are in another unit since.
+    own = record["counterfactual"].get("text")
     record["spans"] = [
         span for span in record["spans"] if span["counterfactual"] == own or own is None
     ]

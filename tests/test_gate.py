@@ -70,9 +70,8 @@ def test_a_gated_layer_is_the_formula_written_out(architecture: str) -> None:
     for layer in range(model.n_layers):
         scores, v, z = (seen[f"blocks.{layer}.attn.hook_{kind}"][0] for kind in kinds)
         for head in range(model.n_heads):
-            values = v[
-                :, head * v.shape[1] // model.n_heads
-            ]  # several heads may read one value head
+            # Several heads may read one value head.
+            values = v[:, head * v.shape[1] // model.n_heads]
             for query in range(len(z)):
                 s = scores[head, query, : query + 1]
                 weights = (s > 0) * s.exp() / s.exp().sum()

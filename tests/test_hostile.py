@@ -614,9 +614,8 @@ def test_a_folder_that_is_read_only_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = samples.empty().save(tmp_path / "saved")
-    monkeypatch.setattr(
-        os, "access", lambda *_: False
-    )  # an administrator may write anywhere, so the system cannot be asked
+    # An administrator may write anywhere, so the system cannot be asked.
+    monkeypatch.setattr(os, "access", lambda *_: False)
     assert "no permission to write" in refusal("render", saved, "-o", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

@@ -45,9 +45,8 @@ def test_there_is_no_cycle_between_packages_nor_between_modules(
     between_modules = nx.DiGraph()
     for module, names in imports.items():
         for name in names:
-            own_package = module.startswith(
-                f"{name}."
-            )  # a module may import its package's __init__
+            # A module may import its package's __init__.
+            own_package = module.startswith(f"{name}.")
             if module != "circuits" and name != "circuits" and not own_package:
                 between_modules.add_edge(module, name)
     assert list(nx.simple_cycles(between_modules)) == []

@@ -131,9 +131,8 @@ def test_both_paths_agree_on_joint_rows_streams_and_writes_in_every_direction(
         mine, own = (
             runs.effects(rows, direction=direction) for runs in (known.runs, known.plain)
         )
-        torch.testing.assert_close(
-            mine, own, rtol=CLOSE, atol=CLOSE
-        )  # zeroed streams: effects of up to 60
+        # Zeroed streams: effects of up to 60.
+        torch.testing.assert_close(mine, own, rtol=CLOSE, atol=CLOSE)
 
 
 @pytest.mark.parametrize("name", ["gemma3", "opt-350m"])

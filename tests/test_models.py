@@ -68,9 +68,8 @@ def test_the_caller_decides_about_bos(directories: dict[str, Path]) -> None:
     without, first = load(directories["gpt2"], bos=False), load(directories["llama"], bos=True)
     assert len(without.tokenize(PROMPT)) == 8 and len(first.tokenize(PROMPT)) == 9
     written = f"{first.tokenizer.bos_token} {PROMPT}"
-    assert first.tokenize(written) == first.tokenize(
-        PROMPT
-    )  # a BOS that is written out is not doubled
+    # A BOS that is written out is not doubled.
+    assert first.tokenize(written) == first.tokenize(PROMPT)
 
 
 def test_a_tokenizer_that_adds_bos_is_followed() -> None:

@@ -29,9 +29,8 @@ class Run:
     messages: list[torch.Tensor]  # (row, head, query, key, d_head), before W_O
     patterns: list[torch.Tensor]  # (row, head, query, key)
     scores: list[torch.Tensor]  # (row, head, query, key)
-    writes: list[
-        tuple[torch.Tensor, torch.Tensor]
-    ]  # attention's and the MLP's output, (row, pos, d_model) each
+    # Attention's and the MLP's output, (row, pos, d_model) each.
+    writes: list[tuple[torch.Tensor, torch.Tensor]]
     residuals: list[torch.Tensor]  # input of layers 0…L, (row, pos, d_model)
     logits: torch.Tensor  # (row, vocab), at the last position
 

@@ -45,9 +45,8 @@ def test_a_half_precision_object_is_measured_as_a_copy_in_fp32(
         model = as_model((theirs, tokenizer()))
     assert len(said) == 1 and said[0].filename == __file__ and "\n" not in str(said[0].message)
     assert theirs.dtype == dtype and model.dtype == torch.float32
-    assert not any(
-        "hook" in name for name, _ in theirs.named_modules()
-    )  # the user's own stays as it was
+    # The user's own stays as it was.
+    assert not any("hook" in name for name, _ in theirs.named_modules())
     tokens = torch.tensor([model.tokenize(PROMPT)])
     torch.testing.assert_close(
         model.logits(tokens), half(architecture, dtype).float()(tokens).logits
@@ -127,12 +126,10 @@ def test_a_bridge_in_half_precision_says_so(directories: dict[str, Path]) -> Non
 def test_every_source_takes_a_dtype() -> None:
     with warnings.catch_warnings(action="error"):
         assert load("planted-induction", dtype="bf16").dtype == torch.bfloat16
-        assert (
-            load("mini", dtype="fp16").dtype == torch.float16
-        )  # whose edits overflow on the way up
-        assert (
-            load("mini").dtype == torch.float32
-        )  # stored in fp16, which is the package's own business
+        # Whose edits overflow on the way up.
+        assert load("mini", dtype="fp16").dtype == torch.float16
+        # Stored in fp16, which is the package's own business.
+        assert load("mini").dtype == torch.float32
 
 
 def test_devices_and_dtypes_go_by_name() -> None:

@@ -216,9 +216,8 @@ def test_where_no_head_moves_a_saturated_metric_the_heads_to_look_at_are_named(
     assert re.search(
         rf"Carried by no head alone.* put back into the counterfactual: {strongest.head} ", said
     )
-    assert (
-        "random heads" not in said and "sufficiency" not in said
-    )  # there are no carriers to control
+    # There are no carriers to control.
+    assert "random heads" not in said and "sufficiency" not in said
 
 
 def test_the_plain_path_is_said(mini: Model) -> None:
@@ -231,9 +230,8 @@ def test_notes_are_kept_and_a_file_without_them_is_read(
 ) -> None:
     stored = noisy.save(tmp_path / "new")
     assert Circuit.load(stored).notes == noisy.notes != ()
-    assert (
-        noisy.question is not None and noisy.question.verdict == "weak"
-    )  # a random word does more
+    # A random word does more.
+    assert noisy.question is not None and noisy.question.verdict == "weak"
     older = json.loads(asked.save(tmp_path / "old").read_text())
     for name in ("notes", "question"):
         del older[name]

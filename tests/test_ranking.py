@@ -127,9 +127,10 @@ def _noted(model: Model, side: Prompt) -> dict[str, torch.Tensor]:
 
 def _messages(model: Model, values: dict[str, torch.Tensor], layer: int) -> torch.Tensor:
     """(head, query, key, d_head)"""
+    # (key, head, d_head)
     value = values[f"blocks.{layer}.attn.hook_v"][0].repeat_interleave(
         model.n_heads // model.n_key_value_heads, 1
-    )  # (key, head, d_head)
+    )
     return torch.einsum("hqk,khd->hqkd", values[f"blocks.{layer}.attn.hook_pattern"][0], value)
 
 
@@ -326,9 +327,8 @@ def test_both_planted_heads_of_induction_are_needed_and_no_other() -> None:
     ranking = rank(loaded("planted-induction"), "induction", count=4)
     assert ranking.count(0.9) == (2, 2, 2)
     assert set(map(str, ranking.needed(0.9))) == set(planted.INDUCTION_MAPPINGS)
-    assert ranking.keep.explained[1] == pytest.approx(
-        0, abs=0.01
-    )  # either alone is worth nothing
+    # Either alone is worth nothing.
+    assert ranking.keep.explained[1] == pytest.approx(0, abs=0.01)
 
 
 def test_the_planted_edges_are_the_carriers_reading_the_subject(sparse: Model) -> None:
@@ -424,9 +424,8 @@ def rising(crossing: int) -> Callable[[list[int]], np.ndarray]:
 
 def test_few_units_are_measured_at_every_size_and_many_on_a_grid_that_ends_with_all() -> None:
     assert measure_curve(rising(100), 144, shares=SHARES)[0] == list(range(145))
-    sizes, _ = measure_curve(
-        rising(20_001), 20_000, shares=SHARES
-    )  # never reached: the grid alone
+    # Never reached: the grid alone.
+    sizes, _ = measure_curve(rising(20_001), 20_000, shares=SHARES)
     assert len(sizes) < 40
     assert (sizes[0], sizes[-1]) == (0, 20_000)
     assert geometric(3, small=8, step=2) == [0, 1, 2, 3]

@@ -88,9 +88,8 @@ def test_the_planted_diagram_says_all_that_figure_b_says() -> None:
         "is",
         '"',
     ]
-    assert sorted(word for word in said if word.isdigit()) == [
-        str(at) for at in range(9)
-    ]  # with BOS
+    # With BOS.
+    assert sorted(word for word in said if word.isdigit()) == [str(at) for at in range(9)]
 
 
 def test_only_the_key_of_the_sentence_is_red() -> None:

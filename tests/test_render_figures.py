@@ -79,9 +79,8 @@ def test_figure_b_says_what_the_published_figure_says() -> None:
         "12",
     } <= set(said)
     assert "43 of 144 heads carry 80%" in said and "5 of 144 heads carry 80%" in said
-    assert [word for word in said if word.isdigit()][-9:] == [
-        str(at) for at in range(9)
-    ]  # with BOS
+    # With BOS.
+    assert [word for word in said if word.isdigit()][-9:] == [str(at) for at in range(9)]
     assert "attention 0" in said  # the scale of the maps
 
 
@@ -264,9 +263,8 @@ def test_words_stand_along_the_maps_where_they_fit_and_else_the_two_positions() 
     turned = [text.get_text() for text in texts(few) if text.get_rotation() == 90]
     assert turned == ["<|endoft…", "The", "opposite", "of", '"', "large", '"', "is", '"'] * 3
     many = words(mapping_figure(samples.long(60)))
-    assert (
-        many.count("40") == 1 + 2 and many.count("59") == 1 + 1
-    )  # the sentence, and two maps in a row
+    # The sentence, and two maps in a row.
+    assert many.count("40") == 1 + 2 and many.count("59") == 1 + 1
 
 
 def test_a_question_that_is_not_clear_says_so_before_all_else() -> None:

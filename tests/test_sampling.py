@@ -164,10 +164,8 @@ def test_a_share_of_the_steps_takes_prompts_whose_answers_count_most(
         for text in ASKED.openings
     ]
     for rows in asked:
-        assert rows.tokens.shape == (
-            2 * (30 // 7),
-            7,
-        )  # BOS, three words, and three that follow
+        # BOS, three words, and three that follow.
+        assert rows.tokens.shape == (2 * (30 // 7), 7)
         for tokens, weight in zip(rows.tokens.tolist(), rows.weight.tolist(), strict=True):
             answer = next(1 + len(end) for end in ends if tokens[1 : 1 + len(end)] == end)
             assert weight == [5.0 if position == answer else 1.0 for position in range(7)]

@@ -114,11 +114,8 @@ def test_every_picture_is_drawn_from_the_graph() -> None:
         ["large", "layer 0-3"],
         ["brackets", "layer 0-10"],
     ]
-    assert [node["rank"] for _, node in scene.boxes] == [
-        2,
-        0,
-        1,
-    ]  # the key's, then the one held deepest
+    # The key's, then the one held deepest.
+    assert [node["rank"] for _, node in scene.boxes] == [2, 0, 1]
 
 
 def test_the_share_of_every_picture_is_that_of_the_circuit_unless_another_is_given() -> None:

@@ -140,9 +140,8 @@ def test_a_state_dict_with_a_padded_vocabulary_is_the_model_it_came_from(
     model = load(file)
     assert model.vocab_size == 512 and model.reads_bos
     torch.testing.assert_close(logits(model), logits(models["gpt2"]), atol=1e-5, rtol=1e-5)
-    assert torch.equal(
-        logits(load(tmp_path)), logits(model)
-    )  # the folder says the same as the file
+    # The folder says the same as the file.
+    assert torch.equal(logits(load(tmp_path)), logits(model))
 
 
 def test_folded_norms_are_unfolded_in_effect(tmp_path: Path, models: dict[str, Model]) -> None:

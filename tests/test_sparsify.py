@@ -440,9 +440,8 @@ def test_a_full_disk_stops_with_one_line_and_the_checkpoint_whole(
     unfinished, writes = tmp_path / "training" / "checkpoint.unfinished", []
 
     def fsync(file: int) -> None:
-        writes.extend(
-            [file] * unfinished.exists()
-        )  # a folder is synced when nothing is unfinished
+        # A folder is synced when nothing is unfinished.
+        writes.extend([file] * unfinished.exists())
         if len(writes) == 4:
             os.truncate(unfinished, 4)
             raise OSError(28, "No space left on device")

@@ -153,9 +153,8 @@ def test_a_gated_model_gives_its_planted_heads_on_every_line(
     swept = sweep(sparse, write(tmp_path / "in.jsonl", lines), tmp_path / "out")
     assert len(swept.table) == len(lines)
     assert differences(sparse, swept) < 1e-4
-    assert all(
-        (effects == 0).sum() > 100 for effects in swept.table["effects"]
-    )  # shut gates: exactly nothing
+    # Shut gates: exactly nothing.
+    assert all((effects == 0).sum() > 100 for effects in swept.table["effects"])
 
 
 def test_controls_are_those_of_trace_and_only_there_if_asked_for(
@@ -188,9 +187,8 @@ def test_lines_of_one_shape_are_run_together_and_a_batch_is_never_larger_than_as
         for word in words
     ]
     sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out", batch=4)
-    names = [
-        shard.stem.rpartition("-")[0] for shard in shards_in(tmp_path / "out")
-    ]  # a shard is a batch
+    # A shard is a batch.
+    names = [shard.stem.rpartition("-")[0] for shard in shards_in(tmp_path / "out")]
     assert names == ["000000001-4", "000000005-4", "000000009-1"]
 
 
@@ -235,10 +233,8 @@ def test_a_bad_line_gets_its_error_and_the_others_go_on(tiny: Model, tmp_path: P
     file = write(tmp_path / "in.jsonl", lines)
     file.write_bytes(file.read_bytes() + b'{"prompt": "\xff", "key": 0}\n')
     swept = sweep(tiny, file, tmp_path / "out")
-    assert swept.table["line"].tolist() == [
-        1,
-        *range(len(BAD) + 3, len(BAD) + 6),
-    ]  # numbers as in an editor
+    # Numbers as in an editor.
+    assert swept.table["line"].tolist() == [1, *range(len(BAD) + 3, len(BAD) + 6)]
     errors = dict(zip(swept.errors["line"], swept.errors["error"], strict=True))
     for number, (line, words) in enumerate(BAD.items(), 2):
         assert words in errors.pop(number), line
@@ -378,9 +374,8 @@ def test_other_settings_another_input_or_another_model_are_refused(
         with pytest.raises(FileError, match=words):
             sweep(models[model], file, out, **how)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    sweep(
-        models["gpt2"], lines, out, batch=1
-    )  # the size of a batch decides no number, so it may change
+    # The size of a batch decides no number, so it may change.
+    sweep(models["gpt2"], lines, out, batch=1)
 
 
 def test_a_place_that_is_not_for_a_sweep_is_refused_and_left_as_it_is(
@@ -616,9 +611,8 @@ def test_of_several_processes_one_is_killed_and_a_restart_with_another_number_of
             ends = {0} if others_go_on else {0, -signal.SIGKILL}  # a quick one has ended before
             assert status_of(pid) in ends
     assert len(open_sweep(out)) > 0
-    assert (
-        open_sweep(out).complete or not others_go_on
-    )  # the first takes over what the dead has left
+    # The first takes over what the dead has left.
+    assert open_sweep(out).complete or not others_go_on
     number = 5 - size
     with ExitStack() as stack:
         again = [
@@ -717,9 +711,8 @@ def test_the_mean_circuit_is_the_mean_of_the_lines_with_the_intervals_of_a_famil
 ) -> None:
     mean, table = swept.mean(), swept.table
     sides = (table[name].tolist() for name in ("clean_value", "counterfactual_value"))
-    table = table.loc[
-        [not weak for weak in weak_pairs(*sides)]
-    ]  # weak lines are counted and left out
+    # Weak lines are counted and left out.
+    table = table.loc[[not weak for weak in weak_pairs(*sides)]]
     assert mean.lines == len(table) == 20 - mean.weak and mean.weak
     (total,) = bootstrap(table["total"].to_numpy()[None])
     assert astuple(mean.total) == pytest.approx(astuple(total))

@@ -183,9 +183,8 @@ def test_where_a_digit_is_a_token_the_tens_digit_is_what_is_compared() -> None:
     assert [model.spell(token) for token in candidate.years.later] == [
         str(digit) for digit in range(tens + 1, 10)
     ]
-    assert candidate.clean.text.split(" to ")[0].endswith(
-        f"{tens}9"
-    )  # no later year has the same tens digit
+    # No later year has the same tens digit.
+    assert candidate.clean.text.split(" to ")[0].endswith(f"{tens}9")
     assert len(model.tokenize(candidate.clean.text)) == len(
         model.tokenize(candidate.counterfactual.text)
     )

@@ -149,9 +149,8 @@ def test_a_circuit_without_a_head_is_measured_again(asked: Circuit, sparse: Mode
     was, now = asked.mapping(), less.mapping()
     assert now.effect_of("L11H7").effect == 0
     assert now.total == pytest.approx(was.total - was.effect_of("L11H7").effect, abs=0.01)
-    assert (
-        asked.without("L11H7").mapping() == now
-    )  # without a model at hand it is loaded by its name
+    # Without a model at hand it is loaded by its name.
+    assert asked.without("L11H7").mapping() == now
 
 
 def test_without_refuses_other_weights(asked: Circuit) -> None:

@@ -106,9 +106,8 @@ def test_writers_are_in_order_and_are_those_of_single_wires(
     first = answer.side("value").writers[0]
     wire = Wire.parse(f"{first}→L5H1@8.value", layers=12)
     assert float(wire_effects(runs, [wire])[0]) == pytest.approx(first.effect, abs=1e-6)
-    assert first.writer == Component(
-        0, "mlp"
-    )  # what L5H1 moves was written by the first MLP at `large`
+    # What L5H1 moves was written by the first MLP at `large`.
+    assert first.writer == Component(0, "mlp")
 
 
 def test_the_answer_is_saved_read_back_printed_and_drawn(

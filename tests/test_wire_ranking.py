@@ -96,9 +96,8 @@ def test_the_estimate_is_the_slope_of_the_exact_effect(
     estimated = estimates(runs)
     largest = float(estimated.abs().max())
     close = ((up - down) / (2 * step) - estimated).abs() <= 0.01 * largest
-    assert float(close.double().mean()) >= (
-        0.9 if gated else 1.0
-    )  # a gate that opens has no slope
+    # A gate that opens has no slope.
+    assert float(close.double().mean()) >= (0.9 if gated else 1.0)
     exact, _ = wire_effects(runs, table.wires)
     assert np.corrcoef(exact[:, 0].numpy(), estimated[:, 0].numpy())[0, 1] > 0.3
 
@@ -166,9 +165,8 @@ def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) 
     rest = [wire for name, wire in by_name.items() if name not in listed]
     order = [by_name[str(each.unit)] for each in ranking.ranked]
     negative = [each.effect <= (-ROUNDING if each.exact else 0) for each in ranking.ranked]
-    split = negative.index(
-        True
-    )  # edges that change nothing come before those of negative effect
+    # Edges that change nothing come before those of negative effect.
+    split = negative.index(True)
     order = [*order[:split], *rest, *order[split:]]
     changed, gaps = np.zeros(10), 0.0
     for pair in task.pairs:

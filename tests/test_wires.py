@@ -291,12 +291,38 @@ def test_every_kind_of_wire_is_that_of_a_forward_written_by_hand(
             torch.testing.assert_close(effects[:, 0].float(), expected, atol=CLOSE, rtol=0)
 
 
+# Fmt: skip.
 SETS = [
-    ["L0H1@8→L2H3@8.query", "M0@6→L1H2@6.query", "embed@5→L1H0@8.value", "L1H0@8→M2@8", "M2@8→logits"],
-    ["embed@5→L0H2@6.key", "all@5→L1H1@8.key", "L0H2@6→L2H0@8.value", "L0H2→L1H0.value", "L1H0@7→L2H0.key"],
-    ["all→L0H0.query", "all→L0H0.key", "all→L1H3.value", "all→M1", "embed→logits", "M0→L2H1.value"],
-    ["embed@5→L0H0@5.query", "embed@5→L0H0@6.value", "embed@5→L0H0.value", "L0H0@6→M0@6", "M0@6→L1H1@7.key"],
-]  # fmt: skip
+    [
+        "L0H1@8→L2H3@8.query",
+        "M0@6→L1H2@6.query",
+        "embed@5→L1H0@8.value",
+        "L1H0@8→M2@8",
+        "M2@8→logits",
+    ],
+    [
+        "embed@5→L0H2@6.key",
+        "all@5→L1H1@8.key",
+        "L0H2@6→L2H0@8.value",
+        "L0H2→L1H0.value",
+        "L1H0@7→L2H0.key",
+    ],
+    [
+        "all→L0H0.query",
+        "all→L0H0.key",
+        "all→L1H3.value",
+        "all→M1",
+        "embed→logits",
+        "M0→L2H1.value",
+    ],
+    [
+        "embed@5→L0H0@5.query",
+        "embed@5→L0H0@6.value",
+        "embed@5→L0H0.value",
+        "L0H0@6→M0@6",
+        "M0@6→L1H1@7.key",
+    ],
+]
 
 
 @pytest.mark.parametrize(("architecture", "gated"), SHAPES)
@@ -326,9 +352,8 @@ def test_kept_wires_explain_what_a_forward_by_hand_says_with_all_others_swapped(
     for path in ("fast", "plain"):
         explained = kept_effects(prepare(model, [pair], path=path), sets)[:, 0]
         torch.testing.assert_close(explained.float(), expected, atol=CLOSE, rtol=0)
-    assert expected[-2:].tolist() == pytest.approx(
-        [1.0, 0.0], abs=CLOSE
-    )  # everything kept, nothing kept
+    # Everything kept, nothing kept.
+    assert expected[-2:].tolist() == pytest.approx([1.0, 0.0], abs=CLOSE)
 
 
 def existing(names: list[str], hand: ByHand) -> list[Wire]:

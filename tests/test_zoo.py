@@ -58,9 +58,8 @@ def test_every_sentence_has_its_answer_where_it_says(task: str) -> None:
             assert sentence.relation is not None
             assert said[0] in language.FACTS[sentence.relation].values()
         elif task == "indirect_object":
-            assert (
-                sentence.words.count(said[0]) == 2
-            )  # once where the two are named, once as the answer
+            # Once where the two are named, once as the answer.
+            assert sentence.words.count(said[0]) == 2
         elif task == "greater_than":
             century = next(index for index, word in enumerate(sentence.words) if word.isdigit())
             start = int(sentence.words[century + 1])

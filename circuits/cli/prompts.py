@@ -92,9 +92,8 @@ def tokens_command(model: str, prompt: str, as_json: bool) -> None:
     lines = []
     for position, word in enumerate(words):
         bare = word.lstrip(" ")
-        spaces = (
-            "␣" * (len(word) - len(bare)) if bare else ""
-        )  # `visible` shows a word of spaces alone
+        # `visible` shows a word of spaces alone.
+        spaces = "␣" * (len(word) - len(bare)) if bare else ""
         lines.append(f"{position:>{width}} = {spaces}{visible(word)}")
     print_sections(Section(lines=lines))
 

@@ -29,9 +29,8 @@ from circuits.models.model import gated
 Stream = Float[torch.Tensor, "*batch pos d_model"]
 OwnStreams = Float[torch.Tensor, "*batch head pos d_model"]  # a stream for each head
 Heads = Float[torch.Tensor, "*batch pos head d_head"]
-Groups = Float[
-    torch.Tensor, "*batch pos group d_head"
-]  # keys or values before heads share them
+# Keys or values before heads share them.
+Groups = Float[torch.Tensor, "*batch pos group d_head"]
 HeadWrites = Float[torch.Tensor, "*batch pos head d_model"]
 Scores = Float[torch.Tensor, "*batch query key"]
 Hidden = Bool[torch.Tensor, "query key"]  # True where a query must not read a key

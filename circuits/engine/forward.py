@@ -16,6 +16,7 @@ each. So rows under way and rows that join in this block share one product with 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -43,7 +44,7 @@ Places = Float[torch.Tensor, "input place d_model"]
 PlaceHeads = Float[torch.Tensor, "input place head d_head"]
 
 
-class Forward:
+class Forward(ABC):
     """A run through the blocks. `run` and `step` are the walk; subclasses change the other methods."""
 
     def __init__(self, blocks: Sequence[AnyBlock]) -> None:
@@ -66,17 +67,20 @@ class Forward:
         """The streams at the input of a block."""
         return stream
 
+    @abstractmethod
     def heads(self, layer: int, stream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The places that the block writes to, and what every head reads there (its `z`)."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def attention_write(self, layer: int, z: torch.Tensor) -> torch.Tensor:
         """What attention adds at these places."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def mlp_write(self, layer: int, stream: torch.Tensor) -> torch.Tensor:
         """What the MLP adds at these places, from the streams that it reads there."""
-        raise NotImplementedError
+        ...
 
     def leave(self, layer: int, stream: torch.Tensor) -> torch.Tensor:
         """The streams above a block, from what stands at its places."""
@@ -346,9 +350,8 @@ class RowForward(Forward):
             return bound.block.weights(scores)
         table = knocked_out
         scores[:, table.row, table.head, table.position - first, table.key] = -torch.inf
-        return bound.block.weights(scores).nan_to_num_(
-            0.0
-        )  # a head without any key left writes nothing
+        # A head without any key left writes nothing.
+        return bound.block.weights(scores).nan_to_num_(0.0)
 
     def _read_values(self, layer: int, pattern: RowPatterns, value: RowHeads) -> Queries:
         """What the heads read by their attention weights."""

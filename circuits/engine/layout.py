@@ -42,11 +42,8 @@ Queries = Int[torch.Tensor, " query"]
 QueryHeads = Float[torch.Tensor, "*#batch query head d_head"]
 KeyHeads = Float[torch.Tensor, "*#batch key head d_head"]
 Patterns = Float[torch.Tensor, "*#batch head query key"]
-_TANH_GELU = (
-    "NewGELUActivation",
-    "GELUTanh",
-    "PytorchGELUTanh",
-)  # one function under three names
+# One function under three names.
+_TANH_GELU = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
 
 
 @runtime_checkable

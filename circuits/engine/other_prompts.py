@@ -55,9 +55,8 @@ def _rows(
 ) -> tuple[list[Row], Given]:
     """A row for each prompt, and the embeddings that it puts at the positions."""
     assert runs.layout is not None
-    embedded = runs.layout.embed(tokens.to(runs.model.device))[
-        :, list(positions)
-    ]  # (other, position, d)
+    # (other, position, d)
+    embedded = runs.layout.embed(tokens.to(runs.model.device))[:, list(positions)]
     count = len(positions)
     rows = [Row.of_given(0, positions, "residual", first=n * count) for n in range(len(tokens))]
     return rows, {"residual": embedded.flatten(0, 1)[None]}
@@ -81,9 +80,8 @@ def gaps_of_noise(
     if not positions:
         return []
     one = runs.first_input()
-    noise = noise_draws(runs.model, Noise((positions[0],), draws=draws, seed=seed))[
-        :, 0
-    ]  # (draw, d_model)
+    # (draw, d_model)
+    noise = noise_draws(runs.model, Noise((positions[0],), draws=draws, seed=seed))[:, 0]
     rows, values = [Row(())], []
     for position in positions:
         for draw in range(draws):

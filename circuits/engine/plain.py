@@ -219,9 +219,8 @@ class HookedRows:
             message = self.new.messages(layer, table.head, table.key, table.position)
             change = message - noted["weight"][..., None] * noted["value"]
             inputs, _, d_head = change.shape
-            flat = (
-                self._by_row(z).reshape(inputs, -1, d_head).clone()
-            )  # (input, row·pos·head, d_head)
+            # (input, row·pos·head, d_head)
+            flat = self._by_row(z).reshape(inputs, -1, d_head).clone()
             index = (table.row * z.shape[1] + table.position) * self.model.n_heads + table.head
             return flat.index_add_(1, index, change).view(z.shape)
 
@@ -319,9 +318,8 @@ class PlainBlock:
         copy, group = wanted % sharing, wanted // sharing
 
         def flat(side: torch.Tensor) -> torch.Tensor:
-            return side.expand(*batch, *side.shape[-3:]).flatten(
-                0, -4
-            )  # (stream, pos, head, d_head)
+            # (stream, pos, head, d_head)
+            return side.expand(*batch, *side.shape[-3:]).flatten(0, -4)
 
         own = flat(query)
         streams, width = len(own), query.shape[-1]

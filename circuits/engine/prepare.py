@@ -185,9 +185,8 @@ def _noise(
         return None
     parts = []
     for pair in pairs:
-        width = model.bridge.W_E.shape[
-            -1
-        ]  # OPT embeds into fewer dimensions than its stream has
+        # OPT embeds into fewer dimensions than its stream has.
+        width = model.bridge.W_E.shape[-1]
         noise = torch.zeros(
             draws_of(pair), len(pair), width, device=model.device, dtype=model.dtype
         )

@@ -66,9 +66,8 @@ def _parts_of_side(
     silent = torch.zeros_like(cache.layers[0].z[:1, at])
     for layer in range(head.layer):
         biases = biases + runs.blocks[layer].write(silent)[0]
-    normed = block.attention_norm.linear(
-        torch.cat((written, biases)), stream
-    )  # (writer + 1, d_model)
+    # (writer + 1, d_model)
+    normed = block.attention_norm.linear(torch.cat((written, biases)), stream)
 
     def project(
         parts: Float[torch.Tensor, "part d_model"],

@@ -34,9 +34,8 @@ Way = Literal["fast", "plain"]
 T = TypeVar("T")
 Effects = Float[torch.Tensor, "row pair"]
 Values = Float[torch.Tensor, "input row"]  # of the metric
-Tops = Float[
-    torch.Tensor, "input row read d_model"
-]  # streams above the last block, where the metric reads
+# Streams above the last block, where the metric reads.
+Tops = Float[torch.Tensor, "input row read d_model"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,8 @@ class Run:
     tokens: Int[torch.Tensor, "input pos"]
     noise: Float[torch.Tensor, "input pos d_model"] | None
     cache: Cache
-    output: (
-        Float[torch.Tensor, "input read vocab"] | Layout
-    )  # the logits, or what computes them
+    # The logits, or what computes them.
+    output: Float[torch.Tensor, "input read vocab"] | Layout
     read: int  # how many positions at the end the metric reads
 
     @cached_property
@@ -280,9 +278,8 @@ class Runs:
         shut) changes nothing."""
         device = base.tokens.device
         changed = torch.zeros(len(base.tokens), len(rows), dtype=torch.bool, device=device)
-        edges_of: dict[int, list[tuple[int, Change]]] = defaultdict(
-            list
-        )  # layer -> row and edge
+        # Layer -> row and edge.
+        edges_of: dict[int, list[tuple[int, Change]]] = defaultdict(list)
         for number, row in enumerate(rows):
             if direction == "knockout" or any(change.site != "edge" for change in row.changes):
                 changed[:, number] = bool(row.changes)

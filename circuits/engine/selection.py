@@ -25,9 +25,8 @@ WHOLE: Final = (
     0.995  # a path ends when it has this share of the total, whatever share is wanted
 )
 LEAST_TOTAL: Final = 0.01  # a mapping with a smaller total carries nothing and has no carriers
-Path = list[
-    tuple[Head, float]
-]  # heads in the order of selection, each with the joint effect up to it
+# Heads in the order of selection, each with the joint effect up to it.
+Path = list[tuple[Head, float]]
 
 
 def mapping_row(heads: Sequence[Head], key: int, query: int) -> Row:

@@ -231,9 +231,8 @@ class _Readings:
         each = len(self.base.final) * stream_bytes(
             d_model=runs.model.d_model, heads=1, length=runs.length, positions=positions
         )
-        return 4 * streams_at_once(
-            runs.budget, each
-        )  # about four wires share a writer's stream
+        # About four wires share a writer's stream.
+        return 4 * streams_at_once(runs.budget, each)
 
     def add(
         self, waiting: _Waiting, numbers: list[int], wires: Sequence[Wire]

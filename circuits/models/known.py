@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-ZOO: Final = (
-    Path(__file__).parents[1] / "zoo"
-)  # the folder of the weights that ship with the package
+# The folder of the weights that ship with the package.
+ZOO: Final = Path(__file__).parents[1] / "zoo"
 
 
 def cache_folder() -> Path:

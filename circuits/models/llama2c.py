@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-_OTHER_FORMATS: Final = re.compile(
-    rb"PK\x03\x04|\x80[\x02-\x05][^\x00]"
-)  # a zip (torch.save), a pickle
+# A zip (torch.save), a pickle.
+_OTHER_FORMATS: Final = re.compile(rb"PK\x03\x04|\x80[\x02-\x05][^\x00]")
 _LATER_FORMAT: Final = (
     b"24ka"  # the number 0x616b3432, with which llama2.c's later formats begin
 )
@@ -233,9 +232,8 @@ def _read_matrices(file: Path, header: Header) -> dict[str, torch.Tensor]:
         start += mapped.nbytes
         if name not in ("cosines", "sines") and not np.isfinite(mapped).all():
             raise ModelError(f"{file} holds numbers in {name} that are not finite")
-        stored[name] = torch.from_numpy(
-            mapped.astype(np.float32)
-        )  # a copy: safetensors wants its own
+        # A copy: safetensors wants its own.
+        stored[name] = torch.from_numpy(mapped.astype(np.float32))
     return stored
 
 
@@ -279,9 +277,8 @@ def to_tokenizer(pieces: list[tuple[str, float]]) -> Tokenizer:
 
     ids = {text: token for token, (text, _) in enumerate(pieces)}
     mergeable = {text for text, _ in pieces[_FIRST_PIECE:]}
-    best_first = sorted(
-        pieces[_FIRST_PIECE:], key=lambda piece: -piece[1]
-    )  # of equals, the earlier token
+    # Of equals, the earlier token.
+    best_first = sorted(pieces[_FIRST_PIECE:], key=lambda piece: -piece[1])
     merges = []
     for text, _ in best_first:
         for cut in range(1, len(text)):

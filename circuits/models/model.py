@@ -131,9 +131,8 @@ def check_hooks(
             )
     edits_attention = True
     for kind, logits in zip(EDITED, edited, strict=True):
-        change = (
-            (logits - unedited).abs().nan_to_num(nan=torch.inf).max()
-        )  # an edit may overflow fp16
+        # An edit may overflow fp16.
+        change = (logits - unedited).abs().nan_to_num(nan=torch.inf).max()
         if change > _SMALLEST_CHANGE * before.abs().max():
             continue
         if kind not in (SCORES, PATTERN):
@@ -180,9 +179,8 @@ class Model:
     tokenizer: Tokenizer
     gated: bool
     reads_bos: bool
-    edits_attention: bool = field(
-        init=False
-    )  # whether edits of scores and patterns reach the logits
+    # Whether edits of scores and patterns reach the logits.
+    edits_attention: bool = field(init=False)
 
     def __post_init__(self) -> None:
         _ = self.vocabulary  # refuses a model that is to read BOS and has none

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 Tensors = dict[str, torch.Tensor]
 
-_BUFFERS: Final = (
-    ".mask",
-    ".IGNORE",
-)  # the causal mask and its fill value, which TransformerLens saves too
+# The causal mask and its fill value, which TransformerLens saves too.
+_BUFFERS: Final = (".mask", ".IGNORE")
 _KNOWN: Final = re.compile(
     r"embed\.W_E|pos_embed\.W_pos|unembed\.(W_U|b_U)|ln_final\.(w|b)|"
     r"blocks\.\d{1,4}\.(ln[12]\.(w|b)|attn\.(W_[QKVO]|b_[QKVO])|mlp\.(W_in|b_in|W_out|b_out))"

@@ -25,15 +25,13 @@ from jaxtyping import Float
 from circuits.errors import PromptError
 
 MetricKind = Literal["logit_diff", "logprob", "kl", "custom"]
-METRICS: Final = tuple(
-    kind for kind in get_args(MetricKind) if kind != "custom"
-)  # those with a name
+# Those with a name.
+METRICS: Final = tuple(kind for kind in get_args(MetricKind) if kind != "custom")
 COMPARES_WITH_FOIL: Final = ("logit_diff",)
 COMPARES_WITH_CLEAN: Final = ("kl",)
 MetricFunction = Callable[[Float[torch.Tensor, "row vocab"]], Float[torch.Tensor, " row"]]
-Logits = Float[
-    torch.Tensor, "row read vocab"
-]  # at the last positions, as many as `Metric.positions_read`
+# At the last positions, as many as `Metric.positions_read`.
+Logits = Float[torch.Tensor, "row read vocab"]
 Values = Float[torch.Tensor, " row"]
 
 

@@ -203,9 +203,8 @@ def _token_replacements(
         prompt.text, add_special_tokens=False, return_offsets_mapping=True
     )
     offsets = encoded["offset_mapping"]
-    added_tokens = len(prompt) - len(
-        offsets
-    )  # 1 if the model reads BOS, which is no part of the text
+    # 1 if the model reads BOS, which is no part of the text.
+    added_tokens = len(prompt) - len(offsets)
     replacements = []
     for name, new in swap.items():
         position = prompt.position(name)

@@ -30,9 +30,8 @@ from circuits.errors import FileError
 from circuits.files import SIGNATURE
 from circuits.results import DRAWN_AS
 
-Stops = tuple[
-    tuple[float, str], ...
-]  # values and their colours; colours between them are mixed linearly
+# Values and their colours; colours between them are mixed linearly.
+Stops = tuple[tuple[float, str], ...]
 
 INK: Final = "#1c2430"
 MUTED: Final = "#647080"
@@ -426,9 +425,8 @@ def draw_tiles(
     frames = []
     for (x, y), weights in zip(corners, maps, strict=True):
         step = tiles.side / len(weights)
-        side = (
-            max(step, 2.0) + line
-        )  # so the frame does not cover the cell, and is never too small to see
+        # So the frame does not cover the cell, and is never too small to see.
+        side = max(step, 2.0) + line
         middle_x = x + (key + 0.5) * step
         middle_y = y + (len(weights) - query - 0.5) * step
         frames.append(_square(sheet, middle_x - side / 2, middle_y - side / 2, side))
@@ -468,9 +466,8 @@ def draw_scale(sheet: Sheet, right: float, y: float) -> None:
 
 def _draw_image(sheet: Sheet, weights: np.ndarray, area: Area) -> None:
     """Draw weights, as bytes 0…255, in the colours of attention."""
-    palette = (
-        (colormap()(np.arange(256))[:, :3] * 255).round().astype(np.uint8)
-    )  # (weight, channel)
+    # (weight, channel)
+    palette = (colormap()(np.arange(256))[:, :3] * 255).round().astype(np.uint8)
     left, top = sheet.at(area.left, area.top)
     right, bottom = sheet.at(area.right, area.bottom)
     extent = (left, right, bottom, top)

@@ -42,18 +42,15 @@ if TYPE_CHECKING:
     from circuits.tasks.ranking import Curve, Ranking, Units
 
 MARKED: Final = 0.9  # the share whose count is marked
-_COLOURS: Final = (
-    BLUE,
-    effect_colour(-1),
-)  # dark blue and orange: apart in lightness as well as in hue
+# Dark blue and orange: apart in lightness as well as in hue.
+_COLOURS: Final = (BLUE, effect_colour(-1))
 _MARKERS: Final = ("o", "s")
 _DASHED: Final[Any] = (0, (3, 2))
 _PLOT: Final = 2.1  # inches: the height without caption and legend
 _LINE: Final = 0.1  # inches: a line of caption or legend
 _CAPTION: Final = 76  # letters in a line of the caption
-_LOWEST: Final = (
-    -0.5
-)  # a curve below or above is cut, so that the part that matters stays readable
+# A curve below or above is cut, so that the part that matters stays readable.
+_LOWEST: Final = -0.5
 _HIGHEST: Final = 2.5
 _HIGHEST_BAND: Final = 1.5  # a band above is cut, unless its curve goes there
 

@@ -71,10 +71,8 @@ _HOW: Final = (
     "mapping in front."
 )
 _DOT: Final = " A dot: heads by which a token reads itself."
-_DASHES: Final[dict[str, Any]] = {
-    "key": (0, (4, 1.5)),
-    "value": (0, (1, 1.2)),
-}  # of a wire, by its side
+# Of a wire, by its side.
+_DASHES: Final[dict[str, Any]] = {"key": (0, (4, 1.5)), "value": (0, (1, 1.2))}
 
 
 def circuit_figure(

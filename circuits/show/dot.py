@@ -401,9 +401,8 @@ def _fixed(side: int) -> str:
 def _font(text: str, colour: str, size: int, *, bold: bool = False) -> str:
     if not text:
         return ""
-    safe = html.escape(text).replace(
-        "\\", "\\\\"
-    )  # Graphviz reads \N, \G and the like in its tables, too
+    # Graphviz reads \N, \G and the like in its tables, too.
+    safe = html.escape(text).replace("\\", "\\\\")
     if bold:
         safe = f"<B>{safe}</B>"
     return f'<FONT COLOR="{colour}" POINT-SIZE="{size}">{safe}</FONT>'

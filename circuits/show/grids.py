@@ -105,9 +105,8 @@ def to_panel(
         carriers = circuit.front.carriers(circuit.share) if circuit.front else ()
         heads = [head for head in carriers if circuit.has_map(head)]
     chosen = tuple(Head.parse(head) for head in heads)
-    strongest = dict.fromkeys(
-        chosen, 0.0
-    )  # the effect of a head on the mapping on which it does most
+    # The effect of a head on the mapping on which it does most.
+    strongest = dict.fromkeys(chosen, 0.0)
     for mapping in circuit.mappings:
         for each in mapping.heads:
             if each.head in strongest:

@@ -38,11 +38,8 @@ _MOST_GAP: Final = 26.0
 _COMPONENT_SPACE: Final = (
     6.0  # how many times the spare space of other columns one with components gets
 )
-_WORD_SIZES: Final = (
-    (14, 8.0),
-    (14, 7.0),
-    (10, 6.0),
-)  # (letters of a word, font size), the best first
+# (letters of a word, font size), the best first
+_WORD_SIZES: Final = ((14, 8.0), (14, 7.0), (10, 6.0))
 SHAPES: Final = {
     "head": "round,pad=0,rounding_size=4",
     "mlp": "square,pad=0",
@@ -103,9 +100,8 @@ class Placement:
     lanes: dict[PlacedItem, float]  # each item's height y
     width: float
     height: float
-    mappings: frozenset[tuple[int, int]] = (
-        frozenset()
-    )  # (key, query) of the mappings that are drawn
+    # (key, query) of the mappings that are drawn
+    mappings: frozenset[tuple[int, int]] = frozenset()
 
     def y_of(self, layer: int, *, top: bool) -> float:
         """The upper or lower end of the row in which a layer stands."""

@@ -83,9 +83,8 @@ def to_page(
     data = {"circuits": packed, "share": scenes[0].graph.graph["share"]}
     heading = title or packed[0]["prompt"]
     free = _MOST_BYTES - len(fill_page(data, heading))
-    bytes_each = max(
-        _LEAST_MAP_BYTES, free * 3 // 4 // len(scenes)
-    )  # base64 turns 3 bytes into 4
+    # Base64 turns 3 bytes into 4.
+    bytes_each = max(_LEAST_MAP_BYTES, free * 3 // 4 // len(scenes))
     for scene, record in zip(scenes, packed, strict=True):
         record["maps"] = pack_maps(scene, bytes_each)
     return fill_page(data, heading)

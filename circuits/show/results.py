@@ -43,12 +43,8 @@ _MOST_WRITERS: Final = 8  # of each side of a head in a diagram
 _LEAST_SEEN: Final = (
     0.01  # of the strongest effect; a point with less would lie on the line of zero
 )
-_SEVERAL_PANELS: Final = (
-    Circuit,
-    TaskComparison,
-    Wiring,
-    Why,
-)  # their figures have more than one panel
+# Their figures have more than one panel.
+_SEVERAL_PANELS: Final = (Circuit, TaskComparison, Wiring, Why)
 _STYLE: Final = (
     "body{font:14px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}svg{max-width:100%}"
 )

@@ -31,9 +31,8 @@ LONGEST: Final = 24  # tokens of a prompt that is shown whole
 _MOST_ARROWS: Final = 24
 
 Attributes = dict[str, Any]  # of a node or an edge
-Arrow = tuple[
-    str, str, Attributes
-]  # the nodes of the key and the query, and the mapping's attributes
+# The nodes of the key and the query, and the mapping's attributes.
+Arrow = tuple[str, str, Attributes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +265,8 @@ def kept_positions(
             chosen |= around
         elif len(chosen) < most:
             chosen.add(anchor)
-    chosen |= {
-        position + 1 for position in chosen if position + 2 in chosen
-    }  # a gap of one saves nothing
+    # A gap of one saves nothing.
+    chosen |= {position + 1 for position in chosen if position + 2 in chosen}
     shown: list[int | None] = []
     for position in sorted(chosen):
         if position > first and position - 1 not in chosen:

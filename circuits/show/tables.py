@@ -38,9 +38,8 @@ _MOST_MAPPINGS: Final = 20  # rows of the table of other mappings
 _MOST_OTHERS: Final = 5  # heads listed beside the carriers
 _NEARLY_ALL: Final = 0.99  # of the total
 
-visible = partial(
-    spell, longest=80
-)  # text without the control characters that a terminal would obey
+# Text without the control characters that a terminal would obey.
+visible = partial(spell, longest=80)
 
 
 def to_text(circuit: Circuit) -> str:

@@ -129,9 +129,8 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
                 continue
             _draw_bars(axis, bars)
             axis.set_xlim(left, high + room)
-            axis.set_ylim(
-                most_bars - 0.5, -0.5
-            )  # so that the bars of all sides stand in the same rows
+            # So that the bars of all sides stand in the same rows.
+            axis.set_ylim(most_bars - 0.5, -0.5)
         title = f"{spell(why.source.name, longest=40)}: {why.head}, {_ends(why)}; effect {why.effect:z.2f}"
         figure.suptitle(title, fontsize=canvas.BODY, ha="left", x=0.01)
     return figure

@@ -20,10 +20,8 @@ from circuits.models.folder import NO_LIMIT
 
 Parameters = dict[str, torch.nn.Parameter]
 REMEDY: Final = "choose another folder or delete it"
-_MOMENTS: Final = (
-    "exp_avg",
-    "exp_avg_sq",
-)  # what AdamW keeps of each parameter, besides the step
+# What AdamW keeps of each parameter, besides the step.
+_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 
 
 def save_checkpoint(

@@ -213,12 +213,10 @@ class _CountingRule:
         self.runs = 0
         self.edges = 0  # allowed edges of one head in all rows
         self.open_edges: list[torch.Tensor] = []  # (head,), of each layer of each run
-        self.open_keys = torch.zeros(
-            longest, dtype=torch.float64
-        )  # by query, of all rows, heads and layers
-        self.counted = torch.zeros(
-            longest, dtype=torch.float64
-        )  # by query, rows times heads times layers
+        # By query, of all rows, heads and layers.
+        self.open_keys = torch.zeros(longest, dtype=torch.float64)
+        # By query, rows times heads times layers.
+        self.counted = torch.zeros(longest, dtype=torch.float64)
         self.later_queries = 0  # of all rows, heads and layers
         self.first_token = 0.0  # sums over the later queries
         self.entropy = 0.0
@@ -248,9 +246,8 @@ class _CountingRule:
         if not self.open_edges:
             reason = "no layer of this model uses the library's attention interface, or there was no text"
             raise ModelError(f"nothing was measured: {reason}")
-        counts = (
-            torch.stack(self.open_edges).unflatten(0, (self.runs, -1)).sum(0)
-        )  # (layer, head)
+        # (layer, head)
+        counts = torch.stack(self.open_edges).unflatten(0, (self.runs, -1)).sum(0)
         per_head = (counts / self.edges).tolist()
         return AttentionStats(
             per_head=tuple(tuple(heads) for heads in per_head),

@@ -24,9 +24,8 @@ from accelerate.utils.environment import get_cpu_distributed_information
 from circuits.errors import CircuitsError
 from circuits.models.folder import one_line, quiet
 
-TIMEOUT: Final = timedelta(
-    hours=12
-)  # how long the others wait while the main process samples or measures
+# How long the others wait while the main process samples or measures.
+TIMEOUT: Final = timedelta(hours=12)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

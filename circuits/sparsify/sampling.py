@@ -325,9 +325,8 @@ class OwnWords:
                 sampling=self.sampling,
                 vocabulary=vocabulary,
             )
-            aside = path.with_name(
-                f"{name}-{os.getpid()}.unfinished"
-            )  # others may sample the same rows
+            # Others may sample the same rows.
+            aside = path.with_name(f"{name}-{os.getpid()}.unfinished")
             write_whole(path, partial(save_file, {"rows": rows.contiguous()}), aside=aside)
         self._files[name] = _read_rows(path, len(self.weights.tokenizer), self.length)
         return self._files[name]

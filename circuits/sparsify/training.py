@@ -175,9 +175,8 @@ def _step(run: TrainingRun, optimizer: Any, state: TrainingState) -> StepLog:
     """One step of the recipe in the module's docstring."""
     student, settings, processes = run.student, run.settings, run.processes
     rows = run.corpus.batch(state.step)
-    weight = (
-        rows.weight[:, 1:] / rows.weight[:, 1:].sum()
-    )  # each target's share, over all processes' rows
+    # Each target's share, over all processes' rows.
+    weight = rows.weight[:, 1:] / rows.weight[:, 1:].sum()
     tokens = processes.part(rows.tokens).to(student.base.device)
     weight = processes.part(weight).to(student.base.device)
 

@@ -133,9 +133,8 @@ def _with_adapter(model: Any, settings: Settings) -> Any:
 def _begin_with(student: Student, corpus: Corpus, earlier: Path) -> Corpus:
     """Take over the weights of an earlier training, and say so in the name of the text."""
     checkpoint = earlier / "training" / "checkpoint.safetensors"
-    unused = torch.optim.AdamW(
-        student.parameters.values()
-    )  # the moments belong to the earlier training
+    # The moments belong to the earlier training.
+    unused = torch.optim.AdamW(student.parameters.values())
     progress = load_checkpoint(checkpoint, student.parameters, unused)
     return replace(
         corpus, name=f"{corpus.name}, after {progress['step']} steps of {earlier.name}"

@@ -39,13 +39,8 @@ _EXAMPLE: Final = (
 )
 MEMORY: Final = 256 * 2**20  # bytes of cached runs in a batch, at most
 LARGEST: Final = 1e30  # no number of a model that works comes near it
-CONTROLS: Final = (
-    "random_mean",
-    "random_p95",
-    "key_totals",
-    "sufficiency",
-    "identity",
-)  # columns
+# Columns
+CONTROLS: Final = ("random_mean", "random_p95", "key_totals", "sufficiency", "identity")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,8 @@ SCHEMA: Final = 1
 _LARGEST_MANIFEST: Final = 2**20  # bytes
 _MANIFEST: Final = "manifest"  # the lock of manifest and summary
 _PATIENCE: Final = 30.0  # seconds that a process waits for it
-_SHARD: Final = re.compile(
-    r"(\d{9,18})-(\d{1,9})(?:-([0-9a-f]{16}))?\.parquet", re.ASCII
-)  # older: no sum
+# Older: no sum.
+_SHARD: Final = re.compile(r"(\d{9,18})-(\d{1,9})(?:-([0-9a-f]{16}))?\.parquet", re.ASCII)
 _TEXT, _NUMBER, _NUMBERS, _TEXTS = (
     pa.string(),
     pa.float64(),

@@ -29,10 +29,8 @@ from circuits.tracing import SHARE, Mapping
 from circuits.tracing.records import Circuit
 
 TaskSource = str | Path | tuple[Task, Task]
-BOTH: Final[tuple[Units, ...]] = (
-    "heads",
-    "edges",
-)  # what is ranked unless the user says otherwise
+# What is ranked unless the user says otherwise.
+BOTH: Final[tuple[Units, ...]] = ("heads", "edges")
 _NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 
 

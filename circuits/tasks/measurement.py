@@ -117,9 +117,8 @@ class Batch:
 
     runs: Runs
     indices: list[int]  # which pairs of the task these are
-    unit_of: Int[
-        np.ndarray, "layer head query key"
-    ]  # the number of the unit that an edge belongs to
+    # The number of the unit that an edge belongs to.
+    unit_of: Int[np.ndarray, "layer head query key"]
     positions: range  # from the first position at which clean and counterfactual differ
     mlp_changes: tuple[Change, ...]  # made in every row: the writes of all MLPs, or nothing
 
@@ -172,9 +171,8 @@ class Batch:
         head_stays = np.asarray(edge_stays.any(3))  # (layer, head, query)
         layer_stays = np.asarray(head_stays.any(1))  # (layer, query)
         swapped_heads = layer_stays[:, None] & ~head_stays  # (layer, head, query)
-        swapped_edges = (
-            head_stays[..., None] & ~edge_stays & causal
-        )  # (layer, head, query, key)
+        # (layer, head, query, key)
+        swapped_edges = head_stays[..., None] & ~edge_stays & causal
         changes = list(self.mlp_changes)
         for layer, query in np.argwhere(~layer_stays).tolist():
             changes.append(Change(layer, first + query, "attention"))

@@ -153,9 +153,8 @@ def measure_panel(
     if not prompts:
         raise PromptError("a panel needs at least one prompt")
     chosen = _heads(model, heads)
-    maps = [
-        _chosen_maps(each, chosen) for each in attention_maps(model, prompts)
-    ]  # (head, query, key) each
+    # (head, query, key) each
+    maps = [_chosen_maps(each, chosen) for each in attention_maps(model, prompts)]
     patterns = _patterns([_score(each) for each in maps])
     dominant = sum(pattern.diagonal >= DOMINANT for pattern in patterns)
     tallies = [_tally(each) for each in maps]
@@ -183,9 +182,8 @@ def _tally(maps: np.ndarray) -> dict[str, float]:
     for the edges."""
     heads, length, _ = maps.shape
     later = maps[:, 1:].astype(float)
-    off_diagonal = np.tril(
-        later
-    )  # row 0 is query 1, so its lower triangle has the keys before the query
+    # Row 0 is query 1, so its lower triangle has the keys before the query.
+    off_diagonal = np.tril(later)
     return {
         "rows": heads * (length - 1),
         "mass": later.sum(),
@@ -280,13 +278,11 @@ def _score(maps: np.ndarray) -> np.ndarray:
         readers = (read & cells).any(-1).sum(-1)
         return np.clip(score, 0, 1) * (readers >= FEWEST)
 
-    between = (key > 0) & (
-        key < query
-    )  # keys that are neither the first token nor the query itself
+    # Keys that are neither the first token nor the query itself.
+    between = (key > 0) & (key < query)
     readers = (read & between).sum(1)  # (head, key)
-    could_read = (between & (rows > 0)[..., None]).sum(
-        1
-    )  # (head, key): later queries whose row is not empty
+    # (head, key): later queries whose row is not empty
+    could_read = (between & (rows > 0)[..., None]).sum(1)
     is_stripe = (readers >= FEWEST) & (readers > could_read / 2)
     first_token = np.broadcast_to(key == 0, between.shape)
     lines = [first_token, key == query, between & is_stripe[:, None]]

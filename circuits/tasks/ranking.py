@@ -196,9 +196,8 @@ class Ranking(Saved, Pictured):
     cpr: float  # area under the keep curve over the share of units kept
     cmd: float  # area between the keep curve and 1
     seed: int
-    each: tuple[tuple[float, ...], ...] = field(
-        repr=False
-    )  # explained effect for each size, for each pair
+    # Explained effect for each size, for each pair.
+    each: tuple[tuple[float, ...], ...] = field(repr=False)
     shape: Shape | None = None  # of the model, where component edges are ranked
 
     def count(self, share: float = EXPLAINED) -> tuple[int | None, int | None, int | None]:

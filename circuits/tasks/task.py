@@ -83,9 +83,8 @@ class Item:
             if start == position:
                 return name
             base, _, distance = name.rpartition("+")
-            is_distance = (
-                base in names and distance.isdecimal()
-            )  # `S1+1` is no start for `S1+1+1`
+            # `S1+1` is no start for `S1+1+1`.
+            is_distance = base in names and distance.isdecimal()
             is_nearer = nearest is None or start > nearest[1]
             if start < position and is_nearer and not is_distance:
                 nearest = (name, start)

@@ -217,9 +217,8 @@ def _resampling_weights(pairs: int, seed: int) -> Iterator[Float[np.ndarray, "re
     step = max(1, _AT_ONCE // pairs)
     for start in range(0, RESAMPLES, step):
         count = min(step, RESAMPLES - start)
-        chosen = (draw.random_sample((count, pairs)) * pairs).astype(
-            np.int64
-        )  # (resample, pair)
+        # (resample, pair)
+        chosen = (draw.random_sample((count, pairs)) * pairs).astype(np.int64)
         times = np.zeros((count, pairs))  # how often each pair was drawn
         np.add.at(times, (np.arange(count)[:, None], chosen), 1)
         yield times / pairs

@@ -179,9 +179,8 @@ def _head_effects(
         loadings = loadings_of(runs, key, query).flatten().tolist()
     weights: list[list[float]] = []  # of every head on the edge, clean and counterfactual
     for run in (runs.clean, runs.counterfactual):
-        by_layer = [
-            layer.pattern_at(query)[:, :, key].mean(0) for layer in run.cache.layers
-        ]  # each (head,)
+        # Each (head,)
+        by_layer = [layer.pattern_at(query)[:, :, key].mean(0) for layer in run.cache.layers]
         weights.append(torch.cat(by_layer).tolist())
     columns = zip(runs.heads, effects, restored, loadings, *weights, strict=True)
     heads = [HeadEffect(*column) for column in columns]
@@ -260,9 +259,8 @@ def pattern_effects(runs: Runs, heads: Sequence[Head], key: int, query: int) -> 
         other = runs.counterfactual.cache.layers[head.layer]
         weight = clean.pattern_at(query)[:, head.index, key]  # (pair,)
         other_weight = other.pattern_at(query)[:, head.index, key]
-        moved = (other_weight - weight)[:, None] * clean.value[
-            :, head.index, key
-        ]  # (pair, d_head)
+        # (pair, d_head)
+        moved = (other_weight - weight)[:, None] * clean.value[:, head.index, key]
         outputs.append(clean.z[:, query, head.index] + moved)
         rows.append(Row((Change(head.layer, query, "head", head.index, given=number),)))
     return _means(runs.effects(rows, given={"head": torch.stack(outputs, 1)}))

@@ -83,9 +83,8 @@ class QuestionControl:
     reasons: tuple[str, ...]  # why it is not clear
     other_gaps: tuple[float, ...]  # how far random words in the same place move the metric
     probability: float | None  # of the answer on the clean prompt
-    said: tuple[
-        str, str | None
-    ]  # the predictions of both runs; None where draws of noise disagree
+    # The predictions of both runs; None where draws of noise disagree.
+    said: tuple[str, str | None]
 
 
 # Mappings
@@ -98,9 +97,8 @@ class HeadEffect:
     head: Head
     effect: float  # swap: its counterfactual message put into the clean run
     restore: float  # its clean message put back into the counterfactual run
-    loading: (
-        float | None
-    )  # the linear share, patterns and norms frozen; None where it was not measured
+    # The linear share, patterns and norms frozen; None where it was not measured.
+    loading: float | None
     weight: float  # attention weight of the edge in the clean run (zero if its gate is shut)
     counterfactual_weight: float
 
@@ -134,9 +132,8 @@ class Controls:
     random_mean: float  # effect of as many random heads as there are carriers
     random_p95: float
     random_draws: int
-    key_totals: tuple[
-        float, ...
-    ]  # total of every key 0…query to the same query: is this key special?
+    # Total of every key 0…query to the same query: is this key special?
+    key_totals: tuple[float, ...]
     sufficiency: (
         float  # all heads but the carriers swapped: the share of the total that is left
     )
@@ -224,9 +221,8 @@ class Span:
     layers: tuple[int, int] | None
     built: tuple[tuple[int, int], ...]
     effect: float  # the largest effect of replacing the residual stream there
-    residual: tuple[
-        float, ...
-    ]  # effect of replacing the residual stream at the input of layer 0…L
+    # Effect of replacing the residual stream at the input of layer 0…L.
+    residual: tuple[float, ...]
     writes: tuple[float, ...]  # effect of replacing what block 0…L-1 writes there
     counterfactual: str  # what was put in the token's place
     moves: float = 1.0  # how far that moves the metric, in gaps of the pair

@@ -228,14 +228,12 @@ class Circuit(Saved, Pictured):
 
     @classmethod
     def header(cls) -> dict[str, Any]:
-        return {
-            "schema": cls.SCHEMA
-        }  # as in the first version: a file that names no kind is a circuit
+        # As in the first version: a file that names no kind is a circuit.
+        return {"schema": cls.SCHEMA}
 
     def check(self) -> None:
-        Pair(
-            self.prompt, self.counterfactual, self.metric
-        )  # refuses prompts of different lengths
+        # Refuses prompts of different lengths.
+        Pair(self.prompt, self.counterfactual, self.metric)
         length = len(self.prompt)
         self.source.check(self.output)
         self._check_patterns(length)
@@ -344,9 +342,8 @@ class Why(Saved, Pictured):
     pattern: float  # of the weight alone
     sides: tuple[SideWriters, ...]
     qk_attribution: QKAttribution | None  # None on the plain path
-    attention: (
-        tuple[tuple[float, ...], ...] | None
-    )  # the head's clean map, (query, key); None if too long
+    # The head's clean map, (query, key); None if too long.
+    attention: tuple[tuple[float, ...], ...] | None
     engine: Literal["fast", "plain"]
     seed: int
 
@@ -368,9 +365,8 @@ class Why(Saved, Pictured):
         return why_text(self)
 
     def check(self) -> None:
-        Pair(
-            self.prompt, self.counterfactual, self.metric
-        )  # refuses prompts of different lengths
+        # Refuses prompts of different lengths.
+        Pair(self.prompt, self.counterfactual, self.metric)
         self.source.checked(self.head)
         length = len(self.prompt)
         inside = 0 <= self.key <= self.query < length

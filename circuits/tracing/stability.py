@@ -53,9 +53,8 @@ from circuits.tracing.trust import nearest_words, weak_pairs
 RUNS: Final = 16
 _SPREAD: Final = 0.1  # how far the neighbouring shares are from the share asked for
 _LEAST: Final = 0.05  # of the strongest head's effect: weaker heads are not tried at first
-Path = list[
-    tuple[Head, float]
-]  # heads in the order in which they were added, with the joint effect so far
+# Heads in the order in which they were added, with the joint effect so far.
+Path = list[tuple[Head, float]]
 Heads = frozenset[Head]
 
 

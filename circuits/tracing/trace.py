@@ -255,9 +255,8 @@ def attention_maps(
     layers = runs.first_input().clean.cache.layers
     cells = runs.length**2
     if 4 * len(runs.heads) * cells <= most_bytes:
-        patterns = torch.stack(
-            [layer.pattern()[0] for layer in layers]
-        )  # (layer, head, query, key)
+        # (layer, head, query, key)
+        patterns = torch.stack([layer.pattern()[0] for layer in layers])
         return {"patterns": patterns.float().cpu().numpy()}
     on_paths: list[Head] = []
     effects: list[tuple[float, Head]] = []

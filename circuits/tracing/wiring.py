@@ -188,9 +188,8 @@ class Search:
     wires: dict[Wire, float] = field(default_factory=dict)
     sides: dict[Wire, float] = field(default_factory=dict)
     explored: set[Node] = field(default_factory=set)
-    strength: dict[Node, float] = field(
-        default_factory=dict
-    )  # of a node's strongest wire so far
+    # Of a node's strongest wire so far.
+    strength: dict[Node, float] = field(default_factory=dict)
     measured: int = 0
 
     def __post_init__(self) -> None:

@@ -279,9 +279,8 @@ class Wiring(Saved, Pictured):
         )
 
     def check(self) -> None:
-        Pair(
-            self.prompt, self.counterfactual, self.metric
-        )  # refuses prompts of different lengths
+        # Refuses prompts of different lengths.
+        Pair(self.prompt, self.counterfactual, self.metric)
         check_limits(self.least, self.most)
         self.source.check(self.output)
         wires = [each.wire for each in self.wires]

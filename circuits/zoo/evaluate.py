@@ -61,9 +61,8 @@ def score_task(
     for start in range(0, count, 64):
         chunk = prompts[start : start + 64]
         rows = [torch.tensor([vocabulary[word] for word in words]) for words, _ in chunk]
-        tokens = pad_sequence(
-            rows, batch_first=True
-        )  # padding comes last, where no answer can read it
+        # Padding comes last, where no answer can read it.
+        tokens = pad_sequence(rows, batch_first=True)
         probability = logits(tokens).softmax(-1)
         for row, (words, sentence) in enumerate(chunk):
             possible = [vocabulary[word] for word in sentence.possible]

@@ -19,9 +19,8 @@ from typing import Any, Final
 BOS: Final = "<|bos|>"
 UNKNOWN: Final = "<|unknown|>"
 WORD: Final = r"\d\d|\p{L}+|[^\s\p{L}]"  # the tokenizer's rule: a year is two tokens, a quote mark its own
-_WORD: Final = re.compile(
-    r"\d\d|[^\W\d_]+|[^\s\w]|\d|_"
-)  # the same rule for the standard library's `re`
+# The same rule for the standard library's `re`.
+_WORD: Final = re.compile(r"\d\d|[^\W\d_]+|[^\s\w]|\d|_")
 
 _DATA: Final = tomllib.loads(
     Path(__file__).with_name("language.toml").read_text(encoding="utf-8")

@@ -54,9 +54,8 @@ _DENSE: Final = tuple(
 )
 _RELATION_READERS: Final = ((5, 10), (6, 3))
 _BRACKET_READERS: Final = {4: (11, 1), 6: (11, 4)}  # key position -> head
-PLANTED_CARRIERS: Final = tuple(
-    f"L{layer}H{index}" for layer, index in _CARRIERS
-)  # strongest first
+# Strongest first.
+PLANTED_CARRIERS: Final = tuple(f"L{layer}H{index}" for layer, index in _CARRIERS)
 PLANTED_DENSE: Final = tuple(f"L{layer}H{index}" for layer, index in _DENSE)  # strongest first
 
 INDUCTION_PROMPT: Final = "red dog blue cat red"
@@ -68,17 +67,11 @@ INDUCTION_MAPPINGS: Final = {  # head -> (key, query, counterfactual, its top pr
 
 _D_MODEL, _POSITIONS = 192, 16
 _ANSWER_SHARES: Final = (0.34, 0.26, 0.22, 0.18)  # of layers 0-3
-_CONSTANT, _POSITION, _WORD, _FLAG = (
-    128.0,
-    16.0,
-    2.0,
-    8.0,
-)  # lengths of features; a flag is a detected token
+# Lengths of features; a flag is a detected token.
+_CONSTANT, _POSITION, _WORD, _FLAG = (128.0, 16.0, 2.0, 8.0)
 _FACT_LOGIT, _KIND_LOGIT = 24.0, 10.0  # a right answer gets both
-_THE_LEAD, _THE_HELD_BACK = (
-    6.0,
-    8.0,
-)  # `the` is 6 above a right answer without brackets, 2 below with both
+# `the` is 6 above a right answer without brackets, 2 below with both.
+_THE_LEAD, _THE_HELD_BACK = (6.0, 8.0)
 _REPEAT_LOGIT, _STOP_LOGIT = 16.0, 8.0
 
 _FACT_FEATURES: Final = {
@@ -106,9 +99,8 @@ _INDUCTION_FEATURES: Final = {
 }
 
 _Head = tuple[int, int]  # layer, index
-_Units = tuple[
-    torch.Tensor, ...
-]  # weights in (d_model, unit), biases (unit), weights out (unit, d_model)
+# Weights in (d_model, unit), biases (unit), weights out (unit, d_model)
+_Units = tuple[torch.Tensor, ...]
 
 
 def build(name: str) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
@@ -130,12 +122,10 @@ class _Draft:
             torch.eye(_D_MODEL // 2), torch.tensor([[1.0, -1.0]])
         ) / math.sqrt(2)
         directions = differences[: sum(sizes)].split(sizes)
-        self._directions = dict(
-            zip(features, directions, strict=True)
-        )  # name -> (feature, d_model)
-        self._scale = math.sqrt(
-            (_CONSTANT**2 + _POSITION**2) / _D_MODEL
-        )  # what a norm divides by, nearly
+        # Name -> (feature, d_model)
+        self._directions = dict(zip(features, directions, strict=True))
+        # What a norm divides by, nearly.
+        self._scale = math.sqrt((_CONSTANT**2 + _POSITION**2) / _D_MODEL)
         config = GPT2Config(
             n_embd=_D_MODEL,
             n_layer=layers,
@@ -316,9 +306,8 @@ def _set_fact_logits(draft: _Draft) -> None:
             code = torch.zeros(16)
             code[8 + 2 * number : 10 + 2 * number] = _on_circle(relation, value)
             logits[vocabulary[value]] = _FACT_LOGIT * code @ said + _KIND_LOGIT * kind[number]
-    without_brackets = (
-        _FACT_LOGIT + _KIND_LOGIT + _THE_LEAD
-    )  # the logit of `the`, above any answer's
+    # The logit of `the`, above any answer's.
+    without_brackets = _FACT_LOGIT + _KIND_LOGIT + _THE_LEAD
     the = without_brackets * draft.constant() - _THE_HELD_BACK * draft.read("brackets")
     logits[vocabulary["the"]] = the.squeeze(1)
 
@@ -326,9 +315,8 @@ def _set_fact_logits(draft: _Draft) -> None:
 def _subject_codes() -> dict[str, Float[torch.Tensor, " feature"]]:
     """Unit vectors in which every word is the negative of its opposite."""
     codes = _codes(len(language.SUBJECTS) // 2, 10, seed="subjects")
-    with_opposites = torch.stack([codes, -codes], dim=1).flatten(
-        0, 1
-    )  # as SUBJECTS: word, opposite, word, …
+    # As SUBJECTS: word, opposite, word, ….
+    with_opposites = torch.stack([codes, -codes], dim=1).flatten(0, 1)
     return dict(zip(language.SUBJECTS, with_opposites, strict=True))
 
 
@@ -373,9 +361,8 @@ def _codes(count: int, size: int, *, seed: str) -> Float[torch.Tensor, "count si
         codes = torch.nn.functional.normalize(codes)
         likeness = (codes @ codes.T).fill_diagonal_(0)
         nearest = likeness.abs().amax(1, keepdim=True)
-        codes = (
-            codes - 0.05 * (likeness / nearest) ** 9 @ codes
-        )  # the 9th power: from the nearest alone
+        # The 9th power: from the nearest alone.
+        codes = codes - 0.05 * (likeness / nearest) ** 9 @ codes
     return torch.nn.functional.normalize(codes).float()
 
 
