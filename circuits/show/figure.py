@@ -419,7 +419,7 @@ def draw_files(
         save_figure(mapping_figure(scene), folder, pictures)
         save_figure(circuit_figure(scene), folder, pictures, name="circuit")
     if "html" in formats:
-        put(folder / "page.html", to_page(scene.circuit, share=share, why=why))
+        put(folder / "page.html", to_page(scene, why=why))
     if "dot" in formats:
         diagram = to_dot(scene)
         put(folder / "circuit.dot", diagram.source)
@@ -445,4 +445,4 @@ def fill_with_several(
         draw_files(own, scene, share)
     if len(scenes) == 2:
         save_figure(mapping_figure(*scenes), folder)
-    put(folder / "page.html", to_page(circuits, share=share))
+    put(folder / "page.html", to_page(scenes))

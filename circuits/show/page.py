@@ -53,7 +53,7 @@ _WRITERS: Final = 12  # of each side of a head
 
 
 def to_page(
-    circuits: Circuit | Sequence[Circuit],
+    circuits: Circuit | Scene | Sequence[Circuit | Scene],
     *,
     share: float | None = None,
     title: str | None = None,
@@ -71,8 +71,10 @@ def to_page(
     if not listed:
         raise PromptError("a page needs at least one circuit")
     scenes = [to_scene(circuit, share) for circuit in listed]
-    prompts = [circuit.prompt.text for circuit in listed]
-    numbers = sum(len(mapping.heads) for circuit in listed for mapping in circuit.mappings)
+    prompts = [scene.circuit.prompt.text for scene in scenes]
+    numbers = 0
+    for scene in scenes:
+        numbers += sum(len(mapping.heads) for mapping in scene.circuit.mappings)
     digits = 4 if numbers > _MOST_EXACT else None
     packed = []
     for index, scene in enumerate(scenes):
