@@ -253,7 +253,7 @@ def _read_shard(shard: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table
     try:
         content = shard.read_bytes()
         if checksum not in (None, _checksum(content)):
-            raise ValueError("its checksum is another: it was damaged or edited")
+            raise ValueError("its checksum does not match: it was damaged or edited")
         table = pq.ParquetFile(pa.BufferReader(content)).read(columns=list(columns))
         lines = table.column("line").to_pylist()
         if lines[:1] != [first] or len(lines) != count:
