@@ -206,9 +206,8 @@ def _carrier_lines(mapping: Mapping, share: float) -> list[str]:
     if modulation < share:
         shortfall = f"; no further head helps, so {share:.0%} is not reached"
         if modulation >= _NEARLY_ALL:
-            shortfall = (
-                f"; no further head helps, and {1 - modulation:.1%} of the total is missing"
-            )
+            # Selection ends at 99.5% of the total, though another head might add a little.
+            shortfall = f"; the path ends here, {1 - modulation:.1%} short of the total"
     if not mapping.doubts:
         return [f"Modulated at {modulation:.0%} by {names}{shortfall}"]
     reach = f"reach {modulation:.0%}" if shortfall else f"would reach {share:.0%}"
