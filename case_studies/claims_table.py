@@ -120,7 +120,7 @@ def figure_claims(twin: str, models: Models, text: str, **question: Any) -> list
     ]
     mappings = [trace(model, text, **question).mapping() for model in models]
     carriers = [Count(len(each.carriers(SHARE))) for each in mappings]
-    random_heads = [f"{each.controls.random_mean:.2f}" for each in mappings if each.controls]
+    random_heads = [f"{each.controls.random_mean:z.2f}" for each in mappings if each.controls]
     by_loading = []
     for mapping in mappings:
         loading = torch.tensor([head.loading for head in mapping.heads])
@@ -217,7 +217,7 @@ def count_claims(
         count, low, high = (counted(ranking, number) for number in ranking.count())
         rankings.append(ranking)
         counts.append(Count(count or 0, low, high))
-        random_units.append(f"{ranking.random_at(count or 0):.2f}")
+        random_units.append(f"{ranking.random_at(count or 0):z.2f}")
     one_order = claim(
         twin,
         quantity,
