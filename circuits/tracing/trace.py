@@ -266,9 +266,16 @@ def attention_maps(
     strongest = [head for _, head in sorted(effects)]
     in_order = list(dict.fromkeys([*on_paths, *strongest, *runs.heads]))
     heads = in_order[: max(1, most_bytes // (2 * cells))]
-    patterns = torch.stack([layers[head.layer].pattern()[0, head.index] for head in heads])
+    maps: dict[Head, torch.Tensor] = {}
+    for number, layer in enumerate(layers):
+        wanted = [head for head in heads if head.layer == number]
+        if wanted:
+            pattern = layer.pattern()[0]  # (head, query, key), let go with the next layer
+            for head in wanted:
+                maps[head] = pattern[head.index].half()
+    patterns = torch.stack([maps[head] for head in heads])
     names = np.array([(head.layer, head.index) for head in heads], dtype=np.int32)
-    return {"patterns": patterns.half().cpu().numpy(), "heads": names}
+    return {"patterns": patterns.cpu().numpy(), "heads": names}
 
 
 def measured_model(runs: Runs) -> MeasuredModel:
