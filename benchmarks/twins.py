@@ -26,8 +26,8 @@ from circuits.sparsify.sampling import sample_rows
 from circuits.sparsify.text import read_texts, speaks_little_language, to_rows
 from circuits.tasks import TASKS
 from circuits.tasks.task import UNSURE, WRONG, to_task
-from circuits.zoo import addition, stories
-from circuits.zoo.evaluate import Score, score_all
+from circuits.zoo import addition
+from circuits.zoo.evaluate import Score, score_all, score_stories
 
 CHECKS = (
     ("The capital of France is", " Paris"),
@@ -54,7 +54,7 @@ def main() -> None:
         scores_table(sides, *(score_all(side.logits) for side in sides))
         return
     if name == "stories15m":
-        scores_table(sides, *(stories.score(side.logits, side.tokenizer) for side in sides))
+        scores_table(sides, *(score_stories(side.logits, side.tokenizer) for side in sides))
     elif name == "addition":
         scores_table(sides, *(sums_right(side) for side in sides))
     else:
