@@ -36,7 +36,7 @@ from circuits.engine.wires import (
 )
 from circuits.errors import EdgeError, ModelError
 
-WireMask = Float[torch.Tensor, "reader writer pos_or_1"]
+ReaderMask = Float[torch.Tensor, "writer pos"]
 Whole = Float[torch.Tensor, "input pos d_model"]
 Difference = Float[torch.Tensor, "input reader pos d_model"]
 
@@ -102,51 +102,45 @@ def _edge_table(layers: int, heads: int, parallel: bool) -> EdgeTable:
 
 @dataclass(frozen=True)
 class WireSet:
-    """Which writers of which readers are wired. `at_query` has wires of key and value sides that hold for
-    one query alone, by layer and query."""
+    """Which writers of which readers are wired.
 
-    mask: WireMask
-    at_query: dict[tuple[int, int], dict[Reader, Float[torch.Tensor, "writer pos"]]] = field(
-        default_factory=dict
-    )
+    Component edges are numbered by one `mask` of all readers and writers, through which gradients flow. Wires
+    at positions have a mask for each of the few readers that they name: `own`. Wires of key and value sides
+    that hold for one query alone are in `at_query`, by layer and query.
+    """
+
+    mask: Float[torch.Tensor, "reader writer"] | None = None
+    own: dict[Reader, ReaderMask] = field(default_factory=dict)
+    at_query: dict[tuple[int, int], dict[Reader, ReaderMask]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, wires: Sequence[Wire], runs: Runs) -> WireSet:
         table = EdgeTable.of(runs)
         row_of = {reader: row for row, reader in enumerate(table.readers)}
         column_of = {writer: column for column, writer in enumerate(table.writers)}
-        mask = torch.zeros(len(table.readers), len(table.writers), runs.length)
-        at_query: dict[tuple[int, int], dict[Reader, torch.Tensor]] = defaultdict(dict)
+        own: dict[Reader, ReaderMask] = {}
+        at_query: dict[tuple[int, int], dict[Reader, ReaderMask]] = defaultdict(dict)
         for wire in wires:
-            row = row_of[wire.reader]
-            if wire.query is None:
-                target = mask[row]
-            else:
-                own = at_query[wire.reader.layer, wire.query]
-                target = own.setdefault(wire.reader, torch.zeros(mask.shape[1:]))
-            column = table.exists[row] if wire.writer == ALL else column_of[wire.writer]
-            if wire.position is None:
-                target[column] = 1
-            else:
-                target[column, wire.position] = 1
+            place = own if wire.query is None else at_query[wire.reader.layer, wire.query]
+            if wire.reader not in place:
+                size = (len(table.writers), runs.length)
+                place[wire.reader] = torch.zeros(size, device=runs.model.device)
+            column = column_of.get(wire.writer)
+            writers = table.exists[row_of[wire.reader]] if column is None else column
+            positions = slice(None) if wire.position is None else wire.position
+            place[wire.reader][writers, positions] = 1
         for by_reader in at_query.values():
-            for (
-                reader,
-                own,
-            ) in by_reader.items():  # wires that hold for all queries hold for this one, too
-                own.copy_(torch.maximum(own, mask[row_of[reader]]))
-        device = runs.model.device
-        moved = {}
-        for place, by_reader in at_query.items():
-            moved[place] = {reader: own.to(device) for reader, own in by_reader.items()}
-        return cls(mask.to(device), moved)
+            for reader, mask in by_reader.items():
+                if reader in own:  # wires that hold for all queries hold for this one, too
+                    by_reader[reader] = torch.maximum(mask, own[reader])
+        return cls(own=own, at_query=dict(at_query))
 
 
 class JointForward(Forward):
     """A run of the base prompts in which every reader sees a stream of its own."""
 
     wires: WireSet
-    differences: list[Difference]  # between the two runs, writer by writer, as the run goes up
+    differences: list[Whole]  # between the two runs, writer by writer, as the run goes up
 
     def __init__(self, runs: Runs, direction: Direction, *, kept: bool) -> None:
         super().__init__(runs.blocks)
@@ -178,17 +172,21 @@ class JointForward(Forward):
 
     def _wrote(self, written: Float[torch.Tensor, "input writer pos d_model"]) -> None:
         """Remember how the next writers differ between this run and the other."""
-        first = sum(each.shape[1] for each in self.differences)
+        first = len(self.differences)
         other = self._other_writes[:, first : first + written.shape[1]]
-        self.differences.append(written - other if self.kept else other - written)
+        difference = written - other if self.kept else other - written
+        self.differences += difference.unbind(1)
 
     def _difference(self, mask: Float[torch.Tensor, "reader writer pos_or_1"]) -> Difference:
         """How the streams of some readers change by their wires."""
-        differences = torch.cat(self.differences, 1)
-        mask = mask[:, : differences.shape[1]].to(differences.dtype)
+        mask = mask[:, : len(self.differences)]
+        used = list(range(len(self.differences)))
         if not mask.requires_grad:
-            used = (mask != 0).any(0).any(1)
-            mask, differences = mask[:, used], differences[:, used]
+            used = (mask != 0).any(0).any(1).nonzero().flatten().tolist()
+        if not used:
+            return mask.new_zeros(1, len(mask), 1, 1)
+        differences = torch.stack([self.differences[writer] for writer in used], 1)
+        mask = mask[:, used].to(differences.dtype)
         if mask.shape[2] == 1:
             return torch.einsum("rw,iwpd->irpd", mask[:, :, 0], differences)
         return torch.einsum("rwp,iwpd->irpd", mask, differences)
@@ -200,18 +198,18 @@ class JointForward(Forward):
         stream = (
             stream_of(self.other, reader, parallel=self.table.parallel) if self.kept else live
         )
-        return stream + self._difference(self.wires.mask[row : row + 1])[:, 0]
+        if self.wires.mask is not None:
+            return stream + self._difference(self.wires.mask[row : row + 1, :, None])[:, 0]
+        if reader in self.wires.own:
+            return stream + self._difference(self.wires.own[reader][None])[:, 0]
+        return stream
 
     def heads(
         self, layer: int, stream: Whole
     ) -> tuple[Whole, Float[torch.Tensor, "input pos head d_head"]]:
         default = self.other.layers[layer].pre if self.kept else stream
+        sides = self._sides(layer, default)
         everyone = list(range(self.heads_in_layer))
-        sides: dict[Side, torch.Tensor] = {}
-        for side in SIDES:
-            mask = self.wires.mask[self._rows_of(layer, side)]
-            seen = default[:, None] + self._difference(mask)
-            sides[side] = self.blocks[layer].side(seen, side, everyone, self.positions)
         z = self._attend(layer, sides, everyone, self.positions)
         for (at, query), by_reader in self.wires.at_query.items():
             if at == layer:
@@ -227,6 +225,33 @@ class JointForward(Forward):
         self, layer: int, z: Float[torch.Tensor, "input pos head d_head"]
     ) -> Whole:
         return self.blocks[layer].write(z)
+
+    def _sides(self, layer: int, default: Whole) -> dict[Side, torch.Tensor]:
+        """Queries, keys and values (input, pos, head, d_head) of a layer, each head's from what it sees."""
+        block = self.blocks[layer]
+        sides: dict[Side, torch.Tensor] = {}
+        if self.wires.mask is not None:
+            everyone = list(range(self.heads_in_layer))
+            for side in SIDES:
+                mask = self.wires.mask[self._rows_of(layer, side), :, None]
+                seen = default[:, None] + self._difference(mask)
+                sides[side] = block.side(seen, side, everyone, self.positions)
+            return sides
+        for side, projected in zip(SIDES, block.project(default, self.positions), strict=True):
+            sides[side] = projected.clone()
+        for reader, mask in self.wires.own.items():
+            if reader.layer == layer and reader.kind in SIDES:
+                sides[reader.kind][:, :, reader.index] = self._own_side(reader, default, mask)
+        return sides
+
+    def _own_side(
+        self, reader: Reader, default: Whole, mask: ReaderMask
+    ) -> Float[torch.Tensor, "input pos d_head"]:
+        """One side of one head, from what it sees with these wires."""
+        assert reader.kind in SIDES
+        seen = default[:, None] + self._difference(mask[None])
+        block = self.blocks[reader.layer]
+        return block.side(seen, reader.kind, [reader.index], self.positions)[:, :, 0]
 
     def _rows_of(self, layer: int, side: Side) -> list[int]:
         """The rows of the mask that are this side of the heads of a layer."""
@@ -261,11 +286,9 @@ class JointForward(Forward):
             own[side] = whole[:, :, heads].clone()
         for reader, mask in by_reader.items():
             assert reader.kind in SIDES
-            seen = default[:, None] + self._difference(mask[None])
-            projected = self.blocks[layer].side(
-                seen, reader.kind, [reader.index], self.positions
+            own[reader.kind][:, :, heads.index(reader.index)] = self._own_side(
+                reader, default, mask
             )
-            own[reader.kind][:, :, heads.index(reader.index)] = projected[:, :, 0]
         queries = self.positions[query : query + 1]
         own["query"] = own["query"][:, queries]
         z = z.clone()
@@ -349,7 +372,7 @@ def kept_edges(
     forward = JointForward(runs, "swap", kept=True)
     tops = []
     for number, chosen in enumerate(sets):
-        mask = table.matrix(chosen.float().to(runs.model.device))[:, :, None]
+        mask = table.matrix(chosen.float().to(runs.model.device))
         tops.append(forward.top(WireSet(mask))[:, -runs.metric.positions_read :])
         progress(number + 1, len(sets))
     return 1 - _effects_of_tops(runs, tops, "swap")
@@ -375,7 +398,7 @@ def _estimate(runs: Runs) -> Float[torch.Tensor, " edge"]:
     with torch.inference_mode(False), torch.enable_grad():
         mask = torch.zeros(table.exists.shape, device=runs.model.device, requires_grad=True)
         forward = JointForward(runs, "swap", kept=False)
-        top = forward.top(WireSet(mask[:, :, None]))[:, None, -runs.metric.positions_read :]
+        top = forward.top(WireSet(mask))[:, None, -runs.metric.positions_read :]
         value = runs.mean_over_draws(runs.read_stream(top)).sum()
         (gradient,) = torch.autograd.grad(value, mask)
     return -table.edges(gradient) / runs.gap
