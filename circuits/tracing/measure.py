@@ -30,7 +30,7 @@ from typing import Final, TypeVar
 import torch
 from jaxtyping import Float
 
-from circuits.components import ALL, SIDES, Head, Reader, Side, Wire
+from circuits.components import ALL, ROUNDING, SIDES, Head, Reader, Side, Wire
 from circuits.engine import Row, Runs, bytes_of_run, gaps_of_noise, prepare
 from circuits.engine.loadings import loadings_of
 from circuits.engine.rows import Change
@@ -376,9 +376,9 @@ def held(effects: Sequence[float]) -> tuple[int, int] | None:
 
 
 def ranges(effects: Sequence[float]) -> tuple[tuple[int, int], ...]:
-    """All ranges of layers whose effect is at least τ of the largest."""
+    """All ranges of layers whose effect is at least τ of the largest; none where the largest is rounding."""
     largest = max(effects)
-    if largest <= 0:
+    if largest <= ROUNDING:
         return ()
     listed: list[tuple[int, int]] = []
     for layer, effect in enumerate(effects):
