@@ -103,6 +103,6 @@ def measure_every_kind(model: Model, folder: Path) -> dict[str, Any]:
         "sweep": swept,
         "mean": swept.mean(),
         "why": circuits.why(traced, traced.mapping().heads[0].head, model=model),
-        "wiring": circuits.wiring(model, PROMPT, least=0.2, most=6, **question),
+        "wiring": circuits.wiring(model, PROMPT, positions=False, **question),
         "stability": circuits.stability(model, PROMPT, key="large", n=3, **question),
     }

@@ -11,12 +11,12 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from circuits.engine.joint import EdgeTable, estimates, kept_edges, kept_effects
 from conftest import ARCHITECTURES
 from small_models import random_model
 
 from circuits.components import ROUNDING, component_edges
 from circuits.engine import Runs, prepare
-from circuits.engine.joint import EdgeTable, estimates, kept_edges, kept_effects
 from circuits.engine.rows import Cache
 from circuits.engine.wires import wire_effects
 from circuits.errors import CircuitsError, FileError, PromptError

@@ -131,6 +131,7 @@ class Runs:
         return self.mean_over_draws(self._value(side)[:, 0])
 
     @cached_property
+    @torch.inference_mode(False)  # gradients of a later pass may divide by it
     def gap(self) -> Float[torch.Tensor, " pair"]:
         """The metric of the clean run less that of the counterfactual."""
         return self.values(self.clean) - self.values(self.counterfactual)

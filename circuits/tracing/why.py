@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from circuits.components import SIDES, Head, Side, components
 from circuits.engine import Row, Runs
-from circuits.engine.joint import joint_effects
 from circuits.engine.qk import score_parts
 from circuits.engine.rows import Layer
 from circuits.engine.selection import mapping_row
@@ -140,7 +139,8 @@ def _side(
     effect, *effect_of = effects.mean(1).tolist()
     weight, *weight_of = weights.mean(1).tolist()
     order = sorted(range(len(wires)), key=lambda number: (-abs(effect_of[number]), number))
-    leading = [wires[number] for number in order[:LEADING]]
+    leading = [wires[number].writer for number in order[:LEADING]]
+    together, _ = wire_effects(runs, [whole], all_means=leading)
     listed: list[WriterEffect] = []
     for number in order:
         wire = wires[number]
@@ -152,7 +152,7 @@ def _side(
         effect=effect,
         weight=weight,
         writers=tuple(listed),
-        together=float(joint_effects(runs, [leading]).mean()),
+        together=float(together.mean()),
         leading=len(leading),
     )
 

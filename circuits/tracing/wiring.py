@@ -545,8 +545,10 @@ def kept_on(
     count = question.pop("count", PAIRS)
     roles = question.pop("roles", None)
     spec = QuestionSpec(**question)
-    family = to_family(loaded, given, spec, roles=roles, count=count, seed=wiring.seed)
     at_places = bool(wiring.places)
+    if at_places and roles is None:
+        roles = dict(wiring.pairs[0].roles)
+    family = to_family(loaded, given, spec, roles=roles, count=count, seed=wiring.seed)
     runs = kept_runs(loaded, family.asked, at_places=at_places, first=wiring.places)
     if at_places and runs.table.places != wiring.places:
         raise PromptError(
