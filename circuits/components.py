@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from circuits.errors import EdgeError
+from circuits.errors import EdgeError, shortened
 
 Side = Literal["query", "key", "value"]
 SIDES: Final[tuple[Side, ...]] = ("query", "key", "value")
@@ -35,6 +35,13 @@ _EDGE: Final = re.compile(
 _MLP: Final = re.compile(r"m(?:lp)?(\d{1,9})", re.IGNORECASE | re.ASCII)
 _WRITER: Final = re.compile(r"(?P<name>[^@]+?)(?:@(?P<position>\d{1,9}))?", re.ASCII)
 _EAP_SIDES: Final = {side[0]: side for side in SIDES}  # as EAP writes them: q, k, v
+
+
+def _stripped(name: Any, kind: str, example: str) -> str:
+    """A name without the spaces around it; an error if it is no text."""
+    if not isinstance(name, str):
+        raise EdgeError(f"{shortened(name)} is not {kind}; write its name, such as {example}")
+    return name.strip()
 
 
 def by_name(cls: Any, source: Any, handler: Any) -> Any:
@@ -75,11 +82,10 @@ class Head:
         """Read `L11H7`, `L11-H7`, `11.7` or `a11.h7`."""
         if isinstance(name, Head):
             return name
-        match = _HEAD.fullmatch(name.strip())
+        match = _HEAD.fullmatch(name.strip()) if isinstance(name, str) else None
         if match is None:
-            raise EdgeError(
-                f"{name!r} is not the name of a head; write it as L11H7, 11.7 or a11.h7"
-            )
+            wrong = f"{shortened(name)} is not the name of a head"
+            raise EdgeError(f"{wrong}; write it as L11H7, 11.7 or a11.h7, or as Head(11, 7)")
         layer, index = (int(number) for number in match.groups() if number is not None)
         return cls(layer, index)
 
@@ -112,11 +118,10 @@ class Edge:
         """Read `L11H7:5→8` (or `L11H7:5->8`)."""
         if isinstance(name, Edge):
             return name
-        match = _EDGE.fullmatch(name.strip())
+        match = _EDGE.fullmatch(name.strip()) if isinstance(name, str) else None
         if match is None:
-            raise EdgeError(
-                f"{name!r} is not the name of an edge; write it as L11H7:5→8 (head, key, query)"
-            )
+            wrong = f"{shortened(name)} is not the name of an edge"
+            raise EdgeError(f"{wrong}; write it as L11H7:5→8 (head, key, query)")
         return cls(Head.parse(match["head"]), int(match["key"]), int(match["query"]))
 
 
@@ -167,7 +172,7 @@ class Component:
             return name
         if isinstance(name, Head):
             return cls.of(name)
-        bare = name.strip()
+        bare = _stripped(name, "a component", "embed, L4H4 or M3")
         if bare.lower() == "all":
             return ALL
         if bare.lower() in ("embed", "input"):
@@ -240,7 +245,7 @@ class Reader:
         """Read `L5H1.query`, `M3`, `logits`, and the names of EAP: `a5.h1<q>`, `m3`."""
         if isinstance(name, Reader):
             return name
-        bare = name.strip()
+        bare = _stripped(name, "a reader", "L5H1.query, M3 or logits")
         if bare.lower() == "logits":
             return cls(layers, "logits")
         in_eap = re.fullmatch(r"(.+)<([qkv])>", bare)
@@ -294,7 +299,8 @@ class Wire:
         """Read `L4H4@13→L5H1.query`, `M3@9→L4H4@13.value`, `M5→logits`, and EAP's `a9.h9->a10.h0<q>`."""
         if isinstance(name, Wire):
             return name
-        writer, arrow, reader = name.replace("->", "→").partition("→")
+        bare = _stripped(name, "a wire", "L4H4@13→L5H1.query")
+        writer, arrow, reader = bare.replace("->", "→").partition("→")
         if not arrow:
             raise EdgeError(
                 f"{name!r} is not a wire; write it as L4H4@13→L5H1.query or M3@9→L4H4@13.value"

@@ -30,7 +30,7 @@ from circuits.prompts.metric import (
     MetricFunction,
     MetricKind,
 )
-from circuits.prompts.prompt import Prompt, Swap, swapped, to_prompt
+from circuits.prompts.prompt import Prompt, Swap, check_swap, swapped, to_prompt
 
 if TYPE_CHECKING:
     from circuits.models.model import Model
@@ -210,6 +210,11 @@ class QuestionSpec:
     foil: Answer | None = None
     metric: MetricKind | MetricFunction | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_swap(self.swap)
+        given_answers(self.answer)
+        given_answers(self.foil)
 
 
 def to_question(model: Model, text: str, spec: QuestionSpec) -> Question:

@@ -244,8 +244,9 @@ class Span:
         if not outside:
             return ""
         layers = ", ".join(outside)
+        positions = ", ".join(map(str, self.positions))
         return (
-            f"{self.label}: what layer {layers} writes matters, "
+            f"{self.label}({positions}): what layer {layers} writes matters, "
             "though replacing the residual stream after it hardly changes the answer"
         )
 

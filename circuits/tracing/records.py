@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from circuits.components import SIDES, Component, Edge, Head, Side
-from circuits.errors import EdgeError, PromptError
+from circuits.errors import EdgeError, PromptError, shortened
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tracing.parts import (
@@ -160,8 +160,14 @@ class Circuit(Saved, Pictured):
                     kept.append((Edge(each.head, mapping.key, mapping.query), each))
         return tuple(sorted(kept, key=lambda pair: (-abs(pair[1].effect), pair[0])))
 
-    def paths(self, start: int | str, end: int | str) -> tuple[tuple[str, ...], ...]:
-        """Every route through the graph from a token to a token or to the output, as the labels passed."""
+    def paths(
+        self, start: int | str | Output, end: int | str | Output
+    ) -> tuple[tuple[str, ...], ...]:
+        """Every route through the graph from a token to a token or to the output, as the labels passed.
+
+        A text that is a token of the prompt means the token. `output`, or the output's word where it is no
+        token of the prompt, means the output.
+        """
         from circuits.show import routes
 
         return routes(self, start, end)
@@ -357,7 +363,10 @@ class Why(Saved, Pictured):
 
     def side(self, name: Side) -> SideWriters:
         """The query, key or value side."""
-        return next(side for side in self.sides if side.side == name)
+        for side in self.sides:
+            if side.side == name:
+                return side
+        raise EdgeError(f"no side {shortened(name)} of a head; there are {', '.join(SIDES)}")
 
     def __str__(self) -> str:
         from circuits.show.wiring import why_text
