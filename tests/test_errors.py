@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from transformers import CTRLConfig, CTRLLMHeadModel, MambaConfig, MambaForCausalLM
 
 import circuits
 from circuits import Circuit, CircuitsError, Component, Edge, Model, Reader, Wire
-from circuits.errors import EdgeError, PromptError
+from circuits.errors import EdgeError, ModelError, PromptError
+from circuits.models.known import close_name
+from circuits.models.load import load_vocabulary
+from circuits.zoo.language import tokenizer
 
 TEXT = 'The opposite of "large" is "'
 SWAP = {"large": "hot"}
@@ -175,3 +180,69 @@ def test_the_output_is_read_at_the_last_position(mini: Model, found: Circuit) ->
 def test_a_note_on_a_span_names_its_position(found: Circuit) -> None:
     span = replace(found.spans[0], positions=(5,), layers=(0, 1), built=((4, 5),))
     assert span.remark.startswith(f"{span.label}(5): what layer 4, 5 writes")
+
+
+# Models
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_model_without_a_name_is_refused(name: str) -> None:
+    for take in (circuits.load, load_vocabulary):
+        with pytest.raises(ModelError, match="must not be empty; `circuits models`") as why:
+            take(name)
+        one_line(why)
+
+
+def test_a_file_that_holds_no_model_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "passwd"
+    file.write_text("root:x:0:0:root:/root:/bin/bash\n" * 30)
+    with pytest.raises(
+        ModelError, match="is a file that holds no model: expected a folder"
+    ) as why:
+        circuits.load(file)
+    one_line(why)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("stories15M", "stories15m"), ("Mini", "mini"), ("mini_sparse", "mini-sparse")],
+)
+def test_a_name_that_is_nearly_known_is_refused_before_the_hub_is_asked(
+    name: str, meant: str
+) -> None:
+    with pytest.raises(ModelError, match=rf"did you mean {meant}\?$") as why:
+        circuits.load(name)
+    one_line(why)
+
+
+def test_names_of_other_models_on_the_hub_are_not_taken_for_slips() -> None:
+    for name in ("distilgpt2", "gpt2-medium", "gpt2-xl", "openai-gpt", "opt-125m"):
+        assert close_name(name) is None
+
+
+def test_an_architecture_that_is_not_known_is_refused_in_a_short_line() -> None:
+    sizes: dict[str, Any] = {"vocab_size": len(tokenizer()), "n_embd": 32, "n_layer": 2}
+    model = CTRLLMHeadModel(CTRLConfig(n_head=4, dff=64, **sizes))
+    with pytest.raises(ModelError, match="the architecture CTRLLMHeadModel") as why:
+        circuits.as_model((model, tokenizer()))
+    assert len(one_line(why)) < 200
+
+
+def test_a_model_without_attention_heads_is_told_so() -> None:
+    sizes: dict[str, Any] = {"vocab_size": len(tokenizer()), "hidden_size": 32}
+    model = MambaForCausalLM(MambaConfig(num_hidden_layers=2, state_size=4, **sizes))
+    with pytest.raises(
+        ModelError, match="no layer of MambaForCausalLM has attention heads"
+    ) as why:
+        circuits.as_model((model, tokenizer()))
+    assert "hook" not in one_line(why)
+
+
+def test_a_device_that_is_not_here_is_refused_with_those_that_are() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(
+        ModelError, match="no device 'cuda' here; there are cpu and auto"
+    ) as why:
+        circuits.load("mini", device="cuda")
+    one_line(why)
