@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from click.testing import CliRunner
 from transformers import CTRLConfig, CTRLLMHeadModel, MambaConfig, MambaForCausalLM
 
 import circuits
-from circuits import Circuit, CircuitsError, Component, Edge, Model, Reader, Wire
+from circuits import Circuit, CircuitsError, Component, Edge, Model, Reader, Wire, cli
 from circuits.errors import EdgeError, ModelError, PromptError
 from circuits.models.known import close_name
 from circuits.models.load import load_vocabulary
+from circuits.prompts import Noise
 from circuits.zoo.language import tokenizer
 
 TEXT = 'The opposite of "large" is "'
@@ -246,3 +249,55 @@ def test_a_device_that_is_not_here_is_refused_with_those_that_are() -> None:
     ) as why:
         circuits.load("mini", device="cuda")
     one_line(why)
+
+
+# The command line
+
+
+def said(*arguments: object) -> tuple[int, str]:
+    """The exit code of a command and its last line on stderr."""
+    result = CliRunner().invoke(cli.main, list(map(str, arguments)))
+    lines = result.stderr.strip().splitlines()
+    assert "Traceback" not in result.stderr and lines
+    return result.exit_code, lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--model", ""], "must not be empty"),
+        (["--model", "stories15M"], "did you mean stories15m?"),
+        (["--key", "larg"], "no token 'larg'"),
+        (["--device", "cude"], "no device 'cude' here; there are cpu"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_option_is_one_line(options: list[str], says: str) -> None:
+    code, line = said("trace", TEXT, "--key", "large", "--swap", "large=hot", *options)
+    assert code == 1 and says in line and line.startswith("Error: ")
+
+
+def test_a_sweep_in_which_every_line_has_an_error_fails(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "The large", "key": "small"}\n' * 2)
+    code, line = said("sweep", tmp_path / "in.jsonl", "-o", tmp_path / "out")
+    assert code == 1 and "none of 2 lines could be measured" in line
+
+
+def test_tokens_takes_its_model_as_the_other_commands_do() -> None:
+    new, old, unnamed = (
+        CliRunner().invoke(cli.main, ["tokens", *arguments]).stdout
+        for arguments in (["--model", "mini", TEXT], ["mini", TEXT], [TEXT])
+    )
+    assert new == old == unnamed and "5 = large" in new
+    code, line = said("tokens", "--model", "mini", "The", "cat")
+    assert code == 2 and "give one prompt, in quotes" in line
+
+
+def test_a_circuit_takes_a_key_for_its_noise(mini: Model) -> None:
+    code, line = said("circuit", TEXT)
+    assert code == 1 and "trace and circuit add noise at a key" in line
+    done = CliRunner().invoke(cli.main, ["circuit", TEXT, "--key", "large", "--json"])
+    assert done.exit_code == 0
+    expected = circuits.circuit(mini, TEXT, key=5)
+    assert json.loads(done.stdout)["counterfactual"] == asdict(Noise((5,))) | {"positions": [5]}
+    assert isinstance(expected.counterfactual, Noise) and expected.counterfactual == Noise((5,))

@@ -242,7 +242,9 @@ def _to_counterfactual(model: Model, text: str, spec: QuestionSpec) -> Prompt | 
     if spec.counterfactual is not None:
         return to_prompt(model, spec.counterfactual)
     if spec.noise_at is None:
-        ways = "give its text, a swap such as large=hot, or a key for the noise"
+        ways = (
+            "give its text, or a swap such as large=hot; trace and circuit add noise at a key"
+        )
         raise PromptError(f"no counterfactual: {ways}")
     return Noise(spec.noise_at, seed=spec.seed)
 
