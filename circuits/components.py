@@ -61,14 +61,23 @@ def by_name(cls: Any, source: Any, handler: Any) -> Any:
     )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Head:
+class _Named:
+    """Something that is known by its name, in a `repr` too."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Head(_Named):
     """One attention head.
 
     >>> circuits.Head.parse("L5H1")
-    Head(layer=5, index=1)
-    >>> str(circuits.Head(5, 1))
-    'L5H1'
+    L5H1
+    >>> circuits.Head(5, 1).layer
+    5
     """
 
     layer: int
@@ -92,8 +101,8 @@ class Head:
     __get_pydantic_core_schema__ = classmethod(by_name)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Edge:
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Edge(_Named):
     """One head reading one key position from one query position.
 
     >>> circuits.Edge.parse("L5H1:5→8").key
@@ -125,12 +134,12 @@ class Edge:
         return cls(Head.parse(match["head"]), int(match["key"]), int(match["query"]))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Component:
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Component(_Named):
     """Something that writes into the residual stream.
 
     >>> circuits.Component.parse("M3")
-    Component(layer=3, kind='mlp', index=-1)
+    M3
     >>> str(circuits.Component.parse("a4.h4"))  # as EAP and MIB write it
     'L4H4'
     """
@@ -193,8 +202,8 @@ EMBED: Final = Component(-1, "embed")
 ALL: Final = Component(-1, "all")  # the whole stream below a reader: its side
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Reader:
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Reader(_Named):
     """Something that reads the residual stream: one side of a head, an MLP, or the logits.
 
     >>> str(circuits.Reader.parse("a5.h1<q>", layers=6))
@@ -262,8 +271,8 @@ class Reader:
         raise EdgeError(f"{name!r} is not a reader; readers are named like {allowed}")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Wire:
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Wire(_Named):
     """One writer, seen by one reader. Without positions: at all of them together.
 
     >>> str(circuits.Wire.parse("L4H4@13→L5H1.query", layers=6))

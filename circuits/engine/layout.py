@@ -135,7 +135,7 @@ class PromptBlock:
         return None if self.rotation is None else self.rotation[:, positions]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Layout:
     """A model whose blocks our own forward can run."""
 
@@ -145,6 +145,9 @@ class Layout:
     unembed: Float[torch.Tensor, "vocab d_model"]
     unembed_bias: Float[torch.Tensor, " vocab"] | None
     logit_cap: float | None
+
+    def __repr__(self) -> str:
+        return f"Layout({len(self.blocks)} blocks of {self.heads} heads)"
 
     @property
     def heads(self) -> int:

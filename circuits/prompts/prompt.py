@@ -31,7 +31,7 @@ _OUTPUT: Final = "output"  # names the output, which is read at the last positio
 _Replacement = tuple[int, int, str]  # first character, end, new text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Prompt:
     """A text as the model reads it: one word (the text of a token) per position.
 
@@ -54,9 +54,15 @@ class Prompt:
         return len(self.tokens)
 
     def __str__(self) -> str:
-        return " ".join(
-            f"{word.strip() or repr(word)}({index})" for index, word in enumerate(self.words)
-        )
+        return " ".join(map(self.named, range(len(self))))
+
+    def __repr__(self) -> str:
+        return f"Prompt({shortened(self.text)}, {len(self)} tokens)"
+
+    def named(self, position: int) -> str:
+        """A position with the text of its token: `large(5)`."""
+        word = self.words[position]
+        return f"{word.strip() or repr(word)}({position})"
 
     def position(self, name: int | str) -> int:
         """The index that a name means: an index, a negative index, or the text of a token. `output` is the

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from circuits.errors import PromptError
+from circuits.errors import PromptError, shortened
 from circuits.prompts.answer import (
     Answer,
     Predictions,
@@ -56,7 +56,7 @@ class Noise:
         return f"noise at {positions} ({self.scale:g} σ, {self.draws} draws, seed {self.seed})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Pair:
     """A clean prompt, its counterfactual of the same length, and the metric.
 
@@ -83,6 +83,11 @@ class Pair:
 
     def __len__(self) -> int:
         return len(self.clean)
+
+    def __repr__(self) -> str:
+        other = self.counterfactual
+        against = other if isinstance(other, Noise) else shortened(other.text)
+        return f"Pair({shortened(self.clean.text)} against {against}, {shortened(str(self.metric))[1:-1]})"
 
     @property
     def differs_at(self) -> tuple[int, ...]:

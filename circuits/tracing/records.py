@@ -38,7 +38,7 @@ Position = int | str | None  # an index, or the text of a token
 # The circuit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Circuit(Saved, Pictured):
     """Spans, mappings with their carriers, and the output, for one pair on one model.
 
@@ -79,6 +79,16 @@ class Circuit(Saved, Pictured):
     def gap(self) -> float:
         """How far the metric lies apart between both prompts; effects are shares of it."""
         return self.clean_value - self.counterfactual_value
+
+    @property
+    def summary(self) -> str:
+        """Model, mapping and total, of several mappings those of the one to show first."""
+        front = self.front
+        if front is None:
+            return f"of {self.source.name}: no mapping carries anything, gap {self.gap:.3g}"
+        more = f", and {len(self.mappings) - 1} more" if len(self.mappings) > 1 else ""
+        ends = " → ".join(self.prompt.named(position) for position in front.ends)
+        return f"of {self.source.name}: {ends}, {front.measured}{more}"
 
     @property
     def front(self) -> Mapping | None:
@@ -321,7 +331,7 @@ class QKAttribution:
     by_key_writer: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Why(Saved, Pictured):
     """Why one head looks from one query at one key, and who wrote what it moves.
 
@@ -360,6 +370,12 @@ class Why(Saved, Pictured):
         if "ledger" in values:
             values["qk_attribution"] = values.pop("ledger")
         return super(Why, cls).from_stored(values, arrays)
+
+    @property
+    def summary(self) -> str:
+        """Model, head, edge and effect."""
+        ends = " → ".join(self.prompt.named(position) for position in (self.key, self.query))
+        return f"of {self.source.name}: {self.head} reads {ends}, effect {self.effect:.3f}"
 
     def side(self, name: Side) -> SideWriters:
         """The query, key or value side."""
