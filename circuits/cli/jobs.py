@@ -14,7 +14,7 @@ from click import argument, option
 
 from circuits.cli import options
 from circuits.cli.options import COUNT, ModelOptions
-from circuits.cli.output import print_json, print_sections, progress
+from circuits.cli.output import Failure, print_json, print_sections, progress
 from circuits.errors import escaped, in_one_line
 from circuits.files import read_text
 from circuits.sparsify import default_in_words, settings_for
@@ -62,6 +62,8 @@ def sweep_command(
         result = sweep(loaded, prompts, output, progress=note, **settings)
     if is_first:
         _print_sweep(result, as_json)
+        if len(result) and len(result.errors) == len(result):
+            raise Failure(f"none of {len(result)} lines could be measured: each has an error")
 
 
 def _print_sweep(sweep: Sweep, as_json: bool) -> None:

@@ -68,15 +68,20 @@ def models_command(as_json: bool) -> None:
 
 
 @click.command("tokens")
-@argument("model", type=options.text)
-@options.prompt_argument
+@argument("words", type=options.text, nargs=-1, metavar="PROMPT", required=True)
+@option(
+    "--model",
+    type=options.text,
+    help=f"A name of `circuits models`, a path or a hub id, by default {options.MODEL}.",
+)
 @options.json_option
-def tokens_command(model: str, prompt: str, as_json: bool) -> None:
+def tokens_command(words: tuple[str, ...], model: str | None, as_json: bool) -> None:
     """Print the tokens of a prompt with their positions."""
     from circuits.models.load import load_vocabulary
     from circuits.show.sections import Section
     from circuits.show.tables import visible
 
+    model, prompt = _model_and_prompt(words, model)
     with progress():
         vocabulary = load_vocabulary(model)
     ids = vocabulary.tokenize(prompt)
@@ -95,6 +100,17 @@ def tokens_command(model: str, prompt: str, as_json: bool) -> None:
         spaces = "␣" * (len(word) - len(bare)) if bare else ""
         lines.append(f"{position:>{width}} = {spaces}{visible(word)}")
     print_sections(Section(lines=lines))
+
+
+def _model_and_prompt(words: tuple[str, ...], model: str | None) -> tuple[str, str]:
+    """The model and the prompt of `tokens`. Version 0.2 took both as arguments, the model first."""
+    if len(words) == 2 and model is None:
+        return words[0], options.prompt(words[1])
+    if len(words) > 1:
+        raise click.UsageError(
+            "give one prompt, in quotes: circuits tokens --model mini 'The cat'"
+        )
+    return model or options.MODEL, options.prompt(words[0])
 
 
 @click.command("trace")
@@ -132,6 +148,11 @@ def trace_command(
 
 @click.command("circuit")
 @options.prompt_argument
+@option(
+    "--key",
+    type=options.text,
+    help="The position of the noise, if neither --swap nor --counterfactual is given.",
+)
 @options.model
 @options.question
 @options.share
@@ -152,6 +173,7 @@ def trace_command(
 @strict_option
 def circuit_command(
     prompt: str,
+    key: str | None,
     model: ModelOptions,
     group: dict[str, list[str]],
     own: dict[str, str] | None,
@@ -163,12 +185,17 @@ def circuit_command(
     from circuits.tracing.circuit import circuit
 
     with progress() as note:
-        check_question(
-            model.model, prompt, question, positions=chain.from_iterable(group.values())
-        )
+        named = chain.from_iterable(group.values())
+        check_question(model.model, prompt, question, noise=key, positions=named)
         loaded = model.load(note)
         measured = circuit(
-            loaded, prompt, groups=group, counterfactuals=own, progress=note, **question
+            loaded,
+            prompt,
+            key=key,
+            groups=group,
+            counterfactuals=own,
+            progress=note,
+            **question,
         )
     _print_circuit(measured, question["share"], result, strict=strict)
 
@@ -407,6 +434,7 @@ def check_question(
     question: dict[str, Any],
     *,
     ends: tuple[int | str, int | str] | None = None,
+    noise: str | None = None,
     positions: Iterable[str] = (),
 ) -> None:
     """Refuse what the tokenizer alone can tell to be wrong, before any weights are read."""
@@ -417,7 +445,7 @@ def check_question(
     if vocabulary is None:  # this model's tokenizer comes with its weights
         return
     read = to_prompt(vocabulary, prompt)
-    noise_at = None
+    noise_at = None if noise is None else (read.position(noise),)
     if ends is not None:
         key, _ = read.ends(*ends)
         noise_at = (key,)

@@ -38,7 +38,7 @@ Values = Float[torch.Tensor, "input row"]  # of the metric
 Tops = Float[torch.Tensor, "input row read d_model"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One side of the batch: what was fed in, and what the run computed. A pair with noise has one input for
     each draw of the noise."""
@@ -49,6 +49,9 @@ class Run:
     # The logits, or what computes them.
     output: Float[torch.Tensor, "input read vocab"] | Layout
     read: int  # how many positions at the end the metric reads
+
+    def __repr__(self) -> str:
+        return f"Run({self.cache!r})"
 
     @cached_property
     @torch.no_grad()

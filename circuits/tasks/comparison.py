@@ -31,7 +31,7 @@ class Moved:
         return f"{self.head} {self.before:+.2f} → {self.after:+.2f}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Saved, Pictured):
     """One mapping in two models.
 
@@ -55,6 +55,14 @@ class Comparison(Saved, Pictured):
     open_edges: tuple[int, int]
     edges: tuple[int, int]
     moved: tuple[Moved, ...]  # largest change first; empty where the models differ in shape
+
+    @property
+    def summary(self) -> str:
+        """Models, mapping and totals."""
+        totals = " against ".join(f"{total:.3f}" for total in self.totals)
+        return (
+            f"of {self.names[0]} with {self.names[1]}: {self.key}→{self.query}, total {totals}"
+        )
 
     @property
     def ratio(self) -> float:
@@ -108,7 +116,7 @@ def _names(heads: Sequence[Head]) -> str:
     return " ".join(map(str, heads)) or "none"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TaskComparison(Saved, Pictured):
     """One task in two models.
 
@@ -133,6 +141,17 @@ class TaskComparison(Saved, Pictured):
     arrays_sha256: str
     # "first", "second": the maps of all heads in `order`, on `prompts`, (head, query, key)
     arrays: Arrays = field(repr=False, compare=False, hash=False)
+
+    @property
+    def summary(self) -> str:
+        """Models, task and how many units of each kind it takes."""
+        counts = []
+        for first, second in self.rankings:
+            needed = (first.count()[0], second.count()[0])
+            counts.append(f"{first.protocol.units} {needed[0]} against {needed[1]}")
+        return (
+            f"of {self.models[0]} with {self.models[1]} on {self.task}: n90 {', '.join(counts)}"
+        )
 
     @property
     def maps(self) -> tuple[Maps, Maps]:

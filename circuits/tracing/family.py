@@ -33,7 +33,7 @@ Each = Float[np.ndarray, "thing pair"]  # one number for each thing on each pair
 _AT_ONCE: Final = 2**22  # numbers of resampling weights in memory at a time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FamilyTrace(Saved, Pictured):
     """A mapping averaged over pairs. `mapping` holds the means; the intervals stand beside it.
 

@@ -139,7 +139,7 @@ class Controls:
     share: float = SHARE  # the share at which `random_*` and `sufficiency` were measured
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Mapping(Pictured):
     """Key → query: its total, the effect of each head, and the greedy path that adds one head at a time."""
 
@@ -156,6 +156,21 @@ class Mapping(Pictured):
     @property
     def ends(self) -> tuple[int, int]:
         return self.key, self.query
+
+    @property
+    def summary(self) -> str:
+        """Its ends and what was measured."""
+        return f"{self.key}→{self.query}: {self.measured}"
+
+    @property
+    def measured(self) -> str:
+        """The total and how many heads carry it, in words."""
+        total = f"total {self.total:.3f}"
+        if self.doubts:
+            return f"{total}, modulation withheld"
+        share = SHARE if self.controls is None else self.controls.share
+        count = len(self.carriers(share))
+        return f"{total}, {count} {'carrier' if count == 1 else 'carriers'}"
 
     def carriers(self, share: float = SHARE) -> tuple[Head, ...]:
         """The heads found by greedy forward selection until they reach `share` of the total."""
@@ -242,8 +257,9 @@ class Span:
         if not outside:
             return ""
         layers = ", ".join(outside)
+        positions = ", ".join(map(str, self.positions))
         return (
-            f"{self.label}: what layer {layers} writes matters, "
+            f"{self.label}({positions}): what layer {layers} writes matters, "
             "though replacing the residual stream after it hardly changes the answer"
         )
 
@@ -306,7 +322,7 @@ class HeadStability:
         return f"{self.head!s:8}carries in {self.carries:.0%} of runs, effect {self.effect}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Stability(Saved, Pictured):
     """A mapping under other counterfactuals of the same kind.
 

@@ -32,6 +32,7 @@ from circuits.prompts import (
     to_prompt,
     to_question,
 )
+from circuits.prompts.prompt import check_text
 from circuits.results import Progress, Watch, sha256_of, silent, unwatched
 from circuits.tracing.measure import both_values, measure_mapping, span_of
 from circuits.tracing.parts import CARRIES, SHARE, Mapping, MeasuredModel, Output, Span
@@ -151,6 +152,11 @@ def _trace_several(
     """Trace a list of texts or a list of pairs."""
     from circuits.tracing.family import trace_family, trace_texts
 
+    if not isinstance(family, list | tuple):
+        check_text(family)
+    for each in family:
+        if not isinstance(each, Pair):
+            check_text(each)
     pairs = [each for each in family if isinstance(each, Pair)]
     if len(pairs) == len(family):
         return trace_family(model, pairs, key=key, query=query, **options)

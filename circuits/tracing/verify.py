@@ -38,7 +38,7 @@ Measured = Circuit | Wiring | Why
 Facts = dict[str, float | str]  # what was measured, by a name that is printed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verification(Saved):
     """A saved result beside the same measured again.
 
