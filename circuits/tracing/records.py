@@ -74,6 +74,8 @@ class Circuit(Saved, Pictured):
     notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
     question: QuestionControl | None = None  # None in files of the first version
     stability: Stability | None = None  # where it was asked for
+    # The smallest total of a mapping that was sought; None where one mapping was asked for, and in files of 0.2.
+    least: float | None = None
 
     @property
     def gap(self) -> float:
