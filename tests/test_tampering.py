@@ -87,7 +87,7 @@ def others(value: Any) -> list[Any]:
         case list() if not value:
             return [["word"], [1], [0.5], [["word", 1]]]
         case list():
-            return [value[:-1], value[::-1]]
+            return [value[:-1]]
         case _:
             return [None]
 

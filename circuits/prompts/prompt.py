@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from circuits.errors import PromptError
+from circuits.errors import PromptError, escaped
 
 if TYPE_CHECKING:
     from circuits.models.model import Model
@@ -53,7 +53,8 @@ class Prompt:
 
     def __str__(self) -> str:
         return " ".join(
-            f"{word.strip() or repr(word)}({index})" for index, word in enumerate(self.words)
+            f"{escaped(word.strip()) or repr(word)}({index})"
+            for index, word in enumerate(self.words)
         )
 
     def position(self, name: int | str) -> int:

@@ -35,6 +35,8 @@ _NAMING: Final = (
     "query_writer",
     "key_writer",
 )
+# The numbers by which lists are sorted. Spans have an effect, too, and stand in the order of their positions.
+_SORTED_BY: Final = ("effect", "part")
 _LONGEST: Final = 80  # characters of a value in a difference
 
 
@@ -117,7 +119,8 @@ class Differences:
                 )
         if set(names_then) == set(names_now) and names_then != names_now:
             in_old_order = [item_now[name] for name in names_then]
-            if not _sorted_alike(now, in_old_order):
+            by_position = "positions" in now[0]
+            if by_position or not _sorted_alike(now, in_old_order):
                 self._tell(
                     place, f"in the order {_listed(names_then)}", _listed(names_now)
                 )
@@ -198,9 +201,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _sorted_alike(items: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether `items` are sorted by a number or by its size, the largest first, and `other`, the same items
-    in another order, are sorted so as well within the tolerance."""
-    names = items[0] if isinstance(items[0], dict) else range(len(items[0]))
+    """Whether `items` are sorted by their effect or by its size, the largest first, and `other`, the same
+    items in another order, are sorted so as well within the tolerance."""
+    if isinstance(items[0], list):  # a name and its number
+        names: list[str | int] = [1]
+    else:
+        names = [name for name in _SORTED_BY if name in items[0]]
     for name in names:
         numbers = [_number_of(item[name]) for item in items]
         others = [_number_of(item[name]) for item in other]

@@ -38,7 +38,7 @@ export function arrowText(circuit, mapping, percentage) {
   const carriers = carriersOf(mapping, percentage);
   const ends = `${tokenAt(circuit, mapping.key)} to ${tokenAt(circuit, mapping.query)}`;
   const total = `${ends}: total ${number(mapping.total)}`;
-  if (!carriers.length) return `${total}, carried by no head`;
+  if (!carriers.length) return `${total}, ${mapping.unfinished ? "being measured" : "carried by no head"}`;
   const names = carriers.map(({ head }) => nameOf(circuit, head)).join(" ");
   const modulated = `modulated at ${percent(modulationOf(mapping, carriers))}`;
   return `${total}, ${mapping.doubts.length ? "share withheld" : modulated} by ${names}`;
