@@ -26,7 +26,15 @@ from circuits.engine.selection import mapping_row, select
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.files import parse_json, read_bytes, to_record
 from circuits.models.model import Model
-from circuits.prompts import Noise, Pair, Question, QuestionSpec, to_prompt, to_question
+from circuits.prompts import (
+    NOISE_DRAWS,
+    Noise,
+    Pair,
+    Question,
+    QuestionSpec,
+    to_prompt,
+    to_question,
+)
 from circuits.sweeps.store import Manifest, TableRow
 from circuits.tracing import Mapping
 from circuits.tracing.measure import measure_mapping
@@ -218,7 +226,7 @@ def measure_lines(
 
 def _pairs_in_memory(model: Model, line: TokenizedLine) -> int:
     """How many pairs of this shape may be cached at once."""
-    draws = Noise(()).draws if line.is_noisy else 1
+    draws = NOISE_DRAWS if line.is_noisy else 1
     return max(1, MEMORY // (2 * draws * bytes_of_run(model, len(line.question.clean))))
 
 

@@ -25,7 +25,8 @@ from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_prompt, to
 from circuits.prompts.prompt import stands_in
 from circuits.results import Pictured, Progress, Saved, require, silent
 from circuits.tracing.measure import measure_mapping
-from circuits.tracing.parts import SHARE, Interval, Mapping
+from circuits.tracing.parts import SHARE, Interval, Mapping, MeasuredModel
+from circuits.tracing.trace import measured_model
 from circuits.tracing.trust import doubts_about, weak_pairs
 
 RESAMPLES: Final = 1000
@@ -55,6 +56,9 @@ class FamilyTrace(Saved, Pictured):
     heads: tuple[tuple[Head, Interval], ...]  # strongest first
     share: float
     weak: int = 0  # pairs that were left out: their gap is too small beside their own values or the others'
+    # What it takes to measure it again; None in files of 0.2.
+    source: MeasuredModel | None = None
+    seed: int | None = None
 
     def carriers(self, share: float | None = None) -> tuple[Head, ...]:
         """The heads that carry `share` of the mean total."""
@@ -129,6 +133,8 @@ def trace_family(
         heads=tuple(ranked),
         share=share,
         weak=len(pairs) - len(runs.pairs),
+        source=measured_model(runs),
+        seed=seed,
     )
 
 

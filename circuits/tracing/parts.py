@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from circuits.components import ROUNDING, Head
-from circuits.errors import EdgeError, PromptError
+from circuits.errors import EdgeError, PromptError, escaped
 from circuits.results import Pictured, Saved, require
 
 SHARE: Final = 0.8  # the share of a mapping's total that its carriers must reach
@@ -243,7 +243,7 @@ class Span:
     def __str__(self) -> str:
         held = "no layer" if self.layers is None else f"layer {self.layers[0]}-{self.layers[1]}"
         built = f" / built in {self.built_text}" if self.built else ""
-        return f"{self.label} / {held}{built}"
+        return f"{escaped(self.label)} / {held}{built}"
 
     @property
     def remark(self) -> str:
@@ -259,7 +259,7 @@ class Span:
         layers = ", ".join(outside)
         positions = ", ".join(map(str, self.positions))
         return (
-            f"{self.label}({positions}): what layer {layers} writes matters, "
+            f"{escaped(self.label)}({positions}): what layer {layers} writes matters, "
             "though replacing the residual stream after it hardly changes the answer"
         )
 

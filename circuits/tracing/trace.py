@@ -121,7 +121,7 @@ def trace(
     spec = replace(spec, counterfactual=counterfactual, noise_at=ends[:1])
     question = to_question(model, text, spec)
     runs = prepare(model, [question])
-    circuit = _trace_pair(runs, ends, watch=watch, **options)
+    circuit = trace_pair(runs, ends, watch=watch, **options)
     if not stability:
         return circuit
     from circuits.tracing.stability import measure_stability
@@ -167,7 +167,7 @@ def _trace_several(
     return trace_texts(model, texts, others, spec, key=key, query=query, **options)
 
 
-def _trace_pair(
+def trace_pair(
     runs: Runs,
     ends: tuple[int, int],
     *,

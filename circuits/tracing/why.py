@@ -24,6 +24,7 @@ from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
 from circuits.tracing.measure import pattern_effects, side_wire, tells_sides
 from circuits.tracing.records import (
+    BIASES,
     Circuit,
     QKAttribution,
     QKPart,
@@ -173,7 +174,7 @@ def _attention_map(runs: Runs, head: Head) -> tuple[tuple[float, ...], ...]:
 def _qk_attribution(runs: Runs, head: Head, key: int, query: int) -> QKAttribution:
     """The largest parts of the clean score, the sums over either side, and what is left."""
     measured = score_parts(runs, head, key, query)
-    names = [*map(str, measured.writers), "biases"]
+    names = [*map(str, measured.writers), BIASES]
     parts = measured.parts.double().cpu()
     order = parts.abs().flatten().argsort(descending=True, stable=True)[:PARTS].tolist()
     listed = []

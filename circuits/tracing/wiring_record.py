@@ -170,6 +170,7 @@ class Wiring(Saved, Pictured):
     seed: int
     versions: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()  # what a reader must know before the numbers
+    searched: bool = True  # False: a user took wires away from what the search found
 
     # The first pair stands for all in figures
 
@@ -320,7 +321,8 @@ class Wiring(Saved, Pictured):
             )
         chosen = [member.wire for member in self.members if member.size <= point.wires]
         asked = share if share is not None else point.kept
-        return measure_again(replace(self, share=asked), chosen, model=model)
+        other = replace(self, share=asked)
+        return measure_again(other, chosen, model=model, searched=self.searched)
 
     def _point_of(self, share: float | None) -> CurvePoint:
         assert share is not None
