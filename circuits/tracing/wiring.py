@@ -37,10 +37,11 @@ from circuits.prompts import (
 )
 from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
+from circuits.tracing.judge import judge
 from circuits.tracing.measure import both_values, finite, tells_sides
 from circuits.tracing.parts import DRAWN, NODES
 from circuits.tracing.trace import measured_model, output_of, package_versions
-from circuits.tracing.trust import control_question, notes_on
+from circuits.tracing.trust import notes_on
 from circuits.tracing.wiring_record import (
     LOGITS,
     Node,
@@ -119,7 +120,7 @@ def wiring(
         engine=runs.path,
         seed=seed,
         versions=package_versions(),
-        notes=notes_on(runs, control_question(runs, seed=seed), ()),
+        notes=notes_on(runs, judge(runs)),
     )
 
 
