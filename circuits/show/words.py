@@ -68,11 +68,12 @@ def verdict_words(result: Any) -> str:
 def verdict_lines(result: Any) -> list[str]:
     """The line that a print-out begins with, also where the question is clear, and the notes of the result."""
     question = getattr(result, "question", None)
-    if question is None:  # a file of an earlier version
-        lines = ["Verdict: not judged"]
-    else:
-        lines = [f"Verdict: {verdict_words(result) or 'clear'}"]
-    reasons = question.reasons if question else ()
+    verdict = "not judged"  # a file of an earlier version
+    reasons: tuple[str, ...] = ()
+    if question is not None:
+        verdict = verdict_words(result) or "clear"
+        reasons = question.reasons
+    lines = [f"Verdict: {verdict}"]
     for note in getattr(result, "notes", ()):
         if note not in reasons:  # the verdict has named its reasons
             lines.append(note_line(note))

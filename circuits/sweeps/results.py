@@ -242,6 +242,14 @@ class Sweep(Pictured):
             question=question,
         )
 
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """How many measured lines have each verdict; those of version 0.2 are not judged."""
+        listed = self.table["verdict"].fillna("not judged")
+        counts = Counter(listed.tolist())
+        order = ("clear", "weak", "none", "not judged")
+        return {verdict: counts[verdict] for verdict in order if counts[verdict]}
+
     def question(self) -> FamilyControl | None:
         """The verdict on all measured lines; None where a line has none (version 0.2)."""
         table = self.table

@@ -32,7 +32,9 @@ export function renderControls({ circuit, controls: list }) {
   }
   const { random_mean, random_p95, random_draws, sufficiency, identity, key_totals } = controls;
   const share = percent(controls.share);
-  const draws = `95th percentile ${number(random_p95)} of ${random_draws} draws`;
+  const pool = controls.random_pool ?? null;
+  const from = pool === null ? "among all heads, carriers included" : `among the ${pool} that are no carriers`;
+  const draws = `95th percentile ${number(random_p95)} of ${random_draws} draws ${from}`;
   facts.push(["Random heads", number(random_mean), `as many as carry ${share}; ${draws}`]);
   facts.push(["Sufficiency", number(sufficiency), `share that is left with only the carriers at ${share}`]);
   const others = [...key_totals.keys()].filter((position) => position !== mapping.key);
