@@ -16,17 +16,19 @@ from click import argument, option
 
 from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
-from circuits.cli.output import Failure, print_json, print_result, print_sections, progress
+from circuits.cli.output import (
+    fail_unless_clear,
+    print_json,
+    print_result,
+    print_sections,
+    progress,
+)
 from circuits.errors import PromptError
 
 if TYPE_CHECKING:
     from circuits.engine import Runs
     from circuits.results import Progress
     from circuits.tracing.records import Circuit
-
-strict_option = option(
-    "--strict", is_flag=True, help="Exit with code 1 if the question is not clear."
-)
 
 
 @click.command("models")
@@ -122,7 +124,7 @@ def _model_and_prompt(words: tuple[str, ...], model: str | None) -> tuple[str, s
 @options.share
 @options.seed
 @options.result
-@strict_option
+@options.strict
 @option(
     "--stability",
     type=click.IntRange(min=0),
@@ -170,7 +172,7 @@ def trace_command(
     help="A counterfactual for the span of one token or group, in place of noise; repeatable.",
 )
 @options.result
-@strict_option
+@options.strict
 def circuit_command(
     prompt: str,
     key: str | None,
@@ -212,6 +214,7 @@ def circuit_command(
 @options.question
 @options.seed
 @options.result
+@options.strict
 def why_command(
     question: str,
     head: str,
@@ -220,6 +223,7 @@ def why_command(
     every_key: bool,
     model: ModelOptions,
     result: ResultOptions,
+    strict: bool,
     **spec: Any,
 ) -> None:
     """Say why a head looks where it looks, and who wrote what it moves."""
@@ -246,6 +250,8 @@ def why_command(
         to_text=answer.to_json,
         fill=partial(fill_with_why, why=answer),
     )
+    if strict:
+        fail_unless_clear(answer)
 
 
 def _is_saved(question: str) -> bool:
@@ -468,6 +474,5 @@ def _print_circuit(
         to_text=circuit.to_json,
         fill=partial(fill_with_one, circuit=circuit, share=share),
     )
-    verdict = circuit.question
-    if strict and verdict is not None and verdict.verdict != "clear":
-        raise Failure(f"the question is {verdict.verdict}: {verdict.reasons[0]}")
+    if strict:
+        fail_unless_clear(circuit)

@@ -219,6 +219,13 @@ class Runs:
             return self
         return replace(self._of_inputs([0]), pairs=self.pairs[:1], draws=(1,))
 
+    def first_inputs(self) -> Runs:
+        """The first input of each pair alone, for what only the clean runs decide."""
+        if all(draws == 1 for draws in self.draws):
+            return self
+        starts = [sum(self.draws[:pair]) for pair in range(len(self.pairs))]
+        return replace(self._of_inputs(starts), draws=(1,) * len(starts))
+
     def _of_inputs(self, inputs: Sequence[int]) -> Runs:
         index = torch.tensor(inputs, device=self.model.device)
         clean = self.clean.of_inputs(index)

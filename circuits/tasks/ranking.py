@@ -22,6 +22,7 @@ from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tasks.curve import Curve, first_at_least
 from circuits.tracing import check_share
 from circuits.tracing.family import RESAMPLES, resampled
+from circuits.tracing.parts import FamilyControl
 
 Units = Literal["heads", "edges", "wires"]
 Mlps = Literal["computed", "held", "swapped"]
@@ -199,6 +200,9 @@ class Ranking(Saved, Pictured):
     # Explained effect for each size, for each pair.
     each: tuple[tuple[float, ...], ...] = field(repr=False)
     shape: Shape | None = None  # of the model, where component edges are ranked
+    question: FamilyControl | None = (
+        None  # the verdict on its pairs; None in files of version 0.2
+    )
 
     @property
     def summary(self) -> str:

@@ -4,6 +4,7 @@ from .parts import CORE as CORE
 from .parts import SHARE as SHARE
 from .parts import SHORT as SHORT
 from .parts import Controls as Controls
+from .parts import FamilyControl as FamilyControl
 from .parts import HeadEffect as HeadEffect
 from .parts import HeadStability as HeadStability
 from .parts import Interval as Interval

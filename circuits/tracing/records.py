@@ -18,6 +18,7 @@ from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tracing.parts import (
     SHARE,
+    FamilyControl,
     HeadEffect,
     Mapping,
     MeasuredModel,
@@ -373,6 +374,8 @@ class Why(Saved, Pictured):
     attention: tuple[tuple[float, ...], ...] | None
     engine: Literal["fast", "plain"]
     seed: int
+    question: FamilyControl | None = None  # the verdict; None in files of version 0.2
+    notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
 
     @classmethod
     def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Why:

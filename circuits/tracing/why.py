@@ -1,6 +1,7 @@
 """`why`: why a head looks where it looks, and who wrote what it moves.
 
-1. The circuit's pair is run again on its model. The three sides of the head on its edge are measured.
+1. The circuit's pair is run again on its model, and its question is judged as `trace` judges it. The three
+   sides of the head on its edge are measured.
 2. On each side every writer below is measured: one run in which that side alone sees the writer's
    counterfactual output. The leading writers are then swapped together, which says how much they explain.
 3. QK attribution (`engine.qk`) splits the head's clean score into one part for each pair
@@ -22,6 +23,7 @@ from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, PromptError
 from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
+from circuits.tracing.judge import judge
 from circuits.tracing.measure import pattern_effects, side_wire, tells_sides
 from circuits.tracing.records import (
     BIASES,
@@ -33,6 +35,7 @@ from circuits.tracing.records import (
     WriterEffect,
 )
 from circuits.tracing.trace import measured_model
+from circuits.tracing.trust import notes_on
 
 LEADING: Final = 8  # writers of a side that are swapped together
 LONGEST_MAP: Final = 256  # tokens of a prompt whose map is kept
@@ -93,6 +96,8 @@ def explain(
         )
     pair = runs.pairs[0]
     own_key = None if every_key else key
+    ends = (key, query)
+    question = judge(runs, ends=ends)
     sides = []
     for number, side in enumerate(SIDES):
         progress("writers", number, len(SIDES))
@@ -118,6 +123,8 @@ def explain(
         attention=_attention_map(runs, head) if runs.length <= LONGEST_MAP else None,
         engine=runs.path,
         seed=seed,
+        question=question,
+        notes=notes_on(runs, question, ends=ends),
     )
 
 

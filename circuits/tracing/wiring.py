@@ -34,11 +34,12 @@ from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, QuestionS
 from circuits.results import Progress, silent
 from circuits.tracing.asked import Asked, Roles, names_of_positions, prepared, to_family
 from circuits.tracing.circuit import model_of
+from circuits.tracing.judge import judge_each, together
 from circuits.tracing.measure import finite
-from circuits.tracing.parts import SHARE, check_share
+from circuits.tracing.parts import SHARE, QuestionControl, check_share
 from circuits.tracing.search import AIMS, Aim, Found, Stage, search
 from circuits.tracing.trace import measured_model, output_of, package_versions
-from circuits.tracing.trust import control_question, notes_on
+from circuits.tracing.trust import notes_on
 from circuits.tracing.wiring_record import (
     CurvePoint,
     Member,
@@ -353,7 +354,10 @@ def _measured(
     stage = _chosen(found, share)
     curve = tuple(_point(each) for each in found.stages)
     runs = circuits.first
-    question = control_question(runs.only([0]), seed=seed)
+    judged: list[QuestionControl] = []
+    for batch in circuits.seen.batches:
+        judged += judge_each(batch.runs)
+    question = together(judged)
     parts = _measure_circuit(circuits, stage.wires, seed=seed, progress=progress)
     return Wiring(
         source=measured_model(runs.only([0])),
@@ -372,7 +376,7 @@ def _measured(
         passes=0,
         seed=seed,
         versions=(),
-        notes=notes_on(runs.only([0]), question, ()),
+        notes=notes_on(runs.only([0]), question),
         **parts,
     )
 

@@ -23,7 +23,7 @@ from circuits.errors import EdgeError, PromptError
 from circuits.files import to_record
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
-from circuits.tracing.parts import MeasuredModel, Output, QuestionControl, check_share
+from circuits.tracing.parts import FamilyControl, MeasuredModel, Output, check_share
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -165,7 +165,7 @@ class Wiring(Saved, Pictured):
     overlap: Overlap | None
     without_heads: tuple[Head, ...]  # swapped away before the search
     reachable: float  # what all wires keep without those heads; 1 where there are none
-    question: QuestionControl  # of the first pair
+    question: FamilyControl  # on all pairs seen
     passes: int  # forward passes of the search; a backward pass counts as two
     seed: int
     versions: tuple[tuple[str, str], ...]
