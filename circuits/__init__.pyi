@@ -48,7 +48,10 @@ from .tasks.wires import from_eap as from_eap
 from .tracing.circuit import circuit as circuit
 from .tracing.family import FamilyTrace as FamilyTrace
 from .tracing.family import trace_family as trace_family
+from .tracing.grids import Axis as Axis
+from .tracing.grids import Patching as Patching
 from .tracing.parts import Stability as Stability
+from .tracing.patch import patch as patch
 from .tracing.records import Circuit as Circuit
 from .tracing.records import Why as Why
 from .tracing.stability import stability as stability
@@ -62,6 +65,7 @@ from .tracing.wiring_record import Wiring as Wiring
 __version__: str
 __all__ = [
     "SIDES",
+    "Axis",
     "Circuit",
     "CircuitsError",
     "Comparison",
@@ -73,6 +77,7 @@ __all__ = [
     "Model",
     "Pair",
     "PanelFigures",
+    "Patching",
     "Pattern",
     "Prompt",
     "Ranking",
@@ -101,6 +106,7 @@ __all__ = [
     "models",
     "open_result",
     "open_sweep",
+    "patch",
     "prepare",
     "prompts",
     "rank",

@@ -198,9 +198,17 @@ def result_classes() -> dict[str, type[Saved]]:
     from circuits.tasks.comparison import Comparison, TaskComparison
     from circuits.tasks.patterns import PanelFigures
     from circuits.tasks.ranking import Ranking
-    from circuits.tracing import Circuit, FamilyTrace, Stability, Verification, Why, Wiring
+    from circuits.tracing import (
+        Circuit,
+        FamilyTrace,
+        Patching,
+        Stability,
+        Verification,
+        Why,
+        Wiring,
+    )
 
-    traced = (Circuit, Stability, Why, Wiring, FamilyTrace, Verification)
+    traced = (Circuit, Stability, Why, Wiring, FamilyTrace, Verification, Patching)
     of_tasks = (Ranking, PanelFigures, Comparison, TaskComparison)
     return {each.KIND: each for each in (*traced, *of_tasks, MeanCircuit)}
 

@@ -29,12 +29,14 @@ from circuits.show.curves import keep_curves
 from circuits.show.dot import HeadGroup, graph_to_dot, heads_to_dot, to_dot
 from circuits.show.figure import figure_of_circuit
 from circuits.show.grids import comparison_grid
+from circuits.show.heatmaps import grid_figure, grid_title
 from circuits.show.page import to_page
 from circuits.show.words import spell
 from circuits.tasks.compare import Comparison, TaskComparison
 from circuits.tasks.ranking import Ranking
 from circuits.tracing import Interval, Mapping, Stability
 from circuits.tracing.family import FamilyTrace
+from circuits.tracing.grids import OnAxes
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.wiring_record import Wiring
 
@@ -140,6 +142,12 @@ def _(comparison: Comparison) -> HeadPlot:
     return HeadPlot(title, rows, marked="carries in both")
 
 
+@heads_of_result.register
+def _(result: OnAxes) -> HeadPlot:
+    rows = [HeadRow(" ".join(place), value) for place, value in result.strongest()]
+    return HeadPlot(grid_title(result), rows)
+
+
 def effects_plot(
     title: str,
     rows: Sequence[HeadRow],
@@ -221,6 +229,7 @@ _figure.register(TaskComparison, comparison_grid)
 _figure.register(Ranking, keep_curves)
 _figure.register(Wiring, wiring.wiring_figure)
 _figure.register(Why, wiring.why_figure)
+_figure.register(OnAxes, grid_figure)
 
 
 # Diagrams

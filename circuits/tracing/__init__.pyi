@@ -1,4 +1,6 @@
 from .family import FamilyTrace as FamilyTrace
+from .grids import Axis as Axis
+from .grids import Patching as Patching
 from .parts import CARRIES as CARRIES
 from .parts import CORE as CORE
 from .parts import DRAWN as DRAWN

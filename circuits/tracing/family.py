@@ -110,7 +110,7 @@ def trace_family(
         raise PromptError("a family needs at least one prompt or pair")
     ends = _common_ends([pair.clean for pair in pairs], key, query)
     runs = prepare(model, pairs, smallest_gap=0.0)
-    runs = _without_weak_pairs(runs)
+    runs = without_weak_pairs(runs)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
     mapping = replace(mapping, doubts=doubts_about(mapping, None, named=True))
     rows = [mapping_row(runs.heads, *ends), mapping_row(mapping.carriers(share), *ends)]
@@ -132,7 +132,7 @@ def trace_family(
     )
 
 
-def _without_weak_pairs(runs: Runs) -> Runs:
+def without_weak_pairs(runs: Runs) -> Runs:
     """The runs of those pairs whose gap is large enough to divide by."""
     clean = runs.values(runs.clean).tolist()
     other = runs.values(runs.counterfactual).tolist()
