@@ -50,8 +50,10 @@ from .tracing.family import FamilyTrace as FamilyTrace
 from .tracing.family import trace_family as trace_family
 from .tracing.grids import Axis as Axis
 from .tracing.grids import Patching as Patching
+from .tracing.grids import Paths as Paths
 from .tracing.parts import Stability as Stability
 from .tracing.patch import patch as patch
+from .tracing.path import path as path
 from .tracing.records import Circuit as Circuit
 from .tracing.records import Why as Why
 from .tracing.stability import stability as stability
@@ -78,6 +80,7 @@ __all__ = [
     "Pair",
     "PanelFigures",
     "Patching",
+    "Paths",
     "Pattern",
     "Prompt",
     "Ranking",
@@ -107,6 +110,7 @@ __all__ = [
     "open_result",
     "open_sweep",
     "patch",
+    "path",
     "prepare",
     "prompts",
     "rank",

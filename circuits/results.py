@@ -202,13 +202,14 @@ def result_classes() -> dict[str, type[Saved]]:
         Circuit,
         FamilyTrace,
         Patching,
+        Paths,
         Stability,
         Verification,
         Why,
         Wiring,
     )
 
-    traced = (Circuit, Stability, Why, Wiring, FamilyTrace, Verification, Patching)
+    traced = (Circuit, Stability, Why, Wiring, FamilyTrace, Verification, Patching, Paths)
     of_tasks = (Ranking, PanelFigures, Comparison, TaskComparison)
     return {each.KIND: each for each in (*traced, *of_tasks, MeanCircuit)}
 

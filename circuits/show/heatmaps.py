@@ -22,7 +22,6 @@ from circuits.show.canvas import (
     LINE,
     MUTED,
     SMALL,
-    WASH,
     WIDTH,
     Font,
     Stops,
@@ -37,14 +36,14 @@ from circuits.show.tables import asked_rows, model_words, note_line
 from circuits.show.words import plural, spell, verdict_words
 
 if TYPE_CHECKING:
-    from circuits.tracing.grids import OnAxes, Patching
-    from circuits.tracing.path import Paths
+    from circuits.tracing.grids import OnAxes, Patching, Paths
 
 _MOST_HEADS: Final = 24  # rows of a map of heads by position
 _MOST_CELLS: Final = 12  # rows of a table of the strongest cells
 _MOST_LABELS: Final = 40  # along an axis; of a longer one every so many are named
 _CELL: Final = 0.17  # inches, the height of a cell
 _LABEL: Final = 10  # characters of a token along an axis
+_UNMEASURED: Final = "#dfe3e8"  # the colour of a cell without a number
 _NAME: Final = Font(SMALL)
 
 
@@ -105,7 +104,7 @@ def draw_map(
     """Draw values (row, column) with the names of their axes and places; NaN is grey."""
     strongest = float(np.nan_to_num(np.abs(values)).max(initial=0.0)) or 1.0
     low, high = (-strongest, strongest) if limits is None else limits
-    scale = colormap(stops).with_extremes(bad=WASH)
+    scale = colormap(stops).with_extremes(bad=_UNMEASURED)
     look: dict[str, Any] = {"cmap": scale, "vmin": low, "vmax": high, "interpolation": "none"}
     image = ax.imshow(values, aspect="auto", **look)
     _name_places(ax, rows, columns)

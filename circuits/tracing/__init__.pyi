@@ -1,6 +1,7 @@
 from .family import FamilyTrace as FamilyTrace
 from .grids import Axis as Axis
 from .grids import Patching as Patching
+from .grids import Paths as Paths
 from .parts import CARRIES as CARRIES
 from .parts import CORE as CORE
 from .parts import DRAWN as DRAWN

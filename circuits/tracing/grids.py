@@ -1,4 +1,4 @@
-"""Numbers on named axes: what maps of effects and readings have in common, and the record of `patch`.
+"""Numbers on named axes: what maps of effects and readings have in common, and the records of `patch` and `path`.
 
 The numbers stand in `arrays`, as float64 with one axis for the pairs in front, and are written as safetensors
 beside the JSON file. The axes have names and labels, so that no caller has to guess what is layer or head.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from circuits.errors import EdgeError
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tracing.parts import MeasuredModel, QuestionControl, check_positions
@@ -89,39 +90,14 @@ class OnAxes:
         require(shaped, f"its values are not numbers of {pairs} pairs on axes of {self.shape}")
 
 
-@dataclass(frozen=True, slots=True)
-class Patching(OnAxes, Saved, Pictured):
-    """The effect of patching one kind of site at every place, as a share of the gap.
+class OfPairs(OnAxes):
+    """Effects on named axes, measured on one pair or on several."""
 
-    >>> patched = circuits.patch(model, TEXT, "residual", swap={"large": "hot"})
-    >>> [axis.name for axis in patched.axes], patched.values.shape
-    (['layer', 'position'], (13, 9))
-    >>> circuits.Patching.load(patched.save(folder / "patch")) == patched
-    True
-    """
-
-    KIND: ClassVar = "patch"
-    NAME: ClassVar = "a map of patched sites"
+    __slots__ = ()
     MEASURE: ClassVar = "effect"
-
-    source: MeasuredModel
     pairs: tuple[Pair, ...]
-    sites: str
-    direction: str
-    positions: tuple[
-        int, ...
-    ]  # which were patched: together, or each by itself where an axis says so
-    axes: tuple[Axis, ...]
     clean_values: tuple[float, ...]  # of the metric, for each pair
     counterfactual_values: tuple[float, ...]
-    question: QuestionControl
-    notes: tuple[str, ...]
-    weak: int  # pairs that were left out: their gap is too small
-    engine: Literal["fast", "plain"]
-    seed: int
-    versions: tuple[tuple[str, str], ...]
-    arrays_sha256: str
-    arrays: Arrays = field(compare=False, repr=False, hash=False)
 
     @property
     def prompt(self) -> Prompt:
@@ -150,13 +126,101 @@ class Patching(OnAxes, Saved, Pictured):
         """How far the metric lies apart between both prompts, averaged over the pairs."""
         return self.clean_value - self.counterfactual_value
 
-    def check(self) -> None:
+    def check_pairs(self) -> None:
+        """Refuse numbers that are not those of the pairs."""
         require(bool(self.pairs), "it has no pairs")
-        check_positions(self.positions, len(self.pairs[0]))
         values = (self.clean_values, self.counterfactual_values)
         one_each = all(len(each) == len(self.pairs) for each in values)
         require(one_each, "it does not have the metric of every pair")
         self.check_values(len(self.pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class Patching(OfPairs, Saved, Pictured):
+    """The effect of patching one kind of site at every place, as a share of the gap.
+
+    >>> patched = circuits.patch(model, TEXT, "residual", swap={"large": "hot"})
+    >>> [axis.name for axis in patched.axes], patched.values.shape
+    (['layer', 'position'], (13, 9))
+    >>> circuits.Patching.load(patched.save(folder / "patch")) == patched
+    True
+    """
+
+    KIND: ClassVar = "patch"
+    NAME: ClassVar = "a map of patched sites"
+
+    source: MeasuredModel
+    pairs: tuple[Pair, ...]
+    sites: str
+    direction: str
+    positions: tuple[
+        int, ...
+    ]  # which were patched: together, or each by itself where an axis says so
+    axes: tuple[Axis, ...]
+    clean_values: tuple[float, ...]  # of the metric, for each pair
+    counterfactual_values: tuple[float, ...]
+    question: QuestionControl
+    notes: tuple[str, ...]
+    weak: int  # pairs that were left out: their gap is too small
+    engine: Literal["fast", "plain"]
+    seed: int
+    versions: tuple[tuple[str, str], ...]
+    arrays_sha256: str
+    arrays: Arrays = field(compare=False, repr=False, hash=False)
+
+    def check(self) -> None:
+        self.check_pairs()
+        check_positions(self.positions, len(self.pairs[0]))
+
+    def __str__(self) -> str:
+        from circuits.show.heatmaps import grid_text
+
+        return grid_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Paths(OfPairs, Saved, Pictured):
+    """The effect of single paths from senders to receivers, as a share of the gap; NaN where none was asked.
+
+    >>> paths = circuits.path(model, pair, "L4H0, L4H5 → L5H1.value, M5")
+    >>> [axis.name for axis in paths.axes], paths.values.shape
+    (['sender', 'receiver'], (2, 2))
+    >>> circuits.Paths.load(paths.save(folder / "paths")) == paths
+    True
+    """
+
+    KIND: ClassVar = "paths"
+    NAME: ClassVar = "a record of paths"
+
+    source: MeasuredModel
+    pairs: tuple[Pair, ...]
+    wires: tuple[str, ...]  # the names of the wires that were measured
+    direction: str
+    axes: tuple[Axis, ...]
+    clean_values: tuple[float, ...]  # of the metric, for each pair
+    counterfactual_values: tuple[float, ...]
+    question: QuestionControl
+    notes: tuple[str, ...]
+    weak: int  # pairs that were left out: their gap is too small
+    engine: Literal["fast", "plain"]
+    seed: int
+    versions: tuple[tuple[str, str], ...]
+    arrays_sha256: str
+    arrays: Arrays = field(compare=False, repr=False, hash=False)
+
+    def effect(self, sender: str | None = None, receiver: str | None = None) -> float:
+        """The effect of one path, by the labels of the axes; without them, of the only one there is."""
+        found = []
+        for (own_sender, own_receiver), value in self.strongest():
+            if sender in (None, own_sender) and receiver in (None, own_receiver):
+                found.append(value)
+        if len(found) != 1:
+            named = "; ".join(f"{axis.name}s {', '.join(axis.labels)}" for axis in self.axes)
+            raise EdgeError(f"{len(found)} paths are meant; name one by its ends: {named}")
+        return found[0]
+
+    def check(self) -> None:
+        self.check_pairs()
 
     def __str__(self) -> str:
         from circuits.show.heatmaps import grid_text
