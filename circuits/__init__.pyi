@@ -51,9 +51,15 @@ from .tracing.family import trace_family as trace_family
 from .tracing.grids import Axis as Axis
 from .tracing.grids import Patching as Patching
 from .tracing.grids import Paths as Paths
+from .tracing.head_scores import head_scores as head_scores
 from .tracing.parts import Stability as Stability
 from .tracing.patch import patch as patch
 from .tracing.path import path as path
+from .tracing.reading_records import HeadScores as HeadScores
+from .tracing.reading_records import LogitAttribution as LogitAttribution
+from .tracing.reading_records import LogitLens as LogitLens
+from .tracing.readings import logit_attribution as logit_attribution
+from .tracing.readings import logit_lens as logit_lens
 from .tracing.records import Circuit as Circuit
 from .tracing.records import Why as Why
 from .tracing.stability import stability as stability
@@ -76,6 +82,9 @@ __all__ = [
     "Edge",
     "FamilyTrace",
     "Head",
+    "HeadScores",
+    "LogitAttribution",
+    "LogitLens",
     "Model",
     "Pair",
     "PanelFigures",
@@ -103,8 +112,11 @@ __all__ = [
     "errors",
     "explore",
     "from_eap",
+    "head_scores",
     "live",
     "load",
+    "logit_attribution",
+    "logit_lens",
     "measure_panel",
     "models",
     "open_result",

@@ -201,6 +201,9 @@ def result_classes() -> dict[str, type[Saved]]:
     from circuits.tracing import (
         Circuit,
         FamilyTrace,
+        HeadScores,
+        LogitAttribution,
+        LogitLens,
         Patching,
         Paths,
         Stability,
@@ -209,9 +212,10 @@ def result_classes() -> dict[str, type[Saved]]:
         Wiring,
     )
 
-    traced = (Circuit, Stability, Why, Wiring, FamilyTrace, Verification, Patching, Paths)
+    traced = (Circuit, Stability, Why, Wiring, FamilyTrace, Verification)
+    maps = (Patching, Paths, LogitAttribution, LogitLens, HeadScores)
     of_tasks = (Ranking, PanelFigures, Comparison, TaskComparison)
-    return {each.KIND: each for each in (*traced, *of_tasks, MeanCircuit)}
+    return {each.KIND: each for each in (*traced, *maps, *of_tasks, MeanCircuit)}
 
 
 def sha256_of(arrays: Arrays) -> str:

@@ -85,10 +85,8 @@ def test_paths_are_wires_and_cells_without_one_are_empty() -> None:
     values = found.values[~np.isnan(found.values)]
     np.testing.assert_allclose(sorted(values), sorted(effects), atol=1e-9)
     # M0 stands at 5 and M5 on the same layer, so of nine paths four remain.
-    assert found.wires == ("M0@5→L5H1@8.value", "L4H0@8→L5H1@8.value") + (
-        "L4H0@8→L5H1@8.query",
-        "L4H0@8→M5",
-    )
+    into_the_head = ("M0@5→L5H1@8.value", "L4H0@8→L5H1@8.value", "L4H0@8→L5H1@8.query")
+    assert found.wires == (*into_the_head, "L4H0@8→M5")
     assert found.effect("M0@5") == found.values[0, 0]
     assert "L4H0@8" in str(found) and len(found.to_dataframe()) == 2 * 3
 

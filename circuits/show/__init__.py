@@ -10,14 +10,18 @@ import lazy_loader
 __getattr__, __dir__, _ = lazy_loader.attach_stub(__name__, __file__)
 __all__ = [
     "Panel",
+    "attribution_figure",
     "circuit_figure",
     "comparison_grid",
     "draw",
     "effect_map",
+    "grid_figure",
     "head_grid",
     "keep_curves",
+    "lens_figure",
     "mapping_figure",
     "save_figure",
+    "scores_figure",
     "to_dot",
     "to_graph",
     "to_page",

@@ -145,8 +145,8 @@ def _shortened(label: str) -> str:
 def grid_title(result: OnAxes) -> str:
     """What a map shows, in one or two lines."""
     words = _WHAT[type(result).__name__](result)
-    model = spell(result.source.name, longest=30)  # type: ignore[attr-defined]
-    return f"{model}: {words}"
+    name = result.model if hasattr(result, "model") else result.source.name  # type: ignore[attr-defined]
+    return f"{spell(name, longest=30)}: {words}"
 
 
 def _patched_words(result: Any) -> str:
@@ -166,6 +166,9 @@ def _listed(positions: Sequence[int]) -> str:
 _WHAT: Final[dict[str, Any]] = {
     "Patching": _patched_words,
     "Paths": lambda result: f"paths, {result.direction}",
+    "LogitAttribution": lambda _: "direct logit attribution",
+    "LogitLens": lambda _: "logit lens",
+    "HeadScores": lambda _: "scores of heads",
 }
 
 

@@ -31,12 +31,14 @@ from circuits.show.figure import figure_of_circuit
 from circuits.show.grids import comparison_grid
 from circuits.show.heatmaps import grid_figure, grid_title
 from circuits.show.page import to_page
+from circuits.show.reading_figures import attribution_figure, lens_figure, scores_figure
 from circuits.show.words import spell
 from circuits.tasks.compare import Comparison, TaskComparison
 from circuits.tasks.ranking import Ranking
 from circuits.tracing import Interval, Mapping, Stability
 from circuits.tracing.family import FamilyTrace
 from circuits.tracing.grids import OnAxes
+from circuits.tracing.reading_records import HeadScores, LogitAttribution, LogitLens
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.wiring_record import Wiring
 
@@ -46,7 +48,7 @@ _LEAST_SEEN: Final = (
     0.01  # of the strongest effect; a point with less would lie on the line of zero
 )
 # Their figures have more than one panel.
-_SEVERAL_PANELS: Final = (Circuit, TaskComparison, Wiring, Why)
+_SEVERAL_PANELS: Final = (Circuit, TaskComparison, Wiring, Why, HeadScores)
 _STYLE: Final = (
     "body{font:14px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}svg{max-width:100%}"
 )
@@ -230,6 +232,9 @@ _figure.register(Ranking, keep_curves)
 _figure.register(Wiring, wiring.wiring_figure)
 _figure.register(Why, wiring.why_figure)
 _figure.register(OnAxes, grid_figure)
+_figure.register(LogitAttribution, attribution_figure)
+_figure.register(LogitLens, lens_figure)
+_figure.register(HeadScores, scores_figure)
 
 
 # Diagrams

@@ -21,6 +21,9 @@ from .parts import Span as Span
 from .parts import Stability as Stability
 from .parts import Step as Step
 from .parts import check_share as check_share
+from .reading_records import HeadScores as HeadScores
+from .reading_records import LogitAttribution as LogitAttribution
+from .reading_records import LogitLens as LogitLens
 from .records import Circuit as Circuit
 from .records import QKAttribution as QKAttribution
 from .records import QKPart as QKPart

@@ -6,6 +6,7 @@ beside the JSON file. The axes have names and labels, so that no caller has to g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -228,11 +229,11 @@ class Paths(OfPairs, Saved, Pictured):
         return grid_text(self)
 
 
-def position_labels(pairs: tuple[Pair, ...], positions: tuple[int, ...]) -> tuple[str, ...]:
-    """`large(5)`; where the pairs have different words at a position, its index alone."""
+def position_labels(prompts: Sequence[Prompt], positions: Sequence[int]) -> tuple[str, ...]:
+    """`large(5)`; where the prompts have different words at a position, its index alone."""
     labels = []
     for position in positions:
-        words = {pair.clean.words[position].strip() for pair in pairs}
+        words = {prompt.words[position].strip() for prompt in prompts}
         word = words.pop() if len(words) == 1 else ""
         labels.append(f"{word}({position})" if word else f"({position})")
     return tuple(labels)

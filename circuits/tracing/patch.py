@@ -146,7 +146,8 @@ def _measure(
 ) -> tuple[tuple[Axis, ...], torch.Tensor]:
     """The axes of the map, and its effects (cell, pair)."""
     layers = runs.model.n_layers
-    at = Axis("position", position_labels(runs.pairs, positions))
+    prompts = [pair.clean for pair in runs.pairs]
+    at = Axis("position", position_labels(prompts, positions))
     if sites in BY_POSITION:
         rows = layer_rows(runs, sites, positions)  # type: ignore[arg-type]
         names = tuple(map(str, range(len(rows) // len(positions))))
