@@ -52,6 +52,8 @@ from .tracing.grids import Axis as Axis
 from .tracing.grids import Patching as Patching
 from .tracing.grids import Paths as Paths
 from .tracing.head_scores import head_scores as head_scores
+from .tracing.neuron_record import Neurons as Neurons
+from .tracing.neurons import neurons as neurons
 from .tracing.parts import Stability as Stability
 from .tracing.patch import patch as patch
 from .tracing.path import path as path
@@ -86,6 +88,7 @@ __all__ = [
     "LogitAttribution",
     "LogitLens",
     "Model",
+    "Neurons",
     "Pair",
     "PanelFigures",
     "Patching",
@@ -119,6 +122,7 @@ __all__ = [
     "logit_lens",
     "measure_panel",
     "models",
+    "neurons",
     "open_result",
     "open_sweep",
     "patch",

@@ -204,6 +204,7 @@ def result_classes() -> dict[str, type[Saved]]:
         HeadScores,
         LogitAttribution,
         LogitLens,
+        Neurons,
         Patching,
         Paths,
         Stability,
@@ -213,7 +214,7 @@ def result_classes() -> dict[str, type[Saved]]:
     )
 
     traced = (Circuit, Stability, Why, Wiring, FamilyTrace, Verification)
-    maps = (Patching, Paths, LogitAttribution, LogitLens, HeadScores)
+    maps = (Patching, Paths, LogitAttribution, LogitLens, HeadScores, Neurons)
     of_tasks = (Ranking, PanelFigures, Comparison, TaskComparison)
     return {each.KIND: each for each in (*traced, *maps, *of_tasks, MeanCircuit)}
 

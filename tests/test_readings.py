@@ -35,6 +35,10 @@ def unembedding(hand: ByHand) -> torch.Tensor:
     return hand.hf.get_output_embeddings().weight
 
 
+def note_in(kept: list[Any]) -> Any:
+    return lambda value, hook: kept.append(value[0].clone())
+
+
 def with_bos(models: dict[str, Model], name: str) -> Model:
     return replace(models[name], reads_bos=True)
 
@@ -181,17 +185,12 @@ def test_copying_equals_the_output_of_a_head_that_attends_to_one_token_by_hand(
     expected = np.zeros((3, 4))
     for word in words:
         tokens = torch.tensor([[model.tokenizer.bos_token_id, word]])
-        kept: dict[str, torch.Tensor] = {}
+        streams: list[Any] = []
         names = [f"blocks.{layer}.hook_resid_pre" for layer in (0, 1)]
-        with model.hooked(
-            [
-                (each, lambda value, hook, each=each: kept.update({each: value[0].clone()}))
-                for each in names
-            ]
-        ):
+        with model.hooked([(each, note_in(streams)) for each in names]):
             model.logits(tokens)
         for layer, block in enumerate(hand.blocks):
-            stream = kept[names[min(layer, 1)]]
+            stream = streams[min(layer, 1)]
             value = hand.project(block, hand.norms(block)[0](stream))[2][-1]  # (head, d_head)
             written = torch.einsum("hd,hdm->hm", value, hand.output(block)[0])
             logits = hand.logits(written)

@@ -20,6 +20,7 @@ __all__ = [
     "keep_curves",
     "lens_figure",
     "mapping_figure",
+    "neurons_figure",
     "save_figure",
     "scores_figure",
     "to_dot",

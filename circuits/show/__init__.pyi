@@ -12,6 +12,7 @@ from .grids import effect_map as effect_map
 from .grids import head_grid as head_grid
 from .grids import to_panel as to_panel
 from .heatmaps import grid_figure as grid_figure
+from .neuron_figures import neurons_figure as neurons_figure
 from .page import to_page as to_page
 from .reading_figures import attribution_figure as attribution_figure
 from .reading_figures import lens_figure as lens_figure
@@ -46,6 +47,7 @@ __all__ = [
     "keep_curves",
     "lens_figure",
     "mapping_figure",
+    "neurons_figure",
     "save_figure",
     "scores_figure",
     "to_dot",

@@ -172,7 +172,7 @@ def scores_figure(scores: HeadScores, *, figure: Figure | None = None) -> Figure
     ['induction', 'previous token', 'duplicate token']
     """
     names = scores.axes[0].labels
-    _, layers, heads = scores.shape
+    layers = scores.shape[1]
     down = -(-len(names) // 2)
     each = 0.5 + max(0.5, min(0.1, 2.5 / layers) * layers)  # inches
     with looks():

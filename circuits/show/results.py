@@ -30,6 +30,7 @@ from circuits.show.dot import HeadGroup, graph_to_dot, heads_to_dot, to_dot
 from circuits.show.figure import figure_of_circuit
 from circuits.show.grids import comparison_grid
 from circuits.show.heatmaps import grid_figure, grid_title
+from circuits.show.neuron_figures import neurons_figure
 from circuits.show.page import to_page
 from circuits.show.reading_figures import attribution_figure, lens_figure, scores_figure
 from circuits.show.words import spell
@@ -38,6 +39,7 @@ from circuits.tasks.ranking import Ranking
 from circuits.tracing import Interval, Mapping, Stability
 from circuits.tracing.family import FamilyTrace
 from circuits.tracing.grids import OnAxes
+from circuits.tracing.neuron_record import Neurons
 from circuits.tracing.reading_records import HeadScores, LogitAttribution, LogitLens
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.wiring_record import Wiring
@@ -150,6 +152,12 @@ def _(result: OnAxes) -> HeadPlot:
     return HeadPlot(grid_title(result), rows)
 
 
+@heads_of_result.register
+def _(found: Neurons) -> HeadPlot:
+    rows = [HeadRow(f"n{each.neuron}", each.effect) for each in found.neurons]
+    return HeadPlot(f"{spell(found.source.name)}: neurons of {found.name}", rows)
+
+
 def effects_plot(
     title: str,
     rows: Sequence[HeadRow],
@@ -235,6 +243,7 @@ _figure.register(OnAxes, grid_figure)
 _figure.register(LogitAttribution, attribution_figure)
 _figure.register(LogitLens, lens_figure)
 _figure.register(HeadScores, scores_figure)
+_figure.register(Neurons, neurons_figure)
 
 
 # Diagrams

@@ -2,6 +2,8 @@ from .family import FamilyTrace as FamilyTrace
 from .grids import Axis as Axis
 from .grids import Patching as Patching
 from .grids import Paths as Paths
+from .neuron_record import NeuronEffect as NeuronEffect
+from .neuron_record import Neurons as Neurons
 from .parts import CARRIES as CARRIES
 from .parts import CORE as CORE
 from .parts import DRAWN as DRAWN
