@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from architectures import ARCHITECTURES
 from small_models import PROMPT, SWAPS, loaded
 from test_patch import CLOSE, ByHand, pair_of
 
@@ -16,8 +17,10 @@ import circuits
 from circuits.components import Component
 from circuits.engine.neurons import MlpNeurons, UnitRuns, block_of
 from circuits.errors import CircuitsError, PromptError
+from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.tracing.neurons import explain_mlp
+from circuits.zoo.language import tokenizer
 
 # The linear layer that reads the neurons, in block 1.
 OUTPUTS = {
@@ -95,11 +98,18 @@ def test_all_neurons_together_are_the_mlp(models: dict[str, Model], name: str) -
         assert first == 1 and alone == pytest.approx(measured.neurons[0].effect, abs=CLOSE)
 
 
+def test_all_neurons_together_are_an_mlp_whose_write_is_normed() -> None:
+    model = as_model((ARCHITECTURES["gemma2"].make(), tokenizer()), bos=True)
+    runs = circuits.prepare(model, [pair_of(model)])
+    measured = explain_mlp(runs, Component(1, "mlp"), 5)
+    assert runs.layout is not None and runs.layout.blocks[1].mlp_write_norm is not None
+    assert measured.joint[-1][1] == pytest.approx(measured.effect, abs=CLOSE)
+    assert abs(measured.effect) > CLOSE
+
+
 @pytest.mark.parametrize("name", OUTPUTS)
 @torch.no_grad()
-def test_what_a_neuron_reads_adds_up_to_its_change(
-    models: dict[str, Model], name: str
-) -> None:
+def test_what_a_neuron_reads_adds_up_to_its_change(models: dict[str, Model], name: str) -> None:
     model = replace(models[name], reads_bos=True)
     runs = circuits.prepare(model, [pair_of(model)])
     units = MlpNeurons(block_of(runs, 2))

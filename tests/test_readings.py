@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from architectures import ARCHITECTURES as GEMMA
 from conftest import ARCHITECTURES
 from small_models import PROMPT, loaded
 from test_wires import ByHand
 
 import circuits
 from circuits.errors import CircuitsError
+from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.tracing.head_scores import known_series, random_sequences
+from circuits.zoo.language import tokenizer
 
 CLOSE = 1e-4
 
@@ -73,6 +76,17 @@ def test_parts_of_a_logit_difference_equal_the_writes_by_hand_and_add_up(
         assert read.part(str(component)) == pytest.approx(expected, abs=1e-3)
     assert read.by_head.shape == (3, 4) and read.by_mlp.shape == (3,)
     assert read.by_head[1, 2] == read.part("L1H2") and read.by_mlp[2] == read.part("M2")
+
+
+@torch.no_grad()
+def test_parts_add_up_below_the_soft_cap_of_gemma_with_normed_writes() -> None:
+    model = as_model((GEMMA["gemma2"].make(), tokenizer()), bos=True)
+    read = circuits.logit_attribution(model, PROMPT, answer="small", foil="cold")
+    logits = model.logits(torch.tensor([read.prompts[0].tokens]))[0, -1]
+    uncapped = 3.0 * (logits / 3.0).atanh()
+    answer, foil = (model.tokenize(word)[-1] for word in ("small", "cold"))
+    expected = float(uncapped[answer] - uncapped[foil])
+    assert read.values.sum() == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_pair_names_the_foil_and_several_prompts_are_averaged() -> None:

@@ -42,7 +42,8 @@ def logit_attribution(
 ) -> LogitAttribution:
     """What each component writes in the direction of the answer: a reading of the clean run, not an effect.
 
-    The parts add up to logit(answer) − logit(foil); of several answers or foils, to their means. The foil is
+    The parts add up to logit(answer) − logit(foil), before a soft cap where the model has one; of several
+    answers or foils, to their means. The foil is
     by default the prediction on the counterfactual, where one is given; without any foil the answer's logit
     is compared with the mean of all tokens. Of several prompts the mean is shown.
 
