@@ -105,4 +105,10 @@ def measure_every_kind(model: Model, folder: Path) -> dict[str, Any]:
         "why": circuits.why(traced, traced.mapping().heads[0].head, model=model),
         "wiring": circuits.wiring(model, PROMPT, positions=False, **question),
         "stability": circuits.stability(model, PROMPT, key="large", n=3, **question),
+        "patch": circuits.patch(model, PROMPT, "residual", **question),
+        "paths": circuits.path(model, PROMPT, "L0H1, M0, M1 → M1, L2H3.query", **question),
+        "attribution": circuits.logit_attribution(model, PROMPT, **named),
+        "lens": circuits.logit_lens(model, PROMPT, answer="small"),
+        "head_scores": circuits.head_scores(model, length=8, sequences=2),
+        "neurons": circuits.neurons(traced, "M1@5", model=model),
     }

@@ -204,7 +204,12 @@ def circuit_command(
 
 @click.command("why")
 @argument("question", type=options.prompt, metavar="PROMPT|DIR|circuit.json")
-@option("--head", required=True, type=options.text, help="The head, such as L5H1.")
+@option(
+    "--head",
+    required=True,
+    type=options.text,
+    help="The head, such as L5H1; or an MLP, such as M3@9, for its neurons.",
+)
 @options.key(required=False)
 @options.query
 @option(
@@ -229,9 +234,13 @@ def why_command(
     """Say why a head looks where it looks, and who wrote what it moves."""
     from circuits.components import Head
     from circuits.show.why import fill_with_why, why_sections
+    from circuits.tracing.neurons import is_mlp
     from circuits.tracing.records import Circuit
     from circuits.tracing.why import explain, why
 
+    if is_mlp(head):
+        _print_neurons(question, head, model, result, spec)
+        return
     Head.parse(head)  # refuses a misspelt name before anything is loaded
     with progress() as note:
         if _is_saved(question):
@@ -252,6 +261,35 @@ def why_command(
     )
     if strict:
         fail_unless_clear(answer)
+
+
+def _print_neurons(
+    question: str, mlp: str, model: ModelOptions, result: ResultOptions, spec: dict[str, Any]
+) -> None:
+    """Which neurons of an MLP carry its effect, on a prompt or on the pair of a saved circuit."""
+    from circuits.engine import prepare
+    from circuits.prompts import QuestionSpec, to_question
+    from circuits.show.neuron_figures import neurons_sections
+    from circuits.tracing.neurons import explain_mlp, neurons, parse_mlp
+    from circuits.tracing.records import Circuit
+
+    with progress() as note:
+        if _is_saved(question):
+            found = neurons(Circuit.load(question), mlp, progress=note)
+        else:
+            check_question(model.model, question, spec)
+            loaded = model.load(note)
+            asked = to_question(loaded, question, QuestionSpec(**spec))
+            component, position = parse_mlp(mlp, asked.clean)
+            runs = prepare(loaded, [asked])
+            found = explain_mlp(runs, component, position, seed=spec["seed"], progress=note)
+
+    def fill(folder: Path) -> None:
+        found.save(folder)
+        for ending in ("svg", "png", "pdf"):
+            found.save(folder / f"neurons.{ending}")
+
+    print_result(result, neurons_sections(found), to_text=found.to_json, fill=fill)
 
 
 def _is_saved(question: str) -> bool:

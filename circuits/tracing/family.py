@@ -112,7 +112,7 @@ def trace_family(
     ends = _common_ends([pair.clean for pair in different], key, query)
     every = prepare(model, different, smallest_gap=0.0)
     question = judge(every, ends=ends)
-    runs, weak, wrong = _worth_a_mean(every)
+    runs, weak, wrong = worth_a_mean(every)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
     mapping = replace(mapping, doubts=doubts_about(mapping, question, named=True))
     rows = [mapping_row(runs.heads, *ends), mapping_row(mapping.carriers(share), *ends)]
@@ -152,7 +152,7 @@ def _each_once(pairs: Sequence[T]) -> list[T]:
     return different
 
 
-def _worth_a_mean(runs: Runs) -> tuple[Runs, int, int]:
+def worth_a_mean(runs: Runs) -> tuple[Runs, int, int]:
     """The runs of those pairs that a mean may hold, and how many are left out: pairs whose gap is too small
     to divide by, and pairs on the wrong side where others are not."""
     clean = runs.values(runs.clean).tolist()

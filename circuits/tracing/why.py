@@ -12,9 +12,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, overload
 
-from circuits.components import SIDES, Head, Side, components
+from circuits.components import SIDES, Component, Head, Side, components
 from circuits.engine import Row, Runs
 from circuits.engine.qk import score_parts
 from circuits.engine.rows import Layer
@@ -25,6 +25,8 @@ from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
 from circuits.tracing.judge import judge
 from circuits.tracing.measure import pattern_effects, side_wire, tells_sides
+from circuits.tracing.neuron_record import Neurons
+from circuits.tracing.neurons import is_mlp, neurons
 from circuits.tracing.records import (
     BIASES,
     Circuit,
@@ -43,17 +45,23 @@ PARTS: Final = 20  # parts of the score that are kept; the rest is one number
 Position = int | str
 
 
+@overload
+def why(circuit: Circuit, head: Component, **options: Any) -> Neurons: ...
+@overload
+def why(circuit: Circuit, head: str | Head, **options: Any) -> Why: ...
 def why(
     circuit: Circuit,
-    head: str | Head,
+    head: str | Head | Component,
     *,
     key: Position | None = None,
     query: Position | None = None,
     every_key: bool = False,
     model: Any = None,
     progress: Progress = silent,
-) -> Why:
+) -> Why | Neurons:
     """Why this head looks where it looks on a mapping of the circuit, and who wrote what it moves.
+
+    Of an MLP, such as `M3@9`: which of its neurons carry its effect (`circuits.neurons`).
 
     Without `key` and `query` it is the mapping that the circuit shows first. With `every_key` the head's key
     and value sides are those of all keys of the query. `model` is needed where the circuit's own cannot be
@@ -63,7 +71,11 @@ def why(
         >>> print(answer.side("value").writers[0])
         M0@5
     """
-    checked = circuit.checked(head)
+    if is_mlp(head):
+        if key is not None or query is not None or every_key:
+            raise PromptError("an MLP reads where it stands; name its position as in M3@9")
+        return neurons(circuit, head, model=model, progress=progress)  # type: ignore[arg-type]
+    checked = circuit.checked(head.head if isinstance(head, Component) else head)
     if key is None and query is None:
         if circuit.front is None:
             raise PromptError("no mapping of this circuit carries anything; name key and query")
