@@ -18,7 +18,6 @@ from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
 from circuits.cli.output import Failure, print_json, print_result, print_sections, progress
 from circuits.errors import PromptError
-from circuits.tracing import DRAWN, NODES
 
 if TYPE_CHECKING:
     from circuits.engine import Runs
@@ -260,44 +259,79 @@ def _prepare_why(
 @options.model
 @options.question
 @options.seed
+@options.share
 @option(
-    "--least",
-    type=options.SHARE_RANGE,
-    default=DRAWN,
-    help="The smallest effect of a wire that is drawn, as a share of the gap.",
+    "--aim",
+    type=click.Choice(["faithful", "performance"]),
+    default="faithful",
+    help="Behave as the whole model does, or keep the metric as high as possible.",
 )
 @option(
-    "--most",
-    type=options.COUNT,
-    default=NODES,
-    help="Components at positions whose writers are looked for, the strongest first.",
+    "--positions/--no-positions",
+    default=None,
+    help="Tell positions apart, or take all together; default: apart for one prompt.",
+)
+@option("--count", type=options.COUNT, default=None, help="Pairs of a task; default: 16.")
+@option(
+    "--without",
+    "without",
+    metavar="HEAD",
+    multiple=True,
+    help="Swap this head away first, to find which others step in; repeatable.",
+)
+@option(
+    "--resamples",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Search again on N resamples of the pairs, and say how alike the circuits are.",
 )
 @options.repeatable(
     "--role",
     options.to_pairs,
     metavar="END=-1",
-    help="A name for a position, in print; repeatable.",
+    help="A name for a position; repeatable.",
 )
 @options.result_without_page("Write wiring.json and its figure here.")
 def wiring_command(
     prompt: str,
     model: ModelOptions,
-    least: float,
-    most: int,
+    share: float,
+    aim: Any,
+    positions: bool | None,
+    count: int | None,
+    without: tuple[str, ...],
+    resamples: int,
     role: dict[str, str] | None,
     result: ResultOptions,
     **question: Any,
 ) -> None:
-    """Find the circuit of heads and MLPs, walked back from the answer."""
-    from circuits.show.wiring import wiring_sections
-    from circuits.tracing.wiring import wiring
+    """Find the smallest circuit of heads and MLPs that keeps a behaviour.
 
+    PROMPT is a prompt, the name of a task, or a .jsonl file of prompts.
+    """
+    from circuits.show.wiring import wiring_sections
+    from circuits.tasks.names import TASKS
+    from circuits.tracing.wiring import PAIRS, wiring
+
+    asked: Any = Path(prompt) if prompt.endswith(".jsonl") else prompt
     with progress() as note:
-        check_question(model.model, prompt, question, positions=(role or {}).values())
+        if prompt not in TASKS and isinstance(asked, str):
+            check_question(model.model, prompt, question, positions=(role or {}).values())
         loaded = model.load(note)
         roles: Any = role
         measured = wiring(
-            loaded, prompt, least=least, most=most, roles=roles, progress=note, **question
+            loaded,
+            asked,
+            share=share,
+            aim=aim,
+            positions=positions,
+            count=count or PAIRS,
+            without=without,
+            resamples=resamples,
+            roles=roles,
+            progress=note,
+            **question,
         )
 
     def fill(folder: Path) -> None:

@@ -26,7 +26,7 @@ from circuits.results import PICTURES
 from circuits.show import canvas, tables, wiring
 from circuits.show.canvas import INK, LINE, MUTED, RED, SIGNATURE, SMALL
 from circuits.show.curves import keep_curves
-from circuits.show.dot import HeadGroup, graph_to_dot, heads_to_dot, to_dot
+from circuits.show.dot import HeadGroup, heads_to_dot, to_dot
 from circuits.show.figure import figure_of_circuit
 from circuits.show.grids import comparison_grid
 from circuits.show.page import to_page
@@ -240,7 +240,7 @@ dot_of.register(Circuit, to_dot)
 
 @dot_of.register
 def _(result: Wiring, **options: Any) -> Digraph:
-    return graph_to_dot(wiring.wiring_scene(result).graph, **options)
+    return wiring.wiring_dot(result, **options)
 
 
 @dot_of.register

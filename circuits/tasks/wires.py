@@ -1,7 +1,7 @@
 """The component edges of a task: what `rank(units="wires")` measures, and circuits of EAP-IG and MIB.
 
 1. Edge attribution patching estimates all of them with one backward pass a pair
-   (`engine.joint.estimates`). The edges with the largest mean estimate, of either sign, are
+   (`KeptRuns.values` of the whole model). The edges with the largest mean estimate, of either sign, are
    measured exactly, each by itself. The order goes by effect where it was measured and by the estimate
    elsewhere.
 2. The keep curve swaps all other edges together in one run. Here the embedding and the MLPs are units like
@@ -30,8 +30,9 @@ import torch
 from jaxtyping import Bool, Float
 
 from circuits.components import Wire
-from circuits.engine import Runs, prepare
-from circuits.engine.joint import EdgeTable, estimates, kept_edges
+from circuits.engine import prepare
+from circuits.engine.edges import EdgeTable
+from circuits.engine.kept import KeptRuns
 from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, FileError
 from circuits.files import read_object
@@ -164,7 +165,7 @@ class WireMeasurement(Measurement):
     """The component edges of a task, and its pairs in batches."""
 
     table: EdgeTable
-    batches: list[tuple[Runs, list[int]]]  # runs, and which pairs of the task they hold
+    kept: KeptRuns
     most: int  # edges that are measured exactly
     given: list[int] | None  # the order of a file
     random_step: float = (
@@ -174,11 +175,8 @@ class WireMeasurement(Measurement):
     @cached_property
     def estimates(self) -> Effects:
         """The first-order estimate of every edge on every pair."""
-        values = np.zeros((len(self.table), self.pairs))
-        for number, (runs, indices) in enumerate(self.batches):
-            values[:, indices] = estimates(runs).numpy()
-            self.progress("estimates", number + 1, len(self.batches))
-        return values
+        every = torch.ones(len(self.table), dtype=torch.bool)
+        return self.kept.values(every).numpy()
 
     @cached_property
     def exact(self) -> Bool[np.ndarray, " unit"]:
@@ -199,13 +197,13 @@ class WireMeasurement(Measurement):
             effects = self.estimates.copy()
         chosen = np.flatnonzero(self.exact)
         wires = [self.table.wires[number] for number in chosen]
-        for runs, indices in self.batches:
+        for batch in self.kept.batches:
             values, _ = wire_effects(
-                runs,
+                batch.runs,
                 wires,
                 progress=lambda done, total: self.progress("single effects", done, total),
             )
-            effects[np.ix_(chosen, np.array(indices))] = values.numpy()
+            effects[np.ix_(chosen, np.array(batch.pairs))] = values.numpy()
         return effects
 
     def order(self, effects: Effects) -> list[int]:
@@ -216,17 +214,17 @@ class WireMeasurement(Measurement):
     ) -> Float[np.ndarray, "size pair"]:
         rank_of = torch.from_numpy(np.argsort(order))
         sets = torch.stack([rank_of < size for size in sizes])
-        explained = np.zeros((len(sizes), self.pairs))
-        for number, (runs, indices) in enumerate(self.batches):
-            explained[:, indices] = kept_edges(runs, sets).numpy()
-            self.progress("keep curve", number + 1, len(self.batches))
-        return explained
+
+        def report(done: int, total: int) -> None:
+            self.progress("keep curve", done, total)
+
+        return self.kept.kept(sets, progress=report).numpy()
 
     def areas(self, sizes: Sequence[int], values: curve.Values) -> tuple[float, float]:
         """CPR and CMD as MIB has them: at its shares, of the means over pairs."""
         gaps = np.zeros(self.pairs)
-        for runs, indices in self.batches:
-            gaps[indices] = to_numpy(runs.gap)
+        for batch in self.kept.batches:
+            gaps[batch.pairs] = to_numpy(batch.runs.gap)
         faithful = values @ gaps / gaps.sum()
         value_at = dict(zip(sizes, faithful.tolist(), strict=True))
         return curve.areas(curve.MIB_SHARES, [value_at[size] for size in self.curve_sizes])
@@ -245,7 +243,8 @@ def measure_wires(
     for indices in groups_that_run_together(items):
         runs = prepare(model, [items[index].pair for index in indices])
         batches.append((runs, indices))
-    table = EdgeTable.of(batches[0][0])
+    kept = KeptRuns.everywhere(batches)
+    table = kept.table.edges
     most = min(most or MOST_WIRES, len(table))
     given = None
     if order is not None:
@@ -264,7 +263,7 @@ def measure_wires(
         curve_sizes=curve.mib_sizes(len(table)),
         shape=Shape(model.n_layers, model.n_heads, model.d_model, table.parallel),
         table=table,
-        batches=batches,
+        kept=kept,
         most=most,
         given=given,
     )

@@ -1,8 +1,6 @@
 from .family import FamilyTrace as FamilyTrace
 from .parts import CARRIES as CARRIES
 from .parts import CORE as CORE
-from .parts import DRAWN as DRAWN
-from .parts import NODES as NODES
 from .parts import SHARE as SHARE
 from .parts import SHORT as SHORT
 from .parts import Controls as Controls
@@ -26,5 +24,5 @@ from .records import Why as Why
 from .records import WriterEffect as WriterEffect
 from .verify import Verification as Verification
 from .wiring_record import Node as Node
-from .wiring_record import WireEffect as WireEffect
+from .wiring_record import WireValue as WireValue
 from .wiring_record import Wiring as Wiring

@@ -17,9 +17,7 @@ from circuits.results import Pictured, Saved, require
 
 SHARE: Final = 0.8  # the share of a mapping's total that its carriers must reach
 CARRIES: Final = 0.05  # the smallest total of a mapping in a circuit, as a share of the gap
-DRAWN: Final = 0.03  # the smallest effect of a wire in a wiring, as a share of the gap
 SHORT: Final = 64  # tokens; every mapping of a prompt up to this length is measured
-NODES: Final = 64  # how many nodes of a wiring are explored
 CORE: Final = 0.8  # a head of the core carries in at least this share of the runs
 _SMALLEST_TOTAL: Final = 1e-6  # of a mapping that has carriers; the modulation divides by it
 _AGAINST: Final = -0.01  # heads of a smaller effect are listed as working against the answer

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 from circuits.engine import Runs
-from circuits.engine.wires import wire_effects
 from circuits.errors import FileError, escaped
 from circuits.models.load import Device
 from circuits.prompts import Noise
 from circuits.results import Progress, Saved, open_result, require, silent
 from circuits.tracing.circuit import run_again
 from circuits.tracing.measure import (
-    both_values,
     counterfactual_text,
     measure_mapping,
     measure_span,
@@ -32,7 +30,7 @@ from circuits.tracing.parts import Span
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.trace import package_versions, to_circuit
 from circuits.tracing.why import explain
-from circuits.tracing.wiring import kept_again
+from circuits.tracing.wiring import measure_again
 from circuits.tracing.wiring_record import Wiring
 
 TOLERANCE: Final = 1e-3
@@ -101,7 +99,8 @@ def verify(
     elif isinstance(record, Wiring):
         kind = "wiring"
         then = _facts_of_wiring(record)
-        now = _wiring_again(record, runs, progress)
+        wires = [each.wire for each in record.wires]
+        now = _facts_of_wiring(measure_again(record, wires, model=runs.model))
     else:
         kind = "why"
         then = _facts_of_why(record)
@@ -206,26 +205,14 @@ def _span_again(runs: Runs, span: Span, seed: int) -> Span:
 
 
 def _facts_of_wiring(wiring: Wiring) -> Facts:
-    facts: Facts = {
-        "the clean value": wiring.clean_value,
-        "the counterfactual's value": wiring.counterfactual_value,
-        "the prediction": wiring.output.token,
-        "all wires together": wiring.kept,
-    }
-    for each in (*wiring.sides, *wiring.wires):
-        facts[str(each.wire)] = each.effect
-    return facts
-
-
-def _wiring_again(wiring: Wiring, runs: Runs, progress: Progress) -> Facts:
-    wires = [each.wire for each in (*wiring.sides, *wiring.wires)]
-    effects, _ = wire_effects(
-        runs, wires, progress=lambda done, total: progress("wires", done, total)
-    )
-    facts = _facts_of_wiring(kept_again(wiring, runs))
-    facts["the clean value"], facts["the counterfactual's value"] = both_values(runs)
-    for wire, effect in zip(wires, effects[:, 0].tolist(), strict=True):
-        facts[str(wire)] = effect
+    facts: Facts = {"the prediction": wiring.output.token}
+    for number, pair in enumerate(wiring.pairs):
+        facts[f"pair {number}, the clean value"] = pair.clean_value
+        facts[f"pair {number}, the counterfactual's value"] = pair.counterfactual_value
+        facts[f"pair {number}, kept"] = pair.kept
+    for each in wiring.wires:
+        facts[f"{each.wire} value"] = each.value
+        facts[f"{each.wire} effect"] = each.effect
     return facts
 
 
