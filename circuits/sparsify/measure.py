@@ -2,8 +2,9 @@
 
 An edge is open where its scaled attention logit `s` is above 0; in a model without a gate, these are the
 edges that a gate would leave open. They are counted twice: as a share of all edges, which falls with the
-length of the rows whatever the model does, and as open edges a query and head, which need not. First-token mass and entropy are of the weights that multiply the values;
-a query's weights are scaled to sum to one before their entropy is taken.
+length of the rows whatever the model does, and as open edges a query and head, which need not. First-token
+mass and entropy are of the weights that multiply the values; a query's weights are scaled to sum to one
+before their entropy is taken.
 """
 
 from __future__ import annotations
