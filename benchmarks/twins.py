@@ -7,7 +7,7 @@ smollm2-sparse --text FILE`.
    text do.
 3. What both say next after a few well-known prompts, or how many prompts of their own kind they get right.
 4. How many prompts of each task both get right.
-`--edges` prints the first two alone.
+`--edges` prints the first two alone, `--rows` takes fewer rows of text.
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("twin")
     parser.add_argument("--text", type=Path, nargs="*", default=[])
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows of each text")
     parser.add_argument("--edges", action="store_true", help="open edges and divergence alone")
     asked = parser.parse_args()
     name = original_of(asked.twin)
     if name is None:
         raise SystemExit(f"{asked.twin} names no original in its circuits.json; it is no twin")
-    texts_table(asked.twin, name, asked.text)
+    texts_table(asked.twin, name, asked.text, asked.rows)
     if asked.edges:
         return
     sides = [load(each) for each in (name, asked.twin)]
@@ -93,13 +94,13 @@ def scores_table(sides: list[Model], before: list[Score], after: list[Score]) ->
         )
 
 
-def texts_table(twin: str, name: str, files: list[Path]) -> None:
+def texts_table(twin: str, name: str, files: list[Path], count: int) -> None:
     weights, original = weights_of(twin)[1], weights_of(name)[1]
     length = LENGTHS.get(name, LENGTH)
-    label, rows = own_text(original, name)
+    label, rows = own_text(original, name, count)
     texts = {label: [rows[:, :length]]}
     for file in files:
-        texts[file.name] = first_rows(to_rows(original, read_texts(file), length=length), ROWS)
+        texts[file.name] = first_rows(to_rows(original, read_texts(file), length=length), count)
     columns = ["text", "tokens"]
     for side in (name, twin):
         columns += [f"open edges {side}", "a query and head"]
@@ -113,12 +114,11 @@ def texts_table(twin: str, name: str, files: list[Path]) -> None:
     print(f"\nPrompts of several lengths:\n\n{lengths_table(found)}")
 
 
-def own_text(original: Weights, name: str) -> tuple[str, Tokens]:
+def own_text(original: Weights, name: str, count: int) -> tuple[str, Tokens]:
     """A label, and held-out rows of the original's own, as long as it reads and at most 256 tokens."""
     if speaks_little_language(original):
-        return "held-out sentences", little_language(LITTLE_LANGUAGE).held_out
-    longest = LENGTHS.get(name, LENGTH) if name == "addition" else context_of(original, 256)
-    rows = sample_rows(original, count=ROWS, length=longest, seed=SEED)
+        return "held-out sentences", little_language(LITTLE_LANGUAGE).held_out[:count]
+    rows = sample_rows(original, count=count, length=context_of(original, 256), seed=SEED)
     return f"what {name} writes (seed {SEED})", rows
 
 

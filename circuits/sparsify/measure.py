@@ -255,7 +255,8 @@ def measure(
     agreeing = 0
     targets = 0
     for tensor in rows:
-        for tokens in tensor.split(16):
+        # Logits take the most memory: long rows are run fewer at a time.
+        for tokens in tensor.split(min(16, max(1, 2048 // tensor.shape[1]))):
             gated_logits = gated_count.run(gated_model, tokens)
             dense_logits = dense_count.run(dense_model, tokens)
             per_target = losses(gated_logits, dense_logits, tokens.to(gated_logits.device))
