@@ -114,7 +114,9 @@ def seal(folder: Path, stored: dict[str, Any], kind: type[Saved]) -> None:
     body = {name: value for name, value in stored.items() if name != "sha256"}
     text = to_json(body, sort_keys=True)
     checksum = hashlib.sha256(text.encode()).hexdigest()
-    (folder / kind.file_name()).write_text(to_json({**body, "sha256": checksum}, sort_keys=True))
+    (folder / kind.file_name()).write_text(
+        to_json({**body, "sha256": checksum}, sort_keys=True)
+    )
 
 
 def outcome(folder: Path, model: Model, field: str) -> str:
