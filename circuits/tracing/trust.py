@@ -136,10 +136,10 @@ def _answer_probability(runs: Runs) -> float | None:
 
 def _predictions(runs: Runs) -> tuple[str, str | None]:
     """The prediction of each run. Of several draws of noise it is that of the majority, else None."""
-    clean = int(runs.clean.logits[0, 0].argmax(-1))
+    clean = int(runs.clean.logits[0, runs.metric.prediction].argmax(-1))
     counterfactual = runs.pairs[0].counterfactual
     draws = counterfactual.draws if isinstance(counterfactual, Noise) else 1
-    predicted = runs.counterfactual.logits[:draws, 0].argmax(-1)
+    predicted = runs.counterfactual.logits[:draws, runs.metric.prediction].argmax(-1)
     tokens, counts = predicted.unique(return_counts=True)
     majority = 2 * int(counts.max()) > draws
     other = runs.model.spell(int(tokens[counts.argmax()])) if majority else None
