@@ -216,11 +216,25 @@ def result_classes() -> dict[str, type[Saved]]:
     from circuits.tasks.comparison import Comparison, TaskComparison
     from circuits.tasks.patterns import PanelFigures
     from circuits.tasks.ranking import Ranking
-    from circuits.tracing import Circuit, FamilyTrace, Stability, Verification, Why, Wiring
+    from circuits.tracing import (
+        Circuit,
+        FamilyTrace,
+        HeadScores,
+        LogitAttribution,
+        LogitLens,
+        Neurons,
+        Patching,
+        Paths,
+        Stability,
+        Verification,
+        Why,
+        Wiring,
+    )
 
     traced = (Circuit, Stability, Why, Wiring, FamilyTrace, Verification)
+    maps = (Patching, Paths, LogitAttribution, LogitLens, HeadScores, Neurons)
     of_tasks = (Ranking, PanelFigures, Comparison, TaskComparison)
-    return {each.KIND: each for each in (*traced, *of_tasks, MeanCircuit)}
+    return {each.KIND: each for each in (*traced, *maps, *of_tasks, MeanCircuit)}
 
 
 def sha256_of(arrays: Arrays) -> str:

@@ -204,6 +204,7 @@ seed = option("--seed", type=int, default=0, help="For noise and random heads.")
 share = option(
     "--share", type=SHARE_RANGE, default=SHARE, help="The share that the carriers must reach."
 )
+strict = option("--strict", is_flag=True, help="Exit with code 1 if the question is not clear.")
 query = option("--query", type=text, help="The position that reads, by default the last.")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from circuits.errors import PromptError, shortened
+from circuits.errors import PromptError, escaped, shortened
 
 if TYPE_CHECKING:
     from circuits.models.model import Model
@@ -62,7 +62,7 @@ class Prompt:
     def named(self, position: int) -> str:
         """A position with the text of its token: `large(5)`."""
         word = self.words[position]
-        return f"{word.strip() or repr(word)}({position})"
+        return f"{escaped(word.strip()) or repr(word)}({position})"
 
     def position(self, name: int | str) -> int:
         """The index that a name means: an index, a negative index, or the text of a token. `output` is the

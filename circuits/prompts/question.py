@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 NOISE_SCALE: Final = 3.0  # standard deviations of the embedding
 NOISE_DRAWS: Final = 8
+_MOST_DRAWS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,12 @@ class Noise:
     scale: float = NOISE_SCALE
     draws: int = NOISE_DRAWS
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.positions or not 1 <= self.draws <= _MOST_DRAWS or not self.scale > 0:
+            rule = f"noise has positions, a scale above 0 and 1…{_MOST_DRAWS} draws"
+            given = f"{len(self.positions)} positions, {self.scale:g} and {self.draws}"
+            raise PromptError(f"{rule}, not {given}")
 
     def __str__(self) -> str:
         positions = ", ".join(map(str, self.positions))
@@ -72,6 +79,8 @@ class Pair:
     def __post_init__(self) -> None:
         clean, other = self.clean, self.counterfactual
         if isinstance(other, Noise):
+            if not all(0 <= position < len(clean) for position in other.positions):
+                raise PromptError(f"{other} lies outside the prompt: {clean}")
             return
         if len(clean) != len(other):
             counts = (

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import networkx as nx
 
 from circuits.errors import PromptError
-from circuits.show.words import plural, spell, verdict_words
+from circuits.show.words import plural, spell, verdict_values, verdict_words
 from circuits.tracing import CARRIES
 from circuits.tracing.parts import Output
 
@@ -192,6 +192,7 @@ def to_graph(circuit: Circuit, *, share: float | None = None) -> nx.MultiDiGraph
         words=list(circuit.prompt.words),
         layers=circuit.source.layers,
         reads_bos=circuit.source.reads_bos,
+        **verdict_values(circuit),
     )
     last = len(circuit.prompt) - 1
     ends = {last}

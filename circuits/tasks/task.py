@@ -27,7 +27,7 @@ from circuits.prompts import Metric, Pair, Prompt, answer_token, to_prompt
 from circuits.results import Progress, silent
 from circuits.tasks.families import FAMILIES, Candidate, Marked, Roles, read_own_task
 from circuits.tasks.names import check_task
-from circuits.tracing.trust import LEAST_GAP, is_small
+from circuits.tracing.judge import LEAST_GAP, is_small
 
 PAIRS: Final = 64  # of a task, unless the user says otherwise
 END: Final = "END"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from circuits.components import Edge, Head
@@ -83,6 +84,28 @@ def circuit(
     noise_at = None if key is None else (to_prompt(model, text).position(key),)
     spec = QuestionSpec(counterfactual, swap, noise_at, answer, foil, metric, seed)
     runs = prepare(model, [to_question(model, text, spec)])
+    return measure_circuit(
+        runs,
+        groups=groups or {},
+        counterfactuals=counterfactuals or {},
+        share=share,
+        least=least,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def measure_circuit(
+    runs: Runs,
+    *,
+    groups: MappingType[str, Sequence[int | str]],
+    counterfactuals: MappingType[str, str],
+    share: float,
+    least: float,
+    seed: int,
+    progress: Progress = silent,
+) -> Circuit:
+    """The circuit of the one pair of `runs`, which were already made."""
     total_of = _totals(runs, least, progress)
     carrying = [end for end, total in total_of.items() if total >= least]
     carrying.sort(key=lambda end: (-total_of[end], end))
@@ -90,11 +113,10 @@ def circuit(
     for ends in carrying:
         progress("mappings", len(mappings), len(carrying))
         mappings.append(measure_mapping(runs, *ends, share=share, seed=seed))
-    spans = _spans(
-        runs, mappings, groups or {}, counterfactuals or {}, seed=seed, progress=progress
-    )
+    spans = _spans(runs, mappings, groups, counterfactuals, seed=seed, progress=progress)
     notes = (*notes_on_search(runs.length), *_notes_on_negative(total_of, least))
-    return to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=notes)
+    found = to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=notes)
+    return replace(found, least=least)
 
 
 # A saved circuit, measured again

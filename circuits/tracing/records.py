@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tracing.parts import (
     SHARE,
+    FamilyControl,
     HeadEffect,
     Mapping,
     MeasuredModel,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Position = int | str | None  # an index, or the text of a token
+BIASES: Final = "biases"  # what no component wrote into a score
 
 
 # The circuit
@@ -74,6 +76,8 @@ class Circuit(Saved, Pictured):
     notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
     question: QuestionControl | None = None  # None in files of the first version
     stability: Stability | None = None  # where it was asked for
+    # The smallest total of a mapping that was sought; None where one mapping was asked for, and in files of 0.2.
+    least: float | None = None
 
     @property
     def gap(self) -> float:
@@ -330,6 +334,14 @@ class QKAttribution:
     by_query_writer: tuple[tuple[str, float], ...]
     by_key_writer: tuple[tuple[str, float], ...]
 
+    def check(self) -> None:
+        """Refuse a writer that is neither the name of a component nor the biases."""
+        names = [name for name, _ in (*self.by_query_writer, *self.by_key_writer)]
+        for part in self.parts:
+            names += [part.query_writer, part.key_writer]
+        for name in set(names) - {BIASES}:
+            require(str(Component.parse(name)) == name, f"{name!r} is not the name of a writer")
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Why(Saved, Pictured):
@@ -362,6 +374,8 @@ class Why(Saved, Pictured):
     attention: tuple[tuple[float, ...], ...] | None
     engine: Literal["fast", "plain"]
     seed: int
+    question: FamilyControl | None = None  # the verdict; None in files of version 0.2
+    notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
 
     @classmethod
     def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Why:
@@ -403,6 +417,8 @@ class Why(Saved, Pictured):
             require(square, "its attention map is not that of its prompt")
         names = tuple(side.side for side in self.sides)
         require(names == SIDES, f"its sides are not {', '.join(SIDES)}")
+        if self.qk_attribution is not None:
+            self.qk_attribution.check()
         for side in self.sides:
             require(side.leading <= len(side.writers), "it has fewer writers than lead")
             check_positions(
