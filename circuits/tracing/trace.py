@@ -328,7 +328,7 @@ def measured_model(runs: Runs) -> MeasuredModel:
 
 def output_of(runs: Runs) -> Output:
     """The prediction at the last position of the first clean prompt."""
-    probabilities = runs.clean.logits[0, 0].float().softmax(-1)
+    probabilities = runs.clean.logits[0, runs.metric.prediction].float().softmax(-1)
     predicted = int(probabilities.argmax())
     word = runs.model.spell(predicted)
     return Output(word.strip() or word, float(probabilities[predicted]), runs.model.n_layers)

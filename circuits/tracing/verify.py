@@ -51,7 +51,7 @@ NOT_CHECKED: Final = {
 _MOST_PRINTED: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verification(Saved):
     """A saved result beside the same measured again.
 
