@@ -69,7 +69,15 @@ def reply_to(client: Client, sent: bytes) -> str:
 # Requests without a path
 
 
-TARGETS = ["OPTIONS *", "GET ?", "GET *", "HEAD ?a/b", "CONNECT {host}", "GET http://{host}", "POST *"]
+TARGETS = [
+    "OPTIONS *",
+    "GET ?",
+    "GET *",
+    "HEAD ?a/b",
+    "CONNECT {host}",
+    "GET http://{host}",
+    "POST *",
+]
 
 
 @pytest.mark.parametrize("target", TARGETS)

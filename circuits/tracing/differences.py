@@ -67,7 +67,9 @@ class Differences:
     unchecked: frozenset[str] = frozenset()
     compared: int = 0
     sentences: list[str] = field(default_factory=list)
-    skipped: set[str] = field(default_factory=set)  # fields of `unchecked` that the records have
+    skipped: set[str] = field(
+        default_factory=set
+    )  # fields of `unchecked` that the records have
 
     def compare(self, was: Any, now: Any, place: Place) -> None:
         """Compare two values in the form in which they are saved."""
@@ -121,9 +123,7 @@ class Differences:
             in_old_order = [item_now[name] for name in names_then]
             by_position = "positions" in now[0]
             if by_position or not _sorted_alike(now, in_old_order):
-                self._tell(
-                    place, f"in the order {_listed(names_then)}", _listed(names_now)
-                )
+                self._tell(place, f"in the order {_listed(names_then)}", _listed(names_now))
 
     def _tell(self, place: Place, was: str, now: str) -> None:
         self.sentences.append(f"{place.path}: was {was}, is {now}")
