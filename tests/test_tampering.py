@@ -281,5 +281,5 @@ def test_the_writers_of_an_explanation_are_components_or_the_biases(
     for path in (("parts", 0, "key_writer"), ("by_query_writer", 1, 0)):
         for name in ("M0\x1b[31m", "nobody", " M0", "m0"):
             seal(tmp_path, changed(stored, ("qk_attribution", *path), name), type(found))
-            with pytest.raises(FileError, match="component|writer"):
+            with pytest.raises(FileError, match=r"component|writer"):
                 open_result(tmp_path)

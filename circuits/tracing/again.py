@@ -20,10 +20,10 @@ from circuits.prompts.metric import COMPARES_WITH_FOIL
 from circuits.results import Progress, unwatched
 from circuits.tracing.circuit import measure_circuit, model_of
 from circuits.tracing.family import FamilyTrace, trace_family
-from circuits.tracing.measure import both_values, counterfactual_text
+from circuits.tracing.measure import both_values, counterfactual_text, measured_model
 from circuits.tracing.parts import CARRIES, MeasuredModel, Span
 from circuits.tracing.records import Circuit, Why
-from circuits.tracing.trace import measured_model, output_of, package_versions, trace_pair
+from circuits.tracing.trace import output_of, package_versions, trace_pair
 from circuits.tracing.trust import control_question, notes_on
 from circuits.tracing.why import explain
 from circuits.tracing.wiring import Search, kept_again

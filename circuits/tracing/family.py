@@ -24,9 +24,8 @@ from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_prompt, to_question
 from circuits.prompts.prompt import stands_in
 from circuits.results import Pictured, Progress, Saved, require, silent
-from circuits.tracing.measure import measure_mapping
+from circuits.tracing.measure import measure_mapping, measured_model
 from circuits.tracing.parts import SHARE, Interval, Mapping, MeasuredModel
-from circuits.tracing.trace import measured_model
 from circuits.tracing.trust import doubts_about, weak_pairs
 
 RESAMPLES: Final = 1000

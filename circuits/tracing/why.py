@@ -23,7 +23,12 @@ from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, PromptError
 from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
-from circuits.tracing.measure import pattern_effects, side_wire, tells_sides
+from circuits.tracing.measure import (
+    measured_model,
+    pattern_effects,
+    side_wire,
+    tells_sides,
+)
 from circuits.tracing.records import (
     BIASES,
     Circuit,
@@ -33,7 +38,6 @@ from circuits.tracing.records import (
     Why,
     WriterEffect,
 )
-from circuits.tracing.trace import measured_model
 
 LEADING: Final = 8  # writers of a side that are swapped together
 LONGEST_MAP: Final = 256  # tokens of a prompt whose map is kept
