@@ -45,6 +45,14 @@ def escaped(text: str) -> str:
     return shown
 
 
+def shortened(value: object, longest: int = 60) -> str:
+    """A value as a message shows it: its type where that says more than its text, on one line."""
+    if type(value).__name__ in ("DataFrame", "Series", "Tensor", "ndarray"):
+        return f"a {type(value).__name__}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
 class CircuitsError(Exception):
     """Says in one line what was wrong, what is allowed and what to do.
 

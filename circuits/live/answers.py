@@ -27,9 +27,9 @@ from circuits.prompts import Prompt, to_prompt
 from circuits.prompts.prompt import swapped
 from circuits.show import spell, to_scene
 from circuits.show.page import pack, pack_maps, pack_why
+from circuits.tracing.other_words import nearest_words
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.trace import trace
-from circuits.tracing.trust import nearest_words
 from circuits.tracing.why import why
 
 _SHOWN_WORDS: Final = 6

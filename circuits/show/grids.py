@@ -46,7 +46,7 @@ from circuits.show.canvas import (
     width_of,
 )
 from circuits.show.curves import count_words
-from circuits.show.words import spell
+from circuits.show.words import spell, verdict_in_short
 
 if TYPE_CHECKING:
     from circuits.tasks.compare import TaskComparison
@@ -136,7 +136,7 @@ def ranking_panel(
         title=ranking.model if title is None else title,
         heads=tuple(heads),
         maps=tuple(maps),
-        note=f"{spell(ranking.task)}: {count_words(ranking)}",
+        note=f"{spell(ranking.task)}: {count_words(ranking)}{verdict_in_short(ranking)}",
         effects=tuple(effect_of[head] for head in heads) if all_ranked else (),
         needed=ranking.count()[0] if all_ranked else None,
         facts="" if figures is None else facts_of(figures),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from circuits.errors import escaped
 
@@ -49,7 +49,7 @@ def counterfactual_words(result: Circuit | Why | Wiring, *, longest: int = LONGE
     return listed(changes, most=8)
 
 
-def verdict_words(result: Circuit | Wiring) -> str:
+def verdict_words(result: Any) -> str:
     """`a weak question: …` with its reasons; empty where the question is clear or was not judged."""
     question = getattr(result, "question", None)
     if question is None or question.verdict == "clear":
@@ -57,6 +57,44 @@ def verdict_words(result: Circuit | Wiring) -> str:
     kind = "a weak question" if question.verdict == "weak" else "no question"
     reasons = [spell(reason, longest=400) for reason in question.reasons]
     return f"{kind}: {'; '.join(reasons)}"
+
+
+def verdict_lines(result: Any) -> list[str]:
+    """The line that a print-out begins with, also where the question is clear, and the notes of the result."""
+    question = getattr(result, "question", None)
+    verdict = "not judged"  # a file of an earlier version
+    reasons: tuple[str, ...] = ()
+    if question is not None:
+        verdict = verdict_words(result) or "clear"
+        reasons = question.reasons
+    lines = [f"Verdict: {verdict}"]
+    for note in getattr(result, "notes", ()):
+        if note not in reasons:  # the verdict has named its reasons
+            lines.append(note_line(note))
+    return lines
+
+
+def verdict_in_short(result: Any) -> str:
+    """`, a weak question` at the end of a title; empty where the question is clear or was not judged."""
+    kind, _, _ = verdict_words(result).partition(":")
+    return f", {kind}" if kind else ""
+
+
+def note_line(note: str) -> str:
+    return f"Note: {spell(note, longest=400)}"
+
+
+def verdict_values(result: Any) -> dict[str, Any]:
+    """The verdict for the files of other tools: what it is, why, and why a modulation is withheld."""
+    question = getattr(result, "question", None)
+    if question is None:
+        return {"verdict": "not judged", "reasons": [], "withheld": []}
+    reasons = [escaped(reason) for reason in question.reasons]
+    withheld = [escaped(reason) for reason in question.withheld]
+    front = getattr(result, "front", None)
+    if front is not None:  # a circuit withholds for reasons of its mapping, too
+        withheld = [escaped(doubt) for doubt in front.doubts]
+    return {"verdict": question.verdict, "reasons": reasons, "withheld": withheld}
 
 
 def plural(count: int, name: str) -> str:

@@ -69,8 +69,11 @@ COLUMNS: Final = pa.schema(
         ("key_totals", _NUMBERS),
         *((name, _NUMBER) for name in ("sufficiency", "identity")),
         *((name, _TEXT) for name in ("error", "asked", "metadata")),
+        ("verdict", _TEXT),
+        *((name, _TEXTS) for name in ("reasons", "doubts")),
     ]
 )
+_LATER: Final = ("verdict", "reasons", "doubts")  # columns that shards of version 0.2 lack
 TableRow = dict[str, Any]  # values by the names of COLUMNS
 
 
@@ -263,6 +266,10 @@ def _read_shard(shard: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table
         if checksum != _checksum(content):
             raise ValueError("its checksum does not match: it was damaged or edited")
         table = pq.ParquetFile(pa.BufferReader(content)).read(columns=list(columns))
+        for name in _LATER:
+            if name in columns and name not in table.column_names:
+                missing = pa.nulls(len(table), COLUMNS.field(name).type)
+                table = table.append_column(name, missing)
         lines = table.column("line").to_pylist()
         if lines[:1] != [first] or len(lines) != count:
             raise ValueError(

@@ -20,14 +20,14 @@ from circuits.prompts.metric import COMPARES_WITH_FOIL
 from circuits.results import Progress, unwatched
 from circuits.tracing.circuit import measure_circuit, model_of
 from circuits.tracing.family import FamilyTrace, trace_family
-from circuits.tracing.measure import both_values, counterfactual_text, measured_model
+from circuits.tracing.measure import counterfactual_text
 from circuits.tracing.parts import CARRIES, MeasuredModel, Span
 from circuits.tracing.records import Circuit, Why
-from circuits.tracing.trace import output_of, package_versions, trace_pair
-from circuits.tracing.trust import control_question, notes_on
+from circuits.tracing.trace import trace_pair
 from circuits.tracing.why import explain
-from circuits.tracing.wiring import Search, kept_again
-from circuits.tracing.wiring_record import WireEffect, Wiring
+from circuits.tracing.wiring import asked_again, search_family
+from circuits.tracing.wiring import measure_again as measure_wires_again
+from circuits.tracing.wiring_record import Wiring
 
 Measurable = Circuit | Wiring | Why | FamilyTrace
 T = TypeVar("T", Circuit, Wiring, Why, FamilyTrace)
@@ -39,12 +39,12 @@ def measure_again(record: T, *, model: Any, device: Device, progress: Progress) 
     loaded = model_of(source.name, source, model, device=device)
     if isinstance(record, FamilyTrace):
         return _family(record, loaded, progress)
+    if isinstance(record, Wiring):
+        return _wiring(record, loaded, progress)
     pair = respelled_pair(loaded, Pair(record.prompt, record.counterfactual, record.metric))
     runs = prepare(loaded, [pair])
     if isinstance(record, Circuit):
         return _circuit(record, runs, progress)
-    if isinstance(record, Wiring):
-        return _wiring(record, runs, progress)
     return _why(record, runs, progress)
 
 
@@ -180,35 +180,29 @@ def _why(record: Why, runs: Runs, progress: Progress) -> Why:
     )
 
 
-def _wiring(record: Wiring, runs: Runs, progress: Progress) -> Wiring:
-    """The search walked again, and what its wires keep."""
-    search = Search(runs, record.least, record.most, progress)
-    search.run()
-    pair = runs.pairs[0]
-    clean, other = both_values(runs)
-    found = replace(
-        record,
-        source=measured_model(runs),
-        prompt=pair.clean,
-        counterfactual=pair.counterfactual,
-        metric=pair.metric,
-        clean_value=clean,
-        counterfactual_value=other,
-        output=output_of(runs),
-        wires=_strongest_first(search.wires),
-        sides=_strongest_first(search.sides),
-        cut=tuple(search.waiting()),
-        measured=search.measured,
-        engine=runs.path,
-        versions=package_versions(),
-        notes=notes_on(runs, control_question(runs, seed=record.seed), ()),
+def _wiring(record: Wiring, model: Model, progress: Progress) -> Wiring:
+    """The search made again; of a circuit that a user made smaller, what its wires keep."""
+    asked = []
+    for each in asked_again(record):
+        assert isinstance(each.question, Pair)
+        asked.append(replace(each, question=respelled_pair(model, each.question)))
+    split = len(record.seen)
+    found = search_family(
+        model,
+        asked[:split],
+        asked[split:],
+        task=record.task,
+        at_places=bool(record.places),
+        share=record.share,
+        aim=record.aim,
+        without=record.without_heads,
+        resamples=0 if record.overlap is None else record.overlap.resamples,
+        seed=record.seed,
+        progress=progress,
     )
-    return kept_again(found, runs)
-
-
-def _strongest_first(effects: dict[Any, float]) -> tuple[WireEffect, ...]:
-    ordered = sorted(effects.items(), key=lambda item: (-abs(item[1]), str(item[0])))
-    return tuple(WireEffect(wire, effect) for wire, effect in ordered)
+    if record.searched:
+        return found
+    return measure_wires_again(found, [each.wire for each in record.wires], model=model)
 
 
 def _family(record: FamilyTrace, model: Model, progress: Progress) -> FamilyTrace:

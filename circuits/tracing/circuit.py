@@ -25,6 +25,7 @@ from circuits.prompts import (
     Pair,
     QuestionSpec,
     Swap,
+    to_prompt,
     to_question,
 )
 from circuits.results import Progress, silent
@@ -56,6 +57,7 @@ def circuit(
     model: Any,
     text: str,
     *,
+    key: int | str | None = None,
     swap: Swap | None = None,
     counterfactual: str | None = None,
     answer: Answer | None = None,
@@ -70,17 +72,17 @@ def circuit(
 ) -> Circuit:
     """Every mapping of at least `least` that the pair's difference flows through; spans of what matters.
 
-    `groups` names positions that belong together (`{"brackets": (4, 6)}`); `counterfactuals` gives a text for
-    a token or group of its own (`{"opposite": 'The colour of "large" is "'}`), in the place of noise.
+    Without swap and counterfactual, noise is added at `key`. `groups` names positions that belong together
+    (`{"brackets": (4, 6)}`); `counterfactuals` gives a text for a token or group of its own
+    (`{"opposite": 'The colour of "large" is "'}`), in the place of noise.
 
         >>> whole = circuits.circuit(model, TEXT, swap={"large": "hot"})
         >>> [mapping.ends for mapping in whole.mappings]
         [(5, 8)]
     """
     model = as_model(model)
-    spec = QuestionSpec(
-        counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed
-    )
+    noise_at = None if key is None else (to_prompt(model, text).position(key),)
+    spec = QuestionSpec(counterfactual, swap, noise_at, answer, foil, metric, seed)
     runs = prepare(model, [to_question(model, text, spec)])
     return measure_circuit(
         runs,
@@ -108,9 +110,9 @@ def measure_circuit(
     carrying = [end for end, total in total_of.items() if total >= least]
     carrying.sort(key=lambda end: (-total_of[end], end))
     mappings: list[Mapping] = []
-    for key, query in carrying:
+    for ends in carrying:
         progress("mappings", len(mappings), len(carrying))
-        mappings.append(measure_mapping(runs, key, query, share=share, seed=seed))
+        mappings.append(measure_mapping(runs, *ends, share=share, seed=seed))
     spans = _spans(runs, mappings, groups, counterfactuals, seed=seed, progress=progress)
     notes = (*notes_on_search(runs.length), *_notes_on_negative(total_of, least))
     found = to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=notes)

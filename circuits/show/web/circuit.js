@@ -29,7 +29,7 @@ function unpackMapping(mapping, unfinished) {
     ];
     sides.set(head, { head, pattern, sides: measured });
   }
-  const path = mapping.path.map(([head, joint, gain]) => ({ head, joint, gain }));
+  const path = mapping.path.map(([head, joint]) => ({ head, joint }));
   return { ...mapping, unfinished, heads, sides, path };
 }
 
@@ -88,17 +88,6 @@ export function alignedPositions(one, other, positions) {
   const aligned = positions.map((position) => position - one.bos + other.bos);
   const sameWord = (position, index) => other.words[position]?.trim() === one.words[positions[index]].trim();
   return aligned.every(sameWord) ? aligned : null;
-}
-
-// The positions that are shown; a gap between them is [first, last].
-export function shownPositions(circuit) {
-  const shown = circuit.shown;
-  return shown.map((position, index) => {
-    if (position !== null) return position;
-    const first = index === 0 ? 0 : shown[index - 1] + 1;
-    const last = index === shown.length - 1 ? circuit.words.length - 1 : shown[index + 1] - 1;
-    return [first, last];
-  });
 }
 
 // The tokens that contain what was typed, then the heads whose name begins with it: `larg`, `L9`, `9.7`.

@@ -34,7 +34,9 @@ export function renderControls({ circuit, controls: list }) {
   }
   const { random_mean, random_p95, random_draws, sufficiency, identity, key_totals } = controls;
   const share = percent(controls.share);
-  const draws = `95th percentile ${number(random_p95)} of ${random_draws} draws`;
+  const pool = controls.random_pool ?? null;
+  const from = pool === null ? "among all heads, carriers included" : `among the ${pool} that are no carriers`;
+  const draws = `95th percentile ${number(random_p95)} of ${random_draws} draws ${from}`;
   facts.push(["Random heads", number(random_mean), `share of the gap: as many as carry ${share} of the total; ${draws}`]);
   facts.push(["Sufficiency", number(sufficiency), `share of the total that is left with only the carriers at ${share}`]);
   const others = [...key_totals.keys()].filter((position) => position !== mapping.key);

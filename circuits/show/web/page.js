@@ -1,7 +1,7 @@
 // The page: a column for each circuit of the chosen prompt, the toolbar, the address, and redrawing.
 
 import { fromFragment, toFragment } from "./address.js";
-import { nameOf, search, shownPositions } from "./circuit.js";
+import { nameOf, search } from "./circuit.js";
 import { darkScheme } from "./colours.js";
 import { renderControls, renderVerdict } from "./controls.js";
 import { markPinned, renderDiagram } from "./diagram.js";
@@ -46,7 +46,7 @@ function buildColumn(circuit, index) {
   const heading = (text, attributes = {}) => element("h3", { ...attributes, text });
   const column = {
     circuit,
-    shown: shownPositions(circuit),
+    shown: [...circuit.picture.columns], // a gap that is opened becomes its positions
     verdict: element("div", { class: "verdict", role: "note" }),
     picture: svg("svg", { class: "picture", role: "group", tabindex: -1 }), // its items take the focus
     status: element("p", { class: "status", role: "status" }),
