@@ -53,7 +53,7 @@ def measured(tiny: Model) -> dict[str, Any]:
         "why": circuits.why(found, "L1H2", model=tiny),
         "wiring": circuits.wiring(tiny, "The large", roles={"END": -1}, **question),
         "family": circuits.trace(
-            tiny, [TEXT, "The hot is"], key=2, **question | {"swap": both_ways}
+            tiny, [TEXT, "The hot is"], key=2, swap=both_ways, answer="small", foil="cold"
         ),
     }
 

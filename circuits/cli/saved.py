@@ -134,7 +134,7 @@ def verify_command(path: Path, device: str, as_json: bool) -> None:
         print_json({"holds": result.holds, **asdict(result)})
     else:
         print_sections(
-            Section(lines=[visible(line, longest=200) for line in str(result).splitlines()])
+            Section(lines=[visible(line, longest=2000) for line in str(result).splitlines()])
         )
     if not result.holds:
         raise Failure(
