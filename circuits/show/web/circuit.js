@@ -132,7 +132,9 @@ export function toCsv(circuit, percentage) {
   return rows.map((row) => row.map(csvCell).join(",") + "\r\n").join("");
 }
 
+// Numbers stay numbers. A text that a spreadsheet would take for a formula gets an apostrophe in front of it.
 function csvCell(value) {
   if (typeof value !== "string") return value ?? "";
-  return /[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value;
+  const text = /^(\s*[=+\-@]|[\t\r])/.test(value) ? `'${value}` : value;
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

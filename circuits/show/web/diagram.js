@@ -5,7 +5,7 @@ import { replaceKeepingFocus, setLabel, svg } from "./dom.js";
 import { chooseToken, isPinned, itemText, kindOf, makeSelectable, togglePin } from "./items.js";
 import { layOut, rowOf } from "./layout.js";
 import { chosen, live, state, withPair } from "./state.js";
-import { arrowText, headText, outputText, percent, rolesOf, tokenAt } from "./text.js";
+import { arrowText, headText, outputText, percent, rolesOf, SMALLEST_SCALE, tokenAt } from "./text.js";
 import { placePicture } from "./zoom.js";
 
 const CHIP = 18; // the height of a head's name
@@ -222,7 +222,7 @@ function drawToken(circuit, token, foot) {
   const { position, x, left, right } = token;
   const { pair, mapping } = chosen(circuit);
   const totals = totalsOf(circuit, mapping, pair[1]);
-  const largest = Math.max(1e-9, ...[...totals.values()].map(Math.abs));
+  const largest = Math.max(SMALLEST_SCALE, ...[...totals.values()].map(Math.abs));
   const total = totals.get(position);
   const height = total === undefined ? 0 : Math.max(1, (14 * Math.abs(total)) / largest);
   const barName = total < 0 ? "bar against" : "bar";

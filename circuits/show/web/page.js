@@ -61,8 +61,8 @@ function buildColumn(circuit, index) {
   column.inspector = buildInspector(column);
   const tools = buildTools(column);
   const axes = element("span", { class: "axes", "aria-hidden": "true", text: "Q ↑  K →" });
-  const carriersTitle = heading("Carriers", { id: id("carriers") });
-  const effectsTitle = heading("Effect of every head", { id: id("effects") });
+  const carriersTitle = heading("Carriers, up to which share of the total", { id: id("carriers") });
+  const effectsTitle = heading("Effect of every head, share of the gap", { id: id("effects") });
   column.root = element(
     "section",
     { class: "column", "aria-labelledby": id("name") },
@@ -87,7 +87,7 @@ function buildColumn(circuit, index) {
         "maps",
         element("div", { class: "titles" }, carriersTitle, axes),
         column.carriers,
-        heading("Greedy path"),
+        heading("Greedy path, share of the total"),
         column.curve,
       ),
       card("", effectsTitle, column.effects, column.scale),
