@@ -305,7 +305,7 @@ def test_the_diagram_says_what_the_figure_says(show) -> None:
     assert {str(head) for head in CARRIERS} <= said
     assert (
         page.locator(".status").inner_text()
-        == '5 of 144 heads carry 80% of large (5) → " (8); its total is 1.00 of the gap.'
+        == '5 of 144 heads carry 80% of the total of large (5) → " (8); its total is 1.00 of the gap.'
     )
     page.locator("#share").fill("30")
     assert "Modulated at 30% by" in page.locator(".picture text").all_text_contents()
