@@ -30,6 +30,9 @@ from circuits.show.dot import HeadGroup, heads_to_dot, to_dot
 from circuits.show.figure import figure_of_circuit
 from circuits.show.grids import comparison_grid
 from circuits.show.page import to_page
+
+from circuits.show.wiring_dot import wiring_dot
+from circuits.show.wiring_figure import wiring_figure
 from circuits.show.words import spell
 from circuits.tasks.compare import Comparison, TaskComparison
 from circuits.tasks.ranking import Ranking
@@ -219,7 +222,7 @@ def _figure(result: Any, **options: Any) -> Figure:
 _figure.register(Circuit, figure_of_circuit)
 _figure.register(TaskComparison, comparison_grid)
 _figure.register(Ranking, keep_curves)
-_figure.register(Wiring, wiring.wiring_figure)
+_figure.register(Wiring, wiring_figure)
 _figure.register(Why, wiring.why_figure)
 
 
@@ -236,11 +239,7 @@ def dot_of(result: Any, **options: Any) -> Digraph:
 
 
 dot_of.register(Circuit, to_dot)
-
-
-@dot_of.register
-def _(result: Wiring, **options: Any) -> Digraph:
-    return wiring.wiring_dot(result, **options)
+dot_of.register(Wiring, wiring_dot)
 
 
 @dot_of.register
