@@ -30,7 +30,6 @@ from circuits.show.dot import HeadGroup, heads_to_dot, to_dot
 from circuits.show.figure import figure_of_circuit
 from circuits.show.grids import comparison_grid
 from circuits.show.page import to_page
-
 from circuits.show.wiring_dot import wiring_dot
 from circuits.show.wiring_figure import wiring_figure
 from circuits.show.words import spell
@@ -310,12 +309,19 @@ def _(result: Wiring) -> str:
 @singledispatch
 def page_of(result: Any) -> str:
     """A result as one HTML file that needs no network; of a circuit, a page to explore it in."""
-    title = html.escape(type(result).__name__)
+    title = html.escape(_page_title(result))
     head = f'<meta charset="utf-8"><title>{title}</title><meta name="generator" content="{SIGNATURE}">'
     return f"<!doctype html>{head}<style>{_STYLE}</style>{html_of(result)}\n"
 
 
 page_of.register(Circuit, to_page)
+
+
+def _page_title(result: Any) -> str:
+    """What a browser shows in its tab."""
+    if isinstance(result, Wiring):
+        return f"{wiring.headline(result)}, {spell(result.source.name)}"
+    return type(result).__name__
 
 
 # Files

@@ -75,6 +75,7 @@ def _look(
     shape = {"head": BOX["style"], "mlp": "filled"}.get(kind, "filled")
     inside = PAPER if filled else INK
     return BOX | {
+        "margin": "0.02,0.01" if kind == "mlp" else BOX["margin"],
         "label": box_label(
             [str(node.component or "logits"), *lines], inside, inside if filled else MUTED
         ),

@@ -21,10 +21,8 @@ from matplotlib.path import Path
 from circuits.components import SIDES, Component
 from circuits.errors import PromptError
 from circuits.show.canvas import (
-    BODY,
     EFFECT,
     INK,
-    LINE,
     MUTED,
     NOTE,
     PAPER,
@@ -381,7 +379,10 @@ def _draw_wire(sheet: Sheet, course: Course, depth: float, *, on_band: bool) -> 
     axes.add_patch(PathPatch(line, gid=name, zorder=depth, **look))
     _draw_end(sheet, x, y, strand, colour, depth + 1e-3)
     if strand.each.new:
-        _draw_new(sheet, points[0][0] - sheet.left, points[0][1] - sheet.top - 3.5, depth + 1.5)
+        # In the middle of the first curve, where wires from the same box have parted.
+        (left, low), (right, high) = points[1], points[2]
+        middle = ((left + right) / 2 - sheet.left, (low + high) / 2 - sheet.top)
+        _draw_new(sheet, *middle, depth + 1.5, name=f"new {name}")
 
 
 def _path(points: list[tuple[float, float]]) -> Path:
@@ -413,10 +414,11 @@ def _draw_end(
     sheet.axes.add_patch(Polygon(corners, facecolor=colour, edgecolor="none", zorder=depth))
 
 
-def _draw_new(sheet: Sheet, x: float, y: float, depth: float) -> None:
+def _draw_new(sheet: Sheet, x: float, y: float, depth: float, *, name: str = "") -> None:
     """A small ring with a plus."""
     area = Area(x - _NEW / 2, y - _NEW / 2, _NEW, _NEW)
-    sheet.box(area, INK, PAPER, line=0.6, depth=depth, rounding=_NEW / 2)
+    ring = sheet.box(area, INK, PAPER, line=0.6, depth=depth, rounding=_NEW / 2)
+    ring.set_gid(name)
     arm = _NEW / 2 - 1
     sheet.line((x - arm, x + arm), (y, y), INK, width=0.7, depth=depth + 0.1)
     sheet.line((x, x), (y - arm, y + arm), INK, width=0.7, depth=depth + 0.1)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
@@ -360,7 +361,7 @@ def _centres(
     for column in range(len(grid.columns)):
         reach.append(_reach(grid, column, strands, sizes, lanes, footers[column]))
     centres = [max(left for left, _ in reach[0])]
-    for before, after in zip(reach, reach[1:], strict=False):
+    for before, after in pairwise(reach):
         rows = zip(before, after, strict=True)
         apart = max(right + left for (_, right), (left, _) in rows)
         centres.append(centres[-1] + apart + _BETWEEN_COLUMNS)
