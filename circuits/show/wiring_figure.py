@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from circuits.tracing.wiring_record import Wiring
 
 ONE_COLUMN: Final = 3.3  # inches
-SIDE_COLOURS: Final = {"query": "#1f6fb4", "key": "#7a2f8f", "value": "#0b7a6b"}
-OTHER_COLOUR: Final = "#59636f"  # wires into MLPs and the logits
+SIDE_COLOURS: Final = {"query": "#155a9c", "key": "#7a2f8f", "value": "#0b7a6b"}
+OTHER_COLOUR: Final = "#7e8895"  # wires into MLPs and the logits
 AGAINST: Final = shade(-0.8, EFFECT)
 _BAND: Final = "#f7c4c9"  # under the strongest path
 _DASHES: Final = {"key": (4.0, 1.5), "value": (1.3, 1.1)}  # points on and off
