@@ -1,8 +1,8 @@
 """Where everything of a scene stands on a scale of layers: tokens are columns, layers are rows.
 
 1. Words stand side by side in the largest font that fits; if none fits, they stand upright.
-2. A mapping is an arrow from key to query in every layer in which heads carry it, with their names on it.
-   A component (head, MLP, …) is a node at its position and layer. Both are items.
+2. A mapping is an arrow from key to query in every layer in which heads carry it, with their names on it:
+   an item.
 3. A row is a layer, the lowest first. Items of a layer that would touch stand in lanes above each other, and
    the row is as high as its lanes. In a deep model a run of three or more layers without items is one row.
 
@@ -15,8 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
-
-import networkx as nx
 
 from circuits.components import Head
 from circuits.show import Scene, canvas, gains, spell
@@ -35,16 +33,8 @@ _UPRIGHT: Final = 24.0  # the largest width of a column of upright words
 _WIDEST_STEP: Final = 56.0
 _LEAST_GAP: Final = 5.0  # between words
 _MOST_GAP: Final = 26.0
-_COMPONENT_SPACE: Final = (
-    6.0  # how many times the spare space of other columns one with components gets
-)
 # (letters of a word, font size), the best first
 _WORD_SIZES: Final = ((14, 8.0), (14, 7.0), (10, 6.0))
-SHAPES: Final = {
-    "head": "round,pad=0,rounding_size=4",
-    "mlp": "square,pad=0",
-    "embed": "square,pad=0",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +65,17 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class PlacedItem:
-    """What stands in a layer between `left` and `right`: an arrow with its heads' names, or a component."""
+    """What stands in a layer between `left` and `right`: an arrow with its heads' names."""
 
     layer: int
     text: str
     start: float
-    end: float  # of the arrow; a component starts and ends at its centre
+    end: float  # of the arrow
     text_x: float  # the centre of the text
     left: float
     right: float
     effect: float
     front: bool
-    name: str = ""  # of a component's node in the graph
-    kind: str = ""  # of a component: head, mlp or embed
     raised: bool = False  # the text is wider than the arrow and stands above it
 
 
@@ -131,7 +119,7 @@ def lay_out(
 ) -> Placement:
     """Place a scene in this width; of its mappings all, or with `only_front` the one in front."""
     columns = fit_columns(scene, AXIS, width, most=most)
-    items = _components(scene.graph, columns)
+    items: list[PlacedItem] = []
     mappings = set()
     for (key, query), data in scene.drawn.items():
         front = data is scene.front
@@ -204,8 +192,7 @@ def fit_columns(scene: Scene, left: float, right: float, *, most: int) -> Column
         word_widths = [max(width_of(word, Font(size)), 12.0) for word in words]
         gap = (space - sum(word_widths)) / len(words)
         if gap >= _LEAST_GAP:
-            gaps = _gaps(scene, positions, min(gap, _MOST_GAP))
-            widths = [width + around for width, around in zip(word_widths, gaps, strict=True)]
+            widths = [width + min(gap, _MOST_GAP) for width in word_widths]
             return _columns(positions, words, widths, left + 3, space, size=size, upright=False)
     longest, size = _WORD_SIZES[-1]
     words = _words_of(scene, positions, longest)
@@ -244,14 +231,6 @@ def _words_of(scene: Scene, positions: Sequence[int | None], longest: int) -> li
         else:
             words.append(spell(scene.words[position], longest=7 if is_bos else longest))
     return words
-
-
-def _gaps(scene: Scene, positions: Sequence[int | None], mean: float) -> list[float]:
-    """The space around each word: more where components stand, whose wires need it."""
-    busy = {node["positions"][0] for _, node in _component_nodes(scene.graph)}
-    shares = [_COMPONENT_SPACE if position in busy else 1.0 for position in positions]
-    spare = (mean - _LEAST_GAP) * len(shares) / sum(shares)
-    return [_LEAST_GAP + spare * share for share in shares]
 
 
 def _arrows(
@@ -308,38 +287,6 @@ def _place_names(
     if start == end and start - 5 - text_width >= AXIS:
         return start - 5 - half, False
     return min(max(middle, AXIS + half), width - half), True
-
-
-def _component_nodes(graph: nx.MultiDiGraph) -> list[tuple[str, dict[str, Any]]]:
-    """The nodes of a graph of wires that stand in a layer; a layer's MLP comes after its heads."""
-    nodes = [(name, node) for name, node in graph.nodes.items() if node.get("kind") in SHAPES]
-    inside = [(name, node) for name, node in nodes if node["layer"] >= 0]
-    return sorted(inside, key=lambda named: named[1]["kind"] == "mlp")
-
-
-def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[PlacedItem]:
-    """The components of a graph of wires, each at its position and layer."""
-    items = []
-    for name, node in _component_nodes(graph):
-        x = columns.x_of(node["positions"][0])
-        if x is None:
-            continue
-        half = (width_of(node["label"], canvas.HEADING_SMALL) + 8) / 2 + 1
-        item = PlacedItem(
-            layer=node["layer"],
-            text=node["label"],
-            start=x,
-            end=x,
-            text_x=x,
-            left=x - half,
-            right=x + half,
-            effect=node["effect"],
-            front=node.get("front", False),
-            name=name,
-            kind=node["kind"],
-        )
-        items.append(item)
-    return items
 
 
 def in_lanes(items: Iterable[PlacedItem]) -> list[list[PlacedItem]]:

@@ -37,10 +37,7 @@ Arrow = tuple[str, str, Attributes]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A circuit and its graph, with the mapping in front, if there is one.
-
-    A picture on a scale of layers reads the graph alone, so it can draw a graph of components and wires too.
-    """
+    """A circuit and its graph, with the mapping in front, if there is one."""
 
     circuit: Circuit
     graph: nx.MultiDiGraph
