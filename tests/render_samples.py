@@ -13,7 +13,7 @@ from circuits.components import Head, Wire
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.results import sha256_of
 from circuits.tracing import Controls, HeadEffect, Mapping, MeasuredModel, Output, Span, Step
-from circuits.tracing.parts import QuestionControl
+from circuits.tracing.parts import FamilyControl
 from circuits.tracing.records import Circuit
 from circuits.tracing.wiring_record import (
     CurvePoint,
@@ -337,7 +337,7 @@ def wiring_of(
         overlap=None,
         without_heads=(),
         reachable=1.0,
-        question=QuestionControl("clear", (), (), 0.98, ("Tom", "Ben")),
+        question=FamilyControl("clear", (), clear=1, weak=0, none=0),
         passes=100,
         seed=0,
         versions=(("circuits", "0.1.0"),),

@@ -33,6 +33,7 @@ from circuits.errors import ModelError
 
 Chosen = Bool[torch.Tensor, " wire"]
 Numbers = Int[torch.Tensor, " wire"]
+Places = Int[torch.Tensor, " pos"]  # the place of every position
 Weights = Float[torch.Tensor, "copy wire"]  # a copy is one input in one circuit
 Streams = Float[torch.Tensor, "copy pos d_model"]
 Kept = Float[torch.Tensor, "circuit pair"]  # shares of the gap
@@ -134,7 +135,7 @@ class CircuitForward(Forward):
     """
 
     def __init__(
-        self, runs: Runs, table: WireTable, place_of: Numbers, wires: Numbers, *, copies: int
+        self, runs: Runs, table: WireTable, place_of: Places, wires: Numbers, *, copies: int
     ) -> None:
         super().__init__(runs.blocks)
         self.runs = runs
@@ -258,7 +259,7 @@ class Batch:
 
     runs: Runs
     pairs: list[int]  # their numbers among all pairs
-    place_of: Int[torch.Tensor, " pos"]
+    place_of: Places
 
 
 @dataclass(frozen=True)
@@ -340,7 +341,7 @@ class KeptRuns:
         weights = circuits[:, wires].to(runs.model.device, runs.model.dtype)
         forward = CircuitForward(runs, self.table, batch.place_of, wires, copies=len(circuits))
         top = forward.top(weights.repeat_interleave(inputs, 0)).unflatten(0, (-1, inputs))
-        shares = _shares_by_rows(runs, top) if runs.layout is None else _shares(runs, top)
+        shares = _shares_by_rows(runs, top) if runs.layout is None else shares_kept(runs, top)
         return shares.double().cpu()
 
     def _circuits_at_once(
@@ -369,7 +370,7 @@ class KeptRuns:
         wires = listed.nonzero().flatten()
         values = torch.zeros(len(chosen), self.pairs, dtype=torch.float64)
         for batch in self.batches:
-            for runs, pairs in _parts(batch):
+            for runs, pairs in parts_in_memory(batch):
                 part = Batch(runs, pairs, batch.place_of)
                 for scale in scales:
                     weights = scale * chosen[wires].to(runs.model.device, runs.model.dtype)
@@ -381,22 +382,27 @@ class KeptRuns:
         self, batch: Batch, wires: Numbers, weights: Float[torch.Tensor, " wire"]
     ) -> Float[torch.Tensor, "wire pair"]:
         runs = batch.runs
-        if runs.layout is None:
-            name = runs.model.name
-            raise ModelError(
-                f"gradients need the layout of {name}, which the fast path does not know"
-            )
+        check_gradients(runs)
         with torch.inference_mode(False), torch.enable_grad():
             own = weights.repeat(len(batch.pairs), 1).requires_grad_()  # (pair, wire)
             draws = torch.tensor(runs.draws, device=own.device)
             forward = CircuitForward(runs, self.table, batch.place_of, wires, copies=1)
             top = forward.top(own.repeat_interleave(draws, 0))
-            total = _shares(runs, top[None]).sum()
+            total = shares_kept(runs, top[None]).sum()
             (gradient,) = torch.autograd.grad(total, own)
         return gradient.T.double().cpu()
 
 
-def _shares(runs: Runs, tops: Float[torch.Tensor, "circuit input read d_model"]) -> Kept:
+def check_gradients(runs: Runs) -> None:
+    """Refuse runs through which no gradients flow."""
+    if runs.layout is None:
+        name = runs.model.name
+        raise ModelError(
+            f"gradients need the layout of {name}, which the fast path does not know"
+        )
+
+
+def shares_kept(runs: Runs, tops: Float[torch.Tensor, "circuit input read d_model"]) -> Kept:
     """The share of the gap that is kept in runs that end with these streams above the last block."""
     values = runs.mean_over_draws(runs.read_stream(tops.transpose(0, 1)))  # (pair, circuit)
     base = runs.values(runs.counterfactual)
@@ -418,7 +424,7 @@ def _shares_by_rows(
     return 1 - runs.effects(rows, given={"residual": given})
 
 
-def _parts(batch: Batch) -> Iterator[tuple[Runs, list[int]]]:
+def parts_in_memory(batch: Batch) -> Iterator[tuple[Runs, list[int]]]:
     """The pairs of a batch in parts whose backward pass fits into memory."""
     runs = batch.runs
     model = runs.model

@@ -1,18 +1,20 @@
-"""A circuit on a scale of layers; `layout` says where everything stands.
+"""A circuit, or a graph of components and wires, on a scale of layers; `layout` says where everything stands.
 
 1. A span is a box in the columns of its positions, from its first to its last layer; the layers that build it
    are shaded. Positions that share a span are joined by a bracket under the sentence, with its name.
 2. A mapping's arrow is as wide as the effect of its heads. Names of the mapping in front are filled.
-3. Folded layers are one grey row, and the axis says which they are.
+3. Wires run between components. The dashes of a wire say which side of the reader it enters: query, key or
+   value. Folded layers are one grey row, and the axis says which they are.
 """
 
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, PathPatch
+from matplotlib.path import Path
 
 from circuits.show.canvas import (
     COLUMN,
@@ -39,12 +41,10 @@ from circuits.show.canvas import (
     width_of,
 )
 from circuits.show.layout import (
-    AXIS,
-    RAISED,
+    PRINT,
+    SHAPES,
     PlacedItem,
     Placement,
-    groups_under,
-    in_lanes,
     lay_out,
 )
 from circuits.show.scene import OUTPUT, Scene, to_scene
@@ -52,6 +52,8 @@ from circuits.show.words import plural, spell
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
+
+Point = tuple[float, float]
 
 # Lengths are in points.
 _PAD: Final = 9.0
@@ -66,6 +68,8 @@ _HOW: Final = (
     "mapping in front."
 )
 _DOT: Final = " A dot: heads by which a token reads itself."
+# Of a wire, by its side.
+_DASHES: Final[dict[str, Any]] = {"key": (0, (4, 1.5)), "value": (0, (1, 1.2))}
 
 
 def circuit_figure(
@@ -82,11 +86,29 @@ def circuit_figure(
     'mini'
     """
     scene = to_scene(circuit, share)
-    title = scene.circuit.source.name if title is None else title
-    wanted = AXIS + _COLUMN * min(len(scene.words), 40) + 24
+    return scene_figure(
+        scene, scene.circuit.source.name if title is None else title, figure=figure
+    )
+
+
+def scene_figure(
+    scene: Scene,
+    title: str,
+    *,
+    how: str = _HOW,
+    caption: str | None = None,
+    figure: Figure | None = None,
+) -> Figure:
+    """A scene on a scale of layers, with its title and a caption that ends with `how` to read it.
+
+    By default the caption begins with what is drawn and what is not.
+    """
+    wanted = PRINT.axis + _COLUMN * min(len(scene.words), 40) + 24
     width = min(max(wanted, COLUMN * 72), WIDTH * 72)
     layout = lay_out(scene, width - 2 * _PAD)
-    caption = _caption(scene, layout) + _HOW
+    if caption is None:
+        caption = _caption(scene, layout)
+    caption += how
     if any(_reads_itself(item) for item in layout.lanes):
         caption += _DOT
     lines = textwrap.wrap(caption, int((width - 2 * _PAD) / _LETTER))
@@ -128,7 +150,7 @@ def _caption(scene: Scene, layout: Placement) -> str:
 
 
 def _reads_itself(item: PlacedItem) -> bool:
-    return item.start == item.end
+    return item.start == item.end and not item.name
 
 
 # What stands on the sheet, measured from the upper left corner of the layout
@@ -140,24 +162,28 @@ def draw_layout(sheet: Sheet, scene: Scene, layout: Placement) -> None:
     _draw_spans(sheet, scene, layout)
     _draw_streams(sheet, layout)
     for item, y in layout.lanes.items():
-        _draw_item(sheet, item, y)
+        if not item.name:
+            _draw_item(sheet, item, y)
+    _draw_wires(sheet, scene, layout)
     _draw_output(sheet, scene, layout)
     _draw_sentence(sheet, scene, layout)
 
 
 def _draw_rows(sheet: Sheet, scene: Scene, layout: Placement) -> None:
     """The axis of layers, a line between rows, and a grey band where layers are folded."""
-    ends = (AXIS - 5, layout.width)
+    ends = (PRINT.axis - 5, layout.width)
     for (first, last), (top, bottom) in layout.rows.items():
         text = str(first)
         if first < last:
             band = Area(0, top, layout.width, bottom - top)
             sheet.box(band, "none", WASH, line=0, depth=0.2, rounding=0.1)
             text = f"{first}–{last}"
-        sheet.write(AXIS - 9, (top + bottom) / 2, text, NOTE, ha="right", va="center_baseline")
+        sheet.write(
+            PRINT.axis - 9, (top + bottom) / 2, text, NOTE, ha="right", va="center_baseline"
+        )
         sheet.line(ends, (bottom, bottom), LINE, width=0.35, depth=0.3)
     top = layout.top
-    sheet.write(AXIS - 9, top - 4, str(scene.depth), NOTE, ha="right")
+    sheet.write(PRINT.axis - 9, top - 4, str(scene.depth), NOTE, ha="right")
     sheet.write(0, top - 14, "layer", NOTE)
     sheet.line(ends, (top, top), LINE, width=0.35, depth=0.3)
 
@@ -201,6 +227,8 @@ def _draw_streams(sheet: Sheet, layout: Placement) -> None:
     tops: dict[float, float] = {}
     front_keys = set()
     for item, y in layout.lanes.items():
+        if item.name:
+            continue
         for x in (item.start, item.end):
             tops[x] = min(y, tops.get(x, layout.foot))
         if item.front:
@@ -211,7 +239,7 @@ def _draw_streams(sheet: Sheet, layout: Placement) -> None:
 
 
 def _draw_item(sheet: Sheet, item: PlacedItem, y: float) -> None:
-    """An arrow and the names on it; those of the mapping in front are filled."""
+    """An arrow and the names on it, or a component; what belongs to the mapping in front is filled."""
     colour = RED if item.front else _strength(item.effect)
     if item.start < item.end:
         width = 0.6 + 2.6 * min(abs(item.effect), 1.2)
@@ -230,13 +258,13 @@ def _draw_item(sheet: Sheet, item: PlacedItem, y: float) -> None:
     if _reads_itself(item):
         sheet.axes.plot(*sheet.at(item.start, y), "o", color=colour, markersize=3, zorder=3)
     if item.raised:
-        y -= RAISED
+        y -= PRINT.raised
     width = width_of(item.text, HEADING_SMALL) + 6
     box = FancyBboxPatch(
         sheet.at(item.text_x - width / 2, y - 4.1),
         width,
         8.2,
-        boxstyle="round,pad=0,rounding_size=4",
+        boxstyle=SHAPES.get(item.kind, SHAPES["head"]),
         edgecolor=colour,
         facecolor=colour if item.front else PAPER,
         linewidth=0.7,
@@ -251,6 +279,64 @@ def _strength(effect: float) -> str:
     """Blue for the answer, orange against it, the darker the stronger; the palest is still seen on paper."""
     strength = 0.55 + 0.45 * min(abs(effect), 1.0)
     return shade(strength) if effect >= 0 else shade(-strength, EFFECT)
+
+
+def _draw_wires(sheet: Sheet, scene: Scene, layout: Placement) -> None:
+    """The components, and the wires between them, each as wide as its effect."""
+    components: dict[str, Point] = {}
+    for item, y in layout.lanes.items():
+        if item.name:
+            _draw_item(sheet, item, y)
+            components[item.name] = (item.text_x, y)
+    for writer, reader, wire in scene.graph.edges(data=True):
+        if wire["kind"] != "wire":
+            continue
+        start = components.get(writer) or _bare_end(scene, layout, writer)
+        end = components.get(reader) or _bare_end(scene, layout, reader)
+        if start is None or end is None:
+            continue
+        points = _curve(
+            start, end, from_component=writer in components, to_component=reader in components
+        )
+        path = Path([sheet.at(*point) for point in points], [Path.MOVETO] + [Path.CURVE4] * 3)
+        front = wire.get("front")
+        patch = PathPatch(
+            path,
+            fill=False,
+            linestyle=_DASHES.get(wire["side"], "-"),
+            edgecolor=RED if front else _strength(wire["effect"]),
+            linewidth=0.5 + 2.0 * min(abs(wire["effect"]), 1.2),
+            zorder=1.7 if front else 1.5,
+        )
+        sheet.axes.add_patch(patch)
+
+
+def _curve(
+    start: Point, end: Point, *, from_component: bool, to_component: bool
+) -> list[Point]:
+    """The four points of a Bézier curve from the top of a writer to the bottom of a reader.
+
+    In one column the curve would run through other components, so it leaves a component at its left side and
+    bows out, the wider the longer it is. It enters a component at its left side, and the output from below.
+    """
+    (x0, y0), (x1, y1) = start, end
+    if abs(x0 - x1) < 1 and from_component:
+        left = x0 - 9.0
+        bow = 10 + 0.3 * abs(y0 - y1)
+        if to_component:
+            return [(left, y0), (left - bow, y0), (left - bow, y1), (left, y1)]
+        return [(left, y0), (left - bow, y0), (x1 - bow, y1 + 12), (x1, y1)]
+    middle = (y0 + y1) / 2
+    bottom = y1 + 4 if to_component else y1
+    return [(x0, y0 - 4), (x0, middle), (x1, middle), (x1, bottom)]
+
+
+def _bare_end(scene: Scene, layout: Placement, name: str) -> Point | None:
+    """Where a wire meets a node that is not drawn as a component: the output's box, or an embedded token."""
+    x = layout.columns.x_of(scene.graph.nodes[name]["positions"][0])
+    if x is None:
+        return None
+    return x, _BOX + 1 if name == OUTPUT else layout.foot + 2
 
 
 def _draw_output(sheet: Sheet, scene: Scene, layout: Placement) -> None:
@@ -281,7 +367,7 @@ def _draw_sentence(sheet: Sheet, scene: Scene, layout: Placement) -> None:
             sheet.write(centre, top + 11, word, font, ha="center", va="top", rotation=90)
         else:
             sheet.write(centre, top + 11 + columns.size, word, font, ha="center")
-    for number, lane in enumerate(in_lanes(groups_under(scene, columns, layout.width))):
+    for number, lane in enumerate(layout.groups):
         y = top + columns.height + 3 + 10 * number
         for span in lane:
             bracket = (span.start, span.start, span.end, span.end)

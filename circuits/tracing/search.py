@@ -18,7 +18,8 @@ the search returns was run; each contains the next smaller one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, Literal
 
 import torch
@@ -48,6 +49,8 @@ class Stage:
 
     wires: Chosen
     kept: KeptShares
+    # The value of each wire inside this circuit, mean over the pairs; None of the smallest circuit.
+    values: Float[torch.Tensor, " wire"] | None = None
 
     def __len__(self) -> int:
         return int(self.wires.sum())
@@ -70,6 +73,17 @@ class Found:
         fitting = [stage for stage in self.stages if len(stage) <= wires]
         return fitting[0] if fitting else None
 
+    def order(self) -> list[int]:
+        """All wires by number, those that the search kept longest first. Wires that left in one round stand
+        by the size of their values in the circuit that they left; those that no circuit had come last."""
+        order = self.stages[-1].wires.nonzero().flatten().tolist()
+        for larger, smaller in reversed(list(pairwise(self.stages))):
+            left = (larger.wires & ~smaller.wires).nonzero().flatten()
+            assert larger.values is not None
+            by_value = larger.values[left].abs().argsort(descending=True, stable=True)
+            order += left[by_value].tolist()
+        return order + (~self.stages[0].wires).nonzero().flatten().tolist()
+
 
 def search(
     runs: KeptRuns,
@@ -88,6 +102,7 @@ def search(
     total = len(stage)
     while len(stage) > _SMALLEST:
         values = runs.values(stage.wires, scales=SCALES)
+        stages[-1] = replace(stage, values=values.mean(1))
         step = _Round(runs, stage, values, aim)
         following = step.best()
         passes += 3 * len(SCALES) + step.passes
