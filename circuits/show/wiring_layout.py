@@ -39,7 +39,16 @@ _FAR: Final = 40.0  # a wire rather crosses another than that it runs so much fa
 _LOWEST_GAP: Final = 10.0  # between two rows
 _HIGHEST_GAP: Final = 20.0
 _RISE: Final = 0.09  # a gap is higher by this share of the longest way aside in it
-_SPREADS: Final = (1.5, 1.25, 1.0, 0.75, 0.5, 0.35)  # of the space between lanes, widest first
+_SPREADS: Final = (
+    3.0,
+    2.2,
+    1.5,
+    1.25,
+    1.0,
+    0.75,
+    0.5,
+    0.35,
+)  # of the space between lanes, widest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +280,7 @@ def _lanes(
     inside.sort(key=lambda s: (len(grid.passed(s)), grid.row[s.start]))
     # So that a wire from a lower row, which is nearer to its goal, crosses none from a higher row.
     across.sort(key=lambda s: (grid.row[s.start], grid.row[s.end]))
+    offsets = _box_centres(grid, sizes, [0.0] * len(grid.columns))
     beside: dict[tuple[int, int], list[tuple[Strand, float]]] = defaultdict(list)
     for strand in inside:
         column = grid.column[strand.end]
@@ -279,7 +289,9 @@ def _lanes(
             others = [other for other, _ in beside[column, sign]]
             crossed = _crossings(grid, strand, others, strands, sign)
             distance = _free_distance(grid, strand, beside[column, sign], sizes, spread)
-            sides.append((crossed + distance / _FAR, distance, sign))
+            ends = (offsets[strand.start], offsets[strand.end])
+            aside = fmean(abs(sign * distance - offset) for offset in ends)
+            sides.append((crossed + aside / _FAR, distance, sign))
         _, distance, sign = min(sides, key=lambda side: side[0])
         beside[column, sign].append((strand, distance))
     for strand in across:
