@@ -481,7 +481,7 @@ def test_an_edited_manifest_is_refused(tiny: Model, tmp_path: Path) -> None:
 
 def test_a_shard_without_a_checksum_in_its_name_is_refused(tiny: Model, tmp_path: Path) -> None:
     sweep(tiny, write(tmp_path / "in.jsonl", alike(2)), tmp_path / "out")
-    (shard,) = shards_in(tmp_path / "out")
+    shard = shards_in(tmp_path / "out")[0]
     first, count, _ = shard.stem.split("-")
     shard.rename(shard.with_name(f"{first}-{count}.parquet"))
     with pytest.raises(FileError, match="has no checksum"):
