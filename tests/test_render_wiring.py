@@ -12,13 +12,14 @@ import networkx as nx
 import numpy as np
 import pytest
 import render_samples as samples
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Polygon
 from test_render_figures import assert_that_no_text_is_cut_or_overlaps, text_metrics
 
 from circuits.errors import CircuitsError, PromptError
 from circuits.show import draw
-from circuits.show.canvas import save_figure
+from circuits.show.canvas import RED, save_figure
 from circuits.show.wiring import headline, strongest_path
 from circuits.show.wiring_dot import wiring_dot
 from circuits.show.wiring_figure import wiring_figure
@@ -53,7 +54,7 @@ def by_gid(figure: Figure) -> dict[str, Patch]:
 
 def extent(patch: Patch) -> np.ndarray:
     """Left, low, right, high in points."""
-    return np.sort(patch.get_path().vertices.reshape(-1, 2), axis=0)[[0, -1]].ravel()
+    return np.array(patch.get_path().get_extents().extents)
 
 
 def boxes_of(figure: Figure, wiring: Wiring) -> dict[str, np.ndarray]:
@@ -65,7 +66,7 @@ def points_of(patch: Patch) -> np.ndarray:
     """Points along a wire, (point, xy), each less than half a point from the next."""
     (corners,) = patch.get_path().to_polygons(closed_only=False)
     steps = []
-    for start, end in pairwise(corners):
+    for start, end in pairwise(np.asarray(corners)):
         count = int(np.abs(end - start).max() / 0.4) + 2
         steps.append(np.linspace(start, end, count))
     return np.concatenate(steps)
@@ -166,34 +167,34 @@ def test_component_edges_stand_in_one_column_and_the_caption_has_held_out_pairs(
     assert "held out: mean 0.65, worst 0.60 of 2" in words
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_the_strongest_path_is_the_best_of_all_paths(seed: int) -> None:
-    wiring = replace(samples.random_wiring(seed), wires=samples.random_wiring(seed).wires[:18])
-    wiring = replace(wiring, wires=tuple(w for w in wiring.wires if wiring.readers_of(w.wire)))
-    graph = wiring.to_graph()
-    paths: list[list[float]] = []
-    for name, node in graph.nodes.items():
-        if node["kind"] == "embed" and "logits" in graph:
+def test_the_strongest_path_is_the_best_of_all_paths() -> None:
+    with_paths = 0
+    for seed in range(0, 40, 2):  # without places, so that a part of the wires is a circuit too
+        whole = samples.random_wiring(seed)
+        wiring = replace(whole, wires=whole.wires[:30])
+        graph: Any = wiring.to_graph()
+        paths: list[list[float]] = []
+        embeds = [name for name, node in graph.nodes.items() if node["kind"] == "embed"]
+        for name in embeds if "logits" in graph else []:
             for path in nx.all_simple_edge_paths(graph, name, "logits"):
-                values = [graph.edges[edge]["value"] for edge in path]
-                paths.append([*sorted(values), np.inf])
-    found = {str(each.wire): each.value for each in wiring.wires}
-    values = sorted(found[str(wire)] for _, _, wire in strongest_path(wiring))
-    assert ([*values, np.inf] if values else []) == max(paths, default=[])
+                paths.append([*sorted(graph.edges[edge]["value"] for edge in path), np.inf])
+        found = {str(each.wire): each.value for each in wiring.wires}
+        values = sorted(found[str(wire)] for _, _, wire in strongest_path(wiring))
+        assert ([*values, np.inf] if values else []) == max(paths, default=[])
+        with_paths += len(paths) > 1
+    assert with_paths > 2, "else nothing was to be chosen"
 
 
 def test_the_strongest_path_lies_on_a_band_and_its_boxes_are_filled(names: Wiring) -> None:
     path = [str(wire) for _, _, wire in strongest_path(names)]
-    assert path == [
-        "embed@1→L5H1.value",
-        "L5H1@5→logits",
-    ]
+    assert path == ["embed@1→L5H1.value", "L5H1@5→logits"]
     patches = by_gid(wiring_figure(names))
     bands = {name.split()[1] for name in patches if name.startswith("band ")}
     assert bands == set(path)
-    filled = {
-        str(node) for node in names.nodes if max(patches[str(node)].get_facecolor()[1:3]) < 0.5
-    }
+    filled = set()
+    for node in names.nodes:
+        if to_hex(patches[str(node)].get_facecolor()) == RED:
+            filled.add(str(node))
     assert filled == {"embed@1", "L5H1@5", "logits"}
 
 

@@ -65,7 +65,7 @@ def _look(
 ) -> dict[str, Any]:
     """Heads are rounded boxes, MLPs hexagons; below the name stand the place and its token."""
     lines = [spell(wiring.output.token)] if node == LOGITS and len(wiring.pairs) == 1 else []
-    if node.component in names:
+    if node.component is not None and node.component in names:
         lines.append(spell(names[node.component], longest=48))
     if node.component is not None and node.place is not None:
         token = place_token(wiring, node.place)

@@ -156,13 +156,12 @@ def lay_out(
     grid = to_grid(wiring, strands)
     sizes = {node: _box_size(node, strands, label_size(node)) for node in grid.row}
     footers = [footer_width(place) for place in grid.columns]
-    needed = width
     for spread in _SPREADS:
         lanes = _lanes(grid, strands, sizes, spread)
         centres, needed = _centres(grid, strands, sizes, lanes, footers, width)
-        if needed <= width:
-            break
-    return _placed(grid, strands, sizes, lanes, centres, max(width, needed))
+        if needed <= width or spread == _SPREADS[-1]:
+            return _placed(grid, strands, sizes, lanes, centres, max(width, needed))
+    raise AssertionError("the last spread is always taken")
 
 
 # Wires, rows and columns
