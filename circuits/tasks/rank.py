@@ -23,7 +23,7 @@ from circuits.models.load import as_model
 from circuits.results import Progress, silent
 from circuits.tasks.curve import Curve, Values, geometric, measure_curve
 from circuits.tasks.measurement import Effects, Measurement, measure_attention
-from circuits.tasks.orders import OrderName
+from circuits.tasks.names import OrderName
 from circuits.tasks.ranking import MLPS, SHARES, UNITS, Mlps, Ranked, Ranking, Units
 from circuits.tasks.task import PAIRS, Task, to_task
 from circuits.tasks.wires import EapGraph, measure_wires
