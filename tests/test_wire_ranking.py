@@ -14,6 +14,7 @@ import pandas
 import pyarrow.parquet
 import pytest
 import torch
+from circuits.engine.joint import EdgeTable
 from conftest import ARCHITECTURES
 from small_models import random_model
 

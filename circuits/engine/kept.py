@@ -33,6 +33,7 @@ from circuits.errors import ModelError
 
 Chosen = Bool[torch.Tensor, " wire"]
 Numbers = Int[torch.Tensor, " wire"]
+Places = Int[torch.Tensor, " pos"]  # the place of every position
 Weights = Float[torch.Tensor, "copy wire"]  # a copy is one input in one circuit
 Streams = Float[torch.Tensor, "copy pos d_model"]
 Kept = Float[torch.Tensor, "circuit pair"]  # shares of the gap
@@ -134,7 +135,7 @@ class CircuitForward(Forward):
     """
 
     def __init__(
-        self, runs: Runs, table: WireTable, place_of: Numbers, wires: Numbers, *, copies: int
+        self, runs: Runs, table: WireTable, place_of: Places, wires: Numbers, *, copies: int
     ) -> None:
         super().__init__(runs.blocks)
         self.runs = runs
@@ -258,7 +259,7 @@ class Batch:
 
     runs: Runs
     pairs: list[int]  # their numbers among all pairs
-    place_of: Int[torch.Tensor, " pos"]
+    place_of: Places
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from circuits.results import open_result
 from circuits.show import to_graph
 from circuits.show.neuronpedia import to_neuronpedia
 from circuits.show.wiring import wiring_graph
+from circuits.show.words import verdict_values
 from circuits.tasks.ranking import EXPLAINED, Ranking, Shape
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.wiring_record import Wiring
@@ -57,14 +58,22 @@ def _graph(result: Exportable) -> nx.MultiDiGraph:
     if isinstance(result, Circuit):
         return to_graph(result)
     if isinstance(result, Wiring):
-        return wiring_graph(result)
+        graph = wiring_graph(result)
+        graph.graph.update(verdict_values(result))
+        return graph
     return component_graph(result)
 
 
 def component_graph(ranking: Ranking, share: float = EXPLAINED) -> nx.MultiDiGraph:
     """The component edges that explain a share: components are nodes, each wire is an edge."""
     layers = _shape_of(ranking).layers
-    graph = nx.MultiDiGraph(task=ranking.task, model=ranking.model, share=share, layers=layers)
+    graph = nx.MultiDiGraph(
+        task=ranking.task,
+        model=ranking.model,
+        share=share,
+        layers=layers,
+        **verdict_values(ranking),
+    )
     needed = set(ranking.needed(share))
     for each in ranking.ranked:
         if each.unit not in needed:
@@ -116,12 +125,12 @@ def to_eap(result: Exportable) -> str:
         return _eap_of_circuit(result)
     if isinstance(result, Ranking):
         needed = {str(unit) for unit in result.needed()}
-        return _eap_of_edges(_shape_of(result), _scores_of(result), needed)
+        return _eap_of_edges(result, _scores_of(result), needed)
     scores: dict[str, dict[str, Any]] = {}
     for each in reversed(result.wires):  # the strongest wire comes last, so its score stays
         edge = Wire(each.wire.writer, each.wire.reader)
         scores[str(edge)] = {"score": each.value, "exact": True}
-    return _eap_of_edges(_shape_of(result), scores, set(scores))
+    return _eap_of_edges(result, scores, set(scores))
 
 
 def _scores_of(ranking: Ranking) -> dict[str, dict[str, Any]]:
@@ -137,8 +146,11 @@ def _scores_of(ranking: Ranking) -> dict[str, dict[str, Any]]:
     return scores
 
 
-def _eap_of_edges(shape: Shape, scores: dict[str, dict[str, Any]], in_graph: set[str]) -> str:
+def _eap_of_edges(
+    result: Ranking | Wiring, scores: dict[str, dict[str, Any]], in_graph: set[str]
+) -> str:
     """All component edges; `scores` (and what stands beside them) and `in_graph` are by an edge's name."""
+    shape = _shape_of(result)
     edges = {}
     nodes = {
         component.eap: False for component in components(layers=shape.layers, heads=shape.heads)
@@ -153,7 +165,7 @@ def _eap_of_edges(shape: Shape, scores: dict[str, dict[str, Any]], in_graph: set
             nodes[wire.writer.eap] = True
             if wire.reader.component is not None:
                 nodes[wire.reader.component.eap] = True
-    return _eap(shape, nodes, edges)
+    return _eap(result, nodes, edges)
 
 
 def _eap_of_circuit(circuit: Circuit) -> str:
@@ -177,11 +189,13 @@ def _eap_of_circuit(circuit: Circuit) -> str:
             }
         elif component.kind == "mlp":
             mlps[name] = True
-    return _eap(_shape_of(circuit), nodes | mlps | {"logits": True}, edges)
+    return _eap(circuit, nodes | mlps | {"logits": True}, edges)
 
 
-def _eap(shape: Shape, nodes: dict[str, bool], edges: dict[str, Any]) -> str:
-    """The JSON of nodes, by whether they are in the graph, and of edges."""
+def _eap(result: Exportable, nodes: dict[str, bool], edges: dict[str, Any]) -> str:
+    """The JSON of nodes, by whether they are in the graph, and of edges. Readers of the format pass over
+    `question`, which has the verdict."""
+    shape = _shape_of(result)
     config = {
         "n_layers": shape.layers,
         "n_heads": shape.heads,
@@ -189,7 +203,8 @@ def _eap(shape: Shape, nodes: dict[str, bool], edges: dict[str, Any]) -> str:
         "d_model": shape.width,
     }
     marked = {name: {"in_graph": in_graph} for name, in_graph in nodes.items()}
-    return to_json({"cfg": config, "nodes": marked, "edges": edges})
+    question = verdict_values(result)
+    return to_json({"cfg": config, "nodes": marked, "edges": edges, "question": question})
 
 
 # All formats

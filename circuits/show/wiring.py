@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from circuits.components import SIDES
 from circuits.show import spell
 from circuits.show.sections import Column, Section, plain
-from circuits.show.tables import asked_rows, model_words, note_line, token, visible
+from circuits.show.tables import asked_rows, model_words, token, visible
 from circuits.show.why import why_figure, why_sections, why_text  # noqa: F401  # callers find them here, too
-from circuits.show.words import verdict_words
+from circuits.show.words import verdict_lines
 from circuits.tracing.wiring_record import Node
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ def _question(wiring: Wiring) -> Section:
     """The headline, and what was asked."""
     seen = wiring.seen
     title = f"{headline(wiring)} in {model_words(wiring.source)}"
-    notes = [note_line(note) for note in wiring.notes]
     rows = []
     if wiring.task:
         rows.append(("task", visible(wiring.task)))
@@ -74,8 +73,7 @@ def _question(wiring: Wiring) -> Section:
     if named:
         roles = [f"{visible(role)} is {token(wiring, position)}" for role, position in named]
         rows.append(("roles", ", ".join(roles)))
-    rows.append(("question", verdict_words(wiring) or "clear"))
-    return Section(title, notes, rows=rows)
+    return Section(title, verdict_lines(wiring), rows=rows)
 
 
 def _kept(wiring: Wiring) -> Section:

@@ -18,20 +18,30 @@ from typing import Any, Final
 
 import numpy as np
 
+from circuits.engine import prepare
 from circuits.errors import PromptError
 from circuits.models.load import as_model
+from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.tasks.curve import Curve, Values, geometric, measure_curve
-from circuits.tasks.measurement import Effects, Measurement, measure_attention
+from circuits.tasks.measurement import (
+    Effects,
+    Measurement,
+    groups_that_run_together,
+    measure_attention,
+)
 from circuits.tasks.names import OrderName
 from circuits.tasks.ranking import MLPS, SHARES, UNITS, Mlps, Ranked, Ranking, Units
-from circuits.tasks.task import PAIRS, Task, to_task
+from circuits.tasks.task import PAIRS, Item, Task, to_task
 from circuits.tasks.wires import EapGraph, measure_wires
 from circuits.tracing import Interval
 from circuits.tracing.family import bootstrap
+from circuits.tracing.judge import judge_each, together
+from circuits.tracing.parts import FamilyControl, QuestionControl
 
 PAIRS_OF: Final = {"heads": PAIRS, "edges": 16, "wires": 16}  # unless the user says how many
 RANDOM_ORDERS: Final = 5
+_JUDGED_TOGETHER: Final = 16  # pairs whose runs are in memory together
 _AT_A_TIME: Final = 2000  # units whose bootstrap resamples are in memory together
 
 
@@ -100,7 +110,19 @@ def rank(
         seed=seed,
         each=tuple(tuple(row) for row in explained.tolist()),
         shape=measurement.shape,
+        question=judge_items(model, items),
     )
+
+
+def judge_items(model: Model, items: Sequence[Item]) -> FamilyControl:
+    """The verdict on the pairs of a task: each is judged as `trace` judges a question without a key."""
+    judged: list[QuestionControl] = []
+    for numbers in groups_that_run_together(items):
+        for start in range(0, len(numbers), _JUDGED_TOGETHER):
+            part = numbers[start : start + _JUDGED_TOGETHER]
+            runs = prepare(model, [items[number].pair for number in part], smallest_gap=0.0)
+            judged += judge_each(runs)
+    return together(judged)
 
 
 def _check(units: str, mlps: str, most: int | None, order: object) -> None:

@@ -22,6 +22,7 @@ from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tasks.curve import Curve, first_at_least
 from circuits.tracing import check_share
 from circuits.tracing.family import RESAMPLES, resampled
+from circuits.tracing.parts import FamilyControl
 
 Units = Literal["heads", "edges", "wires"]
 Mlps = Literal["computed", "held", "swapped"]
@@ -174,7 +175,7 @@ class Ranked:
         return f"{self.unit!s:10} {self.effect:6.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Ranking(Saved, Pictured):
     """The heads, attention edges or component edges of a task in order, and how many of them it takes.
 
@@ -205,6 +206,16 @@ class Ranking(Saved, Pictured):
     # Explained effect for each size, for each pair.
     each: tuple[tuple[float, ...], ...] = field(repr=False)
     shape: Shape | None = None  # of the model, where component edges are ranked
+    question: FamilyControl | None = (
+        None  # the verdict on its pairs; None in files of version 0.2
+    )
+
+    @property
+    def summary(self) -> str:
+        """Model, task and how many units it takes."""
+        needed, low, high = self.count()
+        units = f"{self.units} {self.protocol.units}"
+        return f"of {self.model} on {self.task}: n90 {needed} [{low}, {high}] of {units}"
 
     def count(self, share: float = EXPLAINED) -> tuple[int | None, int | None, int | None]:
         """The fewest units, in ranked order, that explain `share`, with the range of 95% of the resamples.

@@ -1,9 +1,15 @@
 from .family import FamilyTrace as FamilyTrace
+from .grids import Axis as Axis
+from .grids import Patching as Patching
+from .grids import Paths as Paths
+from .neuron_record import NeuronEffect as NeuronEffect
+from .neuron_record import Neurons as Neurons
 from .parts import CARRIES as CARRIES
 from .parts import CORE as CORE
 from .parts import SHARE as SHARE
 from .parts import SHORT as SHORT
 from .parts import Controls as Controls
+from .parts import FamilyControl as FamilyControl
 from .parts import HeadEffect as HeadEffect
 from .parts import HeadStability as HeadStability
 from .parts import Interval as Interval
@@ -16,6 +22,9 @@ from .parts import Span as Span
 from .parts import Stability as Stability
 from .parts import Step as Step
 from .parts import check_share as check_share
+from .reading_records import HeadScores as HeadScores
+from .reading_records import LogitAttribution as LogitAttribution
+from .reading_records import LogitLens as LogitLens
 from .records import Circuit as Circuit
 from .records import QKAttribution as QKAttribution
 from .records import QKPart as QKPart

@@ -34,11 +34,12 @@ from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, QuestionS
 from circuits.results import Progress, silent
 from circuits.tracing.asked import Asked, Roles, names_of_positions, prepared, to_family
 from circuits.tracing.circuit import model_of
+from circuits.tracing.judge import judge_each, together
 from circuits.tracing.measure import finite
-from circuits.tracing.parts import SHARE, check_share
+from circuits.tracing.parts import SHARE, QuestionControl, check_share
 from circuits.tracing.search import AIMS, Aim, Found, Stage, search
 from circuits.tracing.trace import measured_model, output_of, package_versions
-from circuits.tracing.trust import control_question, notes_on
+from circuits.tracing.trust import notes_on
 from circuits.tracing.wiring_record import (
     CurvePoint,
     Member,
@@ -101,18 +102,48 @@ def wiring(
     family = to_family(
         model, text, spec, roles=roles, count=count, seed=seed, progress=progress
     )
-    at_places = not family.several if positions is None else positions
     seen, unseen = _split(family.asked, held_out, seed)
+    return search_family(
+        model,
+        seen,
+        unseen,
+        task=family.name,
+        at_places=not family.several if positions is None else positions,
+        share=share,
+        aim=aim,
+        without=without,
+        resamples=resamples,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def search_family(
+    model: Model,
+    seen: Sequence[Asked],
+    unseen: Sequence[Asked],
+    *,
+    task: str,
+    at_places: bool,
+    share: float,
+    aim: Aim,
+    without: Sequence[str | Head],
+    resamples: int,
+    seed: int,
+    progress: Progress,
+) -> Wiring:
+    """Search on some questions, and measure what was found on those and on others."""
     circuits = _Circuits.of(model, seen, unseen, at_places=at_places)
     heads = _named_heads(circuits.seen.table, without)
-    found = _search(circuits, heads, aim, share, progress)
+    start = _start(circuits.seen.table, heads)
+    found = search(circuits.seen, aim=aim, start=start, progress=progress)
     result = _measured(circuits, found, share, heads, seed=seed, progress=progress)
     overlap = _overlap(circuits, found, aim, share, resamples, seed, progress)
     newcomers = _newcomers(circuits, found, heads, aim, share, progress)
     wires = [replace(each, new=each.wire in newcomers) for each in result.wires]
     return replace(
         result,
-        task=family.name,
+        task=task,
         aim=aim,
         overlap=overlap,
         wires=tuple(wires),
@@ -225,13 +256,6 @@ def _pairs_of(circuits: _Circuits, kept: Sequence[float]) -> tuple[WiredPair, ..
 # The search
 
 
-def _search(
-    circuits: _Circuits, without: Sequence[Head], aim: Aim, share: float, progress: Progress
-) -> Found:
-    table = circuits.seen.table
-    return search(circuits.seen, aim=aim, start=_start(table, without), progress=progress)
-
-
 def _start(table: WireTable, without: Sequence[Head]) -> Chosen:
     """All wires but those out of heads that are swapped away."""
     start = torch.ones(len(table), dtype=torch.bool)
@@ -330,7 +354,10 @@ def _measured(
     stage = _chosen(found, share)
     curve = tuple(_point(each) for each in found.stages)
     runs = circuits.first
-    question = control_question(runs.only([0]), seed=seed)
+    judged: list[QuestionControl] = []
+    for batch in circuits.seen.batches:
+        judged += judge_each(batch.runs)
+    question = together(judged)
     parts = _measure_circuit(circuits, stage.wires, seed=seed, progress=progress)
     return Wiring(
         source=measured_model(runs.only([0])),
@@ -349,7 +376,7 @@ def _measured(
         passes=0,
         seed=seed,
         versions=(),
-        notes=notes_on(runs.only([0]), question, ()),
+        notes=notes_on(runs.only([0]), question),
         **parts,
     )
 
@@ -515,26 +542,35 @@ def _random_way(table: WireTable, draw: Random, place: int) -> list[int] | None:
 # Measuring again
 
 
-def measure_again(wiring: Wiring, wires: Sequence[Wire], *, model: Any = None) -> Wiring:
-    """The same pairs with another circuit: what it keeps, its values and its controls are measured anew."""
+def measure_again(
+    wiring: Wiring, wires: Sequence[Wire], *, model: Any = None, searched: bool = False
+) -> Wiring:
+    """The same pairs with another circuit: what it keeps, its values and its controls are measured anew.
+    `searched` says that the circuit is one of the search."""
     circuits = _again(wiring, model)
     chosen = numbers_of(circuits.seen.table, wires)
     parts = _measure_circuit(circuits, chosen, seed=wiring.seed, progress=silent)
-    return replace(wiring, **parts, overlap=None)
+    return replace(wiring, **parts, overlap=None, searched=searched)
 
 
 def _again(wiring: Wiring, model: Any) -> _Circuits:
     """The runs of a saved wiring's pairs."""
+    loaded = model_of(wiring.source.name, wiring.source, model)
+    asked = asked_again(wiring)
+    split = len(wiring.seen)
+    return _Circuits.of(loaded, asked[:split], asked[split:], at_places=bool(wiring.places))
+
+
+def asked_again(wiring: Wiring) -> list[Asked]:
+    """The questions of a saved wiring: those seen, then those held out."""
     if any(pair.metric.kind == "custom" for pair in wiring.pairs):
         raise PromptError(
             "a metric function is not in the wiring's record; call wiring with it again"
         )
-    loaded = model_of(wiring.source.name, wiring.source, model)
     asked = []
     for pair in wiring.pairs:
         asked.append(Asked(Pair(pair.prompt, pair.counterfactual, pair.metric), pair.roles))
-    split = len(wiring.seen)
-    return _Circuits.of(loaded, asked[:split], asked[split:], at_places=bool(wiring.places))
+    return asked
 
 
 def kept_on(
@@ -545,8 +581,10 @@ def kept_on(
     count = question.pop("count", PAIRS)
     roles = question.pop("roles", None)
     spec = QuestionSpec(**question)
-    family = to_family(loaded, given, spec, roles=roles, count=count, seed=wiring.seed)
     at_places = bool(wiring.places)
+    if at_places and roles is None:
+        roles = dict(wiring.pairs[0].roles)
+    family = to_family(loaded, given, spec, roles=roles, count=count, seed=wiring.seed)
     runs = kept_runs(loaded, family.asked, at_places=at_places, first=wiring.places)
     if at_places and runs.table.places != wiring.places:
         raise PromptError(

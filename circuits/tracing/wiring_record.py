@@ -23,7 +23,7 @@ from circuits.errors import EdgeError, PromptError
 from circuits.files import to_record
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
-from circuits.tracing.parts import MeasuredModel, Output, QuestionControl, check_share
+from circuits.tracing.parts import FamilyControl, MeasuredModel, Output, check_share
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -165,11 +165,12 @@ class Wiring(Saved, Pictured):
     overlap: Overlap | None
     without_heads: tuple[Head, ...]  # swapped away before the search
     reachable: float  # what all wires keep without those heads; 1 where there are none
-    question: QuestionControl  # of the first pair
+    question: FamilyControl  # on all pairs seen
     passes: int  # forward passes of the search; a backward pass counts as two
     seed: int
     versions: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()  # what a reader must know before the numbers
+    searched: bool = True  # False: a user took wires away from what the search found
 
     # The first pair stands for all in figures
 
@@ -320,7 +321,8 @@ class Wiring(Saved, Pictured):
             )
         chosen = [member.wire for member in self.members if member.size <= point.wires]
         asked = share if share is not None else point.kept
-        return measure_again(replace(self, share=asked), chosen, model=model)
+        other = replace(self, share=asked)
+        return measure_again(other, chosen, model=model, searched=self.searched)
 
     def _point_of(self, share: float | None) -> CurvePoint:
         assert share is not None
