@@ -14,7 +14,6 @@ import pandas
 import pyarrow.parquet
 import pytest
 import torch
-from circuits.engine.joint import EdgeTable
 from conftest import ARCHITECTURES
 from small_models import random_model
 
@@ -362,6 +361,7 @@ def test_a_circuit_of_the_search_goes_out_and_comes_back_with_its_order(
     )
 
 
+@pytest.mark.long
 def test_a_wiring_goes_out_and_comes_back_as_a_circuit_that_keeps_the_same(
     loaded: dict[str, Model], runs: KeptRuns, tmp_path: Path
 ) -> None:
@@ -435,6 +435,7 @@ def test_networkx_and_graphml_hold_components_and_the_wires_between_them(
     assert again.number_of_edges() == graph.number_of_edges()
 
 
+@pytest.mark.long
 def test_two_models_are_compared_by_component_edges(loaded: dict[str, Model]) -> None:
     model = loaded["llama"]
     sparse, task = replace(model, gated=True), Task("one pair", task_of(model).items[:1])
