@@ -321,9 +321,7 @@ def _overlap(
     if not resamples:
         return None
     circuit = _chosen(found, share).wires
-    larger = found.of_size(
-        max(_RESAMPLED_FROM * int(circuit.sum()), found.stages[-1].wires.sum())
-    )
+    larger = found.of_size(_RESAMPLED_FROM * int(circuit.sum()))
     start = circuit if larger is None else larger.wires
     shared = circuit.clone()
     similarities = []
