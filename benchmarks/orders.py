@@ -113,8 +113,8 @@ def item_of(model: Model, text: str, first: str, second: str) -> Item:
         model,
         text.format(second),
         counterfactual=text.format(first),
-        answer=f" {first}",
-        foil=f" {second}",
+        answer=first,
+        foil=second,
     )
     return Item(pair, ())
 

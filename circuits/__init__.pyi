@@ -36,6 +36,7 @@ from .sweeps.sweep import sweep as sweep
 from .tasks.compare import compare as compare
 from .tasks.comparison import Comparison as Comparison
 from .tasks.comparison import TaskComparison as TaskComparison
+from .tasks.edges import edge_effects as edge_effects
 from .tasks.patterns import PanelFigures as PanelFigures
 from .tasks.patterns import Pattern as Pattern
 from .tasks.patterns import classify as classify
@@ -113,6 +114,7 @@ __all__ = [
     "classify",
     "compare",
     "components",
+    "edge_effects",
     "engine",
     "errors",
     "explore",

@@ -50,6 +50,7 @@ GROUPS = {
         "why",
         "wiring",
         "rank",
+        "edge_effects",
         "compare",
         "sweep",
         "explore",

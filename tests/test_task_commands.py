@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from click.testing import CliRunner, Result
 from fuzzing import small_circuit
@@ -29,6 +30,7 @@ from circuits.show.grids import comparison_grid
 from circuits.show.sections import plain
 from circuits.show.task_tables import ranking_sections, task_comparison_sections
 from circuits.tasks.compare import TaskComparison, compare
+from circuits.tasks.edges import edge_effects
 from circuits.tasks.patterns import measure_panel
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, heads_of, random_count
@@ -308,6 +310,29 @@ def test_rank_takes_edges_and_the_way_of_the_mlps(room: Path) -> None:
 
 
 # Two models
+
+
+def test_rank_takes_the_order_of_wires_by_name(room: Path) -> None:
+    task, dense = room / "words.jsonl", room / "dense"
+    ranked = json.loads(
+        done("rank", task, "--model", dense, "-n", 1, "--order", "eap", "--json")
+    )
+    assert (ranked["protocol"]["units"], ranked["protocol"]["order"]) == ("wires", "eap")
+    assert ranked["units"] == 262
+    failed = run("rank", task, "--model", dense, "-n", 1, "--order", "serach")
+    assert failed.exit_code == 1 and "search, effect, eap, eap-ig" in failed.stderr
+
+
+def test_edges_writes_the_effects_of_all_component_edges(room: Path, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "edges.parquet"
+    task, dense = room / "words.jsonl", room / "dense"
+    said = done("edges", task, "--model", dense, "-n", 2, "-o", file)
+    assert said == f"wrote {file}\n"
+    assert names_in(file.parent) == ["edges.parquet"]
+    table = pandas.read_parquet(file)
+    assert len(table) == 262 and list(table)[3:] == ["effect", "pair_0", "pair_1"]
+    again = edge_effects(load(dense), task, count=2).to_pandas()
+    assert table["effect"].tolist() == pytest.approx(again["effect"].tolist(), abs=1e-5)
 
 
 def test_both_models_are_asked_the_pairs_that_both_get_right(

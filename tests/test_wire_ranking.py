@@ -10,6 +10,8 @@ from pathlib import Path
 
 import networkx as nx
 import numpy as np
+import pandas
+import pyarrow.parquet
 import pytest
 import torch
 from conftest import ARCHITECTURES
@@ -29,13 +31,14 @@ from circuits.prompts import to_pair
 from circuits.show.export import export
 from circuits.tasks.compare import compare
 from circuits.tasks.curve import MIB_SHARES
-from circuits.tasks.orders import by_size, explained, searched
+from circuits.tasks.edges import edge_effects, write_edges
+from circuits.tasks.orders import by_size, explained
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import ComponentEdge, Ranking, heads_of
 from circuits.tasks.task import Item, Task
 from circuits.tasks.wires import from_eap, kept_runs_of
-from circuits.tracing.search import search
-from circuits.tracing.wiring import numbers_of
+from circuits.tracing.search import SCALES, Found, search
+from circuits.tracing.wiring import numbers_of, wiring
 from circuits.zoo.language import tokenizer
 
 TEXTS = (
@@ -69,14 +72,21 @@ def ranking(loaded: dict[str, Model]) -> Ranking:
 
 
 @pytest.fixture(scope="module")
+def runs(loaded: dict[str, Model]) -> KeptRuns:
+    """The first pair of the task."""
+    return kept_runs_of(loaded["gpt2"], task_of(loaded["gpt2"]).items[:1])
+
+
+@pytest.fixture(scope="module")
+def found(runs: KeptRuns) -> Found:
+    """All circuits that the search passed on that pair."""
+    return search(runs)
+
+
+@pytest.fixture(scope="module")
 def searched_ranking(loaded: dict[str, Model]) -> Ranking:
-    """The same edges in the order of the search."""
-    return rank(loaded["gpt2"], task_of(loaded["gpt2"]), units="wires", most=20)
-
-
-def runs_of(model: Model) -> KeptRuns:
-    """The pairs of the task by themselves, in the order of the task."""
-    return kept_runs_of(model, task_of(model).items)
+    """The edges in the order of the search, on that pair."""
+    return rank(loaded["gpt2"], task_of(loaded["gpt2"]), units="wires", count=1, most=20)
 
 
 def one_pair(runs: Runs) -> KeptRuns:
@@ -183,64 +193,63 @@ def test_edges_in_front_are_exact_and_the_others_estimates_that_say_so(
 
 
 def test_the_order_of_the_search_has_each_of_its_circuits_as_a_beginning(
-    loaded: dict[str, Model],
+    runs: KeptRuns, found: Found
 ) -> None:
-    kept = runs_of(loaded["gpt2"])
-    found = search(kept)
     order = found.order()
     assert sorted(order) == list(range(262))
     for stage in found.stages:
         first = set(order[: len(stage)])
         assert first == set(stage.wires.nonzero().flatten().tolist())
     sizes = [len(stage) for stage in found.stages]
-    again = explained(kept, order, sizes)
+    again = explained(runs, order, sizes)
     for row, stage in zip(again, found.stages, strict=True):
         assert row == pytest.approx(stage.kept.numpy(), abs=1e-4)
 
 
 def test_edges_that_left_together_stand_by_the_size_of_their_values(
-    loaded: dict[str, Model],
+    runs: KeptRuns, found: Found
 ) -> None:
-    kept = runs_of(loaded["gpt2"])
-    found = search(kept)
     together = [pair for pair in pairwise(found.stages) if len(pair[0]) - len(pair[1]) > 1]
     assert together
     for larger, smaller in together:
         left = found.order()[len(smaller) : len(larger)]
-        values = kept.values(larger.wires, scales=(0.6, 0.8, 1.0)).mean(1)[left].abs()
+        values = runs.values(larger.wires, scales=SCALES).mean(1)[left].abs()
         assert (values[:-1] >= values[1:] - 1e-6).all()
 
 
 def test_a_ranking_is_in_the_order_of_the_search_unless_told_otherwise(
-    loaded: dict[str, Model], searched_ranking: Ranking
+    found: Found, searched_ranking: Ranking
 ) -> None:
-    order = searched(runs_of(loaded["gpt2"]))
     wires = component_edges(layers=3, heads=4)
-    names = [str(ComponentEdge.of(wires[number])) for number in order.numbers]
+    names = [str(ComponentEdge.of(wires[number])) for number in found.order()]
     listed = [str(each.unit) for each in searched_ranking.ranked]
     assert listed == names[: len(listed)]  # none is left out between two that are listed
     assert searched_ranking.protocol.order == "search"
     assert "search" in str(searched_ranking.protocol)
-    assert set(order.sizes) <= set(searched_ranking.keep.sizes)
+    assert {len(stage) for stage in found.stages} <= set(searched_ranking.keep.sizes)
     assert [each.exact for each in searched_ranking.ranked[:21]] == [True] * 20 + [False]
 
 
 def test_the_search_needs_fewer_edges_than_orders_by_single_scores(
-    loaded: dict[str, Model], ranking: Ranking, searched_ranking: Ranking
+    loaded: dict[str, Model], searched_ranking: Ranking
 ) -> None:
-    ours, single = searched_ranking.count()[0], ranking.count()[0]
-    assert ours is not None and single is not None and ours < single
-    assert searched_ranking.cmd < ranking.cmd
+    model = loaded["gpt2"]
+    ours, _, _ = searched_ranking.count()
+    assert ours is not None
+    for order in ("effect", "eap", "eap-ig"):
+        other = rank(model, task_of(model), units="wires", order=order, count=1, most=262)
+        count, _, _ = other.count()
+        assert count is None or ours < count
+        assert searched_ranking.cmd < other.cmd
 
 
 @pytest.mark.parametrize("order", ["eap", "eap-ig"])
 def test_attribution_patching_orders_edges_by_the_size_of_their_scores(
-    loaded: dict[str, Model], order: str
+    loaded: dict[str, Model], runs: KeptRuns, order: str
 ) -> None:
     model = loaded["gpt2"]
-    kept = runs_of(model)
-    scores = attribution(kept) if order == "eap" else integrated_attribution(kept)
-    ranked = rank(model, task_of(model), units="wires", order=order, most=5)
+    scores = attribution(runs) if order == "eap" else integrated_attribution(runs)
+    ranked = rank(model, task_of(model), units="wires", order=order, count=1, most=5)
     first = component_edges(layers=3, heads=4)[int(scores.mean(1).abs().argmax())]
     assert str(ranked.ranked[0].unit) == str(ComponentEdge.of(first))
     numbers = by_size(scores.numpy()).numbers
@@ -249,13 +258,12 @@ def test_attribution_patching_orders_edges_by_the_size_of_their_scores(
     assert ranked.protocol.order == order and "EAP" in str(ranked.protocol)
 
 
-def test_a_circuit_keeps_the_same_alone_and_beside_others(loaded: dict[str, Model]) -> None:
-    kept = runs_of(loaded["gpt2"])
-    order = searched(kept).numbers
+def test_a_circuit_keeps_the_same_alone_and_beside_others(runs: KeptRuns, found: Found) -> None:
+    order = found.order()
     sizes = [262, 3, 40, 0, 7, 100]
-    together = explained(kept, order, sizes)
+    together = explained(runs, order, sizes)
     for size, row in zip(sizes, together, strict=True):
-        assert row == pytest.approx(explained(kept, order, [size])[0], abs=1e-5)
+        assert row == pytest.approx(explained(runs, order, [size])[0], abs=1e-5)
 
 
 def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) -> None:
@@ -335,6 +343,88 @@ def test_an_eap_file_holds_all_edges_and_gives_back_its_order(
     assert [each.exact for each in again.ranked[:6]] == [True] * 5 + [False]
 
 
+def test_a_circuit_of_the_search_goes_out_and_comes_back_with_its_order(
+    loaded: dict[str, Model], searched_ranking: Ranking, tmp_path: Path
+) -> None:
+    file = tmp_path / "searched.json"
+    file.write_text(export(searched_ranking, "eap"))
+    graph = from_eap(file)
+    listed = [str(each.unit) for each in searched_ranking.ranked]
+    needed = [str(unit) for unit in searched_ranking.needed()]
+    assert {str(wire) for wire in graph.wires} == set(needed)
+    assert [str(wire) for wire in graph.order()][: len(listed)] == listed
+    model = loaded["gpt2"]
+    again = rank(model, task_of(model), units="wires", count=1, order=graph, most=5)
+    assert again.count()[0] == searched_ranking.count()[0] == len(graph.wires)
+    assert (again.cpr, again.cmd) == pytest.approx(
+        (searched_ranking.cpr, searched_ranking.cmd), abs=1e-5
+    )
+
+
+@pytest.mark.long
+def test_a_wiring_goes_out_and_comes_back_as_a_circuit_that_keeps_the_same(
+    loaded: dict[str, Model], runs: KeptRuns, tmp_path: Path
+) -> None:
+    found = wiring(loaded["gpt2"], task_of(loaded["gpt2"]), count=1)
+    assert not found.places
+    file = tmp_path / "wiring.json"
+    file.write_text(export(found, "eap"))
+    graph = from_eap(file)
+    assert set(graph.wires) == {each.wire for each in found.wires}
+    assert set(graph.order()[: len(graph.wires)]) == set(graph.wires)
+    circuit = numbers_of(runs.table, graph.wires)
+    assert float(runs.kept(circuit[None]).mean()) == pytest.approx(found.kept, abs=1e-5)
+
+
+# The table of all effects
+
+
+def test_the_table_has_every_exact_effect_and_says_of_what(
+    loaded: dict[str, Model], tmp_path: Path
+) -> None:
+    model = loaded["gpt2"]
+    task = task_of(model)
+    file = write_edges(edge_effects(model, task, seed=3), tmp_path / "edges.parquet")
+    table = pandas.read_parquet(file)
+    assert list(table) == ["writer", "reader", "side", "effect", "pair_0", "pair_1"]
+    names = []
+    for line in table.itertuples():
+        reader = line.reader if pandas.isna(line.side) else f"{line.reader}.{line.side}"
+        names.append(f"{line.writer}→{reader}")
+    wires = component_edges(layers=3, heads=4)
+    assert names == [str(wire) for wire in wires]
+    for number, pair in enumerate(task.pairs):
+        effects, _ = wire_effects(prepare(model, [pair]), wires)
+        assert table[f"pair_{number}"].tolist() == pytest.approx(
+            effects[:, 0].tolist(), abs=1e-5
+        )
+    means = (table["pair_0"] + table["pair_1"]) / 2
+    assert table["effect"].tolist() == pytest.approx(means.tolist())
+    facts = json.loads(pyarrow.parquet.read_schema(file).metadata[b"circuits"])
+    assert (facts["model"], facts["fingerprint"]) == (model.name, model.fingerprint)
+    assert (facts["task"], facts["seed"]) == ("by hand", 3)
+    assert [pair["prompt"] for pair in facts["pairs"]] == [text for text, _ in TEXTS]
+    assert facts["pairs"][0]["metric"] == str(task.pairs[0].metric)
+    gap = float(prepare(model, [task.pairs[1]]).gap)
+    assert facts["pairs"][1]["gap"] == pytest.approx(gap, rel=1e-4)
+
+
+def test_a_table_replaces_its_own_kind_and_no_other_file(
+    loaded: dict[str, Model], tmp_path: Path
+) -> None:
+    table = edge_effects(loaded["gpt2"], task_of(loaded["gpt2"]), count=1)
+    file = tmp_path / "edges.parquet"
+    write_edges(table, file)
+    write_edges(table, file)
+    foreign = tmp_path / "elsewhere" / "edges.parquet"
+    foreign.parent.mkdir()
+    foreign.write_text("mine")
+    with pytest.raises(FileError, match="not written by circuits"):
+        write_edges(table, foreign)
+    assert foreign.read_text() == "mine"
+    assert [path.name for path in foreign.parent.iterdir()] == ["edges.parquet"]
+
+
 def test_networkx_and_graphml_hold_components_and_the_wires_between_them(
     ranking: Ranking,
 ) -> None:
@@ -345,6 +435,7 @@ def test_networkx_and_graphml_hold_components_and_the_wires_between_them(
     assert again.number_of_edges() == graph.number_of_edges()
 
 
+@pytest.mark.long
 def test_two_models_are_compared_by_component_edges(loaded: dict[str, Model]) -> None:
     model = loaded["llama"]
     sparse, task = replace(model, gated=True), Task("one pair", task_of(model).items[:1])
@@ -360,6 +451,7 @@ def test_two_models_are_compared_by_component_edges(loaded: dict[str, Model]) ->
         ({"units": "wires", "mlps": "held"}, "held"),
         ({"units": "heads", "most": 5}, "component edges"),
         ({"units": "wires", "most": 0}, "at least 1"),
+        ({"units": "heads", "order": "search"}, "component edges"),
         ({"units": "fibres"}, "fibres"),
     ],
 )
@@ -392,6 +484,11 @@ def test_a_file_that_is_no_circuit_of_this_model_is_refused(
     file.write_text(json.dumps(stored))
     with pytest.raises(FileError, match=said):
         rank(loaded["gpt2"], task_of(loaded["gpt2"]), units="wires", order=file)
+
+
+def test_a_misspelt_order_is_told_with_those_that_there_are(loaded: dict[str, Model]) -> None:
+    with pytest.raises(FileError, match="search, effect, eap, eap-ig"):
+        rank(loaded["gpt2"], task_of(loaded["gpt2"]), units="wires", order="serach")
 
 
 def test_a_ranking_of_heads_is_no_graph(loaded: dict[str, Model], ranking: Ranking) -> None:

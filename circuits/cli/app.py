@@ -1,4 +1,4 @@
-"""The command `circuits`: its nineteen commands, its exit codes, and one line for whatever goes wrong.
+"""The command `circuits`: its twenty commands, its exit codes, and one line for whatever goes wrong.
 
 1. What was measured goes to stdout, as tables or with `--json` as one JSON value and nothing else. Progress,
    warnings and errors go to stderr.
@@ -35,7 +35,7 @@ from circuits.cli.prompts import (
     wiring_command,
 )
 from circuits.cli.saved import export_command, render_command, verify_command
-from circuits.cli.tasks import heads_command, rank_command
+from circuits.cli.tasks import edges_command, heads_command, rank_command
 from circuits.errors import CircuitsError, in_one_line
 
 COMMANDS: Final = (  # in the order in which one needs them
@@ -49,6 +49,7 @@ COMMANDS: Final = (  # in the order in which one needs them
     explore_command,
     heads_command,
     rank_command,
+    edges_command,
     why_command,
     wiring_command,
     patch_command,

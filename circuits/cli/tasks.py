@@ -1,4 +1,4 @@
-"""The commands on tasks: `circuits rank`, and `circuits heads`, which also takes a prompt.
+"""The commands on tasks: `circuits rank`, `circuits edges`, and `circuits heads`, which also takes a prompt.
 
 The attention maps that are drawn of a task are those of its first prompt.
 """
@@ -15,7 +15,7 @@ from click import argument, option
 
 from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
-from circuits.cli.output import fail_unless_clear, print_result, progress
+from circuits.cli.output import fail_unless_clear, print_files, print_result, progress
 from circuits.files import to_json
 from circuits.results import Saved
 from circuits.tasks import TASKS
@@ -50,7 +50,7 @@ mlps_option = option(
 most_option = option(
     "--most",
     type=options.COUNT,
-    help="Wires that are measured exactly, by default the 4,000 that an estimate puts in front.",
+    help="Wires that are measured exactly: by default the first 400, or 4,000 to order by effect.",
 )
 
 
@@ -69,8 +69,8 @@ most_option = option(
 @option(
     "--order",
     type=options.path,
-    metavar="FILE",
-    help="Take the order of wires from a circuit of EAP-IG or MIB, and evaluate that.",
+    metavar="NAME|FILE",
+    help="The order of wires: search (default), effect, eap, eap-ig, or a circuit of EAP-IG or MIB.",
 )
 @option("--seed", type=int, default=0, help="For the pairs, resamples and random orders.")
 @options.result_without_page("Write the ranking, its curve and its grid of heads here.")
@@ -91,6 +91,7 @@ def rank_command(
     from circuits.tasks.task import PAIRS, to_task
 
     if protocol["order"] is not None:
+        protocol["order"] = str(protocol["order"])
         protocol["units"] = "wires"
     with progress() as note:
         loaded = model.load(note)
@@ -125,6 +126,35 @@ def _draw_ranking(folder: Path, ranking: Ranking, model: Model, task: Task) -> N
 def save_with(file: Path, result: Saved, beside: dict[str, Any]) -> None:
     """Write a result with further values beside it for other readers; its own class ignores them."""
     file.write_bytes(result.to_json(beside).encode())
+
+
+@click.command("edges", epilog=TASK_EPILOG)
+@argument("task", type=options.task)
+@options.model
+@option("-n", "count", type=options.COUNT, default=16, help="Pairs to measure.")
+@option("--seed", type=int, default=0, help="For the pairs.")
+@option(
+    "-o",
+    "output",
+    type=options.path,
+    required=True,
+    metavar="FILE",
+    help="The Parquet file to write, such as edges.parquet.",
+)
+@options.json_option
+def edges_command(
+    task: str, model: ModelOptions, count: int, seed: int, output: Path, as_json: bool
+) -> None:
+    """Write the exact effects of all component edges as a table."""
+    from circuits.files import check_folder
+    from circuits.tasks.edges import edge_effects, write_edges
+
+    check_folder(output.parent)
+    with progress() as note:
+        loaded = model.load(note)
+        table = edge_effects(loaded, task, count=count, seed=seed, progress=note)
+        written = write_edges(table, output)
+    print_files([written], as_json=as_json)
 
 
 @click.command("heads", epilog=TASK_EPILOG)

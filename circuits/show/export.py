@@ -2,8 +2,11 @@
 
 1. As a graph (networkx's JSON, GraphML) a ranking of component edges has the edges that explain 90%.
 2. In the format of EAP-IG and MIB a ranking has all edges with their scores, and those that explain 90% are
-   marked as in the graph. The format has no positions, so an edge of a wiring has the score of its strongest
-   wire. `tasks.wires.from_eap` reads the format back.
+   marked as in the graph. These tools put edges in the order of the size of their scores. So where effects
+   make the order, they are the scores; where the search or a file made it, scores fall from 1 to 0 along the
+   order and `effect` stands beside them. The format has no positions, so an edge of a wiring has the score of
+   its strongest wire; the wires of the circuit are marked as in the graph. `tasks.wires.from_eap` reads the
+   format back.
 3. The format of Neuronpedia takes a circuit: see `show.neuronpedia`.
 """
 
@@ -114,26 +117,39 @@ def to_eap(result: Exportable) -> str:
     """A circuit as EAP-IG and MIB write it: JSON with the nodes and edges of the whole model.
 
     The score of an edge such as `a9.h9->a10.h0<q>` is its effect, or where `exact` is false an estimate of
-    it; of an edge of a wiring it is the edge's value in the circuit. Edges that a wiring does not have score
-    0. A circuit has no wires: its heads are edges to the logits,
-    each with its largest effect.
+    it. In an order that effects did not make, the score falls from 1 to 0 along the order, and `effect` is
+    beside it. Of an edge of a wiring it is the edge's value in the circuit; edges that a wiring does not have
+    score 0. A circuit has no wires: its heads are edges to the logits, each with its largest effect.
     """
     if isinstance(result, Circuit):
         return _eap_of_circuit(result)
     if isinstance(result, Ranking):
-        scores = {str(each.unit): (each.effect, each.exact) for each in result.ranked}
-        return _eap_of_edges(result, scores, {str(unit) for unit in result.needed()})
-    scores = {}
+        needed = {str(unit) for unit in result.needed()}
+        return _eap_of_edges(result, _scores_of(result), needed)
+    scores: dict[str, dict[str, Any]] = {}
     for each in reversed(result.wires):  # the strongest wire comes last, so its score stays
         edge = Wire(each.wire.writer, each.wire.reader)
-        scores[str(edge)] = (each.value, True)
+        scores[str(edge)] = {"score": each.value, "exact": True}
     return _eap_of_edges(result, scores, set(scores))
 
 
+def _scores_of(ranking: Ranking) -> dict[str, dict[str, Any]]:
+    """What the format says of every edge that the ranking lists."""
+    by_effect = ranking.protocol.order in ("exact", "front")
+    scores: dict[str, dict[str, Any]] = {}
+    for position, each in enumerate(ranking.ranked):
+        fields: dict[str, Any] = {"score": each.effect, "exact": each.exact}
+        if not by_effect:
+            fields["score"] = 1 - position / ranking.units
+            fields["effect"] = each.effect
+        scores[str(each.unit)] = fields
+    return scores
+
+
 def _eap_of_edges(
-    result: Ranking | Wiring, scores: dict[str, tuple[float, bool]], in_graph: set[str]
+    result: Ranking | Wiring, scores: dict[str, dict[str, Any]], in_graph: set[str]
 ) -> str:
-    """All component edges; `scores` (with whether they are exact) and `in_graph` are by an edge's name."""
+    """All component edges; `scores` (and what stands beside them) and `in_graph` are by an edge's name."""
     shape = _shape_of(result)
     edges = {}
     nodes = {
@@ -143,8 +159,8 @@ def _eap_of_edges(
     for wire in component_edges(
         layers=shape.layers, heads=shape.heads, parallel=shape.parallel
     ):
-        score, exact = scores.get(str(wire), (0.0, True))
-        edges[wire.eap] = {"score": score, "in_graph": str(wire) in in_graph, "exact": exact}
+        fields = scores.get(str(wire), {"score": 0.0, "exact": True})
+        edges[wire.eap] = {"in_graph": str(wire) in in_graph, **fields}
         if str(wire) in in_graph:
             nodes[wire.writer.eap] = True
             if wire.reader.component is not None:

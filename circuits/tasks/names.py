@@ -1,12 +1,15 @@
-"""The names of the tasks that come with the package, and the check of a name, which needs no model."""
+"""The names of the tasks that come with the package, and the check of a name, which needs no model; and the
+names of the orders in which component edges are ranked."""
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from circuits.errors import PromptError
 from circuits.files import check_regular
 
 TASKS: Final = ("opposites", "indirect_object", "greater_than", "induction")
+OrderName = Literal["search", "effect", "eap", "eap-ig"]
+ORDERS: Final[tuple[OrderName, ...]] = ("search", "effect", "eap", "eap-ig")
 
 
 def check_task(name: str | Path) -> None:

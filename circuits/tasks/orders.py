@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import torch
@@ -24,8 +24,6 @@ from circuits.engine.kept import KeptRuns
 from circuits.results import Progress, silent
 from circuits.tracing.search import Aim, search
 
-OrderName = Literal["search", "effect", "eap", "eap-ig"]
-ORDERS: Final[tuple[OrderName, ...]] = ("search", "effect", "eap", "eap-ig")
 _ALIKE: Final = 4  # circuits run together if the largest has at most so many times the edges of the smallest
 
 

@@ -30,7 +30,7 @@ from circuits.tasks.measurement import (
     groups_that_run_together,
     measure_attention,
 )
-from circuits.tasks.orders import OrderName
+from circuits.tasks.names import OrderName
 from circuits.tasks.ranking import MLPS, SHARES, UNITS, Mlps, Ranked, Ranking, Units
 from circuits.tasks.task import PAIRS, Item, Task, to_task
 from circuits.tasks.wires import EapGraph, measure_wires

@@ -39,14 +39,8 @@ from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.tasks import curve
 from circuits.tasks.measurement import Effects, Measurement, groups_that_run_together, to_numpy
-from circuits.tasks.orders import (
-    ORDERS,
-    EdgeOrder,
-    OrderName,
-    by_size,
-    explained,
-    searched,
-)
+from circuits.tasks.names import ORDERS, OrderName
+from circuits.tasks.orders import EdgeOrder, by_size, explained, searched
 from circuits.tasks.ranking import ComponentEdge, Protocol, Shape, holds_everywhere
 from circuits.tasks.task import Item
 
@@ -276,6 +270,14 @@ def mib_areas(
     return curve.areas(curve.MIB_SHARES, [value_at[size] for size in wanted])
 
 
+def _load_order(path: str | Path) -> EapGraph:
+    """The circuit in a file, which is taken for a misspelt order if there is none."""
+    if not Path(path).exists():
+        allowed = f"{', '.join(ORDERS)}, or the path of a circuit of EAP-IG or MIB"
+        raise FileError(f"no order {str(path)!r}, and no such file; there are {allowed}")
+    return EapGraph.load(path)
+
+
 def kept_runs_of(model: Model, items: Sequence[Item]) -> KeptRuns:
     """Run the pairs of a task; circuits on them are of component edges."""
     batches = []
@@ -299,7 +301,7 @@ def measure_wires(
     name = "search" if order is None else order
     file = None
     if not isinstance(name, str) or name not in ORDERS:
-        graph = name if isinstance(name, EapGraph) else EapGraph.load(name)
+        graph = name if isinstance(name, EapGraph) else _load_order(name)
         file = _numbers_in_order(graph, table, model)
         name = "given"
     usual = MOST_WIRES if name == "effect" else MOST_BESIDE
