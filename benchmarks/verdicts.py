@@ -168,15 +168,17 @@ class Nothing:
     key: str
     other: str
     named: dict[str, Any]  # the metric, or answer and foil
+    noise: bool  # on the word, in the place of another word; a task has pairs of words alone
 
     @property
     def question(self) -> dict[str, Any]:
-        return {"key": self.key, "swap": {self.key: self.other}, **self.named}
+        swap = {} if self.noise else {"swap": {self.key: self.other}}
+        return {"key": self.key, **swap, **self.named}
 
 
 def nothing(name: str, count: str) -> None:
     columns = ("trace", "family", "sweep", "why", "rank", "wiring")
-    print(f"{'model':24}{'asked':>7}" + "".join(f"{column:>16}" for column in columns))
+    print(f"{'model':24}{'asked':>7}" + "".join(f"{column:>18}" for column in columns))
     for label, model, kind in _models(name):
         start = time.monotonic()
         questions = list(itertools.islice(_nothings(model, kind), int(count)))
@@ -190,7 +192,7 @@ def nothing(name: str, count: str) -> None:
             refused = f", {verdicts['refused']} refused" if verdicts["refused"] else ""
             cells.append(f"{verdicts['clear']}/{verdicts.total()}{refused}")
         print(
-            f"{label:24}{len(questions):>7}" + "".join(f"{cell:>16}" for cell in cells), end=""
+            f"{label:24}{len(questions):>7}" + "".join(f"{cell:>18}" for cell in cells), end=""
         )
         print(f"  {time.monotonic() - start:.0f} s", flush=True)
     print("clear / asked; an error refuses a question")
@@ -234,7 +236,7 @@ def _nothings(model: Model, kind: str) -> Iterator[Nothing]:
     """Seeded questions in which the swapped word has nothing to do with the answer."""
     draw = random.Random(0)
     trained = model.name == kind
-    metrics = itertools.cycle(("default", "logprob", "two best"))
+    metrics = itertools.cycle(("logprob", "two best", "noise", "default"))
     for _ in range(10_000):
         key, other = draw.sample(NOUNS[kind], 2)
         preface = draw.choice(PREFACES[kind])
@@ -254,8 +256,8 @@ def _nothings(model: Model, kind: str) -> Iterator[Nothing]:
         if metric == "logprob":
             named = {"metric": "logprob"}
         elif metric == "two best":
-            named = {"answer": model.spell(best), "foil": model.spell(second)}
-        yield Nothing(clean, key, other, named)
+            named = {"answer": model.spell(best).strip(), "foil": model.spell(second).strip()}
+        yield Nothing(clean, key, other, named, noise=metric == "noise")
 
 
 def _ask(model: Model, questions: list[Nothing]) -> dict[str, Counter[str]]:
@@ -273,7 +275,7 @@ def _ask(model: Model, questions: list[Nothing]) -> dict[str, Counter[str]]:
             _verdict(circuits.why(found, found.mapping().heads[0].head, model=model))
         ] += 1
         options = {name: value for name, value in question.question.items() if name != "key"}
-        if JUDGES_WIRING:
+        if JUDGES_WIRING and not question.noise:
             told["wiring"][_verdict(circuits.wiring(model, question.text, **options))] += 1
     for family in _families(model, questions):
         told["family"][family] += 1
@@ -310,7 +312,8 @@ def _families(model: Model, questions: list[Nothing]) -> Iterator[str]:
 
 def _to_pair(model: Model, question: Nothing) -> circuits.Pair:
     options = {name: value for name, value in question.question.items() if name != "key"}
-    return circuits.to_pair(model, question.text, **options)
+    place = circuits.to_prompt(model, question.text).position(question.key)
+    return circuits.to_pair(model, question.text, noise_at=(place,), **options)
 
 
 def _sweep(model: Model, questions: list[Nothing], folder: Path) -> Counter[str]:

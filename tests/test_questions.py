@@ -29,9 +29,9 @@ from circuits.show.figure import mapping_figure
 from circuits.tracing import Circuit
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import FamilyTrace
+from circuits.tracing.judge import judge_each
 from circuits.tracing.stability import stability
 from circuits.tracing.trace import attention_maps, trace
-from circuits.tracing.judge import judge_each
 from circuits.tracing.trust import notes_on
 from circuits.zoo.language import tokenizer
 
