@@ -68,6 +68,8 @@ def sweep_command(
         result = sweep(loaded, prompts, output, progress=note, **settings)
     if is_first:
         _print_sweep(result, as_json)
+        if len(result) and len(result.errors) == len(result):
+            raise Failure(f"none of {len(result)} lines could be measured: each has an error")
         if strict:
             _refuse_unclear(result)
 
@@ -275,6 +277,12 @@ def _completions(prompts: Path | None, temperatures: tuple[float, ...]) -> Sampl
     help="The dense model, if the twin's files do not name it.",
 )
 @option("--rows", type=COUNT, default=128, help="At most so many rows of text.")
+@option(
+    "--length",
+    type=COUNT,
+    default=128,
+    help="Tokens of a row of text, at most; open edges are told by length up to it.",
+)
 @options.dtype
 @options.device
 @options.json_option
@@ -290,11 +298,18 @@ def sparsity_command(model: str, text: Path | None, as_json: bool, **settings: A
 
 
 def _print_sparsity(measured: Sparsity, as_json: bool, *, layers: bool = False) -> None:
-    """The twin beside its original; with `layers` also the open edges of each layer and head."""
+    """The twin beside its original, by length too; with `layers` also open edges of each layer and head."""
     from circuits.show.sections import Column, Section
+    from circuits.sparsify.measure import length_rows
 
     if as_json:
-        print_json({"open_edges": measured.open_edges, "gap": measured.gap, **asdict(measured)})
+        derived = {
+            "open_edges": measured.open_edges,
+            "edges_per_query": measured.edges_per_query,
+            "by_length": [asdict(each) for each in measured.by_length],
+            "gap": measured.gap,
+        }
+        print_json(derived | asdict(measured))
         return
     columns = (
         Column(),
@@ -302,6 +317,12 @@ def _print_sparsity(measured: Sparsity, as_json: bool, *, layers: bool = False) 
         Column(escaped(measured.name), ">"),
     )
     sections = [Section(f"Over {measured.tokens} held-out tokens", (), columns, measured.facts)]
+    lengths = [Column("tokens", ">")]
+    for name in (measured.original, measured.name):
+        lengths += [Column(escaped(name), ">"), Column("a query", ">")]
+    lengths.append(Column("last query", ">"))
+    title = "Open edges by length of the prompt: of all edges, and of a query and head"
+    sections.append(Section(title, (), lengths, length_rows(measured)))
     if layers:
         rows = []
         per_layer = zip(measured.gated.per_layer, measured.gated.per_head, strict=True)

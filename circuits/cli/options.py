@@ -191,6 +191,7 @@ def gathered(record: type, name: str) -> Decorator:
 
 
 COUNT: Final = click.IntRange(min=1)
+MODEL: Final = "mini"  # unless the user names another
 SHARE_RANGE: Final = click.FloatRange(0, 1, min_open=True)
 
 prompt_argument = click.argument("prompt", type=prompt)
@@ -232,12 +233,12 @@ device = option(
     "--device",
     type=text,
     default="cpu",
-    help="Where to run: cpu, cuda, cuda:1; auto takes the GPU of this process, if there is one.",
+    help="Where to run: cpu, or a GPU of this machine by its name; auto takes one, if there is one.",
 )
 model = stacked(
     option(
         "--model",
-        default="mini",
+        default=MODEL,
         type=text,
         help="A name of `circuits models`, a path or a hub id.",
     ),

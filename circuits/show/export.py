@@ -114,7 +114,8 @@ def to_eap(result: Exportable) -> str:
     """A circuit as EAP-IG and MIB write it: JSON with the nodes and edges of the whole model.
 
     The score of an edge such as `a9.h9->a10.h0<q>` is its effect, or where `exact` is false an estimate of
-    it. Edges that a wiring does not have score 0. A circuit has no wires: its heads are edges to the logits,
+    it; of an edge of a wiring it is the edge's value in the circuit. Edges that a wiring does not have score
+    0. A circuit has no wires: its heads are edges to the logits,
     each with its largest effect.
     """
     if isinstance(result, Circuit):
@@ -125,7 +126,7 @@ def to_eap(result: Exportable) -> str:
     scores = {}
     for each in reversed(result.wires):  # the strongest wire comes last, so its score stays
         edge = Wire(each.wire.writer, each.wire.reader)
-        scores[str(edge)] = (each.effect, True)
+        scores[str(edge)] = (each.value, True)
     return _eap_of_edges(result, scores, set(scores))
 
 

@@ -60,6 +60,7 @@ _PAD: Final = 8.0
 _TITLE: Final = 22.0  # the height of a panel's title
 _LINE: Final = 8.5  # from one line of facts to the next
 _LARGE: Final = 34.0  # the side of a map that has space for a name
+SMALLEST_SCALE: Final = 0.05  # on a smaller scale, what does nothing would look strong
 _LEGEND: Final = 26.0  # the height of the axis cross and the scale below all panels
 _DOT: Final = " · "
 
@@ -348,7 +349,7 @@ def _effects_of(circuit: Circuit) -> np.ndarray:
 
 def _draw_effects(ax: Axes, values: np.ndarray, framed: Sequence[Head]) -> None:
     layers, heads = values.shape
-    strongest = float(np.nan_to_num(np.abs(values)).max(initial=0.0)) or 1.0
+    strongest = float(np.nan_to_num(np.abs(values)).max(initial=SMALLEST_SCALE))
     scale = colormap(EFFECT).with_extremes(bad=WASH)
     image = ax.imshow(values, cmap=scale, vmin=-strongest, vmax=strongest, interpolation="none")
     frame: dict[str, Any] = {"edgecolor": RED, "linewidth": 1.2, "zorder": 3, "clip_on": False}

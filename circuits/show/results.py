@@ -26,15 +26,21 @@ from circuits.results import PICTURES
 from circuits.show import canvas, tables, wiring
 from circuits.show.canvas import INK, LINE, MUTED, RED, SIGNATURE, SMALL
 from circuits.show.curves import keep_curves
-from circuits.show.dot import HeadGroup, graph_to_dot, heads_to_dot, to_dot
+from circuits.show.dot import HeadGroup, heads_to_dot, to_dot
 from circuits.show.figure import figure_of_circuit
 from circuits.show.grids import comparison_grid
+from circuits.show.heatmaps import grid_figure, grid_title
+from circuits.show.neuron_figures import neurons_figure
 from circuits.show.page import to_page
+from circuits.show.reading_figures import attribution_figure, lens_figure, scores_figure
 from circuits.show.words import spell, verdict_in_short
 from circuits.tasks.compare import Comparison, TaskComparison
 from circuits.tasks.ranking import Ranking
 from circuits.tracing import Interval, Mapping, Stability
 from circuits.tracing.family import FamilyTrace
+from circuits.tracing.grids import OnAxes
+from circuits.tracing.neuron_record import Neurons
+from circuits.tracing.reading_records import HeadScores, LogitAttribution, LogitLens
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.wiring_record import Wiring
 
@@ -44,7 +50,7 @@ _LEAST_SEEN: Final = (
     0.01  # of the strongest effect; a point with less would lie on the line of zero
 )
 # Their figures have more than one panel.
-_SEVERAL_PANELS: Final = (Circuit, TaskComparison, Wiring, Why)
+_SEVERAL_PANELS: Final = (Circuit, TaskComparison, Wiring, Why, HeadScores)
 _STYLE: Final = (
     "body{font:14px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}svg{max-width:100%}"
 )
@@ -147,6 +153,18 @@ def _(comparison: Comparison) -> HeadPlot:
     return HeadPlot(title, rows, marked="carries in both")
 
 
+@heads_of_result.register
+def _(result: OnAxes) -> HeadPlot:
+    rows = [HeadRow(" ".join(place), value) for place, value in result.strongest()]
+    return HeadPlot(grid_title(result), rows)
+
+
+@heads_of_result.register
+def _(found: Neurons) -> HeadPlot:
+    rows = [HeadRow(f"n{each.neuron}", each.effect) for each in found.neurons]
+    return HeadPlot(f"{spell(found.source.name)}: neurons of {found.name}", rows)
+
+
 def effects_plot(
     title: str,
     rows: Sequence[HeadRow],
@@ -228,6 +246,11 @@ _figure.register(TaskComparison, comparison_grid)
 _figure.register(Ranking, keep_curves)
 _figure.register(Wiring, wiring.wiring_figure)
 _figure.register(Why, wiring.why_figure)
+_figure.register(OnAxes, grid_figure)
+_figure.register(LogitAttribution, attribution_figure)
+_figure.register(LogitLens, lens_figure)
+_figure.register(HeadScores, scores_figure)
+_figure.register(Neurons, neurons_figure)
 
 
 # Diagrams
@@ -247,7 +270,7 @@ dot_of.register(Circuit, to_dot)
 
 @dot_of.register
 def _(result: Wiring, **options: Any) -> Digraph:
-    return graph_to_dot(wiring.wiring_scene(result).graph, **options)
+    return wiring.wiring_dot(result, **options)
 
 
 @dot_of.register

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from circuits.tracing.wiring_record import Wiring
 
 LONGEST_WORD: Final = 32  # characters of a token that is shown whole
-_JOINERS: Final = (
-    "\u200c\u200d"  # invisible, but between two letters they change how the letters look
-)
 
 
 def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
@@ -27,10 +24,7 @@ def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
     bare = word.strip(" ")
     if not bare:
         return "␣" * max(1, min(len(word), 4))
-    shown = ""
-    for index, letter in enumerate(bare):
-        joins = letter in _JOINERS and 0 < index < len(bare) - 1
-        shown += letter if joins else escaped(letter)
+    shown = escaped(bare)
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 

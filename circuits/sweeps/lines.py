@@ -27,7 +27,15 @@ from circuits.engine.selection import mapping_row, select
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.files import parse_json, read_bytes, to_record
 from circuits.models.model import Model
-from circuits.prompts import Noise, Pair, Question, QuestionSpec, to_prompt, to_question
+from circuits.prompts import (
+    NOISE_DRAWS,
+    Noise,
+    Pair,
+    Question,
+    QuestionSpec,
+    to_prompt,
+    to_question,
+)
 from circuits.sweeps.store import Manifest, TableRow
 from circuits.tracing import Mapping, QuestionControl
 from circuits.tracing.judge import judge_each
@@ -221,7 +229,7 @@ def measure_lines(
 
 def _pairs_in_memory(model: Model, line: TokenizedLine) -> int:
     """How many pairs of this shape may be cached at once."""
-    draws = Noise(()).draws if line.is_noisy else 1
+    draws = NOISE_DRAWS if line.is_noisy else 1
     return max(1, MEMORY // (2 * draws * bytes_of_run(model, len(line.question.clean))))
 
 

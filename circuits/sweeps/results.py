@@ -44,7 +44,7 @@ class MeanHead:
         return f"{self.head!s:8}{self.effect}  carries in {self.carries:.0%} of lines"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MeanCircuit(Saved, Pictured):
     """The mean over lines. A head that carries in most lines carries in the mean circuit."""
 
@@ -111,7 +111,7 @@ class MeanCircuit(Saved, Pictured):
         return "\n".join([*lines, *(f"  {mean}" for mean in self.heads[:8])])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sweep(Pictured):
     """A sweep, or some lines of it.
 

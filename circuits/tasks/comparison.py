@@ -32,7 +32,7 @@ class Moved:
         return f"{self.head} {self.before:+.2f} → {self.after:+.2f}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Saved, Pictured):
     """One mapping in two models.
 
@@ -63,6 +63,14 @@ class Comparison(Saved, Pictured):
         (),
         (),
     )  # why each modulation is withheld
+
+    @property
+    def summary(self) -> str:
+        """Models, mapping and totals."""
+        totals = " against ".join(f"{total:.3f}" for total in self.totals)
+        return (
+            f"of {self.names[0]} with {self.names[1]}: {self.key}→{self.query}, total {totals}"
+        )
 
     @property
     def ratio(self) -> float:
@@ -128,7 +136,7 @@ def _names(heads: Sequence[Head]) -> str:
     return " ".join(map(str, heads)) or "none"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TaskComparison(Saved, Pictured):
     """One task in two models.
 
@@ -153,6 +161,17 @@ class TaskComparison(Saved, Pictured):
     arrays_sha256: str
     # "first", "second": the maps of all heads in `order`, on `prompts`, (head, query, key)
     arrays: Arrays = field(repr=False, compare=False, hash=False)
+
+    @property
+    def summary(self) -> str:
+        """Models, task and how many units of each kind it takes."""
+        counts = []
+        for first, second in self.rankings:
+            needed = (first.count()[0], second.count()[0])
+            counts.append(f"{first.protocol.units} {needed[0]} against {needed[1]}")
+        return (
+            f"of {self.models[0]} with {self.models[1]} on {self.task}: n90 {', '.join(counts)}"
+        )
 
     @property
     def maps(self) -> tuple[Maps, Maps]:

@@ -1,8 +1,8 @@
-"""`rank`: the heads, attention edges or component edges of a task in the order of their single effects, and
-how many of them explain it.
+"""`rank`: the heads, attention edges or component edges of a task in order, and how many of them explain it.
 
 1. Each unit alone is swapped to the counterfactual in the clean run; its mean effect over the pairs gives the
    order. For edges, where measuring all of them would cost too much, first-order estimates stand in.
+   Component edges are by default in the order of the search for small circuits (`tasks.orders`).
 2. The keep curve: for k = 0, 1, 2, … the first k units are kept and all others swapped, in one run. Explained
    effect = (M(kept) − M(counterfactual)) / gap, averaged over pairs. The control keeps random units.
 
@@ -30,6 +30,7 @@ from circuits.tasks.measurement import (
     groups_that_run_together,
     measure_attention,
 )
+from circuits.tasks.orders import OrderName
 from circuits.tasks.ranking import MLPS, SHARES, UNITS, Mlps, Ranked, Ranking, Units
 from circuits.tasks.task import PAIRS, Item, Task, to_task
 from circuits.tasks.wires import EapGraph, measure_wires
@@ -52,7 +53,7 @@ def rank(
     mlps: Mlps = "computed",
     count: int | None = None,
     most: int | None = None,
-    order: EapGraph | str | Path | None = None,
+    order: OrderName | EapGraph | str | Path | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Ranking:
@@ -60,9 +61,10 @@ def rank(
 
     `task` is a Task, a name of TASKS, or the path of a jsonl file; `count` pairs are measured, by default
     64 for heads and 16 for edges. `units` are "heads", "edges" (attention edges: one head, one key, one
-    query) or "wires" (component edges: one writer, one reader, all positions together). Of component edges
-    the `most` (4,000) that an estimate puts in front are measured exactly; `order` takes their order from a
-    file of EAP-IG or MIB (`from_eap`), to evaluate somebody else's circuit.
+    query) or "wires" (component edges: one writer, one reader, all positions together). The `order` of
+    component edges is "search" (the search for small circuits, the default), "effect" (exact effects alone),
+    "eap", "eap-ig", or that of a file of EAP-IG or MIB (`from_eap`), to evaluate somebody else's circuit.
+    The `most` first are measured exactly: 400, or for "effect" 4,000 that an estimate puts in front.
 
         >>> ranking = circuits.rank(model, "opposites", count=4)
         >>> count, low, high = ranking.count(0.9)

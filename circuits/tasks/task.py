@@ -94,7 +94,7 @@ class Item:
         return f"{name}+{position - start}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Task:
     """Many seeded pairs of one kind, for one model.
 
@@ -122,6 +122,9 @@ class Task:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}: {len(self)} pairs>"
 
     def __str__(self) -> str:
         left_out = f"; left out: {_counted(self.left_out)}" if self.left_out else ""

@@ -30,7 +30,8 @@ from circuits.prompts.prompt import stands_in
 from circuits.results import Pictured, Progress, Saved, require, silent
 from circuits.tracing.judge import is_wrong_side, judge
 from circuits.tracing.measure import measure_mapping
-from circuits.tracing.parts import SHARE, FamilyControl, Interval, Mapping
+from circuits.tracing.parts import SHARE, FamilyControl, Interval, Mapping, MeasuredModel
+from circuits.tracing.trace import measured_model
 from circuits.tracing.trust import doubts_about, notes_on, weak_pairs
 
 RESAMPLES: Final = 1000
@@ -38,7 +39,7 @@ Each = Float[np.ndarray, "thing pair"]  # one number for each thing on each pair
 _AT_ONCE: Final = 2**22  # numbers of resampling weights in memory at a time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FamilyTrace(Saved, Pictured):
     """A mapping averaged over pairs. `mapping` holds the means; the intervals stand beside it.
 
@@ -65,6 +66,9 @@ class FamilyTrace(Saved, Pictured):
     # The verdict on all pairs, those that were left out included; None in files of version 0.2.
     question: FamilyControl | None = None
     notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
+    # What it takes to measure it again; None in files of 0.2.
+    source: MeasuredModel | None = None
+    seed: int | None = None
 
     def carriers(self, share: float | None = None) -> tuple[Head, ...]:
         """The heads that carry `share` of the mean total."""
@@ -108,7 +112,7 @@ def trace_family(
     ends = _common_ends([pair.clean for pair in different], key, query)
     every = prepare(model, different, smallest_gap=0.0)
     question = judge(every, ends=ends)
-    runs, weak, wrong = _worth_a_mean(every)
+    runs, weak, wrong = worth_a_mean(every)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
     mapping = replace(mapping, doubts=doubts_about(mapping, question, named=True))
     rows = [mapping_row(runs.heads, *ends), mapping_row(mapping.carriers(share), *ends)]
@@ -131,6 +135,8 @@ def trace_family(
         repeated=len(pairs) - len(different),
         question=question,
         notes=notes_on(every, question, ends=ends),
+        source=measured_model(runs),
+        seed=seed,
     )
 
 
@@ -146,7 +152,7 @@ def _each_once(pairs: Sequence[T]) -> list[T]:
     return different
 
 
-def _worth_a_mean(runs: Runs) -> tuple[Runs, int, int]:
+def worth_a_mean(runs: Runs) -> tuple[Runs, int, int]:
     """The runs of those pairs that a mean may hold, and how many are left out: pairs whose gap is too small
     to divide by, and pairs on the wrong side where others are not."""
     clean = runs.values(runs.clean).tolist()

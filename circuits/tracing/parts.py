@@ -17,9 +17,7 @@ from circuits.results import Pictured, Saved, require
 
 SHARE: Final = 0.8  # the share of a mapping's total that its carriers must reach
 CARRIES: Final = 0.05  # the smallest total of a mapping in a circuit, as a share of the gap
-DRAWN: Final = 0.03  # the smallest effect of a wire in a wiring, as a share of the gap
 SHORT: Final = 64  # tokens; every mapping of a prompt up to this length is measured
-NODES: Final = 64  # how many nodes of a wiring are explored
 Verdict = Literal["clear", "weak", "none"]
 CORE: Final = 0.8  # a head of the core carries in at least this share of the runs
 _SMALLEST_TOTAL: Final = 1e-6  # of a mapping that has carriers; the modulation divides by it
@@ -173,7 +171,7 @@ class Controls:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Mapping(Pictured):
     """Key → query: its total, the effect of each head, and the greedy path that adds one head at a time."""
 
@@ -190,6 +188,21 @@ class Mapping(Pictured):
     @property
     def ends(self) -> tuple[int, int]:
         return self.key, self.query
+
+    @property
+    def summary(self) -> str:
+        """Its ends and what was measured."""
+        return f"{self.key}→{self.query}: {self.measured}"
+
+    @property
+    def measured(self) -> str:
+        """The total and how many heads carry it, in words."""
+        total = f"total {self.total:.3f}"
+        if self.doubts:
+            return f"{total}, modulation withheld"
+        share = SHARE if self.controls is None else self.controls.share
+        count = len(self.carriers(share))
+        return f"{total}, {count} {'carrier' if count == 1 else 'carriers'}"
 
     def carriers(self, share: float = SHARE) -> tuple[Head, ...]:
         """The heads found by greedy forward selection until they reach `share` of the total."""
@@ -262,7 +275,7 @@ class Span:
     def __str__(self) -> str:
         held = "no layer" if self.layers is None else f"layer {self.layers[0]}-{self.layers[1]}"
         built = f" / built in {self.built_text}" if self.built else ""
-        return f"{self.label} / {held}{built}"
+        return f"{escaped(self.label)} / {held}{built}"
 
     @property
     def remark(self) -> str:
@@ -276,8 +289,9 @@ class Span:
         if not outside:
             return ""
         layers = ", ".join(outside)
+        positions = ", ".join(map(str, self.positions))
         return (
-            f"{self.label}: what layer {layers} writes matters, "
+            f"{escaped(self.label)}({positions}): what layer {layers} writes matters, "
             "though replacing the residual stream after it hardly changes the answer"
         )
 
@@ -340,7 +354,7 @@ class HeadStability:
         return f"{self.head!s:8}carries in {self.carries:.0%} of runs, effect {self.effect}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Stability(Saved, Pictured):
     """A mapping under other counterfactuals of the same kind.
 

@@ -32,6 +32,7 @@ from circuits.prompts import (
     to_prompt,
     to_question,
 )
+from circuits.prompts.prompt import check_text
 from circuits.results import Progress, Watch, sha256_of, silent, unwatched
 from circuits.tracing.judge import judge_each
 from circuits.tracing.measure import both_values, measure_mapping, span_of
@@ -125,7 +126,7 @@ def trace(
     spec = replace(spec, counterfactual=counterfactual, noise_at=ends[:1])
     question = to_question(model, text, spec)
     runs = prepare(model, [question])
-    circuit = _trace_pair(runs, ends, watch=watch, **options)
+    circuit = trace_pair(runs, ends, watch=watch, **options)
     if not stability:
         return circuit
     from circuits.tracing.stability import measure_stability
@@ -157,6 +158,11 @@ def _trace_several(
     """Trace a list of texts or a list of pairs."""
     from circuits.tracing.family import trace_family, trace_texts
 
+    if not isinstance(family, list | tuple):
+        check_text(family)
+    for each in family:
+        if not isinstance(each, Pair):
+            check_text(each)
     pairs = [each for each in family if isinstance(each, Pair)]
     if len(pairs) == len(family):
         _refuse_beside_pairs(counterfactual, spec)
@@ -181,7 +187,7 @@ def _refuse_beside_pairs(
             )
 
 
-def _trace_pair(
+def trace_pair(
     runs: Runs,
     ends: tuple[int, int],
     *,

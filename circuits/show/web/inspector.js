@@ -7,7 +7,7 @@ import { element, fillFacts, setLabel, svg } from "./dom.js";
 import { buildMap, paintMap } from "./heads.js";
 import { arrowOf, numberOf, inspectedItem, isPinned, itemText, kindOf, spanOf, togglePin } from "./items.js";
 import { chosen, live, pairOf, state } from "./state.js";
-import { number, percent, tokenAt, writerText } from "./text.js";
+import { number, percent, SMALLEST_SCALE, tokenAt, writerText } from "./text.js";
 
 const MOST_LABELLED = 48; // tokens on the axes of a map; of more, the chosen two
 const MOST_LARGE = 24; // tokens whose labels have the usual size
@@ -90,7 +90,7 @@ function arrowFacts(circuit, item) {
   const mapping = arrowOf(circuit, item);
   const steps = carriersOf(mapping, state.percentage).map(({ head, joint }) => {
     const share = percent(joint / mapping.total);
-    return [nameOf(circuit, head), number(joint), `joint effect up to here, ${share} of the total`];
+    return [nameOf(circuit, head), number(joint), `share of the gap: joint effect up to here, ${share} of the total`];
   });
   return [...totalFacts(mapping), ...steps];
 }
@@ -123,9 +123,9 @@ function renderHead(column, head) {
   const effect = measured?.effect;
   const loading = measured?.loading === null ? "not measured" : number(measured?.loading);
   fillFacts(inspector.facts, [
-    ["Effect", number(effect), "its message replaced by the counterfactual's"],
-    ["Restore", number(measured?.restore), "its clean message put back"],
-    ["Loading", loading, "the linear share, patterns frozen"],
+    ["Effect", number(effect), "share of the gap: its message replaced by the counterfactual's"],
+    ["Restore", number(measured?.restore), "share of the gap: its clean message put back"],
+    ["Loading", loading, "share of the gap: linear, patterns frozen"],
     ["Weight", weightText(circuit, head, pair, measured), "attention on this edge, clean → counterfactual"],
   ]);
   renderChance(inspector.chance, mapping, carriers, head);
@@ -216,7 +216,7 @@ function renderSides({ circuit, inspector }, mapping, head) {
   if (known) {
     const writers = known.sides.flatMap((side) => side.writers || []);
     const effects = [...known.sides.map((side) => side.effect), ...writers.map(([, , effect]) => effect)];
-    const largest = Math.max(1e-9, ...effects.map(Math.abs));
+    const largest = Math.max(SMALLEST_SCALE, ...effects.map(Math.abs));
     const weightAlone = `the weight alone does ${number(known.pattern)}.`;
     const text = `Each side alone from the counterfactual run; ${weightAlone}`;
     parts.push(element("h4", { text: "What it reads: its three sides" }));
