@@ -24,6 +24,7 @@ from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.show.export import export
 from circuits.sweeps.store import read_table
+from circuits.tasks.patterns import maps_of
 from circuits.tracing import Circuit
 from circuits.tracing.family import trace_family
 from circuits.tracing.judge import TENFOLD, judge, judge_each
@@ -426,3 +427,23 @@ def test_strict_of_a_sweep_names_the_first_line_that_is_not_clear(tmp_path: Path
     result = CliRunner().invoke(main, asked)
     assert result.exit_code == 1 and "line 2 is none" in result.stderr
     assert "questions: 2 clear, 1 weak, 1 none" in result.stdout
+
+
+# Maps of heads
+
+
+def test_the_last_row_of_a_head_is_read_beside_its_whole_map(mini: Model) -> None:
+    task = circuits.to_task(mini, "indirect_object", count=3)
+    panel = circuits.measure_panel(mini, task)
+    head = panel.heads[100]
+    means: dict[str, list[float]] = {}
+    for item in task.items:
+        row = maps_of(mini, item.pair.clean, [head])[0][-1]
+        for role, position in item.roles:
+            if role != "END":
+                means.setdefault(role, []).append(float(row[position]))
+    best = max(means, key=lambda role: sum(means[role]))
+    assert panel.reads[100][0] == best
+    assert panel.reads[100][1] == pytest.approx(sum(means[best]) / 3, abs=1e-5)
+    assert panel.read_by(head).startswith(best)
+    assert not circuits.measure_panel(mini, [task.pairs[0].clean]).reads
