@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from dataclasses import replace
@@ -148,8 +149,9 @@ def test_a_named_answer_and_foil_need_not_change_the_prediction(
 ) -> None:
     model = models["gpt2"]
     seen = set()
-    for word in ("hot", "rich", "old", "wet", "fast", "happy", "dark", "clean"):
-        pair = to_pair(model, TEXT, swap={"large": word}, metric="logprob")
+    words = ("hot", "rich", "old", "wet", "fast", "happy", "dark", "clean")
+    for old, new in itertools.product(("large", "opposite", "of", "is"), words):
+        pair = to_pair(model, TEXT, swap={old: new}, metric="logprob")
         tokens = [pair.clean.tokens, pair.counterfactual.tokens]  # type: ignore[union-attr]
         before, after = model.logits(torch.tensor(tokens))[:, -1]
         moved = before - after
@@ -195,7 +197,10 @@ def test_random_weights_that_predict_the_prompt_are_believed() -> None:
     weights: Any = random_model("gpt2", seed=2)
     with torch.no_grad():  # as if a bias of the output had learned which words are frequent
         used = weights.transformer.wte.weight[list(set(tokenizer()(TEXT)["input_ids"]))]
-        weights.transformer.ln_f.bias += 4 * used.sum(0)
+        weights.transformer.ln_f.weight *= 0.2
+        weights.transformer.ln_f.bias.copy_(
+            torch.linalg.pinv(used) @ torch.full((len(used),), 4.0)
+        )
     biased = as_model((weights, tokenizer()))
     for model, believed in (
         (as_model((random_model("gpt2", seed=2), tokenizer())), False),
@@ -247,7 +252,10 @@ def test_a_family_has_a_verdict_and_prints_it(mini: Model, tmp_path: Path) -> No
     told = trace(mini, half, key=5)
     assert told.question is not None and told.question.verdict == "weak"
     assert "Verdict: a weak question: 2 of 2 pairs" in str(told)
-    assert told.wrong == 1  # the clean run prefers the foil
+    right = to_pair(mini, TEXT, swap=SWAP)
+    mixed = trace(mini, [right, half[0]], key=5)  # in the second the clean run prefers the foil
+    assert (mixed.pairs, mixed.wrong) == ((right,), 1)
+    assert "1 more left out on the wrong side" in str(mixed)
 
 
 def test_a_family_of_refused_prompts_is_refused(mini: Model) -> None:
