@@ -202,7 +202,7 @@ def heads_command(
             {"head": str(head), "effect": effect, "verdict": verdict, **asdict(pattern)}
         )
         rows.append((number, head, effect, pattern.kind))
-    columns = (Column(), Column("head"), Column("effect", "z.3f"), Column("map"))
+    columns = (Column(), Column("head"), Column("effect", "z.3f"), Column("whole map"))
     lines = [*verdict_lines(judged), panel.facts]
     section = Section(f"{panel.title}: {panel.note}", lines, columns, rows)
     print_result(

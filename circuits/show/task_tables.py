@@ -89,7 +89,9 @@ def _strongest(ranking: Ranking, panel: PanelFigures | None) -> Section:
     if units == "wires":
         columns.append(Column("how"))
     elif panel is not None:
-        columns.append(Column("map"))
+        columns.append(Column("whole map"))
+        if panel.reads:
+            columns.append(Column("its last row reads"))
     rows = []
     for number, ranked in enumerate(ranking.ranked[:_MOST_UNITS], 1):
         interval = (
@@ -101,6 +103,8 @@ def _strongest(ranking: Ranking, panel: PanelFigures | None) -> Section:
         elif panel is not None:
             head = ranked.unit if isinstance(ranked.unit, Head) else ranked.unit.head
             row.append(panel.pattern(head))
+            if panel.reads:
+                row.append(visible(panel.read_by(head)))
         rows.append(row)
     title = "Single effects, strongest first"
     if ranking.protocol.order == "given":
