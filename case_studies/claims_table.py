@@ -251,10 +251,13 @@ def count_claims(
 
 
 def counted(ranking: Ranking, size: int | None) -> int | None:
-    """How many of the first `size` units change anything. Those that change nothing are not listed; in the
-    order they come after the units of positive effect and before those of negative effect."""
+    """How many of the first `size` units change anything. Those that change nothing are not listed; in an
+    order of effects they come after the units of positive effect and before those of negative effect, in
+    other orders last."""
     if size is None:
         return None
+    if ranking.protocol.order not in ("exact", "loading", "front"):
+        return min(size, len(ranking.ranked))
     idle = ranking.units - len(ranking.ranked)
     before_idle = 0
     for each in ranking.ranked:
@@ -292,6 +295,7 @@ def _pairs_and_order(rankings: Sequence[Ranking]) -> str:
         "exact": "",
         "loading": ", by estimates",
         "front": f", {protocol.measured:,} exact",
+        "search": ", by the search",
     }
     orders = dict.fromkeys(words[each.protocol.order] for each in rankings)
     return f"{rankings[0].pairs} pairs{' and'.join(orders)}"

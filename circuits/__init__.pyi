@@ -48,7 +48,20 @@ from .tasks.wires import from_eap as from_eap
 from .tracing.circuit import circuit as circuit
 from .tracing.family import FamilyTrace as FamilyTrace
 from .tracing.family import trace_family as trace_family
+from .tracing.grids import Axis as Axis
+from .tracing.grids import Patching as Patching
+from .tracing.grids import Paths as Paths
+from .tracing.head_scores import head_scores as head_scores
+from .tracing.neuron_record import Neurons as Neurons
+from .tracing.neurons import neurons as neurons
 from .tracing.parts import Stability as Stability
+from .tracing.patch import patch as patch
+from .tracing.path import path as path
+from .tracing.reading_records import HeadScores as HeadScores
+from .tracing.reading_records import LogitAttribution as LogitAttribution
+from .tracing.reading_records import LogitLens as LogitLens
+from .tracing.readings import logit_attribution as logit_attribution
+from .tracing.readings import logit_lens as logit_lens
 from .tracing.records import Circuit as Circuit
 from .tracing.records import Why as Why
 from .tracing.stability import stability as stability
@@ -62,6 +75,7 @@ from .tracing.wiring_record import Wiring as Wiring
 __version__: str
 __all__ = [
     "SIDES",
+    "Axis",
     "Circuit",
     "CircuitsError",
     "Comparison",
@@ -70,9 +84,15 @@ __all__ = [
     "Edge",
     "FamilyTrace",
     "Head",
+    "HeadScores",
+    "LogitAttribution",
+    "LogitLens",
     "Model",
+    "Neurons",
     "Pair",
     "PanelFigures",
+    "Patching",
+    "Paths",
     "Pattern",
     "Prompt",
     "Ranking",
@@ -95,12 +115,18 @@ __all__ = [
     "errors",
     "explore",
     "from_eap",
+    "head_scores",
     "live",
     "load",
+    "logit_attribution",
+    "logit_lens",
     "measure_panel",
     "models",
+    "neurons",
     "open_result",
     "open_sweep",
+    "patch",
+    "path",
     "prepare",
     "prompts",
     "rank",

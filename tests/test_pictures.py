@@ -14,7 +14,8 @@ from circuits.errors import PromptError
 from circuits.results import Pictured
 
 ONE_PANEL = ("mapping", "family", "comparison", "ranking", "sweep", "mean", "stability")
-KINDS = (*ONE_PANEL, "circuit", "traced", "task_comparison", "why", "wiring")
+ONE_PANEL += ("patch", "paths", "attribution", "lens", "neurons")
+KINDS = (*ONE_PANEL, "circuit", "traced", "task_comparison", "why", "wiring", "head_scores")
 
 
 def test_no_kind_of_result_is_without_pictures(results: dict[str, Any]) -> None:
@@ -56,7 +57,8 @@ def test_a_single_panel_is_drawn_on_axes_that_are_given_and_several_are_refused(
 ) -> None:
     axes = Figure().add_subplot()
     if kind in ONE_PANEL:
-        assert results[kind].figure(ax=axes) is axes.get_figure() and axes.lines
+        assert results[kind].figure(ax=axes) is axes.get_figure()
+        assert axes.has_data()
     else:
         with pytest.raises(PromptError, match="more than one panel"):
             results[kind].figure(ax=axes)

@@ -26,7 +26,10 @@ EDITED |= {
     "verification": ("compared", 10**6),
     "comparison": ("query", 99),
     "task_comparison": ("task", "x"),
+    "attribution": ("model", "x"),
+    "lens": ("answer", "x"),
 }
+EDITED |= dict.fromkeys(("patch", "paths", "head_scores", "neurons"), ("seed", 7))
 KINDS = tuple(EDITED)
 DRAWN = [kind for kind in KINDS if kind not in ("verification", "panel")]
 
@@ -168,6 +171,15 @@ def test_a_file_that_is_not_whole_is_refused_in_one_line(
             "more differences",
         ),
         ("ranking", lambda stored: stored["each"].pop(), "one value for each size"),
+        ("patch", lambda stored: stored["axes"][0]["labels"].pop(), "values are not numbers"),
+        ("patch", lambda stored: stored["clean_values"].pop(), "metric of every pair"),
+        ("paths", lambda stored: stored.update(pairs=[]), "no pairs"),
+        ("attribution", lambda stored: stored.update(heads=7), "components"),
+        ("attribution", lambda stored: stored["totals"].pop(), "one answer for each prompt"),
+        ("lens", lambda stored: stored["top"].pop(), "words"),
+        ("head_scores", lambda stored: stored["axes"].reverse(), "values are not numbers"),
+        ("neurons", lambda stored: stored["neurons"][0].update(neuron=10**6), "MLP lacks"),
+        ("neurons", lambda stored: stored.update(mlp="L0H0"), "no MLP"),
     ],
 )
 def test_parts_that_do_not_belong_together_are_refused(

@@ -1,4 +1,4 @@
-"""The command `circuits`: its sixteen commands, its exit codes, and one line for whatever goes wrong.
+"""The command `circuits`: its nineteen commands, its exit codes, and one line for whatever goes wrong.
 
 1. What was measured goes to stdout, as tables or with `--json` as one JSON value and nothing else. Progress,
    warnings and errors go to stderr.
@@ -22,6 +22,7 @@ import click
 
 from circuits import __version__
 from circuits.cli.compare import compare_command
+from circuits.cli.instruments import patch_command, path_command, readings_command
 from circuits.cli.jobs import sparsify_command, sparsity_command, sweep_command
 from circuits.cli.output import Failure
 from circuits.cli.prompts import (
@@ -50,6 +51,9 @@ COMMANDS: Final = (  # in the order in which one needs them
     rank_command,
     why_command,
     wiring_command,
+    patch_command,
+    path_command,
+    readings_command,
     verify_command,
     sparsify_command,
     sparsity_command,

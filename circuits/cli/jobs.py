@@ -14,8 +14,8 @@ from click import argument, option
 
 from circuits.cli import options
 from circuits.cli.options import COUNT, ModelOptions
-from circuits.cli.output import print_json, print_sections, progress
-from circuits.errors import escaped, in_one_line
+from circuits.cli.output import Failure, print_json, print_sections, progress
+from circuits.errors import PromptError, escaped, in_one_line
 from circuits.files import read_text
 from circuits.sparsify import default_in_words, settings_for
 from circuits.sweeps import BATCH
@@ -44,8 +44,14 @@ NOT_NEGATIVE: Final = click.IntRange(min=0)
 )
 @options.seed
 @options.json_option
+@option("--strict", is_flag=True, help="Exit with code 1 if a measured line is not clear.")
 def sweep_command(
-    prompts: Path, model: ModelOptions, output: Path, as_json: bool, **settings: Any
+    prompts: Path,
+    model: ModelOptions,
+    output: Path,
+    as_json: bool,
+    strict: bool,
+    **settings: Any,
 ) -> None:
     """Trace every line of a jsonl file, or go on where that stopped."""
     from circuits.sweeps.lines import read_lines
@@ -62,6 +68,20 @@ def sweep_command(
         result = sweep(loaded, prompts, output, progress=note, **settings)
     if is_first:
         _print_sweep(result, as_json)
+        if len(result) and len(result.errors) == len(result):
+            raise Failure(f"none of {len(result)} lines could be measured: each has an error")
+        if strict:
+            _refuse_unclear(result)
+
+
+def _refuse_unclear(sweep: Sweep) -> None:
+    """Fail with one line if a measured line asks no clear question."""
+    for row in sweep.table.to_dict("records"):
+        if row["verdict"] != "clear":
+            why = (row["reasons"] or ("",))[0]
+            raise Failure(
+                f"line {row['line']} is {row['verdict'] or 'not judged'}: {in_one_line(why)}"
+            )
 
 
 def _print_sweep(sweep: Sweep, as_json: bool) -> None:
@@ -80,12 +100,13 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
                 "measured": measured,
                 "errors": len(errors),
                 "wrong": wrong,
+                "verdicts": sweep.verdicts,
             }
         )
         return
     lines = [in_one_line(str(sweep))]
     if measured:
-        lines += str(sweep.mean()).splitlines()
+        lines += _mean_lines(sweep)
     for row in errors[:MOST_ERRORS]:
         lines.append(f"line {row['line']}: {in_one_line(row['error'])[:200]}")
     if len(errors) > MOST_ERRORS:
@@ -93,6 +114,16 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
             f"and {len(errors) - MOST_ERRORS} more: circuits.open_sweep(…).errors has them all"
         )
     print_sections(Section(lines=lines))
+
+
+def _mean_lines(sweep: Sweep) -> list[str]:
+    """How many lines have each verdict, and the mean, or why there is none."""
+    counts = [f"{count} {verdict}" for verdict, count in sweep.verdicts.items()]
+    try:
+        mean = str(sweep.mean()).splitlines()
+    except PromptError as why:
+        mean = [f"no mean: {in_one_line(str(why))}"]
+    return [f"questions: {', '.join(counts)}", *mean]
 
 
 def setting(*names: str, kind: Any, about: str) -> options.Decorator:

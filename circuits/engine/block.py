@@ -7,8 +7,8 @@ be given a stream of its own and any write can be replaced:
    Both apply the block's norm, the norms of single heads and the rotation where the model has them.
 2. `pattern` turns the products q·k into attention weights: scale, soft cap, causal mask with window, softmax
    and, in a sparse model, the gate.
-3. `write` is what the heads' outputs add to the stream, `head_writes` the same head by head, and `mlp_write`
-   is what the MLP adds.
+3. `write` is what the heads' outputs add to the stream, `head_writes` the same head by head. `mlp_write` is
+   what the MLP adds; `neurons` and `neuron_writes` are the same neuron by neuron.
 
 What differs between architectures is data here (a window, a cap, a norm that may be absent). No other module
 of the engine asks which architecture it runs.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -32,9 +32,11 @@ Heads = Float[torch.Tensor, "*batch pos head d_head"]
 # Keys or values before heads share them.
 Groups = Float[torch.Tensor, "*batch pos group d_head"]
 HeadWrites = Float[torch.Tensor, "*batch pos head d_model"]
+Neurons = Float[torch.Tensor, "*batch pos neuron"]
 Scores = Float[torch.Tensor, "*batch query key"]
 Hidden = Bool[torch.Tensor, "query key"]  # True where a query must not read a key
 Rotation = Float[torch.Tensor, "2 pos d_rotary"]  # cosines and sines
+_STEP: Final = 1e-3  # inputs of a neuron that differ by less are taken apart by so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,47 @@ class Mlp:
     def __call__(
         self, normed: Float[torch.Tensor, "*batch d_model"]
     ) -> Float[torch.Tensor, "*batch d_model"]:
+        return self.outer(self.neurons(normed))
+
+    def neurons(
+        self, normed: Float[torch.Tensor, "*batch d_model"]
+    ) -> Float[torch.Tensor, "*batch neuron"]:
+        """The activation of every neuron; where one matrix gates the other, the product of both."""
         if self.gate is None:
-            return self.outer(self.act(self.inner(normed)))
-        return self.outer(self.act(self.gate(normed)) * self.inner(normed))
+            return self.act(self.inner(normed))
+        return self.act(self.gate(normed)) * self.inner(normed)
+
+    def changes_by_part(
+        self,
+        normed: Float[torch.Tensor, "*batch d_model"],
+        other: Float[torch.Tensor, "*batch d_model"],
+        parts: Float[torch.Tensor, "*batch part d_model"],
+        neurons: Sequence[int],
+    ) -> Float[torch.Tensor, "*batch part neuron"]:
+        """How much of the change of some neurons, from the input `other` to `normed`, each part of the
+        difference of the inputs makes up. Parts that add up to the difference add up to the change: the
+        activation function counts with its mean slope between both inputs."""
+        chosen = list(neurons)
+
+        def read(layer: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            columns = matrix_of(layer)[:, chosen]  # (d_model, neuron)
+            both = (layer(each)[..., chosen] for each in (normed, other))
+            return *both, parts @ columns
+
+        value, other_value, value_parts = read(self.inner)
+        if self.gate is None:
+            return value_parts * self._slope(value, other_value)[..., None, :]
+        gate, other_gate, gate_parts = read(self.gate)
+        mean_gate = (self.act(gate) + self.act(other_gate)) / 2
+        mean_value = (value + other_value) / 2
+        by_gate = mean_value * self._slope(gate, other_gate)
+        return value_parts * mean_gate[..., None, :] + gate_parts * by_gate[..., None, :]
+
+    def _slope(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """The mean slope of the activation function between two inputs; where they are equal, around them."""
+        step = torch.where((one - other).abs() < _STEP, _STEP, 0.0)
+        above, below = one + step, other - step
+        return (self.act(above) - self.act(below)) / (above - below)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +299,21 @@ class Block:
 
     def mlp_write(self, stream: Stream) -> Stream:
         """What the MLP adds to the stream, from the stream that it reads."""
-        written = self.mlp(self.mlp_norm(stream))
+        return self.mlp_added(self.mlp(self.mlp_norm(stream)))
+
+    def mlp_added(self, written: Stream) -> Stream:
+        """What is added to the stream, from what the MLP writes: its norm, where the model has one."""
         return written if self.mlp_write_norm is None else self.mlp_write_norm(written)
+
+    def neurons(self, stream: Stream) -> Neurons:
+        """The activation of every neuron of the MLP, from the stream that it reads."""
+        return self.mlp.neurons(self.mlp_norm(stream))
+
+    @property
+    def neuron_writes(self) -> Float[torch.Tensor, "neuron d_model"]:
+        """What each neuron writes for an activation of one. All neurons and the bias together make the MLP's
+        write, before its norm."""
+        return matrix_of(self.mlp.outer)
 
 
 def matrix_of(layer: Any) -> Float[torch.Tensor, "d_in d_out"]:

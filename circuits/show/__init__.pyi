@@ -11,7 +11,12 @@ from .grids import comparison_grid as comparison_grid
 from .grids import effect_map as effect_map
 from .grids import head_grid as head_grid
 from .grids import to_panel as to_panel
+from .heatmaps import grid_figure as grid_figure
+from .neuron_figures import neurons_figure as neurons_figure
 from .page import to_page as to_page
+from .reading_figures import attribution_figure as attribution_figure
+from .reading_figures import lens_figure as lens_figure
+from .reading_figures import scores_figure as scores_figure
 from .scene import LONGEST as LONGEST
 from .scene import OUTPUT as OUTPUT
 from .scene import Scene as Scene
@@ -32,14 +37,19 @@ from .words import verdict_words as verdict_words
 
 __all__ = [
     "Panel",
+    "attribution_figure",
     "circuit_figure",
     "comparison_grid",
     "draw",
     "effect_map",
+    "grid_figure",
     "head_grid",
     "keep_curves",
+    "lens_figure",
     "mapping_figure",
+    "neurons_figure",
     "save_figure",
+    "scores_figure",
     "to_dot",
     "to_graph",
     "to_page",

@@ -26,15 +26,21 @@ from circuits.results import PICTURES
 from circuits.show import canvas, tables, wiring
 from circuits.show.canvas import INK, LINE, MUTED, RED, SIGNATURE, SMALL
 from circuits.show.curves import keep_curves
-from circuits.show.dot import HeadGroup, graph_to_dot, heads_to_dot, to_dot
+from circuits.show.dot import HeadGroup, heads_to_dot, to_dot
 from circuits.show.figure import figure_of_circuit
 from circuits.show.grids import comparison_grid
+from circuits.show.heatmaps import grid_figure, grid_title
+from circuits.show.neuron_figures import neurons_figure
 from circuits.show.page import to_page
-from circuits.show.words import spell
+from circuits.show.reading_figures import attribution_figure, lens_figure, scores_figure
+from circuits.show.words import spell, verdict_in_short
 from circuits.tasks.compare import Comparison, TaskComparison
 from circuits.tasks.ranking import Ranking
 from circuits.tracing import Interval, Mapping, Stability
 from circuits.tracing.family import FamilyTrace
+from circuits.tracing.grids import OnAxes
+from circuits.tracing.neuron_record import Neurons
+from circuits.tracing.reading_records import HeadScores, LogitAttribution, LogitLens
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.wiring_record import Wiring
 
@@ -44,7 +50,7 @@ _LEAST_SEEN: Final = (
     0.01  # of the strongest effect; a point with less would lie on the line of zero
 )
 # Their figures have more than one panel.
-_SEVERAL_PANELS: Final = (Circuit, TaskComparison, Wiring, Why)
+_SEVERAL_PANELS: Final = (Circuit, TaskComparison, Wiring, Why, HeadScores)
 _STYLE: Final = (
     "body{font:14px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}svg{max-width:100%}"
 )
@@ -103,14 +109,16 @@ def _(mapping: Mapping) -> HeadPlot:
         HeadRow(str(each.head), each.effect, carries=each.head in carriers)
         for each in mapping.heads
     ]
-    return HeadPlot(
-        f"key {mapping.key} → query {mapping.query}, total {mapping.total:z.2f}", rows
-    )
+    title = f"key {mapping.key} → query {mapping.query}, total {mapping.total:z.2f}"
+    if mapping.doubts:
+        title += ", modulation withheld"
+    return HeadPlot(title, rows)
 
 
 @heads_of_result.register
 def _(family: FamilyTrace) -> HeadPlot:
     title = f"{spell(family.model)}, {len(family.pairs)} pairs, total {family.total.mean:z.2f}"
+    title += verdict_in_short(family)
     return HeadPlot(title, interval_rows(family.heads, family.carriers()))
 
 
@@ -122,7 +130,9 @@ def _(stability: Stability) -> HeadPlot:
     effects = [(each.head, each.effect) for each in stability.heads]
     rows = interval_rows(effects, stability.core)
     return HeadPlot(
-        f"key {stability.key} → query {stability.query}, {runs}", rows, marked="in the core"
+        f"key {stability.key} → query {stability.query}, {runs}{verdict_in_short(stability)}",
+        rows,
+        marked="in the core",
     )
 
 
@@ -137,7 +147,22 @@ def _(comparison: Comparison) -> HeadPlot:
     title = (
         f"{spell(first)} (open) → {spell(second)} (filled), {comparison.key}→{comparison.query}"
     )
+    unclear = [verdict for verdict in comparison.verdicts if verdict not in (None, "clear")]
+    if unclear:
+        title += ", not a clear question"
     return HeadPlot(title, rows, marked="carries in both")
+
+
+@heads_of_result.register
+def _(result: OnAxes) -> HeadPlot:
+    rows = [HeadRow(" ".join(place), value) for place, value in result.strongest()]
+    return HeadPlot(grid_title(result), rows)
+
+
+@heads_of_result.register
+def _(found: Neurons) -> HeadPlot:
+    rows = [HeadRow(f"n{each.neuron}", each.effect) for each in found.neurons]
+    return HeadPlot(f"{spell(found.source.name)}: neurons of {found.name}", rows)
 
 
 def effects_plot(
@@ -221,6 +246,11 @@ _figure.register(TaskComparison, comparison_grid)
 _figure.register(Ranking, keep_curves)
 _figure.register(Wiring, wiring.wiring_figure)
 _figure.register(Why, wiring.why_figure)
+_figure.register(OnAxes, grid_figure)
+_figure.register(LogitAttribution, attribution_figure)
+_figure.register(LogitLens, lens_figure)
+_figure.register(HeadScores, scores_figure)
+_figure.register(Neurons, neurons_figure)
 
 
 # Diagrams
@@ -240,7 +270,7 @@ dot_of.register(Circuit, to_dot)
 
 @dot_of.register
 def _(result: Wiring, **options: Any) -> Digraph:
-    return graph_to_dot(wiring.wiring_scene(result).graph, **options)
+    return wiring.wiring_dot(result, **options)
 
 
 @dot_of.register

@@ -1,11 +1,15 @@
 from .family import FamilyTrace as FamilyTrace
+from .grids import Axis as Axis
+from .grids import Patching as Patching
+from .grids import Paths as Paths
+from .neuron_record import NeuronEffect as NeuronEffect
+from .neuron_record import Neurons as Neurons
 from .parts import CARRIES as CARRIES
 from .parts import CORE as CORE
-from .parts import DRAWN as DRAWN
-from .parts import NODES as NODES
 from .parts import SHARE as SHARE
 from .parts import SHORT as SHORT
 from .parts import Controls as Controls
+from .parts import FamilyControl as FamilyControl
 from .parts import HeadEffect as HeadEffect
 from .parts import HeadStability as HeadStability
 from .parts import Interval as Interval
@@ -18,6 +22,9 @@ from .parts import Span as Span
 from .parts import Stability as Stability
 from .parts import Step as Step
 from .parts import check_share as check_share
+from .reading_records import HeadScores as HeadScores
+from .reading_records import LogitAttribution as LogitAttribution
+from .reading_records import LogitLens as LogitLens
 from .records import Circuit as Circuit
 from .records import QKAttribution as QKAttribution
 from .records import QKPart as QKPart
@@ -26,5 +33,5 @@ from .records import Why as Why
 from .records import WriterEffect as WriterEffect
 from .verify import Verification as Verification
 from .wiring_record import Node as Node
-from .wiring_record import WireEffect as WireEffect
+from .wiring_record import WireValue as WireValue
 from .wiring_record import Wiring as Wiring

@@ -1,0 +1,180 @@
+"""`patch`: what every layer and position, or every head, is worth, one site at a time.
+
+1. One pair, or several of equal length, are run clean and counterfactual.
+2. A row for each place changes one site there (`engine.sites`). All rows are measured in one batch.
+3. The answer is a map with named axes: layer × position for the residual stream and for what attention and
+   MLPs write; layer × head for heads, their queries, keys, values and patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from circuits.engine import Direction, Runs
+from circuits.engine.sites import (
+    BY_POSITION,
+    PATCH_SITES,
+    PatchSite,
+    computed_rows,
+    head_rows,
+    layer_rows,
+)
+from circuits.errors import EdgeError, PromptError, names_its_keywords
+from circuits.models.load import as_model
+from circuits.prompts import Answer, MetricFunction, MetricKind, QuestionSpec, Swap
+from circuits.results import Progress, sha256_of, silent
+from circuits.tracing.grids import Axis, Patching, position_labels, values_on
+from circuits.tracing.inputs import Position, Prompts, run_questions, to_questions
+from circuits.tracing.judge import judge
+from circuits.tracing.measure import tells_sides
+from circuits.tracing.trace import measured_model, package_versions
+from circuits.tracing.trust import notes_on
+
+
+@names_its_keywords
+def patch(
+    model: Any,
+    text: Prompts,
+    sites: PatchSite = "residual",
+    *,
+    swap: Swap | None = None,
+    counterfactual: str | Sequence[str] | None = None,
+    noise_at: Sequence[Position] | None = None,
+    answer: Answer | None = None,
+    foil: Answer | None = None,
+    metric: MetricKind | MetricFunction | None = None,
+    positions: Sequence[Position] | None = None,
+    each_position: bool = False,
+    direction: Direction = "swap",
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Patching:
+    """The effect of patching one kind of site at every place.
+
+    `residual` (the stream at the input of each layer, and above the last), `attention` and `mlp` (what they
+    write) are maps of layer × position. `head`, `query`, `key`, `value` and `pattern` are maps of layer ×
+    head, patched at all `positions` together, or with `each_position` at each of them.
+
+    `text` is a prompt, a pair, `(text, counterfactual)`, or a list of them of equal length; effects are then
+    means, and `per_pair` has those of every pair. `direction="restore"` puts clean values into the
+    counterfactual run, as TransformerLens does; `noise_at` makes noise on these tokens the counterfactual.
+
+        >>> patched = circuits.patch(model, TEXT, "head", swap={"large": "hot"})
+        >>> patched.strongest(1)[0][0]
+        ('5', '1')
+        >>> patched.figure().axes[0].get_xlabel()
+        'head'
+    """
+    if sites not in PATCH_SITES:
+        raise PromptError(f"no sites {sites!r}; there are {', '.join(PATCH_SITES)}")
+    if each_position and sites in BY_POSITION:
+        raise PromptError(
+            f"each {sites} site is at a position already; leave each_position out"
+        )
+    model = as_model(model)
+    spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
+    questions = to_questions(
+        model, text, spec, counterfactual=counterfactual, noise_at=noise_at
+    )
+    runs = run_questions(model, questions, direction=direction)
+    progress("patching", 0, 1)
+    patched = patch_runs(
+        runs,
+        sites,
+        positions_of(runs, positions),
+        each_position=each_position,
+        direction=direction,
+        seed=seed,
+    )
+    progress("patching", 1, 1)
+    return replace(patched, weak=len(questions) - len(runs.pairs))
+
+
+def patch_runs(
+    runs: Runs,
+    sites: PatchSite,
+    positions: tuple[int, ...],
+    *,
+    each_position: bool = False,
+    direction: Direction = "swap",
+    seed: int = 0,
+) -> Patching:
+    """The map of runs that were already made."""
+    axes, effects = _measure(runs, sites, positions, direction, each_position=each_position)
+    arrays = {"values": values_on(axes, effects)}
+    question = judge(runs)
+    return Patching(
+        source=measured_model(runs),
+        pairs=runs.pairs,
+        sites=sites,
+        direction=direction,
+        positions=positions,
+        axes=axes,
+        clean_values=tuple(runs.values(runs.clean).tolist()),
+        counterfactual_values=tuple(runs.values(runs.counterfactual).tolist()),
+        question=question,
+        notes=notes_on(runs, question),
+        weak=0,
+        engine=runs.path,
+        seed=seed,
+        versions=package_versions(),
+        arrays_sha256=sha256_of(arrays),
+        arrays=arrays,
+    )
+
+
+def positions_of(runs: Runs, names: Sequence[Position] | None) -> tuple[int, ...]:
+    """The positions of these names in the first prompt; by default all."""
+    if names is None:
+        return tuple(range(runs.length))
+    if isinstance(names, str) or not names:
+        raise PromptError("positions is a list of indices or tokens, such as [5, -1]")
+    prompt = runs.pairs[0].clean
+    return tuple(sorted({prompt.position(name) for name in names}))
+
+
+def _measure(
+    runs: Runs,
+    sites: PatchSite,
+    positions: tuple[int, ...],
+    direction: Direction,
+    *,
+    each_position: bool,
+) -> tuple[tuple[Axis, ...], torch.Tensor]:
+    """The axes of the map, and its effects (cell, pair)."""
+    layers = runs.model.n_layers
+    prompts = [pair.clean for pair in runs.pairs]
+    at = Axis("position", position_labels(prompts, positions))
+    if sites in BY_POSITION:
+        rows = layer_rows(runs, sites, positions)  # type: ignore[arg-type]
+        names = tuple(map(str, range(len(rows) // len(positions))))
+        return (Axis("layer", names), at), _cells(runs.effects(rows, direction=direction))
+    heads = Axis("head", tuple(map(str, range(runs.model.n_heads))))
+    axes = (Axis("layer", tuple(map(str, range(layers)))), heads)
+    groups = [(position,) for position in positions] if each_position else [positions]
+    if each_position:
+        axes = (*axes, at)
+    if sites == "head":
+        rows = head_rows(runs, groups)
+        return axes, _cells(runs.effects(rows, direction=direction))
+    if sites != "pattern" and not tells_sides(runs):
+        raise EdgeError(
+            f"queries, keys and values cannot be patched on the plain path: {runs.model.no_scores}"
+        )
+    # Each position of each head of all layers would be many values; then a layer at a time.
+    together = (
+        [range(layers)] if not each_position else [range(n, n + 1) for n in range(layers)]
+    )
+    parts = []
+    for some in together:
+        computed = computed_rows(runs, sites, groups, direction, some)
+        parts.append(runs.effects(computed.rows, direction=direction, given=computed.given))
+    return axes, _cells(torch.cat(parts))
+
+
+def _cells(effects: torch.Tensor) -> torch.Tensor:
+    return effects.double().cpu()

@@ -1,0 +1,140 @@
+"""`path`: the effect of single paths, from named senders to named receivers.
+
+1. A path is a wire (`engine.wires`): in one run the receiver alone sees what the sender writes in the other
+   run, and everything above the receiver is computed anew. This is path patching with direct paths: nothing
+   between sender and receiver changes.
+2. All paths of a call are measured together. The answer is a matrix of senders × receivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from circuits.engine import Direction, Runs
+from circuits.engine.wires import check_wires, wire_effects
+from circuits.errors import EdgeError, names_its_keywords
+from circuits.models.load import as_model
+from circuits.prompts import Answer, MetricFunction, MetricKind, QuestionSpec, Swap
+from circuits.results import Progress, sha256_of, silent
+from circuits.tracing.grids import Axis, Paths, values_on
+from circuits.tracing.inputs import Position, Prompts, run_questions, to_questions
+from circuits.tracing.judge import judge
+from circuits.tracing.measure import tells_sides
+from circuits.tracing.path_names import Path, parse_paths
+from circuits.tracing.trace import measured_model, package_versions
+from circuits.tracing.trust import notes_on
+
+
+@names_its_keywords
+def path(
+    model: Any,
+    text: Prompts,
+    paths: str | Sequence[str],
+    *,
+    swap: Swap | None = None,
+    counterfactual: str | Sequence[str] | None = None,
+    noise_at: Sequence[Position] | None = None,
+    answer: Answer | None = None,
+    foil: Answer | None = None,
+    metric: MetricKind | MetricFunction | None = None,
+    direction: Direction = "swap",
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Paths:
+    """The effect of each path from a sender to a receiver: `"L4H4@13 → L5H1.query@13"`.
+
+    Several senders and receivers, divided by commas, make a matrix; so does a list of paths. Names of
+    TransformerLens (`blocks.4.attn.hook_z[4]`) and of EAP (`a4.h4`, `a5.h1<q>`, `m3`) are read, too. Without
+    positions a path is that of all positions together. `text` is what `patch` takes.
+
+        >>> paths = circuits.path(model, TEXT, "M0@5 → L5H1.value@8", swap={"large": "hot"})
+        >>> f"{paths.effect():.3f}"
+        '0.072'
+    """
+    model = as_model(model)
+    spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
+    questions = to_questions(
+        model, text, spec, counterfactual=counterfactual, noise_at=noise_at
+    )
+    listed = [paths] if isinstance(paths, str) else list(paths)
+    prompt = questions[0].clean
+    # Refuses a misspelt name before anything runs.
+    parsed = [parse_paths(each, layers=model.n_layers, prompt=prompt) for each in listed]
+    if not parsed:
+        raise EdgeError("there is no path; write one as L4H4@13 → L5H1.query@13")
+    runs = run_questions(model, questions, direction=direction)
+    found = measure_paths(runs, parsed, direction=direction, seed=seed, progress=progress)
+    return replace(found, weak=len(questions) - len(runs.pairs))
+
+
+def measure_paths(
+    runs: Runs,
+    groups: Sequence[Sequence[Path]],
+    *,
+    direction: Direction = "swap",
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Paths:
+    """Every path of these groups; of several paths in a group those that cannot be are left out."""
+    if not tells_sides(runs):
+        raise EdgeError(f"paths cannot be patched on the plain path: {runs.model.no_scores}")
+    possible: list[Path] = []
+    for group in groups:
+        possible += _possible(runs, group, direction)
+    wires = [each.wire for each in possible]
+
+    def report(done: int, total: int) -> None:
+        progress("paths", done, total)
+
+    effects, _ = wire_effects(runs, wires, direction=direction, progress=report)
+    axes, cells = _matrix(possible, effects.numpy())
+    arrays = {"values": values_on(axes, cells)}
+    question = judge(runs)
+    return Paths(
+        source=measured_model(runs),
+        pairs=runs.pairs,
+        wires=tuple(map(str, wires)),
+        direction=direction,
+        axes=axes,
+        clean_values=tuple(runs.values(runs.clean).tolist()),
+        counterfactual_values=tuple(runs.values(runs.counterfactual).tolist()),
+        question=question,
+        notes=notes_on(runs, question),
+        weak=0,
+        engine=runs.path,
+        seed=seed,
+        versions=package_versions(),
+        arrays_sha256=sha256_of(arrays),
+        arrays=arrays,
+    )
+
+
+def _possible(runs: Runs, group: Sequence[Path], direction: Direction) -> list[Path]:
+    """The paths that there can be in this model and prompt; an error where there is none."""
+    kept: list[Path] = []
+    first_error: EdgeError | None = None
+    for each in group:
+        try:
+            check_wires(runs, [each.wire], direction)
+        except EdgeError as error:
+            first_error = first_error or error
+        else:
+            kept.append(each)
+    if not kept and first_error is not None:
+        raise first_error
+    return kept
+
+
+def _matrix(paths: Sequence[Path], effects: np.ndarray) -> tuple[tuple[Axis, ...], np.ndarray]:
+    """The axes sender and receiver, and the effects (cell, pair); NaN where there is no path."""
+    senders = tuple(dict.fromkeys(str(each.sender) for each in paths))
+    receivers = tuple(dict.fromkeys(str(each.receiver) for each in paths))
+    cells = np.full((len(senders) * len(receivers), effects.shape[1]), np.nan)
+    for each, effect in zip(paths, effects, strict=True):
+        row = senders.index(str(each.sender))
+        cells[row * len(receivers) + receivers.index(str(each.receiver))] = effect
+    return (Axis("sender", senders), Axis("receiver", receivers)), cells
