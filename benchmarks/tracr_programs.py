@@ -310,7 +310,7 @@ def ask(made: Compiled, draw: random.Random, counts: Counter[tuple[str, str]]) -
     try:
         traced = circuits.trace(made.model, text, key=ends[0], query=ends[1], **asked)
         whole = circuits.circuit(made.model, text, **asked)
-        wired = circuits.wiring(made.model, text, **asked)
+        wired = circuits.wiring(made.model, text, share=0.99, **asked)
     except CircuitsError as why:
         print(f"  {text} / {' '.join(other)}: {why}", file=sys.stderr)
         return False

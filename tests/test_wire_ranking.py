@@ -12,7 +12,6 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from circuits.engine.joint import EdgeTable
 from conftest import ARCHITECTURES
 from small_models import random_model
 

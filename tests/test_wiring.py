@@ -91,7 +91,7 @@ def planted() -> Model:
     return replace(as_model((compose(), tokenizer())), reads_bos=True)
 
 
-QUESTION = {"counterfactual": OTHER, "answer": "dog", "foil": "house"}
+QUESTION: Any = {"counterfactual": OTHER, "answer": "dog", "foil": "house"}
 
 
 @pytest.fixture(scope="module")

@@ -136,7 +136,7 @@ class OfPairs(OnAxes):
         self.check_values(len(self.pairs))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Patching(OfPairs, Saved, Pictured):
     """The effect of patching one kind of site at every place, as a share of the gap.
 
@@ -179,7 +179,7 @@ class Patching(OfPairs, Saved, Pictured):
         return grid_text(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Paths(OfPairs, Saved, Pictured):
     """The effect of single paths from senders to receivers, as a share of the gap; NaN where none was asked.
 

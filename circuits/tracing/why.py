@@ -24,7 +24,12 @@ from circuits.errors import EdgeError, PromptError
 from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
 from circuits.tracing.judge import judge
-from circuits.tracing.measure import pattern_effects, side_wire, tells_sides
+from circuits.tracing.measure import (
+    measured_model,
+    pattern_effects,
+    side_wire,
+    tells_sides,
+)
 from circuits.tracing.neuron_record import Neurons
 from circuits.tracing.neurons import is_mlp, neurons
 from circuits.tracing.records import (
@@ -36,7 +41,6 @@ from circuits.tracing.records import (
     Why,
     WriterEffect,
 )
-from circuits.tracing.trace import measured_model
 from circuits.tracing.trust import notes_on
 
 LEADING: Final = 8  # writers of a side that are swapped together

@@ -1,0 +1,49 @@
+"""A circuit of a real language model that nobody has published: SmolLM2 completes `… John gave a drink to`.
+
+Finding: <finding>
+"""
+
+from pathlib import Path
+from statistics import fmean
+
+import circuits
+from circuits.show import save_figure
+
+HERE = Path(__file__).parent / "smollm2_circuit"
+MODEL = "smollm2"
+SEEN = (("Mary", "John"), ("Tom", "Anna"), ("Sarah", "Peter"), ("David", "Laura"))
+UNSEEN = (("James", "Susan"), ("Alice", "Mark"), ("Paul", "Emma"), ("Lisa", "Robert"))
+SENTENCES = {
+    "the same sentence": "When {a} and {b} went to the store, {s} gave a drink to",
+    "names in the other order": "When {b} and {a} went to the store, {s} gave a drink to",
+    "another verb, longer": "Then, {a} and {b} had a long argument, and afterwards {s} said to",
+    "other place and object": "After {a} and {b} walked to the park, {s} handed a book to",
+}
+
+
+def questions(sentence: str, names: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    """The second name gives; in the counterfactual the first one does."""
+    asked = []
+    for first, second in names:
+        prompt = sentence.format(a=first, b=second, s=second)
+        other = sentence.format(a=first, b=second, s=first)
+        asked.append(
+            {"prompt": prompt, "counterfactual": other, "answer": first, "foil": second}
+        )
+    return asked
+
+
+def main() -> None:
+    model = circuits.load(MODEL)
+    sentence = SENTENCES["the same sentence"]
+    found = circuits.wiring(model, questions(sentence, SEEN), held_out=0)
+    print(found)
+    print(f"\n{'kept on names that it never saw':<36}{'mean':>8}{'worst':>8}")
+    for kind, other in SENTENCES.items():
+        kept = found.keeps(questions(other, UNSEEN), model=model)
+        print(f"{kind:<36}{fmean(kept):8.3f}{min(kept):8.3f}")
+    save_figure(found.figure(), HERE, formats=("png", "svg"), name="wiring")
+
+
+if __name__ == "__main__":
+    main()
