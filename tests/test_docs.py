@@ -11,6 +11,7 @@ from pathlib import Path
 import check_dist
 import check_links
 import check_spelling
+import draw_frontier
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -115,3 +116,18 @@ def test_a_python_that_is_not_here_is_skipped_aloud() -> None:
 def test_a_command_that_fails_says_what_it_said() -> None:
     with pytest.raises(check_dist.Failed, match="no such command"):
         check_dist.run("python3", "-c", "import sys; sys.exit('no such command')")
+
+
+# Tables
+
+
+def test_the_table_of_trainings_is_what_its_script_prints() -> None:
+    """`python scripts/draw_frontier.py` prints it again."""
+    points = draw_frontier.read_points()
+    table = draw_frontier.points_table(points)
+    assert table in (ROOT / "docs" / "twins.md").read_text()
+    for point in points:
+        # Rows of 128 tokens: the share follows from the edges of a query.
+        assert point.share * (draw_frontier.LENGTH + 1) / 2 == pytest.approx(
+            point.edges, abs=0.005
+        )
