@@ -3,10 +3,11 @@ smollm2-sparse --text FILE`.
 
 1. Open edges, loss, divergence and agreement on the next token: on held-out text of the original's own (the
    little language, or what the original writes, with a seed that no training used), and on each `--text`.
-2. Open edges on prompts of several lengths: the starts of the same text.
+2. Open edges on prompts of several lengths, up to 256 tokens: longer rows that begin as those of the same
+   text do.
 3. What both say next after a few well-known prompts, or how many prompts of their own kind they get right.
 4. How many prompts of each task both get right.
-One thread of one core takes about a minute for `stories15m-sparse`.
+`--edges` prints the first two alone, `--rows` takes fewer rows of text.
 """
 
 from __future__ import annotations
@@ -18,12 +19,22 @@ from pathlib import Path
 import torch
 
 from circuits.errors import CircuitsError
+from circuits.files import to_markdown
+from circuits.models.folder import Weights
 from circuits.models.load import load
 from circuits.models.model import Model
+from circuits.sparsify import LITTLE_LANGUAGE
 from circuits.sparsify.card import lengths_table
 from circuits.sparsify.measure import Sparsity, first_rows, measure, original_of, weights_of
 from circuits.sparsify.sampling import sample_rows
-from circuits.sparsify.text import read_texts, speaks_little_language, to_rows
+from circuits.sparsify.text import (
+    Tokens,
+    context_of,
+    little_language,
+    read_texts,
+    speaks_little_language,
+    to_rows,
+)
 from circuits.tasks import TASKS
 from circuits.tasks.task import UNSURE, WRONG, to_task
 from circuits.zoo import addition
@@ -44,11 +55,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("twin")
     parser.add_argument("--text", type=Path, nargs="*", default=[])
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows of each text")
+    parser.add_argument("--edges", action="store_true", help="open edges and divergence alone")
     asked = parser.parse_args()
     name = original_of(asked.twin)
     if name is None:
         raise SystemExit(f"{asked.twin} names no original in its circuits.json; it is no twin")
-    texts_table(asked.twin, name, asked.text)
+    texts_table(asked.twin, name, asked.text, asked.rows)
+    if asked.edges:
+        return
     sides = [load(each) for each in (name, asked.twin)]
     if speaks_little_language(weights_of(name)[1]):
         scores_table(sides, *(score_all(side.logits) for side in sides))
@@ -79,37 +94,47 @@ def scores_table(sides: list[Model], before: list[Score], after: list[Score]) ->
         )
 
 
-def texts_table(twin: str, name: str, files: list[Path]) -> None:
+def texts_table(twin: str, name: str, files: list[Path], count: int) -> None:
     weights, original = weights_of(twin)[1], weights_of(name)[1]
-    texts, length = {}, LENGTHS.get(name, LENGTH)
-    if speaks_little_language(original):
-        from circuits.sparsify import LITTLE_LANGUAGE
-        from circuits.sparsify.text import little_language
-
-        texts["held-out sentences"] = [little_language(LITTLE_LANGUAGE).held_out]
-    else:
-        texts[f"what {name} writes (seed {SEED})"] = [
-            sample_rows(original, count=ROWS, length=length, seed=SEED)
-        ]
+    length = LENGTHS.get(name, LENGTH)
+    label, rows = own_text(original, name, count)
+    texts = {label: [rows[:, :length]]}
     for file in files:
-        texts[file.name] = first_rows(to_rows(original, read_texts(file), length=length), ROWS)
-    print(
-        f"| text | tokens | open edges {name} | {twin} | loss {name} | {twin} | divergence, nats | "
-        "next token the same |\n|---|---:|---:|---:|---:|---:|---:|---:|"
+        texts[file.name] = first_rows(to_rows(original, read_texts(file), length=length), count)
+    columns = ["text", "tokens"]
+    for side in (name, twin):
+        columns += [f"open edges {side}", "a query and head"]
+    columns += [f"loss {name}", twin, "divergence, nats", "next token the same"]
+    lines = []
+    for label, chosen in texts.items():
+        found = measure(weights.model, original.model, chosen, name=twin, original=name)
+        lines.append(_line(label, found))
+    print(to_markdown(columns, lines))
+    found = measure(weights.model, original.model, [rows], name=twin, original=name)
+    print(f"\nPrompts of several lengths:\n\n{lengths_table(found)}")
+
+
+def own_text(original: Weights, name: str, count: int) -> tuple[str, Tokens]:
+    """A label, and held-out rows of the original's own, as long as it reads and at most 256 tokens."""
+    if speaks_little_language(original):
+        return "held-out sentences", little_language(LITTLE_LANGUAGE).held_out[:count]
+    rows = sample_rows(original, count=count, length=context_of(original, 256), seed=SEED)
+    return f"what {name} writes (seed {SEED})", rows
+
+
+def _line(label: str, found: Sparsity) -> tuple[str, ...]:
+    return (
+        label,
+        str(found.tokens),
+        f"{found.dense.open_edges:.2%}",
+        f"{found.dense.edges_per_query:.2f}",
+        f"{found.open_edges:.3%}",
+        f"{found.edges_per_query:.3f}",
+        f"{found.dense_loss:.4f}",
+        f"{found.loss:.4f}",
+        f"{found.divergence:.4f}",
+        f"{found.agreement:.2%}",
     )
-    found = {
-        label: measure(weights.model, original.model, rows, name=twin, original=name)
-        for label, rows in texts.items()
-    }
-    for label, measured in found.items():
-        print(_line(label, measured))
-    print(f"\nPrompts of several lengths:\n\n{lengths_table(next(iter(found.values())))}")
-
-
-def _line(label: str, found: Sparsity) -> str:
-    shares = f"{found.dense.open_edges:.2%} | {found.open_edges:.3%}"
-    numbers = f"{found.dense_loss:.4f} | {found.loss:.4f} | {found.divergence:.4f}"
-    return f"| {label} | {found.tokens} | {shares} | {numbers} | {found.agreement:.2%} |"
 
 
 def next_words(sides: list[Model]) -> None:

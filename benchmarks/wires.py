@@ -21,7 +21,8 @@ from measure import CLOCKS, Aim, Clock, Line, interleave, seconds, show, show_he
 
 from circuits.components import SIDES, Reader, Wire, component_edges, components
 from circuits.engine import prepare
-from circuits.engine.joint import estimates
+from circuits.engine.attribution import attribution
+from circuits.engine.kept import KeptRuns
 from circuits.engine.wires import projections, stream_of, wire_effects, writes_of
 
 KEY, QUERY = 5, 8
@@ -34,7 +35,8 @@ def effects(asked: Question, wires: Sequence[Wire]) -> torch.Tensor:
 
 def estimate(asked: Question) -> torch.Tensor:
     """(c), from nothing."""
-    return estimates(prepare(asked.model, [asked.pair]))
+    runs = prepare(asked.model, [asked.pair])
+    return attribution(KeptRuns.everywhere([(runs, [0])]))
 
 
 def new_sides(asked: Question, wires: Sequence[Wire]) -> list[torch.Tensor]:

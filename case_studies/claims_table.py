@@ -1,7 +1,7 @@
 """The published claims about gated attention, each measured on a dense model and its twin: the lines of the
 table that `published_claims.py` prints.
 
-1. The share of open edges, and what it costs, are what the twin's files say.
+1. Open edges, as a share and a query and head, and what they cost are what the twin's files say.
 2. The mapping of a figure: how many heads hold 80% of it, by effect (exact) and by absolute loading (linear).
 3. A task: how many heads and attention edges hold 90% of the absolute loading, prompt by prompt.
 4. A task: how many heads, attention edges or component edges, kept alone, explain 90% of it, under both
@@ -111,13 +111,35 @@ def claim(
 # The mapping of a figure
 
 
-def figure_claims(twin: str, models: Models, text: str, **question: Any) -> list[Claim]:
-    """Share of open edges and its cost, as the twin's files say; heads of the mapping of a figure."""
-    measured = json.loads((ZOO / twin / "circuits.json").read_text())["measured"]
+def edges_claims(twin: str) -> list[Claim]:
+    """Share of open edges with its cost, and open edges a query and head, as the twin's files say."""
+    stored = json.loads((ZOO / twin / "circuits.json").read_text())
+    measured, length = stored["measured"], stored["settings"]["length"]
     loss = measured["loss"] - measured["dense_loss"]
-    shares = [
-        Count(100 * mean(map(mean, measured[side]["per_head"]))) for side in ("dense", "gated")
+    shares, edges = [], []
+    for side in ("dense", "gated"):
+        share = mean(map(mean, measured[side]["per_head"]))
+        shares.append(Count(100 * share))
+        # A row of T tokens has T(T + 1)/2 edges a head, for its T queries.
+        edges.append(Count(share * (length + 1) / 2))
+    text = f"{measured['tokens']:,} held-out tokens"
+    cost = f"{measured['divergence']:.3f} nats from dense, loss {loss:+.3f}"
+    published = "0.3 to 0.4% at equal loss"
+    return [
+        claim(twin, "open edges, %", text, shares, published=published, control=cost),
+        claim(
+            twin,
+            "open edges a query and head",
+            f"{text}, rows of {length}",
+            edges,
+            published="length not told",
+            control=cost,
+        ),
     ]
+
+
+def figure_claims(twin: str, models: Models, text: str, **question: Any) -> list[Claim]:
+    """Open edges and their cost, as the twin's files say; heads of the mapping of a figure."""
     mappings = [trace(model, text, **question).mapping() for model in models]
     carriers = [Count(len(each.carriers(SHARE))) for each in mappings]
     random_heads = [f"{each.controls.random_mean:z.2f}" for each in mappings if each.controls]
@@ -128,14 +150,7 @@ def figure_claims(twin: str, models: Models, text: str, **question: Any) -> list
     heads = [str(len(each.heads)) for each in mappings]
     figure = "heads for 80% of the figure's mapping"
     return [
-        claim(
-            twin,
-            "open edges, %",
-            f"{measured['tokens']:,} held-out tokens",
-            shares,
-            published="0.3 to 0.4% at equal loss",
-            control=f"{measured['divergence']:.3f} nats from dense, loss {loss:+.3f}",
-        ),
+        *edges_claims(twin),
         claim(
             twin,
             figure,
@@ -236,10 +251,13 @@ def count_claims(
 
 
 def counted(ranking: Ranking, size: int | None) -> int | None:
-    """How many of the first `size` units change anything. Those that change nothing are not listed; in the
-    order they come after the units of positive effect and before those of negative effect."""
+    """How many of the first `size` units change anything. Those that change nothing are not listed; in an
+    order of effects they come after the units of positive effect and before those of negative effect, in
+    other orders last."""
     if size is None:
         return None
+    if ranking.protocol.order not in ("exact", "loading", "front"):
+        return min(size, len(ranking.ranked))
     idle = ranking.units - len(ranking.ranked)
     before_idle = 0
     for each in ranking.ranked:
@@ -277,6 +295,7 @@ def _pairs_and_order(rankings: Sequence[Ranking]) -> str:
         "exact": "",
         "loading": ", by estimates",
         "front": f", {protocol.measured:,} exact",
+        "search": ", by the search",
     }
     orders = dict.fromkeys(words[each.protocol.order] for each in rankings)
     return f"{rankings[0].pairs} pairs{' and'.join(orders)}"

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from circuits.errors import EdgeError
+from circuits.errors import EdgeError, shortened
 
 Side = Literal["query", "key", "value"]
 SIDES: Final[tuple[Side, ...]] = ("query", "key", "value")
@@ -37,6 +37,13 @@ _WRITER: Final = re.compile(r"(?P<name>[^@]+?)(?:@(?P<position>\d{1,9}))?", re.A
 _EAP_SIDES: Final = {side[0]: side for side in SIDES}  # as EAP writes them: q, k, v
 
 
+def _stripped(name: Any, kind: str, example: str) -> str:
+    """A name without the spaces around it; an error if it is no text."""
+    if not isinstance(name, str):
+        raise EdgeError(f"{shortened(name)} is not {kind}; write its name, such as {example}")
+    return name.strip()
+
+
 def by_name(cls: Any, source: Any, handler: Any) -> Any:
     """Let pydantic read a class from its name in JSON: set it as its `__get_pydantic_core_schema__`."""
     from pydantic_core import core_schema
@@ -54,14 +61,23 @@ def by_name(cls: Any, source: Any, handler: Any) -> Any:
     )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Head:
+class _Named:
+    """Something that is known by its name, in a `repr` too."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Head(_Named):
     """One attention head.
 
     >>> circuits.Head.parse("L5H1")
-    Head(layer=5, index=1)
-    >>> str(circuits.Head(5, 1))
-    'L5H1'
+    L5H1
+    >>> circuits.Head(5, 1).layer
+    5
     """
 
     layer: int
@@ -75,19 +91,18 @@ class Head:
         """Read `L11H7`, `L11-H7`, `11.7` or `a11.h7`."""
         if isinstance(name, Head):
             return name
-        match = _HEAD.fullmatch(name.strip())
+        match = _HEAD.fullmatch(name.strip()) if isinstance(name, str) else None
         if match is None:
-            raise EdgeError(
-                f"{name!r} is not the name of a head; write it as L11H7, 11.7 or a11.h7"
-            )
+            wrong = f"{shortened(name)} is not the name of a head"
+            raise EdgeError(f"{wrong}; write it as L11H7, 11.7 or a11.h7, or as Head(11, 7)")
         layer, index = (int(number) for number in match.groups() if number is not None)
         return cls(layer, index)
 
     __get_pydantic_core_schema__ = classmethod(by_name)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Edge:
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Edge(_Named):
     """One head reading one key position from one query position.
 
     >>> circuits.Edge.parse("L5H1:5→8").key
@@ -112,20 +127,19 @@ class Edge:
         """Read `L11H7:5→8` (or `L11H7:5->8`)."""
         if isinstance(name, Edge):
             return name
-        match = _EDGE.fullmatch(name.strip())
+        match = _EDGE.fullmatch(name.strip()) if isinstance(name, str) else None
         if match is None:
-            raise EdgeError(
-                f"{name!r} is not the name of an edge; write it as L11H7:5→8 (head, key, query)"
-            )
+            wrong = f"{shortened(name)} is not the name of an edge"
+            raise EdgeError(f"{wrong}; write it as L11H7:5→8 (head, key, query)")
         return cls(Head.parse(match["head"]), int(match["key"]), int(match["query"]))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Component:
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Component(_Named):
     """Something that writes into the residual stream.
 
     >>> circuits.Component.parse("M3")
-    Component(layer=3, kind='mlp', index=-1)
+    M3
     >>> str(circuits.Component.parse("a4.h4"))  # as EAP and MIB write it
     'L4H4'
     """
@@ -167,7 +181,7 @@ class Component:
             return name
         if isinstance(name, Head):
             return cls.of(name)
-        bare = name.strip()
+        bare = _stripped(name, "a component", "embed, L4H4 or M3")
         if bare.lower() == "all":
             return ALL
         if bare.lower() in ("embed", "input"):
@@ -188,8 +202,8 @@ EMBED: Final = Component(-1, "embed")
 ALL: Final = Component(-1, "all")  # the whole stream below a reader: its side
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Reader:
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Reader(_Named):
     """Something that reads the residual stream: one side of a head, an MLP, or the logits.
 
     >>> str(circuits.Reader.parse("a5.h1<q>", layers=6))
@@ -240,7 +254,7 @@ class Reader:
         """Read `L5H1.query`, `M3`, `logits`, and the names of EAP: `a5.h1<q>`, `m3`."""
         if isinstance(name, Reader):
             return name
-        bare = name.strip()
+        bare = _stripped(name, "a reader", "L5H1.query, M3 or logits")
         if bare.lower() == "logits":
             return cls(layers, "logits")
         in_eap = re.fullmatch(r"(.+)<([qkv])>", bare)
@@ -257,8 +271,8 @@ class Reader:
         raise EdgeError(f"{name!r} is not a reader; readers are named like {allowed}")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Wire:
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Wire(_Named):
     """One writer, seen by one reader. Without positions: at all of them together.
 
     >>> str(circuits.Wire.parse("L4H4@13→L5H1.query", layers=6))
@@ -294,7 +308,8 @@ class Wire:
         """Read `L4H4@13→L5H1.query`, `M3@9→L4H4@13.value`, `M5→logits`, and EAP's `a9.h9->a10.h0<q>`."""
         if isinstance(name, Wire):
             return name
-        writer, arrow, reader = name.replace("->", "→").partition("→")
+        bare = _stripped(name, "a wire", "L4H4@13→L5H1.query")
+        writer, arrow, reader = bare.replace("->", "→").partition("→")
         if not arrow:
             raise EdgeError(
                 f"{name!r} is not a wire; write it as L4H4@13→L5H1.query or M3@9→L4H4@13.value"

@@ -18,6 +18,7 @@ from typing import Final, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_JOINERS: Final = "\u200c\u200d"
 LONGEST: Final = 4000  # characters of a message; the middle of a longer one is left out
 
 
@@ -30,10 +31,26 @@ def in_one_line(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text with an escape such as `\\x1b` in place of every character that is not printable."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
+    """Text with an escape such as `\\x1b` in place of every character that is not printable. Joiners stay
+    between two letters, which they make look different."""
+    if text.isprintable():
+        return text
+    shown = ""
+    for index, letter in enumerate(text):
+        joins = letter in _JOINERS and 0 < index < len(text) - 1
+        if letter.isprintable() or joins:
+            shown += letter
+        else:
+            shown += letter.encode("unicode_escape").decode("ascii")
+    return shown
+
+
+def shortened(value: object, longest: int = 60) -> str:
+    """A value as a message shows it: its type where that says more than its text, on one line."""
+    if type(value).__name__ in ("DataFrame", "Series", "Tensor", "ndarray"):
+        return f"a {type(value).__name__}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 class CircuitsError(Exception):

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
@@ -172,7 +175,8 @@ def write_folder(folder: Path, fill: Callable[[Path], object]) -> list[Path]:
         check_folder(folder)
         made = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder, prefix=".unfinished-") as temporary:
+        _clear_leftovers(folder)
+        with TemporaryDirectory(dir=folder, prefix=_unfinished(os.getpid())) as temporary:
             fill(Path(temporary))
             return _move_files(Path(temporary), folder)
     except BaseException as error:
@@ -185,13 +189,51 @@ def write_folder(folder: Path, fill: Callable[[Path], object]) -> list[Path]:
         raise FileError(f"cannot write to {folder}: {reason}; choose another folder") from error
 
 
+def _unfinished(process: int | str) -> str:
+    """How the names of folders begin that a process of this machine is filling."""
+    machine = re.sub(r"\W", "_", platform.node())
+    return f".unfinished-{machine}-{process}-"
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Remove what processes of this machine that were killed left unfinished in a folder."""
+    named = re.compile(re.escape(_unfinished("")).replace("--", r"-(\d{1,9})-") + ".*")
+    for path in folder.glob(".unfinished-*"):
+        match = named.fullmatch(path.name)
+        if match is not None and not _is_running(int(match[1])):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    """Whether there is a process of this number; where that cannot be known, it counts as running."""
+    if os.name != "posix":  # on Windows, signal 0 ends the process
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to somebody else
+        return True
+    return True
+
+
 def new_folder(parent: Path, name: str) -> Path:
-    """A new folder named after something, as far as its name can be that of a folder."""
+    """A new folder named after something, as far as its name can be that of a folder. Where there is one of
+    that name, it gets the next free number; of several that are made at once each gets its own."""
     name = re.sub(r"[^\w.-]+", "-", name).strip("-.")[-60:] or "unnamed"
-    if (parent / name).exists():
-        name = f"{name}-{len(list(parent.iterdir()))}"
     folder = parent / name
-    folder.mkdir()
+    for number in count(2):
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            if not os.path.lexists(folder):  # else it is only the name that is taken
+                reason = error.strerror or error
+                raise FileError(
+                    f"cannot make {folder}: {reason}; choose another folder"
+                ) from error
+            folder = parent / f"{name}-{number}"
+        else:
+            break
     return folder
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
-from circuits.errors import CircuitsError, FileError
+from circuits.errors import CircuitsError, FileError, in_one_line
 from circuits.files import SIGNATURE, read_bytes, read_object, to_json, to_record, write_folder
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ Arrays = Mapping[str, "np.ndarray"]
 
 DRAWN_AS: Final = ("svg", "png", "pdf")  # the formats of a figure and of a drawn diagram
 FORMATS: Final = (*DRAWN_AS, "html", "dot")  # all formats of a result: figure, page and diagram
+LONGEST_SUMMARY: Final = 160  # characters
 PICTURES: Final = tuple(f".{name}" for name in FORMATS)  # their endings
 
 
@@ -42,7 +43,24 @@ def unwatched(partial: object) -> None:
     """A Watch that does nothing."""
 
 
-class Pictured:
+class Summarised:
+    """Something whose `repr` is one short line: its kind, and `summary`."""
+
+    __slots__ = ()
+
+    @property
+    def summary(self) -> str:
+        """Model, question and main number: the first line of its text, unless a class says it better."""
+        return str(self).partition("\n")[0]
+
+    def __repr__(self) -> str:
+        summary = in_one_line(self.summary)
+        if len(summary) > LONGEST_SUMMARY:
+            summary = f"{summary[: LONGEST_SUMMARY - 1]}…"
+        return f"<{type(self).__name__} {summary}>"
+
+
+class Pictured(Summarised):
     """A result that has a figure, a page and a diagram."""
 
     __slots__ = ()
@@ -77,7 +95,7 @@ class Pictured:
         return html_of(self)
 
 
-class Saved:
+class Saved(Summarised):
     """A result that is kept as one JSON file in a folder, with its arrays, if any, as safetensors beside it.
 
     1. The file names its kind and schema. It carries a sha256 of itself and of its arrays: arrays of another

@@ -21,7 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from circuits.models import ZOO
 from circuits.models.load import load
 from circuits.sparsify import Settings
-from circuits.sparsify.card import layers_table
+from circuits.sparsify.card import layers_table, lengths_table
 from circuits.sparsify.sampling import Sampling
 from circuits.zoo import addition
 
@@ -66,6 +66,10 @@ in two trainings (few edges first, then right again). {said}. Only the digits of
 models say of the question's own digits was taught to neither.
 
 ![open edges, multiplier and gap over steps of the second training](training.svg)
+
+## Open edges by length of the prompt
+
+{lengths}
 
 ## Open edges per layer
 
@@ -156,9 +160,13 @@ def main() -> None:
     stages = [Stage("first", TWIN, sampling), Stage(twin.name, SETTLING, sampling)]
     measured = train_stages("addition" if zoo_has(dense) else str(dense), folder, stages)
     right = addition.share_right(load(twin).logits, held_out)
-    said = f"{right:.2%} of {len(held_out)} held-out sums are right, {measured.open_edges:.2%} of edges open"
+    edges = f"{measured.open_edges:.2%} of edges open ({measured.edges_per_query:.3f} a query and head)"
+    said = f"{right:.2%} of {len(held_out)} held-out sums are right, {edges}"
     print(said)
-    (twin / "README.md").write_text(TWIN_CARD.format(said=said, layers=layers_table(measured)))
+    card = TWIN_CARD.format(
+        said=said, lengths=lengths_table(measured), layers=layers_table(measured)
+    )
+    (twin / "README.md").write_text(card)
 
 
 def zoo_has(dense: Path) -> bool:

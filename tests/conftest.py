@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from circuits.models.model import Model
 
 ARCHITECTURES = ("gpt2", "llama", "neox")
-ENGINE = ("block", "fast", "joint", "layout", "plain", "search", "wires")
+ENGINE = ("block", "edges", "forward", "kept", "layout", "plain", "qk", "rows", "runs", "wires")
 CHECKED = [f"circuits.engine.{name}" for name in ENGINE]
 CHECKED += ["circuits.models.model", "circuits.sparsify.attention", "circuits.tracing.family"]
 # Checks shapes and types of tensors at every call.

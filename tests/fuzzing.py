@@ -330,7 +330,7 @@ def small_results() -> dict[str, str]:
     """Results as they are written, of a tiny model."""
     model = as_model((random_model("gpt2"), tokenizer_once()))
     pair: dict[str, Any] = {"swap": {"large": "hot"}, "metric": "logprob"}
-    wired = wiring(model, "The large", most=2, roles={"END": -1}, **pair)
+    wired = wiring(model, "The large", roles={"END": -1}, **pair)
     found = trace(model, "The large", key="large", **pair)
     family = trace_family(model, [to_pair(model, "The large", **pair)], key="large")
     listed = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from itertools import combinations
@@ -25,6 +26,7 @@ from small_models import loaded
 from transplant import Overlap, same_writers, transplant, transplant_figure
 
 from circuits.components import ROUNDING
+from circuits.models import ZOO
 from circuits.models.model import Model
 from circuits.tasks.compare import to_same_task
 from circuits.tasks.rank import rank
@@ -101,10 +103,13 @@ def test_an_order_of_its_own_is_what_a_ranking_of_one_pair_counts(
 def test_the_figures_mapping_is_counted_by_effect_and_by_loading(
     adders: tuple[Model, Model],
 ) -> None:
-    open_edges, by_effect, by_loading = figure_claims(
+    open_edges, a_query, by_effect, by_loading = figure_claims(
         "addition-sparse", adders, "3 6 + 2 8 = 0", **CARRY
     )
     assert open_edges.sparse == "2.152"
+    stored = json.loads((ZOO / "addition-sparse" / "circuits.json").read_text())
+    per_query = stored["measured"]["gated"]["per_query"]
+    assert float(a_query.sparse) == pytest.approx(sum(per_query) / len(per_query), rel=1e-3)
     assert (by_effect.dense, by_effect.sparse) == ("3", "1")
     assert by_effect.control.startswith("as many random: ")
     assert by_loading.control == "of 16 and 16 heads"

@@ -12,13 +12,15 @@ import torch
 from conftest import ARCHITECTURES
 from safetensors.torch import load_file, save_file
 from small_models import PROMPT, random_model, save
+from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoTokenizer
 
+import circuits
 from circuits import models
 from circuits.errors import ModelError, PromptError
 from circuits.models.load import as_model, load
-from circuits.models.model import EDITED, Model
+from circuits.models.model import EDITED, Model, check_hooks
 from circuits.zoo.language import tokenizer
 
 
@@ -170,13 +172,44 @@ def test_a_bridge_that_discards_edits_of_scores_is_taken_but_not_gated(
         as_model(bridge, gate=True)
 
 
-def test_edits_of_anything_else_must_reach_the_logits_or_the_first_hook_is_named() -> None:
+def silenced() -> Model:
+    """A model whose heads write nothing, which is refused."""
     silent: Any = random_model("gpt2")
     with torch.no_grad():
         for block in silent.transformer.h:
             block.attn.c_proj.weight.zero_()
+    return as_model((silent, tokenizer()))
+
+
+def test_edits_of_anything_else_must_reach_the_logits_or_the_first_hook_is_named() -> None:
     with pytest.raises(ModelError, match=r"blocks\.2\.attn\.hook_q"):
-        as_model((silent, tokenizer()))
+        silenced()
+
+
+def test_an_edit_may_move_any_position_and_not_the_last(models: dict[str, Model]) -> None:
+    """As in a compiled program in which nothing that attention writes reaches the last position."""
+    model = models["gpt2"]
+
+    def forward(tokens: torch.Tensor) -> torch.Tensor:
+        logits = model.forward(tokens)
+        return torch.cat((logits[:, :-1], torch.ones_like(logits[:, -1:])), 1)
+
+    prompt = prompt_of(model)[0]
+    assert check_hooks(forward, model._points, prompt, n_layers=model.n_layers)
+
+
+def test_of_several_hooks_that_never_fire_the_first_is_named(models: dict[str, Model]) -> None:
+    """In the order of `EDITED` and of layers, so that the message is the same in every run."""
+    model = models["gpt2"]
+    aside = [
+        "blocks.0.attn.hook_z",
+        "blocks.2.attn.hook_v",
+        "blocks.1.attn.hook_v",
+        "blocks.0.hook_mlp_out",
+    ]
+    points = model._points | {name: HookPoint() for name in aside}
+    with pytest.raises(ModelError, match=r"hook blocks\.1\.attn\.hook_v never fires"):
+        check_hooks(model.forward, points, prompt_of(model)[0], n_layers=model.n_layers)
 
 
 def test_a_setting_that_the_bridge_does_not_know_is_refused(tmp_path: Path) -> None:
@@ -238,7 +271,58 @@ def test_what_the_user_has_is_taken_as_it_is(
         assert model.tokenize(PROMPT) == models["gpt2"].tokenize(PROMPT)
         assert model.fingerprint == models["gpt2"].fingerprint
     assert as_model(wrapped) is wrapped
+    assert own.training and own.transformer.h[0].attn.training  # type: ignore[union-attr]
     assert all(trainable) and all(parameter.requires_grad for parameter in own.parameters())
+
+
+@pytest.mark.parametrize("as_bridge", [False, True], ids=["hugging face", "bridge"])
+def test_a_model_in_train_mode_is_measured_without_dropout_and_stays_in_train_mode(
+    directories: dict[str, Path], models: dict[str, Model], as_bridge: bool
+) -> None:
+    """Parts that are in another mode than the whole keep theirs, also after an exception."""
+    own: Any = random_model("gpt2")
+    given: Any = (own, tokenizer())
+    if as_bridge:
+        given = TransformerBridge.boot_transformers(str(directories["gpt2"]), device="cpu")
+        own = given.original_model
+    own.train()
+    own.transformer.h[1].eval()
+    before = [(part, part.training) for part in own.modules()]
+    model = as_model(given)
+    tokens = prompt_of(model)
+    for path in ("fast", "plain"):
+        traced = circuits.prepare(
+            model, [circuits.to_pair(model, PROMPT, swap={"large": "hot"})], path=path
+        )
+        torch.testing.assert_close(
+            traced.clean.logits[0, -1],
+            models["gpt2"].logits(tokens)[0, -1],
+            atol=1e-4,
+            rtol=1e-4,
+        )
+
+    def fails(tensor: torch.Tensor, hook: Any) -> None:
+        raise RuntimeError("in the middle of a run")
+
+    with (
+        pytest.raises(RuntimeError, match="middle"),
+        model.hooked([("blocks.0.hook_resid_pre", fails)]),
+    ):
+        model.logits(tokens)
+    assert all(part.training == training for part, training in before)
+    assert own.training and not own.transformer.h[1].training  # by what stands there now, too
+
+
+def test_a_part_with_dropout_inside_is_left_to_the_models_own_forward() -> None:
+    """Such as an adapter in training: the fast path calls single parts, in the mode in which they are."""
+    own: Any = random_model("gpt2")
+    for block in own.transformer.h:
+        block.mlp.c_proj = torch.nn.Sequential(block.mlp.c_proj, torch.nn.Dropout(0.5))
+    model = as_model((own.train(), tokenizer()))
+    runs = circuits.prepare(model, [circuits.to_pair(model, PROMPT, swap={"large": "hot"})])
+    assert runs.path == "plain" and own.training
+    expected = model.logits(prompt_of(model))[0, -1]
+    torch.testing.assert_close(runs.clean.logits[0, -1], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_precision_is_the_models_own() -> None:

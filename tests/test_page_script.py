@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import chromium
 import pytest
-from render_samples import CARRIERS, deep, dense, mapping_of, planted, span_of, wide
+from render_samples import CARRIERS, deep, dense, long, mapping_of, planted, span_of, wide
 
 from circuits.components import Head
 from circuits.show import to_scene
 from circuits.show.bundle import web_file
 from circuits.show.layout import lay_out
 from circuits.show.page import pack, pack_maps
+from circuits.show.page_layout import PAGE
 from circuits.tracing.records import Circuit
 
 pytestmark = pytest.mark.browser
@@ -70,10 +72,22 @@ def crossed() -> Circuit:
     return replace(planted(), mappings=(head,), spans=spans, focus=(6, 8))
 
 
-MEASURE = "(text, size) => text.length * size * 0.6"
-LAYOUT = (
-    f"layOut(circuit, {{shown: shownPositions(circuit), pair, percentage, measure: {MEASURE}}})"
-)
+def crowded() -> Circuit:
+    """More mappings than get an arrow, all by heads of one layer and from one token or to the last one."""
+    ends = [(5, 8)] + [(key, 8) for key in range(5)] + [(0, query) for query in range(1, 8)]
+    ends += [(1, query) for query in range(2, 8)] + [(2, query) for query in range(3, 8)]
+    ends += [(3, query) for query in range(4, 8)]
+    mappings = []
+    for number, (key, query) in enumerate(ends):
+        total = 1 - 0.02 * number
+        mappings.append(
+            mapping_of(key, query, [(Head(3, number % 12), 0.9 * total)], total=total)
+        )
+    return replace(planted(), mappings=tuple(mappings))
+
+
+LAYOUT = "layOut(circuit, {shown: circuit.picture.columns, pair, percentage})"
+OPENED = """layOut(circuit, {shown: circuit.words.map((_, position) => position), pair, percentage})"""
 
 
 @pytest.mark.parametrize("percentage", [1, 30, 61, 80, 100])
@@ -162,87 +176,78 @@ def test_a_wild_address_is_read_as_nothing(run: Run, wild: str) -> None:
     assert run("fromFragment(wild)", wild=wild) == {"views": {}}
 
 
+def reach(item: dict[str, Any]) -> tuple[float, float]:
+    """How far an arrow and the names beside it reach to the left and to the right."""
+    left = item["names"]["left"]
+    names = [f"L{head // 12}H{head % 12}" for head in item["heads"][: item["names"]["named"]]]
+    if len(names) < len(item["heads"]):
+        names.append("+99")
+    return min(item["start"], left), max(item["end"], left + PAGE.names_width(names))
+
+
+@pytest.mark.parametrize("percentage", [10, 80, 100])
+@pytest.mark.parametrize("places", [LAYOUT, OPENED], ids=["closed", "opened"])
 @pytest.mark.parametrize(
-    "circuit", [planted(), dense(), wide(40)], ids=["planted", "dense", "wide"]
+    "circuit",
+    [planted(), dense(), wide(40), crossed(), long(120)],
+    ids=["planted", "dense", "wide", "crossed", "long"],
 )
 def test_nothing_in_a_layer_overlaps_and_every_carrier_stands_in_its_layer(
-    run: Run, circuit: Circuit
+    run: Run, circuit: Circuit, places: str, percentage: int
 ) -> None:
-    focus = circuit.focus
-    assert focus is not None
-    layout = run(LAYOUT, circuit, pair=list(focus), percentage=80)
+    front = circuit.front
+    assert front is not None
+    layout = run(places, circuit, pair=list(front.ends), percentage=percentage)
     items = layout["arrows"]
-    heads = {chip["head"] for item in items if item["front"] for chip in item["chips"]} - {None}
-    more = sum(
-        int(chip["text"][1:])
-        for item in items
-        for chip in item["chips"]
-        if chip["head"] is None and item["front"]
-    )
-    assert len(heads) + more == len(circuit.carriers())
+    heads = [head for item in items if item["front"] for head in item["heads"]]
+    expected = [
+        each.layer * circuit.source.heads + each.index
+        for each in front.carriers(percentage / 100)
+    ]
+    assert sorted(heads) == sorted(expected)
     rows = {row["first"]: row for row in layout["rows"]}
     for item in items:
-        assert rows[item["layer"]]["top"] < item["y"] < rows[item["layer"]]["bottom"]
+        assert rows[item["layer"]]["top"] < item["names"]["y"] <= item["y"]
+        assert item["y"] < rows[item["layer"]]["bottom"]
+        left, right = reach(item)
+        assert layout["columns"][0]["left"] <= left and right <= layout["width"]
         for other in items:
             if other is not item and other["y"] == item["y"]:
-                assert item["right"] < other["left"] or other["right"] < item["left"]
+                assert right < reach(other)[0] or reach(other)[1] < left
 
 
 def test_arrows_are_as_wide_as_what_their_heads_add_to_the_joint_effect(run: Run) -> None:
     items = run(LAYOUT, planted(), pair=[5, 8], percentage=80)["arrows"]
     drawn = {item["layer"]: item["effect"] for item in items if item["front"]}
     figure = lay_out(to_scene(planted()), 480).lanes
-    assert drawn == pytest.approx({item.layer: item.effect for item in figure if item.front})
-
-
-def test_boxes_reach_from_their_first_layer_to_their_last(run: Run) -> None:
-    layout = run(LAYOUT, planted(), pair=[5, 8], percentage=80)
-    rows = {row["first"]: row for row in layout["rows"]}
-    boxes = {(box["span"]["name"], box["position"]): box for box in layout["boxes"]}
-    assert set(boxes) == {("5", 5), ("2", 2), ("4+6", 4), ("4+6", 6)}
-    assert (
-        boxes["5", 5]["top"] == rows[3]["top"] + 1.5
-        and boxes["5", 5]["bottom"] == rows[0]["bottom"] - 1.5
-    )
-    assert [group["text"] for group in layout["groups"]] == ["brackets"]
+    expected = {item.layer: item.effect for item in figure if item.front}
+    assert drawn == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize(
-    "circuit",
-    [planted(), dense(), deep(), crossed()],
-    ids=["planted", "dense", "deep", "crossed"],
+    "circuit", [planted(), dense(), deep()], ids=["planted", "dense", "deep"]
 )
-def test_what_a_box_says_of_its_layers_lies_under_no_name_and_no_arrow(
-    run: Run, circuit: Circuit
-) -> None:
-    layout = run(
-        LAYOUT,
-        circuit,
-        pair=list(circuit.front.ends if circuit.front else (0, 0)),
-        percentage=80,
-    )
-    boxes = {(box["position"], box["x"]): box for box in layout["boxes"]}
-    assert layout["boxLabels"] and len(layout["boxLabels"]) <= len(boxes)
-    for label in layout["boxLabels"]:
-        half = len(label["text"]) * 10 * 0.6 / 2
-        left, right, top, bottom = (
-            label["x"] - half,
-            label["x"] + half,
-            label["y"] - 8,
-            label["y"],
-        )
-        assert any(
-            box["position"] == label["position"]
-            and box["top"] <= top + 3
-            and bottom <= box["bottom"]
-            for box in boxes.values()
-        )
-        for item in layout["arrows"]:
-            for chip in item["chips"]:
-                across = min(right, chip["x"] + chip["width"]) - max(left, chip["x"])
-                assert across <= 0 or min(bottom, item["y"] + 9) - max(top, item["y"] - 9) <= 0
-            if min(right, item["end"]) - max(left, item["start"]) > 0:
-                assert not top < item["y"] < bottom
+def test_the_page_has_the_rows_of_the_figure(run: Run, circuit: Circuit) -> None:
+    pair = list(circuit.front.ends) if circuit.front else []
+    layout = run(LAYOUT, circuit, pair=pair, percentage=80)
+    rows = {(row["first"], row["last"]) for row in layout["rows"]}
+    assert rows == set(lay_out(to_scene(circuit), 480).rows)
+    below, *_, above = [row["top"] for row in layout["rows"]]
+    assert above == 92 and below > above  # layer 0 is the lowest
+
+
+def test_a_mapping_that_is_drawn_only_in_front_has_a_place_there(run: Run) -> None:
+    circuit = crowded()
+    drawn = set(to_scene(circuit).drawn)
+    hidden = [mapping.ends for mapping in circuit.mappings if mapping.ends not in drawn]
+    assert hidden
+    for pair in ((5, 8), *hidden):
+        arrows = run(LAYOUT, circuit, pair=list(pair), percentage=80)["arrows"]
+        ends = [(each["mapping"]["key"], each["mapping"]["query"]) for each in arrows]
+        assert set(ends) == drawn | {pair}
+        for one, other in combinations(arrows, 2):
+            if one["y"] == other["y"]:
+                assert reach(one)[1] < reach(other)[0] or reach(other)[1] < reach(one)[0]
 
 
 def test_search_takes_names_of_heads_in_several_spellings_and_parts_of_tokens(run: Run) -> None:

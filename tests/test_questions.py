@@ -29,9 +29,10 @@ from circuits.show.figure import mapping_figure
 from circuits.tracing import Circuit
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import FamilyTrace
+from circuits.tracing.judge import judge_each
 from circuits.tracing.stability import stability
 from circuits.tracing.trace import attention_maps, trace
-from circuits.tracing.trust import control_question, notes_on
+from circuits.tracing.trust import notes_on
 from circuits.zoo.language import tokenizer
 
 TEXT = 'The opposite of "large" is "'
@@ -222,7 +223,7 @@ def test_where_no_head_moves_a_saturated_metric_the_heads_to_look_at_are_named(
 
 def test_the_plain_path_is_said(mini: Model) -> None:
     runs = prepare(mini, [to_pair(mini, TEXT, swap=SWAP)], path="plain")
-    assert any("plain path" in note for note in notes_on(runs, control_question(runs), []))
+    assert any("plain path" in note for note in notes_on(runs, judge_each(runs)[0]))
 
 
 def test_notes_are_kept_and_a_file_without_them_is_read(
@@ -304,13 +305,15 @@ BAD: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
         "random word's",
         "both runs say",
     ),
-    "unrelated key": (TEXT, {"key": "The", "swap": SWAP}, "clear", "", "next to nothing"),
+    "unrelated key": (
+        TEXT,
+        {"key": "The", "swap": SWAP},
+        *("weak", "not about the key", "next to nothing"),
+    ),
     "key after the difference": (
         TEXT,
         {"key": "is", "swap": SWAP},
-        "clear",
-        "",
-        "next to nothing",
+        *("weak", "not about the key", "next to nothing"),
     ),
     "a key beside the one that carries": (
         STORE,
@@ -341,7 +344,7 @@ def test_a_bad_question_is_called_one(answer_to: Callable[[str], Circuit], name:
     assert said is not None and said.verdict == verdict
     assert reason in "; ".join(said.reasons) and doubt in "; ".join(mapping.doubts)
     printed = " ".join(str(found).split())
-    assert ("Verdict" in printed) == (verdict != "clear")
+    assert ("Verdict: clear" in printed) == (verdict == "clear") and "Verdict: " in printed
     assert "Modulated at" not in printed if mapping.doubts else "withheld" not in printed
 
 
@@ -402,7 +405,7 @@ def test_other_words_are_measured_as_whole_runs_of_their_own(model: Model, path:
     expected = logits.log_softmax(-1)[:, pair.metric.answer]
     for budget in (2**14, 2**25):
         runs = prepare(model, [pair], path=path, budget=budget)
-        values = values_of_others(runs, tokens, pair.differs_at)
+        values = values_of_others(runs, tokens[None], pair.differs_at)[0]
         torch.testing.assert_close(values, expected, rtol=0, atol=1e-3)
         said = predictions_of_others(runs, tokens, pair.differs_at)
         torch.testing.assert_close(said, logits, rtol=0, atol=1e-3)

@@ -29,7 +29,7 @@ from circuits.show import canvas
 from circuits.show.canvas import save_figure
 from circuits.show.diagram import circuit_figure, scene_figure
 from circuits.show.figure import mapping_figure
-from circuits.show.layout import LANE, RAISED, lay_out
+from circuits.show.layout import PRINT, lay_out
 from circuits.show.scene import Scene, gains, to_scene
 from circuits.tracing import CARRIES, QuestionControl
 from circuits.tracing.records import Circuit
@@ -252,8 +252,8 @@ def test_names_that_are_wider_than_their_arrow_stand_above_it() -> None:
     )
     top, bottom = layout.rows[5, 5]
     assert (
-        top <= layout.lanes[item] - RAISED - LANE / 2 + 1
-        and layout.lanes[item] + LANE / 2 <= bottom
+        top <= layout.lanes[item] - PRINT.raised - PRINT.lane / 2 + 1
+        and layout.lanes[item] + PRINT.lane / 2 <= bottom
     )
     assert not any(each.raised for each in lay_out(to_scene(samples.planted()), 480).lanes)
 

@@ -107,10 +107,8 @@ def test_every_number_of_the_circuit_is_in_the_page() -> None:
     (packed,) = data_of(to_page(circuit))["circuits"]
     mapping, stored = circuit.mapping(), packed["mappings"][0]
     assert (stored["key"], stored["query"], stored["total"]) == (5, 8, mapping.total)
-    path = [(f"L{head // 12}H{head % 12}", joint) for head, joint, _ in stored["path"]]
+    path = [(f"L{head // 12}H{head % 12}", joint) for head, joint in stored["path"]]
     assert path == [(str(step.head), step.joint) for step in mapping.path]
-    gains = [gain for *_, gain in stored["path"]]
-    assert np.cumsum(gains) == pytest.approx([step.joint for step in mapping.path])
     for known, row in zip(mapping.heads, stored["heads"], strict=True):
         assert row == [
             known.head.layer * 12 + known.head.index,
@@ -720,7 +718,13 @@ def test_a_head_stands_beside_random_heads_and_with_the_writers_of_its_sides(
     page = show(found, why=[told])
     assert page.locator(".verdict").inner_text().startswith("A clear question")
     beside = page.locator(".chance .meaning").inner_text()
-    assert beside.startswith("above what random heads do") and "of 100 draws" in beside
+    assert beside.startswith("above what a random head does")
+    # One head beside one: each head that is no carrier, alone.
+    carriers = found.carriers()
+    alone = [each.effect for each in found.mapping().heads if each.head not in carriers]
+    alone.sort()
+    assert f"each of the {len(alone)} other heads" in beside
+    assert f"95th percentile {alone[int(0.95 * (len(alone) - 1))]:.2f}" in beside
     sides = page.locator(".side .whole").all_inner_texts()
     assert [side.split(":")[0] for side in sides] == ["query", "key", "value"]
     best = max(told.sides[2].writers, key=lambda writer: abs(writer.effect))

@@ -43,9 +43,10 @@ from circuits.sparsify import (
     settings_for,
     sparsify,
 )
-from circuits.sparsify.attention import TrainingGate, attending, dense, hard
+from circuits.sparsify.attention import TrainingGate, attending, dense, hard, logits_under
 from circuits.sparsify.card import draw_training, write_card
 from circuits.sparsify.checkpoint import read_log
+from circuits.sparsify.measure import measure
 from circuits.sparsify.processes import check_launch, started_alone
 from circuits.sparsify.text import corpus_for, little_language, read_texts, to_rows
 from circuits.sparsify.training import TrainingRun, train, training_gate
@@ -636,6 +637,33 @@ def test_measured_figures_equal_the_models_own_scores_and_losses(model: Model) -
     assert measured.dense.first_token > measured.gated.first_token
 
 
+def test_open_edges_by_length_are_those_that_prompts_of_this_length_have(
+    directories: dict[str, Path],
+) -> None:
+    weights = find(str(directories["gpt2"]))
+    rows = little_language(Settings(length=20)).held_out[:3]
+    measured = measure(weights.model, weights.model, [rows], name="twin", original="dense")
+    assert [each.length for each in measured.by_length] == [8, 16, 20]
+    for each in measured.by_length:
+        opened = []
+
+        def counting(scores: torch.Tensor, opened: list[int] = opened) -> torch.Tensor:
+            opened.append(int((scores > 0).sum()))
+            return hard(scores)
+
+        logits_under(counting, weights.model, rows[:, : each.length])
+        heads = weights.model.config.num_attention_heads * len(opened)
+        queries = heads * len(rows) * each.length
+        assert each.edges == pytest.approx(sum(opened) / queries)
+        assert each.share == pytest.approx(each.edges / ((each.length + 1) / 2))
+    assert measured.edges_per_query == pytest.approx(measured.open_edges * 21 / 2)
+
+
+def test_a_row_of_one_token_is_refused(directories: dict[str, Path]) -> None:
+    with pytest.raises(ModelError, match="at least 2 tokens"):
+        measure_sparsity(directories["gpt2"], [PROMPT], length=1)
+
+
 def test_a_model_without_text_of_its_own_must_be_given_some(foreign: dict[str, Path]) -> None:
     with pytest.raises(ModelError, match="give it some"):
         measure_sparsity(foreign["gpt2"])
@@ -653,7 +681,9 @@ def test_the_commands_train_and_measure(directories: dict[str, Path], tmp_path: 
     said = CliRunner().invoke(
         sparsity_command, [twin, "--rows", "4", "--json"], catch_exceptions=False
     )
-    assert json.loads(said.output)["original"] == str(directories["gpt2"])
+    told = json.loads(said.output)
+    assert told["original"] == str(directories["gpt2"])
+    assert told["edges_per_query"] == pytest.approx(told["by_length"][-1]["edges"])
     assert (
         "L2  "
         in CliRunner()

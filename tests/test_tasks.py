@@ -17,6 +17,7 @@ from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Prompt
+from circuits.sweeps.sweep import sweep
 from circuits.tasks import TASKS
 from circuits.tasks.families import FAMILIES, Candidate, Marked, YearsAfter, greater_than
 from circuits.tasks.task import (
@@ -337,6 +338,31 @@ def test_a_mistake_in_an_own_task_is_one_line_that_names_its_line(
     assert str(wrong.value).startswith("mine.jsonl, line 2: ")
     assert said in str(wrong.value)
     assert "\n" not in str(wrong.value)
+
+
+def test_a_task_and_a_sweep_take_the_same_lines(mini: Model, tmp_path: Path) -> None:
+    """The key is for the sweep, which a note says; answers may be lists, and a swap may name a position."""
+    line = {"prompt": OPPOSITE, "swap": {"large": "hot"}, "answer": ["small"], "foil": "cold"}
+    more = {"key": "large", "query": -1, "id": 7, "metric": None, "kind": "size"}
+    path = own(tmp_path, line | more, line | more | {"swap": {"5": "hot"}})
+    with pytest.warns(UserWarning, match="key and query of its lines are for sweeps"):
+        task = to_task(mini, path)
+    swept = sweep(mini, path, tmp_path / "out")
+    assert len(swept) == 2 and not len(swept.errors)
+    plain = to_task(mini, own(tmp_path, line, line))
+    assert task.pairs == plain.pairs and len(task) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [({"metric": "kl"}, "by logit_diff, not by 'kl'"), ({"answer": ["a", "b"]}, "takes one")],
+)
+def test_what_a_task_cannot_measure_is_refused(
+    mini: Model, tmp_path: Path, field: dict, says: str
+) -> None:
+    path = own(tmp_path, {"prompt": OPPOSITE, "swap": {"large": "hot"}, **field})
+    with pytest.raises(CircuitsError, match=says):
+        to_task(mini, path)
 
 
 def test_a_file_that_is_missing_or_empty_is_said_to_be_so(mini: Model, tmp_path: Path) -> None:

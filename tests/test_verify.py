@@ -56,7 +56,7 @@ def test_what_was_measured_holds(name: str, models: dict[str, Model], tmp_path: 
         model, PROMPT, swap=SWAP, groups={"brackets": (3, 5)}, counterfactuals=own, **words
     )
     found = trace(model, PROMPT, key="large", swap=SWAP, **words)
-    results: list[Any] = [whole, found, wiring(model, "The large", swap=SWAP, most=2, **words)]
+    results: list[Any] = [whole, found, wiring(model, "The large", swap=SWAP, **words)]
     results += [why(found, "L1H2", model=model), trace(model, PROMPT, key="large", seed=3)]
     for number, result in enumerate(results):
         result.save(tmp_path / str(number))

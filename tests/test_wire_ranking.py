@@ -1,4 +1,5 @@
-"""Component edges of a task: estimates are gradients, curves are exact, files of EAP are read and written."""
+"""Component edges of a task: estimates are gradients, orders are what they say, curves are exact, files of EAP
+are read and written."""
 
 from __future__ import annotations
 
@@ -11,12 +12,15 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from circuits.engine.joint import EdgeTable
 from conftest import ARCHITECTURES
 from small_models import random_model
 
 from circuits.components import ROUNDING, component_edges
 from circuits.engine import Runs, prepare
-from circuits.engine.joint import EdgeTable, estimates, kept_edges, kept_effects
+from circuits.engine.attribution import attribution, integrated_attribution
+from circuits.engine.edges import EdgeTable
+from circuits.engine.kept import KeptRuns
 from circuits.engine.rows import Cache
 from circuits.engine.wires import wire_effects
 from circuits.errors import CircuitsError, FileError, PromptError
@@ -26,10 +30,13 @@ from circuits.prompts import to_pair
 from circuits.show.export import export
 from circuits.tasks.compare import compare
 from circuits.tasks.curve import MIB_SHARES
+from circuits.tasks.orders import by_size, explained, searched
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import ComponentEdge, Ranking, heads_of
 from circuits.tasks.task import Item, Task
-from circuits.tasks.wires import from_eap
+from circuits.tasks.wires import from_eap, kept_runs_of
+from circuits.tracing.search import search
+from circuits.tracing.wiring import numbers_of
 from circuits.zoo.language import tokenizer
 
 TEXTS = (
@@ -58,7 +65,23 @@ def task_of(model: Model) -> Task:
 @pytest.fixture(scope="module")
 def ranking(loaded: dict[str, Model]) -> Ranking:
     """GPT-2's shape, of whose 262 component edges 60 are measured."""
-    return rank(loaded["gpt2"], task_of(loaded["gpt2"]), units="wires", most=60)
+    task = task_of(loaded["gpt2"])
+    return rank(loaded["gpt2"], task, units="wires", order="effect", most=60)
+
+
+@pytest.fixture(scope="module")
+def searched_ranking(loaded: dict[str, Model]) -> Ranking:
+    """The same edges in the order of the search."""
+    return rank(loaded["gpt2"], task_of(loaded["gpt2"]), units="wires", most=20)
+
+
+def runs_of(model: Model) -> KeptRuns:
+    """The pairs of the task by themselves, in the order of the task."""
+    return kept_runs_of(model, task_of(model).items)
+
+
+def one_pair(runs: Runs) -> KeptRuns:
+    return KeptRuns.everywhere([(runs, [0])])
 
 
 def towards_clean(runs: Runs, share: float) -> Runs:
@@ -93,7 +116,7 @@ def test_the_estimate_is_the_slope_of_the_exact_effect(
     up, down = (
         wire_effects(towards_clean(runs, share), table.wires)[0] for share in (step, -step)
     )
-    estimated = estimates(runs)
+    estimated = attribution(one_pair(runs))
     largest = float(estimated.abs().max())
     close = ((up - down) / (2 * step) - estimated).abs() <= 0.01 * largest
     # A gate that opens has no slope.
@@ -115,12 +138,13 @@ def test_sets_by_number_explain_what_the_same_wires_do_by_name(
     sets = torch.stack(
         [torch.rand(len(table), generator=draw) < share for share in (0.0, 0.3, 0.9, 1.1)]
     )
-    named = [
-        [wire for wire, kept in zip(table.wires, row, strict=True) if kept]
-        for row in sets.tolist()
-    ]
-    explained = kept_edges(runs, sets)
-    torch.testing.assert_close(explained, kept_effects(runs, named), atol=1e-5, rtol=0)
+    named = []
+    for row in sets.tolist():
+        named.append([wire for wire, kept in zip(table.wires, row, strict=True) if kept])
+    kept = one_pair(runs)
+    by_name = torch.stack([numbers_of(kept.table, wires) for wires in named])
+    explained = kept.kept(sets)
+    torch.testing.assert_close(explained, kept.kept(by_name), atol=1e-5, rtol=0)
     assert explained[[0, -1], 0].tolist() == pytest.approx([0, 1], abs=1e-4)
 
 
@@ -141,7 +165,7 @@ def test_edges_in_front_are_exact_and_the_others_estimates_that_say_so(
         for wire, effect, estimate in zip(
             EdgeTable.of(runs).wires,
             wire_effects(runs, EdgeTable.of(runs).wires)[0],
-            estimates(runs),
+            attribution(one_pair(runs)),
             strict=True,
         ):
             unit = ComponentEdge.of(wire)
@@ -154,6 +178,85 @@ def test_edges_in_front_are_exact_and_the_others_estimates_that_say_so(
     assert exact == set(front)
     values = [each.effect for each in ranking.ranked]
     assert all(first >= second - 2 * ROUNDING for first, second in pairwise(values))
+
+
+# Orders
+
+
+def test_the_order_of_the_search_has_each_of_its_circuits_as_a_beginning(
+    loaded: dict[str, Model],
+) -> None:
+    kept = runs_of(loaded["gpt2"])
+    found = search(kept)
+    order = found.order()
+    assert sorted(order) == list(range(262))
+    for stage in found.stages:
+        first = set(order[: len(stage)])
+        assert first == set(stage.wires.nonzero().flatten().tolist())
+    sizes = [len(stage) for stage in found.stages]
+    again = explained(kept, order, sizes)
+    for row, stage in zip(again, found.stages, strict=True):
+        assert row == pytest.approx(stage.kept.numpy(), abs=1e-4)
+
+
+def test_edges_that_left_together_stand_by_the_size_of_their_values(
+    loaded: dict[str, Model],
+) -> None:
+    kept = runs_of(loaded["gpt2"])
+    found = search(kept)
+    together = [pair for pair in pairwise(found.stages) if len(pair[0]) - len(pair[1]) > 1]
+    assert together
+    for larger, smaller in together:
+        left = found.order()[len(smaller) : len(larger)]
+        values = kept.values(larger.wires, scales=(0.6, 0.8, 1.0)).mean(1)[left].abs()
+        assert (values[:-1] >= values[1:] - 1e-6).all()
+
+
+def test_a_ranking_is_in_the_order_of_the_search_unless_told_otherwise(
+    loaded: dict[str, Model], searched_ranking: Ranking
+) -> None:
+    order = searched(runs_of(loaded["gpt2"]))
+    wires = component_edges(layers=3, heads=4)
+    names = [str(ComponentEdge.of(wires[number])) for number in order.numbers]
+    listed = [str(each.unit) for each in searched_ranking.ranked]
+    assert listed == names[: len(listed)]  # none is left out between two that are listed
+    assert searched_ranking.protocol.order == "search"
+    assert "search" in str(searched_ranking.protocol)
+    assert set(order.sizes) <= set(searched_ranking.keep.sizes)
+    assert [each.exact for each in searched_ranking.ranked[:21]] == [True] * 20 + [False]
+
+
+def test_the_search_needs_fewer_edges_than_orders_by_single_scores(
+    loaded: dict[str, Model], ranking: Ranking, searched_ranking: Ranking
+) -> None:
+    ours, single = searched_ranking.count()[0], ranking.count()[0]
+    assert ours is not None and single is not None and ours < single
+    assert searched_ranking.cmd < ranking.cmd
+
+
+@pytest.mark.parametrize("order", ["eap", "eap-ig"])
+def test_attribution_patching_orders_edges_by_the_size_of_their_scores(
+    loaded: dict[str, Model], order: str
+) -> None:
+    model = loaded["gpt2"]
+    kept = runs_of(model)
+    scores = attribution(kept) if order == "eap" else integrated_attribution(kept)
+    ranked = rank(model, task_of(model), units="wires", order=order, most=5)
+    first = component_edges(layers=3, heads=4)[int(scores.mean(1).abs().argmax())]
+    assert str(ranked.ranked[0].unit) == str(ComponentEdge.of(first))
+    numbers = by_size(scores.numpy()).numbers
+    sizes = scores.mean(1).abs()[numbers]
+    assert (sizes[:-1] >= sizes[1:]).all()
+    assert ranked.protocol.order == order and "EAP" in str(ranked.protocol)
+
+
+def test_a_circuit_keeps_the_same_alone_and_beside_others(loaded: dict[str, Model]) -> None:
+    kept = runs_of(loaded["gpt2"])
+    order = searched(kept).numbers
+    sizes = [262, 3, 40, 0, 7, 100]
+    together = explained(kept, order, sizes)
+    for size, row in zip(sizes, together, strict=True):
+        assert row == pytest.approx(explained(kept, order, [size])[0], abs=1e-5)
 
 
 def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) -> None:
@@ -172,12 +275,10 @@ def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) 
     for pair in task.pairs:
         runs = prepare(model, [pair])
         gap = float(runs.gap)
-        changed += (
-            gap
-            * kept_effects(runs, [order[: int(share * 262)] for share in MIB_SHARES])[
-                :, 0
-            ].numpy()
-        )
+        kept = one_pair(runs)
+        for number, share in enumerate(MIB_SHARES):
+            circuit = numbers_of(kept.table, order[: int(share * 262)])
+            changed[number] += gap * float(kept.kept(circuit[None]))
         gaps += gap
     faithful = changed / gaps
     widths, middles = np.diff(MIB_SHARES), (faithful[1:] + faithful[:-1]) / 2

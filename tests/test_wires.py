@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -24,11 +23,10 @@ from circuits.components import (
     Side,
     Wire,
     component_edges,
-    components,
     readers,
 )
-from circuits.engine import Direction, prepare
-from circuits.engine.joint import joint_effects, kept_effects
+from circuits.engine import Direction, Runs, prepare
+from circuits.engine.kept import CircuitForward, KeptRuns
 from circuits.engine.wires import wire_effects
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -291,53 +289,46 @@ def test_every_kind_of_wire_is_that_of_a_forward_written_by_hand(
             torch.testing.assert_close(effects[:, 0].float(), expected, atol=CLOSE, rtol=0)
 
 
-# Fmt: skip.
+# Wires at positions (a key or value wire holds for all queries), and wires at all positions.
 SETS = [
-    [
-        "L0H1@8→L2H3@8.query",
-        "M0@6→L1H2@6.query",
-        "embed@5→L1H0@8.value",
-        "L1H0@8→M2@8",
-        "M2@8→logits",
-    ],
-    [
-        "embed@5→L0H2@6.key",
-        "all@5→L1H1@8.key",
-        "L0H2@6→L2H0@8.value",
-        "L0H2→L1H0.value",
-        "L1H0@7→L2H0.key",
-    ],
-    [
-        "all→L0H0.query",
-        "all→L0H0.key",
-        "all→L1H3.value",
-        "all→M1",
-        "embed→logits",
-        "M0→L2H1.value",
-    ],
-    [
-        "embed@5→L0H0@5.query",
-        "embed@5→L0H0@6.value",
-        "embed@5→L0H0.value",
-        "L0H0@6→M0@6",
-        "M0@6→L1H1@7.key",
-    ],
-]
+    ["L0H1@8→L2H3.query", "M0@6→L1H2.query", "embed@5→L1H0.value", "L1H0@8→M2", "M2@8→logits"],
+    ["embed@5→L0H2.key", "embed@5→L1H1.key", "L0H2@6→L2H0.value", "L0H2→L1H0.value", "L1H0@7→L2H0.key"],
+    ["embed→L0H0.query", "embed→L0H0.key", "L0H1→L1H3.value", "M0→M1", "embed→logits", "M0→L2H1.value"],
+    ["embed@5→L0H0.query", "embed@5→L0H0.value", "L0H0@6→M0", "M0@6→L1H1.key", "L1H1@8→logits"],
+]  # fmt: skip
+
+
+def kept_by(runs: Runs, sets: list[list[Wire]]) -> torch.Tensor:
+    """How much of the gap each set of wires keeps; wires without a position hold at all of them."""
+    positions = [str(position) for position in range(runs.length)]
+    kept = KeptRuns.at_places([(runs, [0])], [positions])
+    every = torch.stack([chosen_of(kept, wires) for wires in sets])
+    return kept.kept(every)[:, 0].float()
+
+
+def chosen_of(kept: KeptRuns, wires: list[Wire]) -> torch.Tensor:
+    places = len(kept.table.places)
+    chosen = torch.zeros(len(kept.table.edges), places, dtype=torch.bool)
+    for wire in wires:
+        edge = kept.table.edges.number_of[Wire(wire.writer, wire.reader)]
+        chosen[edge, slice(None) if wire.position is None else wire.position] = True
+    return chosen.flatten()
 
 
 @pytest.mark.parametrize(("architecture", "gated"), SHAPES)
-def test_wires_act_together_as_in_a_forward_written_by_hand(
+def test_wires_swapped_together_are_those_of_a_forward_written_by_hand(
     loaded: dict[str, Model], architecture: str, gated: bool
 ) -> None:
+    """To swap some wires is to keep all others."""
     model, hand = replace(loaded[architecture], gated=gated), ByHand(architecture, gated=gated)
     pair, sets = pair_of(model), [existing(names, hand) for names in SETS]
-    for direction in ("swap", "restore"):
-        expected = torch.tensor([by_hand(hand, pair, wires, direction) for wires in sets])
-        for path in ("fast", "plain"):
-            effects = joint_effects(
-                prepare(model, [pair], path=path), sets, direction=direction
-            )[:, 0]
-            torch.testing.assert_close(effects.float(), expected, atol=CLOSE, rtol=0)
+    expected = torch.tensor([by_hand(hand, pair, wires, "swap") for wires in sets])
+    for path in ("fast", "plain"):
+        runs = prepare(model, [pair], path=path)
+        kept = KeptRuns.at_places([(runs, [0])], [[str(at) for at in range(runs.length)]])
+        others = torch.stack([~chosen_of(kept, wires) for wires in sets])
+        effects = 1 - kept.kept(others)[:, 0].float()
+        torch.testing.assert_close(effects, expected, atol=CLOSE, rtol=0)
 
 
 @pytest.mark.parametrize(("architecture", "gated"), SHAPES)
@@ -346,14 +337,71 @@ def test_kept_wires_explain_what_a_forward_by_hand_says_with_all_others_swapped(
 ) -> None:
     model, hand = replace(loaded[architecture], gated=gated), ByHand(architecture, gated=gated)
     pair = pair_of(model)
-    sets = [[wire for wire in existing(names, hand) if wire.writer != ALL] for names in SETS]
+    sets = [existing(names, hand) for names in SETS]
     sets += [random_component_edges(hand, share=0.7), list(every_edge(hand)), []]
     expected = torch.tensor([by_hand_kept(hand, pair, wires) for wires in sets])
     for path in ("fast", "plain"):
-        explained = kept_effects(prepare(model, [pair], path=path), sets)[:, 0]
-        torch.testing.assert_close(explained.float(), expected, atol=CLOSE, rtol=0)
+        explained = kept_by(prepare(model, [pair], path=path), sets)
+        torch.testing.assert_close(explained, expected, atol=CLOSE, rtol=0)
     # Everything kept, nothing kept.
     assert expected[-2:].tolist() == pytest.approx([1.0, 0.0], abs=CLOSE)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_value_of_a_wire_is_the_slope_of_what_is_kept(
+    loaded: dict[str, Model], architecture: str
+) -> None:
+    """Gradients against finite differences, of wires that are present and of wires that are not."""
+    model = loaded[architecture]
+    runs = prepare(model, [pair_of(model)])
+    kept = KeptRuns.everywhere([(runs, [0])])
+    draw = torch.Generator().manual_seed(0)
+    chosen = torch.rand(len(kept.table), generator=draw) < 0.8
+    values = kept.values(chosen, absent=~chosen)[:, 0]
+    strongest = values.abs().argsort(descending=True)[:6].tolist()
+    every = torch.arange(len(kept.table))
+    small = 1e-2
+    for number in strongest:
+        ends = []
+        for step in (-small, small):
+            weights = chosen.float()
+            weights[number] += step
+            batch = kept.batches[0]
+            forward = CircuitForward(runs, kept.table, batch.place_of, every, copies=1)
+            with torch.no_grad():
+                top = forward.top(weights[None])
+                ends.append(runs.read_stream(top[:, None])[0, 0])
+        slope = float((ends[1] - ends[0]) / (2 * small) / runs.gap[0])
+        assert float(values[number]) == pytest.approx(slope, rel=0.02, abs=1e-3)
+
+
+def test_dead_wires_carry_nothing(loaded: dict[str, Model]) -> None:
+    """A wire that leads from nowhere or to nowhere can go without any change."""
+    model = loaded["gpt2"]
+    runs = prepare(model, [pair_of(model)])
+    names = [str(at) for at in range(runs.length)]
+    for kept in (
+        KeptRuns.everywhere([(runs, [0])]),
+        KeptRuns.at_places([(runs, [0])], [names]),
+    ):
+        draw = torch.Generator().manual_seed(1)
+        for share in (0.02, 0.1, 0.3):
+            chosen = torch.rand(len(kept.table), generator=draw) < share
+            alive = kept.table.alive(chosen)
+            assert not (alive & ~chosen).any()
+            both = kept.kept(torch.stack((chosen, alive)))
+            torch.testing.assert_close(both[0], both[1], atol=CLOSE, rtol=0)
+
+
+def test_circuits_run_beside_each_other_as_one_by_one(loaded: dict[str, Model]) -> None:
+    model = loaded["llama"]
+    kept = KeptRuns.everywhere([(prepare(model, [pair_of(model)]), [0])])
+    draw = torch.Generator().manual_seed(2)
+    circuits = (
+        torch.rand(5, len(kept.table), generator=draw) < torch.linspace(0.1, 0.9, 5)[:, None]
+    )
+    one_by_one = torch.cat([kept.kept(circuit[None]) for circuit in circuits])
+    torch.testing.assert_close(kept.kept(circuits), one_by_one, atol=CLOSE, rtol=0)
 
 
 def existing(names: list[str], hand: ByHand) -> list[Wire]:
@@ -380,27 +428,6 @@ def by_hand_kept(hand: ByHand, pair: Pair, wires: list[Wire]) -> float:
     return (read(pair, kept) - read(pair, other)) / (read(pair, clean) - read(pair, other))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("path", ["fast", "plain"])
-def test_the_writers_of_a_reader_together_are_its_side_and_all_readers_together_the_other_run(
-    loaded: dict[str, Model], architecture: str, path: Any
-) -> None:
-    model, parallel = loaded[architecture], architecture == "neox"
-    runs, writers = prepare(model, [pair_of(model)], path=path), components(layers=3, heads=4)
-    for name in ("L2H1@8.query", "L1H2@8.value", "M1@6", "logits"):
-        reader = Reader.parse(re.sub(r"@\d", "", name), layers=3)
-        query = 8 if reader.kind == "value" else None
-        at = {"query": 8, "value": 5, "mlp": 6, "logits": 8}[reader.kind]
-        below = [
-            Wire(w, reader, at, query) for w in writers if reader.sees(w, parallel=parallel)
-        ]
-        side, _ = wire_effects(runs, [Wire(ALL, reader, at, query)])
-        torch.testing.assert_close(joint_effects(runs, [below]), side, atol=CLOSE, rtol=0)
-    everything = [Wire(ALL, reader) for reader in readers(layers=3, heads=4)]
-    assert float(joint_effects(runs, [everything])) == pytest.approx(1, abs=CLOSE)
-    assert float(joint_effects(runs, [[]])) == pytest.approx(0, abs=1e-5)
-
-
 @st.composite
 def wires_of(draw: st.DrawFn, *, parallel: bool) -> Wire:
     """Any wire of a model of three layers of four heads on nine tokens, at positions or at all of them."""
@@ -419,7 +446,7 @@ def wires_of(draw: st.DrawFn, *, parallel: bool) -> Wire:
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_fast_and_plain_agree_on_any_wires_alone_together_and_kept(
+def test_fast_and_plain_agree_on_any_wires_alone_and_kept(
     loaded: dict[str, Model], data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(ARCHITECTURES))
@@ -429,14 +456,7 @@ def test_fast_and_plain_agree_on_any_wires_alone_together_and_kept(
     )
     direction = data.draw(st.sampled_from(("swap", "restore", "zero")))
     fast, plain = (prepare(model, [pair_of(model)], path=path) for path in ("fast", "plain"))
-    for measure in (
-        lambda runs: wire_effects(runs, wires, direction=direction)[0],
-        lambda runs: joint_effects(runs, [wires], direction=direction),
-        lambda runs: kept_effects(runs, [wires]),
-    ):
-        torch.testing.assert_close(measure(fast), measure(plain), atol=CLOSE, rtol=1e-3)
-    if len(wires) == 1:
-        alone = wire_effects(fast, wires, direction=direction)[0]
-        torch.testing.assert_close(
-            joint_effects(fast, [wires], direction=direction), alone, atol=CLOSE, rtol=1e-3
-        )
+    alone = [wire_effects(runs, wires, direction=direction)[0] for runs in (fast, plain)]
+    torch.testing.assert_close(*alone, atol=CLOSE, rtol=1e-3)
+    kept = [kept_by(runs, [wires]) for runs in (fast, plain)]
+    torch.testing.assert_close(*kept, atol=CLOSE, rtol=1e-3)

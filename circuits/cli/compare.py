@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
-from circuits.cli.output import print_result, progress
+from circuits.cli.output import fail_unless_clear, print_result, progress
 from circuits.cli.prompts import trace_one
 from circuits.cli.tasks import UNITS, count_option, mlps_option, most_option, save_with
 from circuits.errors import NoPairError, PromptError
@@ -22,6 +22,7 @@ from circuits.files import new_folder, to_json
 
 if TYPE_CHECKING:
     from circuits.tasks.compare import TaskComparison
+    from circuits.tracing.records import Circuit
 
 QUESTION: Final = {"swap", "counterfactual", "answer", "foil", "metric", "share"}
 WITH_PROMPT: Final = {"prompt", "key", "query", "open_page"} | QUESTION
@@ -69,6 +70,7 @@ WITH_TASK: Final = {"tasks", "count", "units", "mlps", "most", "all_heads"}
 @options.share
 @options.seed
 @options.result
+@options.strict
 def compare_command(
     prompt: str,
     key: str,
@@ -83,6 +85,7 @@ def compare_command(
     most: int | None,
     all_heads: bool,
     result: ResultOptions,
+    strict: bool,
     **question: Any,
 ) -> None:
     """Set models side by side on one mapping or on whole tasks."""
@@ -103,8 +106,14 @@ def compare_command(
         }
         comparisons = _compare_tasks(chosen, tasks, how)
         _print_comparisons(comparisons, result, all_heads=all_heads)
+        judged: list[Any] = []
+        for comparison in comparisons:
+            for both in comparison.rankings:
+                judged += both
     else:
-        _compare_mappings(chosen, prompt, key, query, question, result)
+        judged = _compare_mappings(chosen, prompt, key, query, question, result)
+    if strict:
+        fail_unless_clear(*judged)
 
 
 def _check_options() -> None:
@@ -139,7 +148,8 @@ def _compare_mappings(
     query: str | None,
     question: dict[str, Any],
     result: ResultOptions,
-) -> None:
+) -> list[Circuit]:
+    """Trace the prompt on each model, print one table of all, and give the circuits back."""
     from circuits.show.figure import fill_with_several
     from circuits.show.tables import comparison_section, comparison_values
     from circuits.tasks.compare import compare
@@ -160,6 +170,7 @@ def _compare_mappings(
     values = comparison_values(circuits, share=share)
     table = comparison_section(circuits, share=share)
     print_result(result, [table], to_text=partial(to_json, values), fill=fill)
+    return circuits
 
 
 # On tasks

@@ -14,8 +14,8 @@ from click import argument, option
 
 from circuits.cli import options
 from circuits.cli.options import COUNT, ModelOptions
-from circuits.cli.output import print_json, print_sections, progress
-from circuits.errors import escaped, in_one_line
+from circuits.cli.output import Failure, print_json, print_sections, progress
+from circuits.errors import PromptError, escaped, in_one_line
 from circuits.files import read_text
 from circuits.sparsify import default_in_words, settings_for
 from circuits.sweeps import BATCH
@@ -44,8 +44,14 @@ NOT_NEGATIVE: Final = click.IntRange(min=0)
 )
 @options.seed
 @options.json_option
+@option("--strict", is_flag=True, help="Exit with code 1 if a measured line is not clear.")
 def sweep_command(
-    prompts: Path, model: ModelOptions, output: Path, as_json: bool, **settings: Any
+    prompts: Path,
+    model: ModelOptions,
+    output: Path,
+    as_json: bool,
+    strict: bool,
+    **settings: Any,
 ) -> None:
     """Trace every line of a jsonl file, or go on where that stopped."""
     from circuits.sweeps.lines import read_lines
@@ -62,6 +68,20 @@ def sweep_command(
         result = sweep(loaded, prompts, output, progress=note, **settings)
     if is_first:
         _print_sweep(result, as_json)
+        if len(result) and len(result.errors) == len(result):
+            raise Failure(f"none of {len(result)} lines could be measured: each has an error")
+        if strict:
+            _refuse_unclear(result)
+
+
+def _refuse_unclear(sweep: Sweep) -> None:
+    """Fail with one line if a measured line asks no clear question."""
+    for row in sweep.table.to_dict("records"):
+        if row["verdict"] != "clear":
+            why = (row["reasons"] or ("",))[0]
+            raise Failure(
+                f"line {row['line']} is {row['verdict'] or 'not judged'}: {in_one_line(why)}"
+            )
 
 
 def _print_sweep(sweep: Sweep, as_json: bool) -> None:
@@ -80,12 +100,13 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
                 "measured": measured,
                 "errors": len(errors),
                 "wrong": wrong,
+                "verdicts": sweep.verdicts,
             }
         )
         return
     lines = [in_one_line(str(sweep))]
     if measured:
-        lines += str(sweep.mean()).splitlines()
+        lines += _mean_lines(sweep)
     for row in errors[:MOST_ERRORS]:
         lines.append(f"line {row['line']}: {in_one_line(row['error'])[:200]}")
     if len(errors) > MOST_ERRORS:
@@ -93,6 +114,16 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
             f"and {len(errors) - MOST_ERRORS} more: circuits.open_sweep(…).errors has them all"
         )
     print_sections(Section(lines=lines))
+
+
+def _mean_lines(sweep: Sweep) -> list[str]:
+    """How many lines have each verdict, and the mean, or why there is none."""
+    counts = [f"{count} {verdict}" for verdict, count in sweep.verdicts.items()]
+    try:
+        mean = str(sweep.mean()).splitlines()
+    except PromptError as why:
+        mean = [f"no mean: {in_one_line(str(why))}"]
+    return [f"questions: {', '.join(counts)}", *mean]
 
 
 def setting(*names: str, kind: Any, about: str) -> options.Decorator:
@@ -246,6 +277,12 @@ def _completions(prompts: Path | None, temperatures: tuple[float, ...]) -> Sampl
     help="The dense model, if the twin's files do not name it.",
 )
 @option("--rows", type=COUNT, default=128, help="At most so many rows of text.")
+@option(
+    "--length",
+    type=COUNT,
+    default=128,
+    help="Tokens of a row of text, at most; open edges are told by length up to it.",
+)
 @options.dtype
 @options.device
 @options.json_option
@@ -261,11 +298,18 @@ def sparsity_command(model: str, text: Path | None, as_json: bool, **settings: A
 
 
 def _print_sparsity(measured: Sparsity, as_json: bool, *, layers: bool = False) -> None:
-    """The twin beside its original; with `layers` also the open edges of each layer and head."""
+    """The twin beside its original, by length too; with `layers` also open edges of each layer and head."""
     from circuits.show.sections import Column, Section
+    from circuits.sparsify.measure import length_rows
 
     if as_json:
-        print_json({"open_edges": measured.open_edges, "gap": measured.gap, **asdict(measured)})
+        derived = {
+            "open_edges": measured.open_edges,
+            "edges_per_query": measured.edges_per_query,
+            "by_length": [asdict(each) for each in measured.by_length],
+            "gap": measured.gap,
+        }
+        print_json(derived | asdict(measured))
         return
     columns = (
         Column(),
@@ -273,6 +317,12 @@ def _print_sparsity(measured: Sparsity, as_json: bool, *, layers: bool = False) 
         Column(escaped(measured.name), ">"),
     )
     sections = [Section(f"Over {measured.tokens} held-out tokens", (), columns, measured.facts)]
+    lengths = [Column("tokens", ">")]
+    for name in (measured.original, measured.name):
+        lengths += [Column(escaped(name), ">"), Column("a query", ">")]
+    lengths.append(Column("last query", ">"))
+    title = "Open edges by length of the prompt: of all edges, and of a query and head"
+    sections.append(Section(title, (), lengths, length_rows(measured)))
     if layers:
         rows = []
         per_layer = zip(measured.gated.per_layer, measured.gated.per_head, strict=True)

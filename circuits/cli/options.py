@@ -191,6 +191,7 @@ def gathered(record: type, name: str) -> Decorator:
 
 
 COUNT: Final = click.IntRange(min=1)
+MODEL: Final = "mini"  # unless the user names another
 SHARE_RANGE: Final = click.FloatRange(0, 1, min_open=True)
 
 prompt_argument = click.argument("prompt", type=prompt)
@@ -203,6 +204,7 @@ seed = option("--seed", type=int, default=0, help="For noise and random heads.")
 share = option(
     "--share", type=SHARE_RANGE, default=SHARE, help="The share that the carriers must reach."
 )
+strict = option("--strict", is_flag=True, help="Exit with code 1 if the question is not clear.")
 query = option("--query", type=text, help="The position that reads, by default the last.")
 
 
@@ -231,12 +233,12 @@ device = option(
     "--device",
     type=text,
     default="cpu",
-    help="Where to run: cpu, cuda, cuda:1; auto takes the GPU of this process, if there is one.",
+    help="Where to run: cpu, or a GPU of this machine by its name; auto takes one, if there is one.",
 )
 model = stacked(
     option(
         "--model",
-        default="mini",
+        default=MODEL,
         type=text,
         help="A name of `circuits models`, a path or a hub id.",
     ),

@@ -140,6 +140,16 @@ def print_files(
         click.echo(f"wrote {in_one_line(str(file))}", err=to_stderr)
 
 
+def fail_unless_clear(*results: Any) -> None:
+    """With --strict: one line on stderr and exit code 1 for the first result whose question is not clear."""
+    for result in results:
+        question = result.question
+        if question is None:
+            raise Failure("the question was not judged, in a file of an earlier version")
+        if question.verdict != "clear":
+            raise Failure(f"the question is {question.verdict}: {question.reasons[0]}")
+
+
 def print_result(
     result: ResultOptions,
     sections: Sequence[Section],

@@ -16,18 +16,19 @@ from click import argument, option
 
 from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
-from circuits.cli.output import Failure, print_json, print_result, print_sections, progress
+from circuits.cli.output import (
+    fail_unless_clear,
+    print_json,
+    print_result,
+    print_sections,
+    progress,
+)
 from circuits.errors import PromptError
-from circuits.tracing import DRAWN, NODES
 
 if TYPE_CHECKING:
     from circuits.engine import Runs
     from circuits.results import Progress
     from circuits.tracing.records import Circuit
-
-strict_option = option(
-    "--strict", is_flag=True, help="Exit with code 1 if the question is not clear."
-)
 
 
 @click.command("models")
@@ -69,15 +70,20 @@ def models_command(as_json: bool) -> None:
 
 
 @click.command("tokens")
-@argument("model", type=options.text)
-@options.prompt_argument
+@argument("words", type=options.text, nargs=-1, metavar="PROMPT", required=True)
+@option(
+    "--model",
+    type=options.text,
+    help=f"A name of `circuits models`, a path or a hub id, by default {options.MODEL}.",
+)
 @options.json_option
-def tokens_command(model: str, prompt: str, as_json: bool) -> None:
+def tokens_command(words: tuple[str, ...], model: str | None, as_json: bool) -> None:
     """Print the tokens of a prompt with their positions."""
     from circuits.models.load import load_vocabulary
     from circuits.show.sections import Section
     from circuits.show.tables import visible
 
+    model, prompt = _model_and_prompt(words, model)
     with progress():
         vocabulary = load_vocabulary(model)
     ids = vocabulary.tokenize(prompt)
@@ -98,6 +104,17 @@ def tokens_command(model: str, prompt: str, as_json: bool) -> None:
     print_sections(Section(lines=lines))
 
 
+def _model_and_prompt(words: tuple[str, ...], model: str | None) -> tuple[str, str]:
+    """The model and the prompt of `tokens`. Version 0.2 took both as arguments, the model first."""
+    if len(words) == 2 and model is None:
+        return words[0], options.prompt(words[1])
+    if len(words) > 1:
+        raise click.UsageError(
+            "give one prompt, in quotes: circuits tokens --model mini 'The cat'"
+        )
+    return model or options.MODEL, options.prompt(words[0])
+
+
 @click.command("trace")
 @options.prompt_argument
 @options.key(required=True)
@@ -107,7 +124,7 @@ def tokens_command(model: str, prompt: str, as_json: bool) -> None:
 @options.share
 @options.seed
 @options.result
-@strict_option
+@options.strict
 @option(
     "--stability",
     type=click.IntRange(min=0),
@@ -133,6 +150,11 @@ def trace_command(
 
 @click.command("circuit")
 @options.prompt_argument
+@option(
+    "--key",
+    type=options.text,
+    help="The position of the noise, if neither --swap nor --counterfactual is given.",
+)
 @options.model
 @options.question
 @options.share
@@ -150,9 +172,10 @@ def trace_command(
     help="A counterfactual for the span of one token or group, in place of noise; repeatable.",
 )
 @options.result
-@strict_option
+@options.strict
 def circuit_command(
     prompt: str,
+    key: str | None,
     model: ModelOptions,
     group: dict[str, list[str]],
     own: dict[str, str] | None,
@@ -164,12 +187,17 @@ def circuit_command(
     from circuits.tracing.circuit import circuit
 
     with progress() as note:
-        check_question(
-            model.model, prompt, question, positions=chain.from_iterable(group.values())
-        )
+        named = chain.from_iterable(group.values())
+        check_question(model.model, prompt, question, noise=key, positions=named)
         loaded = model.load(note)
         measured = circuit(
-            loaded, prompt, groups=group, counterfactuals=own, progress=note, **question
+            loaded,
+            prompt,
+            key=key,
+            groups=group,
+            counterfactuals=own,
+            progress=note,
+            **question,
         )
     _print_circuit(measured, question["share"], result, strict=strict)
 
@@ -191,6 +219,7 @@ def circuit_command(
 @options.question
 @options.seed
 @options.result
+@options.strict
 def why_command(
     question: str,
     head: str,
@@ -199,6 +228,7 @@ def why_command(
     every_key: bool,
     model: ModelOptions,
     result: ResultOptions,
+    strict: bool,
     **spec: Any,
 ) -> None:
     """Say why a head looks where it looks, and who wrote what it moves."""
@@ -229,6 +259,8 @@ def why_command(
         to_text=answer.to_json,
         fill=partial(fill_with_why, why=answer),
     )
+    if strict:
+        fail_unless_clear(answer)
 
 
 def _print_neurons(
@@ -298,44 +330,79 @@ def _prepare_why(
 @options.model
 @options.question
 @options.seed
+@options.share
 @option(
-    "--least",
-    type=options.SHARE_RANGE,
-    default=DRAWN,
-    help="The smallest effect of a wire that is drawn, as a share of the gap.",
+    "--aim",
+    type=click.Choice(["faithful", "performance"]),
+    default="faithful",
+    help="Behave as the whole model does, or keep the metric as high as possible.",
 )
 @option(
-    "--most",
-    type=options.COUNT,
-    default=NODES,
-    help="Components at positions whose writers are looked for, the strongest first.",
+    "--positions/--no-positions",
+    default=None,
+    help="Tell positions apart, or take all together; default: apart for one prompt.",
+)
+@option("--count", type=options.COUNT, default=None, help="Pairs of a task; default: 16.")
+@option(
+    "--without",
+    "without",
+    metavar="HEAD",
+    multiple=True,
+    help="Swap this head away first, to find which others step in; repeatable.",
+)
+@option(
+    "--resamples",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Search again on N resamples of the pairs, and say how alike the circuits are.",
 )
 @options.repeatable(
     "--role",
     options.to_pairs,
     metavar="END=-1",
-    help="A name for a position, in print; repeatable.",
+    help="A name for a position; repeatable.",
 )
 @options.result_without_page("Write wiring.json and its figure here.")
 def wiring_command(
     prompt: str,
     model: ModelOptions,
-    least: float,
-    most: int,
+    share: float,
+    aim: Any,
+    positions: bool | None,
+    count: int | None,
+    without: tuple[str, ...],
+    resamples: int,
     role: dict[str, str] | None,
     result: ResultOptions,
     **question: Any,
 ) -> None:
-    """Find the circuit of heads and MLPs, walked back from the answer."""
-    from circuits.show.wiring import wiring_sections
-    from circuits.tracing.wiring import wiring
+    """Find the smallest circuit of heads and MLPs that keeps a behaviour.
 
+    PROMPT is a prompt, the name of a task, or a .jsonl file of prompts.
+    """
+    from circuits.show.wiring import wiring_sections
+    from circuits.tasks.names import TASKS
+    from circuits.tracing.wiring import PAIRS, wiring
+
+    asked: Any = Path(prompt) if prompt.endswith(".jsonl") else prompt
     with progress() as note:
-        check_question(model.model, prompt, question, positions=(role or {}).values())
+        if prompt not in TASKS and isinstance(asked, str):
+            check_question(model.model, prompt, question, positions=(role or {}).values())
         loaded = model.load(note)
         roles: Any = role
         measured = wiring(
-            loaded, prompt, least=least, most=most, roles=roles, progress=note, **question
+            loaded,
+            asked,
+            share=share,
+            aim=aim,
+            positions=positions,
+            count=count or PAIRS,
+            without=without,
+            resamples=resamples,
+            roles=roles,
+            progress=note,
+            **question,
         )
 
     def fill(folder: Path) -> None:
@@ -411,6 +478,7 @@ def check_question(
     question: dict[str, Any],
     *,
     ends: tuple[int | str, int | str] | None = None,
+    noise: str | None = None,
     positions: Iterable[str] = (),
 ) -> None:
     """Refuse what the tokenizer alone can tell to be wrong, before any weights are read."""
@@ -421,7 +489,7 @@ def check_question(
     if vocabulary is None:  # this model's tokenizer comes with its weights
         return
     read = to_prompt(vocabulary, prompt)
-    noise_at = None
+    noise_at = None if noise is None else (read.position(noise),)
     if ends is not None:
         key, _ = read.ends(*ends)
         noise_at = (key,)
@@ -444,6 +512,5 @@ def _print_circuit(
         to_text=circuit.to_json,
         fill=partial(fill_with_one, circuit=circuit, share=share),
     )
-    verdict = circuit.question
-    if strict and verdict is not None and verdict.verdict != "clear":
-        raise Failure(f"the question is {verdict.verdict}: {verdict.reasons[0]}")
+    if strict:
+        fail_unless_clear(circuit)

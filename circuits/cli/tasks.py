@@ -15,7 +15,7 @@ from click import argument, option
 
 from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
-from circuits.cli.output import print_result, progress
+from circuits.cli.output import fail_unless_clear, print_result, progress
 from circuits.files import to_json
 from circuits.results import Saved
 from circuits.tasks import TASKS
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from circuits.tasks.patterns import PanelFigures
     from circuits.tasks.ranking import Ranking
     from circuits.tasks.task import Task
+    from circuits.tracing.records import Circuit
 
 UNITS: Final = ("heads", "edges", "wires")
 TASK_EPILOG: Final = (
@@ -73,12 +74,14 @@ most_option = option(
 )
 @option("--seed", type=int, default=0, help="For the pairs, resamples and random orders.")
 @options.result_without_page("Write the ranking, its curve and its grid of heads here.")
+@options.strict
 def rank_command(
     task: str,
     model: ModelOptions,
     count: int | None,
     seed: int,
     result: ResultOptions,
+    strict: bool,
     **protocol: Any,
 ) -> None:
     """Rank the heads or edges of a task; say how many it takes."""
@@ -105,6 +108,8 @@ def rank_command(
     print_result(
         result, ranking_sections(ranking, scores), to_text=partial(to_json, values), fill=fill
     )
+    if strict:
+        fail_unless_clear(ranking)
 
 
 def _draw_ranking(folder: Path, ranking: Ranking, model: Model, task: Task) -> None:
@@ -134,6 +139,7 @@ def save_with(file: Path, result: Saved, beside: dict[str, Any]) -> None:
 @options.share
 @options.seed
 @options.result_without_page("Write the grid of heads here.")
+@options.strict
 def heads_command(
     prompt: str | None,
     task: str | None,
@@ -141,44 +147,53 @@ def heads_command(
     model: ModelOptions,
     count: int | None,
     result: ResultOptions,
+    strict: bool,
     **question: Any,
 ) -> None:
     """Show the attention maps of the heads that matter, in order."""
     from circuits.show import head_grid, save_figure
     from circuits.show.sections import Column, Section
+    from circuits.show.words import verdict_lines, verdict_values
 
     if (prompt is None) == (task is None):
         raise click.UsageError("give a prompt or a --task, one of the two")
     with progress() as note:
         loaded = model.load(note)
         if prompt is not None:
-            panel, figures = _heads_of_prompt(loaded, prompt, question, all_heads, note)
+            judged, panel, figures = _heads_of_prompt(loaded, prompt, question, all_heads, note)
         else:
-            panel, figures = _heads_of_task(
+            judged, panel, figures = _heads_of_task(
                 loaded, task or "", count, question["seed"], all_heads, note
             )
+    verdict = verdict_values(judged)["verdict"]
     values = []
     rows = []
     measured = zip(panel.heads, panel.effects, figures.patterns, strict=True)
     for number, (head, effect, pattern) in enumerate(measured, 1):
-        values.append({"head": str(head), "effect": effect, **asdict(pattern)})
+        values.append(
+            {"head": str(head), "effect": effect, "verdict": verdict, **asdict(pattern)}
+        )
         rows.append((number, head, effect, pattern.kind))
     columns = (Column(), Column("head"), Column("effect", "z.3f"), Column("map"))
-    section = Section(f"{panel.title}: {panel.note}", [panel.facts], columns, rows)
+    lines = [*verdict_lines(judged), panel.facts]
+    section = Section(f"{panel.title}: {panel.note}", lines, columns, rows)
     print_result(
         result,
         [section],
         to_text=partial(to_json, values),
         fill=lambda folder: save_figure(head_grid(panel), folder, name="heads"),
     )
+    if strict:
+        fail_unless_clear(judged)
 
 
 def _heads_of_prompt(
     model: Model, prompt: str, question: dict[str, Any], all_heads: bool, note: Progress
-) -> tuple[Panel, PanelFigures]:
+) -> tuple[Circuit, Panel, PanelFigures]:
     """The heads of a circuit, the strongest first, and then, if asked for, all others."""
     from circuits.components import Head
     from circuits.show.grids import facts_of, to_panel
+    from circuits.show.words import verdict_in_short
     from circuits.tasks.patterns import measure_panel
     from circuits.tracing.circuit import circuit
 
@@ -194,13 +209,13 @@ def _heads_of_prompt(
         heads += [head for head in every if head not in heads]
         words = "all heads"
     figures = measure_panel(model, [measured.prompt], heads=heads)
-    panel = to_panel(measured, figures.heads, note=words)
-    return replace(panel, facts=facts_of(figures)), figures
+    panel = to_panel(measured, figures.heads, note=f"{words}{verdict_in_short(measured)}")
+    return measured, replace(panel, facts=facts_of(figures)), figures
 
 
 def _heads_of_task(
     model: Model, task: str, count: int | None, seed: int, all_heads: bool, note: Progress
-) -> tuple[Panel, PanelFigures]:
+) -> tuple[Ranking, Panel, PanelFigures]:
     """The heads that explain 90% of a task, or all heads, in ranked order."""
     from circuits.components import Head
     from circuits.show.grids import ranking_panel
@@ -216,4 +231,4 @@ def _heads_of_task(
         heads = tuple(each.unit for each in ranking.ranked if isinstance(each.unit, Head))
     figures = measure_panel(model, pairs, heads=heads)
     maps = maps_of(model, pairs.pairs[0].clean, figures.heads)
-    return ranking_panel(ranking, figures.heads, maps, figures=figures), figures
+    return ranking, ranking_panel(ranking, figures.heads, maps, figures=figures), figures

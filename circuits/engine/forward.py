@@ -37,6 +37,8 @@ from circuits.engine.rows import (
 )
 
 Streams = Float[torch.Tensor, "input row pos d_model"]
+# With rows that have joined.
+MoreStreams = Float[torch.Tensor, "input rows pos d_model"]
 RowHeads = Float[torch.Tensor, "input row pos head d_head"]
 Queries = Float[torch.Tensor, "input row query head d_head"]
 RowPatterns = Float[torch.Tensor, "input row head query key"]
@@ -148,7 +150,7 @@ class RowForward(Forward):
 
     # Rows join the batch
 
-    def enter(self, layer: int, stream: Streams) -> Streams:
+    def enter(self, layer: int, stream: Streams) -> MoreStreams:
         joining = self.joining_at_input.get(layer)
         if joining:
             stream = self._join(stream, joining, self._copies_of_base(layer, len(joining)))
@@ -170,7 +172,12 @@ class RowForward(Forward):
             stream = stream[:, :, -self.read :]
         return stream.repeat(1, rows, 1, 1)
 
-    def _join(self, stream: Streams, rows: list[int], joined: Streams) -> Streams:
+    def _join(
+        self,
+        stream: Streams,
+        rows: list[int],
+        joined: Float[torch.Tensor, "input joining pos d_model"],
+    ) -> MoreStreams:
         stream = torch.cat((stream, joined), 1) if self.active else joined
         self.active = self.active + rows
         return stream

@@ -135,7 +135,7 @@ class PromptBlock:
         return None if self.rotation is None else self.rotation[:, positions]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Layout:
     """A model whose blocks our own forward can run."""
 
@@ -145,6 +145,9 @@ class Layout:
     unembed: Float[torch.Tensor, "vocab d_model"]
     unembed_bias: Float[torch.Tensor, " vocab"] | None
     logit_cap: float | None
+
+    def __repr__(self) -> str:
+        return f"Layout({len(self.blocks)} blocks of {self.heads} heads)"
 
     @property
     def heads(self) -> int:
@@ -231,6 +234,16 @@ def _raw(component: Any) -> Any:
     return component
 
 
+def _steady(component: Any) -> Any:
+    """The Hugging Face module of a projection. One with dropout inside, such as an adapter that is being
+    trained, is left to the model's own forward, which runs in eval mode."""
+    module = _raw(component)
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout) and part.p > 0:
+            raise TypeError(f"{type(module).__name__} has dropout inside")
+    return module
+
+
 def is_parallel(bridge: Any) -> bool:
     """Whether attention and MLP of a block read the same stream."""
     return "Parallel" in type(bridge.blocks[0]).__name__
@@ -241,7 +254,7 @@ def _block(
 ) -> Block:
     attention = block.attn
     raw = _raw(attention)
-    q, k, v = _raw(attention.q), _raw(attention.k), _raw(attention.v)
+    q, k, v = _steady(attention.q), _steady(attention.k), _steady(attention.v)
     return Block(
         heads=model.n_heads,
         d_head=model.d_head,
@@ -253,7 +266,7 @@ def _block(
         k=k,
         v=v,
         qkv=_projections(raw, q, k, v),
-        o=_raw(attention.o),
+        o=_steady(attention.o),
         mlp=_mlp(block.mlp),
         scale=float(getattr(raw, "scaling", None) or model.d_head**-0.5),
         parallel=is_parallel(model.bridge),
@@ -301,8 +314,8 @@ def _projections(attention: Any, *parts: Any) -> Callable[[Stream], torch.Tensor
 
 def _mlp(mlp: Any) -> Mlp:
     gate = getattr(mlp, "gate", None)
-    inner, outer = _raw(getattr(mlp, "in")), _raw(mlp.out)
-    return Mlp(inner, outer, _activation(_raw(mlp)), None if gate is None else _raw(gate))
+    inner, outer = _steady(getattr(mlp, "in")), _steady(mlp.out)
+    return Mlp(inner, outer, _activation(_raw(mlp)), None if gate is None else _steady(gate))
 
 
 def _activation(mlp: Any) -> Activation:

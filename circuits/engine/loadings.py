@@ -110,13 +110,18 @@ def _gradients(
         yield layer, of_z
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Scan:
     """The effects of all edges, averaged over pairs. Edges that were not `measured` are 0 here, and small by
     their first-order estimate."""
 
     effect: Edges
     measured: Bool[torch.Tensor, "layer head query key"]
+
+    def __repr__(self) -> str:
+        layers, heads, length, _ = self.effect.shape
+        size = f"{layers} layers of {heads} heads, {length} tokens"
+        return f"Scan({size}, {int(self.measured.sum())} edges measured)"
 
     @property
     def exact(self) -> bool:

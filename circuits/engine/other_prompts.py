@@ -22,18 +22,20 @@ from circuits.prompts import Noise
 
 @torch.inference_mode()
 def values_of_others(
-    runs: Runs, tokens: Int[torch.Tensor, "other pos"], positions: Sequence[int]
-) -> Float[torch.Tensor, " other"]:
-    """The first pair's metric on prompts that differ from its clean prompt at these positions alone."""
-    one = runs.first_input()
-    if one.layout is None:
-        values = []
-        for part in _parts(runs, tokens):
-            logits = runs.model.logits(part)[None, :, -runs.metric.positions_read :]
+    runs: Runs, tokens: Int[torch.Tensor, "pair other pos"], positions: Sequence[int]
+) -> Float[torch.Tensor, "pair other"]:
+    """Each pair's metric on prompts that differ from its clean prompt at these positions alone."""
+    first = runs.first_inputs()
+    if first.layout is not None:
+        rows, given = _rows(first, tokens, positions)
+        return first.measure(rows, given=given)
+    values = []
+    for number, others in enumerate(tokens):
+        one = first.only([number])
+        for part in _parts(one, others):
+            logits = one.model.logits(part)[None, :, -one.metric.positions_read :]
             values.append(one.read_logits(logits)[0])
-        return torch.cat(values)
-    rows, given = _rows(one, tokens, positions)
-    return one.measure(rows, given=given)[0]
+    return torch.cat(values).view(len(tokens), -1)
 
 
 @torch.inference_mode()
@@ -44,22 +46,24 @@ def predictions_of_others(
     one = runs.first_input()
     if one.layout is None:
         return torch.cat([runs.model.logits(part)[:, -1] for part in _parts(runs, tokens)])
-    rows, given = _rows(one, tokens, positions)
+    rows, given = _rows(one, tokens[None], positions)
     new = Replacement(one.clean.cache, given=given)
     top = run_rows(one.layout, one.clean.cache, new, rows, budget=one.budget)
     return one.layout.logits(top[0, :, -1])
 
 
 def _rows(
-    runs: Runs, tokens: torch.Tensor, positions: Sequence[int]
+    runs: Runs, tokens: Int[torch.Tensor, "input other pos"], positions: Sequence[int]
 ) -> tuple[list[Row], Given]:
-    """A row for each prompt, and the embeddings that it puts at the positions."""
+    """A row for each other prompt, and the embeddings that it puts at the positions of each input."""
     assert runs.layout is not None
-    # (other, position, d)
-    embedded = runs.layout.embed(tokens.to(runs.model.device))[:, list(positions)]
+    inputs, others, _ = tokens.shape
+    embedded = runs.layout.embed(tokens.flatten(0, 1).to(runs.model.device))
     count = len(positions)
-    rows = [Row.of_given(0, positions, "residual", first=n * count) for n in range(len(tokens))]
-    return rows, {"residual": embedded.flatten(0, 1)[None]}
+    rows = [Row.of_given(0, positions, "residual", first=n * count) for n in range(others)]
+    # (input, other and position, d)
+    values = embedded[:, list(positions)].unflatten(0, (inputs, others)).flatten(1, 2)
+    return rows, {"residual": values}
 
 
 def _parts(runs: Runs, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:

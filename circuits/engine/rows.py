@@ -41,7 +41,7 @@ class Change:
     given: int = -1  # which of the caller's values to put there; -1: the direction's own
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Row:
     """All the changes of one run. A row without changes is the base run itself.
 
@@ -51,6 +51,11 @@ class Row:
     """
 
     changes: tuple[Change, ...]
+
+    def __repr__(self) -> str:
+        if len(self.changes) <= 1:
+            return f"Row({', '.join(map(str, self.changes))})"
+        return f"Row({len(self.changes)} changes, the first {self.changes[0]})"
 
     @classmethod
     def of_edges(cls, edges: Iterable[Edge]) -> Row:
@@ -169,7 +174,7 @@ def changes_by_site(rows: Sequence[Row]) -> dict[tuple[int, Site], list[tuple[in
 # What a run computed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Layer:
     """One block of one run. Keys and values are repeated for every head and rotated where the model rotates.
 
@@ -186,6 +191,9 @@ class Layer:
     key: Float[torch.Tensor, "input head pos d_head"] | None = None
     block: PromptBlock | None = None
     kept_pattern: Float[torch.Tensor, "input head query key"] | None = None
+
+    def __repr__(self) -> str:
+        return f"Layer({_shape_of(self.pre)})"
 
     def of_inputs(self, index: InputIndex) -> Layer:
         """The layer for some of the inputs."""
@@ -225,12 +233,15 @@ class Layer:
         return self.weights(head, key, query)[..., None] * self.value[:, head, key]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Cache:
     """One run: its blocks, and the stream above the last of them."""
 
     layers: tuple[Layer, ...]
     final: Float[torch.Tensor, "input pos d_model"]
+
+    def __repr__(self) -> str:
+        return f"Cache({len(self.layers)} layers, {_shape_of(self.final)})"
 
     def of_inputs(self, index: InputIndex) -> Cache:
         """The run of some of the inputs."""
@@ -240,6 +251,11 @@ class Cache:
     def pre(self, layer: int) -> Float[torch.Tensor, "input pos d_model"]:
         """The residual stream at the input of a layer; of the number of layers: above the last block."""
         return self.layers[layer].pre if layer < len(self.layers) else self.final
+
+
+def _shape_of(stream: Float[torch.Tensor, "input pos d_model"]) -> str:
+    inputs, length, width = stream.shape
+    return f"{inputs} inputs of {length} tokens, d_model {width}"
 
 
 @dataclass(frozen=True, slots=True)

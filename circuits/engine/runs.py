@@ -38,7 +38,7 @@ Values = Float[torch.Tensor, "input row"]  # of the metric
 Tops = Float[torch.Tensor, "input row read d_model"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One side of the batch: what was fed in, and what the run computed. A pair with noise has one input for
     each draw of the noise."""
@@ -49,6 +49,9 @@ class Run:
     # The logits, or what computes them.
     output: Float[torch.Tensor, "input read vocab"] | Layout
     read: int  # how many positions at the end the metric reads
+
+    def __repr__(self) -> str:
+        return f"Run({self.cache!r})"
 
     @cached_property
     @torch.no_grad()
@@ -131,6 +134,7 @@ class Runs:
         return self.mean_over_draws(self._value(side)[:, 0])
 
     @cached_property
+    @torch.inference_mode(False)  # gradients of a later pass may divide by it
     def gap(self) -> Float[torch.Tensor, " pair"]:
         """The metric of the clean run less that of the counterfactual."""
         return self.values(self.clean) - self.values(self.counterfactual)
@@ -214,6 +218,13 @@ class Runs:
         if len(self.clean.tokens) == 1:
             return self
         return replace(self._of_inputs([0]), pairs=self.pairs[:1], draws=(1,))
+
+    def first_inputs(self) -> Runs:
+        """The first input of each pair alone, for what only the clean runs decide."""
+        if all(draws == 1 for draws in self.draws):
+            return self
+        starts = [sum(self.draws[:pair]) for pair in range(len(self.pairs))]
+        return replace(self._of_inputs(starts), draws=(1,) * len(starts))
 
     def _of_inputs(self, inputs: Sequence[int]) -> Runs:
         index = torch.tensor(inputs, device=self.model.device)

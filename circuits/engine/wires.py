@@ -43,14 +43,17 @@ def wire_effects(
     *,
     direction: Direction = "swap",
     watch: tuple[int, int] | None = None,
+    all_means: Sequence[Component] | None = None,
     progress: Progress = no_progress,
 ) -> tuple[WireEffects, WireEffects]:
     """The effect of every wire on every pair, each by itself. Also the attention weight that its reader then
-    has on the edge `watch` = (key, query), NaN where the reader is no head."""
+    has on the edge `watch` = (key, query), NaN where the reader is no head.
+
+    A wire from `all` swaps every writer below its reader together, or those that `all_means` names."""
     check_wires(runs, wires, direction)
     effects = torch.zeros(len(wires), len(runs.pairs), dtype=torch.float64)
     weights = torch.full_like(effects, torch.nan)
-    readings = _Readings(runs, direction, watch)
+    readings = _Readings(runs, direction, watch, all_means)
     waiting = _Waiting()
     done = 0
 
@@ -215,9 +218,16 @@ class _Waiting:
 class _Readings:
     """What readers make of what they see when one writer is as in the other run."""
 
-    def __init__(self, runs: Runs, direction: Direction, watch: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        direction: Direction,
+        watch: tuple[int, int] | None,
+        all_means: Sequence[Component] | None,
+    ) -> None:
         self.runs = runs
         self.watch = watch
+        self.all_means = all_means
         self.base = runs.base(direction).cache
         self.new = runs.replacement(direction)
         self.parallel = runs.blocks[0].parallel
@@ -278,12 +288,18 @@ class _Readings:
         single = [number for number, writer in enumerate(writers) if writer != ALL]
         if single:
             named = [writers[number] for number in single]
-            other = self.new.reduce(writes_of(self.runs, self.new.run, named, positions))
-            seen[:, single] += other - writes_of(self.runs, self.base, named, positions)
+            seen[:, single] += self._differences(named, positions)
         every = [number for number, writer in enumerate(writers) if writer == ALL]
-        if every:
+        if every and self.all_means is not None:
+            seen[:, every] += self._differences(self.all_means, positions).sum(1, keepdim=True)
+        elif every:
             seen[:, every] = self._seen_of_other_run(reader, positions)[:, None]
         return seen
+
+    def _differences(self, writers: Sequence[Component], positions: Positions) -> Writes:
+        """How far each writer's output in the other run lies from its output in this one."""
+        other = self.new.reduce(writes_of(self.runs, self.new.run, writers, positions))
+        return other - writes_of(self.runs, self.base, writers, positions)
 
     def _seen_of_other_run(
         self, reader: Reader, positions: Positions

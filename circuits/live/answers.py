@@ -9,14 +9,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from circuits.errors import ModelError
-from circuits.files import check_folder, new_folder
+from circuits.errors import CircuitsError, ModelError
+from circuits.files import check_folder, new_folder, write_folder
 from circuits.live.jobs import Job
 from circuits.live.requests import PromptRequest, ProposalRequest, TraceRequest, WhyRequest
 from circuits.models import Vocabulary, available
@@ -26,9 +27,9 @@ from circuits.prompts import Prompt, to_prompt
 from circuits.prompts.prompt import swapped
 from circuits.show import spell, to_scene
 from circuits.show.page import pack, pack_maps, pack_why
+from circuits.tracing.other_words import nearest_words
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.trace import trace
-from circuits.tracing.trust import nearest_words
 from circuits.tracing.why import why
 
 _SHOWN_WORDS: Final = 6
@@ -101,15 +102,23 @@ class Answer:
 
     def save(self, folder: Path) -> Path:
         """Write a folder that `circuits render` reads, with the answers of `why`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        check_folder(folder)
         question = self.question
+        check_folder(folder)
         own = new_folder(folder, f"{question.model}-{question.key}-{question.query}")
-        self.circuit.save(own)
-        for each in self.whys:
-            name = f"why-{each.head}-{each.key}-{each.query}.json"
-            (own / name).write_bytes(each.to_json().encode())
+        try:
+            write_folder(own, self._write_files)
+        except CircuitsError:
+            with suppress(OSError):  # such as a folder in which somebody has put a file by now
+                own.rmdir()
+            raise
         return own
+
+    def _write_files(self, folder: Path) -> None:
+        """Write the circuit and the answers of `why` so far."""
+        self.circuit.save(folder)
+        for each in list(self.whys):  # another request may add one meanwhile
+            name = f"why-{each.head}-{each.key}-{each.query}.json"
+            (folder / name).write_bytes(each.to_json().encode())
 
 
 def read_tokens(models: Models, request: PromptRequest) -> dict[str, Any]:

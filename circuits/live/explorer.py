@@ -92,6 +92,7 @@ def explore(
     import uvicorn
 
     from circuits.live.answers import Models
+    from circuits.live.door import Door
     from circuits.live.jobs import JobQueue
     from circuits.live.server import Endpoints, to_app
     from circuits.models.load import as_model, load
@@ -102,13 +103,16 @@ def explore(
     token = secrets.token_urlsafe(24)
     jobs = JobQueue()
     endpoints = Endpoints(Models(loaded), jobs, Path(folder).absolute())
+    door = Door()
+    protocol: Any = door.protocol  # uvicorn calls it as it would call the class of a protocol
     config = uvicorn.Config(
-        to_app(endpoints, token=token, port=own_port),
+        to_app(endpoints, token=token, port=own_port, door=door),
+        http=protocol,
+        ws="none",
         log_level="critical",
         access_log=False,
         server_header=False,
         lifespan="off",
-        limit_concurrency=128,
         timeout_graceful_shutdown=2,
     )
     address = f"http://127.0.0.1:{own_port}/{token}/"

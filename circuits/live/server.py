@@ -39,6 +39,7 @@ from circuits.live.answers import (
     send_next_words,
     send_proposals,
 )
+from circuits.live.door import Door
 from circuits.live.jobs import Job, JobQueue
 from circuits.live.requests import (
     LARGEST_BODY,
@@ -70,12 +71,14 @@ class Guard:
     app: ASGIApp
     token: str
     port: int
+    door: Door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         refused = self._refuse(scope)
         if refused is None:
+            self.door.let_in(scope["client"])
             await self.app(scope, receive, send)
             return
         status, line = refused
@@ -90,7 +93,9 @@ class Guard:
         hosts = (f"127.0.0.1:{self.port}", f"localhost:{self.port}")
         if headers.get("host") not in hosts:
             return 421, "wrong Host: use the address that circuits explore printed"
-        given = scope["path"].split("/")[1]
+        # `*`, nothing and host:port are paths, too: those of OPTIONS, GET ? and CONNECT.
+        _, _, rest = scope["path"].partition("/")
+        given = rest.partition("/")[0]
         if not secrets.compare_digest(given.encode(), self.token.encode()):
             return 404, "wrong address: use the one that circuits explore printed"
         origin = headers.get("origin")
@@ -99,7 +104,8 @@ class Guard:
         if origin not in own_origins and not (origin is None and may_lack_origin):
             return 403, "wrong Origin: only the page itself may ask"
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > LARGEST_BODY:
+        is_number = length.isascii() and length.isdigit() and len(length) < 10
+        if not is_number or int(length) > LARGEST_BODY:
             return 413, TOO_LARGE
         return None
 
@@ -167,8 +173,8 @@ class Endpoints:
         return answer
 
 
-def to_app(endpoints: Endpoints, *, token: str, port: int) -> Guard:
-    """The whole server, behind its guard."""
+def to_app(endpoints: Endpoints, *, token: str, port: int, door: Door) -> Guard:
+    """The whole server, behind its guard, which tells the door who has shown the token."""
     routes = [
         Route("/{token}/", endpoints.page),
         Route("/{token}/history", endpoints.history),
@@ -182,7 +188,8 @@ def to_app(endpoints: Endpoints, *, token: str, port: int) -> Guard:
         _post("save", JobRequest, endpoints.save),
     ]
     refusals = {404: _refusal, 405: _refusal, 500: _refusal}
-    return Guard(Starlette(routes=routes, exception_handlers=refusals), token, port)
+    app = Starlette(routes=routes, exception_handlers=refusals)
+    return Guard(app, token, port, door)
 
 
 def _post(path: str, kind: type[T], endpoint: Callable[[T], dict[str, Any]]) -> Route:

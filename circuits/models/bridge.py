@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,17 +27,51 @@ def to_bridge(name: str, weights: Weights, device: str | torch.device) -> Transf
             tokenizer = AutoTokenizer.from_pretrained(temporary, trust_remote_code=False)
         if not model.config.architectures:
             model.config.architectures = [type(model).__name__]
-        model.to(device).eval()
-        probe = _probe(model)
-        with torch.inference_mode():
-            expected = model(probe, use_cache=False).logits
+        model.to(device)
+        with _keeping_modes(model):
+            probe = _probe(model)
+            with torch.inference_mode():
+                expected = model(probe, use_cache=False).logits
+            bridge = _boot(name, tokenizer, model, device)
+            with torch.inference_mode():
+                logits = bridge(probe, return_type="logits")
+    bridge.training = model.training
+    _refuse_other_logits(logits, expected)
+    return bridge
+
+
+@contextmanager
+def _keeping_modes(model: torch.nn.Module) -> Iterator[None]:
+    """Within this `with`, a model is in eval mode. Afterwards its parts are in the mode in which they were. A
+    part that was put around another meanwhile has the mode of that one, any other new part that of the
+    whole."""
+    before = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(before[model])
+        for part in model.modules():
+            inner = getattr(part, "original_component", part)
+            part.training = before.get(inner, part.training)
+        for part, training in before.items():
+            part.training = training
+
+
+def _boot(name: str, tokenizer: Any, model: Any, device: str | torch.device) -> Any:
+    """The bridge; an architecture that TransformerLens does not know is refused in one short line."""
+    try:
         bridge = TransformerBridge.boot_transformers(
             name, tokenizer=tokenizer, hf_model=model, device=device, dtype=model.dtype
         )
-        with torch.inference_mode():
-            logits = bridge(probe, return_type="logits")
-    _refuse_other_logits(logits, expected)
-    return bridge
+    except ValueError as why:
+        if "architecture" not in str(why):
+            raise
+        known = "it knows GPT-2, Llama, GPT-NeoX, Gemma, Qwen and most others that write text"
+        raise ModelError(
+            f"TransformerLens does not know the architecture {model.config.architectures[0]}; {known}"
+        ) from why
+    return bridge.eval()
 
 
 def _probe(model: Any) -> torch.Tensor:

@@ -42,7 +42,10 @@ _TOKENIZER_FILES: Final = (
     "spiece.model",
 )
 _READ_BY_LIBRARIES: Final = (".json", ".txt", ".safetensors", ".bin", ".pth", ".model")
+# A zip, which torch.save writes, or a pickle, which it wrote.
+_SAVED_BY_TORCH: Final = re.compile(rb"PK\x03\x04|\x80[\x02-\x05][^\x00]")
 _MOST_LAYERS: Final = 1000
+_LONGEST_LINE: Final = 300  # characters of another library's message
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +84,12 @@ def reading(what: object) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's text, or its type if it has none."""
+    """The first line of an error's text, cut where it is long, or its type if it has none."""
     lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    line = lines[0].strip()
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…"
 
 
 @contextmanager
@@ -124,6 +130,12 @@ def state_dict_in(folder: Path) -> Path | None:
         if len(files) == 1:
             return files[0]
     return None
+
+
+def saved_by_torch(file: Path) -> bool:
+    """Whether a file begins as those of torch.save do."""
+    with file.open("rb") as opened:
+        return _SAVED_BY_TORCH.match(opened.read(4)) is not None
 
 
 def read(folder: Path, dtype: torch.dtype | None = None) -> Weights:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
+_CLOSE: Final = 0.8  # of difflib's ratio: so near a known name, a name without / is a slip
 # The folder of the weights that ship with the package.
 ZOO: Final = Path(__file__).parents[1] / "zoo"
 
@@ -180,6 +182,16 @@ def lookup(name: str) -> Entry | None:
         if name and name in (entry.name, entry.repo):
             return entry
     return None
+
+
+def close_name(name: str) -> str | None:
+    """The known name that a misspelt one means: the same in other letters' case, or nearly the same."""
+    names = [entry.name for entry in TABLE]
+    for known in names:
+        if known.lower() == name.lower():
+            return known
+    close = get_close_matches(name.lower(), names, n=1, cutoff=_CLOSE)
+    return close[0] if close else None
 
 
 def available() -> list[Entry]:

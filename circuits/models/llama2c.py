@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +25,12 @@ from einops import rearrange
 
 from circuits.errors import ModelError
 from circuits.files import check_regular
-from circuits.models.folder import NO_LIMIT, quiet, reading
+from circuits.models.folder import NO_LIMIT, quiet, reading, saved_by_torch
 
 if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-# A zip (torch.save), a pickle.
-_OTHER_FORMATS: Final = re.compile(rb"PK\x03\x04|\x80[\x02-\x05][^\x00]")
 _LATER_FORMAT: Final = (
     b"24ka"  # the number 0x616b3432, with which llama2.c's later formats begin
 )
@@ -108,8 +105,7 @@ def is_checkpoint(file: Path) -> bool:
     if file.suffix not in (".bin", ".data"):
         return False
     check_regular(file, most=NO_LIMIT)
-    with file.open("rb") as opened:
-        return not _OTHER_FORMATS.match(opened.read(4))
+    return not saved_by_torch(file)
 
 
 def read_header(file: Path) -> Header:

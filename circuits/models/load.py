@@ -26,7 +26,7 @@ from circuits.files import read_object
 from circuits.models import folder
 from circuits.models.adapter import base_of, is_adapter, read_adapter
 from circuits.models.folder import ModelFlags, Weights, quiet, read_flags, reading, vet_folder
-from circuits.models.known import Entry, lookup
+from circuits.models.known import Entry, close_name, lookup
 from circuits.models.vocabulary import Vocabulary, read_plain_tokenizer, reads_bos_by_default
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def load(
         >>> model.n_layers, model.n_heads, model.gated
         (12, 12, False)
     """
+    check_name(str(name))
     wanted = None if dtype is None else to_dtype(dtype)
     device = to_device(device)
     with reading(name):
@@ -95,10 +96,11 @@ def as_model(
 ) -> Model:
     """Take what the user already has: a Model as it is, a bridge, or a Hugging Face model with its tokenizer.
 
-    A Hugging Face model gets hook points put into it, in place, and is set to eval mode; its weights and
-    device stay. One in half precision stays as it is: a copy in fp32 is measured, and a warning says so,
-    unless `dtype` asks for what it is. A bridge keeps its dtype and its own BOS rule (`bridge.to_tokens`).
-    Objects carry no mark of a gate, so `gate=True` is taken at its word.
+    A Hugging Face model gets hook points put into it, in place; its weights, its device and its mode stay
+    (one in train mode is measured in eval mode, and put back after every run). One in half precision stays
+    as it is: a copy in fp32 is measured, and a warning says so, unless `dtype` asks for what it is. A bridge
+    keeps its dtype and its own BOS rule (`bridge.to_tokens`). Objects carry no mark of a gate, so `gate=True`
+    is taken at its word.
 
         >>> circuits.as_model(model) is model
         True
@@ -210,9 +212,20 @@ def to_device(name: Device, *, number: int = 0) -> Device:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ModelError(
-            f"there is no device {str(name)!r} here; try cpu, cuda, cuda:1 or auto"
+            f"there is no device {str(name)!r} here; there are {' and '.join(devices())}"
         ) from error
     return name
+
+
+def devices() -> list[str]:
+    """The devices of this machine, as `to_device` takes them."""
+    import torch
+
+    names = ["cpu"]
+    names += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    return [*names, "auto"]
 
 
 # Weights
@@ -237,8 +250,22 @@ def find(
     return _in_dtype(weights, dtype)
 
 
+def check_name(name: str) -> None:
+    """Refuse an empty name, and one that is nearly a known one, before the hub is asked."""
+    if not name.strip():
+        raise ModelError(
+            "a model's name must not be empty; `circuits models` lists those known by name"
+        )
+    if lookup(name) is not None or "/" in name or Path(name).expanduser().exists():
+        return
+    close = close_name(name)
+    if close is not None:
+        raise ModelError(f"no model {name!r}; did you mean {close}?")
+
+
 def path_of(name: str, entry: Entry | None) -> Path:
     """The file or folder of a model; one that is not on this machine is downloaded."""
+    check_name(name)
     path = Path(name).expanduser()
     if entry is None and path.exists():
         return path

@@ -6,7 +6,8 @@
 2. An edit is the name of a hook point and a function `fn(tensor, hook) -> tensor | None`; None leaves the
    tensor as it is. `attached` puts edits in place for a `with` block and takes off exactly those at its end,
    however it ends.
-3. When a `Model` is made, `check_hooks` edits each kind of hook and requires that the logits change, and that
+3. The model's own forward runs in eval mode, inside a `with` that puts every module back into its own mode.
+4. When a `Model` is made, `check_hooks` edits each kind of hook and requires that the logits change, and that
    they come back bit for bit once the edits are gone. Some bridges leave attention to Hugging Face (GPT-J,
    OPT): there, edits of scores and patterns have no effect. Such a model is taken all the same, and
    `edits_attention` is False.
@@ -15,7 +16,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -97,6 +98,38 @@ def _keep_only(point: Any, handles: list[Any]) -> None:
             point.fwd_hooks.remove(handle)
 
 
+@contextmanager
+def evaluating(*modules: torch.nn.Module) -> Iterator[None]:
+    """Within this `with`, all parts of some modules are in eval mode; those that were in train mode are again
+    afterwards, however it ends."""
+    training: list[torch.nn.Module] = []
+    for module in modules:
+        training += [part for part in module.modules() if part.training]
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def check_attention(name: str, points: Collection[str], *, n_layers: int) -> None:
+    """Refuse a model with a layer that has no attention heads, such as a state-space model."""
+    without = []
+    for layer in range(n_layers):
+        prefix = f"blocks.{layer}.attn."
+        if not any(point.startswith(prefix) for point in points):
+            without.append(layer)
+    if without:
+        count = "no layer" if len(without) == n_layers else f"layer {without[0]}"
+        has = "has attention heads" if len(without) == n_layers else "has no attention heads"
+        raise ModelError(
+            f"{count} of {name} {has}; circuits measures attention heads, so it takes models that have "
+            "them in every layer"
+        )
+
+
 def check_hooks(
     forward: Forward,
     points: Mapping[str, Any],
@@ -105,7 +138,7 @@ def check_hooks(
     n_layers: int,
 ) -> bool:
     """Whether scores and patterns can be edited. Any other hook that is missing, or at which an edit has no
-    effect, is a ModelError that names it.
+    effect at any position, is a ModelError that names the first such hook in the order of `EDITED`.
 
     One batch checks all kinds of hook: row r of it gets noise at the hooks of kind r, in every layer, and the
     last row none.
@@ -164,7 +197,7 @@ def _add_noise(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """A language model ready to be measured: made by `load` or `as_model`, in eval mode, hooks checked.
+    """A language model ready to be measured: made by `load` or `as_model`, hooks checked.
 
     Run it through `logits`, or `forward` inside `hooked`; these apply the gate, `bridge` on its own does not.
 
@@ -184,7 +217,8 @@ class Model:
 
     def __post_init__(self) -> None:
         _ = self.vocabulary  # refuses a model that is to read BOS and has none
-        self.bridge.eval()
+        architecture = self.bridge.cfg.architecture or type(self.bridge.original_model).__name__
+        check_attention(architecture, self._points, n_layers=self.n_layers)
         # A dozen different tokens, so that some head of any model finds something to read.
         tokens = torch.randperm(self.vocab_size, generator=torch.Generator().manual_seed(0))
         with quiet():
@@ -345,7 +379,9 @@ class Model:
     def _ungated(
         self, tokens: Int[torch.Tensor, "batch pos"]
     ) -> Float[torch.Tensor, "batch pos vocab"]:
-        return self.bridge(tokens.to(self.device), return_type="logits")
+        # The bridge does not count all parts of the model inside it as its own.
+        with evaluating(self.bridge, self.bridge.original_model):
+            return self.bridge(tokens.to(self.device), return_type="logits")
 
     @cached_property
     def _points(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from circuits.models.folder import (
     read_flags,
     read_tokenizer,
     reading,
+    saved_by_torch,
 )
 
 if TYPE_CHECKING:
@@ -103,6 +104,11 @@ def _read_file(file: Path) -> Any:
         check_regular(file, most=NO_LIMIT)
         if file.suffix == ".safetensors":
             stored: Any = load_file(file)
+        elif not saved_by_torch(file):
+            expected = (
+                "a folder, a state dict (.pth, .safetensors) or a llama2.c checkpoint (.bin)"
+            )
+            raise ModelError(f"{file} is a file that holds no model: expected {expected}")
         else:
             stored = torch.load(file, map_location="cpu", weights_only=True)
     for wrapping in ("state_dict", "model"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from jaxtyping import Float
 
-from circuits.errors import PromptError
+from circuits.errors import PromptError, shortened
 from circuits.prompts.prompt import refuse_half_characters
 
 if TYPE_CHECKING:
@@ -27,9 +27,13 @@ def given_answers(answer: Answer | None) -> tuple[str, ...]:
     """The answers as a tuple, which is empty where none was given."""
     if answer is None:
         return ()
-    answers = (answer,) if isinstance(answer, str) else tuple(answer)
+    listed = isinstance(answer, Sequence) and not isinstance(answer, str | bytes)
+    answers = tuple(answer) if listed else (answer,)
     for text in answers:
-        if not isinstance(text, str) or not text.strip():
+        if not isinstance(text, str):
+            remedy = "give the word, or model.spell(id) of a token id"
+            raise PromptError(f"an answer or a foil is text, not {shortened(text)}; {remedy}")
+        if not text.strip():
             raise PromptError(
                 "an answer must not be empty; give the word that the model should say next"
             )

@@ -22,7 +22,7 @@ from typing import Final, Literal, get_args
 import torch
 from jaxtyping import Float
 
-from circuits.errors import PromptError
+from circuits.errors import PromptError, escaped
 
 MetricKind = Literal["logit_diff", "logprob", "kl", "custom"]
 # Those with a name.
@@ -56,9 +56,10 @@ class Metric:
     def __str__(self) -> str:
         match self.kind:
             case "logit_diff":
-                return f"logit({self.answer_text}) − logit({self.foil_text})"
+                answer, foil = escaped(self.answer_text), escaped(self.foil_text or "")
+                return f"logit({answer}) − logit({foil})"
             case "logprob":
-                return f"logprob({self.answer_text})"
+                return f"logprob({escaped(self.answer_text)})"
             case _:
                 return self.kind
 

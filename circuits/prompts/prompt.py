@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from circuits.errors import PromptError
+from circuits.errors import PromptError, escaped, shortened
 
 if TYPE_CHECKING:
     from circuits.models.model import Model
@@ -26,10 +27,11 @@ _LETTER: Final = (
 _EDGE_OF_WORD: Final = (
     f"(?:(?<!{_LETTER})|(?!{_LETTER}))"  # matches unless there is a letter on either side
 )
+_OUTPUT: Final = "output"  # names the output, which is read at the last position
 _Replacement = tuple[int, int, str]  # first character, end, new text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Prompt:
     """A text as the model reads it: one word (the text of a token) per position.
 
@@ -52,19 +54,36 @@ class Prompt:
         return len(self.tokens)
 
     def __str__(self) -> str:
-        return " ".join(
-            f"{word.strip() or repr(word)}({index})" for index, word in enumerate(self.words)
-        )
+        return " ".join(map(self.named, range(len(self))))
+
+    def __repr__(self) -> str:
+        return f"Prompt({shortened(self.text)}, {len(self)} tokens)"
+
+    def named(self, position: int) -> str:
+        """A position with the text of its token: `large(5)`."""
+        word = self.words[position]
+        return f"{escaped(word.strip()) or repr(word)}({position})"
 
     def position(self, name: int | str) -> int:
-        """The index that a name means: an index, a negative index, or the text of a token."""
+        """The index that a name means: an index, a negative index, or the text of a token. `output` is the
+        last position, where the output is read, unless a token has this text."""
         if isinstance(name, str):
             return self._position_of_text(name)
-        if not -len(self) <= name < len(self):
+        index = self._checked_index(name)
+        if not -len(self) <= index < len(self):
             raise PromptError(
-                f"position {name} lies outside the prompt, which has 0…{len(self) - 1}: {self}"
+                f"position {index} lies outside the prompt, which has 0…{len(self) - 1}: {self}"
             )
-        return name % len(self)
+        return index % len(self)
+
+    def positions_of(self, text: str) -> tuple[int, ...]:
+        """Where tokens of this text stand; a leading space need not be written."""
+        matches = [index for index, word in enumerate(self.words) if word == text]
+        if not matches and text.strip():
+            matches = [
+                index for index, word in enumerate(self.words) if word.strip() == text.strip()
+            ]
+        return tuple(matches)
 
     def ends(self, key: int | str, query: int | str) -> tuple[int, int]:
         """The positions of a key and of the query that reads it."""
@@ -85,13 +104,19 @@ class Prompt:
             )
         return replace(self, tokens=longer, words=(*self.words, *map(model.spell, tokens)))
 
+    def _checked_index(self, name: Any) -> int:
+        """The index as an int. Numpy's integers are indices; True and 5.0 are not."""
+        if not isinstance(name, bool):
+            try:
+                return operator.index(name)
+            except TypeError:
+                pass
+        allowed = "an index (5), an index from the end (-1) or the text of a token"
+        raise PromptError(f"{shortened(name)} is no position; give {allowed}: {self}")
+
     def _position_of_text(self, text: str) -> int:
-        """The position of the only token with this text; a leading space need not be written."""
-        matches = [index for index, word in enumerate(self.words) if word == text]
-        if not matches and text.strip():
-            matches = [
-                index for index, word in enumerate(self.words) if word.strip() == text.strip()
-            ]
+        """The position of the only token with this text."""
+        matches = self.positions_of(text)
         if len(matches) == 1:
             return matches[0]
         if matches:
@@ -99,6 +124,8 @@ class Prompt:
             raise PromptError(f"{several}; name one by its index: {self}")
         if _INDEX.fullmatch(text):
             return self.position(int(text))
+        if text == _OUTPUT:
+            return len(self) - 1
         raise PromptError(f"no token {text!r} in this prompt; it has {self}")
 
 
@@ -108,9 +135,22 @@ def to_prompt(model: Model, text: str) -> Prompt:
     >>> circuits.to_prompt(model, TEXT).words
     ('<|bos|>', 'The', 'opposite', 'of', '"', 'large', '"', 'is', '"')
     """
+    check_text(text)
     refuse_half_characters(text)
     tokens = model.tokenize(text)
     return Prompt(text, tokens, tuple(model.spell(token) for token in tokens))
+
+
+def check_text(text: Any) -> None:
+    """Refuse a prompt that is not text, with what to do about it."""
+    if isinstance(text, str):
+        return
+    remedy = "give one string"
+    if type(text).__name__ in ("DataFrame", "Series"):
+        remedy = "give its texts, such as table['prompt'].tolist()"
+    elif type(text).__name__ in ("Tensor", "ndarray", "int", "list", "tuple"):
+        remedy = "give one string; token ids become text by model.tokenizer.decode(ids)"
+    raise PromptError(f"a prompt is text, not {shortened(text)}; {remedy}")
 
 
 def refuse_half_characters(text: str) -> None:
@@ -125,6 +165,25 @@ def refuse_half_characters(text: str) -> None:
 
 
 # Swaps
+
+
+def check_swap(swap: Any) -> None:
+    """Refuse a swap that does not map words or positions to words."""
+    if swap is None:
+        return
+    example = 'write it as {"large": "hot"}, or {5: "hot"} for one position'
+    if not isinstance(swap, Mapping):
+        if isinstance(swap, str) and "=" in swap:
+            old, _, new = swap.partition("=")
+            example = f"write it as {{{old!r}: {new!r}}}"
+        raise PromptError(f"a swap maps words to words, not {shortened(swap)}; {example}")
+    for old, new in swap.items():
+        is_place = isinstance(old, str | int) and not isinstance(old, bool)
+        if not is_place or not isinstance(new, str):
+            wrong = f"{shortened(old)}: {shortened(new)}"
+            raise PromptError(
+                f"a swap maps a word or a position to a word, not {wrong}; {example}"
+            )
 
 
 def swap_words(text: str, swap: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from circuits.errors import PromptError
+from circuits.errors import PromptError, shortened
 from circuits.prompts.answer import (
     Answer,
     Predictions,
@@ -30,13 +30,14 @@ from circuits.prompts.metric import (
     MetricFunction,
     MetricKind,
 )
-from circuits.prompts.prompt import Prompt, Swap, swapped, to_prompt
+from circuits.prompts.prompt import Prompt, Swap, check_swap, swapped, to_prompt
 
 if TYPE_CHECKING:
     from circuits.models.model import Model
 
 NOISE_SCALE: Final = 3.0  # standard deviations of the embedding
 NOISE_DRAWS: Final = 8
+_MOST_DRAWS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,18 @@ class Noise:
     draws: int = NOISE_DRAWS
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not self.positions or not 1 <= self.draws <= _MOST_DRAWS or not self.scale > 0:
+            rule = f"noise has positions, a scale above 0 and 1…{_MOST_DRAWS} draws"
+            given = f"{len(self.positions)} positions, {self.scale:g} and {self.draws}"
+            raise PromptError(f"{rule}, not {given}")
+
     def __str__(self) -> str:
         positions = ", ".join(map(str, self.positions))
         return f"noise at {positions} ({self.scale:g} σ, {self.draws} draws, seed {self.seed})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Pair:
     """A clean prompt, its counterfactual of the same length, and the metric.
 
@@ -71,6 +78,8 @@ class Pair:
     def __post_init__(self) -> None:
         clean, other = self.clean, self.counterfactual
         if isinstance(other, Noise):
+            if not all(0 <= position < len(clean) for position in other.positions):
+                raise PromptError(f"{other} lies outside the prompt: {clean}")
             return
         if len(clean) != len(other):
             counts = (
@@ -83,6 +92,11 @@ class Pair:
 
     def __len__(self) -> int:
         return len(self.clean)
+
+    def __repr__(self) -> str:
+        other = self.counterfactual
+        against = other if isinstance(other, Noise) else shortened(other.text)
+        return f"Pair({shortened(self.clean.text)} against {against}, {shortened(str(self.metric))[1:-1]})"
 
     @property
     def differs_at(self) -> tuple[int, ...]:
@@ -211,6 +225,11 @@ class QuestionSpec:
     metric: MetricKind | MetricFunction | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_swap(self.swap)
+        given_answers(self.answer)
+        given_answers(self.foil)
+
 
 def to_question(model: Model, text: str, spec: QuestionSpec) -> Question:
     """The prompt and what the user says about it, as this model reads them. The model is not run."""
@@ -237,7 +256,9 @@ def _to_counterfactual(model: Model, text: str, spec: QuestionSpec) -> Prompt | 
     if spec.counterfactual is not None:
         return to_prompt(model, spec.counterfactual)
     if spec.noise_at is None:
-        ways = "give its text, a swap such as large=hot, or a key for the noise"
+        ways = (
+            "give its text, or a swap such as large=hot; trace and circuit add noise at a key"
+        )
         raise PromptError(f"no counterfactual: {ways}")
     return Noise(spec.noise_at, seed=spec.seed)
 

@@ -41,13 +41,10 @@ from circuits.show.canvas import (
     width_of,
 )
 from circuits.show.layout import (
-    AXIS,
-    RAISED,
+    PRINT,
     SHAPES,
     PlacedItem,
     Placement,
-    groups_under,
-    in_lanes,
     lay_out,
 )
 from circuits.show.scene import OUTPUT, Scene, to_scene
@@ -106,7 +103,7 @@ def scene_figure(
 
     By default the caption begins with what is drawn and what is not.
     """
-    wanted = AXIS + _COLUMN * min(len(scene.words), 40) + 24
+    wanted = PRINT.axis + _COLUMN * min(len(scene.words), 40) + 24
     width = min(max(wanted, COLUMN * 72), WIDTH * 72)
     layout = lay_out(scene, width - 2 * _PAD)
     if caption is None:
@@ -174,17 +171,19 @@ def draw_layout(sheet: Sheet, scene: Scene, layout: Placement) -> None:
 
 def _draw_rows(sheet: Sheet, scene: Scene, layout: Placement) -> None:
     """The axis of layers, a line between rows, and a grey band where layers are folded."""
-    ends = (AXIS - 5, layout.width)
+    ends = (PRINT.axis - 5, layout.width)
     for (first, last), (top, bottom) in layout.rows.items():
         text = str(first)
         if first < last:
             band = Area(0, top, layout.width, bottom - top)
             sheet.box(band, "none", WASH, line=0, depth=0.2, rounding=0.1)
             text = f"{first}–{last}"
-        sheet.write(AXIS - 9, (top + bottom) / 2, text, NOTE, ha="right", va="center_baseline")
+        sheet.write(
+            PRINT.axis - 9, (top + bottom) / 2, text, NOTE, ha="right", va="center_baseline"
+        )
         sheet.line(ends, (bottom, bottom), LINE, width=0.35, depth=0.3)
     top = layout.top
-    sheet.write(AXIS - 9, top - 4, str(scene.depth), NOTE, ha="right")
+    sheet.write(PRINT.axis - 9, top - 4, str(scene.depth), NOTE, ha="right")
     sheet.write(0, top - 14, "layer", NOTE)
     sheet.line(ends, (top, top), LINE, width=0.35, depth=0.3)
 
@@ -259,7 +258,7 @@ def _draw_item(sheet: Sheet, item: PlacedItem, y: float) -> None:
     if _reads_itself(item):
         sheet.axes.plot(*sheet.at(item.start, y), "o", color=colour, markersize=3, zorder=3)
     if item.raised:
-        y -= RAISED
+        y -= PRINT.raised
     width = width_of(item.text, HEADING_SMALL) + 6
     box = FancyBboxPatch(
         sheet.at(item.text_x - width / 2, y - 4.1),
@@ -368,7 +367,7 @@ def _draw_sentence(sheet: Sheet, scene: Scene, layout: Placement) -> None:
             sheet.write(centre, top + 11, word, font, ha="center", va="top", rotation=90)
         else:
             sheet.write(centre, top + 11 + columns.size, word, font, ha="center")
-    for number, lane in enumerate(in_lanes(groups_under(scene, columns, layout.width))):
+    for number, lane in enumerate(layout.groups):
         y = top + columns.height + 3 + 10 * number
         for span in lane:
             bracket = (span.start, span.start, span.end, span.end)

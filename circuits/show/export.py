@@ -22,6 +22,7 @@ from circuits.results import open_result
 from circuits.show import to_graph
 from circuits.show.neuronpedia import to_neuronpedia
 from circuits.show.wiring import wiring_graph
+from circuits.show.words import verdict_values
 from circuits.tasks.ranking import EXPLAINED, Ranking, Shape
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.wiring_record import Wiring
@@ -54,14 +55,22 @@ def _graph(result: Exportable) -> nx.MultiDiGraph:
     if isinstance(result, Circuit):
         return to_graph(result)
     if isinstance(result, Wiring):
-        return wiring_graph(result)
+        graph = wiring_graph(result)
+        graph.graph.update(verdict_values(result))
+        return graph
     return component_graph(result)
 
 
 def component_graph(ranking: Ranking, share: float = EXPLAINED) -> nx.MultiDiGraph:
     """The component edges that explain a share: components are nodes, each wire is an edge."""
     layers = _shape_of(ranking).layers
-    graph = nx.MultiDiGraph(task=ranking.task, model=ranking.model, share=share, layers=layers)
+    graph = nx.MultiDiGraph(
+        task=ranking.task,
+        model=ranking.model,
+        share=share,
+        layers=layers,
+        **verdict_values(ranking),
+    )
     needed = set(ranking.needed(share))
     for each in ranking.ranked:
         if each.unit not in needed:
@@ -105,25 +114,27 @@ def to_eap(result: Exportable) -> str:
     """A circuit as EAP-IG and MIB write it: JSON with the nodes and edges of the whole model.
 
     The score of an edge such as `a9.h9->a10.h0<q>` is its effect, or where `exact` is false an estimate of
-    it. Edges that a wiring does not have score 0. A circuit has no wires: its heads are edges to the logits,
+    it; of an edge of a wiring it is the edge's value in the circuit. Edges that a wiring does not have score
+    0. A circuit has no wires: its heads are edges to the logits,
     each with its largest effect.
     """
     if isinstance(result, Circuit):
         return _eap_of_circuit(result)
     if isinstance(result, Ranking):
         scores = {str(each.unit): (each.effect, each.exact) for each in result.ranked}
-        return _eap_of_edges(_shape_of(result), scores, {str(unit) for unit in result.needed()})
+        return _eap_of_edges(result, scores, {str(unit) for unit in result.needed()})
     scores = {}
     for each in reversed(result.wires):  # the strongest wire comes last, so its score stays
         edge = Wire(each.wire.writer, each.wire.reader)
-        scores[str(edge)] = (each.effect, True)
-    return _eap_of_edges(_shape_of(result), scores, set(scores))
+        scores[str(edge)] = (each.value, True)
+    return _eap_of_edges(result, scores, set(scores))
 
 
 def _eap_of_edges(
-    shape: Shape, scores: dict[str, tuple[float, bool]], in_graph: set[str]
+    result: Ranking | Wiring, scores: dict[str, tuple[float, bool]], in_graph: set[str]
 ) -> str:
     """All component edges; `scores` (with whether they are exact) and `in_graph` are by an edge's name."""
+    shape = _shape_of(result)
     edges = {}
     nodes = {
         component.eap: False for component in components(layers=shape.layers, heads=shape.heads)
@@ -138,7 +149,7 @@ def _eap_of_edges(
             nodes[wire.writer.eap] = True
             if wire.reader.component is not None:
                 nodes[wire.reader.component.eap] = True
-    return _eap(shape, nodes, edges)
+    return _eap(result, nodes, edges)
 
 
 def _eap_of_circuit(circuit: Circuit) -> str:
@@ -162,11 +173,13 @@ def _eap_of_circuit(circuit: Circuit) -> str:
             }
         elif component.kind == "mlp":
             mlps[name] = True
-    return _eap(_shape_of(circuit), nodes | mlps | {"logits": True}, edges)
+    return _eap(circuit, nodes | mlps | {"logits": True}, edges)
 
 
-def _eap(shape: Shape, nodes: dict[str, bool], edges: dict[str, Any]) -> str:
-    """The JSON of nodes, by whether they are in the graph, and of edges."""
+def _eap(result: Exportable, nodes: dict[str, bool], edges: dict[str, Any]) -> str:
+    """The JSON of nodes, by whether they are in the graph, and of edges. Readers of the format pass over
+    `question`, which has the verdict."""
+    shape = _shape_of(result)
     config = {
         "n_layers": shape.layers,
         "n_heads": shape.heads,
@@ -174,7 +187,8 @@ def _eap(shape: Shape, nodes: dict[str, bool], edges: dict[str, Any]) -> str:
         "d_model": shape.width,
     }
     marked = {name: {"in_graph": in_graph} for name, in_graph in nodes.items()}
-    return to_json({"cfg": config, "nodes": marked, "edges": edges})
+    question = verdict_values(result)
+    return to_json({"cfg": config, "nodes": marked, "edges": edges, "question": question})
 
 
 # All formats

@@ -46,7 +46,7 @@ from circuits.show.canvas import (
     width_of,
 )
 from circuits.show.curves import count_words
-from circuits.show.words import spell
+from circuits.show.words import spell, verdict_in_short
 
 if TYPE_CHECKING:
     from circuits.tasks.compare import TaskComparison
@@ -60,6 +60,7 @@ _PAD: Final = 8.0
 _TITLE: Final = 22.0  # the height of a panel's title
 _LINE: Final = 8.5  # from one line of facts to the next
 _LARGE: Final = 34.0  # the side of a map that has space for a name
+SMALLEST_SCALE: Final = 0.05  # on a smaller scale, what does nothing would look strong
 _LEGEND: Final = 26.0  # the height of the axis cross and the scale below all panels
 _DOT: Final = " · "
 
@@ -135,7 +136,7 @@ def ranking_panel(
         title=ranking.model if title is None else title,
         heads=tuple(heads),
         maps=tuple(maps),
-        note=f"{spell(ranking.task)}: {count_words(ranking)}",
+        note=f"{spell(ranking.task)}: {count_words(ranking)}{verdict_in_short(ranking)}",
         effects=tuple(effect_of[head] for head in heads) if all_ranked else (),
         needed=ranking.count()[0] if all_ranked else None,
         facts="" if figures is None else facts_of(figures),
@@ -348,7 +349,7 @@ def _effects_of(circuit: Circuit) -> np.ndarray:
 
 def _draw_effects(ax: Axes, values: np.ndarray, framed: Sequence[Head]) -> None:
     layers, heads = values.shape
-    strongest = float(np.nan_to_num(np.abs(values)).max(initial=0.0)) or 1.0
+    strongest = float(np.nan_to_num(np.abs(values)).max(initial=SMALLEST_SCALE))
     scale = colormap(EFFECT).with_extremes(bad=WASH)
     image = ax.imshow(values, cmap=scale, vmin=-strongest, vmax=strongest, interpolation="none")
     frame: dict[str, Any] = {"edgecolor": RED, "linewidth": 1.2, "zorder": 3, "clip_on": False}

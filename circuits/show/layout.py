@@ -1,45 +1,28 @@
 """Where everything of a scene stands on a scale of layers: tokens are columns, layers are rows.
 
-1. Words stand side by side in the largest font that fits; if none fits, they stand upright.
-2. A mapping is an arrow from key to query in every layer in which heads carry it, with their names on it.
+1. A mapping is an arrow from key to query in every layer in which heads carry it, with their names on it.
    A component (head, MLP, …) is a node at its position and layer. Both are items.
-3. A row is a layer, the lowest first. Items of a layer that would touch stand in lanes above each other, and
+2. A row is a layer, the lowest first. Items of a layer that would touch stand in lanes above each other, and
    the row is as high as its lanes. In a deep model a run of three or more layers without items is one row.
-
-Lengths are points (1/72 inch). `web/layout.js` places the same things on the page, and says why it must.
+3. `lay_out` places a scene in print. `page_layout` places a circuit on the page for every share by the same
+   functions, with other `Sizes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import networkx as nx
 
 from circuits.components import Head
-from circuits.show import Scene, canvas, gains, spell
-from circuits.show.canvas import Font, width_of
+from circuits.show import Scene, gains, spell
+from circuits.show.canvas import HEADING_SMALL, NOTE, width_of
+from circuits.show.columns import Columns, fit_columns
 
-AXIS: Final = 30.0  # the width of the axis of layers
-LANE: Final = 10.5  # the height of a lane
-RAISED: Final = 8.0  # how far above its arrow a raised text stands
-_THIN: Final = 9.0  # the height of a row without items
-_FOLDED: Final = 11.0  # the height of a row that stands for several layers
-_OUTPUT: Final = 33.0  # the height of the output's box above the last layer
-_GROUP: Final = 10.0  # the height of a line of groups under the sentence
+_GROUP: Final = 10.0  # the height of a line of groups under a printed sentence
 _NEVER_FOLDED: Final = 12  # layers of a model that is shown whole
-_NARROWEST: Final = 10.0  # the least width of a column
-_UPRIGHT: Final = 24.0  # the largest width of a column of upright words
-_WIDEST_STEP: Final = 56.0
-_LEAST_GAP: Final = 5.0  # between words
-_MOST_GAP: Final = 26.0
-_COMPONENT_SPACE: Final = (
-    6.0  # how many times the spare space of other columns one with components gets
-)
-# (letters of a word, font size), the best first
-_WORD_SIZES: Final = ((14, 8.0), (14, 7.0), (10, 6.0))
 SHAPES: Final = {
     "head": "round,pad=0,rounding_size=4",
     "mlp": "square,pad=0",
@@ -48,47 +31,70 @@ SHAPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """The tokens that are shown (None for a gap) and where they stand; upright where they are too many."""
+class Sizes:
+    """The lengths of a picture: points (1/72 inch) in print, pixels on the page."""
 
-    positions: tuple[int | None, ...]
-    words: tuple[str, ...]
-    centres: tuple[float, ...]
-    step: float  # the least distance between two centres
-    size: float  # of the font
-    upright: bool
+    axis: float  # the width of the axis of layers
+    top: float  # the height above the last layer, where the output stands
+    lane: float  # the height of a lane
+    raised: float  # how far above its arrow a raised text stands
+    thin: float  # the height of a row without items
+    folded: float  # the height of a row that stands for several layers
+    margin: float  # of a row with lanes, half of it above them and half below
+    visible: float  # of an arrow, beside the names on it
+    beside: float  # from an arrow to the names after it
+    most_names: int  # on one arrow
+    names_width: Callable[[Sequence[str]], float]
 
-    def x_of(self, position: int) -> float | None:
-        """The centre of a position's column; None if the position is not shown."""
-        if position not in self.positions:
-            return None
-        return self.centres[self.positions.index(position)]
 
-    @property
-    def height(self) -> float:
-        """The height of the words with the numbers above them."""
-        if not self.upright:
-            return self.size + 13
-        font = Font(self.size)
-        return 12 + max(width_of(word, font) for word in self.words)
+PRINT: Final = Sizes(
+    axis=30.0,
+    top=33.0,
+    lane=10.5,
+    raised=8.0,
+    thin=9.0,
+    folded=11.0,
+    margin=4.0,
+    visible=12.0,
+    beside=5.0,
+    most_names=3,
+    names_width=lambda names: width_of(" ".join(names), HEADING_SMALL) + 8,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedItem:
-    """What stands in a layer between `left` and `right`: an arrow with its heads' names, or a component."""
+    """What stands in a layer between `left` and `right`: an arrow with its heads' names, or a component.
+
+    The centre of the names is `offset` from the point that is `along` of the way from `start` to `end`.
+    """
 
     layer: int
-    text: str
+    names: tuple[str, ...]  # of heads, and how many more there are; of a component its label
     start: float
     end: float  # of the arrow; a component starts and ends at its centre
-    text_x: float  # the centre of the text
+    along: float
+    offset: float
     left: float
     right: float
     effect: float
-    front: bool
+    front: bool = False
     name: str = ""  # of a component's node in the graph
     kind: str = ""  # of a component: head, mlp or embed
-    raised: bool = False  # the text is wider than the arrow and stands above it
+    raised: bool = False  # the names are wider than the arrow and stand above it
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.names)
+
+    @property
+    def text_x(self) -> float:
+        """The centre of the names."""
+        return self.start + self.along * (self.end - self.start) + self.offset
+
+
+Rows = dict[tuple[int, int], tuple[float, float]]  # (first layer, last layer): (top, bottom)
+Lanes = dict[int, list[list[PlacedItem]]]  # of each layer, the lowest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +102,9 @@ class Placement:
     """Where everything stands, measured from the upper left corner; y runs down."""
 
     columns: Columns
-    rows: dict[tuple[int, int], tuple[float, float]]  # (first layer, last layer): (top, bottom)
+    rows: Rows
     lanes: dict[PlacedItem, float]  # each item's height y
+    groups: list[list[PlacedItem]]  # names of groups under the sentence, in lanes
     width: float
     height: float
     # (key, query) of the mappings that are drawn
@@ -129,9 +136,11 @@ class Placement:
 def lay_out(
     scene: Scene, width: float, *, only_front: bool = False, most: int = 40
 ) -> Placement:
-    """Place a scene in this width; of its mappings all, or with `only_front` the one in front."""
-    columns = fit_columns(scene, AXIS, width, most=most)
-    items = _components(scene.graph, columns)
+    """Place a scene in this width, in print; of its mappings all, or with `only_front` the one in front."""
+    components = _component_nodes(scene.graph)
+    busy = {node["positions"][0] for _, node in components}
+    columns = fit_columns(scene, PRINT.axis, width, most=most, busy=busy)
+    items = _components(components, columns)
     mappings = set()
     for (key, query), data in scene.drawn.items():
         front = data is scene.front
@@ -141,40 +150,45 @@ def lay_out(
             continue
         items += _arrows(data, start, end, width, front=front)
         mappings.add((key, query))
-    lanes = {}  # of each layer, the lowest first
+    lanes = {}
     for layer in range(scene.depth):
         lanes[layer] = in_lanes(item for item in items if item.layer == layer)
-    folded = _fold_layers(scene, lanes)
-    heights = {row: _row_height(lanes[row[0]], is_folded=row[0] < row[1]) for row in folded}
-    foot = _OUTPUT + sum(heights.values())
+    rows, placed = stack_layers(scene, lanes, PRINT)
+    groups = in_lanes(groups_under(scene, columns.x_of, width))
+    foot = max(bottom for _, bottom in rows.values())
+    height = foot + columns.height + _GROUP * len(groups)
+    return Placement(columns, rows, placed, groups, width, height, frozenset(mappings))
+
+
+# Rows
+
+
+def stack_layers(
+    scene: Scene, lanes: Lanes, sizes: Sizes
+) -> tuple[Rows, dict[PlacedItem, float]]:
+    """The rows of a picture, and the height y of every item in its lane."""
+    heights = {}
+    for first, last in _fold_layers(scene, lanes):
+        height = sum(_lane_height(lane, sizes) for lane in lanes[first]) + sizes.margin
+        heights[first, last] = sizes.folded if first < last else max(sizes.thin, height)
     rows = {}
     placed = {}
-    bottom = foot
-    for row, row_height in heights.items():
-        rows[row] = (bottom - row_height, bottom)
-        y = bottom - 2
+    bottom = sizes.top + sum(heights.values())
+    for row, height in heights.items():
+        rows[row] = (bottom - height, bottom)
+        y = bottom - sizes.margin / 2
         for lane in lanes[row[0]]:
-            placed |= dict.fromkeys(lane, y - LANE / 2)
-            y -= _lane_height(lane)
-        bottom -= row_height
-    groups = in_lanes(groups_under(scene, columns, width))
-    height = foot + columns.height + _GROUP * len(groups)
-    return Placement(columns, rows, placed, width, height, frozenset(mappings))
+            placed |= dict.fromkeys(lane, y - sizes.lane / 2)
+            y -= _lane_height(lane, sizes)
+        bottom -= height
+    return rows, placed
 
 
-def _row_height(lanes: list[list[PlacedItem]], *, is_folded: bool) -> float:
-    if is_folded:
-        return _FOLDED
-    return max(_THIN, sum(_lane_height(lane) for lane in lanes) + 4)
+def _lane_height(lane: list[PlacedItem], sizes: Sizes) -> float:
+    return sizes.lane + sizes.raised if any(item.raised for item in lane) else sizes.lane
 
 
-def _lane_height(lane: list[PlacedItem]) -> float:
-    return LANE + RAISED if any(item.raised for item in lane) else LANE
-
-
-def _fold_layers(
-    scene: Scene, lanes: dict[int, list[list[PlacedItem]]]
-) -> list[tuple[int, int]]:
+def _fold_layers(scene: Scene, lanes: Lanes) -> list[tuple[int, int]]:
     """The rows from below, each as (first layer, last layer)."""
     busy = {layer for layer, stacked in lanes.items() if stacked}
     for _, node in scene.boxes:
@@ -195,63 +209,32 @@ def _fold_layers(
     return rows
 
 
-def fit_columns(scene: Scene, left: float, right: float, *, most: int) -> Columns:
-    """Words side by side in the largest font that fits; else upright, in columns of equal width."""
-    space = right - left - 6
-    positions = scene.shown(most=min(most, int(space / _NARROWEST)), bos=True)
-    for longest, size in _WORD_SIZES:
-        words = _words_of(scene, positions, longest)
-        word_widths = [max(width_of(word, Font(size)), 12.0) for word in words]
-        gap = (space - sum(word_widths)) / len(words)
-        if gap >= _LEAST_GAP:
-            gaps = _gaps(scene, positions, min(gap, _MOST_GAP))
-            widths = [width + around for width, around in zip(word_widths, gaps, strict=True)]
-            return _columns(positions, words, widths, left + 3, space, size=size, upright=False)
-    longest, size = _WORD_SIZES[-1]
-    words = _words_of(scene, positions, longest)
-    widths = [min(space / len(words), _UPRIGHT)] * len(words)
-    return _columns(positions, words, widths, left + 3, space, size=size, upright=True)
+class Extended(Protocol):
+    """What reaches from `left` to `right`."""
+
+    @property
+    def left(self) -> float: ...
+    @property
+    def right(self) -> float: ...
 
 
-def _columns(
-    positions: Sequence[int | None],
-    words: Sequence[str],
-    widths: Sequence[float],
-    left: float,
-    space: float,
-    *,
-    size: float,
-    upright: bool,
-) -> Columns:
-    """Columns of these widths in the middle of the space."""
-    centres = []
-    x = left + (space - sum(widths)) / 2
-    for width in widths:
-        centres.append(x + width / 2)
-        x += width
-    steps = [after - before for before, after in pairwise(centres)]
-    step = min([*steps, _WIDEST_STEP])
-    return Columns(tuple(positions), tuple(words), tuple(centres), step, size, upright)
+E = TypeVar("E", bound=Extended)
 
 
-def _words_of(scene: Scene, positions: Sequence[int | None], longest: int) -> list[str]:
-    """The words at these positions, `…` for a gap; BOS is cut shorter, as it is never the point."""
-    words = []
-    for position in positions:
-        is_bos = position == 0 and scene.graph.graph["reads_bos"]
-        if position is None:
-            words.append("…")
+def in_lanes(items: Iterable[E]) -> list[list[E]]:
+    """Items in as few lanes as keep them apart; each takes the first lane in which it touches nothing."""
+    lanes: list[list[E]] = []
+    for item in items:
+        for lane in lanes:
+            if all(item.right < other.left or other.right < item.left for other in lane):
+                lane.append(item)
+                break
         else:
-            words.append(spell(scene.words[position], longest=7 if is_bos else longest))
-    return words
+            lanes.append([item])
+    return lanes
 
 
-def _gaps(scene: Scene, positions: Sequence[int | None], mean: float) -> list[float]:
-    """The space around each word: more where components stand, whose wires need it."""
-    busy = {node["positions"][0] for _, node in _component_nodes(scene.graph)}
-    shares = [_COMPONENT_SPACE if position in busy else 1.0 for position in positions]
-    spare = (mean - _LEAST_GAP) * len(shares) / sum(shares)
-    return [_LEAST_GAP + spare * share for share in shares]
+# Arrows and components
 
 
 def _arrows(
@@ -261,53 +244,70 @@ def _arrows(
     layers: dict[int, dict[str, float]] = {}
     for name, gain in gains(data).items():
         layers.setdefault(Head.parse(name).layer, {})[name] = gain
-    items = []
+    arrows = []
     for layer, heads in layers.items():
-        text, text_width = _names_on_arrow([*heads], width)
-        text_x, raised = _place_names(text_width, start, end, width)
-        item = PlacedItem(
-            layer=layer,
-            text=text,
-            start=start,
-            end=end,
-            text_x=text_x,
-            left=min(start, text_x - text_width / 2) - 2,
-            right=max(end, text_x + text_width / 2) + 2,
-            effect=sum(heads.values()),
-            front=front,
-            raised=raised,
-        )
-        items.append(item)
-    return items
+        effect = sum(heads.values())
+        ends = (start, end)
+        arrows.append(place_arrow(layer, [*heads], ends, effect, width, PRINT, front=front))
+    return arrows
 
 
-def _names_on_arrow(heads: Sequence[str], width: float) -> tuple[str, float]:
-    """Three names, or as many as have space, and how many more there are; the text and its width."""
-    for most in (3, 2, 1):
-        more = f" +{len(heads) - most}" if len(heads) > most else ""
-        text = " ".join(heads[:most]) + more
-        text_width = width_of(text, canvas.HEADING_SMALL) + 8
-        if text_width <= width - AXIS:
-            break
-    return text, text_width
+def place_arrow(
+    layer: int,
+    heads: Sequence[str],
+    ends: tuple[float, float],
+    effect: float,
+    width: float,
+    sizes: Sizes,
+    *,
+    front: bool = False,
+) -> PlacedItem:
+    """An arrow from the first to the second of `ends`, with the names of its heads.
 
-
-def _place_names(
-    text_width: float, start: float, end: float, width: float
-) -> tuple[float, bool]:
-    """The centre of the names, and whether they are raised: on the arrow, else after it, else above it.
-
-    Beside a token that reads itself they may also stand before it.
+    The names stand on the arrow, else after it, else above it; `width` is that of the picture. Beside a token
+    that reads itself they may also stand before it.
     """
-    half = text_width / 2
+    names, names_width = _names_that_fit(heads, width - sizes.axis, sizes)
+    start, end = ends
+    half = names_width / 2
     middle = (start + end) / 2
-    if end - start >= text_width + 12:
-        return middle, False
-    if end + 5 + text_width <= width:
-        return end + 5 + half, False
-    if start == end and start - 5 - text_width >= AXIS:
-        return start - 5 - half, False
-    return min(max(middle, AXIS + half), width - half), True
+    along, offset, raised = 0.5, 0.0, False
+    if end - start >= names_width + sizes.visible:
+        pass
+    elif end + sizes.beside + names_width <= width:
+        along, offset = 1.0, sizes.beside + half
+    elif start == end and start - sizes.beside - names_width >= sizes.axis:
+        along, offset = 0.0, -sizes.beside - half
+    else:
+        inside = min(max(middle, sizes.axis + half), width - half)
+        offset, raised = inside - middle, True
+    centre = start + along * (end - start) + offset
+    return PlacedItem(
+        layer=layer,
+        names=tuple(names),
+        start=start,
+        end=end,
+        along=along,
+        offset=offset,
+        left=min(start, centre - half) - 2,
+        right=max(end, centre + half) + 2,
+        effect=effect,
+        front=front,
+        raised=raised,
+    )
+
+
+def _names_that_fit(
+    heads: Sequence[str], space: float, sizes: Sizes
+) -> tuple[list[str], float]:
+    """As many names as have space, then how many more there are; with the width of all."""
+    for most in range(sizes.most_names, 0, -1):
+        names = list(heads[:most])
+        if len(heads) > most:
+            names.append(f"+{len(heads) - most}")
+        if sizes.names_width(names) <= space:
+            break
+    return names, sizes.names_width(names)
 
 
 def _component_nodes(graph: nx.MultiDiGraph) -> list[tuple[str, dict[str, Any]]]:
@@ -317,20 +317,23 @@ def _component_nodes(graph: nx.MultiDiGraph) -> list[tuple[str, dict[str, Any]]]
     return sorted(inside, key=lambda named: named[1]["kind"] == "mlp")
 
 
-def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[PlacedItem]:
+def _components(
+    nodes: Iterable[tuple[str, dict[str, Any]]], columns: Columns
+) -> list[PlacedItem]:
     """The components of a graph of wires, each at its position and layer."""
     items = []
-    for name, node in _component_nodes(graph):
+    for name, node in nodes:
         x = columns.x_of(node["positions"][0])
         if x is None:
             continue
-        half = (width_of(node["label"], canvas.HEADING_SMALL) + 8) / 2 + 1
+        half = PRINT.names_width([node["label"]]) / 2 + 1
         item = PlacedItem(
             layer=node["layer"],
-            text=node["label"],
+            names=(node["label"],),
             start=x,
             end=x,
-            text_x=x,
+            along=0.0,
+            offset=0.0,
             left=x - half,
             right=x + half,
             effect=node["effect"],
@@ -342,17 +345,7 @@ def _components(graph: nx.MultiDiGraph, columns: Columns) -> list[PlacedItem]:
     return items
 
 
-def in_lanes(items: Iterable[PlacedItem]) -> list[list[PlacedItem]]:
-    """Items in as few lanes as keep them apart; each takes the first lane in which it touches nothing."""
-    lanes: list[list[PlacedItem]] = []
-    for item in items:
-        for lane in lanes:
-            if all(item.right < other.left or other.right < item.left for other in lane):
-                lane.append(item)
-                break
-        else:
-            lanes.append([item])
-    return lanes
+# Groups of positions
 
 
 def is_named_by_its_token(scene: Scene, node: dict[str, Any]) -> bool:
@@ -361,28 +354,35 @@ def is_named_by_its_token(scene: Scene, node: dict[str, Any]) -> bool:
     return len(positions) == 1 and spell(scene.words[positions[0]]) == node["lines"][0]
 
 
-def groups_under(scene: Scene, columns: Columns, width: float) -> list[PlacedItem]:
+def groups_under(
+    scene: Scene,
+    x_of: Callable[[int], float | None],
+    width: float,
+    measure: Callable[[str], float] = lambda text: width_of(text, NOTE),
+) -> list[PlacedItem]:
     """Spans whose name is not that of their token; their names stand under the sentence."""
     groups = []
-    for _, node in scene.boxes:
-        centres = [x for x in map(columns.x_of, node["positions"]) if x is not None]
+    for name, node in scene.boxes:
+        centres = [x for x in map(x_of, node["positions"]) if x is not None]
         if not centres or node["kind"] != "span" or is_named_by_its_token(scene, node):
             continue
         text = spell(node["lines"][0], longest=24)
-        half = width_of(text, canvas.NOTE) / 2 + 2
+        half = measure(text) / 2 + 2
         start = min(centres)
         end = max(centres)
-        middle = min(max((start + end) / 2, half), width - half)
+        middle = (start + end) / 2
+        inside = min(max(middle, half), width - half)
         group = PlacedItem(
             layer=0,
-            text=text,
+            names=(text,),
             start=start,
             end=end,
-            text_x=middle,
-            left=min(start, middle - half),
-            right=max(end, middle + half),
+            along=0.5,
+            offset=inside - middle,
+            left=min(start, inside - half),
+            right=max(end, inside + half),
             effect=0.0,
-            front=False,
+            name=name,
         )
         groups.append(group)
     return groups

@@ -7,6 +7,7 @@
    effect of the carrier's message.
 3. An answer of `why` adds the writers of the head's sides, each linked with the effect of its wire. It fills
    `qk_tracing_results`: the parts of the score by pairs of writers, and the sums over either side.
+4. The verdict on the question stands in the metadata, under `question`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from circuits.components import EMBED, Component, Head
 from circuits.files import to_json
+from circuits.show.words import verdict_values
 from circuits.tracing.records import Circuit, QKAttribution, Why
 
 _MOST_SUMS: Final = 8  # writers of a side that are listed with their sum
@@ -41,6 +43,7 @@ def to_neuronpedia(circuit: Circuit, *, why: Sequence[Why] = ()) -> str:
                 "scan": circuit.source.name,
                 "prompt_tokens": list(prompt.words),
                 "prompt": prompt.text,
+                "question": verdict_values(circuit),
             },
             "qParams": {
                 "linkType": "both",

@@ -3,7 +3,7 @@
 1. Circuits of one prompt stand side by side; of several prompts one is picked. Answers of `why` stand with
    the heads that they explain.
 2. `pack` turns a circuit into what the script reads. Everything that does not depend on what the reader
-   chooses is decided here, among it the carriers at every share.
+   chooses is decided here, among it the carriers at every share. `page_layout` says where all of it stands.
 3. `fill_page` puts data, style and script into the page. The page's policy allows its own style and script,
    by their hash, and nothing else; tokens enter as text only.
 4. Attention maps are packed as their lower triangles, 8 bits a weight. Where they would make the file too
@@ -35,7 +35,7 @@ from circuits.show import (
     to_scene,
 )
 from circuits.show.bundle import bundle, web_file
-from circuits.show.layout import is_named_by_its_token
+from circuits.show.page_layout import lay_out_page
 
 if TYPE_CHECKING:
     from circuits.tracing import Mapping
@@ -146,7 +146,15 @@ def pack(scene: Scene, why: Iterable[Why] = (), *, digits: int | None = None) ->
     words = circuit.prompt.words
     question = circuit.question
     ends = [position for mapping in circuit.mappings[:_LISTED] for position in mapping.ends]
-    drawn = set(scene.drawn)
+    shown = scene.shown(most=_MOST_TOKENS, also=ends, bos=True)
+    labels = [spell(word, longest=_LONGEST_LABEL) for word in words]
+    carriers = {mapping.ends: _carriers_at_shares(mapping) for mapping in circuit.mappings}
+    mappings = []
+    for mapping in circuit.mappings:
+        record = _pack_mapping(mapping, source.heads, digits)
+        record["carriers"] = carriers[mapping.ends]
+        record["drawn"] = mapping.ends in scene.drawn
+        mappings.append(record)
     return {
         "name": spell(source.name, longest=60),
         "prompt": spell(circuit.prompt.text, longest=_LONGEST_TITLE),
@@ -157,17 +165,14 @@ def pack(scene: Scene, why: Iterable[Why] = (), *, digits: int | None = None) ->
         "heads": source.heads,
         "words": words,
         "spelled": [spell(word) for word in words],
-        "labels": [spell(word, longest=_LONGEST_LABEL) for word in words],
-        "shown": scene.shown(most=_MOST_TOKENS, also=ends, bos=True),
+        "labels": labels,
         "output": scene.graph.nodes[OUTPUT]["lines"],
         "front": scene.cell,
         "asked": circuit.focus,
         "question": question and {"verdict": question.verdict, "reasons": question.reasons},
         "spans": _pack_spans(scene),
-        "mappings": [
-            _pack_mapping(mapping, source.heads, digits) | {"drawn": mapping.ends in drawn}
-            for mapping in circuit.mappings
-        ],
+        "mappings": mappings,
+        "picture": lay_out_page(scene, shown, labels, carriers),
         "whys": [pack_why(answer) for answer in why if _is_about(answer, circuit)],
     }
 
@@ -219,17 +224,18 @@ def _pack_spans(scene: Scene) -> list[dict[str, Any]]:
         if node["kind"] != "span":
             continue
         span = measured[tuple(node["positions"]), node["label"]]
-        label = node["lines"][0]
-        layers = node["layers"]
         record = {"name": name, "lines": node["lines"], "positions": node["positions"]}
-        record |= {"layers": layers, "ranges": node["ranges"], "effect": node["effect"]}
-        record["layer_range"] = "–".join(str(layer) for layer in dict.fromkeys(layers))
-        record["group"] = "" if is_named_by_its_token(scene, node) else label
+        record |= {"layers": node["layers"], "ranges": node["ranges"], "effect": node["effect"]}
         record["residual"] = _rounded(span.residual, 4)
         record["writes"] = _rounded(span.writes, 4)
         record["counterfactual"] = spell(span.counterfactual)
         packed.append(record)
     return packed
+
+
+def _carriers_at_shares(mapping: Mapping) -> list[int]:
+    """How many heads of the path carry a mapping at 1%, 2%, … 100% of its total."""
+    return [len(mapping.carriers(percent / 100)) for percent in range(1, 101)]
 
 
 def _pack_mapping(mapping: Mapping, width: int, digits: int | None) -> dict[str, Any]:
@@ -256,11 +262,8 @@ def _pack_mapping(mapping: Mapping, width: int, digits: int | None) -> dict[str,
         )
         sides.append([_number(side.head, width), *_rounded(values, digits)])
     path = []
-    before = 0.0
     for step in mapping.path:
-        gain = _rounded([step.joint - before], digits)
-        path.append([_number(step.head, width), step.joint, *gain])
-        before = step.joint
+        path.append([_number(step.head, width), *_rounded([step.joint], digits)])
     controls = None
     if mapping.controls is not None:
         controls = asdict(mapping.controls)
@@ -271,8 +274,7 @@ def _pack_mapping(mapping: Mapping, width: int, digits: int | None) -> dict[str,
         "total": mapping.total,
         "restore": mapping.restore,
         "heads": heads,
-        "path": path,  # [head, joint effect up to it, what it adds to the joint effect]
-        "carriers": [len(mapping.carriers(percent / 100)) for percent in range(1, 101)],
+        "path": path,  # [head, joint effect up to it]
         "controls": controls,
         "sides": sides,
         "doubts": mapping.doubts,

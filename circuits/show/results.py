@@ -26,14 +26,14 @@ from circuits.results import PICTURES
 from circuits.show import canvas, tables, wiring
 from circuits.show.canvas import INK, LINE, MUTED, RED, SIGNATURE, SMALL
 from circuits.show.curves import keep_curves
-from circuits.show.dot import HeadGroup, graph_to_dot, heads_to_dot, to_dot
+from circuits.show.dot import HeadGroup, heads_to_dot, to_dot
 from circuits.show.figure import figure_of_circuit
 from circuits.show.grids import comparison_grid
 from circuits.show.heatmaps import grid_figure, grid_title
 from circuits.show.neuron_figures import neurons_figure
 from circuits.show.page import to_page
 from circuits.show.reading_figures import attribution_figure, lens_figure, scores_figure
-from circuits.show.words import spell
+from circuits.show.words import spell, verdict_in_short
 from circuits.tasks.compare import Comparison, TaskComparison
 from circuits.tasks.ranking import Ranking
 from circuits.tracing import Interval, Mapping, Stability
@@ -109,14 +109,16 @@ def _(mapping: Mapping) -> HeadPlot:
         HeadRow(str(each.head), each.effect, carries=each.head in carriers)
         for each in mapping.heads
     ]
-    return HeadPlot(
-        f"key {mapping.key} → query {mapping.query}, total {mapping.total:z.2f}", rows
-    )
+    title = f"key {mapping.key} → query {mapping.query}, total {mapping.total:z.2f}"
+    if mapping.doubts:
+        title += ", modulation withheld"
+    return HeadPlot(title, rows)
 
 
 @heads_of_result.register
 def _(family: FamilyTrace) -> HeadPlot:
     title = f"{spell(family.model)}, {len(family.pairs)} pairs, total {family.total.mean:z.2f}"
+    title += verdict_in_short(family)
     return HeadPlot(title, interval_rows(family.heads, family.carriers()))
 
 
@@ -128,7 +130,9 @@ def _(stability: Stability) -> HeadPlot:
     effects = [(each.head, each.effect) for each in stability.heads]
     rows = interval_rows(effects, stability.core)
     return HeadPlot(
-        f"key {stability.key} → query {stability.query}, {runs}", rows, marked="in the core"
+        f"key {stability.key} → query {stability.query}, {runs}{verdict_in_short(stability)}",
+        rows,
+        marked="in the core",
     )
 
 
@@ -143,6 +147,9 @@ def _(comparison: Comparison) -> HeadPlot:
     title = (
         f"{spell(first)} (open) → {spell(second)} (filled), {comparison.key}→{comparison.query}"
     )
+    unclear = [verdict for verdict in comparison.verdicts if verdict not in (None, "clear")]
+    if unclear:
+        title += ", not a clear question"
     return HeadPlot(title, rows, marked="carries in both")
 
 
@@ -263,7 +270,7 @@ dot_of.register(Circuit, to_dot)
 
 @dot_of.register
 def _(result: Wiring, **options: Any) -> Digraph:
-    return graph_to_dot(wiring.wiring_scene(result).graph, **options)
+    return wiring.wiring_dot(result, **options)
 
 
 @dot_of.register

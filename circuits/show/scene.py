@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import networkx as nx
 
-from circuits.show.words import plural, spell, verdict_words
+from circuits.errors import PromptError
+from circuits.show.words import plural, spell, verdict_values, verdict_words
 from circuits.tracing import CARRIES
+from circuits.tracing.parts import Output
 
 if TYPE_CHECKING:
     from circuits.tracing import Mapping, Span
     from circuits.tracing.records import Circuit
 
-OUTPUT: Final = "output"  # the name of the output's node
+OUTPUT: Final = "output"  # the name of the output's node, and how a user names it
 LONGEST: Final = 24  # tokens of a prompt that is shown whole
 _MOST_ARROWS: Final = 24
 
@@ -190,6 +192,7 @@ def to_graph(circuit: Circuit, *, share: float | None = None) -> nx.MultiDiGraph
         words=list(circuit.prompt.words),
         layers=circuit.source.layers,
         reads_bos=circuit.source.reads_bos,
+        **verdict_values(circuit),
     )
     last = len(circuit.prompt) - 1
     ends = {last}
@@ -225,18 +228,34 @@ def node_at(graph: nx.MultiDiGraph, position: int) -> str | None:
     return min(nodes, key=lambda name: len(graph.nodes[name]["positions"]), default=None)
 
 
-def routes(circuit: Circuit, start: int | str, end: int | str) -> tuple[tuple[str, ...], ...]:
-    """Every route from a token to a token or to the output (named by its word), as the labels on the way."""
+def routes(
+    circuit: Circuit, start: int | str | Output, end: int | str | Output
+) -> tuple[tuple[str, ...], ...]:
+    """Every route from a token to a token or to the output, as the labels on the way."""
     graph = to_graph(circuit)
     names = []
-    for token in (start, end):
-        is_output = token == circuit.output.token
-        name = OUTPUT if is_output else node_at(graph, circuit.prompt.position(token))
+    for place in (start, end):
+        is_output = _is_output(circuit, place)
+        name = OUTPUT if is_output else node_at(graph, circuit.prompt.position(place))
         if name is None:
             return ()
         names.append(name)
     paths = sorted({tuple(path) for path in nx.all_simple_paths(graph, *names)})
     return tuple(tuple(str(graph.nodes[name]["label"]) for name in path) for path in paths)
+
+
+def _is_output(circuit: Circuit, place: int | str | Output) -> bool:
+    """Whether a place is the output: `output`, or its word where no token of the prompt is that word."""
+    if isinstance(place, Output):
+        return True
+    if not isinstance(place, str):
+        return False
+    tokens = circuit.prompt.positions_of(place)
+    if place == OUTPUT and tokens:
+        where = ", ".join(map(str, tokens))
+        both = f"{place!r} is the token at {where} and the output above the last position"
+        raise PromptError(f"{both}; write {tokens[0]}, or circuit.output for the output")
+    return not tokens and place in (OUTPUT, circuit.output.token)
 
 
 def gains(mapping: Attributes) -> dict[str, float]:

@@ -2,7 +2,8 @@
 
 1. `Column` says how the cells of a column are written and to which side they are aligned.
 2. `plain` prints sections for files and pipes, `rich_text` for a terminal, `section_html` for a notebook.
-3. Cells and lines are never read as markup, so a token such as `[bold]` or `<script>` stays text.
+3. Cells and lines are never read as markup, so a token such as `[bold]` or `<script>` stays text; what is not
+   printable is escaped, so that no terminal obeys it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from circuits.errors import escaped
 
 WIDTH: Final = 100  # columns of plain text
 
@@ -68,9 +71,8 @@ class Section:
         columns = self.columns or (Column(), Column())
         cells = []
         for row in self.rows:
-            cells.append(
-                [column.cell(value) for column, value in zip(columns, row, strict=True)]
-            )
+            texts = [column.cell(value) for column, value in zip(columns, row, strict=True)]
+            cells.append([escaped(text) for text in texts])
         return columns, cells
 
 
@@ -97,9 +99,9 @@ def rich_text(sections: Iterable[Section]) -> Group:
         if parts:
             parts.append(Text(""))
         if section.title:
-            parts.append(Text(section.title, style="bold"))
+            parts.append(Text(escaped(section.title), style="bold"))
         for line in section.lines:
-            parts.append(Text(line))
+            parts.append(Text(escaped(line)))
         if section.rows:
             parts.append(_rich_table(section))
     return Group(*parts)

@@ -21,13 +21,13 @@ from circuits.show import (
     plural,
     spell,
     to_scene,
-    verdict_words,
 )
 from circuits.show.sections import Column, Section, plain, section_html
+from circuits.show.words import note_line, verdict_lines  # noqa: F401  # others take `note_line` from here
 from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:
-    from circuits.tracing import Controls, HeadEffect, Mapping, MeasuredModel, Span
+    from circuits.tracing import Controls, FamilyTrace, HeadEffect, Mapping, MeasuredModel, Span
     from circuits.tracing.records import Circuit, Why
     from circuits.tracing.wiring_record import Wiring
 
@@ -96,14 +96,6 @@ def _question(circuit: Circuit) -> Section:
         range(length) if length <= MOST_WORDS else to_scene(circuit).shown(most=MOST_WORDS)
     )
     words = ["…" if position is None else token(circuit, position) for position in positions]
-    lines = []
-    verdict = verdict_words(circuit)
-    if verdict:
-        lines.append(f"Verdict: {verdict}")
-    reasons = circuit.question.reasons if circuit.question else ()
-    for note in circuit.notes:
-        if note not in reasons:  # the verdict has named its reasons
-            lines.append(note_line(note))
     rows = [
         ("prompt", " ".join(words)),
         *asked_rows(circuit),
@@ -113,7 +105,7 @@ def _question(circuit: Circuit) -> Section:
         ),
     ]
     title = f"{model_words(source)}, {source.open_edges} of {source.edges} edges open"
-    return Section(title, lines, rows=rows)
+    return Section(title, verdict_lines(circuit), rows=rows)
 
 
 # Words that a circuit, a wiring and an answer of `why` have in common
@@ -135,10 +127,6 @@ def asked_rows(result: Circuit | Wiring) -> list[tuple[str, str]]:
         ("counterfactual", counterfactual_words(result, longest=80)),
         ("metric", f"{metric}: {values}, gap {result.gap:z.2f}"),
     ]
-
-
-def note_line(note: str) -> str:
-    return f"Note: {visible(note, longest=400)}"
 
 
 def token(result: Circuit | Why | Wiring, position: int) -> str:
@@ -261,11 +249,8 @@ def _control_rows(
 ) -> list[tuple[str, str]]:
     rows = []
     if controls.random_draws:
-        carriers = plural(len(mapping.carriers(controls.share)), "head")
         values = f"mean {controls.random_mean:z.3f}, 95th percentile {controls.random_p95:z.3f}"
-        rows.append(
-            ("random heads", f"{values} of {controls.random_draws} draws of {carriers}")
-        )
+        rows.append(("random heads", f"{values} of {_draws(mapping, controls)}"))
     totals = dict(enumerate(controls.key_totals))
     totals.pop(mapping.key, None)
     best = "there is none"
@@ -278,6 +263,16 @@ def _control_rows(
         rows.append(("sufficiency", f"{left} (at a share of {controls.share:.0%})"))
     rows.append(("identity", f"{controls.identity:.1e} (clean patched into clean)"))
     return rows
+
+
+def _draws(mapping: Mapping, controls: Controls) -> str:
+    """How many random heads were drawn how often, and what they were drawn from."""
+    if controls.random_pool is None or controls.random_size is None:
+        size = plural(len(mapping.carriers(controls.share)), "head")
+        return f"{controls.random_draws} draws of {size} among all, carriers included"
+    size = plural(controls.random_size, "head")
+    pool = f"the {controls.random_pool} that are no carriers"
+    return f"{controls.random_draws} draws of {size} among {pool}"
 
 
 def _loading_words(mapping: Mapping) -> str:
@@ -345,6 +340,31 @@ def _spans(spans: Sequence[Span]) -> Section:
     return Section("Spans, in gaps of the pair", remarks, columns, rows)
 
 
+# A family
+
+
+def family_text(family: FamilyTrace) -> str:
+    """A trace of a family as plain text: the verdict, the mean total, the carriers and the strongest heads."""
+    mapping = family.mapping
+    left_out = []
+    if family.weak:
+        left_out.append(f"{family.weak} more left out as weak")
+    if family.wrong:
+        left_out.append(f"{family.wrong} more left out on the wrong side")
+    if family.repeated:
+        left_out.append(f"{plural(family.repeated, 'repeat')} not counted")
+    beside = f" ({', '.join(left_out)})" if left_out else ""
+    pairs = plural(len(family.pairs), "pair")
+    total = f"{mapping.key}→{mapping.query}: total {family.total}{_unusual_total(mapping)}"
+    carriers = _carrier_lines(mapping, family.share)
+    if family.carriers():
+        carriers[0] += f": joint {family.joint}"
+    lines = [f"{visible(family.model)}, {pairs}{beside}, {total}", *verdict_lines(family)]
+    shown = family.heads[: max(5, len(family.carriers()))]
+    heads = [f"  {head!s:8}{interval}" for head, interval in shown]
+    return "\n".join([*lines, *carriers, *heads])
+
+
 # Several models
 
 
@@ -366,6 +386,9 @@ def comparison_values(circuits: Sequence[Circuit], *, share: float) -> list[dict
                 "total": mapping.total,
                 "restore": mapping.restore,
                 "share": share,
+                "verdict": None if circuit.question is None else circuit.question.verdict,
+                "reasons": [] if circuit.question is None else list(circuit.question.reasons),
+                "withheld": list(mapping.doubts),
                 "modulation": mapping.modulation(share),
                 "heads": len(carriers),
                 "carriers": carriers,
@@ -381,6 +404,7 @@ def comparison_section(circuits: Sequence[Circuit], *, share: float) -> Section:
     """The same mapping in several models, one row each."""
     columns = [
         Column("model"),
+        Column("question"),
         Column("total", "z.2f"),
         Column(f"heads for {share:.0%}", "d"),
         Column("modulated", ".0%"),
@@ -389,7 +413,11 @@ def comparison_section(circuits: Sequence[Circuit], *, share: float) -> Section:
         Column("overlap"),
     ]
     rows = []
+    lines = []
     for number, each in enumerate(comparison_values(circuits, share=share)):
+        name = visible(each["model"])
+        for reason in dict.fromkeys((*each["reasons"], *each["withheld"])):
+            lines.append(f"{name}: {visible(reason, longest=400)}")
         shared = each["overlap"]
         if number == 0:
             overlap = "(itself)"
@@ -399,9 +427,11 @@ def comparison_section(circuits: Sequence[Circuit], *, share: float) -> Section:
             overlap = f"{plural(len(shared), 'head')} {' '.join(shared[:12])}"
         open_edges = f"{each['open_edges']} of {each['edges']}"
         carriers = listed(each["carriers"], most=12) or "none"
-        row = [visible(each["model"]), each["total"], each["heads"], each["modulation"]]
+        modulation = "withheld" if each["withheld"] else each["modulation"]
+        verdict = each["verdict"] or "not judged"
+        row = [name, verdict, each["total"], each["heads"], modulation]
         rows.append([*row, open_edges, carriers, overlap])
-    return Section(_ends(circuits[0], circuits[0].mapping()), (), columns, rows)
+    return Section(_ends(circuits[0], circuits[0].mapping()), lines, columns, rows)
 
 
 def _overlap(first: Circuit, second: Circuit, share: float) -> list[str] | None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from circuits.components import Head
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import visible
+from circuits.show.words import verdict_lines, verdict_values, verdict_words
 from circuits.tasks.compare import TaskComparison
 from circuits.tasks.patterns import PanelFigures, changed
 from circuits.tasks.ranking import (
@@ -56,7 +57,7 @@ def _question(ranking: Ranking) -> Section:
         ("ends", f"none kept explain {_percent(none)}, all kept explain {_percent(every)}"),
         ("areas", areas),
     ]
-    return Section(title, rows=rows)
+    return Section(title, verdict_lines(ranking), rows=rows)
 
 
 def _counts(ranking: Ranking) -> Section:
@@ -180,6 +181,10 @@ def _measured(comparisons: Sequence[TaskComparison]) -> Section:
         ]
         pairs = f"{', '.join(counts)} ({kind}); left out: {'; '.join(left)}"
         tasks.append((visible(comparison.task), pairs))
+        for ranking in comparison.rankings[0]:
+            verdict = "not judged" if ranking.question is None else "clear"
+            name = f"question to {visible(ranking.model)}"
+            tasks.append((name, verdict_words(ranking) or verdict))
     rows = [(_short(protocol), str(protocol)) for protocol in protocols]
     return Section("What was measured", rows=rows + tasks)
 
@@ -332,6 +337,7 @@ def _units_values(comparison: TaskComparison, both: tuple[Ranking, Ranking]) -> 
         "protocol": [
             asdict(ranking.protocol) | {"words": str(ranking.protocol)} for ranking in both
         ],
+        "question": [verdict_values(ranking) for ranking in both],
         "pairs": [ranking.pairs for ranking in both],
         "left_out": [dict(ranking.left_out) for ranking in both],
         "counts": counts,

@@ -6,6 +6,7 @@ attribution of the attention score.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,7 @@ from circuits.components import Side
 from circuits.show import canvas, counterfactual_words, metric_words, spell
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import SMALL, token, visible
+from circuits.show.words import verdict_lines, verdict_words
 
 if TYPE_CHECKING:
     from circuits.tracing.records import QKAttribution, SideWriters, Why
@@ -28,6 +30,7 @@ _SIDES: Final[dict[Side, str]] = {
     "value": "value (what it moves)",
 }
 _MOST_WRITERS: Final = 8  # writers of a side, and parts of a score
+_LONGEST_VERDICT: Final = 100  # characters of a verdict above the picture
 _MOST_TICKS: Final = (
     16  # tokens along an attention map; of a longer prompt only key and query are named
 )
@@ -57,7 +60,9 @@ def _ends(why: Why) -> str:
 def _head(why: Why) -> Section:
     """What was asked, and a row for each side of the head."""
     lines = [
-        f"{metric_words(why, longest=80)}, counterfactual {counterfactual_words(why, longest=80)}",
+        *verdict_lines(why),
+        f"{metric_words(why, longest=80)}, gap {why.gap:z.2g}",
+        f"counterfactual {counterfactual_words(why, longest=80)}",
         f"attention {why.weight:.2f} (clean run) and {why.counterfactual_weight:.2f} (counterfactual run)",
         f"effect {why.effect:z.3f}, of its attention weight alone {why.pattern:z.3f}",
     ]
@@ -132,6 +137,9 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
             # So that the bars of all sides stand in the same rows.
             axis.set_ylim(most_bars - 0.5, -0.5)
         title = f"{spell(why.source.name, longest=40)}: {why.head}, {_ends(why)}; effect {why.effect:z.2f}"
+        verdict = verdict_words(why)
+        if verdict:
+            title += f"\n{textwrap.shorten(verdict, _LONGEST_VERDICT, placeholder=' …')}"
         figure.suptitle(title, fontsize=canvas.BODY, ha="left", x=0.01)
     return figure
 

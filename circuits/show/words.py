@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from circuits.errors import escaped
 
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from circuits.tracing.wiring_record import Wiring
 
 LONGEST_WORD: Final = 32  # characters of a token that is shown whole
-_JOINERS: Final = (
-    "\u200c\u200d"  # invisible, but between two letters they change how the letters look
-)
 
 
 def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
@@ -27,10 +24,7 @@ def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
     bare = word.strip(" ")
     if not bare:
         return "␣" * max(1, min(len(word), 4))
-    shown = ""
-    for index, letter in enumerate(bare):
-        joins = letter in _JOINERS and 0 < index < len(bare) - 1
-        shown += letter if joins else escaped(letter)
+    shown = escaped(bare)
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
@@ -55,7 +49,7 @@ def counterfactual_words(result: Circuit | Why | Wiring, *, longest: int = LONGE
     return listed(changes, most=8)
 
 
-def verdict_words(result: Circuit | Wiring) -> str:
+def verdict_words(result: Any) -> str:
     """`a weak question: …` with its reasons; empty where the question is clear or was not judged."""
     question = getattr(result, "question", None)
     if question is None or question.verdict == "clear":
@@ -63,6 +57,44 @@ def verdict_words(result: Circuit | Wiring) -> str:
     kind = "a weak question" if question.verdict == "weak" else "no question"
     reasons = [spell(reason, longest=400) for reason in question.reasons]
     return f"{kind}: {'; '.join(reasons)}"
+
+
+def verdict_lines(result: Any) -> list[str]:
+    """The line that a print-out begins with, also where the question is clear, and the notes of the result."""
+    question = getattr(result, "question", None)
+    verdict = "not judged"  # a file of an earlier version
+    reasons: tuple[str, ...] = ()
+    if question is not None:
+        verdict = verdict_words(result) or "clear"
+        reasons = question.reasons
+    lines = [f"Verdict: {verdict}"]
+    for note in getattr(result, "notes", ()):
+        if note not in reasons:  # the verdict has named its reasons
+            lines.append(note_line(note))
+    return lines
+
+
+def verdict_in_short(result: Any) -> str:
+    """`, a weak question` at the end of a title; empty where the question is clear or was not judged."""
+    kind, _, _ = verdict_words(result).partition(":")
+    return f", {kind}" if kind else ""
+
+
+def note_line(note: str) -> str:
+    return f"Note: {spell(note, longest=400)}"
+
+
+def verdict_values(result: Any) -> dict[str, Any]:
+    """The verdict for the files of other tools: what it is, why, and why a modulation is withheld."""
+    question = getattr(result, "question", None)
+    if question is None:
+        return {"verdict": "not judged", "reasons": [], "withheld": []}
+    reasons = [escaped(reason) for reason in question.reasons]
+    withheld = [escaped(reason) for reason in question.withheld]
+    front = getattr(result, "front", None)
+    if front is not None:  # a circuit withholds for reasons of its mapping, too
+        withheld = [escaped(doubt) for doubt in front.doubts]
+    return {"verdict": question.verdict, "reasons": reasons, "withheld": withheld}
 
 
 def plural(count: int, name: str) -> str:

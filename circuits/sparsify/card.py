@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median_high
-from typing import Any, Final
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
@@ -14,12 +14,11 @@ from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 from circuits.files import to_markdown
 from circuits.show import canvas
 from circuits.show.canvas import looks, save_figure
-from circuits.sparsify.measure import Sparsity
+from circuits.sparsify.measure import Sparsity, length_rows
 from circuits.sparsify.settings import Settings
 from circuits.zoo.evaluate import Score
 
 Log = Sequence[dict[str, Any]]
-_LENGTHS: Final = (8, 12, 16, 24, 32, 64, 128, 256)  # tokens of the prompts in the table
 
 
 def layers_table(measured: Sparsity) -> str:
@@ -34,18 +33,12 @@ def layers_table(measured: Sparsity) -> str:
 
 
 def lengths_table(measured: Sparsity) -> str:
-    """Open edges on prompts of several lengths, and how many keys the last position has open, per head."""
-    lines = [
-        f"| tokens | {measured.original} | {measured.name} | keys open to a head at the last |"
-    ]
-    lines.append("|---:|---:|---:|---:|")
-    for length in _LENGTHS:
-        if length > len(measured.gated.per_query):
-            break
-        before, after = measured.dense.share_upto(length), measured.gated.share_upto(length)
-        keys = measured.gated.per_query[length - 1]
-        lines.append(f"| {length} | {before:.2%} | {after:.2%} | {keys:.2f} |")
-    return "\n".join(lines)
+    """Open edges on prompts of several lengths, as shares and a query and head, as a Markdown table."""
+    names = (measured.original, measured.name)
+    columns = ["tokens"]
+    for name in names:
+        columns += [f"{name}, open", "a query and head"]
+    return to_markdown((*columns, "the last query"), length_rows(measured))
 
 
 def write_card(

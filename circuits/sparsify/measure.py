@@ -1,8 +1,10 @@
 """How sparse a model is and what that costs, beside its dense original on the same held-out rows.
 
 An edge is open where its scaled attention logit `s` is above 0; in a model without a gate, these are the
-edges that a gate would leave open. First-token mass and entropy are of the weights that multiply the values;
-a query's weights are scaled to sum to one before their entropy is taken.
+edges that a gate would leave open. They are counted twice: as a share of all edges, which falls with the
+length of the rows whatever the model does, and as open edges a query and head, which need not. First-token
+mass and entropy are of the weights that multiply the values; a query's weights are scaled to sum to one
+before their entropy is taken.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -33,6 +35,7 @@ from circuits.sparsify.text import (
 from circuits.sparsify.training import Logits, losses
 
 AnyModel = str | Path | Model
+LENGTHS: Final = (8, 16, 32, 64, 128, 256)  # tokens of the prompts at which open edges are told
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,30 @@ class AttentionStats:
     def open_edges(self) -> float:
         return sum(self.per_layer) / len(self.per_layer)
 
+    @property
+    def edges_per_query(self) -> float:
+        """Open edges of a query and head on whole rows: their share times (T + 1) / 2."""
+        return self.edges_upto(len(self.per_query))
+
     def share_upto(self, length: int) -> float:
         """The share of open edges on prompts of `length` tokens: the starts of the rows."""
         return sum(self.per_query[:length]) / allowed_edges(length)
+
+    def edges_upto(self, length: int) -> float:
+        """Open edges of a query and head on prompts of `length` tokens, a mean over their queries."""
+        return sum(self.per_query[:length]) / length
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSparsity:
+    """Open edges on prompts of one length: their share of all edges, and how many a query and head has."""
+
+    length: int  # tokens
+    dense_share: float
+    dense_edges: float
+    share: float
+    edges: float
+    last_edges: float  # of the gated model's last query, which has the most keys to choose from
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +100,29 @@ class Sparsity:
         return self.gated.open_edges
 
     @property
+    def edges_per_query(self) -> float:
+        return self.gated.edges_per_query
+
+    @property
     def gap(self) -> float:
         return self.loss - self.dense_loss
+
+    @property
+    def by_length(self) -> tuple[LengthSparsity, ...]:
+        """Open edges of both models on the starts of the rows, at each of `LENGTHS` and at whole rows."""
+        longest = len(self.gated.per_query)
+        lengths = [length for length in LENGTHS if length < longest]
+        return tuple(self._at(length) for length in (*lengths, longest))
+
+    def _at(self, length: int) -> LengthSparsity:
+        return LengthSparsity(
+            length=length,
+            dense_share=self.dense.share_upto(length),
+            dense_edges=self.dense.edges_upto(length),
+            share=self.gated.share_upto(length),
+            edges=self.gated.edges_upto(length),
+            last_edges=self.gated.per_query[length - 1],
+        )
 
     @property
     def facts(self) -> tuple[tuple[str, str, str], ...]:
@@ -85,6 +130,11 @@ class Sparsity:
         dense, gated = self.dense, self.gated
         return (
             ("open edges (s > 0)", f"{dense.open_edges:.3%}", f"{gated.open_edges:.3%}"),
+            (
+                f"open edges a query and head, {len(gated.per_query)} tokens",
+                f"{dense.edges_per_query:.3f}",
+                f"{gated.edges_per_query:.3f}",
+            ),
             ("loss, nats", f"{self.dense_loss:.4f}", f"{self.loss:.4f}"),
             ("divergence from dense, nats", "0", f"{self.divergence:.4f}"),
             ("next token the same", "100%", f"{self.agreement:.2%}"),
@@ -102,20 +152,43 @@ class Sparsity:
         )
 
 
+def length_rows(measured: Sparsity) -> list[tuple[str, ...]]:
+    """Lines of a table: tokens, open edges of the original (share, a query and head), of the model, and
+    of the model's last query."""
+    rows = []
+    for each in measured.by_length:
+        rows.append(
+            (
+                str(each.length),
+                f"{each.dense_share:.2%}",
+                f"{each.dense_edges:.3f}",
+                f"{each.share:.2%}",
+                f"{each.edges:.3f}",
+                f"{each.last_edges:.3f}",
+            )
+        )
+    return rows
+
+
 def measure_sparsity(
     model: AnyModel,
     texts: Sequence[str] | None = None,
     *,
     original: AnyModel | None = None,
     rows: int = 128,
+    length: int = 128,
     dtype: Dtype | None = None,
     device: Device = "cpu",
 ) -> Sparsity:
     """Measure a model on at most `rows` rows of texts; a model of the little language needs no texts.
 
+    A row of a text has at most `length` tokens, or as many as the model reads.
+
     `original` is the dense model to compare with: by default the one that the model's `circuits.json` names,
     else its own weights without the gate.
     """
+    if length < 2:
+        raise ModelError(f"a row needs at least 2 tokens, not {length}; give a larger length")
     name, weights = weights_of(model)
     reference = original or original_of(name)
     if reference:
@@ -123,7 +196,7 @@ def measure_sparsity(
     else:
         original_name, dense_weights = f"{name} without its gate", weights
     if texts is not None:
-        chosen = to_rows(weights, texts, length=context_of(weights, 128))
+        chosen = to_rows(weights, texts, length=context_of(weights, length))
     elif speaks_little_language(weights):
         length = context_of(weights, LITTLE_LANGUAGE.length)
         chosen = [little_language(replace(LITTLE_LANGUAGE, length=length)).held_out]
@@ -182,7 +255,8 @@ def measure(
     agreeing = 0
     targets = 0
     for tensor in rows:
-        for tokens in tensor.split(16):
+        # Logits take the most memory: long rows are run fewer at a time.
+        for tokens in tensor.split(min(16, max(1, 2048 // tensor.shape[1]))):
             gated_logits = gated_count.run(gated_model, tokens)
             dense_logits = dense_count.run(dense_model, tokens)
             per_target = losses(gated_logits, dense_logits, tokens.to(gated_logits.device))

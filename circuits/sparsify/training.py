@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float
 
 from circuits.errors import CircuitsError, FileError
+from circuits.files import write_whole
 from circuits.results import Progress, silent
 from circuits.sparsify.attention import TrainingGate, attending
 from circuits.sparsify.checkpoint import (
@@ -166,9 +167,13 @@ def _check_recipe(stored: dict[str, Any], recipe: dict[str, Any], checkpoint: Pa
 
 
 def _shorten_log(path: Path, step: int) -> None:
-    """Remove the lines that a killed process wrote after its last checkpoint."""
+    """Remove the lines that a killed process wrote after its last checkpoint, or the log of one that was
+    killed before its first."""
     kept = [json.dumps(line) + "\n" for line in read_log(path) if line["step"] <= step]
-    path.write_text("".join(kept))
+    if kept:
+        write_whole(path, lambda file: file.write_text("".join(kept)))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _step(run: TrainingRun, optimizer: Any, state: TrainingState) -> StepLog:

@@ -5,7 +5,8 @@
 2. Lines with the same length, key, query, kind of counterfactual and metric are cut into batches, as large as
    the user allows and memory permits. Both runs of each pair in a batch show what the model predicts; from
    that come the answers and foils that were not given.
-3. An error belongs to its line alone: a line that cannot be read or measured gets its error as its row.
+3. Each line's question is judged as `trace` judges it.
+4. An error belongs to its line alone: a line that cannot be read or measured gets its error as its row.
 """
 
 from __future__ import annotations
@@ -26,10 +27,20 @@ from circuits.engine.selection import mapping_row, select
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.files import parse_json, read_bytes, to_record
 from circuits.models.model import Model
-from circuits.prompts import Noise, Pair, Question, QuestionSpec, to_prompt, to_question
+from circuits.prompts import (
+    NOISE_DRAWS,
+    Noise,
+    Pair,
+    Question,
+    QuestionSpec,
+    to_prompt,
+    to_question,
+)
 from circuits.sweeps.store import Manifest, TableRow
-from circuits.tracing import Mapping
+from circuits.tracing import Mapping, QuestionControl
+from circuits.tracing.judge import judge_each
 from circuits.tracing.measure import measure_mapping
+from circuits.tracing.trust import doubts_about, doubts_of_carriers, doubts_of_sums
 
 LARGEST_FILE: Final = 2**32  # bytes
 LONGEST_LINE: Final = 2**20  # bytes
@@ -218,7 +229,7 @@ def measure_lines(
 
 def _pairs_in_memory(model: Model, line: TokenizedLine) -> int:
     """How many pairs of this shape may be cached at once."""
-    draws = Noise(()).draws if line.is_noisy else 1
+    draws = NOISE_DRAWS if line.is_noisy else 1
     return max(1, MEMORY // (2 * draws * bytes_of_run(model, len(line.question.clean))))
 
 
@@ -300,7 +311,8 @@ def _measure_settled(
 def _to_rows(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> list[TableRow]:
     """The rows of prepared runs, one for each of the lines."""
     key, query = lines[0].key, lines[0].query
-    mappings = _mapping_columns(runs, key, query, manifest)
+    judged = judge_each(runs, ends=(key, query))
+    mappings = _mapping_columns(runs, key, query, manifest, judged)
     clean = runs.values(runs.clean).tolist()
     counterfactual = runs.values(runs.counterfactual).tolist()
     rows = []
@@ -310,15 +322,24 @@ def _to_rows(runs: Runs, lines: Sequence[TokenizedLine], manifest: Manifest) -> 
     return rows
 
 
-def _mapping_columns(runs: Runs, key: int, query: int, manifest: Manifest) -> list[TableRow]:
-    """The columns of each pair's mapping: all pairs together, or with controls one pair after the other."""
+def _mapping_columns(
+    runs: Runs,
+    key: int,
+    query: int,
+    manifest: Manifest,
+    judged: Sequence[QuestionControl],
+) -> list[TableRow]:
+    """The columns of each pair's mapping and verdict: all pairs together, or with controls one pair after the
+    other."""
     share = manifest.share
     columns = []
     if manifest.controls:
         for index in range(len(runs.pairs)):
             alone = runs.only([index])
             mapping = measure_mapping(alone, key, query, share=share, seed=manifest.seed)
-            columns.append(_controlled_columns(mapping, share))
+            doubts = doubts_about(mapping, judged[index], named=True)
+            verdict = _verdict_columns(judged[index], doubts)
+            columns.append(_controlled_columns(mapping, share) | verdict)
         return columns
     all_heads = mapping_row(runs.heads, key, query)
     single_heads = [mapping_row([head], key, query) for head in runs.heads]
@@ -328,8 +349,23 @@ def _mapping_columns(runs: Runs, key: int, query: int, manifest: Manifest) -> li
     totals = effects[-1].double().tolist()
     by_pair = effects[:-1].double().T.tolist()
     for index, path in enumerate(paths):
-        columns.append(_columns(totals[index], restored[index], by_pair[index], path))
+        measured = _columns(totals[index], restored[index], by_pair[index], path)
+        doubts = [
+            *judged[index].withheld,
+            *doubts_of_sums(totals[index], restored[index]),
+            *doubts_of_carriers(totals[index], measured["modulation"] if path else None),
+        ]
+        columns.append(measured | _verdict_columns(judged[index], doubts))
     return columns
+
+
+def _verdict_columns(question: QuestionControl, doubts: Sequence[str]) -> TableRow:
+    """The verdict on a line's question, why it is not clear, and why its modulation is withheld."""
+    return {
+        "verdict": question.verdict,
+        "reasons": list(question.reasons),
+        "doubts": list(doubts),
+    }
 
 
 def _controlled_columns(mapping: Mapping, share: float) -> TableRow:

@@ -19,11 +19,12 @@ import pyarrow as pa
 from circuits.components import Head
 from circuits.errors import FileError, PromptError, escaped
 from circuits.results import PICTURES, Pictured, Saved, require
-from circuits.show.words import spell
+from circuits.show.words import spell, verdict_in_short, verdict_lines
 from circuits.sweeps.store import Manifest, copy_lines, read_manifest, read_table
-from circuits.tracing import Circuit, Interval
+from circuits.tracing import Circuit, FamilyControl, Interval, QuestionControl
 from circuits.tracing.circuit import model_of
 from circuits.tracing.family import bootstrap
+from circuits.tracing.judge import together
 from circuits.tracing.trace import trace
 from circuits.tracing.trust import weak_pairs
 
@@ -43,7 +44,7 @@ class MeanHead:
         return f"{self.head!s:8}{self.effect}  carries in {self.carries:.0%} of lines"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MeanCircuit(Saved, Pictured):
     """The mean over lines. A head that carries in most lines carries in the mean circuit."""
 
@@ -59,6 +60,11 @@ class MeanCircuit(Saved, Pictured):
     count: Interval  # carriers a line
     heads: tuple[MeanHead, ...]  # strongest first
     weak: int = 0  # lines that were left out: their gap is too small beside their own values or the others'
+    unclear: int = 0  # lines that were left out: their question is not clear
+    withheld: int = 0  # of the lines, those whose modulation is withheld and not in its mean
+    question: FamilyControl | None = (
+        None  # the verdict on all lines; None in files of version 0.2
+    )
 
     def check(self) -> None:
         heads = [mean.head for mean in self.heads]
@@ -79,19 +85,33 @@ class MeanCircuit(Saved, Pictured):
         from circuits.show.results import HeadPlot, interval_rows
 
         title = f"{spell(self.model)}, mean of {self.lines} lines, total {self.total.mean:z.2f}"
+        title += verdict_in_short(self)
         rows = interval_rows([(mean.head, mean.effect) for mean in self.heads], self.carriers())
         return HeadPlot(title, rows, marked="carries in at least half of the lines")
 
+    def _modulation_words(self) -> str:
+        if not self.withheld:
+            return f"modulation {self.modulation}"
+        if self.withheld == self.lines:
+            return "modulation withheld in every line"
+        return f"modulation {self.modulation} (withheld in {self.withheld})"
+
     def __str__(self) -> str:
         effects = f"total {self.total}, restore {self.restore}"
-        carriers = f"{self.count} a line, modulation {self.modulation}"
-        weak = f" ({self.weak} more left out as weak)" if self.weak else ""
-        lines = [f"{escaped(self.model)}, mean of {self.lines} lines{weak}: {effects}"]
+        carriers = f"{self.count} a line, {self._modulation_words()}"
+        left_out = []
+        if self.weak:
+            left_out.append(f"{self.weak} more left out as weak")
+        if self.unclear:
+            left_out.append(f"{self.unclear} more left out as not clear")
+        beside = f" ({', '.join(left_out)})" if left_out else ""
+        lines = [f"{escaped(self.model)}, mean of {self.lines} lines{beside}: {effects}"]
+        lines += verdict_lines(self)
         lines.append(f"Carriers at a share of {self.share:.0%}: {carriers}")
         return "\n".join([*lines, *(f"  {mean}" for mean in self.heads[:8])])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sweep(Pictured):
     """A sweep, or some lines of it.
 
@@ -171,10 +191,12 @@ class Sweep(Pictured):
         return [line.get(name) for line in metadata]
 
     def mean(self, *, seed: int = 0) -> MeanCircuit:
-        """The mean circuit of these lines, with 95% intervals."""
+        """The mean circuit of the clear lines, with 95% intervals; where no line is clear, of all lines whose
+        gap is worth dividing by."""
         table = self.table
         if table.empty:
             raise PromptError("no measured line is left to take the mean of")
+        question = self.question()
         is_weak = np.array(
             weak_pairs(table["clean_value"].tolist(), table["counterfactual_value"].tolist())
         )
@@ -182,14 +204,21 @@ class Sweep(Pictured):
             raise PromptError(
                 f"none of the {len(table)} measured lines has a gap worth dividing by"
             )
-        table = table.loc[~is_weak]
-        shared = [
-            table[name].to_numpy(np.float64) for name in ("total", "restore", "modulation")
-        ]
+        # Lines of version 0.2 have no verdict, and count as they did.
+        is_unclear = ~is_weak & np.array(table["verdict"].isin(["weak", "none"]))
+        if (is_weak | is_unclear).all():
+            is_unclear[:] = False
+        table = table.loc[~is_weak & ~is_unclear]
+        shared = [table[name].to_numpy(np.float64) for name in ("total", "restore")]
         counts = table["carriers"].map(len).to_numpy(np.float64)
         effects = np.stack(list(table["effects"]), 1).astype(np.float64)  # (head, line)
         values = np.vstack([*shared, counts, effects])
-        total, restore, modulation, count, *mean_effects = bootstrap(values, seed=seed)
+        total, restore, count, *mean_effects = bootstrap(values, seed=seed)
+        is_withheld = np.array([bool(doubts) for doubts in table["doubts"]])
+        modulations = table["modulation"].to_numpy(np.float64)[~is_withheld]
+        modulation = Interval(0.0, 0.0, 0.0)
+        if len(modulations):
+            (modulation,) = bootstrap(modulations[None], seed=seed)
         carries_in: Counter[str] = Counter()  # in how many lines a head is a carrier
         for carriers in table["carriers"]:
             carries_in.update(carriers)
@@ -208,7 +237,31 @@ class Sweep(Pictured):
             count=count,
             heads=tuple(means),
             weak=int(is_weak.sum()),
+            unclear=int(is_unclear.sum()),
+            withheld=int(is_withheld.sum()),
+            question=question,
         )
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """How many measured lines have each verdict; those of version 0.2 are not judged."""
+        listed = self.table["verdict"].fillna("not judged")
+        counts = Counter(listed.tolist())
+        order = ("clear", "weak", "none", "not judged")
+        return {verdict: counts[verdict] for verdict in order if counts[verdict]}
+
+    def question(self) -> FamilyControl | None:
+        """The verdict on all measured lines; None where a line has none (version 0.2)."""
+        table = self.table
+        if table.empty or table["verdict"].isna().any():
+            return None
+        judged = []
+        columns = zip(table["verdict"], table["reasons"], table["doubts"], strict=True)
+        for verdict, reasons, doubts in columns:
+            judged.append(
+                QuestionControl(verdict, reasons, (), None, ("", None), withheld=doubts)
+            )
+        return together(judged, noun="lines")
 
     def heads_to_plot(self) -> HeadPlot:
         """What its figure shows: the mean of its lines."""
@@ -264,7 +317,7 @@ def open_sweep(folder: str | Path) -> Sweep:
         raise FileError(f"no folder {folder}; give the one that circuits sweep wrote to")
     manifest = read_manifest(folder)
     rows = read_table(folder).to_pandas(integer_object_nulls=True)
-    for name in ("carriers", "joint", "tokens", "key_totals"):
+    for name in ("carriers", "joint", "tokens", "key_totals", "reasons", "doubts"):
         values = [None if value is None else tuple(value) for value in rows[name]]
         rows[name] = pd.Series(values, index=rows.index, dtype=object)
     return Sweep(folder, manifest, rows, len(rows) == manifest.lines)

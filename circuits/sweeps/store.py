@@ -1,6 +1,6 @@
 """The folder of a sweep: a manifest that says what is measured, and shards that appear whole or not at all.
 
-    DIR/manifest.json          settings, sha256 of the input, the model and its fingerprint
+    DIR/manifest.json          settings, sha256 of the input, the model and its fingerprint, and a checksum
     DIR/shards/*.parquet       rows; the file is named after its first line, its number of rows and its sha256
     DIR/summary.json           written when every line has its row
     DIR/.locks/                a lock for each block of lines, and one for manifest and summary; beside each
@@ -37,7 +37,7 @@ SCHEMA: Final = 1
 _LARGEST_MANIFEST: Final = 2**20  # bytes
 _MANIFEST: Final = "manifest"  # the lock of manifest and summary
 _PATIENCE: Final = 30.0  # seconds that a process waits for it
-# Older: no sum.
+# Without a sum: of version 0.1, which is refused.
 _SHARD: Final = re.compile(r"(\d{9,18})-(\d{1,9})(?:-([0-9a-f]{16}))?\.parquet", re.ASCII)
 _TEXT, _NUMBER, _NUMBERS, _TEXTS = (
     pa.string(),
@@ -69,8 +69,11 @@ COLUMNS: Final = pa.schema(
         ("key_totals", _NUMBERS),
         *((name, _NUMBER) for name in ("sufficiency", "identity")),
         *((name, _TEXT) for name in ("error", "asked", "metadata")),
+        ("verdict", _TEXT),
+        *((name, _TEXTS) for name in ("reasons", "doubts")),
     ]
 )
+_LATER: Final = ("verdict", "reasons", "doubts")  # columns that shards of version 0.2 lack
 TableRow = dict[str, Any]  # values by the names of COLUMNS
 
 
@@ -101,9 +104,14 @@ class Manifest:
             difference = (
                 f"of another input ({self.input}, {self.lines} lines) than {wanted.input}"
             )
-        for name in ("fingerprint", "gated", "reads_bos"):
+        for name in ("gated", "reads_bos"):
             if getattr(self, name) != getattr(wanted, name):
-                difference = f"of another model ({self.model}) than {wanted.model}"
+                difference = f"of {self.model} with another gate or BOS rule"
+        if self.fingerprint != wanted.fingerprint:
+            other = "other weights, or the same in another dtype"
+            difference = f"of another model ({self.model}) than {wanted.model}"
+            if self.model == wanted.model:
+                difference = f"of {self.model} with {other}"
         if difference:
             raise FileError(
                 f"{folder} holds a sweep {difference}; go on as before, or choose another folder"
@@ -126,7 +134,8 @@ class Store:
             present = manifest_in(self.folder)
             self.shards.mkdir(exist_ok=True)
             if present is None:
-                self._write("manifest.json", {"kind": KIND, "schema": SCHEMA} | asdict(wanted))
+                values = {"kind": KIND, "schema": SCHEMA} | asdict(wanted)
+                self._write("manifest.json", values | {"checksum": _checksum_of(values)})
             else:
                 present.refuse_unless(wanted, self.folder)
 
@@ -252,9 +261,15 @@ def _read_shard(shard: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table
     first, count, checksum = _parts_of_name(shard)
     try:
         content = shard.read_bytes()
-        if checksum not in (None, _checksum(content)):
+        if checksum is None:
+            raise ValueError("its name has no checksum, so damage would not be seen")
+        if checksum != _checksum(content):
             raise ValueError("its checksum does not match: it was damaged or edited")
         table = pq.ParquetFile(pa.BufferReader(content)).read(columns=list(columns))
+        for name in _LATER:
+            if name in columns and name not in table.column_names:
+                missing = pa.nulls(len(table), COLUMNS.field(name).type)
+                table = table.append_column(name, missing)
         lines = table.column("line").to_pylist()
         if lines[:1] != [first] or len(lines) != count:
             raise ValueError(
@@ -279,10 +294,18 @@ def _checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
+def _checksum_of(values: dict[str, Any]) -> str:
+    """The checksum of the values of a manifest, in whatever order they stand."""
+    return _checksum(to_json(values, sort_keys=True).encode())
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a sweep, if the folder holds one."""
     path = folder / "manifest.json"
     stored = read_object(path, most=_LARGEST_MANIFEST)
+    checksum = stored.pop("checksum", None)  # none in those of version 0.2
+    if stored.get("kind") == KIND and checksum not in (None, _checksum_of(stored)):
+        raise FileError(f"{path} was edited or damaged; sweep again into another folder")
     if stored.pop("kind", None) != KIND:
         raise FileError(f"{path} is not the manifest of a sweep; choose another folder")
     if stored.pop("schema", None) != SCHEMA:

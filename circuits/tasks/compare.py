@@ -26,6 +26,7 @@ from circuits.tasks.rank import rank
 from circuits.tasks.ranking import UNITS, Mlps, Ranking, Units, heads_of
 from circuits.tasks.task import PAIRS, Task, to_task
 from circuits.tracing import SHARE, Mapping
+from circuits.tracing.parts import Verdict
 from circuits.tracing.records import Circuit
 
 TaskSource = str | Path | tuple[Task, Task]
@@ -133,7 +134,18 @@ def _compare_circuits(first: Circuit, second: Circuit, share: float) -> Comparis
         open_edges=(first.source.open_edges, second.source.open_edges),
         edges=(first.source.edges, second.source.edges),
         moved=_moved(before, after),
+        verdicts=(_verdict(first), _verdict(second)),
+        reasons=(_reasons(first), _reasons(second)),
+        doubts=(before.doubts, after.doubts),
     )
+
+
+def _verdict(circuit: Circuit) -> Verdict | None:
+    return None if circuit.question is None else circuit.question.verdict
+
+
+def _reasons(circuit: Circuit) -> tuple[str, ...]:
+    return () if circuit.question is None else circuit.question.reasons
 
 
 def _moved(before: Mapping, after: Mapping) -> tuple[Moved, ...]:

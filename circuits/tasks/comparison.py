@@ -14,6 +14,7 @@ from circuits.prompts import Prompt
 from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tasks.patterns import Changed, PanelFigures, changed
 from circuits.tasks.ranking import COUNTED, EXPLAINED, Ranking, Units
+from circuits.tracing.parts import Verdict
 
 Maps = tuple[np.ndarray, ...]  # (query, key), one for each head
 SIDES: Final = ("first", "second")  # the names of the arrays of a TaskComparison
@@ -31,7 +32,7 @@ class Moved:
         return f"{self.head} {self.before:+.2f} → {self.after:+.2f}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Saved, Pictured):
     """One mapping in two models.
 
@@ -55,6 +56,21 @@ class Comparison(Saved, Pictured):
     open_edges: tuple[int, int]
     edges: tuple[int, int]
     moved: tuple[Moved, ...]  # largest change first; empty where the models differ in shape
+    # The verdict on each circuit's question; None in files of version 0.2.
+    verdicts: tuple[Verdict | None, Verdict | None] = (None, None)
+    reasons: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # why each is not clear
+    doubts: tuple[tuple[str, ...], tuple[str, ...]] = (
+        (),
+        (),
+    )  # why each modulation is withheld
+
+    @property
+    def summary(self) -> str:
+        """Models, mapping and totals."""
+        totals = " against ".join(f"{total:.3f}" for total in self.totals)
+        return (
+            f"of {self.names[0]} with {self.names[1]}: {self.key}→{self.query}, total {totals}"
+        )
 
     @property
     def ratio(self) -> float:
@@ -86,16 +102,28 @@ class Comparison(Saved, Pictured):
             total = f"{self.totals[side]:.3f}"
             heads = str(len(self.carriers[side]))
             modulation = f"{self.modulations[side]:.0%}"
+            if self.doubts[side]:
+                modulation = "withheld"
             opened = f"{self.open_edges[side]} of {self.edges[side]}"
-            columns.append((names[side], total, heads, modulation, opened))
+            verdict = self.verdicts[side] or "not judged"
+            columns.append((names[side], verdict, total, heads, modulation, opened))
         total = f"total {self.key}→{self.query}"
-        labels = ("", total, f"heads for {self.share:.0%}", "modulation", "open edges")
+        labels = (
+            "",
+            "question",
+            total,
+            f"heads for {self.share:.0%}",
+            "modulation",
+            "open edges",
+        )
         lines = [
             f"{label:16}{one:>20}{two:>20}"
             for label, one, two in zip(labels, *columns, strict=True)
         ]
-        for name, heads in zip(names, self.carriers, strict=True):
-            lines.append(f"{name}: {_names(heads)}")
+        for side, name in enumerate(names):
+            for reason in dict.fromkeys((*self.reasons[side], *self.doubts[side])):
+                lines.append(f"{name}: {escaped(reason)}")
+            lines.append(f"{name}: {_names(self.carriers[side])}")
         lines.append(
             f"shared: {_names(self.overlap)} ({self.jaccard:.0%} of all carriers of either)"
         )
@@ -108,7 +136,7 @@ def _names(heads: Sequence[Head]) -> str:
     return " ".join(map(str, heads)) or "none"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TaskComparison(Saved, Pictured):
     """One task in two models.
 
@@ -133,6 +161,17 @@ class TaskComparison(Saved, Pictured):
     arrays_sha256: str
     # "first", "second": the maps of all heads in `order`, on `prompts`, (head, query, key)
     arrays: Arrays = field(repr=False, compare=False, hash=False)
+
+    @property
+    def summary(self) -> str:
+        """Models, task and how many units of each kind it takes."""
+        counts = []
+        for first, second in self.rankings:
+            needed = (first.count()[0], second.count()[0])
+            counts.append(f"{first.protocol.units} {needed[0]} against {needed[1]}")
+        return (
+            f"of {self.models[0]} with {self.models[1]} on {self.task}: n90 {', '.join(counts)}"
+        )
 
     @property
     def maps(self) -> tuple[Maps, Maps]:

@@ -9,16 +9,20 @@
    into digits, the tens digit comes next; YY then ends in 9, so that this digit alone decides what is later.
 4. induction: `v w A B C D v w A` → B. Counterfactual: `v w C D A D v w A` → D. The first A has moved: a model
    that looks for its own word flips to D. D also stands where B did: a model that counts positions flips too.
-5. A jsonl file has one object a line, prompt and counterfactual (or swap) required; mistakes name their line:
+5. A jsonl file has one object a line, the same as a sweep takes; prompt and counterfactual (or swap) are
+   required, mistakes name their line:
    `{"prompt": …, "counterfactual": … or "swap": {old: new}, "answer": …, "foil": …, "roles": {name: where}}`
+   A task is measured at all positions, so key and query are not used; fields of other names are metadata.
 """
 
 from __future__ import annotations
 
 import random
 import re
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +32,9 @@ from jaxtyping import Float
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.files import parse_json, read_text, to_record
 from circuits.models.model import Model
-from circuits.prompts import swap_words, to_prompt
+from circuits.prompts import to_prompt
+from circuits.prompts.answer import given_answers
+from circuits.prompts.prompt import swapped
 from circuits.zoo import language
 
 Roles = tuple[tuple[str, int], ...]  # (name, position), for example (("S1", 4), ("END", 14))
@@ -42,6 +48,7 @@ _CENTURIES: Final = range(11, 19)
 _FIELDS: Final = (
     "an item has a prompt, a counterfactual or a swap, and if you like answer, foil, roles"
 )
+_UNUSED: Final = ("key", "query")  # of a line that a sweep takes, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,45 +197,83 @@ class OwnItem:
     prompt: str
     counterfactual: str | None = None
     swap: dict[str, str] | None = None
-    answer: str | None = None
-    foil: str | None = None
+    answer: str | list[str] | None = None
+    foil: str | list[str] | None = None
     roles: dict[str, int | str] | None = None
+    metric: str | None = None
+    key: int | str | None = None
+    query: int | str | None = None
+    id: int | str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("prompt", "counterfactual", "answer", "foil"):
+        for name in ("prompt", "counterfactual"):
             text = getattr(self, name)
             if text is not None and not text.strip():
                 raise PromptError(f"{name!r} is empty; give it some text")
+        for name in ("answer", "foil"):
+            if len(given_answers(getattr(self, name))) > 1:
+                raise PromptError(f"{name!r} has several words; an item of a task takes one")
+        if self.metric not in (None, "logit_diff"):
+            raise PromptError(f"a task is measured by logit_diff, not by {self.metric!r}")
         if (self.counterfactual is None) == (not self.swap):
             raise PromptError("give either a 'counterfactual' or a 'swap', one of the two")
 
     def to_candidate(self, model: Model) -> Candidate:
         """The candidate, with its roles as positions in the model's tokens."""
-        text = self.counterfactual or swap_words(self.prompt, self.swap or {})
+        text = self.counterfactual or swapped(model, self.prompt, self.swap or {})
         roles = []
         if self.roles:
             prompt = to_prompt(model, self.prompt)
             roles = [(name, prompt.position(position)) for name, position in self.roles.items()]
             roles.sort(key=lambda role: role[1])
-        return Candidate(
-            Marked(self.prompt), Marked(text), self.answer, self.foil, roles=tuple(roles)
-        )
+        answer, foil = _only(self.answer), _only(self.foil)
+        return Candidate(Marked(self.prompt), Marked(text), answer, foil, roles=tuple(roles))
+
+
+def _only(words: str | list[str] | None) -> str | None:
+    """The one answer that was given, if any."""
+    answers = given_answers(words)
+    return answers[0] if answers else None
+
+
+def _read_item(line: str) -> OwnItem:
+    """The item of a line; null counts as not given, and a field of another name as metadata."""
+    stored = parse_json(line, "the item")
+    if not isinstance(stored, dict):
+        raise FileError("the item is not a JSON object")
+    known = [field.name for field in fields(OwnItem)]
+    values = {}
+    for name, value in stored.items():
+        if name in known and value is not None:
+            values[name] = value
+        close = get_close_matches(name, known, n=1, cutoff=0.8)
+        if name not in known and close:
+            raise FileError(f"the item has no {name!r}; did you mean {close[0]}?")
+    return to_record(OwnItem, values, "the item")
 
 
 def read_own_task(model: Model, path: Path) -> list[Candidate]:
     """Every line of a jsonl file as a candidate."""
     candidates = []
+    unused: set[str] = set()
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         try:
-            item = to_record(OwnItem, parse_json(line, "the item"), "the item")
+            item = _read_item(line)
             candidates.append(item.to_candidate(model))
+            unused |= {name for name in _UNUSED if getattr(item, name) is not None}
         except CircuitsError as why:
             hint = f"; {_FIELDS}" if isinstance(why, FileError) else ""
             raise PromptError(f"{path.name}, line {number}: {why}{hint}") from why
     if not candidates:
         raise FileError(
             f"the task {path} has no items; write one JSON object a line: {_FIELDS}"
+        )
+    if unused:
+        given = " and ".join(name for name in _UNUSED if name in unused)
+        warnings.warn(
+            f"{path.name}: {given} of its lines are for sweeps; a task is measured at all positions",
+            stacklevel=2,
         )
     return candidates

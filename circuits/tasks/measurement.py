@@ -51,9 +51,13 @@ class Measurement:
     pairs: int
     protocol: Protocol
     progress: Progress
-    curve_sizes: Sequence[int] = ()  # sizes that the keep curve must have
     random_step: float = 1.6  # each size of the control is so many times the one before
     shape: Shape | None = None  # of the model, where component edges are ranked
+
+    @property
+    def curve_sizes(self) -> Sequence[int]:
+        """Sizes that the keep curve must have."""
+        return ()
 
     def single_effects(self) -> Effects:
         """The effect of every unit alone on every pair."""

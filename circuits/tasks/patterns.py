@@ -67,7 +67,7 @@ class Pattern:
         return f"offset {self.distance}" if self.kind == "offset" else self.kind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PanelFigures(Saved):
     """What a panel of maps shows, averaged over prompts. Shares are of the mass of queries 1 and later.
 

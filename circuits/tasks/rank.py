@@ -1,8 +1,8 @@
-"""`rank`: the heads, attention edges or component edges of a task in the order of their single effects, and
-how many of them explain it.
+"""`rank`: the heads, attention edges or component edges of a task in order, and how many of them explain it.
 
 1. Each unit alone is swapped to the counterfactual in the clean run; its mean effect over the pairs gives the
    order. For edges, where measuring all of them would cost too much, first-order estimates stand in.
+   Component edges are by default in the order of the search for small circuits (`tasks.orders`).
 2. The keep curve: for k = 0, 1, 2, … the first k units are kept and all others swapped, in one run. Explained
    effect = (M(kept) − M(counterfactual)) / gap, averaged over pairs. The control keeps random units.
 
@@ -18,19 +18,30 @@ from typing import Any, Final
 
 import numpy as np
 
+from circuits.engine import prepare
 from circuits.errors import PromptError
 from circuits.models.load import as_model
+from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.tasks.curve import Curve, Values, geometric, measure_curve
-from circuits.tasks.measurement import Effects, Measurement, measure_attention
+from circuits.tasks.measurement import (
+    Effects,
+    Measurement,
+    groups_that_run_together,
+    measure_attention,
+)
+from circuits.tasks.orders import OrderName
 from circuits.tasks.ranking import MLPS, SHARES, UNITS, Mlps, Ranked, Ranking, Units
-from circuits.tasks.task import PAIRS, Task, to_task
+from circuits.tasks.task import PAIRS, Item, Task, to_task
 from circuits.tasks.wires import EapGraph, measure_wires
 from circuits.tracing import Interval
 from circuits.tracing.family import bootstrap
+from circuits.tracing.judge import judge_each, together
+from circuits.tracing.parts import FamilyControl, QuestionControl
 
 PAIRS_OF: Final = {"heads": PAIRS, "edges": 16, "wires": 16}  # unless the user says how many
 RANDOM_ORDERS: Final = 5
+_JUDGED_TOGETHER: Final = 16  # pairs whose runs are in memory together
 _AT_A_TIME: Final = 2000  # units whose bootstrap resamples are in memory together
 
 
@@ -42,7 +53,7 @@ def rank(
     mlps: Mlps = "computed",
     count: int | None = None,
     most: int | None = None,
-    order: EapGraph | str | Path | None = None,
+    order: OrderName | EapGraph | str | Path | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Ranking:
@@ -50,9 +61,10 @@ def rank(
 
     `task` is a Task, a name of TASKS, or the path of a jsonl file; `count` pairs are measured, by default
     64 for heads and 16 for edges. `units` are "heads", "edges" (attention edges: one head, one key, one
-    query) or "wires" (component edges: one writer, one reader, all positions together). Of component edges
-    the `most` (4,000) that an estimate puts in front are measured exactly; `order` takes their order from a
-    file of EAP-IG or MIB (`from_eap`), to evaluate somebody else's circuit.
+    query) or "wires" (component edges: one writer, one reader, all positions together). The `order` of
+    component edges is "search" (the search for small circuits, the default), "effect" (exact effects alone),
+    "eap", "eap-ig", or that of a file of EAP-IG or MIB (`from_eap`), to evaluate somebody else's circuit.
+    The `most` first are measured exactly: 400, or for "effect" 4,000 that an estimate puts in front.
 
         >>> ranking = circuits.rank(model, "opposites", count=4)
         >>> count, low, high = ranking.count(0.9)
@@ -98,7 +110,19 @@ def rank(
         seed=seed,
         each=tuple(tuple(row) for row in explained.tolist()),
         shape=measurement.shape,
+        question=judge_items(model, items),
     )
+
+
+def judge_items(model: Model, items: Sequence[Item]) -> FamilyControl:
+    """The verdict on the pairs of a task: each is judged as `trace` judges a question without a key."""
+    judged: list[QuestionControl] = []
+    for numbers in groups_that_run_together(items):
+        for start in range(0, len(numbers), _JUDGED_TOGETHER):
+            part = numbers[start : start + _JUDGED_TOGETHER]
+            runs = prepare(model, [items[number].pair for number in part], smallest_gap=0.0)
+            judged += judge_each(runs)
+    return together(judged)
 
 
 def _check(units: str, mlps: str, most: int | None, order: object) -> None:

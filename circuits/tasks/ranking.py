@@ -22,6 +22,7 @@ from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tasks.curve import Curve, first_at_least
 from circuits.tracing import check_share
 from circuits.tracing.family import RESAMPLES, resampled
+from circuits.tracing.parts import FamilyControl
 
 Units = Literal["heads", "edges", "wires"]
 Mlps = Literal["computed", "held", "swapped"]
@@ -39,6 +40,9 @@ EXPLAINED: Final = (
 )
 SHARES: Final = (0.8, EXPLAINED, 0.95)
 
+_BESIDE: Final = (
+    "the exact effects of the first {} stand beside it, of the others their EAP estimates"
+)
 _WORDS: Final = {
     "computed": "MLPs computed from what reaches them",
     "held": "MLPs held at what they write in the clean run",
@@ -51,8 +55,11 @@ _WORDS: Final = {
     "since measuring every edge would cost too much",
     "front": "the {} that edge attribution patching (EAP) puts in front ranked by exact single effects, "
     "the others by that estimate",
-    "given": "in the order of a file, by the size of its scores; the exact effects of the first {} "
-    "stand beside it, of the others their EAP estimates",
+    "given": "in the order of a file, by the size of its scores; " + _BESIDE,
+    "search": "in the order in which the search for small circuits kept them, the longest first; "
+    + _BESIDE,
+    "eap": "in the order of edge attribution patching (EAP), by size; " + _BESIDE,
+    "eap-ig": "in the order of EAP with integrated gradients (5 steps), by size; " + _BESIDE,
 }
 
 
@@ -140,7 +147,7 @@ class Protocol:
     units: Units
     mlps: Mlps = "computed"
     positions: Literal["all", "roles", "absolute"] = "all"
-    order: Literal["exact", "loading", "front", "given"] = "exact"
+    order: Literal["exact", "loading", "front", "given", "search", "eap", "eap-ig"] = "exact"
     source: Literal["swap"] = "swap"
     measured: int = 0  # of component edges: how many effects are exact where not all are
 
@@ -168,7 +175,7 @@ class Ranked:
         return f"{self.unit!s:10} {self.effect:6.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Ranking(Saved, Pictured):
     """The heads, attention edges or component edges of a task in order, and how many of them it takes.
 
@@ -199,6 +206,16 @@ class Ranking(Saved, Pictured):
     # Explained effect for each size, for each pair.
     each: tuple[tuple[float, ...], ...] = field(repr=False)
     shape: Shape | None = None  # of the model, where component edges are ranked
+    question: FamilyControl | None = (
+        None  # the verdict on its pairs; None in files of version 0.2
+    )
+
+    @property
+    def summary(self) -> str:
+        """Model, task and how many units it takes."""
+        needed, low, high = self.count()
+        units = f"{self.units} {self.protocol.units}"
+        return f"of {self.model} on {self.task}: n90 {needed} [{low}, {high}] of {units}"
 
     def count(self, share: float = EXPLAINED) -> tuple[int | None, int | None, int | None]:
         """The fewest units, in ranked order, that explain `share`, with the range of 95% of the resamples.

@@ -27,7 +27,7 @@ from circuits.prompts import Metric, Pair, Prompt, answer_token, to_prompt
 from circuits.results import Progress, silent
 from circuits.tasks.families import FAMILIES, Candidate, Marked, Roles, read_own_task
 from circuits.tasks.names import check_task
-from circuits.tracing.trust import LEAST_GAP, is_small
+from circuits.tracing.judge import LEAST_GAP, is_small
 
 PAIRS: Final = 64  # of a task, unless the user says otherwise
 END: Final = "END"
@@ -94,7 +94,7 @@ class Item:
         return f"{name}+{position - start}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Task:
     """Many seeded pairs of one kind, for one model.
 
@@ -122,6 +122,9 @@ class Task:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}: {len(self)} pairs>"
 
     def __str__(self) -> str:
         left_out = f"; left out: {_counted(self.left_out)}" if self.left_out else ""

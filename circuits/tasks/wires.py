@@ -1,13 +1,12 @@
 """The component edges of a task: what `rank(units="wires")` measures, and circuits of EAP-IG and MIB.
 
-1. Edge attribution patching estimates all of them with one backward pass a pair
-   (`engine.joint.estimates`). The edges with the largest mean estimate, of either sign, are
-   measured exactly, each by itself. The order goes by effect where it was measured and by the estimate
-   elsewhere.
+1. Their order is one of `tasks.orders`, by default that of the search for small circuits. The first edges of
+   an order are measured exactly, each by itself, to stand beside it; the effects of the others are estimated
+   by edge attribution patching. In the order of effects, the edges with the largest mean estimate, of either
+   sign, are measured and ranked by effect, the others by the estimate.
 2. The keep curve swaps all other edges together in one run. Here the embedding and the MLPs are units like
    heads: keeping no edge explains exactly 0, keeping all explains exactly 1.
-3. The order may come from a file instead. Then the first edges of that order are measured, to stand beside
-   it. Such a file is
+3. The order may come from a file instead. Such a file is
 
        {"cfg": {"n_layers": 12, "n_heads": 12, …},
         "edges": {"a9.h9->a10.h0<q>": {"score": 0.1, "in_graph": true}, …}}
@@ -26,12 +25,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float
 
 from circuits.components import Wire
-from circuits.engine import Runs, prepare
-from circuits.engine.joint import EdgeTable, estimates, kept_edges
+from circuits.engine import prepare
+from circuits.engine.attribution import attribution, integrated_attribution
+from circuits.engine.edges import EdgeTable
+from circuits.engine.kept import KeptRuns
 from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, FileError
 from circuits.files import read_object
@@ -39,12 +39,20 @@ from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.tasks import curve
 from circuits.tasks.measurement import Effects, Measurement, groups_that_run_together, to_numpy
+from circuits.tasks.orders import (
+    ORDERS,
+    EdgeOrder,
+    OrderName,
+    by_size,
+    explained,
+    searched,
+)
 from circuits.tasks.ranking import ComponentEdge, Protocol, Shape, holds_everywhere
 from circuits.tasks.task import Item
 
-MOST_WIRES: Final = (
-    4000  # component edges that are measured exactly, unless the user says otherwise
-)
+# Component edges that are measured exactly, unless the user says otherwise
+MOST_WIRES: Final = 4000  # to be ranked by their effects
+MOST_BESIDE: Final = 400  # to stand beside another order
 
 
 # Files of EAP-IG and MIB
@@ -164,32 +172,39 @@ class WireMeasurement(Measurement):
     """The component edges of a task, and its pairs in batches."""
 
     table: EdgeTable
-    batches: list[tuple[Runs, list[int]]]  # runs, and which pairs of the task they hold
+    kept: KeptRuns
     most: int  # edges that are measured exactly
-    given: list[int] | None  # the order of a file
+    file: list[int] | None  # the order of a file
     random_step: float = (
         2.5  # wider than for heads: a run that keeps ten thousand edges is not cheap
     )
 
     @cached_property
     def estimates(self) -> Effects:
-        """The first-order estimate of every edge on every pair."""
-        values = np.zeros((len(self.table), self.pairs))
-        for number, (runs, indices) in enumerate(self.batches):
-            values[:, indices] = estimates(runs).numpy()
-            self.progress("estimates", number + 1, len(self.batches))
-        return values
+        """The first-order estimate of every edge on every pair: EAP."""
+        return attribution(self.kept).numpy()
+
+    @cached_property
+    def given(self) -> EdgeOrder | None:
+        """The order that does not hang on exact effects; None where they make it."""
+        if self.file is not None:
+            return EdgeOrder(self.file)
+        if self.protocol.order == "search":
+            return searched(self.kept, progress=self.progress)
+        if self.protocol.order == "eap":
+            return by_size(self.estimates)
+        if self.protocol.order == "eap-ig":
+            return by_size(integrated_attribution(self.kept).numpy())
+        return None
 
     @cached_property
     def exact(self) -> Bool[np.ndarray, " unit"]:
-        """Which edges are measured: all, or the first of the file or of the estimates."""
+        """Which edges are measured: all, or the first of the order or of the estimates."""
         chosen = np.ones(len(self.table), dtype=bool)
         if self.most == len(chosen):
             return chosen
-        order = self.given
-        if order is None:
-            order = np.argsort(-np.abs(self.estimates.mean(1)), kind="stable").tolist()
-        chosen[order[self.most :]] = False
+        order = self.given or by_size(self.estimates)
+        chosen[order.numbers[self.most :]] = False
         return chosen
 
     def single_effects(self) -> Effects:
@@ -199,37 +214,75 @@ class WireMeasurement(Measurement):
             effects = self.estimates.copy()
         chosen = np.flatnonzero(self.exact)
         wires = [self.table.wires[number] for number in chosen]
-        for runs, indices in self.batches:
-            values, _ = wire_effects(
-                runs,
-                wires,
-                progress=lambda done, total: self.progress("single effects", done, total),
-            )
-            effects[np.ix_(chosen, np.array(indices))] = values.numpy()
+        effects[chosen] = exact_effects(self.kept, wires, self.progress)
         return effects
 
     def order(self, effects: Effects) -> list[int]:
-        return super().order(effects) if self.given is None else self.given
+        return super().order(effects) if self.given is None else self.given.numbers
+
+    def listed(self, effects: Effects) -> Bool[np.ndarray, " unit"]:
+        """The edges that change something on some pair. Where the order comes from elsewhere, also those
+        between them, so that the first k that are listed are the first k of the order."""
+        changes = super().listed(effects)
+        if self.given is None or not changes.any():
+            return changes
+        order = np.array(self.given.numbers)
+        last = np.flatnonzero(changes[order])[-1]
+        listed = np.zeros_like(changes)
+        listed[order[: last + 1]] = True
+        return listed
 
     def explained(
         self, order: Sequence[int], sizes: Sequence[int]
     ) -> Float[np.ndarray, "size pair"]:
-        rank_of = torch.from_numpy(np.argsort(order))
-        sets = torch.stack([rank_of < size for size in sizes])
-        explained = np.zeros((len(sizes), self.pairs))
-        for number, (runs, indices) in enumerate(self.batches):
-            explained[:, indices] = kept_edges(runs, sets).numpy()
-            self.progress("keep curve", number + 1, len(self.batches))
-        return explained
+        return explained(self.kept, order, sizes, self.progress)
+
+    @property
+    def curve_sizes(self) -> list[int]:
+        """The sizes of MIB, and those of the circuits that a search passed."""
+        passed = self.given.sizes if self.given is not None else ()
+        return [*curve.mib_sizes(len(self.table)), *passed]
 
     def areas(self, sizes: Sequence[int], values: curve.Values) -> tuple[float, float]:
         """CPR and CMD as MIB has them: at its shares, of the means over pairs."""
-        gaps = np.zeros(self.pairs)
-        for runs, indices in self.batches:
-            gaps[indices] = to_numpy(runs.gap)
-        faithful = values @ gaps / gaps.sum()
-        value_at = dict(zip(sizes, faithful.tolist(), strict=True))
-        return curve.areas(curve.MIB_SHARES, [value_at[size] for size in self.curve_sizes])
+        return mib_areas(self.kept, sizes, values)
+
+
+def exact_effects(
+    kept: KeptRuns, wires: Sequence[Wire], progress: Progress = silent
+) -> Effects:
+    """The effect of swapping each of these component edges alone, on every pair."""
+    effects = np.zeros((len(wires), kept.pairs))
+    for batch in kept.batches:
+        values, _ = wire_effects(
+            batch.runs,
+            wires,
+            progress=lambda done, total: progress("single effects", done, total),
+        )
+        effects[:, batch.pairs] = values.numpy()
+    return effects
+
+
+def mib_areas(
+    kept: KeptRuns, sizes: Sequence[int], values: curve.Values
+) -> tuple[float, float]:
+    """CPR and CMD of a curve that has the sizes of MIB among its own."""
+    gaps = np.zeros(kept.pairs)
+    for batch in kept.batches:
+        gaps[batch.pairs] = to_numpy(batch.runs.gap)
+    faithful = values @ gaps / gaps.sum()
+    value_at = dict(zip(sizes, faithful.tolist(), strict=True))
+    wanted = curve.mib_sizes(len(kept.table))
+    return curve.areas(curve.MIB_SHARES, [value_at[size] for size in wanted])
+
+
+def kept_runs_of(model: Model, items: Sequence[Item]) -> KeptRuns:
+    """Run the pairs of a task; circuits on them are of component edges."""
+    batches = []
+    for indices in groups_that_run_together(items):
+        runs = prepare(model, [items[index].pair for index in indices])
+        batches.append((runs, indices))
+    return KeptRuns.everywhere(batches)
 
 
 def measure_wires(
@@ -237,34 +290,34 @@ def measure_wires(
     items: Sequence[Item],
     *,
     most: int | None = None,
-    order: EapGraph | str | Path | None = None,
+    order: OrderName | EapGraph | str | Path | None = None,
     progress: Progress = silent,
 ) -> WireMeasurement:
-    """Run the pairs, with component edges as units; `order` may be that of a file."""
-    batches = []
-    for indices in groups_that_run_together(items):
-        runs = prepare(model, [items[index].pair for index in indices])
-        batches.append((runs, indices))
-    table = EdgeTable.of(batches[0][0])
-    most = min(most or MOST_WIRES, len(table))
-    given = None
-    if order is not None:
-        graph = order if isinstance(order, EapGraph) else EapGraph.load(order)
-        given = _numbers_in_order(graph, table, model)
-        protocol = Protocol("wires", order="given", measured=most)
-    elif most < len(table):
-        protocol = Protocol("wires", order="front", measured=most)
-    else:
+    """Run the pairs, with component edges as units; `order` is one of ORDERS (search) or that of a file."""
+    kept = kept_runs_of(model, items)
+    table = kept.table.edges
+    name = "search" if order is None else order
+    file = None
+    if not isinstance(name, str) or name not in ORDERS:
+        graph = name if isinstance(name, EapGraph) else EapGraph.load(name)
+        file = _numbers_in_order(graph, table, model)
+        name = "given"
+    usual = MOST_WIRES if name == "effect" else MOST_BESIDE
+    most = min(most or usual, len(table))
+    if name == "effect":
         protocol = Protocol("wires")
+        if most < len(table):
+            protocol = Protocol("wires", order="front", measured=most)
+    else:
+        protocol = Protocol("wires", order=name, measured=most)
     return WireMeasurement(
         units=tuple(ComponentEdge.of(wire) for wire in table.wires),
         pairs=len(items),
         protocol=protocol,
         progress=progress,
-        curve_sizes=curve.mib_sizes(len(table)),
         shape=Shape(model.n_layers, model.n_heads, model.d_model, table.parallel),
         table=table,
-        batches=batches,
+        kept=kept,
         most=most,
-        given=given,
+        file=file,
     )

@@ -6,11 +6,10 @@ from .neuron_record import NeuronEffect as NeuronEffect
 from .neuron_record import Neurons as Neurons
 from .parts import CARRIES as CARRIES
 from .parts import CORE as CORE
-from .parts import DRAWN as DRAWN
-from .parts import NODES as NODES
 from .parts import SHARE as SHARE
 from .parts import SHORT as SHORT
 from .parts import Controls as Controls
+from .parts import FamilyControl as FamilyControl
 from .parts import HeadEffect as HeadEffect
 from .parts import HeadStability as HeadStability
 from .parts import Interval as Interval
@@ -34,5 +33,5 @@ from .records import Why as Why
 from .records import WriterEffect as WriterEffect
 from .verify import Verification as Verification
 from .wiring_record import Node as Node
-from .wiring_record import WireEffect as WireEffect
+from .wiring_record import WireValue as WireValue
 from .wiring_record import Wiring as Wiring

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from circuits.components import Edge, Head
@@ -24,6 +25,7 @@ from circuits.prompts import (
     Pair,
     QuestionSpec,
     Swap,
+    to_prompt,
     to_question,
 )
 from circuits.results import Progress, silent
@@ -55,6 +57,7 @@ def circuit(
     model: Any,
     text: str,
     *,
+    key: int | str | None = None,
     swap: Swap | None = None,
     counterfactual: str | None = None,
     answer: Answer | None = None,
@@ -69,30 +72,51 @@ def circuit(
 ) -> Circuit:
     """Every mapping of at least `least` that the pair's difference flows through; spans of what matters.
 
-    `groups` names positions that belong together (`{"brackets": (4, 6)}`); `counterfactuals` gives a text for
-    a token or group of its own (`{"opposite": 'The colour of "large" is "'}`), in the place of noise.
+    Without swap and counterfactual, noise is added at `key`. `groups` names positions that belong together
+    (`{"brackets": (4, 6)}`); `counterfactuals` gives a text for a token or group of its own
+    (`{"opposite": 'The colour of "large" is "'}`), in the place of noise.
 
         >>> whole = circuits.circuit(model, TEXT, swap={"large": "hot"})
         >>> [mapping.ends for mapping in whole.mappings]
         [(5, 8)]
     """
     model = as_model(model)
-    spec = QuestionSpec(
-        counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed
-    )
+    noise_at = None if key is None else (to_prompt(model, text).position(key),)
+    spec = QuestionSpec(counterfactual, swap, noise_at, answer, foil, metric, seed)
     runs = prepare(model, [to_question(model, text, spec)])
+    return measure_circuit(
+        runs,
+        groups=groups or {},
+        counterfactuals=counterfactuals or {},
+        share=share,
+        least=least,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def measure_circuit(
+    runs: Runs,
+    *,
+    groups: MappingType[str, Sequence[int | str]],
+    counterfactuals: MappingType[str, str],
+    share: float,
+    least: float,
+    seed: int,
+    progress: Progress = silent,
+) -> Circuit:
+    """The circuit of the one pair of `runs`, which were already made."""
     total_of = _totals(runs, least, progress)
     carrying = [end for end, total in total_of.items() if total >= least]
     carrying.sort(key=lambda end: (-total_of[end], end))
     mappings: list[Mapping] = []
-    for key, query in carrying:
+    for ends in carrying:
         progress("mappings", len(mappings), len(carrying))
-        mappings.append(measure_mapping(runs, key, query, share=share, seed=seed))
-    spans = _spans(
-        runs, mappings, groups or {}, counterfactuals or {}, seed=seed, progress=progress
-    )
+        mappings.append(measure_mapping(runs, *ends, share=share, seed=seed))
+    spans = _spans(runs, mappings, groups, counterfactuals, seed=seed, progress=progress)
     notes = (*notes_on_search(runs.length), *_notes_on_negative(total_of, least))
-    return to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=notes)
+    found = to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=notes)
+    return replace(found, least=least)
 
 
 # A saved circuit, measured again

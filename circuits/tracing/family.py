@@ -1,8 +1,12 @@
 """One mapping over a family of prompts: means over pairs, with bootstrap intervals.
 
-1. Pairs of equal length are run together; key and query are the same positions in all of them.
-2. Effects are measured on every pair; carriers are chosen by greedy selection on the mean.
-3. Intervals are percentiles of seeded bootstrap resamples of the pairs.
+1. Pairs of equal length are run together; key and query are the same positions in all of them. A pair that is
+   given twice counts once.
+2. Each pair is judged as `trace` judges it (`judge`). Pairs whose gap is too small to divide by are left out,
+   and so are pairs on the wrong side (the clean run prefers the foil, or the counterfactual the answer) where
+   there are others.
+3. Effects are measured on every pair that is left; carriers are chosen by greedy selection on the mean.
+4. Intervals are percentiles of seeded bootstrap resamples of the pairs.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -18,22 +22,24 @@ from jaxtyping import Float
 from circuits.components import Head
 from circuits.engine import Runs, prepare
 from circuits.engine.selection import mapping_row
-from circuits.errors import PromptError, escaped
+from circuits.errors import PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_prompt, to_question
 from circuits.prompts.prompt import stands_in
 from circuits.results import Pictured, Progress, Saved, require, silent
+from circuits.tracing.judge import is_wrong_side, judge
 from circuits.tracing.measure import measure_mapping
-from circuits.tracing.parts import SHARE, Interval, Mapping
-from circuits.tracing.trust import doubts_about, weak_pairs
+from circuits.tracing.parts import SHARE, FamilyControl, Interval, Mapping, MeasuredModel
+from circuits.tracing.trace import measured_model
+from circuits.tracing.trust import doubts_about, notes_on, weak_pairs
 
 RESAMPLES: Final = 1000
 Each = Float[np.ndarray, "thing pair"]  # one number for each thing on each pair
 _AT_ONCE: Final = 2**22  # numbers of resampling weights in memory at a time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FamilyTrace(Saved, Pictured):
     """A mapping averaged over pairs. `mapping` holds the means; the intervals stand beside it.
 
@@ -55,6 +61,14 @@ class FamilyTrace(Saved, Pictured):
     heads: tuple[tuple[Head, Interval], ...]  # strongest first
     share: float
     weak: int = 0  # pairs that were left out: their gap is too small beside their own values or the others'
+    wrong: int = 0  # pairs that were left out: they are on the wrong side
+    repeated: int = 0  # pairs that were given more than once, and counted once
+    # The verdict on all pairs, those that were left out included; None in files of version 0.2.
+    question: FamilyControl | None = None
+    notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
+    # What it takes to measure it again; None in files of 0.2.
+    source: MeasuredModel | None = None
+    seed: int | None = None
 
     def carriers(self, share: float | None = None) -> tuple[Head, ...]:
         """The heads that carry `share` of the mean total."""
@@ -69,23 +83,9 @@ class FamilyTrace(Saved, Pictured):
         require(heads == measured, "its intervals are not those of its heads")
 
     def __str__(self) -> str:
-        carriers = self.carriers()
-        names = " ".join(map(str, carriers)) or "none"
-        ends = f"{self.mapping.key}→{self.mapping.query}"
-        weak = f" ({self.weak} more left out as weak)" if self.weak else ""
-        modulated = f"Modulated at {self.mapping.modulation(self.share):.0%} by {names}"
-        if self.mapping.doubts:
-            modulated = (
-                f"Modulation withheld: {escaped(self.mapping.doubts[0])}; it would be {names}"
-            )
-        lines = [
-            f"{escaped(self.model)}, {len(self.pairs)} pairs{weak}, {ends}: total {self.total}",
-            f"{modulated}: joint {self.joint}",
-        ]
-        lines += [
-            f"  {head!s:8}{interval}" for head, interval in self.heads[: max(5, len(carriers))]
-        ]
-        return "\n".join(lines)
+        from circuits.show.tables import family_text
+
+        return family_text(self)
 
 
 def trace_family(
@@ -108,11 +108,13 @@ def trace_family(
     model = as_model(model)
     if not pairs:
         raise PromptError("a family needs at least one prompt or pair")
-    ends = _common_ends([pair.clean for pair in pairs], key, query)
-    runs = prepare(model, pairs, smallest_gap=0.0)
-    runs = without_weak_pairs(runs)
+    different = _each_once(pairs)
+    ends = _common_ends([pair.clean for pair in different], key, query)
+    every = prepare(model, different, smallest_gap=0.0)
+    question = judge(every, ends=ends)
+    runs, weak, wrong = worth_a_mean(every)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
-    mapping = replace(mapping, doubts=doubts_about(mapping, None, named=True))
+    mapping = replace(mapping, doubts=doubts_about(mapping, question, named=True))
     rows = [mapping_row(runs.heads, *ends), mapping_row(mapping.carriers(share), *ends)]
     rows += [mapping_row([head], *ends) for head in runs.heads]
     effects = runs.effects(rows).double().cpu().numpy()
@@ -128,21 +130,46 @@ def trace_family(
         joint=joint,
         heads=tuple(ranked),
         share=share,
-        weak=len(pairs) - len(runs.pairs),
+        weak=weak,
+        wrong=wrong,
+        repeated=len(pairs) - len(different),
+        question=question,
+        notes=notes_on(every, question, ends=ends),
+        source=measured_model(runs),
+        seed=seed,
     )
 
 
-def without_weak_pairs(runs: Runs) -> Runs:
-    """The runs of those pairs whose gap is large enough to divide by."""
+T = TypeVar("T", Pair, Question)
+
+
+def _each_once(pairs: Sequence[T]) -> list[T]:
+    """The pairs in order, without repeats: the same pair twice says nothing about other prompts."""
+    different: list[T] = []
+    for pair in pairs:
+        if pair not in different:
+            different.append(pair)
+    return different
+
+
+def worth_a_mean(runs: Runs) -> tuple[Runs, int, int]:
+    """The runs of those pairs that a mean may hold, and how many are left out: pairs whose gap is too small
+    to divide by, and pairs on the wrong side where others are not."""
     clean = runs.values(runs.clean).tolist()
     other = runs.values(runs.counterfactual).tolist()
     kept = [number for number, weak in enumerate(weak_pairs(clean, other)) if not weak]
-    if not kept or any(clean[number] == other[number] for number in kept):
+    if not kept:
         small = f"no pair of these {len(clean)} has a gap worth dividing by"
         raise PromptError(
             f"{small}; swap words that matter more, or name another answer and foil"
         )
-    return runs.only(kept)
+    right = []
+    for number in kept:
+        has_foil = runs.pairs[number].metric.foil is not None
+        if not is_wrong_side(has_foil, clean[number], other[number]):
+            right.append(number)
+    chosen = right or kept
+    return runs.only(chosen), len(clean) - len(kept), len(kept) - len(chosen)
 
 
 def trace_texts(
@@ -163,16 +190,37 @@ def trace_texts(
         )
     ends = _common_ends([to_prompt(model, text) for text in texts], key, query)
     swap = spec.swap or {}
+    answers = _one_each(spec.answer, len(texts), "answer")
+    foils = _one_each(spec.foil, len(texts), "foil")
     questions: list[Question] = []
-    for text, other in zip(texts, counterfactuals, strict=True):
+    for text, other, answer, foil in zip(texts, counterfactuals, answers, foils, strict=True):
         own_swap = {old: new for old, new in swap.items() if stands_in(old, text)}
         if swap and not own_swap:
             raise PromptError(
                 f"no word of the swap stands in {text!r}; it has {', '.join(map(str, swap))}"
             )
-        own = replace(spec, counterfactual=other, swap=own_swap, noise_at=ends[:1])
+        own = replace(
+            spec,
+            counterfactual=other,
+            swap=own_swap,
+            answer=answer,
+            foil=foil,
+            noise_at=ends[:1],
+        )
         questions.append(to_question(model, text, own))
     return trace_family(model, questions, key=ends[0], query=ends[1], **options)
+
+
+def _one_each(given: Any, count: int, name: str) -> list[Any]:
+    """The answer (or foil) of each of `count` prompts: one word for all of them, or a list with one each, in
+    which a list of words means that any of them counts."""
+    if given is None or isinstance(given, str):
+        return [given] * count
+    listed = list(given)
+    if len(listed) != count:
+        entries = f"{name}=[…] has {len(listed)} entries for {count} prompts"
+        raise PromptError(f"{entries}; give one for each prompt, or one word for all of them")
+    return listed
 
 
 def _common_ends(

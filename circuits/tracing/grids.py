@@ -16,7 +16,7 @@ import numpy as np
 from circuits.errors import EdgeError
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
-from circuits.tracing.parts import MeasuredModel, QuestionControl, check_positions
+from circuits.tracing.parts import FamilyControl, MeasuredModel, check_positions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -165,7 +165,7 @@ class Patching(OfPairs, Saved, Pictured):
     axes: tuple[Axis, ...]
     clean_values: tuple[float, ...]  # of the metric, for each pair
     counterfactual_values: tuple[float, ...]
-    question: QuestionControl
+    question: FamilyControl
     notes: tuple[str, ...]
     weak: int  # pairs that were left out: their gap is too small
     engine: Literal["fast", "plain"]
@@ -205,7 +205,7 @@ class Paths(OfPairs, Saved, Pictured):
     axes: tuple[Axis, ...]
     clean_values: tuple[float, ...]  # of the metric, for each pair
     counterfactual_values: tuple[float, ...]
-    question: QuestionControl
+    question: FamilyControl
     notes: tuple[str, ...]
     weak: int  # pairs that were left out: their gap is too small
     engine: Literal["fast", "plain"]

@@ -10,7 +10,7 @@ from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Pair, Question, QuestionSpec, to_prompt, to_question
 from circuits.prompts.prompt import stands_in
-from circuits.tracing.family import without_weak_pairs
+from circuits.tracing.family import worth_a_mean
 
 # A text, a pair, a text with its counterfactual, or several of them.
 OnePrompt = str | Pair | tuple[str, str]
@@ -29,7 +29,7 @@ def run_questions(
     family = None
     if direction == "mean":
         family = [_pair_of(each) for each in questions]
-    return without_weak_pairs(prepare(model, questions, family=family, smallest_gap=0.0))
+    return worth_a_mean(prepare(model, questions, family=family, smallest_gap=0.0))[0]
 
 
 def _pair_of(question: Pair | Question) -> Pair:

@@ -7,7 +7,8 @@
 3. The effect of a carrier's query, key or value side: that side alone is computed from the counterfactual
    stream. The query side changes the head's whole row at the query; key and value are those of the one key.
    The effect of its pattern: the message with the counterfactual's attention weight and the clean value.
-4. Controls: as many random heads, every other key, keeping the carriers only, and clean patched into clean.
+4. Controls: as many random heads that are no carriers, every other key, keeping the carriers only, and clean
+   patched into clean.
 5. Spans: at a token (or a group of positions) the residual stream at the input of layer 0…L is replaced by
    the counterfactual's. A layer holds the token's information if replacing the stream after it has at least
    τ of the largest effect. The span is the contiguous range of such layers around the largest effect. So if
@@ -191,11 +192,10 @@ def _controls(runs: Runs, mapping: Mapping, share: float, seed: int) -> Controls
     key, query = mapping.ends
     carriers = mapping.carriers(share)
     others = [head for head in runs.heads if head not in carriers]
-    draws = DRAWS if carriers else 0
+    size = min(len(carriers), len(others))
+    draws = DRAWS if size else 0
     draw = random.Random(f"random heads/{seed}")
-    rows = [
-        mapping_row(draw.sample(runs.heads, len(carriers)), key, query) for _ in range(draws)
-    ]
+    rows = [mapping_row(draw.sample(others, size), key, query) for _ in range(draws)]
     rows.append(mapping_row(others, key, query))
     rows += [mapping_row(runs.heads, other_key, query) for other_key in range(query + 1)]
     effects = _means(runs.effects(rows))
@@ -209,6 +209,8 @@ def _controls(runs: Runs, mapping: Mapping, share: float, seed: int) -> Controls
         sufficiency=1 - of_others / mapping.total if carriers else 0.0,
         identity=runs.identity(mapping_row(runs.heads, key, query)),
         share=share,
+        random_pool=len(others),
+        random_size=size,
     )
 
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from circuits.components import ROUNDING, Head
-from circuits.errors import EdgeError, PromptError
+from circuits.errors import EdgeError, PromptError, escaped
 from circuits.results import Pictured, Saved, require
 
 SHARE: Final = 0.8  # the share of a mapping's total that its carriers must reach
 CARRIES: Final = 0.05  # the smallest total of a mapping in a circuit, as a share of the gap
-DRAWN: Final = 0.03  # the smallest effect of a wire in a wiring, as a share of the gap
 SHORT: Final = 64  # tokens; every mapping of a prompt up to this length is measured
-NODES: Final = 64  # how many nodes of a wiring are explored
+Verdict = Literal["clear", "weak", "none"]
 CORE: Final = 0.8  # a head of the core carries in at least this share of the runs
 _SMALLEST_TOTAL: Final = 1e-6  # of a mapping that has carriers; the modulation divides by it
 _AGAINST: Final = -0.01  # heads of a smaller effect are listed as working against the answer
@@ -77,14 +76,39 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class QuestionControl:
-    """Whether the gap between prompt and counterfactual is large enough to divide effects by it."""
+    """Whether one pair asks a clear question about its key: the verdict, and what it rests on."""
 
-    verdict: Literal["clear", "weak", "none"]
+    verdict: Verdict
     reasons: tuple[str, ...]  # why it is not clear
     other_gaps: tuple[float, ...]  # how far random words in the same place move the metric
     probability: float | None  # of the answer on the clean prompt
     # The predictions of both runs; None where draws of noise disagree.
     said: tuple[str, str | None]
+    withheld: tuple[str, ...] = ()  # the reasons for which a modulation is withheld
+    # The effect of the key alone: its own token swapped or, where the counterfactual leaves that as it is, all
+    # its messages to the query. None where no key was named.
+    at_key: float | None = None
+    # The effect of all other changed tokens without the key's; None where there are none.
+    elsewhere: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyControl:
+    """Whether several pairs, judged one by one, ask a clear question on the whole; also a family of one."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...]  # why it is not clear
+    clear: int  # how many pairs have each verdict
+    weak: int
+    none: int
+    withheld: tuple[str, ...] = ()  # the reasons for which a modulation is withheld
+    notes: tuple[str, ...] = ()  # on pairs that are not clear, where most are
+    at_key: float | None = None  # means over the pairs; see `QuestionControl`
+    elsewhere: float | None = None
+
+    @property
+    def pairs(self) -> int:
+        return self.clear + self.weak + self.none
 
 
 # Mappings
@@ -129,7 +153,8 @@ class Step:
 class Controls:
     """Measurements that say how far to trust a mapping."""
 
-    random_mean: float  # effect of as many random heads as there are carriers
+    # Effect of as many random heads as there are carriers, drawn from the heads that are no carriers.
+    random_mean: float
     random_p95: float
     random_draws: int
     # Total of every key 0…query to the same query: is this key special?
@@ -139,9 +164,14 @@ class Controls:
     )
     identity: float  # clean patched into clean; 0 up to rounding
     share: float = SHARE  # the share at which `random_*` and `sufficiency` were measured
+    # How many heads were drawn from; None in files of version 0.2, which drew from all, carriers included.
+    random_pool: int | None = None
+    random_size: int | None = (
+        None  # heads in each draw: fewer than carriers if the pool is smaller
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Mapping(Pictured):
     """Key → query: its total, the effect of each head, and the greedy path that adds one head at a time."""
 
@@ -158,6 +188,21 @@ class Mapping(Pictured):
     @property
     def ends(self) -> tuple[int, int]:
         return self.key, self.query
+
+    @property
+    def summary(self) -> str:
+        """Its ends and what was measured."""
+        return f"{self.key}→{self.query}: {self.measured}"
+
+    @property
+    def measured(self) -> str:
+        """The total and how many heads carry it, in words."""
+        total = f"total {self.total:.3f}"
+        if self.doubts:
+            return f"{total}, modulation withheld"
+        share = SHARE if self.controls is None else self.controls.share
+        count = len(self.carriers(share))
+        return f"{total}, {count} {'carrier' if count == 1 else 'carriers'}"
 
     def carriers(self, share: float = SHARE) -> tuple[Head, ...]:
         """The heads found by greedy forward selection until they reach `share` of the total."""
@@ -230,7 +275,7 @@ class Span:
     def __str__(self) -> str:
         held = "no layer" if self.layers is None else f"layer {self.layers[0]}-{self.layers[1]}"
         built = f" / built in {self.built_text}" if self.built else ""
-        return f"{self.label} / {held}{built}"
+        return f"{escaped(self.label)} / {held}{built}"
 
     @property
     def remark(self) -> str:
@@ -244,8 +289,9 @@ class Span:
         if not outside:
             return ""
         layers = ", ".join(outside)
+        positions = ", ".join(map(str, self.positions))
         return (
-            f"{self.label}: what layer {layers} writes matters, "
+            f"{escaped(self.label)}({positions}): what layer {layers} writes matters, "
             "though replacing the residual stream after it hardly changes the answer"
         )
 
@@ -308,7 +354,7 @@ class HeadStability:
         return f"{self.head!s:8}carries in {self.carries:.0%} of runs, effect {self.effect}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Stability(Saved, Pictured):
     """A mapping under other counterfactuals of the same kind.
 
@@ -330,6 +376,8 @@ class Stability(Saved, Pictured):
     shares: tuple[tuple[float, tuple[Head, ...]], ...]  # the core at neighbouring shares
     restore: tuple[Head, ...] | None  # the carriers in the other direction; None for noise
     weak: int = 0  # counterfactuals that were left out: they hardly move the answer
+    question: QuestionControl | None = None  # the verdict on the pair that was asked first
+    doubts: tuple[str, ...] = ()  # reasons why the modulation of that pair is withheld
 
     @property
     def core(self) -> tuple[Head, ...]:
@@ -359,6 +407,12 @@ class Stability(Saved, Pictured):
             f"{self.key}→{self.query} under {len(self.counterfactuals)} counterfactuals{weak}"
         )
         lines = [f"{runs}: total {self.total}, carriers overlap by {self.overlap:.0%}"]
+        if self.doubts:
+            lines.append(
+                f"Modulation withheld: {escaped(self.doubts[0])}; that holds for this core, too"
+            )
+        elif self.question is not None:
+            lines.append(f"Verdict on the question: {self.question.verdict}")
         lines.append(f"core (in {CORE:.0%} of runs or more): {_names(self.core)}")
         lines.append(f"rim: {_names(self.rim)}")
         for share, core in self.shares:

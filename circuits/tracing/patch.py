@@ -29,9 +29,10 @@ from circuits.prompts import Answer, MetricFunction, MetricKind, QuestionSpec, S
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.grids import Axis, Patching, position_labels, values_on
 from circuits.tracing.inputs import Position, Prompts, run_questions, to_questions
+from circuits.tracing.judge import judge
 from circuits.tracing.measure import tells_sides
 from circuits.tracing.trace import measured_model, package_versions
-from circuits.tracing.trust import control_question, notes_on
+from circuits.tracing.trust import notes_on
 
 
 @names_its_keywords
@@ -105,7 +106,7 @@ def patch_runs(
     """The map of runs that were already made."""
     axes, effects = _measure(runs, sites, positions, direction, each_position=each_position)
     arrays = {"values": values_on(axes, effects)}
-    question = control_question(runs, seed=seed)
+    question = judge(runs)
     return Patching(
         source=measured_model(runs),
         pairs=runs.pairs,
@@ -116,7 +117,7 @@ def patch_runs(
         clean_values=tuple(runs.values(runs.clean).tolist()),
         counterfactual_values=tuple(runs.values(runs.counterfactual).tolist()),
         question=question,
-        notes=notes_on(runs, question, ()),
+        notes=notes_on(runs, question),
         weak=0,
         engine=runs.path,
         seed=seed,

@@ -22,10 +22,11 @@ from circuits.prompts import Answer, MetricFunction, MetricKind, QuestionSpec, S
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.grids import Axis, Paths, values_on
 from circuits.tracing.inputs import Position, Prompts, run_questions, to_questions
+from circuits.tracing.judge import judge
 from circuits.tracing.measure import tells_sides
 from circuits.tracing.path_names import Path, parse_paths
 from circuits.tracing.trace import measured_model, package_versions
-from circuits.tracing.trust import control_question, notes_on
+from circuits.tracing.trust import notes_on
 
 
 @names_its_keywords
@@ -92,7 +93,7 @@ def measure_paths(
     effects, _ = wire_effects(runs, wires, direction=direction, progress=report)
     axes, cells = _matrix(possible, effects.numpy())
     arrays = {"values": values_on(axes, cells)}
-    question = control_question(runs, seed=seed)
+    question = judge(runs)
     return Paths(
         source=measured_model(runs),
         pairs=runs.pairs,
@@ -102,7 +103,7 @@ def measure_paths(
         clean_values=tuple(runs.values(runs.clean).tolist()),
         counterfactual_values=tuple(runs.values(runs.counterfactual).tolist()),
         question=question,
-        notes=notes_on(runs, question, ()),
+        notes=notes_on(runs, question),
         weak=0,
         engine=runs.path,
         seed=seed,

@@ -8,16 +8,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 
 from circuits.components import SIDES, Component, Edge, Head, Side
-from circuits.errors import EdgeError, PromptError
+from circuits.errors import EdgeError, PromptError, shortened
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tracing.parts import (
     SHARE,
+    FamilyControl,
     HeadEffect,
     Mapping,
     MeasuredModel,
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Position = int | str | None  # an index, or the text of a token
+BIASES: Final = "biases"  # what no component wrote into a score
 
 
 # The circuit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Circuit(Saved, Pictured):
     """Spans, mappings with their carriers, and the output, for one pair on one model.
 
@@ -74,11 +76,23 @@ class Circuit(Saved, Pictured):
     notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
     question: QuestionControl | None = None  # None in files of the first version
     stability: Stability | None = None  # where it was asked for
+    # The smallest total of a mapping that was sought; None where one mapping was asked for, and in files of 0.2.
+    least: float | None = None
 
     @property
     def gap(self) -> float:
         """How far the metric lies apart between both prompts; effects are shares of it."""
         return self.clean_value - self.counterfactual_value
+
+    @property
+    def summary(self) -> str:
+        """Model, mapping and total, of several mappings those of the one to show first."""
+        front = self.front
+        if front is None:
+            return f"of {self.source.name}: no mapping carries anything, gap {self.gap:.3g}"
+        more = f", and {len(self.mappings) - 1} more" if len(self.mappings) > 1 else ""
+        ends = " → ".join(self.prompt.named(position) for position in front.ends)
+        return f"of {self.source.name}: {ends}, {front.measured}{more}"
 
     @property
     def front(self) -> Mapping | None:
@@ -160,8 +174,14 @@ class Circuit(Saved, Pictured):
                     kept.append((Edge(each.head, mapping.key, mapping.query), each))
         return tuple(sorted(kept, key=lambda pair: (-abs(pair[1].effect), pair[0])))
 
-    def paths(self, start: int | str, end: int | str) -> tuple[tuple[str, ...], ...]:
-        """Every route through the graph from a token to a token or to the output, as the labels passed."""
+    def paths(
+        self, start: int | str | Output, end: int | str | Output
+    ) -> tuple[tuple[str, ...], ...]:
+        """Every route through the graph from a token to a token or to the output, as the labels passed.
+
+        A text that is a token of the prompt means the token. `output`, or the output's word where it is no
+        token of the prompt, means the output.
+        """
         from circuits.show import routes
 
         return routes(self, start, end)
@@ -314,8 +334,16 @@ class QKAttribution:
     by_query_writer: tuple[tuple[str, float], ...]
     by_key_writer: tuple[tuple[str, float], ...]
 
+    def check(self) -> None:
+        """Refuse a writer that is neither the name of a component nor the biases."""
+        names = [name for name, _ in (*self.by_query_writer, *self.by_key_writer)]
+        for part in self.parts:
+            names += [part.query_writer, part.key_writer]
+        for name in set(names) - {BIASES}:
+            require(str(Component.parse(name)) == name, f"{name!r} is not the name of a writer")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Why(Saved, Pictured):
     """Why one head looks from one query at one key, and who wrote what it moves.
 
@@ -346,6 +374,8 @@ class Why(Saved, Pictured):
     attention: tuple[tuple[float, ...], ...] | None
     engine: Literal["fast", "plain"]
     seed: int
+    question: FamilyControl | None = None  # the verdict; None in files of version 0.2
+    notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
 
     @classmethod
     def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Why:
@@ -355,9 +385,18 @@ class Why(Saved, Pictured):
             values["qk_attribution"] = values.pop("ledger")
         return super(Why, cls).from_stored(values, arrays)
 
+    @property
+    def summary(self) -> str:
+        """Model, head, edge and effect."""
+        ends = " → ".join(self.prompt.named(position) for position in (self.key, self.query))
+        return f"of {self.source.name}: {self.head} reads {ends}, effect {self.effect:.3f}"
+
     def side(self, name: Side) -> SideWriters:
         """The query, key or value side."""
-        return next(side for side in self.sides if side.side == name)
+        for side in self.sides:
+            if side.side == name:
+                return side
+        raise EdgeError(f"no side {shortened(name)} of a head; there are {', '.join(SIDES)}")
 
     def __str__(self) -> str:
         from circuits.show.wiring import why_text
@@ -378,6 +417,8 @@ class Why(Saved, Pictured):
             require(square, "its attention map is not that of its prompt")
         names = tuple(side.side for side in self.sides)
         require(names == SIDES, f"its sides are not {', '.join(SIDES)}")
+        if self.qk_attribution is not None:
+            self.qk_attribution.check()
         for side in self.sides:
             require(side.leading <= len(side.writers), "it has fewer writers than lead")
             check_positions(

@@ -47,8 +47,10 @@ from circuits.prompts import (
 )
 from circuits.results import Progress, silent
 from circuits.tracing.family import bootstrap
+from circuits.tracing.judge import judge_each
+from circuits.tracing.other_words import nearest_words
 from circuits.tracing.parts import CORE, SHARE, HeadStability, Stability
-from circuits.tracing.trust import nearest_words, weak_pairs
+from circuits.tracing.trust import weak_pairs
 
 RUNS: Final = 16
 _SPREAD: Final = 0.1  # how far the neighbouring shares are from the share asked for
@@ -87,8 +89,9 @@ def stability(
     spec = QuestionSpec(
         counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed
     )
-    return measure_stability(
-        as_model(model),
+    model = as_model(model)
+    steady = measure_stability(
+        model,
         text,
         spec,
         key=key,
@@ -98,6 +101,10 @@ def stability(
         share=share,
         progress=progress,
     )
+    ends = (steady.key, steady.query)
+    asked = to_question(model, text, replace(spec, noise_at=ends[:1]))
+    question = judge_each(prepare(model, [asked], smallest_gap=0.0), ends=ends)[0]
+    return replace(steady, question=question, doubts=question.withheld)
 
 
 def measure_stability(
@@ -112,7 +119,7 @@ def measure_stability(
     share: float = SHARE,
     progress: Progress = silent,
 ) -> Stability:
-    """The same as `stability`, with the question as one record."""
+    """The same as `stability`, with the question as one record, and without a verdict on it."""
     if n < 2:
         raise PromptError(f"stability compares runs, so n is at least 2, not {n}")
     ends = to_prompt(model, text).ends(key, query)

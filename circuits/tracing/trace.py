@@ -32,11 +32,13 @@ from circuits.prompts import (
     to_prompt,
     to_question,
 )
+from circuits.prompts.prompt import check_text
 from circuits.results import Progress, Watch, sha256_of, silent, unwatched
+from circuits.tracing.judge import judge_each
 from circuits.tracing.measure import both_values, measure_mapping, span_of
 from circuits.tracing.parts import CARRIES, SHARE, Mapping, MeasuredModel, Output, Span
 from circuits.tracing.records import Circuit
-from circuits.tracing.trust import control_question, doubts_about, notes_on
+from circuits.tracing.trust import doubts_about, notes_on
 
 if TYPE_CHECKING:
     from circuits.tracing.family import FamilyTrace
@@ -95,8 +97,8 @@ def trace(
 
     `text` is a prompt; or a family of prompts or pairs of equal length, and then the answer is their mean
     with bootstrap intervals. Each prompt of a family takes the words of the swap that it has, or the
-    counterfactual at its place in the list. `stability=16` measures the mapping under as many other
-    counterfactuals, too.
+    counterfactual at its place in the list; a list of answers or foils has one for each prompt. `stability=16`
+    measures the mapping of one prompt under as many other counterfactuals, too.
 
     `watch` is called with the circuit of one prompt as far as it is measured: with the total, the carriers,
     the controls, each span. What it raises ends the work.
@@ -111,6 +113,10 @@ def trace(
     options: dict[str, Any] = {"share": share, "seed": seed, "progress": progress}
     spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
     if not isinstance(text, str):
+        if stability:
+            raise PromptError(
+                "stability= is of one prompt; trace the prompts of a family one by one, or leave it out"
+            )
         return _trace_several(
             model, text, counterfactual, spec, key=key, query=query, **options
         )
@@ -120,7 +126,7 @@ def trace(
     spec = replace(spec, counterfactual=counterfactual, noise_at=ends[:1])
     question = to_question(model, text, spec)
     runs = prepare(model, [question])
-    circuit = _trace_pair(runs, ends, watch=watch, **options)
+    circuit = trace_pair(runs, ends, watch=watch, **options)
     if not stability:
         return circuit
     from circuits.tracing.stability import measure_stability
@@ -135,6 +141,7 @@ def trace(
         share=share,
         progress=progress,
     )
+    steady = replace(steady, question=circuit.question, doubts=circuit.mapping().doubts)
     return replace(circuit, stability=steady)
 
 
@@ -151,8 +158,14 @@ def _trace_several(
     """Trace a list of texts or a list of pairs."""
     from circuits.tracing.family import trace_family, trace_texts
 
+    if not isinstance(family, list | tuple):
+        check_text(family)
+    for each in family:
+        if not isinstance(each, Pair):
+            check_text(each)
     pairs = [each for each in family if isinstance(each, Pair)]
     if len(pairs) == len(family):
+        _refuse_beside_pairs(counterfactual, spec)
         return trace_family(model, pairs, key=key, query=query, **options)
     texts = [each for each in family if isinstance(each, str)]
     if len(texts) != len(family):
@@ -161,7 +174,20 @@ def _trace_several(
     return trace_texts(model, texts, others, spec, key=key, query=query, **options)
 
 
-def _trace_pair(
+def _refuse_beside_pairs(
+    counterfactual: str | Sequence[str] | None, spec: QuestionSpec
+) -> None:
+    """Refuse what a pair already has."""
+    given = {"counterfactual": counterfactual, "swap": spec.swap, "answer": spec.answer}
+    given |= {"foil": spec.foil, "metric": spec.metric}
+    for name, value in given.items():
+        if value is not None:
+            raise PromptError(
+                f"{name}= does not go with a family of pairs, which have their own; leave it out"
+            )
+
+
+def trace_pair(
     runs: Runs,
     ends: tuple[int, int],
     *,
@@ -202,14 +228,16 @@ def to_circuit(
     notes: tuple[str, ...] = (),
 ) -> Circuit:
     """The record of what was measured on one pair, with how far to trust it."""
-    question = control_question(runs, seed=seed)
+    question = judge_each(runs, ends=focus)[0]
     checked = []
     for mapping in mappings:
         doubts = doubts_about(mapping, question, named=mapping.ends == focus)
         checked.append(replace(mapping, doubts=doubts))
     circuit = draft(runs, checked, spans, focus=focus, seed=seed)
     return replace(
-        circuit, notes=(*notes_on(runs, question, checked), *notes), question=question
+        circuit,
+        notes=(*notes_on(runs, question, checked, ends=focus), *notes),
+        question=question,
     )
 
 

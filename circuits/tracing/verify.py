@@ -1,43 +1,54 @@
-"""`verify`: a saved result measured again on its own pair and model, and whether it holds.
+"""`verify`: a saved result measured again on its own model, and whether it holds.
 
-1. The model is loaded by its name; weights, gate, BOS rule and dtype must be those of the record.
-2. What was measured then is measured again: of a circuit the values, the verdict, every mapping with its
-   heads and carriers, and the spans; of a wiring every wire and side, and what all wires explain; of an
-   explanation of a head its sides and writers. Other mappings or wires are not looked for.
-3. A number holds if it is within 0.001 (of the gap, for effects): other processors and libraries round
-   otherwise. Words hold if they are the same: carriers, layers, the verdict, the prediction.
+1. The question is asked again with the settings that the record states (`again`).
+2. Both records are compared value by value (`differences`): every number within 0.001, every word exactly.
+   What a figure or a table shows is one of these values, or follows from them.
+3. Fields that cannot be measured again are named: the settings, which are taken as they stand, and what says
+   how it was measured.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, get_args
 
-from circuits.engine import Runs
-from circuits.engine.wires import wire_effects
-from circuits.errors import FileError, escaped
+from circuits.errors import EdgeError, FileError, PromptError, escaped
 from circuits.models.load import Device
-from circuits.prompts import Noise
 from circuits.results import Progress, Saved, open_result, require, silent
-from circuits.tracing.circuit import run_again
-from circuits.tracing.measure import (
-    both_values,
-    counterfactual_text,
-    measure_mapping,
-    measure_span,
-    span_of,
-)
-from circuits.tracing.parts import Span
-from circuits.tracing.records import Circuit, Why
-from circuits.tracing.trace import package_versions, to_circuit
-from circuits.tracing.why import explain
-from circuits.tracing.wiring import kept_again
-from circuits.tracing.wiring_record import Wiring
+from circuits.tracing.again import Measurable, is_group, measure_again
+from circuits.tracing.differences import TOLERANCE, differences
+from circuits.tracing.records import Circuit
+from circuits.tracing.trace import package_versions
 
-TOLERANCE: Final = 1e-3
-Measured = Circuit | Wiring | Why
-Facts = dict[str, float | str]  # what was measured, by a name that is printed
+Kind = Literal["circuit", "wiring", "why", "family"]
+_SETTING: Final = "settings are taken as the file states them"
+_NAME: Final = "names that a user gave are taken as they stand"
+_WEIGHTS: Final = "the weights are compared, by their sha256"
+# Why a field is not checked. Brackets stand for any item of a list.
+NOT_CHECKED: Final = {
+    "seed": _SETTING,
+    "focus": _SETTING,
+    "least": _SETTING,
+    "aim": _SETTING,
+    "without_heads": _SETTING,
+    "searched": _SETTING,
+    "task": _NAME,
+    "pairs[].roles": _NAME,
+    "pairs[].held_out": _SETTING,
+    "share": _SETTING,
+    "mappings[].controls.share": _SETTING,
+    "mapping.controls.share": _SETTING,
+    "roles": _NAME,
+    "source.name": _WEIGHTS,
+    "model": _WEIGHTS,
+    "versions": "they are those of today; others than then stand in a note",
+    "engine": "both paths give the same numbers",
+    "arrays_sha256": "the arrays themselves are compared",
+    "stability": "other counterfactuals than the pair's are not in the file",
+    "weak": "the pairs that were left out are not in the file",
+}
+_MOST_PRINTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +65,12 @@ class Verification(Saved):
     KIND: ClassVar = "verification"
     NAME: ClassVar = "a verification"
 
-    kind: Literal["circuit", "wiring", "why"]
+    kind: Kind
     model: str
     compared: int  # numbers and words
     differences: tuple[str, ...]  # one sentence each
     notes: tuple[str, ...] = ()  # packages of another version than then
+    not_checked: tuple[str, ...] = ()  # the fields of the record that were not compared
 
     def check(self) -> None:
         require(len(self.differences) <= self.compared, "it has more differences than facts")
@@ -71,191 +83,88 @@ class Verification(Saved):
     def __str__(self) -> str:
         same = self.compared - len(self.differences)
         verdict = "holds" if self.holds else "does not hold"
-        lines = [
-            f"{self.kind} on {self.model} {verdict}: {same} of {self.compared} facts are the same"
-        ]
-        lines += self.differences
+        facts = f"{same} of {self.compared} facts are the same (numbers to {TOLERANCE:g})"
+        lines = [f"{self.kind} on {self.model} {verdict}: {facts}"]
+        lines += self.differences[:_MOST_PRINTED]
+        left = len(self.differences) - _MOST_PRINTED
+        if left > 0:
+            lines.append(f"and {left} more")
+        lines += _lines_on_unchecked(self.not_checked)
         lines += [f"Note: {note}" for note in self.notes]
         return "\n".join(map(escaped, lines))
 
 
+def _lines_on_unchecked(fields: tuple[str, ...]) -> list[str]:
+    """One line for each reason why fields were not compared."""
+    by_reason: dict[str, list[str]] = {}
+    for name in fields:
+        by_reason.setdefault(NOT_CHECKED.get(name, _NAME), []).append(name)
+    return [f"Not checked: {', '.join(names)} ({why})" for why, names in by_reason.items()]
+
+
 def verify(
-    saved: str | Path | Measured,
+    saved: str | Path | Measurable,
     *,
     model: Any = None,
     device: Device = "cpu",
     progress: Progress = silent,
 ) -> Verification:
-    """Measure a saved circuit, wiring or explanation of a head again. Name its `model` where the saved name does
-    not load it.
+    """Measure a saved circuit, wiring, explanation of a head or trace of a family again. Name its `model` where
+    the saved name does not load it.
 
     >>> circuits.verify(found, model=model).differences
     ()
     """
-    record = saved if isinstance(saved, Circuit | Wiring | Why) else open_saved(saved)
-    runs = run_again(record, model=model, device=device)
-    if isinstance(record, Circuit):
-        kind = "circuit"
-        then = _facts_of_circuit(record, record.share)
-        now = _circuit_again(record, runs, progress)
-    elif isinstance(record, Wiring):
-        kind = "wiring"
-        then = _facts_of_wiring(record)
-        now = _wiring_again(record, runs, progress)
-    else:
-        kind = "why"
-        then = _facts_of_why(record)
-        now = _why_again(record, runs, progress)
+    record = open_saved(saved)
+    kind = _kind_of(record)
+    given_labels = _given_labels(record)
+    try:
+        again = measure_again(record, model=model, device=device, progress=progress)
+    except (PromptError, EdgeError) as error:
+        return Verification(kind, _name_of(record), 1, (f"it cannot be measured: {error}",))
+    found = differences(record, again, unchecked=frozenset(NOT_CHECKED))
     return Verification(
         kind=kind,
-        model=record.source.name,
-        compared=len(then),
-        differences=tuple(_differences(then, now)),
+        model=_name_of(record),
+        compared=found.compared,
+        differences=tuple(found.sentences),
         notes=_changed_versions(record),
+        not_checked=(*sorted(found.skipped), *given_labels),
     )
 
 
-def open_saved(path: str | Path) -> Measured:
-    """A circuit, a wiring or an explanation of a head from its file or its folder: what can be measured again."""
-    record = open_result(path)
-    if not isinstance(record, Circuit | Wiring | Why):
-        raise FileError(
-            f"{path} is {record.NAME}; a circuit, a wiring or an explanation of a head is verified"
-        )
-    return record
+def open_saved(saved: object) -> Measurable:
+    """What can be measured again: the record itself, or the one in a file or folder."""
+    record = open_result(saved) if isinstance(saved, str | Path) else saved
+    if isinstance(record, Measurable):
+        return record
+    name = getattr(record, "NAME", type(record).__name__)
+    kinds = "a circuit, a wiring, an explanation of a head or a trace of a family"
+    raise FileError(f"{kinds} can be verified, and this is {name}; measure it again")
 
 
-def _differences(then: Facts, now: Facts) -> list[str]:
-    """One sentence for each fact that does not hold."""
-    differences: list[str] = []
-    for name, was in then.items():
-        value = now.get(name, "not there")
-        if isinstance(was, str) or isinstance(value, str):
-            if was != value:
-                differences.append(
-                    f"{name}: was {str(was) or 'none'}, is {str(value) or 'none'}"
-                )
-        elif abs(was - value) > TOLERANCE * max(1.0, abs(was)):
-            differences.append(f"{name}: was {was:.4f}, is {value:.4f}")
-    return differences
+def _kind_of(record: Measurable) -> Kind:
+    (kind,) = [kind for kind in get_args(Kind) if kind == record.KIND]
+    return kind
 
 
-def _changed_versions(record: Measured) -> tuple[str, ...]:
+def _name_of(record: Measurable) -> str:
+    return record.model if record.source is None else record.source.name
+
+
+def _given_labels(record: Measurable) -> list[str]:
+    """The labels of a circuit's spans that are not the word of a token, so that a user must have given them."""
+    if not isinstance(record, Circuit):
+        return []
+    named = [span for span in record.spans if is_group(span, record.prompt)]
+    return [f"spans[{span.label}].label" for span in named]
+
+
+def _changed_versions(record: Measurable) -> tuple[str, ...]:
     """The packages that have another version now than when the record was made."""
-    if isinstance(record, Why):  # does not store versions
-        return ()
     now = dict(package_versions())
-    return tuple(
-        f"{name} was {was}, is {now.get(name)}"
-        for name, was in record.versions
-        if now.get(name) != was
-    )
-
-
-# A circuit
-
-
-def _facts_of_circuit(circuit: Circuit, share: float) -> Facts:
-    facts: Facts = {
-        "the clean value": circuit.clean_value,
-        "the counterfactual's value": circuit.counterfactual_value,
-        "the prediction": circuit.output.token,
-        "its probability": circuit.output.probability,
-    }
-    if circuit.question is not None:
-        facts["the verdict"] = circuit.question.verdict
-    for mapping in circuit.mappings:
-        name = f"{mapping.key}→{mapping.query}"
-        facts[f"{name} total"] = mapping.total
-        facts[f"{name} restore"] = mapping.restore
-        facts[f"{name} carriers at {share:.0%}"] = " ".join(map(str, mapping.carriers(share)))
-        for each in mapping.heads:
-            facts[f"{name} {each.head}"] = each.effect
-            facts[f"{name} {each.head} restored"] = each.restore
-    for span in circuit.spans:
-        name = f"span of {span.label}({', '.join(map(str, span.positions))})"
-        facts[f"{name} held in"] = (
-            "no layer" if span.layers is None else f"{span.layers[0]}-{span.layers[1]}"
-        )
-        facts[f"{name} built in"] = span.built_text
-        facts[f"{name} effect"] = span.effect
-        facts[f"{name} moves"] = span.moves
-    return facts
-
-
-def _circuit_again(circuit: Circuit, runs: Runs, progress: Progress) -> Facts:
-    mappings = []
-    for number, old in enumerate(circuit.mappings):
-        progress("mappings", number, len(circuit.mappings))
-        mappings.append(measure_mapping(runs, *old.ends, controls=False, seed=circuit.seed))
-    spans = [_span_again(runs, span, circuit.seed) for span in circuit.spans]
-    again = to_circuit(runs, mappings, spans, focus=circuit.focus, seed=circuit.seed)
-    return _facts_of_circuit(again, circuit.share)
-
-
-def _span_again(runs: Runs, span: Span, seed: int) -> Span:
-    """The span measured again, by the counterfactual that it names: the pair's, noise, or a text."""
-    if span.counterfactual == counterfactual_text(runs.pairs[0]):
-        return measure_span(runs, span.label, span.positions)
-    noisy = span.counterfactual == str(Noise(span.positions, seed=seed))
-    text = None if noisy else span.counterfactual
-    return span_of(runs, *span.positions, label=span.label, text=text, seed=seed)
-
-
-# A wiring
-
-
-def _facts_of_wiring(wiring: Wiring) -> Facts:
-    facts: Facts = {
-        "the clean value": wiring.clean_value,
-        "the counterfactual's value": wiring.counterfactual_value,
-        "the prediction": wiring.output.token,
-        "all wires together": wiring.kept,
-    }
-    for each in (*wiring.sides, *wiring.wires):
-        facts[str(each.wire)] = each.effect
-    return facts
-
-
-def _wiring_again(wiring: Wiring, runs: Runs, progress: Progress) -> Facts:
-    wires = [each.wire for each in (*wiring.sides, *wiring.wires)]
-    effects, _ = wire_effects(
-        runs, wires, progress=lambda done, total: progress("wires", done, total)
-    )
-    facts = _facts_of_wiring(kept_again(wiring, runs))
-    facts["the clean value"], facts["the counterfactual's value"] = both_values(runs)
-    for wire, effect in zip(wires, effects[:, 0].tolist(), strict=True):
-        facts[str(wire)] = effect
-    return facts
-
-
-# An explanation of a head
-
-
-def _facts_of_why(why: Why) -> Facts:
-    facts: Facts = {
-        "the gap": why.gap,
-        "its weight": why.weight,
-        "its effect": why.effect,
-        "of its weight alone": why.pattern,
-        "its other weight": why.counterfactual_weight,
-    }
-    for side in why.sides:
-        facts[f"{side.side} side"] = side.effect
-        facts[f"{side.side} side, leading writers"] = side.together
-        for each in side.writers:
-            facts[f"{each} on the {side.side} side"] = each.effect
-    return facts
-
-
-def _why_again(why: Why, runs: Runs, progress: Progress) -> Facts:
-    again = explain(
-        runs,
-        why.head,
-        why.key,
-        why.query,
-        every_key=why.every_key,
-        seed=why.seed,
-        progress=progress,
-    )
-    return _facts_of_why(again)
+    changed = []
+    for name, was in getattr(record, "versions", ()):
+        if now.get(name) != was:
+            changed.append(f"{name} was {was}, is {now.get(name)}")
+    return tuple(changed)

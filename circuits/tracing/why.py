@@ -1,6 +1,7 @@
 """`why`: why a head looks where it looks, and who wrote what it moves.
 
-1. The circuit's pair is run again on its model. The three sides of the head on its edge are measured.
+1. The circuit's pair is run again on its model, and its question is judged as `trace` judges it. The three
+   sides of the head on its edge are measured.
 2. On each side every writer below is measured: one run in which that side alone sees the writer's
    counterfactual output. The leading writers are then swapped together, which says how much they explain.
 3. QK attribution (`engine.qk`) splits the head's clean score into one part for each pair
@@ -15,7 +16,6 @@ from typing import Any, Final, overload
 
 from circuits.components import SIDES, Component, Head, Side, components
 from circuits.engine import Row, Runs
-from circuits.engine.joint import joint_effects
 from circuits.engine.qk import score_parts
 from circuits.engine.rows import Layer
 from circuits.engine.selection import mapping_row
@@ -23,10 +23,12 @@ from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, PromptError
 from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
+from circuits.tracing.judge import judge
 from circuits.tracing.measure import pattern_effects, side_wire, tells_sides
 from circuits.tracing.neuron_record import Neurons
 from circuits.tracing.neurons import is_mlp, neurons
 from circuits.tracing.records import (
+    BIASES,
     Circuit,
     QKAttribution,
     QKPart,
@@ -35,6 +37,7 @@ from circuits.tracing.records import (
     WriterEffect,
 )
 from circuits.tracing.trace import measured_model
+from circuits.tracing.trust import notes_on
 
 LEADING: Final = 8  # writers of a side that are swapped together
 LONGEST_MAP: Final = 256  # tokens of a prompt whose map is kept
@@ -105,6 +108,8 @@ def explain(
         )
     pair = runs.pairs[0]
     own_key = None if every_key else key
+    ends = (key, query)
+    question = judge(runs, ends=ends)
     sides = []
     for number, side in enumerate(SIDES):
         progress("writers", number, len(SIDES))
@@ -130,6 +135,8 @@ def explain(
         attention=_attention_map(runs, head) if runs.length <= LONGEST_MAP else None,
         engine=runs.path,
         seed=seed,
+        question=question,
+        notes=notes_on(runs, question, ends=ends),
     )
 
 
@@ -152,7 +159,8 @@ def _side(
     effect, *effect_of = effects.mean(1).tolist()
     weight, *weight_of = weights.mean(1).tolist()
     order = sorted(range(len(wires)), key=lambda number: (-abs(effect_of[number]), number))
-    leading = [wires[number] for number in order[:LEADING]]
+    leading = [wires[number].writer for number in order[:LEADING]]
+    together, _ = wire_effects(runs, [whole], all_means=leading)
     listed: list[WriterEffect] = []
     for number in order:
         wire = wires[number]
@@ -164,7 +172,7 @@ def _side(
         effect=effect,
         weight=weight,
         writers=tuple(listed),
-        together=float(joint_effects(runs, [leading]).mean()),
+        together=float(together.mean()),
         leading=len(leading),
     )
 
@@ -185,7 +193,7 @@ def _attention_map(runs: Runs, head: Head) -> tuple[tuple[float, ...], ...]:
 def _qk_attribution(runs: Runs, head: Head, key: int, query: int) -> QKAttribution:
     """The largest parts of the clean score, the sums over either side, and what is left."""
     measured = score_parts(runs, head, key, query)
-    names = [*map(str, measured.writers), "biases"]
+    names = [*map(str, measured.writers), BIASES]
     parts = measured.parts.double().cpu()
     order = parts.abs().flatten().argsort(descending=True, stable=True)[:PARTS].tolist()
     listed = []

@@ -1,300 +1,595 @@
-"""`wiring`: the circuit of components of one pair, walked back from the logits.
+"""`wiring`: the smallest circuit of components that was found to keep a behaviour.
 
-1. At a node its sides are measured first: all that a side reads is swapped at once. A head at a query has the
-   query side, and a key and a value side for every position that it can read; MLPs and logits have one side.
-2. On the sides that carry at least `least` of the gap every writer below is measured by itself. Wires of at
-   least `least`, for the answer or against it, are drawn.
-3. The heads and MLPs that wrote them are explored in turn, those with the strongest wires first, until none
-   is left or `most` were explored. Without such a cut the order does not matter. Embeddings are leaves.
-4. The circuit is checked: how much of the gap is left when all other wires are swapped in one run, compared
-   with random circuits of as many wires that are walked back from the logits, too.
+1. The questions are run clean and counterfactual. Of a family, some are held out.
+2. `search` finds circuits of every size: all other wires are swapped to the counterfactual in one run, and
+   what is left of the gap is kept. The smallest that keeps `share` is the answer.
+3. Each of its wires is left out in an exact run (its value in the circuit), and swapped alone in the whole
+   model (its effect).
+4. Controls: the pairs that were held out; circuits of as many random wires; all other wires without the
+   circuit; circuits of resampled pairs; and the verdict on the question itself.
 
-Positions before the first difference are the same in both runs: nothing there is measured or drawn.
+A family or a task has wires that hold at all positions together (component edges, as EAP, ACDC and MIB count
+them), one prompt has wires at its positions. `positions` says otherwise: with roles, prompts of different
+lengths have wires at roles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
 from typing import Any, Final
 
-from circuits.components import ALL, Component, Reader, Wire, components
-from circuits.engine import Runs, prepare
-from circuits.engine.joint import kept_effects
+import torch
+
+from circuits.components import Component, Head, Wire
+from circuits.engine.kept import Chosen, KeptRuns, WireTable
+from circuits.engine.runs import Runs
 from circuits.engine.wires import wire_effects
-from circuits.errors import EdgeError, PromptError, names_its_keywords
+from circuits.errors import PromptError, names_its_keywords
 from circuits.models.load import as_model
-from circuits.prompts import (
-    Answer,
-    MetricFunction,
-    MetricKind,
-    Prompt,
-    QuestionSpec,
-    Swap,
-    to_question,
-)
+from circuits.models.model import Model
+from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, QuestionSpec, Swap
 from circuits.results import Progress, silent
-from circuits.tracing.circuit import run_again
-from circuits.tracing.measure import both_values, finite, tells_sides
-from circuits.tracing.parts import DRAWN, NODES
+from circuits.tracing.asked import Asked, Roles, names_of_positions, prepared, to_family
+from circuits.tracing.circuit import model_of
+from circuits.tracing.judge import judge_each, together
+from circuits.tracing.measure import finite
+from circuits.tracing.parts import SHARE, QuestionControl, check_share
+from circuits.tracing.search import AIMS, Aim, Found, Stage, search
 from circuits.tracing.trace import measured_model, output_of, package_versions
-from circuits.tracing.trust import control_question, notes_on
+from circuits.tracing.trust import notes_on
 from circuits.tracing.wiring_record import (
-    LOGITS,
-    Node,
+    CurvePoint,
+    Member,
+    Overlap,
     RandomCircuits,
-    WireEffect,
+    WiredPair,
+    WireValue,
     Wiring,
-    check_limits,
 )
 
+PAIRS: Final = 16  # of a task, unless the user says otherwise
+HELD_OUT: Final = 0.25  # of the pairs of a family
 DRAWS: Final = 10  # random circuits
-_ROUND: Final = 16  # nodes that are explored together
+MOST_MEMBERS: Final = 1000  # wires of the largest circuit that `at` can find
+_FEW: Final = 4  # pairs of a family from which on some are held out
+_RESAMPLED_FROM: Final = 8  # resamples search among so many times the wires of the circuit
 
 
 @names_its_keywords
 def wiring(
     model: Any,
-    text: str,
+    text: Any,
     *,
     swap: Swap | None = None,
     counterfactual: str | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
     metric: MetricKind | MetricFunction | None = None,
-    least: float = DRAWN,
-    most: int = NODES,
+    share: float = SHARE,
+    aim: Aim = "faithful",
+    positions: bool | None = None,
     roles: Mapping[str, int | str] | None = None,
+    without: Sequence[str | Head] = (),
+    resamples: int = 0,
+    held_out: float = HELD_OUT,
+    count: int = PAIRS,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Wiring:
-    """Which components write what the answer needs, who wrote what those read, and so on to the embeddings.
+    """The smallest circuit of heads, MLPs and embeddings that keeps `share` of what the model does.
 
-    `least` is the smallest effect of a wire that is drawn, as a share of the gap; at most `most` nodes are
-    explored. `roles` names positions in print: `{"S2": 9, "END": -1}`.
+    `text` is a prompt, a list of prompts, of (prompt, counterfactual), of pairs or of dicts, a pandas table,
+    or a task by its name or jsonl file, of which `count` pairs are taken. `aim` is "faithful" (behave as the
+    whole model does: too much is as wrong as too little) or "performance" (keep the metric, however high).
+    `positions` tells positions apart (default: for one prompt); `roles` names some of them:
+    `{"S2": 9, "END": -1}`. `without` swaps heads away first, which finds those that then step in.
+    `resamples` searches again on as many bootstrap resamples of the pairs. `held_out` is the share of a
+    family's pairs that the search does not see.
 
-        >>> wires = circuits.wiring(model, TEXT, swap={"large": "hot"}, least=0.1, most=8)
-        >>> print(wires.wires[0].wire)
-        M10@8→logits
+        >>> wires = circuits.wiring(model, "opposites", count=4)
+        >>> wires.kept >= 0.8, len(wires.wires) < 200
+        (True, True)
     """
-    check_limits(least, most)
+    check_share(share)
+    _check(aim, held_out, resamples)
     model = as_model(model)
     spec = QuestionSpec(
         counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed
     )
-    question = to_question(model, text, spec)
-    named = _checked_roles(question.clean, roles or {})
-    runs = prepare(model, [question])
-    if not tells_sides(runs):
-        raise EdgeError(
-            f"the sides of heads cannot be told apart in this model: {model.no_scores}"
-        )
-    search = Search(runs, least, most, progress)
-    search.run()
-    drawn = _strongest_first(search.wires)
-    kept, random = _kept(
-        search.readers, [each.wire for each in drawn], seed=seed, progress=progress
+    family = to_family(
+        model, text, spec, roles=roles, count=count, seed=seed, progress=progress
     )
-    pair = runs.pairs[0]
-    clean, other = both_values(runs)
-    return Wiring(
-        source=measured_model(runs),
-        prompt=pair.clean,
-        counterfactual=pair.counterfactual,
-        metric=pair.metric,
-        clean_value=clean,
-        counterfactual_value=other,
-        output=output_of(runs),
-        wires=drawn,
-        sides=_strongest_first(search.sides),
-        cut=tuple(search.waiting()),
-        least=least,
-        most=most,
-        measured=search.measured,
-        kept=kept,
-        random=random,
-        roles=named,
-        engine=runs.path,
+    seen, unseen = _split(family.asked, held_out, seed)
+    return search_family(
+        model,
+        seen,
+        unseen,
+        task=family.name,
+        at_places=not family.several if positions is None else positions,
+        share=share,
+        aim=aim,
+        without=without,
+        resamples=resamples,
         seed=seed,
-        versions=package_versions(),
-        notes=notes_on(runs, control_question(runs, seed=seed), ()),
+        progress=progress,
     )
 
 
-def measure_kept(wiring: Wiring, *, model: Any = None) -> Wiring:
-    """The same wires on the same pair, with what they explain, and random ones, measured anew."""
-    return kept_again(wiring, run_again(wiring, model=model))
+def search_family(
+    model: Model,
+    seen: Sequence[Asked],
+    unseen: Sequence[Asked],
+    *,
+    task: str,
+    at_places: bool,
+    share: float,
+    aim: Aim,
+    without: Sequence[str | Head],
+    resamples: int,
+    seed: int,
+    progress: Progress,
+) -> Wiring:
+    """Search on some questions, and measure what was found on those and on others."""
+    circuits = _Circuits.of(model, seen, unseen, at_places=at_places)
+    heads = _named_heads(circuits.seen.table, without)
+    start = _start(circuits.seen.table, heads)
+    found = search(circuits.seen, aim=aim, start=start, progress=progress)
+    result = _measured(circuits, found, share, heads, seed=seed, progress=progress)
+    overlap = _overlap(circuits, found, aim, share, resamples, seed, progress)
+    newcomers = _newcomers(circuits, found, heads, aim, share, progress)
+    wires = [replace(each, new=each.wire in newcomers) for each in result.wires]
+    return replace(
+        result,
+        task=task,
+        aim=aim,
+        overlap=overlap,
+        wires=tuple(wires),
+        passes=found.passes,
+        versions=package_versions(),
+    )
 
 
-def kept_again(wiring: Wiring, runs: Runs) -> Wiring:
-    """The same from runs of its pair that were already made."""
-    wires = [each.wire for each in wiring.wires]
-    kept, random = _kept(Readers(runs), wires, seed=wiring.seed, progress=silent)
-    return replace(wiring, kept=kept, random=random)
+def _check(aim: str, held_out: float, resamples: int) -> None:
+    if aim not in AIMS:
+        raise PromptError(f"no aim {aim!r}; there are {' and '.join(AIMS)}")
+    if not 0 <= held_out < 1:
+        raise PromptError(
+            f"held_out is a share of the pairs, at least 0 and below 1: {held_out}"
+        )
+    if resamples < 0:
+        raise PromptError(f"resamples counts searches, 0 or more, not {resamples}")
 
 
-# What there is to explore
+def _split(
+    asked: Sequence[Asked], held_out: float, seed: int
+) -> tuple[list[Asked], list[Asked]]:
+    """The questions that the search sees, and those held out: a seeded draw, in their order."""
+    count = round(held_out * len(asked)) if len(asked) >= _FEW else 0
+    hidden = set(Random(f"held out/{seed}").sample(range(len(asked)), count))
+    seen = [each for number, each in enumerate(asked) if number not in hidden]
+    unseen = [each for number, each in enumerate(asked) if number in hidden]
+    return seen, unseen
 
 
-class Readers:
-    """The sides of every node of one pair, and the writers below them, from the first difference on."""
+# The pairs
 
-    def __init__(self, runs: Runs) -> None:
-        self.runs = runs
-        self.first = runs.first_difference
-        self.parallel = runs.blocks[0].parallel
-        self.components = components(layers=runs.model.n_layers, heads=runs.model.n_heads)
 
-    def sides(self, node: Node) -> list[Wire]:
-        """The sides of a node, each as a wire from `all`; an embedding has none."""
-        if node.component is None:
-            logits = Reader(self.runs.model.n_layers, "logits")
-            first_read = max(self.first, self.runs.length - self.runs.metric.positions_read)
-            return [
-                Wire(ALL, logits, position) for position in range(first_read, self.runs.length)
-            ]
-        layer, index, position = node.component.layer, node.component.index, node.position
-        assert position is not None
-        if node.component.kind == "mlp":
-            return [Wire(ALL, Reader(layer, "mlp"), position)]
-        if node.component.kind != "head":
-            return []
-        sides = [Wire(ALL, Reader(layer, "query", index), position)]
-        for key in range(self.first, position + 1):
-            sides.append(Wire(ALL, Reader(layer, "key", index), key, position))
-            sides.append(Wire(ALL, Reader(layer, "value", index), key, position))
-        return sides
+@dataclass(frozen=True)
+class _Circuits:
+    """The pairs of a wiring: those that the search sees, and those held out."""
 
-    def writers(self, side: Wire) -> list[Component]:
-        """Every component that stands below a side."""
-        return [
-            each for each in self.components if side.reader.sees(each, parallel=self.parallel)
-        ]
+    seen: KeptRuns
+    unseen: KeptRuns | None
+    roles: tuple[Roles, ...]  # of the pairs seen, then of those held out
+
+    @classmethod
+    def of(
+        cls, model: Model, seen: Sequence[Asked], unseen: Sequence[Asked], *, at_places: bool
+    ) -> _Circuits:
+        own = kept_runs(model, seen, at_places=at_places)
+        places = own.table.places
+        other = None
+        if unseen:
+            other = kept_runs(model, unseen, at_places=at_places, first=places)
+        return cls(own, other, tuple(each.roles for each in (*seen, *unseen)))
+
+    @property
+    def first(self) -> Runs:
+        """The runs with the first pair in front."""
+        return self.seen.batches[0].runs
+
+
+def kept_runs(
+    model: Model, asked: Sequence[Asked], *, at_places: bool, first: Sequence[str] = ()
+) -> KeptRuns:
+    """Run the questions; circuits on them have wires at places, or at all positions together."""
+    batches = prepared(model, asked, by_roles=at_places)
+    if not at_places:
+        return KeptRuns.everywhere(batches)
+    names = []
+    for runs, numbers in batches:
+        names.append(names_of_positions(asked[numbers[0]].roles, runs.length))
+    lengths = {runs.length for runs, _ in batches}
+    if len(lengths) > 1 and not all(each.roles for each in asked):
+        raise PromptError(
+            f"wires at positions need prompts of one length, or roles that name their positions; "
+            f"these have {sorted(lengths)} tokens"
+        )
+    return KeptRuns.at_places(batches, names, first=first)
+
+
+def _pairs_of(circuits: _Circuits, kept: Sequence[float]) -> tuple[WiredPair, ...]:
+    """Every pair with what the circuit keeps on it: those seen, then those held out."""
+    pairs: list[WiredPair] = []
+    for part, held_out in ((circuits.seen, False), (circuits.unseen, True)):
+        if part is None:
+            continue
+        by_number: dict[int, tuple[Pair, float, float]] = {}
+        for batch in part.batches:
+            clean = batch.runs.values(batch.runs.clean).tolist()
+            other = batch.runs.values(batch.runs.counterfactual).tolist()
+            for number, *values in zip(
+                batch.pairs, batch.runs.pairs, clean, other, strict=True
+            ):
+                by_number[number] = tuple(values)  # type: ignore[assignment]
+        first = len(pairs)
+        for number in sorted(by_number):
+            pair, clean_value, other_value = by_number[number]
+            pairs.append(
+                WiredPair(
+                    pair.clean,
+                    pair.counterfactual,
+                    pair.metric,
+                    clean_value,
+                    other_value,
+                    kept=finite(kept[first + number]),
+                    held_out=held_out,
+                    roles=circuits.roles[first + number],
+                )
+            )
+    return tuple(pairs)
 
 
 # The search
 
 
-@dataclass
-class Search:
-    """A search back from the logits: what was measured so far, and what is still to be explored."""
-
-    runs: Runs
-    least: float
-    most: int
-    progress: Progress
-    wires: dict[Wire, float] = field(default_factory=dict)
-    sides: dict[Wire, float] = field(default_factory=dict)
-    explored: set[Node] = field(default_factory=set)
-    # Of a node's strongest wire so far.
-    strength: dict[Node, float] = field(default_factory=dict)
-    measured: int = 0
-
-    def __post_init__(self) -> None:
-        self.readers = Readers(self.runs)
-
-    def run(self) -> None:
-        """Explore until nothing is left or `most` nodes were."""
-        self._explore([LOGITS])
-        while self.waiting() and len(self.explored) < self.most:
-            left = self.most - len(self.explored)
-            chosen = self.waiting()[: min(_ROUND, left)]
-            self.explored |= set(chosen)
-            self._explore(chosen)
-
-    def waiting(self) -> list[Node]:
-        """The nodes still to be explored, those with the strongest wires first."""
-        left = [node for node in self.strength if node not in self.explored]
-        return sorted(left, key=lambda node: (-self.strength[node], str(node)))
-
-    def _explore(self, nodes: Sequence[Node]) -> None:
-        """Measure the sides of some nodes, then every writer of the sides that carry enough."""
-        sides = [side for node in nodes for side in self.readers.sides(node)]
-        followed = self._measure(sides)
-        self.sides |= followed
-        singles: list[Wire] = []
-        for side in followed:
-            singles += [replace(side, writer=writer) for writer in self.readers.writers(side)]
-        drawn = self._measure(singles)
-        self.wires |= drawn
-        for wire, effect in drawn.items():
-            if wire.writer.kind != "embed":
-                node = Node.written(wire)
-                self.strength[node] = max(abs(effect), self.strength.get(node, 0.0))
-
-    def _measure(self, wires: Sequence[Wire]) -> dict[Wire, float]:
-        """The wires that carry enough, with their effects."""
-        before = self.measured
-
-        def report(done: int, total: int) -> None:
-            self.progress("wires", before + done, before + total)
-
-        effects, _ = wire_effects(self.runs, wires, progress=report)
-        self.measured += len(wires)
-        carrying: dict[Wire, float] = {}
-        for wire, effect in zip(wires, effects[:, 0].tolist(), strict=True):
-            if abs(finite(effect)) >= self.least:
-                carrying[wire] = effect
-        return carrying
+def _start(table: WireTable, without: Sequence[Head]) -> Chosen:
+    """All wires but those out of heads that are swapped away."""
+    start = torch.ones(len(table), dtype=torch.bool)
+    gone = {table.edges.writers.index(Component.of(head)) for head in without}
+    writer = table.ends[1]
+    for number in gone:
+        start &= writer != number
+    return start
 
 
-def _strongest_first(effects: Mapping[Wire, float]) -> tuple[WireEffect, ...]:
-    ordered = sorted(effects.items(), key=lambda item: (-abs(item[1]), str(item[0])))
-    return tuple(WireEffect(wire, effect) for wire, effect in ordered)
+def _named_heads(table: WireTable, names: Sequence[str | Head]) -> tuple[Head, ...]:
+    heads = tuple(Head.parse(name) for name in names)
+    for head in heads:
+        if Component.of(head) not in table.edges.writers:
+            last = Head(table.edges.layers - 1, table.edges.heads - 1)
+            raise PromptError(f"no head {head} in this model, which has L0H0…{last}")
+    return heads
 
 
-# Checks
+def _chosen(found: Found, share: float) -> Stage:
+    """The smallest circuit that keeps a share of what all its wires keep; else the one that keeps most."""
+    reachable = float(found.stages[0].kept.mean())
+    stage = found.smallest(share * reachable)
+    if stage is not None:
+        return stage
+    return max(found.stages, key=lambda each: float(each.kept.mean()))
 
 
-def _kept(
-    readers: Readers, wires: Sequence[Wire], *, seed: int, progress: Progress
-) -> tuple[float, RandomCircuits]:
-    """The share of the gap that is left when all other wires are swapped, and the same for random wires."""
-    random = [
-        random_wires(readers, len(wires), seed=f"{seed} {number}") for number in range(DRAWS)
-    ]
+def _newcomers(
+    circuits: _Circuits,
+    found: Found,
+    without: Sequence[Head],
+    aim: Aim,
+    share: float,
+    progress: Progress,
+) -> set[Wire]:
+    """Wires at heads that the circuit has only because others were swapped away."""
+    if not without:
+        return set()
+    table = circuits.seen.table
+    whole = _chosen(search(circuits.seen, aim=aim, progress=progress), share)
+    before = set()
+    for wire in named_wires(table, whole.wires):
+        before |= {wire.writer, wire.reader.component}
+    new = set()
+    for wire in named_wires(table, _chosen(found, share).wires):
+        ends = (wire.writer, wire.reader.component)
+        if any(end is not None and end.kind == "head" and end not in before for end in ends):
+            new.add(wire)
+    return new
+
+
+def _overlap(
+    circuits: _Circuits,
+    found: Found,
+    aim: Aim,
+    share: float,
+    resamples: int,
+    seed: int,
+    progress: Progress,
+) -> Overlap | None:
+    """Search again on resampled pairs, among the wires of a larger circuit of the first search."""
+    if not resamples:
+        return None
+    circuit = _chosen(found, share).wires
+    larger = found.of_size(
+        max(_RESAMPLED_FROM * int(circuit.sum()), found.stages[-1].wires.sum())
+    )
+    start = circuit if larger is None else larger.wires
+    shared = circuit.clone()
+    similarities = []
+    for number in range(resamples):
+        draw = Random(f"resample/{seed}/{number}")
+        numbers = [draw.randrange(circuits.seen.pairs) for _ in range(circuits.seen.pairs)]
+        again = search(circuits.seen.of_pairs(numbers), aim=aim, start=start)
+        other = _chosen(again, share).wires
+        similarities.append(int((circuit & other).sum()) / int((circuit | other).sum()))
+        shared &= other
+        progress("resamples", number + 1, resamples)
+    core = named_wires(circuits.seen.table, shared)
+    return Overlap(resamples, fmean(similarities), tuple(core))
+
+
+# What is measured of the circuit
+
+
+def _measured(
+    circuits: _Circuits,
+    found: Found,
+    share: float,
+    without: tuple[Head, ...],
+    *,
+    seed: int,
+    progress: Progress,
+) -> Wiring:
+    stage = _chosen(found, share)
+    curve = tuple(_point(each) for each in found.stages)
+    runs = circuits.first
+    judged: list[QuestionControl] = []
+    for batch in circuits.seen.batches:
+        judged += judge_each(batch.runs)
+    question = together(judged)
+    parts = _measure_circuit(circuits, stage.wires, seed=seed, progress=progress)
+    return Wiring(
+        source=measured_model(runs.only([0])),
+        task="",
+        output=output_of(runs.only([0])),
+        aim="faithful",
+        share=share,
+        places=() if circuits.seen.table.everywhere else circuits.seen.table.places,
+        curve=curve,
+        members=_members(circuits.seen.table, found),
+        all_wires=len(found.stages[0]),
+        overlap=None,
+        without_heads=without,
+        reachable=finite(curve[0].kept) if without else 1.0,
+        question=question,
+        passes=0,
+        seed=seed,
+        versions=(),
+        notes=notes_on(runs.only([0]), question),
+        **parts,
+    )
+
+
+def _measure_circuit(
+    circuits: _Circuits, chosen: Chosen, *, seed: int, progress: Progress
+) -> dict[str, Any]:
+    """What depends on the circuit alone: kept on every pair, values and effects of its wires, controls."""
+    seen = circuits.seen
+    kept = seen.kept(chosen[None])[0].tolist()
+    if circuits.unseen is not None:
+        unseen = circuits.unseen
+        same = numbers_of(unseen.table, named_wires(seen.table, chosen))
+        kept += unseen.kept(same[None])[0].tolist()
+    complement = _start(seen.table, ()) & ~chosen
+    left = float(seen.kept(complement[None]).mean())
+    return {
+        "pairs": _pairs_of(circuits, kept),
+        "wires": _values(seen, chosen, progress),
+        "complement": finite(left),
+        "random": _random(seen, chosen, seed, progress),
+    }
+
+
+def _point(stage: Stage) -> CurvePoint:
+    kept = stage.kept
+    distance = (1 - kept).abs().mean()
+    return CurvePoint(
+        len(stage),
+        finite(float(kept.mean())),
+        finite(float(kept.min())),
+        finite(float(distance)),
+    )
+
+
+def _members(table: WireTable, found: Found) -> tuple[Member, ...]:
+    """The wires of the smaller circuits, each with the size of the smallest that has it, that one first."""
+    stages = [stage for stage in found.stages if len(stage) <= MOST_MEMBERS]
+    members: list[Member] = []
+    known = torch.zeros(len(table), dtype=torch.bool)
+    for stage in reversed(stages):
+        for wire in named_wires(table, stage.wires & ~known):
+            members.append(Member(wire, len(stage)))
+        known |= stage.wires
+    return tuple(members)
+
+
+def _values(seen: KeptRuns, chosen: Chosen, progress: Progress) -> tuple[WireValue, ...]:
+    """The value of each wire in the circuit and its effect alone, the most valuable first."""
+    numbers = chosen.nonzero().flatten()
+    left_out = chosen.repeat(len(numbers), 1)
+    left_out[torch.arange(len(numbers)), numbers] = False
+    circuits = torch.cat((chosen[None], left_out))
 
     def report(done: int, total: int) -> None:
-        progress("kept", done, total)
+        progress("values", done, total)
 
-    kept = kept_effects(readers.runs, [wires, *random], progress=report)  # (set of wires, pair)
-    own, *others = [finite(share) for share in kept[:, 0].tolist()]
-    return own, RandomCircuits(fmean(others), max(others), DRAWS)
+    kept = seen.kept(circuits, progress=report).mean(1)
+    values = (kept[0] - kept[1:]).tolist()
+    wires = named_wires(seen.table, chosen)
+    effects = _effects_alone(seen, wires)
+    listed = []
+    for wire, value, effect in zip(wires, values, effects, strict=True):
+        listed.append(WireValue(wire, finite(value), finite(effect)))
+    return tuple(sorted(listed, key=lambda each: (-each.value, str(each.wire))))
 
 
-def random_wires(readers: Readers, count: int, *, seed: str) -> list[Wire]:
-    """As many wires, walked back from the logits at random: each from a random writer to a side of a node
-    that is already there."""
-    draw = Random(seed)
-    wires: list[Wire] = []
-    nodes = {LOGITS}
-    unused = {side: readers.writers(side) for side in readers.sides(LOGITS)}
-    while unused and len(wires) < count:
-        side = draw.choice(list(unused))
-        writers = unused[side]
-        writer = writers.pop(draw.randrange(len(writers)))
-        if not writers:
-            del unused[side]
-        wire = replace(side, writer=writer)
-        wires.append(wire)
-        node = Node.written(wire)
-        if node not in nodes:
-            nodes.add(node)
-            unused |= {side: readers.writers(side) for side in readers.sides(node)}
+def _effects_alone(seen: KeptRuns, wires: Sequence[Wire]) -> list[float]:
+    """The effect of swapping each wire alone in the whole model, mean over the pairs."""
+    effects = torch.zeros(len(wires), seen.pairs, dtype=torch.float64)
+    for batch in seen.batches:
+        position_of = {place: at for at, place in enumerate(batch.place_of.tolist())}
+        here, standing = [], []
+        for number, wire in enumerate(wires):
+            if wire.position is None:
+                here.append(number)
+                standing.append(wire)
+            elif wire.position in position_of and _is_read(wire, position_of, batch.runs):
+                here.append(number)
+                standing.append(replace(wire, position=position_of[wire.position]))
+        measured, _ = wire_effects(batch.runs, standing)
+        effects[torch.tensor(here)[:, None], torch.tensor(batch.pairs)] = measured
+    return effects.mean(1).tolist()
+
+
+def _is_read(wire: Wire, position_of: Mapping[int, int], runs: Runs) -> bool:
+    """Whether the metric reads where a wire into the logits stands."""
+    if wire.reader.kind != "logits" or wire.position is None:
+        return True
+    return position_of[wire.position] >= runs.length - runs.metric.positions_read
+
+
+def named_wires(table: WireTable, chosen: Chosen) -> list[Wire]:
+    """The wires of a circuit; the position of a wire is the number of its place."""
+    wires = []
+    for number in chosen.nonzero().flatten().tolist():
+        edge, place = divmod(number, len(table.places))
+        wire = table.edges.wires[edge]
+        wires.append(wire if table.everywhere else replace(wire, position=place))
     return wires
 
 
-def _checked_roles(
-    prompt: Prompt, roles: Mapping[str, int | str]
-) -> tuple[tuple[str, int], ...]:
-    """Names of positions, checked: each can stand behind an @."""
-    for name in roles:
-        if (
-            not name.strip()
-            or any(sign in name for sign in "@.→")
-            or name.lstrip("-").isdigit()
-        ):
-            raise PromptError(f"{name!r} cannot name a position; take a word such as S2 or END")
-    return tuple((name.strip(), prompt.position(position)) for name, position in roles.items())
+def numbers_of(table: WireTable, wires: Sequence[Wire]) -> Chosen:
+    """The circuit of these wires."""
+    chosen = torch.zeros(len(table), dtype=torch.bool)
+    for wire in wires:
+        edge = table.edges.number_of[replace(wire, position=None)]
+        chosen[edge * len(table.places) + (wire.position or 0)] = True
+    return chosen
+
+
+# Random circuits
+
+
+def _random(seen: KeptRuns, chosen: Chosen, seed: int, progress: Progress) -> RandomCircuits:
+    """What circuits of as many random wires keep."""
+    count = int(chosen.sum())
+    draws = [
+        random_circuit(seen.table, count, besides=chosen, seed=f"{seed} {number}")
+        for number in range(DRAWS)
+    ]
+
+    def report(done: int, total: int) -> None:
+        progress("random circuits", done, total)
+
+    kept = seen.kept(torch.stack(draws), progress=report).mean(1)
+    return RandomCircuits(finite(float(kept.mean())), finite(float(kept.max())), DRAWS)
+
+
+def random_circuit(table: WireTable, count: int, *, besides: Chosen, seed: str) -> Chosen:
+    """About so many random wires that are not in another circuit: random ways from the logits down to the
+    embedding, until there are enough."""
+    draw = Random(seed)
+    chosen = torch.zeros(len(table), dtype=torch.bool)
+    places = len(table.places)
+    for _ in range(8 * count):
+        way = _random_way(table, draw, places - 1)
+        if way is None or any(bool(besides[number]) for number in way):
+            continue
+        chosen[way] = True
+        if int(chosen.sum()) >= count:
+            break
+    return chosen
+
+
+def _random_way(table: WireTable, draw: Random, place: int) -> list[int] | None:
+    """The numbers of the wires on one random way from the logits, at a place, to the embedding."""
+    edges = table.edges
+    row = len(edges.readers) - 1
+    way = []
+    while True:
+        writers = edges.exists[row].nonzero().flatten().tolist()
+        writer = edges.writers[draw.choice(writers)]
+        edge = edges.number_of[Wire(writer, edges.readers[row])]
+        way.append(edge * len(table.places) + place)
+        if writer.kind == "embed":
+            return way
+        row = draw.choice(list(edges.rows_of(writer)))
+        if edges.readers[row].kind in ("key", "value"):
+            place = draw.choice(table.readable[place].nonzero().flatten().tolist())
+
+
+# Measuring again
+
+
+def measure_again(
+    wiring: Wiring, wires: Sequence[Wire], *, model: Any = None, searched: bool = False
+) -> Wiring:
+    """The same pairs with another circuit: what it keeps, its values and its controls are measured anew.
+    `searched` says that the circuit is one of the search."""
+    circuits = _again(wiring, model)
+    chosen = numbers_of(circuits.seen.table, wires)
+    parts = _measure_circuit(circuits, chosen, seed=wiring.seed, progress=silent)
+    return replace(wiring, **parts, overlap=None, searched=searched)
+
+
+def _again(wiring: Wiring, model: Any) -> _Circuits:
+    """The runs of a saved wiring's pairs."""
+    loaded = model_of(wiring.source.name, wiring.source, model)
+    asked = asked_again(wiring)
+    split = len(wiring.seen)
+    return _Circuits.of(loaded, asked[:split], asked[split:], at_places=bool(wiring.places))
+
+
+def asked_again(wiring: Wiring) -> list[Asked]:
+    """The questions of a saved wiring: those seen, then those held out."""
+    if any(pair.metric.kind == "custom" for pair in wiring.pairs):
+        raise PromptError(
+            "a metric function is not in the wiring's record; call wiring with it again"
+        )
+    asked = []
+    for pair in wiring.pairs:
+        asked.append(Asked(Pair(pair.prompt, pair.counterfactual, pair.metric), pair.roles))
+    return asked
+
+
+def kept_on(
+    wiring: Wiring, given: Any, *, model: Any = None, **question: Any
+) -> tuple[float, ...]:
+    """What the circuit keeps on other questions."""
+    loaded = model_of(wiring.source.name, wiring.source, model)
+    count = question.pop("count", PAIRS)
+    roles = question.pop("roles", None)
+    spec = QuestionSpec(**question)
+    at_places = bool(wiring.places)
+    if at_places and roles is None:
+        roles = dict(wiring.pairs[0].roles)
+    family = to_family(loaded, given, spec, roles=roles, count=count, seed=wiring.seed)
+    runs = kept_runs(loaded, family.asked, at_places=at_places, first=wiring.places)
+    if at_places and runs.table.places != wiring.places:
+        raise PromptError(
+            "this circuit's wires stand at other positions than these prompts have; "
+            "name roles, or search with positions=False"
+        )
+    chosen = numbers_of(runs.table, [each.wire for each in wiring.wires])
+    return tuple(finite(share) for share in runs.kept(chosen[None])[0].tolist())

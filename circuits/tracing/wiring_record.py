@@ -1,25 +1,29 @@
-"""The result of `wiring`: the circuit of components of one pair, a frozen record of plain values.
+"""The result of `wiring`: a small circuit of components that keeps a behaviour, a frozen record.
 
-1. Nodes are components at positions (`L4H4@13`) and the logits; wires run from what writes to what reads. A
-   head is read into on three sides: `M3@9→L4H4@13.value`.
-2. Queries only read. A node is named by its component, with or without a position and a side: `L4H4`,
-   `L4H4@13`, `L4H4@END` where END is a role, `L4H4@13.query`, `M3@9`, `embed@5`, `logits`.
-3. `wiring.json` holds all of it, wires by their spoken names.
+1. Nodes are components, at places (`L4H4@13`, `L4H4@S2`) or at all positions together (`L4H4`), and the
+   logits. A wire runs from what writes to what reads; a head is read into on three sides:
+   `M3@9→L4H4.value`. The place of a wire is where its writer stands; a key or value at a place may be read
+   by every query behind it.
+2. `wires` is the smallest circuit of the search that keeps `share`. `curve` has all circuits of the search,
+   and `members` the wires of the smaller ones, so that `at` finds a circuit of another size.
+3. Queries only read. A node is named by its component, with or without a place and a side: `L4H4`,
+   `L4H4@13`, `L4H4@END`, `L4H4.query`, `M3@9`, `embed@5`, `logits`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from circuits.components import ALL, SIDES, Component, Head, Reader, Wire, by_name
+from circuits.components import SIDES, Component, Head, Reader, Wire, by_name
 from circuits.errors import EdgeError, PromptError
 from circuits.files import to_record
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
-from circuits.tracing.parts import MeasuredModel, Output, check_positions
+from circuits.tracing.parts import FamilyControl, MeasuredModel, Output, check_share
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -29,37 +33,34 @@ MOST_PATHS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A component at a position; without both it is the logits."""
+    """A component at a place, or at all positions together; without component it is the logits."""
 
     component: Component | None = None
-    position: int | None = None
+    place: int | None = None
 
     def __str__(self) -> str:
-        return "logits" if self.component is None else f"{self.component}@{self.position}"
+        if self.component is None:
+            return "logits"
+        return str(self.component) if self.place is None else f"{self.component}@{self.place}"
 
     @classmethod
     def parse(cls, name: str) -> Node:
-        """Read `L4H4@13`, `M3@9`, `embed@5` and `logits`."""
+        """Read `L4H4@13`, `M3@9`, `embed@5`, `L4H4` and `logits`."""
         if name == "logits":
             return cls()
-        component, _, position = name.partition("@")
-        if not (position.isascii() and position.isdigit() and len(position) < 10):
+        component, sign, place = name.partition("@")
+        if not sign:
+            return cls(Component.parse(component))
+        if not (place.isascii() and place.isdigit() and len(place) < 10):
             raise EdgeError(
                 f"{name!r} is not a node; write it as L4H4@13, M3@9, embed@5 or logits"
             )
-        return cls(Component.parse(component), int(position))
+        return cls(Component.parse(component), int(place))
 
     @classmethod
     def written(cls, wire: Wire) -> Node:
         """Where a wire begins."""
         return cls(wire.writer, wire.position)
-
-    @classmethod
-    def read(cls, wire: Wire) -> Node:
-        """Where a wire ends; its side is not part of it."""
-        if wire.reader.component is None:
-            return cls()
-        return cls(wire.reader.component, wire.position if wire.query is None else wire.query)
 
     __get_pydantic_core_schema__ = classmethod(by_name)
 
@@ -68,19 +69,58 @@ LOGITS: Final = Node()
 
 
 @dataclass(frozen=True, slots=True)
-class WireEffect:
-    """A wire that is drawn, or with `all` as its writer the whole side of a reader."""
+class WiredPair:
+    """One pair, and how much of its gap the circuit keeps."""
+
+    prompt: Prompt
+    counterfactual: Prompt | Noise
+    metric: Metric
+    clean_value: float  # the metric on the clean prompt
+    counterfactual_value: float
+    kept: float
+    held_out: bool = False  # the search did not see it
+    roles: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def gap(self) -> float:
+        return self.clean_value - self.counterfactual_value
+
+
+@dataclass(frozen=True, slots=True)
+class WireValue:
+    """A wire of the circuit."""
 
     wire: Wire
-    effect: float  # in a run of its own
+    value: float  # what the circuit keeps less without this wire, in an exact run
+    effect: float  # of swapping this wire alone in the whole model
+    new: bool = False  # a head of it joined only after others were swapped away
 
     def __str__(self) -> str:
-        return f"{self.wire} {self.effect:z.3f}"
+        return f"{self.wire} {self.value:z.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A wire, and the size of the smallest circuit of the search that has it."""
+
+    wire: Wire
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """One circuit of the search, on the pairs that the search saw."""
+
+    wires: int
+    kept: float  # mean over pairs
+    worst: float  # of any pair
+    distance: float  # from the whole model: the mean of |1 − kept|
 
 
 @dataclass(frozen=True, slots=True)
 class RandomCircuits:
-    """How much random circuits of as many wires keep; each is found by walking back from the logits, too."""
+    """How much circuits of as many random wires keep. They are made of ways from the embedding to the logits,
+    as the circuit is, and share no wire with it."""
 
     mean: float
     largest: float
@@ -88,67 +128,146 @@ class RandomCircuits:
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring(Saved, Pictured):
-    """The wires of one pair on one model, from the embeddings to the logits, and how much they explain.
+class Overlap:
+    """How alike circuits are that were searched on bootstrap resamples of the pairs."""
 
-    >>> wires = circuits.wiring(model, TEXT, swap={"large": "hot"}, least=0.1, most=8)
+    resamples: int
+    jaccard: float  # mean over the resamples: shared wires over all wires of both
+    core: tuple[Wire, ...]  # wires of the circuit that every resample has
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring(Saved, Pictured):
+    """A circuit of components from the embeddings to the logits, and how much of a behaviour it keeps.
+
+    >>> wires = circuits.wiring(model, "opposites", count=4)
     >>> len(wires.into("logits")) > 0
     True
     """
 
     KIND: ClassVar = "wiring"
     NAME: ClassVar = "a wiring"
+    SCHEMA: ClassVar = 2
 
     source: MeasuredModel
-    prompt: Prompt
-    counterfactual: Prompt | Noise
-    metric: Metric
-    clean_value: float  # the metric on the clean prompt
-    counterfactual_value: float
-    output: Output
-    wires: tuple[WireEffect, ...]  # strongest first
-    sides: tuple[WireEffect, ...]  # the sides that were followed, strongest first
-    cut: tuple[Node, ...]  # nodes that were not explored, because `most` had been
-    least: float  # the smallest effect of a wire that is drawn
-    most: int  # nodes to explore
-    measured: int  # how many wires and sides were measured, each in a run of its own
-    kept: float  # the share of the gap that is left when all other wires are swapped in one run
+    task: str  # its name; empty where the user gave prompts
+    pairs: tuple[WiredPair, ...]
+    output: Output  # of the first pair
+    aim: Literal["faithful", "performance"]
+    share: float  # of the gap that the circuit was asked to keep
+    places: tuple[str, ...]  # names of the places; empty: all positions together
+    wires: tuple[WireValue, ...]  # the most valuable first
+    curve: tuple[CurvePoint, ...]  # the largest circuit first
+    members: tuple[Member, ...] = field(repr=False)  # of circuits that `at` can find
+    all_wires: int  # how many wires lie on a way from the embedding to the logits
+    complement: float  # what all other wires keep while those of the circuit are swapped
     random: RandomCircuits
-    roles: tuple[tuple[str, int], ...]  # names of positions, for print
-    engine: Literal["fast", "plain"]  # the path that ran
+    overlap: Overlap | None
+    without_heads: tuple[Head, ...]  # swapped away before the search
+    reachable: float  # what all wires keep without those heads; 1 where there are none
+    question: FamilyControl  # on all pairs seen
+    passes: int  # forward passes of the search; a backward pass counts as two
     seed: int
     versions: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()  # what a reader must know before the numbers
+    searched: bool = True  # False: a user took wires away from what the search found
+
+    # The first pair stands for all in figures
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.pairs[0].prompt
+
+    @property
+    def counterfactual(self) -> Prompt | Noise:
+        return self.pairs[0].counterfactual
+
+    @property
+    def metric(self) -> Metric:
+        return self.pairs[0].metric
+
+    @property
+    def clean_value(self) -> float:
+        return self.pairs[0].clean_value
+
+    @property
+    def counterfactual_value(self) -> float:
+        return self.pairs[0].counterfactual_value
 
     @property
     def gap(self) -> float:
-        """How far the metric lies apart between both prompts; effects are shares of it."""
-        return self.clean_value - self.counterfactual_value
+        return self.pairs[0].gap
+
+    # What it keeps
+
+    @property
+    def seen(self) -> tuple[WiredPair, ...]:
+        """The pairs that the search saw."""
+        return tuple(pair for pair in self.pairs if not pair.held_out)
+
+    @property
+    def held_out(self) -> tuple[WiredPair, ...]:
+        """The pairs that the search did not see."""
+        return tuple(pair for pair in self.pairs if pair.held_out)
+
+    @property
+    def kept(self) -> float:
+        """The share of the gap that is left when all other wires are swapped, mean over the pairs seen."""
+        return fmean(pair.kept for pair in self.seen)
+
+    @property
+    def enough(self) -> bool:
+        """Whether it keeps what it was asked to keep."""
+        return self.kept >= self.share * self.reachable - 1e-9
+
+    @property
+    def verdict(self) -> str:
+        """Whether the question is clear, weak or none, as `trace` judges it."""
+        return self.question.verdict
 
     @property
     def nodes(self) -> tuple[Node, ...]:
         """Every node that a wire touches, from the embeddings up."""
         touched: set[Node] = set()
         for each in self.wires:
-            touched |= {Node.written(each.wire), Node.read(each.wire)}
+            touched.add(Node.written(each.wire))
+            touched |= set(self.readers_of(each.wire))
         return tuple(sorted(touched, key=self._height))
 
+    def readers_of(self, wire: Wire) -> tuple[Node, ...]:
+        """Where a wire ends. A key or value at a place is read by the head at every place behind it at which
+        the circuit has that head write."""
+        component = wire.reader.component
+        if component is None:
+            return (LOGITS,)
+        if wire.position is None or wire.reader.kind in ("query", "mlp"):
+            return (Node(component, wire.position),)
+        places = {each.wire.position for each in self.wires if each.wire.writer == component}
+        behind = [place for place in places if place is not None and place >= wire.position]
+        return tuple(Node(component, place) for place in sorted(behind))
+
     def _height(self, node: Node) -> tuple[int, bool, int, int]:
-        """Sorts nodes by layer, the MLP after the heads, then by position and head."""
+        """Sorts nodes by layer, the MLP after the heads, then by place and head."""
         if node.component is None:
             return self.source.layers, False, 0, 0
         is_mlp = node.component.kind == "mlp"
-        return node.component.layer, is_mlp, node.position or 0, node.component.index
+        return node.component.layer, is_mlp, node.place or 0, node.component.index
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """The heads that write in the circuit, layer by layer."""
+        writers = {each.wire.writer for each in self.wires}
+        return tuple(sorted(writer.head for writer in writers if writer.kind == "head"))
 
     # Questions
 
-    def into(self, node: str | Node | Reader | Head) -> tuple[WireEffect, ...]:
-        """The wires that end at a node, or at one side of it, strongest first."""
+    def into(self, node: str | Node | Reader | Head) -> tuple[WireValue, ...]:
+        """The wires that end at a node, or at one side of it, the most valuable first."""
         wanted = self._selector(node)
-        return tuple(each for each in self.wires if wanted.is_reader_of(each.wire))
+        return tuple(each for each in self.wires if self._ends_at(each.wire, wanted))
 
-    def out_of(self, node: str | Node | Component | Head) -> tuple[WireEffect, ...]:
-        """The wires that begin at a node, strongest first."""
+    def out_of(self, node: str | Node | Component | Head) -> tuple[WireValue, ...]:
+        """The wires that begin at a node, the most valuable first."""
         wanted = self._selector(node)
         if wanted.side is not None:
             raise EdgeError(
@@ -156,39 +275,78 @@ class Wiring(Saved, Pictured):
             )
         return tuple(each for each in self.wires if wanted.is_writer_of(each.wire))
 
-    def side(self, reader: str | Reader) -> tuple[WireEffect, ...]:
-        """The effect of whole sides: all that a reader sees there swapped at once."""
-        wanted = self._selector(reader)
-        return tuple(each for each in self.sides if wanted.is_reader_of(each.wire))
+    def _ends_at(self, wire: Wire, wanted: Selector) -> bool:
+        is_side = wanted.side in (None, wire.reader.kind)
+        return is_side and any(wanted.matches(node) for node in self.readers_of(wire))
 
     def paths(
         self, start: str | Node, end: str | Node = "logits"
     ) -> tuple[tuple[str, ...], ...]:
         """Every path along the wires from one node to another, as the nodes passed."""
         first, last = self._selector(start), self._selector(end)
-        following: dict[
-            Node, list[Node]
-        ] = {}  # where the wires out of each node lead, each node once
-        for each in self.wires:
-            after = following.setdefault(Node.written(each.wire), [])
-            if Node.read(each.wire) not in after:
-                after.append(Node.read(each.wire))
+        following = self._following()
         paths: list[tuple[str, ...]] = []
         for node in self.nodes:
             if first.matches(node):
                 paths += islice(_paths(node, following, last), MOST_PATHS + 1)
         if len(paths) > MOST_PATHS:
             many = f"there are more than {MOST_PATHS} paths from {start} to {end}"
-            raise EdgeError(
-                f"{many}; name a nearer end, or draw fewer wires with a larger least"
-            )
+            raise EdgeError(f"{many}; name a nearer end, or take a circuit of a smaller share")
         return tuple(paths)
+
+    def _following(self) -> dict[Node, list[Node]]:
+        """Where the wires out of each node lead, each node once."""
+        following: dict[Node, list[Node]] = {}
+        for each in self.wires:
+            after = following.setdefault(Node.written(each.wire), [])
+            after += [node for node in self.readers_of(each.wire) if node not in after]
+        return following
+
+    # Other circuits of the search, and other pairs
+
+    def at(
+        self, share: float | None = None, *, edges: int | None = None, model: Any = None
+    ) -> Wiring:
+        """The circuit of this search that keeps another share, or the largest one of at most so many wires.
+        What it keeps, and the value of each wire, is measured anew."""
+        from circuits.tracing.wiring import measure_again
+
+        if (share is None) == (edges is None):
+            raise PromptError("name a share such as 0.9, or a number of edges, one of the two")
+        point = self._point_of(share) if edges is None else self._point_up_to(edges)
+        largest = max([member.size for member in self.members], default=0)
+        if point.wires > largest:
+            raise PromptError(
+                f"that circuit has {point.wires} wires; the record holds those of up to {largest}"
+            )
+        chosen = [member.wire for member in self.members if member.size <= point.wires]
+        asked = share if share is not None else point.kept
+        other = replace(self, share=asked)
+        return measure_again(other, chosen, model=model, searched=self.searched)
+
+    def _point_of(self, share: float | None) -> CurvePoint:
+        assert share is not None
+        check_share(share)
+        enough = [point for point in self.curve if point.kept >= share]
+        if not enough:
+            most = max(point.kept for point in self.curve)
+            raise PromptError(
+                f"no circuit of this search keeps {share}; the most is {most:.3f}"
+            )
+        return enough[-1]
+
+    def _point_up_to(self, edges: int | None) -> CurvePoint:
+        fitting = [point for point in self.curve if edges is not None and point.wires <= edges]
+        if not fitting:
+            smallest = self.curve[-1].wires
+            raise PromptError(f"the smallest circuit of this search has {smallest} wires")
+        return fitting[0]
 
     def without(
         self, *parts: str | Wire | Node | Component | Head, model: Any = None
     ) -> Wiring:
-        """The wiring less some wires or nodes; what is kept then is measured anew, never subtracted."""
-        from circuits.tracing.wiring import measure_kept
+        """The circuit less some wires or nodes; what is kept then is measured anew, never subtracted."""
+        from circuits.tracing.wiring import measure_again
 
         removed: set[Wire] = set()
         for part in parts:
@@ -196,22 +354,37 @@ class Wiring(Saved, Pictured):
             if not named:
                 raise EdgeError(f"{part} is not in this wiring; it has {self._some_nodes()}")
             removed |= named
-        left = tuple(each for each in self.wires if each.wire not in removed)
-        return measure_kept(replace(self, wires=left), model=model)
+        left = [each.wire for each in self.wires if each.wire not in removed]
+        return measure_again(self, left, model=model)
+
+    def keeps(self, given: Any, *, model: Any = None, **question: Any) -> tuple[float, ...]:
+        """How much of the gap this circuit keeps on other questions: a task, prompts or pairs, given as to
+        `wiring`."""
+        from circuits.tracing.wiring import kept_on
+
+        return kept_on(self, given, model=model, **question)
 
     def _wires_of(self, part: str | Wire | Node | Component | Head) -> set[Wire]:
         """The wire of this name, or all wires into and out of a node."""
         name = str(part)
         wires = {each.wire for each in self.wires}
         if "→" in name or "->" in name:
-            return {Wire.parse(name, layers=self.source.layers)} & wires
+            return {Wire.parse(self._by_number(name), layers=self.source.layers)} & wires
         wanted = self._selector(name)
         return {
-            wire for wire in wires if wanted.is_reader_of(wire) or wanted.is_writer_of(wire)
+            wire for wire in wires if self._ends_at(wire, wanted) or wanted.is_writer_of(wire)
         }
 
+    def _by_number(self, name: str) -> str:
+        """A wire's name with the number of its place in the place of its role."""
+        writer, sign, rest = name.replace("->", "→").partition("@")
+        place, arrow, reader = rest.partition("→")
+        if not sign or place.isdigit():
+            return name
+        return f"{writer}@{self.place(place)}{arrow}{reader}"
+
     def _some_nodes(self) -> str:
-        names = [str(node) for node in reversed(self.nodes)]
+        names = [self.node_name(node) for node in reversed(self.nodes)]
         more = f" and {len(names) - 12} more" if len(names) > 12 else ""
         return ", ".join(names[:12]) + more
 
@@ -221,10 +394,10 @@ class Wiring(Saved, Pictured):
         before, _, last = owner.rpartition(".")
         if last in SIDES:
             owner, side = before, last
-        component, sign, place = owner.partition("@")
-        position = self.position(place) if sign else None
+        component, sign, named = owner.partition("@")
+        place = self.place(named) if sign else None
         if component.strip().lower() == "logits":
-            return Selector(None, position, None)
+            return Selector(None, place, None)
         parsed = Component.parse(component)
         if (
             parsed.kind == "all"
@@ -236,29 +409,51 @@ class Wiring(Saved, Pictured):
             raise EdgeError(f"no {component} in {self.source.name}, which has {there}")
         if side is not None and parsed.kind != "head":
             raise EdgeError(f"{parsed} has no {side} side; only heads have sides")
-        return Selector(parsed, position, side)
+        return Selector(parsed, place, side)
 
-    def position(self, name: int | str) -> int:
-        """The index of a position: by its role, its index or its token."""
-        for role, position in self.roles:
-            if role == name:
-                return position
-        return self.prompt.position(name)
+    def place(self, name: int | str) -> int:
+        """The number of a place: by its name, or, in a single prompt, by its index or its token."""
+        if not self.places:
+            raise EdgeError(
+                "these wires hold at all positions together: leave the position out"
+            )
+        if str(name) in self.places:
+            return self.places.index(str(name))
+        if len(self.places) == len(self.prompt):
+            return self.prompt.position(name)
+        raise EdgeError(f"no place {name!r}; there are {', '.join(self.places)}")
 
-    def position_name(self, position: int) -> str:
-        """The role of a position, or its index."""
-        for role, index in self.roles:
-            if index == position:
-                return role
-        return str(position)
+    def node_name(self, node: Node) -> str:
+        """A node with the name of its place: `L4H4@END`."""
+        if node.component is None or node.place is None:
+            return str(node)
+        return f"{node.component}@{self.places[node.place]}"
+
+    def wire_name(self, wire: Wire) -> str:
+        """A wire with the name of its place: `M3@S2→L4H4.value`."""
+        return f"{self.node_name(Node.written(wire))}→{wire.reader}"
 
     # Other forms
 
     def to_graph(self) -> nx.MultiDiGraph:
-        """Nodes with kind, layer, position and label; an edge for each wire, with its side and effect."""
+        """Nodes with kind, layer, place and label; an edge for each wire, with its side, value and effect."""
         from circuits.show.wiring import wiring_graph
 
         return wiring_graph(self)
+
+    def to_dataframe(self) -> Any:
+        """One line for each wire: writer, reader, side, place, value, effect."""
+        import pandas as pd
+
+        rows = []
+        for each in self.wires:
+            wire = each.wire
+            place = "" if wire.position is None else self.places[wire.position]
+            side = wire.reader.kind if wire.reader.kind in SIDES else ""
+            reader = str(wire.reader.component or "logits")
+            rows.append((str(wire.writer), reader, side, place, each.value, each.effect))
+        columns = ["writer", "reader", "side", "place", "value", "effect"]
+        return pd.DataFrame(rows, columns=columns)
 
     def __str__(self) -> str:
         from circuits.show.wiring import wiring_text
@@ -270,54 +465,49 @@ class Wiring(Saved, Pictured):
     @classmethod
     def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Wiring:
         """The record. Its wires are parsed last: the layer of the logits is the model's."""
-        named = {"wires": stored.get("wires"), "sides": stored.get("sides")}
-        written = to_record(_StoredWires, named)
-        wiring = to_record(cls, stored | {"wires": [], "sides": []})
+        names = ("wires", "members", "overlap")
+        written = to_record(_StoredWires, {name: stored.get(name) for name in names})
+        wiring = to_record(cls, stored | {"wires": [], "members": [], "overlap": None})
         layers = wiring.source.layers
-        return replace(
-            wiring, wires=_parsed(written.wires, layers), sides=_parsed(written.sides, layers)
-        )
+
+        def parse(name: str) -> Wire:
+            return Wire.parse(name, layers=layers)
+
+        wires = tuple(WireValue(parse(w.wire), w.value, w.effect, w.new) for w in written.wires)
+        members = tuple(Member(parse(m.wire), m.size) for m in written.members)
+        overlap = None
+        if written.overlap is not None:
+            core = tuple(map(parse, written.overlap.core))
+            overlap = Overlap(written.overlap.resamples, written.overlap.jaccard, core)
+        return replace(wiring, wires=wires, members=members, overlap=overlap)
 
     def check(self) -> None:
-        # Refuses prompts of different lengths.
-        Pair(self.prompt, self.counterfactual, self.metric)
-        check_limits(self.least, self.most)
+        require(bool(self.seen) and bool(self.curve), "it has no pairs or no curve")
+        for pair in self.pairs:
+            # Refuses prompts of different lengths.
+            Pair(pair.prompt, pair.counterfactual, pair.metric)
         self.source.check(self.output)
+        check_share(min(1.0, self.share))
         wires = [each.wire for each in self.wires]
-        sides = [each.wire for each in self.sides]
         require(len(set(wires)) == len(wires), "it has a wire twice")
-        require(all(wire.writer != ALL for wire in wires), "it has a wire without a writer")
-        require(all(side.writer == ALL for side in sides), "it has a side with a writer")
-        for wire in (*wires, *sides):
-            _check_wire(wire, self.source)
-        nodes = [
-            *self.cut,
-            *map(Node.written, (*wires, *sides)),
-            *map(Node.read, (*wires, *sides)),
-        ]
-        positions = [position for _, position in self.roles]
-        for node in nodes:
-            if node.component is not None:
-                require(node.position is not None, f"{node} has no position")
-            positions.append(node.position or 0)
-        check_positions(positions, len(self.prompt))
+        for wire in (*wires, *(member.wire for member in self.members)):
+            _check_wire(wire, self.source, len(self.places))
+        sizes = [point.wires for point in self.curve]
+        require(sizes == sorted(sizes, reverse=True), "its curve does not fall")
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A part of the wiring that a user named: a component or the logits (None), at one position or at any,
-    and one side of it or all."""
+    """A part of the wiring that a user named: a component or the logits (None), at one place or at any, and
+    one side of it or all."""
 
     component: Component | None
-    position: int | None
+    place: int | None
     side: str | None
 
     def matches(self, node: Node) -> bool:
-        anywhere = self.position is None or node.component is None
-        return node.component == self.component and (anywhere or node.position == self.position)
-
-    def is_reader_of(self, wire: Wire) -> bool:
-        return self.matches(Node.read(wire)) and self.side in (None, wire.reader.kind)
+        anywhere = self.place is None or node.component is None
+        return node.component == self.component and (anywhere or node.place == self.place)
 
     def is_writer_of(self, wire: Wire) -> bool:
         return self.matches(Node.written(wire)) and self.component is not None
@@ -335,44 +525,46 @@ def _paths(
             yield (str(node), *path)
 
 
-def check_limits(least: float, most: int) -> None:
-    """Refuse a threshold that draws everything or nothing, and a walk of no steps."""
-    if not 0 < least <= 1:
-        raise PromptError(
-            f"least is a share of the gap, above 0 and at most 1 such as 0.03, not {least}"
-        )
-    if most < 1:
-        raise PromptError(f"most counts the nodes to explore, at least 1, not {most}")
-
-
 # Files
 
 
 @dataclass(frozen=True, slots=True)
 class _StoredWire:
     wire: str
+    value: float
     effect: float
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredMember:
+    wire: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredOverlap:
+    resamples: int
+    jaccard: float
+    core: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _StoredWires:
     wires: tuple[_StoredWire, ...]
-    sides: tuple[_StoredWire, ...]
+    members: tuple[_StoredMember, ...]
+    overlap: _StoredOverlap | None
 
 
-def _parsed(stored: Sequence[_StoredWire], layers: int) -> tuple[WireEffect, ...]:
-    return tuple(
-        WireEffect(Wire.parse(each.wire, layers=layers), each.effect) for each in stored
-    )
-
-
-def _check_wire(wire: Wire, source: MeasuredModel) -> None:
-    """Refuse a wire between components that the model lacks, or one that runs downwards."""
+def _check_wire(wire: Wire, source: MeasuredModel, places: int) -> None:
+    """Refuse a wire between components that the model lacks, one that runs downwards, or one at a place that
+    is not there."""
     layers = source.layers + 1 if wire.reader.kind == "logits" else source.layers
     inside = (
         wire.reader.layer < layers and max(wire.writer.index, wire.reader.index) < source.heads
     )
     require(inside, f"{wire} names a component that its model lacks")
     upwards = wire.reader.sees(wire.writer, parallel=source.parallel)
-    has_query = (wire.query is not None) == (wire.reader.kind in ("key", "value"))
-    require(upwards and has_query, f"{wire} runs downwards, or lacks the query of its side")
+    require(upwards and wire.writer.kind != "all", f"{wire} runs downwards, or has no writer")
+    placed = wire.position is None if not places else wire.position in range(places)
+    require(placed and wire.query is None, f"{wire} stands at a place that the record lacks")

@@ -29,7 +29,7 @@ function unpackMapping(mapping, unfinished) {
     ];
     sides.set(head, { head, pattern, sides: measured });
   }
-  const path = mapping.path.map(([head, joint, gain]) => ({ head, joint, gain }));
+  const path = mapping.path.map(([head, joint]) => ({ head, joint }));
   return { ...mapping, unfinished, heads, sides, path };
 }
 
@@ -90,17 +90,6 @@ export function alignedPositions(one, other, positions) {
   return aligned.every(sameWord) ? aligned : null;
 }
 
-// The positions that are shown; a gap between them is [first, last].
-export function shownPositions(circuit) {
-  const shown = circuit.shown;
-  return shown.map((position, index) => {
-    if (position !== null) return position;
-    const first = index === 0 ? 0 : shown[index - 1] + 1;
-    const last = index === shown.length - 1 ? circuit.words.length - 1 : shown[index + 1] - 1;
-    return [first, last];
-  });
-}
-
 // The tokens that contain what was typed, then the heads whose name begins with it: `larg`, `L9`, `9.7`.
 export function search(circuit, typed) {
   const wanted = typed.trim().toLowerCase();
@@ -143,7 +132,9 @@ export function toCsv(circuit, percentage) {
   return rows.map((row) => row.map(csvCell).join(",") + "\r\n").join("");
 }
 
+// Numbers stay numbers. A text that a spreadsheet would take for a formula gets an apostrophe in front of it.
 function csvCell(value) {
   if (typeof value !== "string") return value ?? "";
-  return /[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value;
+  const text = /^(\s*[=+\-@]|[\t\r])/.test(value) ? `'${value}` : value;
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

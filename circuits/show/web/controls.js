@@ -1,5 +1,6 @@
 // How far to trust a circuit: the verdict on its question, and the controls of the chosen mapping.
 
+import { modulationOf } from "./circuit.js";
 import { element, fillFacts } from "./dom.js";
 import { chosen } from "./state.js";
 import { number, percent, plural, tokenAt, verdictOf } from "./text.js";
@@ -13,17 +14,18 @@ export function renderVerdict({ circuit, verdict }) {
 }
 
 export const totalFacts = (mapping) => [
-  ["Total", number(mapping.total), "all heads of this mapping at once"],
-  ["Restore", number(mapping.restore), "the total in the other direction"],
+  ["Total", number(mapping.total), "share of the gap: all heads of this mapping at once"],
+  ["Restore", number(mapping.restore), "share of the gap: the total in the other direction"],
 ];
 
 export function renderControls({ circuit, controls: list }) {
   const { mapping, carriers } = chosen(circuit);
   if (!mapping) return fillFacts(list, []);
   const joint = carriers.length ? carriers.at(-1).joint : 0;
+  const ofTotal = carriers.length ? `, ${percent(modulationOf(mapping, carriers))} of the total` : "";
   const facts = [
     ...totalFacts(mapping),
-    ["Carriers", number(joint), `joint effect of ${plural(carriers.length, "head")}`],
+    ["Carriers", number(joint), `share of the gap: joint effect of ${plural(carriers.length, "head")}${ofTotal}`],
   ];
   const { controls } = mapping;
   if (!controls) {
@@ -32,13 +34,15 @@ export function renderControls({ circuit, controls: list }) {
   }
   const { random_mean, random_p95, random_draws, sufficiency, identity, key_totals } = controls;
   const share = percent(controls.share);
-  const draws = `95th percentile ${number(random_p95)} of ${random_draws} draws`;
-  facts.push(["Random heads", number(random_mean), `as many as carry ${share}; ${draws}`]);
-  facts.push(["Sufficiency", number(sufficiency), `share that is left with only the carriers at ${share}`]);
+  const pool = controls.random_pool ?? null;
+  const from = pool === null ? "among all heads, carriers included" : `among the ${pool} that are no carriers`;
+  const draws = `95th percentile ${number(random_p95)} of ${random_draws} draws ${from}`;
+  facts.push(["Random heads", number(random_mean), `share of the gap: as many as carry ${share} of the total; ${draws}`]);
+  facts.push(["Sufficiency", number(sufficiency), `share of the total that is left with only the carriers at ${share}`]);
   const others = [...key_totals.keys()].filter((position) => position !== mapping.key);
   others.sort((a, b) => Math.abs(key_totals[b]) - Math.abs(key_totals[a]));
   if (others.length) {
-    const where = `largest total of another key: ${tokenAt(circuit, others[0])}`;
+    const where = `share of the gap: largest total of another key, ${tokenAt(circuit, others[0])}`;
     facts.push(["Next key", number(key_totals[others[0]]), where]);
   }
   const size = identity === 0 ? "0" : identity.toExponential(0);

@@ -1,36 +1,48 @@
 // The circuit on a scale of layers, as SVG. Every item can be pointed at, clicked and reached by keyboard.
 
 import { carriersOf, mappingOf, modulationOf, nameOf, totalsOf } from "./circuit.js";
-import { replaceKeepingFocus, setLabel, svg, textWidth } from "./dom.js";
+import { replaceKeepingFocus, setLabel, svg } from "./dom.js";
 import { chooseToken, isPinned, itemText, kindOf, makeSelectable, togglePin } from "./items.js";
-import { AXIS, CHIP, layOut } from "./layout.js";
+import { layOut, rowOf } from "./layout.js";
 import { chosen, live, state, withPair } from "./state.js";
-import { arrowText, headText, outputText, percent, rolesOf, tokenAt } from "./text.js";
+import { arrowText, headText, outputText, percent, rolesOf, SMALLEST_SCALE, tokenAt } from "./text.js";
 import { placePicture } from "./zoom.js";
+
+const CHIP = 18; // the height of a head's name
+const HELD = 64; // from the first layer down to the words that say which layers hold a token
 
 export function renderDiagram(column) {
   const { circuit, picture, shown } = column;
   const { pair, mapping } = chosen(circuit);
-  const layout = layOut(circuit, { shown, pair, percentage: state.percentage, measure: textWidth });
+  const layout = layOut(circuit, { shown, pair, percentage: state.percentage });
   column.layout = layout;
   const inFrontLast = [...layout.arrows].sort((a, b) => a.front - b.front);
   replaceKeepingFocus(picture, ".item", "data-item", () => {
     picture.replaceChildren(
-      svg("g", {}, ...drawRows(layout)),
-      svg("g", {}, ...layout.boxes.map((box) => drawBox(circuit, box, pair))),
-      svg("g", {}, ...drawStreams(layout)),
-      svg("g", {}, ...layout.boxLabels.map((label) => drawBoxLabel(label, pair))),
+      svg("g", {}, ...drawRows(circuit, layout)),
+      svg("g", {}, ...circuit.spans.flatMap((span) => drawBoxes(circuit, span, layout, pair))),
+      svg("g", {}, ...drawStreams(circuit, layout)),
       svg("g", {}, ...inFrontLast.flatMap((arrow) => drawArrow(circuit, arrow))),
-      svg("g", {}, ...drawCaption(circuit, layout), drawOutput(circuit, layout)),
+      svg("g", {}, ...drawCaption(circuit), drawOutput(circuit, layout)),
       svg("g", {}, ...layout.columns.map((token) => drawColumn(column, token, layout.foot))),
+      svg("g", {}, ...layout.columns.map((token) => drawHeld(circuit, token, layout.foot, pair))),
       svg("g", {}, ...layout.groups.flatMap(drawGroup)),
     );
   });
   const ends = `${tokenAt(circuit, pair[0])} to ${tokenAt(circuit, pair[1])}`;
   const words = mapping ? arrowText(circuit, mapping, state.percentage) : `${ends} is not in this file`;
   picture.setAttribute("aria-label", `Diagram on a scale of layers. ${words}. ${outputText(circuit)}.`);
+  for (const text of picture.querySelectorAll("[data-space]")) squeeze(text);
   markPinned(column);
   placePicture(column);
+}
+
+// Places were measured in a wide font; a text of a wider one is made as narrow as its place.
+function squeeze(text) {
+  const space = Number(text.getAttribute("data-space"));
+  if (text.getComputedTextLength() <= space) return;
+  text.setAttribute("textLength", space);
+  text.setAttribute("lengthAdjust", "spacingAndGlyphs");
 }
 
 export function markPinned(column) {
@@ -48,38 +60,46 @@ function itemShape(circuit, item, name, ...shapes) {
   return setLabel(svg("g", { ...attributes, "aria-pressed": "false" }, ...shapes), itemText(circuit, item));
 }
 
-function drawRows(layout) {
-  const right = layout.columns.at(-1).right;
-  const left = AXIS - 12;
+function drawRows({ picture }, { rows, right, foot }) {
+  const left = picture.axis - 12;
   const rule = (y) => svg("line", { class: "rule", x1: left, x2: right, y1: y, y2: y });
-  const shapes = [svg("text", { class: "axis-name", x: 2, y: layout.top - 8 }, "layer"), rule(layout.top)];
-  for (const { first, last, isFolded, top, bottom, height } of layout.rows) {
-    if (isFolded) shapes.push(svg("rect", { class: "folded", x: left, y: top, width: right - left, height }));
-    const name = isFolded ? `${first}–${last}` : first;
-    shapes.push(rule(bottom));
-    shapes.push(svg("text", { class: "axis-layer", x: AXIS - 18, y: (top + bottom) / 2 + 4 }, name));
+  const name = (words, y) => svg("text", { class: "axis-name", x: 2, y }, words);
+  const shapes = [name("layer", picture.top - 8), rule(picture.top)];
+  for (const { first, last, top, bottom } of rows) {
+    const isFolded = first < last;
+    const size = { x: left, y: top, width: right - left, height: bottom - top };
+    if (isFolded) shapes.push(svg("rect", { class: "folded", ...size }));
+    const layers = isFolded ? `${first}–${last}` : first;
+    const y = (top + bottom) / 2 + 4;
+    shapes.push(rule(bottom), svg("text", { class: "axis-layer", x: picture.axis - 18, y }, layers));
   }
+  if (picture.held.some(Boolean)) shapes.push(name("held in", foot + HELD));
   return shapes;
 }
 
-function drawBox(circuit, { span, position, x, width, top, bottom, built }, pair) {
-  const rect = (name, from, to, rx) => svg("rect", { class: name, x, y: from, width, height: to - from, rx });
+// A span is a box in the column of each of its positions, from its first layer to its last.
+function drawBoxes(circuit, span, { columns, rows }, pair) {
+  if (!span.layers.length) return [];
+  const top = (layer) => rowOf(rows, layer)?.top ?? circuit.picture.top; // the output stands above all layers
+  const bottom = (layer) => rowOf(rows, layer)?.bottom ?? circuit.picture.top;
   const item = `box:${span.name}`;
-  const shapes = built.map((range) => rect("built", range.top, range.bottom, 4));
-  const name = position === pair[0] ? "box key" : "box";
-  const made = itemShape(circuit, item, name, ...shapes, rect("frame", top, bottom, 7));
-  made.setAttribute("data-positions", span.positions.join("+"));
-  made.setAttribute("data-layers", span.layers.join("-"));
-  return makeSelectable(made, circuit, item);
-}
-
-function drawBoxLabel({ text, x, y, position }, pair) {
-  const name = position === pair[0] ? "layers key" : "layers";
-  return svg("text", { class: name, x, y, "aria-hidden": "true" }, text);
+  const own = columns.filter(({ position }) => span.positions.includes(position));
+  return own.map(({ position, x, width }) => {
+    const half = Math.min(width * 0.42, 34);
+    const rect = (name, [first, last], rx) => {
+      const size = { y: top(last) + 1.5, height: bottom(first) - top(last) - 3 };
+      return svg("rect", { class: name, x: x - half, width: 2 * half, ...size, rx });
+    };
+    const shapes = [...span.ranges.map((range) => rect("built", range, 4)), rect("frame", span.layers, 7)];
+    const made = itemShape(circuit, item, position === pair[0] ? "box key" : "box", ...shapes);
+    made.setAttribute("data-positions", span.positions.join("+"));
+    made.setAttribute("data-layers", span.layers.join("-"));
+    return makeSelectable(made, circuit, item);
+  });
 }
 
 // The residual stream of every token that is read or written, from the sentence up to its highest arrow.
-function drawStreams({ arrows, output, top, foot }) {
+function drawStreams({ picture }, { arrows, output, foot }) {
   const streams = new Map();
   for (const { start, end, y, front } of arrows) {
     for (const x of [start, end]) {
@@ -91,20 +111,20 @@ function drawStreams({ arrows, output, top, foot }) {
   }
   const line = ([x, { y, front }]) =>
     svg("line", { class: front ? "stream front" : "stream", x1: x, x2: x, y1: foot, y2: y });
-  const way = `M${output.stream} ${foot}V${top - 8}L${output.x} ${output.y + output.height}`;
+  const way = `M${output.stream} ${foot}V${picture.top - 8}L${output.x} ${output.y + output.height}`;
   return [...[...streams].map(line), svg("path", { class: "stream out", d: way })];
 }
 
 // An arrow and the names of its heads. A click on any of them brings the mapping to the front.
 function drawArrow(circuit, arrow) {
-  const { mapping, front, chips } = arrow;
+  const { mapping, front } = arrow;
   const ends = [mapping.key, mapping.query];
   const select = (item) => togglePin(circuit, item, front ? {} : { pairs: withPair(circuit, ends) });
   const item = `arrow:${ends.join("-")}`;
   const name = `arrow${front ? " front" : ""}${arrow.effect < 0 ? " against" : ""}`;
   const made = itemShape(circuit, item, name, ...arrowShapes(arrow));
   const shapes = [makeSelectable(made, circuit, item, () => select(item))];
-  for (const chip of chips) {
+  for (const chip of placeChips(circuit, arrow)) {
     const chipItem = chip.head === null ? item : `head:${chip.head}`;
     const drawn = drawChip(circuit, arrow, chip, chipItem);
     shapes.push(makeSelectable(drawn, circuit, chipItem, () => select(chipItem)));
@@ -129,9 +149,22 @@ function arrowShapes({ start, end, y, effect }) {
   ];
 }
 
-function drawChip(circuit, { mapping, front, y }, { head, text, x, width }, item) {
+// The names of the first heads side by side, and how many more there are.
+function placeChips(circuit, { heads, names: { named, left } }) {
+  const { pill_widths: widths, pill_gap: gap } = circuit.picture;
+  const chips = heads.slice(0, named).map((head) => ({ head, text: nameOf(circuit, head) }));
+  if (heads.length > named) chips.push({ head: null, text: `+${heads.length - named}` });
+  let x = left;
+  return chips.map((chip) => {
+    const width = widths[chip.text.length];
+    x += width + gap;
+    return { ...chip, x: x - width - gap, width };
+  });
+}
+
+function drawChip(circuit, { mapping, front, names: { y } }, { head, text, x, width }, item) {
   const rect = svg("rect", { x, y: y - CHIP / 2, width, height: CHIP, rx: 9 });
-  const name = svg("text", { x: x + width / 2, y: y + 4 }, text);
+  const name = svg("text", { x: x + width / 2, y: y + 4, "data-space": width - 8 }, text);
   const made = itemShape(circuit, item, `chip-head${front ? " front" : ""}`, rect, name);
   if (head === null) return made;
   return setLabel(made, headText(circuit, mapping, head, carriersOf(mapping, state.percentage)));
@@ -140,24 +173,24 @@ function drawChip(circuit, { mapping, front, y }, { head, text, x, width }, item
 function drawOutput(circuit, { output: { x, y, width, height } }) {
   const rect = svg("rect", { x: x - width / 2, y, width, height, rx: 9 });
   const lines = circuit.output.map((line, index) =>
-    svg("text", { class: index ? "small" : "name", x, y: y + 18 + 16 * index }, line),
+    svg("text", { class: index ? "small" : "name", x, y: y + 18 + 16 * index, "data-space": width - 12 }, line),
   );
   return makeSelectable(itemShape(circuit, "output", "output", rect, ...lines), circuit, "output");
 }
 
 // What the mapping in front says, at the upper left: `Modulated at 80% by` and as many heads as have space.
-function drawCaption(circuit, { output }) {
+function drawCaption(circuit) {
   const { mapping, carriers } = chosen(circuit);
-  const space = output.x - output.width / 2 - AXIS - 12;
-  if (!mapping || space < 60) return [];
+  const { axis: x, captions } = circuit.picture;
+  const space = mapping && captions[circuit.mappings.indexOf(mapping)];
+  if (!space) return [];
+  const [alone, withMore] = space; // how many names fit alone, and before `and 2 more`
   const names = carriers.map(({ head }) => nameOf(circuit, head));
-  let text = names.join(" ");
-  for (let count = names.length - 1; count > 0 && textWidth(text, 12.5, false) > space; count -= 1) {
-    text = `${names.slice(0, count).join(" ")} and ${names.length - count} more`;
-  }
+  const more = ` and ${names.length - withMore} more`;
+  const text = names.length <= alone ? names.join(" ") : names.slice(0, withMore).join(" ") + more;
   return [
-    svg("text", { class: "modulated", x: AXIS, y: 18 }, captionOf(mapping, carriers)),
-    svg("text", { class: "names", x: AXIS, y: 36 }, text),
+    svg("text", { class: "modulated", x, y: 18 }, captionOf(mapping, carriers)),
+    svg("text", { class: "names", x, y: 36 }, text),
   ];
 }
 
@@ -175,7 +208,7 @@ function drawColumn(column, token, foot) {
 
 // The word of a token with its number above it.
 function tokenShapes({ text, x, left, width }, number, foot) {
-  const word = svg("text", { class: "word", x, y: foot + 33 }, text);
+  const word = svg("text", { class: "word", x, y: foot + 33, "data-space": width - 6 }, text);
   if (/[\u0590-\u08ff]/.test(text)) word.setAttribute("direction", "rtl");
   return [
     svg("rect", { class: "background", x: left + 1, y: foot + 2, width: width - 2, height: 50, rx: 7 }),
@@ -189,7 +222,7 @@ function drawToken(circuit, token, foot) {
   const { position, x, left, right } = token;
   const { pair, mapping } = chosen(circuit);
   const totals = totalsOf(circuit, mapping, pair[1]);
-  const largest = Math.max(1e-9, ...[...totals.values()].map(Math.abs));
+  const largest = Math.max(SMALLEST_SCALE, ...[...totals.values()].map(Math.abs));
   const total = totals.get(position);
   const height = total === undefined ? 0 : Math.max(1, (14 * Math.abs(total)) / largest);
   const barName = total < 0 ? "bar against" : "bar";
@@ -229,6 +262,13 @@ function drawGap(column, token, foot) {
     if (event.key === "Enter" || event.key === " ") open();
   });
   return setLabel(made, `show the ${count} tokens from position ${first} to ${last}`);
+}
+
+// Under a token, the layers of its box.
+function drawHeld({ picture }, { position, x, width }, foot, pair) {
+  const name = position === pair[0] ? "held key" : "held";
+  const attributes = { class: name, x, y: foot + HELD, "aria-hidden": "true", "data-space": width - 2 };
+  return svg("text", attributes, Array.isArray(position) ? "" : picture.held[position]);
 }
 
 function drawGroup({ text, start, end, middle, y }) {

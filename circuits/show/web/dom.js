@@ -31,13 +31,6 @@ export function setLabel(made, label) {
   return made;
 }
 
-const ruler = document.createElement("canvas").getContext("2d");
-
-export function textWidth(text, size, isBold) {
-  ruler.font = `${isBold ? 600 : 400} ${size}px ${getComputedStyle(document.body).fontFamily}`;
-  return ruler.measureText(text).width;
-}
-
 // Roving tabindex: the container is one stop of the Tab key, the arrow keys move inside it.
 // `perRow` is the number of items in a row; without it all items are one row.
 export function addRovingFocus(container, selector, perRow = () => 1) {

@@ -5,7 +5,7 @@ import { attentionColour, attentionPixels, effectColour } from "./colours.js";
 import { element, replaceKeepingFocus, setLabel, svg } from "./dom.js";
 import { makeSelectable } from "./items.js";
 import { chosen, pairOf, state } from "./state.js";
-import { headText, number, percent } from "./text.js";
+import { headText, number, percent, SMALLEST_SCALE } from "./text.js";
 
 // An attention map with the queries upwards, and a red frame around the cell of the chosen mapping.
 // The frame is filled with the cell's colour and never narrower than it can be seen.
@@ -54,6 +54,7 @@ export function renderCarriers({ circuit, carriers: container }) {
     );
     return makeSelectable(setLabel(made, headText(circuit, mapping, head, carriers)), circuit, item);
   };
+  container.dataset.empty = circuit.unfinished ? "Carriers are being found." : "No head carries this mapping.";
   replaceKeepingFocus(container, ".tile", "data-item", () => {
     container.replaceChildren(...carriers.map(tile));
   });
@@ -117,7 +118,7 @@ export function renderEffects({ circuit, cells, scale }) {
   const { mapping, carriers } = chosen(circuit);
   const measured = mapping ? mapping.heads : new Map();
   const sizes = [...measured.values()].map(({ effect }) => Math.abs(effect));
-  const largest = Math.max(1e-9, ...sizes);
+  const largest = Math.max(SMALLEST_SCALE, ...sizes);
   const carrying = new Set(carriers.map(({ head }) => head));
   cells.forEach((cell, head) => {
     const known = measured.get(head);

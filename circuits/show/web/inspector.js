@@ -7,7 +7,7 @@ import { element, fillFacts, setLabel, svg } from "./dom.js";
 import { buildMap, paintMap } from "./heads.js";
 import { arrowOf, numberOf, inspectedItem, isPinned, itemText, kindOf, spanOf, togglePin } from "./items.js";
 import { chosen, live, pairOf, state } from "./state.js";
-import { number, percent, tokenAt, writerText } from "./text.js";
+import { number, percent, SMALLEST_SCALE, tokenAt, writerText } from "./text.js";
 
 const MOST_LABELLED = 48; // tokens on the axes of a map; of more, the chosen two
 const MOST_LARGE = 24; // tokens whose labels have the usual size
@@ -90,7 +90,7 @@ function arrowFacts(circuit, item) {
   const mapping = arrowOf(circuit, item);
   const steps = carriersOf(mapping, state.percentage).map(({ head, joint }) => {
     const share = percent(joint / mapping.total);
-    return [nameOf(circuit, head), number(joint), `joint effect up to here, ${share} of the total`];
+    return [nameOf(circuit, head), number(joint), `share of the gap: joint effect up to here, ${share} of the total`];
   });
   return [...totalFacts(mapping), ...steps];
 }
@@ -123,12 +123,12 @@ function renderHead(column, head) {
   const effect = measured?.effect;
   const loading = measured?.loading === null ? "not measured" : number(measured?.loading);
   fillFacts(inspector.facts, [
-    ["Effect", number(effect), "its message replaced by the counterfactual's"],
-    ["Restore", number(measured?.restore), "its clean message put back"],
-    ["Loading", loading, "the linear share, patterns frozen"],
+    ["Effect", number(effect), "share of the gap: its message replaced by the counterfactual's"],
+    ["Restore", number(measured?.restore), "share of the gap: its clean message put back"],
+    ["Loading", loading, "share of the gap: linear, patterns frozen"],
     ["Weight", weightText(circuit, head, pair, measured), "attention on this edge, clean → counterfactual"],
   ]);
-  renderChance(inspector.chance, mapping, effect);
+  renderChance(inspector.chance, mapping, carriers, head);
   renderSides(column, mapping, head);
 }
 
@@ -170,19 +170,22 @@ function readWeight({ circuit, inspector }, [key, query]) {
   inspector.reading.textContent = `${ends}: weight ${value}`;
 }
 
-// The effect of the head on one line with the effect of as many random heads as there are carriers.
-function renderChance(container, mapping, effect) {
-  const controls = mapping?.controls;
-  container.hidden = effect === undefined || !controls?.random_draws;
+// The effect of the head on one line with the effects of single heads that are no carriers: one beside one.
+function renderChance(container, mapping, carriers, head) {
+  const effect = mapping?.heads.get(head)?.effect;
+  const single = effect === undefined ? [] : effectsOfOthers(mapping, carriers, head);
+  container.hidden = !single.length;
   if (container.hidden) return;
-  const { random_mean: mean, random_p95: p95, random_draws: draws, share } = controls;
+  const mean = single.reduce((sum, value) => sum + value, 0) / single.length;
+  const p95 = single[Math.floor(0.95 * (single.length - 1))];
   const low = Math.min(0, effect, mean);
   const high = Math.max(effect, p95, mapping.total, 0.01);
   const x = (value) => 8 + (304 * (value - low)) / (high - low);
   const left = x(Math.min(mean, p95)) - 1;
   const width = Math.max(3, x(Math.max(mean, p95)) + 1 - left);
-  const spread = `mean ${number(mean)}, 95th percentile ${number(p95)} of ${draws} draws`;
-  const words = `effect ${number(effect)}; random heads, as many as carry ${percent(share)}: ${spread}`;
+  const spread = `mean ${number(mean)}, 95th percentile ${number(p95)}`;
+  const pool = `each of the ${single.length} other heads that are no carriers, alone`;
+  const words = `effect ${number(effect)}; ${pool}: ${spread}`;
   const strip = svg(
     "svg",
     { class: "strip", viewBox: "0 0 320 34", role: "img", "aria-label": `Beside chance: ${words}` },
@@ -191,12 +194,19 @@ function renderChance(container, mapping, effect) {
     svg("line", { class: "total", x1: x(mapping.total), x2: x(mapping.total), y1: 6, y2: 22 }),
     svg("circle", { class: "own", cx: x(effect), cy: 14, r: 5 }),
   );
-  const place = effect > p95 ? "above what random heads do" : "within what random heads do";
+  const place = effect > p95 ? "above what a random head does" : "within what a random head does";
   container.replaceChildren(
-    element("h4", { text: "Beside random heads" }),
+    element("h4", { text: "Beside a random head" }),
     strip,
     element("p", { class: "meaning", text: `${place}: ${words}` }),
   );
+}
+
+// The effects of the heads that are no carriers, each alone, the smallest first.
+function effectsOfOthers(mapping, carriers, head) {
+  const carrying = new Set(carriers.map((carrier) => carrier.head));
+  const others = [...mapping.heads].filter(([other]) => other !== head && !carrying.has(other));
+  return others.map(([, measured]) => measured.effect).sort((a, b) => a - b);
 }
 
 // The three sides of the head, with the writers of each where the file holds an answer of `why`.
@@ -206,7 +216,7 @@ function renderSides({ circuit, inspector }, mapping, head) {
   if (known) {
     const writers = known.sides.flatMap((side) => side.writers || []);
     const effects = [...known.sides.map((side) => side.effect), ...writers.map(([, , effect]) => effect)];
-    const largest = Math.max(1e-9, ...effects.map(Math.abs));
+    const largest = Math.max(SMALLEST_SCALE, ...effects.map(Math.abs));
     const weightAlone = `the weight alone does ${number(known.pattern)}.`;
     const text = `Each side alone from the counterfactual run; ${weightAlone}`;
     parts.push(element("h4", { text: "What it reads: its three sides" }));

@@ -1,7 +1,7 @@
 // The page: a column for each circuit of the chosen prompt, the toolbar, the address, and redrawing.
 
 import { fromFragment, toFragment } from "./address.js";
-import { nameOf, search, shownPositions } from "./circuit.js";
+import { nameOf, search } from "./circuit.js";
 import { darkScheme } from "./colours.js";
 import { renderControls, renderVerdict } from "./controls.js";
 import { markPinned, renderDiagram } from "./diagram.js";
@@ -46,7 +46,7 @@ function buildColumn(circuit, index) {
   const heading = (text, attributes = {}) => element("h3", { ...attributes, text });
   const column = {
     circuit,
-    shown: shownPositions(circuit),
+    shown: [...circuit.picture.columns], // a gap that is opened becomes its positions
     verdict: element("div", { class: "verdict", role: "note" }),
     picture: svg("svg", { class: "picture", role: "group", tabindex: -1 }), // its items take the focus
     status: element("p", { class: "status", role: "status" }),
@@ -61,8 +61,8 @@ function buildColumn(circuit, index) {
   column.inspector = buildInspector(column);
   const tools = buildTools(column);
   const axes = element("span", { class: "axes", "aria-hidden": "true", text: "Q ↑  K →" });
-  const carriersTitle = heading("Carriers", { id: id("carriers") });
-  const effectsTitle = heading("Effect of every head", { id: id("effects") });
+  const carriersTitle = heading("Carriers, up to which share of the total", { id: id("carriers") });
+  const effectsTitle = heading("Effect of every head, share of the gap", { id: id("effects") });
   column.root = element(
     "section",
     { class: "column", "aria-labelledby": id("name") },
@@ -87,7 +87,7 @@ function buildColumn(circuit, index) {
         "maps",
         element("div", { class: "titles" }, carriersTitle, axes),
         column.carriers,
-        heading("Greedy path"),
+        heading("Greedy path, share of the total"),
         column.curve,
       ),
       card("", effectsTitle, column.effects, column.scale),

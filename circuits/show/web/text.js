@@ -2,6 +2,9 @@
 
 import { carriersOf, modulationOf, nameOf, totalsOf } from "./circuit.js";
 
+// The end of a scale of effects, at least: on a smaller one, what does nothing looks strong.
+export const SMALLEST_SCALE = 0.05;
+
 export function number(value, digits = 2) {
   if (value === null || value === undefined) return "–";
   const text = value.toFixed(digits);
@@ -35,7 +38,7 @@ export function arrowText(circuit, mapping, percentage) {
   const carriers = carriersOf(mapping, percentage);
   const ends = `${tokenAt(circuit, mapping.key)} to ${tokenAt(circuit, mapping.query)}`;
   const total = `${ends}: total ${number(mapping.total)}`;
-  if (!carriers.length) return `${total}, carried by no head`;
+  if (!carriers.length) return `${total}, ${mapping.unfinished ? "being measured" : "carried by no head"}`;
   const names = carriers.map(({ head }) => nameOf(circuit, head)).join(" ");
   const modulated = `modulated at ${percent(modulationOf(mapping, carriers))}`;
   return `${total}, ${mapping.doubts.length ? "share withheld" : modulated} by ${names}`;
@@ -76,7 +79,8 @@ export function statusText(circuit, mapping, carriers, [key, query]) {
     return `${ends}: modulation withheld, ${mapping.doubts[0]}. ${selected}`;
   }
   const share = percent(modulationOf(mapping, carriers));
-  return `${heads} ${one ? "carries" : "carry"} ${share} of ${ends}; its total is ${total} of the gap.`;
+  const carried = `${heads} ${one ? "carries" : "carry"} ${share} of the total of ${ends}`;
+  return `${carried}; its total is ${total} of the gap.`;
 }
 
 const VERDICTS = {
@@ -97,6 +101,10 @@ export function verdictOf(circuit, mapping) {
   const [title, sentence] = VERDICTS[question.verdict];
   const further = doubts.filter((doubt) => !question.reasons.includes(doubt));
   const reasons = [...question.reasons, ...further.map(aboutMapping)];
+  if (question.verdict === "clear" && doubts.length) {
+    const withheld = "but the modulation of this mapping is withheld:";
+    return { kind: "weak", title, sentence: withheld, reasons };
+  }
   return { kind: question.verdict, title, sentence, reasons };
 }
 

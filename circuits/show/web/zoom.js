@@ -71,6 +71,13 @@ function isScrolledTo({ scrollLeft, scrollTop }, { left, top }) {
   return Math.abs(scrollLeft - left) < 1 && Math.abs(scrollTop - top) < 1;
 }
 
+// Where the viewport is scrolled to. The browser scrolls by whole pixels, and the error would grow with every
+// step of zooming, so a place less than a pixel from the one that was wanted is the one that was wanted.
+function scrolled({ scrollLeft, scrollTop }, wanted) {
+  const nearest = (actual, exact) => (Math.abs(actual - exact) < 1 ? exact : actual);
+  return { left: nearest(scrollLeft, wanted.left), top: nearest(scrollTop, wanted.top) };
+}
+
 const frameOf = ({ viewport }) => ({ width: viewport.offsetWidth || 1, height: viewport.offsetHeight || 1 });
 
 // The scale at which all of the picture is seen.
@@ -79,8 +86,9 @@ function fitScale({ width, height }, frame) {
 }
 
 // A view is a scale and the point of the picture at the upper left corner of the viewport.
-function viewOf({ viewport, placed: { scale } }) {
-  return { x: viewport.scrollLeft / scale, y: viewport.scrollTop / scale, scale };
+function viewOf({ viewport, placed }) {
+  const { left, top } = scrolled(viewport, placed);
+  return { x: left / placed.scale, y: top / placed.scale, scale: placed.scale };
 }
 
 function setView(column, view) {
@@ -124,7 +132,7 @@ export function placePicture(column) {
   picture.setAttribute("height", layout.height * view.scale);
   const wanted = { left: view.x * view.scale, top: view.y * view.scale };
   if (!isScrolledTo(viewport, wanted)) viewport.scrollTo(wanted);
-  column.placed = { scale: view.scale, left: viewport.scrollLeft, top: viewport.scrollTop };
+  column.placed = { scale: view.scale, ...scrolled(viewport, wanted) };
   const isWhole = view.scale <= whole.scale * 1.001;
   column.zoomLevel.textContent = `${percent(view.scale)}${isWhole ? "" : " · drag to see more"}`;
   viewport.classList.toggle("partly", !isWhole);

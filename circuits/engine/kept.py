@@ -1,0 +1,437 @@
+"""Circuits of wires: run some wires as in the clean run and all others as in the counterfactual run.
+
+1. Every reader sees the counterfactual stream plus, for each of its wires, how far the writer's output in
+   this run lies from its output in the counterfactual run. A reader without wires sees the counterfactual,
+   so what it writes is known without computing it: a small circuit is cheap in a large model.
+2. A wire is present with a weight: 1 or 0, or a number between them. Gradients flow through the weights. So
+   one backward pass says, for every wire of a circuit at once, what removing it would cost to first order,
+   and, for wires with weight 0, what adding them would bring.
+3. Weights are given for each input, so circuits run beside each other as copies of the inputs, and a
+   gradient is that of one pair alone.
+4. `WireTable` numbers the wires: a component edge holds at all positions together, a wire at a place holds
+   at one position of every prompt, or at one role where prompts differ in length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+
+from circuits.components import EMBED, SIDES, Component, Reader, Side, Wire
+from circuits.engine.edges import EdgeTable
+from circuits.engine.forward import Forward
+from circuits.engine.memory import stream_bytes, streams_at_once
+from circuits.engine.rows import Cache, Row
+from circuits.engine.runs import Runs
+from circuits.engine.wires import Progress, no_progress, stream_of
+from circuits.errors import ModelError
+
+Chosen = Bool[torch.Tensor, " wire"]
+Numbers = Int[torch.Tensor, " wire"]
+Places = Int[torch.Tensor, " pos"]  # the place of every position
+Weights = Float[torch.Tensor, "copy wire"]  # a copy is one input in one circuit
+Streams = Float[torch.Tensor, "copy pos d_model"]
+Kept = Float[torch.Tensor, "circuit pair"]  # shares of the gap
+
+_GRADIENT_BYTES = 2**31  # that one backward pass may keep
+
+
+# Which wires there are
+
+
+@dataclass(frozen=True)
+class WireTable:
+    """The wires of a model: every component edge, at all positions together or at each of some places."""
+
+    edges: EdgeTable
+    places: tuple[str, ...]  # names of positions; one empty name: all positions together
+    readable: Bool[torch.Tensor, "query key"]  # whether a head at one place can read another
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether its wires are component edges."""
+        return self.places == ("",)
+
+    def __len__(self) -> int:
+        return len(self.edges) * len(self.places)
+
+    @cached_property
+    def ends(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Row of the reader, column of the writer, and place of every wire."""
+        reader, writer = self.edges.exists.nonzero().unbind(1)
+        places = len(self.places)
+        place = torch.arange(places).repeat(len(reader))
+        return reader.repeat_interleave(places), writer.repeat_interleave(places), place
+
+    def name(self, number: int) -> tuple[Wire, str]:
+        """A wire as a component edge, and the name of its place."""
+        edge, place = divmod(number, len(self.places))
+        return self.edges.wires[edge], self.places[place]
+
+    def alive(self, chosen: Chosen) -> Chosen:
+        """The wires of a circuit on a way from the embedding to the logits."""
+        reader, writer, place = self.ends
+        present = torch.zeros(
+            *self.edges.exists.shape, len(self.places), dtype=torch.bool, device=chosen.device
+        )
+        present[reader[chosen], writer[chosen], place[chosen]] = True
+        reached = self._reached(present)
+        useful = self._useful(present)
+        alive = present & reached & useful[:, None]
+        return alive[reader, writer, place]
+
+    def _reached(
+        self, present: Bool[torch.Tensor, "reader writer place"]
+    ) -> Bool[torch.Tensor, "writer place"]:
+        """Which writers at which places some way of wires leads to, from the embedding up."""
+        reached = torch.zeros(present.shape[1:], dtype=torch.bool)
+        reached[0] = True
+        for number, component in enumerate(self.edges.writers[1:], 1):
+            for row in self.edges.rows_of(component):
+                arrives = (present[row] & reached).any(0)  # (place)
+                reached[number] |= self._read_at(row, arrives)
+        return reached
+
+    def _useful(
+        self, present: Bool[torch.Tensor, "reader writer place"]
+    ) -> Bool[torch.Tensor, "reader place"]:
+        """Which readers at which places lead on to the logits, from the logits down."""
+        useful = torch.zeros(present.shape[0], present.shape[2], dtype=torch.bool)
+        useful[-1] = True
+        for number in range(len(self.edges.writers) - 1, 0, -1):
+            leads_on = (present[:, number] & useful).any(0)  # (place)
+            for row in self.edges.rows_of(self.edges.writers[number]):
+                kind = self.edges.readers[row].kind
+                useful[row] = self._keys_of(leads_on) if kind in ("key", "value") else leads_on
+        return useful
+
+    def _read_at(
+        self, row: int, arrives: Bool[torch.Tensor, " place"]
+    ) -> Bool[torch.Tensor, " place"]:
+        """Where a reader's component writes something else if its stream differs at these places: a head
+        that reads another key or value writes at every query behind it."""
+        if self.edges.readers[row].kind not in ("key", "value"):
+            return arrives
+        return (self.readable & arrives).any(1)
+
+    def _keys_of(self, queries: Bool[torch.Tensor, " place"]) -> Bool[torch.Tensor, " place"]:
+        """The keys that some of these queries can read."""
+        return (self.readable & queries[:, None]).any(0)
+
+
+# The run of a circuit
+
+
+class CircuitForward(Forward):
+    """Copies of the inputs, each in a circuit of its own.
+
+    `wires` are the numbers of all wires that any of the circuits has. `copies` of the inputs run beside each
+    other: copy c of input i is c · inputs + i.
+    """
+
+    def __init__(
+        self, runs: Runs, table: WireTable, place_of: Places, wires: Numbers, *, copies: int
+    ) -> None:
+        super().__init__(runs.blocks)
+        self.runs = runs
+        self.table = table
+        self.place_of = place_of  # position -> place
+        self.copies = copies
+        self.other: Cache = runs.counterfactual.cache
+        self.positions = torch.arange(runs.length, device=runs.model.device)
+        ends = [each[wires] for each in table.ends]
+        # Only readers and writers that have wires take part: each is known by its number among these.
+        self.readers, self.reader = ends[0].unique(return_inverse=True)
+        self.writers, self.writer = ends[1].unique(return_inverse=True)
+        self.place = ends[2]
+        self.wired = {table.edges.writers[number] for number in self.writers.tolist()}
+
+    def top(self, weights: Weights) -> Float[torch.Tensor, "copy read d_model"]:
+        """Run the circuits, each wire present with its weight, and return what the logits see."""
+        self.mask = self._mask(weights)
+        self.differences: list[Streams] = []  # of the writers so far
+        embedded = self._copied(self.runs.clean.cache.layers[0].pre - self.other.layers[0].pre)
+        self._wrote(EMBED, embedded)
+        self.run(embedded)
+        row = len(self.table.edges.readers) - 1
+        seen = self._copied(self.other.final) + self._arriving(self._numbers_of([row]))[:, :, 0]
+        return seen[:, -self.runs.metric.positions_read :]
+
+    def _mask(self, weights: Weights) -> Float[torch.Tensor, "copy pos_or_1 reader writer"]:
+        """The weight of every wire, by its ends. Component edges have one weight for all positions."""
+        size = (len(weights), len(self.table.places), len(self.readers), len(self.writers))
+        empty = weights.new_zeros(size)
+        copy = torch.arange(len(weights), device=weights.device)[:, None]
+        mask = empty.index_put((copy, self.place, self.reader, self.writer), weights)
+        return mask if self.table.everywhere else mask[:, self.place_of]
+
+    def _copied(self, streams: torch.Tensor) -> torch.Tensor:
+        """The streams of the inputs, for every copy."""
+        return streams.repeat(self.copies, *[1] * (streams.dim() - 1))
+
+    def _numbers_of(self, rows: Sequence[int]) -> Int[torch.Tensor, " row"]:
+        """The numbers of readers among those that have wires; −1 for a reader without."""
+        wanted = torch.tensor(rows, device=self.readers.device)
+        at = torch.searchsorted(self.readers, wanted).clamp(max=len(self.readers) - 1)
+        return torch.where(self.readers[at] == wanted, at, -1)
+
+    def _arriving(
+        self, readers: Int[torch.Tensor, " row"]
+    ) -> Float[torch.Tensor, "copy pos row d_model"]:
+        """How far the streams of some readers lie from the counterfactual; 0 where a reader has no wires."""
+        below = len(self.differences)
+        like = self.other.final
+        if below == 0 or not (readers >= 0).any():
+            size = (self.copies * len(like), like.shape[1], len(readers), like.shape[2])
+            return like.new_zeros(size)
+        stacked = torch.stack(self.differences, 2)  # (copy, pos, writer, d_model)
+        mask = self.mask[:, :, readers.clamp(min=0), :below]
+        mask = mask * (readers >= 0)[:, None]
+        return mask.to(stacked.dtype) @ stacked
+
+    # One block
+
+    def heads(self, layer: int, stream: Streams) -> tuple[Streams, Streams]:
+        """The heads of a layer that have wires read; what the others read is the counterfactual's."""
+        rows = self.table.edges.rows_of_heads(layer)
+        numbers = self._numbers_of(rows).unflatten(0, (-1, len(SIDES)))  # (head, side)
+        active = (numbers >= 0).any(1).nonzero().flatten()
+        stored = self.other.layers[layer].z
+        block = self.blocks[layer]
+        if not len(active):
+            written = torch.zeros_like(stream)[:, :, None].expand(-1, -1, stored.shape[2], -1)
+        else:
+            read = self._read(layer, active.tolist(), numbers[active])
+            z = self._copied(stored).index_copy(2, active, read)
+            written = block.head_writes(z) - self._copied(block.head_writes(stored))
+        for head, difference in enumerate(written.unbind(2)):
+            self._wrote(Component(layer, "head", head), difference)
+        return stream, written.sum(2)
+
+    def _read(
+        self, layer: int, heads: list[int], numbers: Int[torch.Tensor, "head side"]
+    ) -> Float[torch.Tensor, "copy pos head d_head"]:
+        """What some heads read, each of their sides from a stream of its own."""
+        block = self.blocks[layer]
+        stream = self._copied(self.other.layers[layer].pre)
+        arriving = self._arriving(numbers.T.flatten())  # (copy, pos, side · head, d_model)
+        seen = stream[:, :, None] + arriving
+        own = rearrange(seen, "c p (s h) d -> s c h p d", s=len(SIDES))
+        sides: dict[Side, torch.Tensor] = {}
+        for side, streams in zip(SIDES, own, strict=True):
+            sides[side] = block.side(streams, side, heads, self.positions)
+        query, key, value = sides["query"], sides["key"], sides["value"]
+        return block.attend(query, key, value, queries=self.positions, heads=heads)[1]
+
+    def attention_write(self, layer: int, z: Streams) -> Streams:
+        return z  # `heads` has computed what they write
+
+    def mlp_write(self, layer: int, stream: Streams) -> Streams:
+        component = Component(layer, "mlp")
+        number = self._numbers_of(self.table.edges.rows_of(component))
+        written = torch.zeros_like(stream)
+        if int(number) >= 0:
+            reader = Reader(layer, "mlp")
+            base = stream_of(self.other, reader, parallel=self.table.edges.parallel)
+            seen = self._copied(base) + self._arriving(number)[:, :, 0]
+            other = self._copied(self.other.layers[layer].mlp)
+            written = self.blocks[layer].mlp_write(seen, self.positions) - other
+        self._wrote(component, written)
+        return written
+
+    def _wrote(self, component: Component, difference: Streams) -> None:
+        """Remember how far a writer's output lies from the counterfactual's, if a wire begins there."""
+        if component in self.wired:
+            self.differences.append(difference)
+
+
+# Circuits on many pairs
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs of one length that run together."""
+
+    runs: Runs
+    pairs: list[int]  # their numbers among all pairs
+    place_of: Places
+
+
+@dataclass(frozen=True)
+class KeptRuns:
+    """Pairs on which circuits are run."""
+
+    table: WireTable
+    batches: tuple[Batch, ...]
+    pairs: int
+
+    @classmethod
+    def everywhere(cls, batches: Sequence[tuple[Runs, list[int]]]) -> KeptRuns:
+        """Circuits of component edges, which hold at all positions together."""
+        edges = EdgeTable.of(batches[0][0])
+        table = WireTable(edges, ("",), torch.ones(1, 1, dtype=torch.bool))
+        placed = []
+        for runs, pairs in batches:
+            place_of = torch.zeros(runs.length, dtype=torch.long, device=runs.model.device)
+            placed.append(Batch(runs, pairs, place_of))
+        return cls(table, tuple(placed), sum(len(pairs) for _, pairs in batches))
+
+    @classmethod
+    def at_places(
+        cls,
+        batches: Sequence[tuple[Runs, list[int]]],
+        names: Sequence[Sequence[str]],
+        *,
+        first: Sequence[str] = (),
+    ) -> KeptRuns:
+        """Circuits of wires at places; `names` are those of every position, for each batch. Places that are
+        named `first` have the lowest numbers, whether or not these prompts have them."""
+        listed_names = [name for listed in names for name in listed]
+        places = tuple(dict.fromkeys((*first, *listed_names)))
+        number_of = {name: number for number, name in enumerate(places)}
+        readable = torch.zeros(len(places), len(places), dtype=torch.bool)
+        placed = []
+        for (runs, pairs), listed in zip(batches, names, strict=True):
+            place_of = torch.tensor([number_of[name] for name in listed])
+            for position, place in enumerate(place_of.tolist()):
+                readable[place, place_of[: position + 1]] = True
+            placed.append(Batch(runs, pairs, place_of.to(runs.model.device)))
+        table = WireTable(EdgeTable.of(batches[0][0]), places, readable)
+        return cls(table, tuple(placed), sum(len(pairs) for _, pairs in batches))
+
+    def of_pairs(self, numbers: Sequence[int]) -> KeptRuns:
+        """Some of the pairs, each as often as it is named, in the order of the batches."""
+        batches = []
+        count = 0
+        for batch in self.batches:
+            own = [batch.pairs.index(number) for number in numbers if number in batch.pairs]
+            if own:
+                pairs = list(range(count, count + len(own)))
+                batches.append(Batch(batch.runs.only(own), pairs, batch.place_of))
+                count += len(own)
+        return KeptRuns(self.table, tuple(batches), count)
+
+    @torch.inference_mode()
+    def kept(
+        self, circuits: Bool[torch.Tensor, "circuit wire"], *, progress: Progress = no_progress
+    ) -> Kept:
+        """How much of the gap each circuit keeps on every pair, while all its other wires are swapped."""
+        kept = torch.zeros(len(circuits), self.pairs, dtype=torch.float64)
+        done = 0
+        for batch in self.batches:
+            step = self._circuits_at_once(batch, circuits)
+            for some in circuits.split(step):
+                first = done % len(circuits)
+                kept[first : first + len(some), batch.pairs] = self._kept(batch, some)
+                done += len(some)
+                progress(done, len(circuits) * len(self.batches))
+        return kept
+
+    def _kept(self, batch: Batch, circuits: Bool[torch.Tensor, "circuit wire"]) -> Kept:
+        wires = circuits.any(0).nonzero().flatten()
+        runs = batch.runs
+        inputs = len(runs.clean.tokens)
+        if not len(wires):
+            return torch.zeros(len(circuits), len(batch.pairs), dtype=torch.float64)
+        weights = circuits[:, wires].to(runs.model.device, runs.model.dtype)
+        forward = CircuitForward(runs, self.table, batch.place_of, wires, copies=len(circuits))
+        top = forward.top(weights.repeat_interleave(inputs, 0)).unflatten(0, (-1, inputs))
+        shares = _shares_by_rows(runs, top) if runs.layout is None else shares_kept(runs, top)
+        return shares.double().cpu()
+
+    def _circuits_at_once(
+        self, batch: Batch, circuits: Bool[torch.Tensor, "circuit wire"]
+    ) -> int:
+        """How many circuits run beside each other: every reader of a block has a stream of its own."""
+        runs = batch.runs
+        used = self.table.ends[0][circuits.any(0)]
+        layer = used // self.table.edges.readers_in_layer
+        widest = int(torch.bincount(layer).max()) if len(used) else 1
+        readers = min(widest, self.table.edges.readers_in_layer)
+        stream = stream_bytes(
+            d_model=runs.model.d_model, heads=runs.model.n_heads, length=runs.length
+        )
+        # A head's three sides are counted in the stream of one.
+        copy = max(1, readers // len(SIDES)) * stream
+        return streams_at_once(8 * runs.budget, len(runs.clean.tokens) * copy)
+
+    def values(
+        self, chosen: Chosen, *, scales: Sequence[float] = (1.0,), absent: Chosen | None = None
+    ) -> Float[torch.Tensor, "wire pair"]:
+        """What each wire of a circuit is worth on every pair, to first order: the share of the gap that would
+        be lost without it. Of wires in `absent`, the share that would be won with them. Gradients are
+        averaged over the circuit with all its weights scaled by each of `scales`."""
+        listed = chosen if absent is None else chosen | absent
+        wires = listed.nonzero().flatten()
+        values = torch.zeros(len(chosen), self.pairs, dtype=torch.float64)
+        for batch in self.batches:
+            for runs, pairs in parts_in_memory(batch):
+                part = Batch(runs, pairs, batch.place_of)
+                for scale in scales:
+                    weights = scale * chosen[wires].to(runs.model.device, runs.model.dtype)
+                    gradient = self._gradient(part, wires, weights)
+                    values[wires[:, None], torch.tensor(pairs)] += gradient / len(scales)
+        return values
+
+    def _gradient(
+        self, batch: Batch, wires: Numbers, weights: Float[torch.Tensor, " wire"]
+    ) -> Float[torch.Tensor, "wire pair"]:
+        runs = batch.runs
+        check_gradients(runs)
+        with torch.inference_mode(False), torch.enable_grad():
+            own = weights.repeat(len(batch.pairs), 1).requires_grad_()  # (pair, wire)
+            draws = torch.tensor(runs.draws, device=own.device)
+            forward = CircuitForward(runs, self.table, batch.place_of, wires, copies=1)
+            top = forward.top(own.repeat_interleave(draws, 0))
+            total = shares_kept(runs, top[None]).sum()
+            (gradient,) = torch.autograd.grad(total, own)
+        return gradient.T.double().cpu()
+
+
+def check_gradients(runs: Runs) -> None:
+    """Refuse runs through which no gradients flow."""
+    if runs.layout is None:
+        name = runs.model.name
+        raise ModelError(
+            f"gradients need the layout of {name}, which the fast path does not know"
+        )
+
+
+def shares_kept(runs: Runs, tops: Float[torch.Tensor, "circuit input read d_model"]) -> Kept:
+    """The share of the gap that is kept in runs that end with these streams above the last block."""
+    values = runs.mean_over_draws(runs.read_stream(tops.transpose(0, 1)))  # (pair, circuit)
+    base = runs.values(runs.counterfactual)
+    return ((values - base[:, None]) / runs.gap[:, None]).T
+
+
+def _shares_by_rows(
+    runs: Runs, tops: Float[torch.Tensor, "circuit input read d_model"]
+) -> Kept:
+    """The same where only the model's own forward can read the metric: the streams are put in as rows."""
+    read = tops.shape[2]
+    positions = range(runs.length - read, runs.length)
+    rows = []
+    for number in range(len(tops)):
+        rows.append(
+            Row.of_given(runs.model.n_layers, positions, "residual", first=number * read)
+        )
+    given = rearrange(tops, "c i r d -> i (c r) d")
+    return 1 - runs.effects(rows, given={"residual": given})
+
+
+def parts_in_memory(batch: Batch) -> Iterator[tuple[Runs, list[int]]]:
+    """The pairs of a batch in parts whose backward pass fits into memory."""
+    runs = batch.runs
+    model = runs.model
+    # Every layer keeps the differences of all writers below, once for the heads and once for the MLP.
+    writers = model.n_layers * (model.n_heads + 1)
+    pair = 4 * runs.length * model.d_model * model.n_layers * (writers + 12 * model.n_heads)
+    step = max(1, _GRADIENT_BYTES // (pair * max(runs.draws)))
+    for first in range(0, len(batch.pairs), step):
+        numbers = list(range(first, min(first + step, len(batch.pairs))))
+        yield runs.only(numbers), [batch.pairs[number] for number in numbers]

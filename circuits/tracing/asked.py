@@ -1,0 +1,192 @@
+"""What a user asks, whichever way it is given, as a list of questions with named positions.
+
+A question is given as a prompt; as a list of prompts, of `(prompt, counterfactual)`, of pairs or of dicts such
+as the lines of a jsonl file; as a pandas table with the columns of such lines; or as a task, by its name, its
+file or itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from circuits.engine import Runs, prepare
+from circuits.errors import PromptError
+from circuits.models.model import Model
+from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_question
+from circuits.prompts.prompt import stands_in
+from circuits.results import Progress, silent
+
+Roles = tuple[tuple[str, int], ...]
+RoleNames = Mapping[str, int | str]
+FIELDS: Final = ("prompt", "counterfactual", "swap", "answer", "foil", "roles")
+_WAYS: Final = (
+    "give a prompt, a list of prompts, of (prompt, counterfactual), of pairs or of dicts, a pandas table, "
+    "or a task"
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question, and the names that the user gave to some of its positions."""
+
+    question: Pair | Question
+    roles: Roles = ()
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.question.clean
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Questions that are asked together."""
+
+    asked: tuple[Asked, ...]
+    name: str = ""  # of the task, if it is one
+    several: bool = True  # False where the user gave one prompt
+
+
+def to_family(
+    model: Model,
+    given: Any,
+    spec: QuestionSpec,
+    *,
+    roles: RoleNames | None = None,
+    count: int = 16,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Family:
+    """Turn what the user gave into questions. `spec` and `roles` hold for all of them; what a single line
+    says comes first."""
+    if isinstance(given, str) and not _names_task(given):
+        return Family((_of_text(model, given, spec, roles or {}),), several=False)
+    if isinstance(given, Pair):
+        return Family((Asked(given, _positions(given.clean, roles or {})),), several=False)
+    if isinstance(given, str | Path) or (
+        hasattr(given, "items") and hasattr(given, "left_out")
+    ):
+        return _of_task(model, given, count=count, seed=seed, progress=progress)
+    if hasattr(given, "to_dict") and hasattr(given, "columns"):
+        given = given.to_dict("records")
+    if not isinstance(given, Sequence) or not given:
+        raise PromptError(f"this is no question: {type(given).__name__}; {_WAYS}")
+    return Family(tuple(_of_entry(model, entry, spec, roles or {}) for entry in given))
+
+
+def _names_task(text: str) -> bool:
+    from circuits.tasks.names import TASKS
+
+    return text in TASKS
+
+
+def _of_task(model: Model, given: Any, *, count: int, seed: int, progress: Progress) -> Family:
+    from circuits.tasks.task import Task, to_task
+
+    task = given
+    if not isinstance(task, Task):
+        task = to_task(model, given, count=count, seed=seed, progress=progress)
+    items = task.items[:count]
+    return Family(tuple(Asked(item.pair, item.roles) for item in items), name=task.name)
+
+
+def _of_entry(model: Model, entry: Any, spec: QuestionSpec, roles: RoleNames) -> Asked:
+    """One entry of a list."""
+    if isinstance(entry, Pair | Question):
+        return Asked(entry, _positions(entry.clean, roles))
+    if isinstance(entry, str):
+        return _of_text(model, entry, _with_own_words(entry, spec), roles)
+    if isinstance(entry, Mapping):
+        return _of_line(model, entry, spec, roles)
+    if isinstance(entry, tuple) and len(entry) == 2 and all(isinstance(x, str) for x in entry):
+        text, other = entry
+        return _of_text(model, text, replace(spec, counterfactual=other, swap=None), roles)
+    raise PromptError(f"{type(entry).__name__} in a list is no question; {_WAYS}")
+
+
+def _with_own_words(text: str, spec: QuestionSpec) -> QuestionSpec:
+    """The question with those words of the swap that stand in this prompt."""
+    if not spec.swap:
+        return spec
+    own = {old: new for old, new in spec.swap.items() if stands_in(old, text)}
+    if not own:
+        words = ", ".join(map(str, spec.swap))
+        raise PromptError(f"no word of the swap stands in {text!r}; it has {words}")
+    return replace(spec, swap=own)
+
+
+def _of_line(
+    model: Model, line: Mapping[str, Any], spec: QuestionSpec, roles: RoleNames
+) -> Asked:
+    """A dict such as a line of a jsonl file. Fields that are empty in a table are left out."""
+    given = {name: value for name, value in line.items() if not _is_empty(value)}
+    if "prompt" not in given:
+        raise PromptError(f"a line needs a prompt; its fields are {', '.join(FIELDS)}")
+    for name in ("answer", "foil", "counterfactual", "swap"):
+        if name in given:
+            spec = replace(spec, **{name: given[name]})
+    if "counterfactual" in given and "swap" not in given:
+        spec = replace(spec, swap=None)
+    return _of_text(model, given["prompt"], spec, {**roles, **given.get("roles", {})})
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _of_text(model: Model, text: str, spec: QuestionSpec, roles: RoleNames) -> Asked:
+    question = to_question(model, text, spec)
+    return Asked(question, _positions(question.clean, roles))
+
+
+def _positions(prompt: Prompt, roles: RoleNames) -> Roles:
+    """Named positions, in the order in which they stand. A name can stand behind an @."""
+    for name in roles:
+        if (
+            not name.strip()
+            or any(sign in name for sign in "@.→")
+            or name.lstrip("-").isdigit()
+        ):
+            raise PromptError(f"{name!r} cannot name a position; take a word such as S2 or END")
+    placed = [(name.strip(), prompt.position(position)) for name, position in roles.items()]
+    return tuple(sorted(placed, key=lambda role: role[1]))
+
+
+def prepared(
+    model: Model, asked: Sequence[Asked], *, by_roles: bool = False
+) -> list[tuple[Runs, list[int]]]:
+    """Run all questions, those of one length (and, if wanted, with the same roles) together. Each batch has
+    the numbers of its questions."""
+    groups: dict[object, list[int]] = {}
+    for number, each in enumerate(asked):
+        metric = each.question.metric
+        kind = getattr(metric, "kind", metric if isinstance(metric, str) else None)
+        roles = each.roles if by_roles else None
+        groups.setdefault((len(each), kind, roles), []).append(number)
+    batches = []
+    for numbers in groups.values():
+        questions = [asked[number].question for number in numbers]
+        batches.append((prepare(model, questions), numbers))
+    return batches
+
+
+def names_of_positions(roles: Roles, length: int) -> list[str]:
+    """A name for every position: its role, or the last role before it and the distance (`S2+1`), or its
+    index."""
+    names: list[str] = []
+    base: tuple[str, int] | None = None
+    role_at = {position: name for name, position in reversed(roles)}
+    for position in range(length):
+        if position in role_at:
+            base = (role_at[position], position)
+            names.append(base[0])
+        elif base is None:
+            names.append(str(position))
+        else:
+            names.append(f"{base[0]}+{position - base[1]}")
+    return names

@@ -1,0 +1,200 @@
+"""The search for small circuits: which wires can go while the behaviour stays.
+
+1. It starts with every wire that lies on a way from the embedding to the logits.
+2. Each round asks what every wire is worth inside the present circuit: the gradient of what is kept, with
+   respect to the wire's presence, averaged over the circuit at full and at reduced strength. (At full
+   strength alone, wires that back each other up look worthless.)
+3. Several rules read these values and each proposes wires to drop. No single rule serves everywhere: dropping
+   what works against the answer first gives the smallest circuits and ruins large ones. So every proposal is
+   run, and the one that the aim likes best is taken.
+4. If even the best proposal loses far more than the values promised, the step is halved and tried again.
+5. Small circuits lose one wire a round. There the wires that seem to matter least are left out one at a time
+   in exact runs, and these compete with the rules.
+
+Wires that no longer lie on a way from the embedding to the logits leave with the others. Every circuit that
+the search returns was run; each contains the next smaller one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, Literal
+
+import torch
+from jaxtyping import Float
+
+from circuits.engine.kept import Chosen, KeptRuns
+from circuits.results import Progress, silent
+
+Aim = Literal["faithful", "performance"]
+AIMS: Final[tuple[Aim, ...]] = ("faithful", "performance")
+Values = Float[torch.Tensor, "wire pair"]
+KeptShares = Float[torch.Tensor, " pair"]
+
+SCALES: Final = (0.6, 0.8, 1.0)  # strengths of the circuit at which gradients are taken
+LARGE: Final = 600  # wires above which a round drops a quarter
+SMALL: Final = 60  # wires below which a round drops one
+_LARGE_STEP: Final = 0.25
+_STEP: Final = 0.06
+_CANDIDATES: Final = 12  # wires that are left out one at a time
+_BROKEN_PROMISE: Final = 0.05  # of the gap, by which a step may lose more than its values say
+_SMALLEST: Final = 1
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A circuit that the search passed, and what it keeps of the gap on every pair."""
+
+    wires: Chosen
+    kept: KeptShares
+    # The value of each wire inside this circuit, mean over the pairs; None of the smallest circuit.
+    values: Float[torch.Tensor, " wire"] | None = None
+
+    def __len__(self) -> int:
+        return int(self.wires.sum())
+
+
+@dataclass(frozen=True)
+class Found:
+    """All circuits of one search, the largest first."""
+
+    stages: tuple[Stage, ...]
+    passes: int  # forward passes; a backward pass counts as two
+
+    def smallest(self, share: float) -> Stage | None:
+        """The smallest circuit that keeps a share, in the mean over the pairs."""
+        enough = [stage for stage in self.stages if float(stage.kept.mean()) >= share]
+        return enough[-1] if enough else None
+
+    def of_size(self, wires: int) -> Stage | None:
+        """The largest circuit of at most so many wires."""
+        fitting = [stage for stage in self.stages if len(stage) <= wires]
+        return fitting[0] if fitting else None
+
+    def order(self) -> list[int]:
+        """All wires by number, those that the search kept longest first. Wires that left in one round stand
+        by the size of their values in the circuit that they left; those that no circuit had come last."""
+        order = self.stages[-1].wires.nonzero().flatten().tolist()
+        for larger, smaller in reversed(list(pairwise(self.stages))):
+            left = (larger.wires & ~smaller.wires).nonzero().flatten()
+            assert larger.values is not None
+            by_value = larger.values[left].abs().argsort(descending=True, stable=True)
+            order += left[by_value].tolist()
+        return order + (~self.stages[0].wires).nonzero().flatten().tolist()
+
+
+def search(
+    runs: KeptRuns,
+    *,
+    aim: Aim = "faithful",
+    start: Chosen | None = None,
+    progress: Progress = silent,
+) -> Found:
+    """Search circuits of every size, from `start` (all wires) down to one wire."""
+    if start is None:
+        start = torch.ones(len(runs.table), dtype=torch.bool)
+    chosen = runs.table.alive(start)
+    stage = Stage(chosen, runs.kept(chosen[None])[0])
+    stages = [stage]
+    passes = 1
+    total = len(stage)
+    while len(stage) > _SMALLEST:
+        values = runs.values(stage.wires, scales=SCALES)
+        stages[-1] = replace(stage, values=values.mean(1))
+        step = _Round(runs, stage, values, aim)
+        following = step.best()
+        passes += 3 * len(SCALES) + step.passes
+        if following is None:
+            break
+        stage = following
+        stages.append(stage)
+        progress("search", total - len(stage), total)
+    return Found(tuple(stages), passes)
+
+
+class _Round:
+    """One round: from one circuit to a smaller one."""
+
+    def __init__(self, runs: KeptRuns, stage: Stage, values: Values, aim: Aim) -> None:
+        self.runs = runs
+        self.stage = stage
+        self.numbers = stage.wires.nonzero().flatten()
+        self.values = values[self.numbers]
+        self.aim: Aim = aim
+        self.passes = 0
+
+    def best(self) -> Stage | None:
+        """The best of all proposals; None where nothing smaller is connected."""
+        count = _step(len(self.stage))
+        while True:
+            found = self._best_of(count)
+            if found is None or count == 1 or self._as_promised(found):
+                return found
+            count //= 2
+
+    def _best_of(self, count: int) -> Stage | None:
+        """The best circuit with at least so many wires fewer."""
+        proposals = list(self._proposals(count))
+        if not proposals:
+            return None
+        circuits = torch.stack(proposals)
+        kept = self.runs.kept(circuits)  # (proposal, pair)
+        self.passes += len(circuits)
+        winner = int(merit(kept, self.aim).argmax())
+        return Stage(circuits[winner], kept[winner])
+
+    def _proposals(self, count: int) -> Iterator[Chosen]:
+        """Smaller circuits that are still connected, each once."""
+        dropped = list(drops(self.values, self.stage.kept, count))
+        if len(self.stage) <= SMALL:
+            least = self.values.mean(1).abs().argsort()[:_CANDIDATES]
+            dropped += least[:, None].unbind(0)
+        seen: set[tuple[int, ...]] = set()
+        for wires in dropped:
+            smaller = self.stage.wires.clone()
+            smaller[self.numbers[wires]] = False
+            smaller = self.runs.table.alive(smaller)
+            key = tuple(smaller.nonzero().flatten().tolist())
+            if key and key not in seen:
+                seen.add(key)
+                yield smaller
+
+    def _as_promised(self, found: Stage) -> bool:
+        """Whether a smaller circuit is about as good as the values of the dropped wires said."""
+        gone = (self.stage.wires & ~found.wires)[self.numbers]
+        promised = self.stage.kept - self.values[gone].sum(0)
+        lost = merit(promised, self.aim) - merit(found.kept, self.aim)
+        return float(lost) <= _BROKEN_PROMISE
+
+
+def _step(wires: int) -> int:
+    """How many wires a round drops."""
+    if wires <= SMALL:
+        return 1
+    share = _LARGE_STEP if wires > LARGE else _STEP
+    return max(1, int(share * wires))
+
+
+def merit(
+    kept: Float[torch.Tensor, "*circuit pair"], aim: Aim
+) -> Float[torch.Tensor, "*circuit"]:
+    """How good circuits are: near to the whole model on every pair, or high in the mean."""
+    if aim == "performance":
+        return kept.mean(-1)
+    return -(1 - kept).abs().mean(-1)
+
+
+def drops(
+    values: Values, kept: KeptShares, count: int
+) -> Iterator[Sequence[int] | torch.Tensor]:
+    """What each rule would drop: the numbers of `count` wires."""
+    mean = values.mean(1)
+    missing = 1 - kept  # on each pair
+    yield mean.argsort()[:count]  # what works against the answer, then what helps least
+    yield mean.abs().argsort()[:count]  # what matters least
+    yield values.square().mean(1).argsort()[:count]  # what matters least on any pair
+    yield values.amax(1).argsort()[:count]  # what helps no pair much
+    # What brings the pairs nearest to the whole model: (missing + value)² rises least.
+    yield (2 * missing * values + values.square()).mean(1).argsort()[:count]

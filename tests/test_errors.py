@@ -1,0 +1,303 @@
+"""What a user gets wrong is answered in one line: what was wrong, what is allowed, what to do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from click.testing import CliRunner
+from transformers import CTRLConfig, CTRLLMHeadModel, MambaConfig, MambaForCausalLM
+
+import circuits
+from circuits import Circuit, CircuitsError, Component, Edge, Model, Reader, Wire, cli
+from circuits.errors import EdgeError, ModelError, PromptError
+from circuits.models.known import close_name
+from circuits.models.load import load_vocabulary
+from circuits.prompts import Noise
+from circuits.zoo.language import tokenizer
+
+TEXT = 'The opposite of "large" is "'
+SWAP = {"large": "hot"}
+
+
+@pytest.fixture(scope="module")
+def mini() -> Model:
+    return circuits.load("mini")
+
+
+@pytest.fixture(scope="module")
+def found(mini: Model) -> Circuit:
+    return circuits.trace(mini, TEXT, key="large", swap=SWAP)
+
+
+def one_line(why: pytest.ExceptionInfo[CircuitsError]) -> str:
+    """The message of an error, which is one line that fits on a screen."""
+    message = str(why.value)
+    assert "\n" not in message and len(message) < 500
+    return message
+
+
+# Positions, swaps, answers, texts
+
+
+@pytest.mark.parametrize("key", [5.0, True, (1, 9), None, [5]], ids=repr)
+def test_what_is_no_position_is_refused_with_the_positions_there_are(
+    mini: Model, key: Any
+) -> None:
+    with pytest.raises(PromptError, match="is no position; give an index") as why:
+        circuits.trace(mini, TEXT, key=key, swap=SWAP)
+    assert "large(5)" in one_line(why)
+
+
+def test_an_integer_of_numpy_is_a_position(found: Circuit) -> None:
+    assert found.prompt.position(np.int64(5)) == found.prompt.position(torch.tensor(5)) == 5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("swap", "says"),
+    [
+        ("large=hot", r"write it as \{'large': 'hot'\}"),
+        ("large", "a swap maps words to words, not 'large'"),
+        (["large", "hot"], "a swap maps words to words"),
+        ({"large": 5}, "maps a word or a position to a word, not 'large': 5"),
+        ({5.0: "hot"}, "maps a word or a position to a word, not 5.0: 'hot'"),
+    ],
+    ids=repr,
+)
+def test_a_swap_that_is_no_mapping_is_refused(mini: Model, swap: Any, says: str) -> None:
+    for verb in (circuits.circuit, circuits.to_pair):
+        with pytest.raises(PromptError, match=says) as why:
+            verb(mini, TEXT, swap=swap)
+        one_line(why)
+
+
+@pytest.mark.parametrize("answer", [4335, ["small", 7], b"small", 0.5], ids=repr)
+def test_an_answer_that_is_not_text_is_refused(mini: Model, answer: Any) -> None:
+    for name in ("answer", "foil"):
+        with pytest.raises(PromptError, match=r"is text, not .*model.spell") as why:
+            circuits.trace(mini, TEXT, key="large", swap=SWAP, **{name: answer})
+        one_line(why)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (pd.DataFrame({"prompt": [TEXT]}), r"not a DataFrame; give its texts"),
+        ([1, 2, 3], r"text, not 1; .*decode"),
+        (torch.tensor([[1, 2, 3]]), r"not a Tensor; .*decode"),
+        (7, "a prompt is text, not 7"),
+        (None, "a prompt is text, not None"),
+    ],
+    ids=["table", "token ids", "tensor", "number", "nothing"],
+)
+def test_what_is_not_text_is_refused_as_a_prompt(mini: Model, text: Any, says: str) -> None:
+    with pytest.raises(PromptError, match=says) as why:
+        circuits.trace(mini, text, key=5, swap=SWAP)
+    one_line(why)
+
+
+def test_one_prompt_is_text_where_no_family_is_taken(mini: Model) -> None:
+    for verb in (circuits.to_pair, circuits.circuit):
+        with pytest.raises(PromptError, match="a prompt is text, not") as why:
+            verb(mini, (1, 2, 3), swap=SWAP)
+        one_line(why)
+
+
+# Names of heads and sides
+
+
+@pytest.mark.parametrize("name", [(5, 1), 5, None, ["L5H1"]], ids=repr)
+def test_a_head_that_is_not_named_is_refused(found: Circuit, name: Any) -> None:
+    for verb in (found.pattern, found.without, found.mapping().effect_of):
+        with pytest.raises(EdgeError, match=r"not the name of a head.*Head\(11, 7\)") as why:
+            verb(name)
+        one_line(why)
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [
+        Edge.parse,
+        Component.parse,
+        lambda name: Reader.parse(name, layers=2),
+        lambda name: Wire.parse(name, layers=2),
+    ],
+    ids=["edge", "component", "reader", "wire"],
+)
+def test_a_name_that_is_not_text_is_refused(parse: Any) -> None:
+    with pytest.raises(EdgeError, match=r"\(5, 1\) is not .*write") as why:
+        parse((5, 1))
+    one_line(why)
+
+
+def test_a_side_that_does_not_exist_is_refused_with_the_three_there_are(found: Circuit) -> None:
+    answer = circuits.why(found, "L5H1")
+    with pytest.raises(
+        EdgeError, match="no side 'q' of a head; there are query, key, value"
+    ) as why:
+        answer.side("q")  # type: ignore[arg-type]
+    one_line(why)
+    assert answer.side("query") == answer.sides[0]
+
+
+# Places
+
+
+def test_a_token_is_named_before_the_output(found: Circuit) -> None:
+    """The circuit of a prompt that ends with its own answer: its word means the token, `output` the output."""
+    words = list(found.prompt.words)
+    words[1] = found.output.token
+    prompt = replace(found.prompt, words=tuple(words))
+    renamed = replace(found, prompt=prompt)
+    to_output = found.paths("large", found.output.token)
+    assert to_output and found.paths("large", "output") == to_output
+    assert (
+        renamed.paths("large", "output") == renamed.paths("large", renamed.output) == to_output
+    )
+    assert renamed.paths("large", found.output.token) == renamed.paths("large", 1) == ()
+    assert found.paths(5, 8) == found.paths("large", -1) != ()
+
+
+def test_a_place_that_may_be_two_is_an_error_that_lists_both(found: Circuit) -> None:
+    words = ("output" if word == "is" else word for word in found.prompt.words)
+    renamed = replace(found, prompt=replace(found.prompt, words=tuple(words)))
+    with pytest.raises(PromptError, match=r"token at 7 and the output.*circuit\.output") as why:
+        renamed.paths("large", "output")
+    one_line(why)
+    assert renamed.prompt.position("output") == 7  # a key or a query is a token
+    with pytest.raises(PromptError, match=r"several positions \(4, 6, 8\)"):
+        renamed.paths('"', "output")
+
+
+def test_the_output_is_read_at_the_last_position(mini: Model, found: Circuit) -> None:
+    assert found.prompt.position("output") == 8
+    assert circuits.trace(mini, TEXT, key="large", query="output", swap=SWAP) == found
+
+
+def test_a_note_on_a_span_names_its_position(found: Circuit) -> None:
+    span = replace(found.spans[0], positions=(5,), layers=(0, 1), built=((4, 5),))
+    assert span.remark.startswith(f"{span.label}(5): what layer 4, 5 writes")
+
+
+# Models
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_model_without_a_name_is_refused(name: str) -> None:
+    for take in (circuits.load, load_vocabulary):
+        with pytest.raises(ModelError, match="must not be empty; `circuits models`") as why:
+            take(name)
+        one_line(why)
+
+
+def test_a_file_that_holds_no_model_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "passwd"
+    file.write_text("root:x:0:0:root:/root:/bin/bash\n" * 30)
+    with pytest.raises(
+        ModelError, match="is a file that holds no model: expected a folder"
+    ) as why:
+        circuits.load(file)
+    one_line(why)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("stories15M", "stories15m"), ("Mini", "mini"), ("mini_sparse", "mini-sparse")],
+)
+def test_a_name_that_is_nearly_known_is_refused_before_the_hub_is_asked(
+    name: str, meant: str
+) -> None:
+    with pytest.raises(ModelError, match=rf"did you mean {meant}\?$") as why:
+        circuits.load(name)
+    one_line(why)
+
+
+def test_names_of_other_models_on_the_hub_are_not_taken_for_slips() -> None:
+    for name in ("distilgpt2", "gpt2-medium", "gpt2-xl", "openai-gpt", "opt-125m"):
+        assert close_name(name) is None
+
+
+def test_an_architecture_that_is_not_known_is_refused_in_a_short_line() -> None:
+    sizes: dict[str, Any] = {"vocab_size": len(tokenizer()), "n_embd": 32, "n_layer": 2}
+    model = CTRLLMHeadModel(CTRLConfig(n_head=4, dff=64, **sizes))
+    with pytest.raises(ModelError, match="the architecture CTRLLMHeadModel") as why:
+        circuits.as_model((model, tokenizer()))
+    assert len(one_line(why)) < 200
+
+
+def test_a_model_without_attention_heads_is_told_so() -> None:
+    sizes: dict[str, Any] = {"vocab_size": len(tokenizer()), "hidden_size": 32}
+    model = MambaForCausalLM(MambaConfig(num_hidden_layers=2, state_size=4, **sizes))
+    with pytest.raises(
+        ModelError, match="no layer of MambaForCausalLM has attention heads"
+    ) as why:
+        circuits.as_model((model, tokenizer()))
+    assert "hook" not in one_line(why)
+
+
+def test_a_device_that_is_not_here_is_refused_with_those_that_are() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(
+        ModelError, match="no device 'cuda' here; there are cpu and auto"
+    ) as why:
+        circuits.load("mini", device="cuda")
+    one_line(why)
+
+
+# The command line
+
+
+def said(*arguments: object) -> tuple[int, str]:
+    """The exit code of a command and its last line on stderr."""
+    result = CliRunner().invoke(cli.main, list(map(str, arguments)))
+    lines = result.stderr.strip().splitlines()
+    assert "Traceback" not in result.stderr and lines
+    return result.exit_code, lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--model", ""], "must not be empty"),
+        (["--model", "stories15M"], "did you mean stories15m?"),
+        (["--key", "larg"], "no token 'larg'"),
+        (["--device", "cude"], "no device 'cude' here; there are cpu"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_option_is_one_line(options: list[str], says: str) -> None:
+    code, line = said("trace", TEXT, "--key", "large", "--swap", "large=hot", *options)
+    assert code == 1 and says in line and line.startswith("Error: ")
+
+
+def test_a_sweep_in_which_every_line_has_an_error_fails(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "The large", "key": "small"}\n' * 2)
+    code, line = said("sweep", tmp_path / "in.jsonl", "-o", tmp_path / "out")
+    assert code == 1 and "none of 2 lines could be measured" in line
+
+
+def test_tokens_takes_its_model_as_the_other_commands_do() -> None:
+    new, old, unnamed = (
+        CliRunner().invoke(cli.main, ["tokens", *arguments]).stdout
+        for arguments in (["--model", "mini", TEXT], ["mini", TEXT], [TEXT])
+    )
+    assert new == old == unnamed and "5 = large" in new
+    code, line = said("tokens", "--model", "mini", "The", "cat")
+    assert code == 2 and "give one prompt, in quotes" in line
+
+
+def test_a_circuit_takes_a_key_for_its_noise(mini: Model) -> None:
+    code, line = said("circuit", TEXT)
+    assert code == 1 and "trace and circuit add noise at a key" in line
+    done = CliRunner().invoke(cli.main, ["circuit", TEXT, "--key", "large", "--json"])
+    assert done.exit_code == 0
+    expected = circuits.circuit(mini, TEXT, key=5)
+    assert json.loads(done.stdout)["counterfactual"] == asdict(Noise((5,))) | {"positions": [5]}
+    assert isinstance(expected.counterfactual, Noise) and expected.counterfactual == Noise((5,))
