@@ -104,7 +104,7 @@ def patch_runs(
     seed: int = 0,
 ) -> Patching:
     """The map of runs that were already made."""
-    axes, effects = _measure(runs, sites, positions, direction, each_position=each_position)
+    axes, effects = measure(runs, sites, positions, direction, each_position=each_position)
     arrays = {"values": values_on(axes, effects)}
     question = judge(runs)
     return Patching(
@@ -137,7 +137,7 @@ def positions_of(runs: Runs, names: Sequence[Position] | None) -> tuple[int, ...
     return tuple(sorted({prompt.position(name) for name in names}))
 
 
-def _measure(
+def measure(
     runs: Runs,
     sites: PatchSite,
     positions: tuple[int, ...],
