@@ -47,8 +47,9 @@ STORY = "Once upon a time, there was a little girl named Lily. She liked"
 def models(names: list[str]) -> Iterator[tuple[Model, Pair]]:
     """Each model with a pair of 14 tokens."""
     if "gpt2" in names:
-        asked = random_question(gpt2_small(), 14, key=5, query=13)
-        yield asked.model, asked.pair
+        for key in (10, 5):  # where the pair differs: positions before it cost nothing
+            asked = random_question(gpt2_small(), 14, key=key, query=13)
+            yield asked.model, asked.pair
     if "mini" in names:
         mini = circuits.load("mini")
         yield mini, circuits.to_pair(mini, PROMPT, counterfactual=COUNTERFACTUAL)
@@ -104,7 +105,8 @@ def compare(
     if not apart < TOLERANCE:
         raise SystemExit(f"{model.name} {site}: the two maps differ by {apart:.2g} of the gap")
     cells = expected.numel()
-    named = f"{model.name} {len(pair)} tokens: {site}, {cells} cells (equal to {apart:.0e})"
+    where = f"pair differs at {pair.differs_at[0]}"
+    named = f"{model.name} {len(pair)} tokens, {where}: {site}, {cells} cells (equal to {apart:.0e})"
     against = f"get_act_patch_{THEIRS[site]}"
     aim = AIM if site == "residual" else None
     lines = []

@@ -150,7 +150,7 @@ def measure(
     prompts = [pair.clean for pair in runs.pairs]
     at = Axis("position", position_labels(prompts, positions))
     if sites in BY_POSITION:
-        rows = layer_rows(runs, sites, positions)  # type: ignore[arg-type]
+        rows = layer_rows(runs, sites, positions, direction)  # type: ignore[arg-type]
         names = tuple(map(str, range(len(rows) // len(positions))))
         return (Axis("layer", names), at), _cells(runs.effects(rows, direction=direction))
     heads = Axis("head", tuple(map(str, range(runs.model.n_heads))))
