@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import tomllib
 from datetime import date
@@ -51,6 +53,23 @@ def test_dead_links_are_found_and_live_ones_are_not(tmp_path: Path) -> None:
         "7: other.md#twice-2 leads to no heading of other.md",
         "8: #there leads to no heading of page.md",
     ]
+
+
+# Snippets
+
+
+@pytest.mark.studies
+def test_every_snippet_of_the_instruments_runs_and_prints_what_the_page_says() -> None:
+    page = (ROOT / "docs" / "instruments.md").read_text()
+    snippets = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", page, re.DOTALL)
+    names: dict[str, object] = {}
+    for code, said in snippets:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, names)
+        lines = [line.rstrip() for line in printed.getvalue().splitlines()]
+        assert lines == [line.rstrip() for line in said.splitlines()], code
+    assert len(snippets) > 10
 
 
 # Spelling

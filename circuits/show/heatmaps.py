@@ -51,7 +51,12 @@ _NAME: Final = Font(SMALL)
 
 
 def grid_figure(result: OnAxes, *, title: str | None = None, ax: Axes | None = None) -> Figure:
-    """The map of any result on axes, drawn into `ax` or on a figure of its own, one column wide."""
+    """The map of any result on axes, drawn into `ax` or on a figure of its own, one column wide.
+
+    >>> patched = circuits.patch(model, TEXT, "mlp", swap={"large": "hot"})
+    >>> show.grid_figure(patched).axes[0].get_ylabel()
+    'layer'
+    """
     values, rows, columns = _two_axes(result)
     if title is None:
         title = grid_title(result)

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of an array: what runs along it, and the name of each place."""
+    """One axis of an array: what runs along it, and the name of each place.
+
+    >>> axis = circuits.Axis("head", ("0", "1"))
+    >>> axis.name, len(axis)
+    ('head', 2)
+    """
 
     name: str
     labels: tuple[str, ...]

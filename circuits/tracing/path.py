@@ -53,7 +53,7 @@ def path(
 
         >>> paths = circuits.path(model, TEXT, "M0@5 → L5H1.value@8", swap={"large": "hot"})
         >>> f"{paths.effect():.3f}"
-        '0.072'
+        '0.052'
     """
     model = as_model(model)
     spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)

@@ -26,7 +26,7 @@ class LogitAttribution(OnAxes, Saved, Pictured):
 
     >>> read = circuits.logit_attribution(model, TEXT, answer="small", foil="cold")
     >>> read.strongest(1)[0][0]
-    ('M10',)
+    ('M11',)
     """
 
     KIND: ClassVar = "attribution"
