@@ -103,7 +103,8 @@ def test_what_is_not_text_is_refused_as_a_prompt(mini: Model, text: Any, says: s
 
 
 def test_one_prompt_is_text_where_no_family_is_taken(mini: Model) -> None:
-    for verb in (circuits.to_pair, circuits.circuit):
+    verbs: tuple[Any, ...] = (circuits.to_pair, circuits.circuit)
+    for verb in verbs:
         with pytest.raises(PromptError, match="a prompt is text, not") as why:
             verb(mini, (1, 2, 3), swap=SWAP)
         one_line(why)

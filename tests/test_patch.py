@@ -222,7 +222,8 @@ def test_a_map_has_names_a_table_and_a_figure(tmp_path: Path) -> None:
     figure = patched.figure()
     axes = figure.axes[0]
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("layer", "position")
-    assert axes.get_images()[0].get_array().shape == (13, 9)
+    drawn: Any = axes.get_images()[0].get_array()
+    assert drawn.shape == (13, 9)
     assert figure.get_size_inches()[0] <= 3.4
     own = figure.add_subplot()
     assert patched.figure(ax=own) is figure and own.get_images()

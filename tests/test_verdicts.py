@@ -260,7 +260,7 @@ def test_a_family_has_a_verdict_and_prints_it(mini: Model, tmp_path: Path) -> No
 
 
 def test_a_family_of_refused_prompts_is_refused(mini: Model) -> None:
-    names = {"answer": "Mary", "foil": "John"}
+    names: Any = {"answer": "Mary", "foil": "John"}
     texts = [f"{word} . {STORE}" for word in ("table", "horse")]
     with pytest.raises(PromptError, match="no pair of these 2 has a gap"):
         trace(mini, texts, key="store", swap={"store": "park"}, **names)
@@ -282,15 +282,14 @@ def test_stability_of_a_family_is_refused(mini: Model) -> None:
 def test_a_family_takes_one_answer_for_each_prompt(mini: Model) -> None:
     texts = [TEXT, 'The opposite of "fast" is "']
     swap = {"large": "hot", "fast": "wet"}
-    named = {"answer": ["small", "slow"], "foil": ["cold", "dry"]}
+    named: Any = {"answer": ["small", "slow"], "foil": ["cold", "dry"]}
     found = trace(mini, texts, key=5, swap=swap, **named)
     pairs = []
     for text, old, answer, foil in zip(texts, swap, *named.values(), strict=True):
         pairs.append(to_pair(mini, text, swap={old: swap[old]}, answer=answer, foil=foil))
     assert found == trace_family(mini, pairs, key=5)
-    several = trace(
-        mini, texts, key=5, swap=swap, answer=[["small", "short"], "slow"], foil="cold"
-    )
+    answers: Any = [["small", "short"], "slow"]
+    several = trace(mini, texts, key=5, swap=swap, answer=answers, foil="cold")
     assert len(several.pairs[0].metric.answers) == 2 and not several.pairs[1].metric.answers
     with pytest.raises(PromptError, match=r"answer=\[…\] has 3 entries for 2 prompts"):
         trace(mini, texts, key=5, swap=swap, answer=["small", "slow", "wet"])
@@ -386,8 +385,9 @@ def test_lines_of_a_sweep_have_the_verdict_of_trace(
     assert swept.table["verdict"].tolist() == ["clear", "none", "weak", "clear"]
     assert swept.verdicts == {"clear": 2, "weak": 1, "none": 1}
     assert none.question is not None
-    assert swept.table["reasons"][1] == none.question.reasons
-    assert swept.table["doubts"][1] and not swept.table["doubts"][0]
+    table: Any = swept.table
+    assert table["reasons"][1] == none.question.reasons
+    assert table["doubts"][1] and not table["doubts"][0]
 
 
 def test_the_mean_of_a_sweep_holds_clear_lines_alone(swept: circuits.Sweep) -> None:

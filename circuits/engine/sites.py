@@ -122,6 +122,7 @@ class _Outputs:
             return self.base.layers[self.layer].z[:, :0], []
         if site == "pattern":
             return self._of_pattern(positions), positions
+        assert site == "query" or site == "key" or site == "value"
         sides = projections(self.runs, self.base, self.layer)
         other = projections(self.runs, self.new.run, self.layer)
         changed = sides[site].expand(len(self.base.final), -1, -1, -1).clone()

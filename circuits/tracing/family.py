@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from jaxtyping import Float
@@ -153,12 +153,9 @@ def trace_family(
     )
 
 
-T = TypeVar("T", Pair, Question)
-
-
-def _each_once(pairs: Sequence[T]) -> list[T]:
+def _each_once(pairs: Sequence[Pair | Question]) -> list[Pair | Question]:
     """The pairs in order, without repeats: the same pair twice says nothing about other prompts."""
-    different: list[T] = []
+    different: list[Pair | Question] = []
     for pair in pairs:
         if pair not in different:
             different.append(pair)

@@ -50,9 +50,20 @@ Position = int | str
 
 
 @overload
-def why(circuit: Circuit, head: Component, **options: Any) -> Neurons: ...
+def why(
+    circuit: Circuit, head: Component, *, model: Any = None, progress: Progress = silent
+) -> Neurons: ...
 @overload
-def why(circuit: Circuit, head: str | Head, **options: Any) -> Why: ...
+def why(
+    circuit: Circuit,
+    head: str | Head,
+    *,
+    key: Position | None = None,
+    query: Position | None = None,
+    every_key: bool = False,
+    model: Any = None,
+    progress: Progress = silent,
+) -> Why: ...
 def why(
     circuit: Circuit,
     head: str | Head | Component,
