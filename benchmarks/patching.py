@@ -6,7 +6,8 @@
    judges the question, is timed beside it (`ours with the verdict`).
 2. TransformerLens gives the metric of each patched run. As a share of the gap it must be our effect to 1e-4,
    in every cell, or the run ends.
-3. Models: GPT-2 small's shape with random weights, `mini`, and `stories15m` where it can be fetched; 14 tokens.
+3. Models: GPT-2 small's shape with random weights, `mini`, and `stories15m` where it can be fetched, on 12 to
+   15 tokens.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ THEIRS = {
     "value": "attn_head_v_all_pos",
     "pattern": "attn_head_pattern_all_pos",
 }  # behind `get_act_patch_`
-STORY = "Once upon a time, there was a little girl named Lily. She liked"
+STORY = "Once upon a time, there was a little girl named"
 
 
 def models(names: list[str]) -> Iterator[tuple[Model, Pair]]:
-    """Each model with a pair of 14 tokens."""
+    """Each model with a pair of about 14 tokens."""
     if "gpt2" in names:
         for key in (10, 5):  # where the pair differs: positions before it cost nothing
             asked = random_question(gpt2_small(), 14, key=key, query=13)
@@ -59,7 +60,7 @@ def models(names: list[str]) -> Iterator[tuple[Model, Pair]]:
         except CircuitsError as error:
             print(f"stories15m is left out: {error}")
             return
-        yield stories, circuits.to_pair(stories, STORY, swap={"girl": "boy"}, metric="logprob")
+        yield stories, circuits.to_pair(stories, STORY, swap={"girl": "boy"})
 
 
 def tokens_of(pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:

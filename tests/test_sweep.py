@@ -507,7 +507,7 @@ def test_a_copied_shard_does_not_count_twice(tiny: Model, tmp_path: Path) -> Non
         f"{first} copy.parquet": None,
         f"000000009-{count}-{checksum}.parquet": "its name says",
     }
-    copies[f"{first}-{count}.parquet"] = "in two shards"
+    copies[f"{first}-{count}.parquet"] = "has no checksum"
     for name, said in copies.items():
         copy = shard.with_name(name)
         copy.write_bytes(shard.read_bytes())

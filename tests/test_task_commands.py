@@ -29,6 +29,7 @@ from circuits.show.curves import count_words, keep_curves
 from circuits.show.grids import comparison_grid
 from circuits.show.sections import plain
 from circuits.show.task_tables import ranking_sections, task_comparison_sections
+from circuits.show.words import verdict_in_short
 from circuits.tasks.compare import TaskComparison, compare
 from circuits.tasks.edges import edge_effects
 from circuits.tasks.rank import rank
@@ -405,8 +406,8 @@ def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(
     assert {
         "GPT2",
         "Sparse GPT2",
-        f"words: {count_words(first)}",
-        f"words: {count_words(second)}",
+        f"words: {count_words(first)}{verdict_in_short(first)}",
+        f"words: {count_words(second)}{verdict_in_short(second)}",
     } <= set(words)
     assert [len(maps) for maps in found.maps] == [len(panel.heads) for panel in found.panels]
     every = [text.get_text() for text in comparison_grid(found, all_heads=True).axes[0].texts]

@@ -123,7 +123,7 @@ def export_command(
 @options.device
 @options.json_option
 def verify_command(path: Path, device: str, as_json: bool) -> None:
-    """Measure a saved circuit, wiring, family or answer of why again and say whether it holds."""
+    """Measure a saved result again and say whether it holds."""
     from circuits.show.sections import Section
     from circuits.show.tables import visible
     from circuits.tracing.verify import verify

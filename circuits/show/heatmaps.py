@@ -207,7 +207,10 @@ def asked_section(result: Any) -> Section:
 def strongest_section(result: OnAxes, *, most: int = _MOST_CELLS) -> Section:
     """The cells with the largest numbers."""
     cells = result.strongest()
-    columns = [*(Column(axis.name) for axis in result.axes), Column(result.MEASURE, "z.3f")]
+    columns = [
+        *(Column(spell(axis.name, longest=40)) for axis in result.axes),
+        Column(result.MEASURE, "z.3f"),
+    ]
     rows = []
     for place, value in cells[:most]:
         rows.append((*(spell(name, longest=40) for name in place), value))
