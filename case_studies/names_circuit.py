@@ -17,7 +17,12 @@ PLACES = ("park", "beach", "zoo", "store")
 THINGS = ("ball", "toy", "cake", "book")
 TEXT = "{} and {} went to the {}. {} gave the {} to"
 PAIRS = 16
-ROLES = {"L1H2": "duplicate token", "L1H3": "duplicate token", "L4H4": "S-inhibition", "L5H1": "name mover"}
+ROLES = {
+    "L1H2": "duplicate token",
+    "L1H3": "duplicate token",
+    "L4H4": "S-inhibition",
+    "L5H1": "name mover",
+}
 
 
 def questions() -> list[dict[str, str]]:

@@ -24,6 +24,7 @@ from .live import explore as explore
 from .models.load import as_model as as_model
 from .models.load import load as load
 from .models.model import Model as Model
+from .prompts import FunctionMetric as FunctionMetric
 from .prompts import Pair as Pair
 from .prompts import Prompt as Prompt
 from .prompts import to_pair as to_pair
@@ -84,6 +85,7 @@ __all__ = [
     "EapGraph",
     "Edge",
     "FamilyTrace",
+    "FunctionMetric",
     "Head",
     "HeadScores",
     "LogitAttribution",

@@ -176,7 +176,8 @@ def write_folder(folder: Path, fill: Callable[[Path], object]) -> list[Path]:
         made = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
         folder.mkdir(parents=True, exist_ok=True)
         _clear_leftovers(folder)
-        with TemporaryDirectory(dir=folder, prefix=_unfinished(os.getpid())) as temporary:
+        prefix = f"{_unfinished()}{os.getpid()}-"
+        with TemporaryDirectory(dir=folder, prefix=prefix) as temporary:
             fill(Path(temporary))
             return _move_files(Path(temporary), folder)
     except BaseException as error:
@@ -189,15 +190,15 @@ def write_folder(folder: Path, fill: Callable[[Path], object]) -> list[Path]:
         raise FileError(f"cannot write to {folder}: {reason}; choose another folder") from error
 
 
-def _unfinished(process: int | str) -> str:
-    """How the names of folders begin that a process of this machine is filling."""
+def _unfinished() -> str:
+    """How the names of folders begin that processes of this machine are filling; the process follows."""
     machine = re.sub(r"\W", "_", platform.node())
-    return f".unfinished-{machine}-{process}-"
+    return f".unfinished-{machine}-"
 
 
 def _clear_leftovers(folder: Path) -> None:
     """Remove what processes of this machine that were killed left unfinished in a folder."""
-    named = re.compile(re.escape(_unfinished("")).replace("--", r"-(\d{1,9})-") + ".*")
+    named = re.compile(re.escape(_unfinished()) + r"(\d{1,9})-.*")
     for path in folder.glob(".unfinished-*"):
         match = named.fullmatch(path.name)
         if match is not None and not _is_running(int(match[1])):

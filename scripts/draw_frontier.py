@@ -114,7 +114,7 @@ def frontier_figure(points: list[Point]) -> Figure:
     figure = Figure(figsize=(canvas.WIDTH * 0.75, 3.4), layout="constrained")
     axes = figure.subplots()
     ships = next(point for point in points if point.name == SHIPS)
-    left, right = 0.5, 1.15 * max(point.edges for point in points)
+    left, right = 0.5, 1.3 * max(point.edges for point in points)
     ends = [ships.divergence - SLOPE * math.log(edges / ships.edges) for edges in (left, right)]
     axes.plot((left, right), ends, color=canvas.LINE, linewidth=1, zorder=1)
     axes.fill_between((left, 0.65), 0, 0.12, color=canvas.WASH, zorder=0)

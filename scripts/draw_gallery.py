@@ -51,6 +51,13 @@ QUESTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "names-smollm2": ("smollm2", NAMES, {"counterfactual": NAMES.replace(", John", ", Mary")}),
     "long-stories15m": ("stories15m", LONG, {"counterfactual": LONG.replace(". Ben", ". Tom")}),
 }
+ROLES = {"IO": 1, "S1": 3, "S2": 9, "END": -1}  # positions of STORY
+HEADS = {  # what the published circuit calls heads that do this
+    "L1H2": "duplicate token",
+    "L1H3": "duplicate token",
+    "L4H4": "S-inhibition",
+    "L5H1": "name mover",
+}
 WORDS = {
     "large": "hot",
     "hot": "large",
@@ -90,17 +97,21 @@ def pictures(records: Path, graphviz: str) -> Pictures:
         yield f"graphviz-{name}.{graphviz}", partial(draw, to_dot(found), graphviz)
     first = circuits.Circuit.load(records / next(iter(QUESTIONS)))
     yield "effects-opposite-mini.png", lambda: effect_map(first)
-    yield from wires(records)
+    yield from wires(records, graphviz)
     yield from tasks(records)
 
 
-def wires(records: Path) -> Pictures:
+def wires(records: Path, graphviz: str) -> Pictures:
     _, text, options = QUESTIONS["names-stories15m"]
     load = partial(circuits.load, "stories15m")
     wiring = kept(
-        records / "wiring", circuits.Wiring, lambda: circuits.wiring(load(), text, **options)
+        records / "wiring",
+        circuits.Wiring,
+        lambda: circuits.wiring(load(), text, roles=ROLES, **options),
     )
-    yield "wiring-names-stories15m.png", wiring.figure
+    yield "wiring-names-stories15m.png", partial(wiring.figure, names=HEADS)
+    diagram = wiring.to_dot(names=HEADS)
+    yield f"graphviz-wiring-names-stories15m.{graphviz}", partial(draw, diagram, graphviz)
     found = circuits.Circuit.load(records / "names-stories15m")
     why = kept(
         records / "why", circuits.Why, lambda: circuits.why(found, "L5H1", key=1, query=13)

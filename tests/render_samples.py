@@ -1,14 +1,28 @@
-"""Hand-written circuits to draw: figure B's, its dense twin, hostile tokens, a deep model, an empty one."""
+"""Hand-written circuits to draw: figure B's, its dense twin, hostile tokens, a deep model, an empty one; and
+wirings, of given and of random wires."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
 import numpy as np
 
-from circuits.components import Head
+from circuits.components import Head, Wire
 from circuits.prompts import Metric, Noise, Prompt
 from circuits.results import sha256_of
 from circuits.tracing import Controls, HeadEffect, Mapping, MeasuredModel, Output, Span, Step
+from circuits.tracing.parts import FamilyControl
 from circuits.tracing.records import Circuit
+from circuits.tracing.wiring_record import (
+    CurvePoint,
+    Member,
+    RandomCircuits,
+    WiredPair,
+    WireValue,
+    Wiring,
+)
 
 WORDS = ("<|endoftext|>", "The", " opposite", " of", ' "', "large", '"', " is", ' "')
 CARRIERS = tuple(Head.parse(name) for name in ("L11H7", "L10H1", "L9H7", "L9H1", "L8H6"))
@@ -279,3 +293,88 @@ def wide(length: int) -> Circuit:
 def empty() -> Circuit:
     """A prompt on which nothing is carried."""
     return circuit_of(WORDS, (), name="Nothing", spans=())
+
+
+# Wirings
+
+
+def wiring_of(
+    wires: Sequence[tuple[str, float]],
+    places: tuple[str, ...] = (),
+    *,
+    layers: int = 6,
+    heads: int = 6,
+    new: Collection[str] = (),
+) -> Wiring:
+    """A wiring of these wires with these values; the last two of four pairs are held out."""
+    words = ("<s>", *(f" {place}" for place in places[1:])) if places else (" a", " b")
+    clean = Prompt("".join(words), tuple(range(len(words))), words)
+    other = Prompt("".join(words[:-1]) + " c", (*clean.tokens[:-1], 99), (*words[:-1], " c"))
+    metric = Metric("logit_diff", 1, " Tom", 2, " Ben")
+    pairs = []
+    for kept in (0.8, 0.9, 0.7, 0.6):
+        pairs.append(WiredPair(clean, other, metric, 8.0, -4.0, kept, held_out=kept < 0.8))
+    source = MeasuredModel("tiny", "0" * 64, layers, heads, False, True, 64, False, 10, 10)
+    values = []
+    for name, value in wires:
+        wire = Wire.parse(name, layers=layers)
+        values.append(WireValue(wire, value, value / 2, name in new))
+    values.sort(key=lambda each: -each.value)
+    return Wiring(
+        source=source,
+        task="",
+        pairs=tuple(pairs[: 1 if places else 4]),
+        output=Output(" Tom", 0.98, layers),
+        aim="faithful",
+        share=0.8,
+        places=places,
+        wires=tuple(values),
+        curve=(CurvePoint(len(values), 0.8, 0.8, 0.2),),
+        members=tuple(Member(each.wire, len(values)) for each in values),
+        all_wires=2188,
+        complement=0.01,
+        random=RandomCircuits(0.0, 0.01, 10),
+        overlap=None,
+        without_heads=(),
+        reachable=1.0,
+        question=FamilyControl("clear", (), clear=1, weak=0, none=0),
+        passes=100,
+        seed=0,
+        versions=(("circuits", "0.1.0"),),
+    )
+
+
+def random_wiring(seed: int) -> Wiring:
+    """10 to 60 random wires, at places or (every other seed) at all positions together. A key or value that
+    no node of its head would read is left out."""
+    chance = random.Random(seed)
+    layers, heads = chance.randint(2, 14), chance.choice((4, 12, 25))
+    places = tuple(f"P{number}" for number in range(chance.randint(1, 9))) if seed % 2 else ()
+    used = sorted(chance.sample(range(len(places)), min(3, len(places))))
+    components = ["embed"]
+    for layer in range(layers):
+        components += [f"L{layer}H{index}" for index in chance.sample(range(heads), 3)]
+        components.append(f"M{layer}")
+    names: dict[str, float] = {}
+    wanted = chance.randint(10, 60)
+    for _ in range(20 * wanted):
+        low, high = sorted(chance.choices(range(len(components) + 1), k=2))
+        if high >= len(components):
+            reader = "logits"
+        elif components[high].startswith("L"):
+            reader = f"{components[high]}.{chance.choice(('query', 'key', 'value'))}"
+        else:
+            reader = components[high]
+        if low >= len(components) or reader == "embed" or len(names) == wanted:
+            continue
+        place = f"@{chance.choice(used)}" if places else ""
+        parsed = Wire.parse(f"{components[low]}{place}→{reader}", layers=layers)
+        if parsed.reader.sees(parsed.writer, parallel=False):
+            value = chance.random() ** 3 * chance.choice((1, 1, 1, -1))
+            names[str(parsed)] = value
+    made = wiring_of(list(names.items()), places, layers=layers, heads=heads)
+    while True:
+        read = [each for each in made.wires if made.readers_of(each.wire)]
+        if len(read) == len(made.wires):
+            return made
+        made = replace(made, wires=tuple(read))

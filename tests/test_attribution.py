@@ -77,7 +77,7 @@ class ByHand:
             written[Component(layer, "mlp")] = stored[f"mlp {layer}"][0].detach()
         return written
 
-    def gradients(self, stored: dict[str, torch.Tensor]) -> dict[Reader, torch.Tensor]:
+    def gradients(self, stored: dict[str, Any]) -> dict[Reader, torch.Tensor]:
         """The gradient of the metric with respect to what each reader alone sees, (pos, d_model): back from
         what it computes, through its norm."""
         gradients = {}

@@ -26,6 +26,7 @@ from click.testing import CliRunner, Result
 
 from circuits import cli
 from circuits.cli import options, output
+from circuits.cli.pace import Pace
 from circuits.errors import FileError, in_one_line
 from circuits.files import write_folder
 from circuits.prompts import METRICS
@@ -157,7 +158,7 @@ def test_every_command_is_told_in_one_plain_sentence(command: click.Command) -> 
 
 def test_the_commands_are_these() -> None:
     expected = "models tokens trace circuit compare render export explore heads rank"
-    expected += " why wiring verify sparsify sparsity sweep"
+    expected += " edges why wiring patch path readings verify sparsify sparsity sweep"
     assert list(cli.main.commands) == expected.split()
 
 
@@ -578,26 +579,65 @@ def test_where_there_is_no_terminal_progress_is_a_line_now_and_then(
     with output.progress() as note:
         note("lines", 1, 4)
     assert capsys.readouterr().err == ""  # not within the first 30 seconds
-    with output.progress(log_every=0.0) as note:
+    with output.progress(log_every=0.0, measured=0.0) as note:
         for number in range(5):
             note("lines", number, 4)
             time.sleep(0.01)
         note("spans", 1, 3)
     *lines, spans = capsys.readouterr().err.splitlines()
-    assert lines[1].startswith("lines: 1 of 4, 25%") and spans == "spans: 1 of 3, 33%"
+    assert lines[1].startswith("lines: 1 of 4, 25%")
+    assert re.fullmatch(r"spans: 1 of 3, 33%, 0:00:\d\d so far", spans)
     assert re.fullmatch(r"lines: 3 of 4, 75%, 0:00:\d\d left", lines[3])
     assert lines[4] == "lines: 4 of 4, 100%, 0:00:00 left"
 
 
 def test_long_work_is_announced_once_for_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
-    with output.progress() as note:
-        for stage, total in (("totals", 3), ("lines", 4_000), ("carriers", 40_000_000)):
+    with output.progress(measured=0.0) as note:
+        for stage, total in (("totals", 3), ("lines", 4_000), ("tokens", 40_000_000)):
             for number in range(4):
                 note(stage, number, total)
                 time.sleep(0.02)
-    lines, carriers = capsys.readouterr().err.splitlines()
+    lines, tokens = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"lines: about \d+ (seconds|minutes)", lines)
-    assert re.fullmatch(r"carriers: about \d+ hours", carriers)
+    assert re.fullmatch(r"tokens: about \d+ hours", tokens)
+
+
+def test_work_that_reports_nothing_is_not_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress(log_every=0.2) as note:
+        note("carriers", 99, 100)
+        time.sleep(1.5)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"carriers: 99 of 100, 99%, 0:00:0\d so far", line)
+
+
+def test_time_left_is_the_pace_of_the_stage_itself() -> None:
+    """Neither what came before its first report nor an earlier pass of the same name counts."""
+    pace = Pace()
+    assert pace.report("totals", 4, 100, 60.0) is None  # a slow start, of other work
+    assert pace.report("totals", 10, 100, 61.0) is None  # too little is measured
+    assert pace.report("totals", 24, 100, 64.0) == pytest.approx(76 * 4 / 20)
+    assert pace.report("totals", 5, 100, 70.0) is None  # begins again
+    assert pace.report("totals", 30, 100, 75.0) == pytest.approx(70 * 5 / 25)
+    assert pace.report("totals", 30, 400, 76.0) is None  # another total
+    assert pace.report("spans: 3", 1, 9, 80.0) is None
+    assert pace.report("spans: 4", 3, 9, 84.0) == pytest.approx(6 * 2)
+    assert pace.report("carriers", 10, 100, 85.0) is None
+    assert pace.report("carriers", 90, 100, 95.0) is None  # its steps are not alike
+
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_what_is_announced_is_within_a_factor_of_two(falls: bool) -> None:
+    """Of steps that take the same time, and of rows that pass fewer positions the later they start."""
+    times = [0.0]
+    for left in range(200, 0, -1):
+        times.append(times[-1] + (0.005 * left if falls else 0.5))
+    pace = Pace()
+    for done, now in enumerate(times):
+        estimate = pace.report("queries", done, 200, now)
+        if estimate is not None:
+            assert 0.5 <= estimate / (times[-1] - now) <= 2.02
+            return
+    pytest.fail("there was no estimate")
 
 
 def test_processes_other_than_the_first_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
@@ -609,7 +649,7 @@ def test_processes_other_than_the_first_are_silent(capsys: pytest.CaptureFixture
 def test_on_a_terminal_a_bar_says_stage_percentage_and_time_left() -> None:
     code = (
         "import time; from circuits.cli.output import progress\n"
-        "with progress(patience=0.2) as note:\n"
+        "with progress(patience=0.2, measured=0.1) as note:\n"
         "    for number in range(30): note('lines', number, 30); time.sleep(0.05)"
     )
     terminal, end = pty.openpty()
@@ -623,7 +663,7 @@ def test_on_a_terminal_a_bar_says_stage_percentage_and_time_left() -> None:
         while part := _read(terminal):
             shown += part
     assert job.returncode == 0
-    assert re.search(r"lines .*━ +\d+% 0:00:\d\d left", shown.decode())
+    assert re.search(r"lines .*━ +\d+% 0:00:\d\d 0:00:\d\d left", shown.decode())
 
 
 def _read(terminal: int) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import tomllib
 from datetime import date
@@ -11,6 +13,7 @@ from pathlib import Path
 import check_dist
 import check_links
 import check_spelling
+import draw_frontier
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -50,6 +53,23 @@ def test_dead_links_are_found_and_live_ones_are_not(tmp_path: Path) -> None:
         "7: other.md#twice-2 leads to no heading of other.md",
         "8: #there leads to no heading of page.md",
     ]
+
+
+# Snippets
+
+
+@pytest.mark.studies
+def test_every_snippet_of_the_instruments_runs_and_prints_what_the_page_says() -> None:
+    page = (ROOT / "docs" / "instruments.md").read_text()
+    snippets = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", page, re.DOTALL)
+    names: dict[str, object] = {}
+    for code, said in snippets:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, names)
+        lines = [line.rstrip() for line in printed.getvalue().splitlines()]
+        assert lines == [line.rstrip() for line in said.splitlines()], code
+    assert len(snippets) > 10
 
 
 # Spelling
@@ -115,3 +135,18 @@ def test_a_python_that_is_not_here_is_skipped_aloud() -> None:
 def test_a_command_that_fails_says_what_it_said() -> None:
     with pytest.raises(check_dist.Failed, match="no such command"):
         check_dist.run("python3", "-c", "import sys; sys.exit('no such command')")
+
+
+# Tables
+
+
+def test_the_table_of_trainings_is_what_its_script_prints() -> None:
+    """`python scripts/draw_frontier.py` prints it again."""
+    points = draw_frontier.read_points()
+    table = draw_frontier.points_table(points)
+    assert table in (ROOT / "docs" / "twins.md").read_text()
+    for point in points:
+        # Rows of 128 tokens: the share follows from the edges of a query.
+        assert point.share * (draw_frontier.LENGTH + 1) / 2 == pytest.approx(
+            point.edges, abs=0.005
+        )

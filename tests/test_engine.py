@@ -23,7 +23,7 @@ from circuits.engine.selection import WHOLE, mapping_row, select
 from circuits.errors import EdgeError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.prompts import Pair, to_pair
+from circuits.prompts import FunctionMetric, Pair, Prompt, to_pair
 from circuits.zoo.language import tokenizer
 
 KEY, MIDDLE, LAST = 5, 6, 8
@@ -252,6 +252,46 @@ def test_every_metric_agrees_between_the_paths(model: Model, metric: str) -> Non
         for path in ("fast", "plain")
     )
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=CLOSE)
+
+
+@pytest.mark.parametrize("positions", ["all", 3])
+@pytest.mark.parametrize("path", ["fast", "plain"])
+def test_a_function_of_several_positions_is_what_hooks_by_hand_give(
+    model: Model, path: Any, positions: Any
+) -> None:
+    """The metric is read at every position, so a head that writes at an early one has an effect there."""
+
+    def wobble(logits: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(logits.shape[1], dtype=logits.dtype) + 1
+        return (logits[:, :, 82] * places).sum(1) - logits[:, :, 78].logsumexp(1)
+
+    text = 'The opposite of "large" is "'
+    metric = FunctionMetric(wobble, positions)
+    pair = to_pair(model, text, swap={"large": "hot"}, metric=metric)
+    head, at = Head(1, 2), 6
+    effect = float(prepare(model, [pair], path=path).effects([Row.of_heads([head], [at])]))
+    assert isinstance(pair.counterfactual, Prompt)
+    clean, other = (torch.tensor([side.tokens]) for side in (pair.clean, pair.counterfactual))
+    count = len(pair) if positions == "all" else positions
+    written = []
+
+    def keep(tensor: torch.Tensor, hook: Any) -> None:
+        written.append(tensor[:, at, head.index].clone())
+
+    def put(tensor: torch.Tensor, hook: Any) -> torch.Tensor:
+        tensor = tensor.clone()
+        tensor[:, at, head.index] = written[0]
+        return tensor
+
+    name = f"blocks.{head.layer}.attn.hook_z"
+    with model.hooked([(name, keep)]):
+        value_of_other = float(wobble(model.logits(other)[:, -count:]))
+    value = float(wobble(model.logits(clean)[:, -count:]))
+    with model.hooked([(name, put)]):
+        patched = float(wobble(model.logits(clean)[:, -count:]))
+    expected = (value - patched) / (value - value_of_other)
+    assert effect == pytest.approx(expected, abs=CLOSE)
+    assert abs(effect) > 100 * CLOSE
 
 
 @settings(

@@ -103,7 +103,8 @@ def test_what_is_not_text_is_refused_as_a_prompt(mini: Model, text: Any, says: s
 
 
 def test_one_prompt_is_text_where_no_family_is_taken(mini: Model) -> None:
-    for verb in (circuits.to_pair, circuits.circuit):
+    verbs: tuple[Any, ...] = (circuits.to_pair, circuits.circuit)
+    for verb in verbs:
         with pytest.raises(PromptError, match="a prompt is text, not") as why:
             verb(mini, (1, 2, 3), swap=SWAP)
         one_line(why)
@@ -301,3 +302,49 @@ def test_a_circuit_takes_a_key_for_its_noise(mini: Model) -> None:
     expected = circuits.circuit(mini, TEXT, key=5)
     assert json.loads(done.stdout)["counterfactual"] == asdict(Noise((5,))) | {"positions": [5]}
     assert isinstance(expected.counterfactual, Noise) and expected.counterfactual == Noise((5,))
+
+
+# Metrics
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        (lambda logits: 3.0, r"returns a float tensor \(row,\).*this one returns 3.0"),
+        (lambda logits: logits, r"this one returns torch.float32 of shape \(\d+, \d+\)"),
+        (lambda logits: logits.argmax(-1), "this one returns torch.int64"),
+        (lambda logits: logits[:, 10**6], r"fails on logits of shape .*IndexError"),
+        (lambda logits: logits.detach()[:, 82], "the metric function has no gradient"),
+        (5, "no metric 5; there are logit_diff"),
+        ("speed", "no metric 'speed'"),
+    ],
+    ids=["number", "shape", "integers", "raises", "no gradient", "no function", "no name"],
+)
+def test_what_is_no_metric_is_refused(mini: Model, metric: Any, says: str) -> None:
+    with pytest.raises(PromptError, match=says) as why:
+        circuits.trace(mini, TEXT, key="large", swap=SWAP, metric=metric)
+    one_line(why)
+
+
+@pytest.mark.parametrize(
+    ("function", "positions", "says"),
+    [
+        (3, "all", "a metric is a function, not 3"),
+        (len, 0, "or 'all', not 0"),
+        (len, "some", "or 'all', not 'some'"),
+        (len, True, "or 'all', not True"),
+    ],
+)
+def test_a_function_that_sees_no_position_is_refused(
+    function: Any, positions: Any, says: str
+) -> None:
+    with pytest.raises(PromptError, match=says) as why:
+        circuits.FunctionMetric(function, positions)
+    one_line(why)
+
+
+def test_a_metric_cannot_see_more_positions_than_the_prompt_has(mini: Model) -> None:
+    metric = circuits.FunctionMetric(lambda logits: logits[:, 0, 0], positions=40)
+    with pytest.raises(PromptError, match="reads 40 positions of 9 tokens") as why:
+        circuits.trace(mini, TEXT, key="large", swap=SWAP, metric=metric)
+    one_line(why)

@@ -146,7 +146,7 @@ def test_why_of_an_mlp_is_its_neurons(mini: Model, found: circuits.Circuit) -> N
     assert direct.effect > 0.9 and direct.name == "M0@5"
     effects = [abs(each.effect) for each in direct.neurons]
     assert effects == sorted(effects, reverse=True)
-    frame = direct.to_dataframe()
+    frame: Any = direct.to_dataframe()
     assert len(frame) == 576 and frame["neuron"][0] == direct.neurons[0].neuron
     assert "a reading, not an effect" in str(direct) and "M0 at large(5)" in str(direct)
     axes = direct.figure().axes[0]

@@ -47,7 +47,8 @@ def test_the_scale_of_a_figure_of_nothing_ends_at_five_percent_of_the_gap() -> N
 
 
 def _images(axes: Axes) -> list[Any]:
-    return [image for image in axes.images if np.ndim(image.get_array()) == 2]
+    images: list[Any] = list(axes.images)
+    return [image for image in images if np.ndim(image.get_array()) == 2]
 
 
 @pytest.fixture(scope="module")

@@ -134,10 +134,10 @@ def test_numbers_are_said_in_words(run: Run) -> None:
         "−0.001",
     ]
     assert run(STATUS, planted(), percentage=20).startswith(
-        "1 of 144 heads carries 30% of large (5)"
+        "1 of 144 heads carries 30% of the total of large (5)"
     )
     assert run(STATUS, planted(), percentage=80).startswith(
-        "5 of 144 heads carry 80% of large (5)"
+        "5 of 144 heads carry 80% of the total of large (5)"
     )
 
 

@@ -58,6 +58,8 @@ class ByHand:
         self.base, self.new = (other, clean) if direction == "restore" else (clean, other)
         self.direction = direction
         self.gap = self.value(clean) - self.value(other)
+        self.base_value = self.value(self.base)
+        self.known: dict[str, torch.Tensor] = {}  # hook -> what stands there in the other run
 
     def value(self, tokens: torch.Tensor, hooks: list[Any] | None = None) -> float:
         with self.model.hooked(hooks or []):
@@ -73,12 +75,14 @@ class ByHand:
         return kept[0]
 
     def effect(self, hooks: list[Any]) -> float:
-        change = self.value(self.base) - self.value(self.base, hooks)
+        change = self.base_value - self.value(self.base, hooks)
         return change / (-self.gap if self.direction == "restore" else self.gap)
 
     def put(self, name: str, where: tuple[Any, ...]) -> Any:
         """A hook that puts the other run's values there."""
-        new = self.noted(self.new, name)
+        if name not in self.known:
+            self.known[name] = self.noted(self.new, name)
+        new = self.known[name]
 
         def set_there(value: torch.Tensor, hook: object) -> torch.Tensor:
             changed = value.clone()
@@ -218,7 +222,8 @@ def test_a_map_has_names_a_table_and_a_figure(tmp_path: Path) -> None:
     figure = patched.figure()
     axes = figure.axes[0]
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("layer", "position")
-    assert axes.get_images()[0].get_array().shape == (13, 9)
+    drawn: Any = axes.get_images()[0].get_array()
+    assert drawn.shape == (13, 9)
     assert figure.get_size_inches()[0] <= 3.4
     own = figure.add_subplot()
     assert patched.figure(ax=own) is figure and own.get_images()

@@ -197,6 +197,7 @@ def test_copying_equals_the_output_of_a_head_that_attends_to_one_token_by_hand(
     model, hand = with_bos(models, name), by_hand[name]
     words = list(range(20, 60))
     expected = np.zeros((3, 4))
+    tokens = torch.zeros(1, 2, dtype=torch.long)
     for word in words:
         tokens = torch.tensor([[model.tokenizer.bos_token_id, word]])
         streams: list[Any] = []

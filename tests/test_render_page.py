@@ -41,6 +41,7 @@ from circuits.show import canvas, spell, to_graph
 from circuits.show.bundle import bundle
 from circuits.show.page import to_page
 from circuits.tracing import QuestionControl
+from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why as explain
 from circuits.zoo import planted as planted_model
@@ -155,6 +156,25 @@ def test_a_page_stays_under_two_megabytes_for_a_long_prompt_with_every_mapping()
         tuple(f" w{at}" for at in range(64)), mappings, name="large", sparse=False
     )
     assert len(to_page([circuit, circuit])) < 2_000_000
+
+
+@pytest.mark.parametrize("circuit", [planted(), dense(), deep(), wide(40), long(120), empty()])
+def test_every_arrow_has_a_height_in_its_row_at_every_share_at_which_heads_carry(
+    circuit: Circuit,
+) -> None:
+    (packed,) = data_of(to_page(circuit))["circuits"]
+    picture = packed["picture"]
+    assert len(picture["stage_at"]) == 100
+    for percent, number in enumerate(picture["stage_at"], 1):
+        rows = {row[0]: row for row in picture["stages"][number]}
+        for mapping, arrows in zip(circuit.mappings, picture["arrows"], strict=True):
+            carriers = mapping.carriers(percent / 100)
+            layers = {layer for layer, _, steps, *_ in arrows if steps[0] <= len(carriers)}
+            assert layers == {head.layer for head in carriers}
+            for layer, lane, *_ in arrows:
+                if layer in layers:
+                    _, last, top, bottom, heights = rows[layer]
+                    assert last == layer and top < heights[lane] < bottom
 
 
 def test_the_same_circuit_gives_the_same_page() -> None:
@@ -285,7 +305,7 @@ def test_the_diagram_says_what_the_figure_says(show) -> None:
     assert {str(head) for head in CARRIERS} <= said
     assert (
         page.locator(".status").inner_text()
-        == '5 of 144 heads carry 80% of large (5) → " (8); its total is 1.00 of the gap.'
+        == '5 of 144 heads carry 80% of the total of large (5) → " (8); its total is 1.00 of the gap.'
     )
     page.locator("#share").fill("30")
     assert "Modulated at 30% by" in page.locator(".picture text").all_text_contents()

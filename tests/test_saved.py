@@ -95,7 +95,7 @@ def _without_a_field(stored: dict[str, Any]) -> None:
     del stored[
         next(
             name
-            for name in ("source", "model", "models", "names", "counterfactuals")
+            for name in ("model", "source", "models", "names", "counterfactuals")
             if name in stored
         )
     ]
@@ -273,5 +273,6 @@ def test_what_goes_with_a_circuit_alone_is_refused_elsewhere(
     assert ran.exit_code == 1 and "go with a circuit" in ran.stderr
     ran = CliRunner().invoke(main, ["export", str(tmp_path), "--to", "eap"])
     assert ran.exit_code == 1 and "circuits, wirings and rankings" in ran.stderr
-    ran = CliRunner().invoke(main, ["verify", str(tmp_path)])
-    assert ran.exit_code == 1 and "is a trace of a family; a circuit, a wiring or" in ran.stderr
+    results["mean"].save(tmp_path / "mean")
+    ran = CliRunner().invoke(main, ["verify", str(tmp_path / "mean")])
+    assert ran.exit_code == 1 and "and this is the mean of a sweep" in ran.stderr

@@ -462,6 +462,32 @@ def test_no_flipped_bit_of_a_shard_passes(tiny: Model, tmp_path: Path) -> None:
             open_sweep(tmp_path / "out")
 
 
+def test_an_edited_manifest_is_refused(tiny: Model, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    sweep(tiny, write(tmp_path / "in.jsonl", alike(2)), out)
+    manifest = out / "manifest.json"
+    stored = json.loads(manifest.read_text())
+    for name, value in stored.items():
+        other = "x" if isinstance(value, str) else (value or 0) + 1
+        manifest.write_text(json.dumps(stored | {name: other}))
+        with pytest.raises(FileError, match=r"edited or damaged|not the manifest"):
+            open_sweep(out)
+    # Version 0.2 wrote none.
+    manifest.write_text(
+        json.dumps({name: stored[name] for name in stored if name != "checksum"})
+    )
+    assert open_sweep(out).complete
+
+
+def test_a_shard_without_a_checksum_in_its_name_is_refused(tiny: Model, tmp_path: Path) -> None:
+    sweep(tiny, write(tmp_path / "in.jsonl", alike(2)), tmp_path / "out")
+    shard = shards_in(tmp_path / "out")[0]
+    first, count, _ = shard.stem.split("-")
+    shard.rename(shard.with_name(f"{first}-{count}.parquet"))
+    with pytest.raises(FileError, match="has no checksum"):
+        open_sweep(tmp_path / "out")
+
+
 def test_the_manifest_decides_what_is_complete(tiny: Model, tmp_path: Path) -> None:
     lines, out = write(tmp_path / "in.jsonl", alike(8)), tmp_path / "out"
     whole = sweep(tiny, lines, out, batch=2)
@@ -481,7 +507,7 @@ def test_a_copied_shard_does_not_count_twice(tiny: Model, tmp_path: Path) -> Non
         f"{first} copy.parquet": None,
         f"000000009-{count}-{checksum}.parquet": "its name says",
     }
-    copies[f"{first}-{count}.parquet"] = "in two shards"
+    copies[f"{first}-{count}.parquet"] = "has no checksum"
     for name, said in copies.items():
         copy = shard.with_name(name)
         copy.write_bytes(shard.read_bytes())

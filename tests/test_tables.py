@@ -197,7 +197,7 @@ def test_two_models_are_compared_row_by_row() -> None:
     first, second = tables.comparison_section(
         [samples.dense(), samples.planted()], share=0.8
     ).rows
-    assert (first[0], first[2], second[0], second[2]) == ("GPT-2", 43, "Sparse GPT-2", 5)
+    assert (first[0], first[3], second[0], second[3]) == ("GPT-2", 43, "Sparse GPT-2", 5)
     assert second[-1] == "1 head L10H1"
 
 

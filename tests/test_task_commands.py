@@ -29,12 +29,13 @@ from circuits.show.curves import count_words, keep_curves
 from circuits.show.grids import comparison_grid
 from circuits.show.sections import plain
 from circuits.show.task_tables import ranking_sections, task_comparison_sections
+from circuits.show.words import verdict_in_short
 from circuits.tasks.compare import TaskComparison, compare
 from circuits.tasks.edges import edge_effects
-from circuits.tasks.patterns import measure_panel
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, heads_of, random_count
 from circuits.tasks.task import to_task
+from circuits.tracing.head_scores import head_scores
 
 WORDS = ("large", "hot", "fast", "old", "rich", "dark")
 PICTURES = ("pdf", "png", "svg")
@@ -243,8 +244,10 @@ def test_rank_prints_counts_units_patterns_protocol_and_what_was_left_out(room: 
     model = load(room / "dense")
     task = to_task(model, room / "words.jsonl", count=4)
     ranking = rank(model, task, count=4)
-    assert text.rstrip() == plain(ranking_sections(ranking, measure_panel(model, task)))
+    scores = head_scores(model)
+    assert text.rstrip() == plain(ranking_sections(ranking, scores))
     flat = " ".join(text.split())
+    assert "a reading, not an effect" in flat
     assert str(ranking.protocol) in flat
     assert f"CPR {ranking.cpr:.3f}" in flat and f"CMD {ranking.cmd:.3f}" in flat
     assert all(f"{count} {reason}" in flat for reason, count in ranking.left_out)
@@ -258,8 +261,7 @@ def test_rank_prints_counts_units_patterns_protocol_and_what_was_left_out(room: 
     assert rows["n90"].split()[-1] == str(random_count(ranking, 0.9))
     heads = [line.split() for line in text.split("\n") if line[:1].isdigit()]
     assert [words[1] for words in heads] == [str(known.unit) for known in ranking.ranked[:16]]
-    panel = measure_panel(model, task)
-    assert all(" ".join(words).endswith(str(panel.pattern(words[1]))) for words in heads)
+    assert all(scores.name(words[1]) in flat for words in heads)
 
 
 def test_rank_writes_its_record_its_curve_and_its_grid(room: Path, tmp_path: Path) -> None:
@@ -404,8 +406,8 @@ def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(
     assert {
         "GPT2",
         "Sparse GPT2",
-        f"words: {count_words(first)}",
-        f"words: {count_words(second)}",
+        f"words: {count_words(first)}{verdict_in_short(first)}",
+        f"words: {count_words(second)}{verdict_in_short(second)}",
     } <= set(words)
     assert [len(maps) for maps in found.maps] == [len(panel.heads) for panel in found.panels]
     every = [text.get_text() for text in comparison_grid(found, all_heads=True).axes[0].texts]

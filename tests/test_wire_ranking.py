@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -385,7 +386,7 @@ def test_the_table_has_every_exact_effect_and_says_of_what(
     model = loaded["gpt2"]
     task = task_of(model)
     file = write_edges(edge_effects(model, task, seed=3), tmp_path / "edges.parquet")
-    table = pandas.read_parquet(file)
+    table: Any = pandas.read_parquet(file)
     assert list(table) == ["writer", "reader", "side", "effect", "pair_0", "pair_1"]
     names = []
     for writer, reader, side in zip(

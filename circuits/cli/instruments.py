@@ -108,7 +108,7 @@ def path_command(
     noise_at: tuple[str, ...] | None,
     **question: Any,
 ) -> None:
-    """Measure paths such as "L4H4@13 -> L5H1.query@13"; commas divide several senders or receivers."""
+    """Measure paths between named senders and receivers."""
     from circuits.show.heatmaps import grid_sections
     from circuits.tracing.path import path
 

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from tempfile import gettempdir
-from threading import Timer
+from threading import Event, Thread, Timer
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import click
 
 from circuits.cli.options import ResultOptions
+from circuits.cli.pace import MEASURED, Pace
 from circuits.errors import in_one_line
 from circuits.files import to_json, write_folder
 from circuits.results import Progress
@@ -37,13 +38,17 @@ class Failure(click.ClickException):
 
 @contextmanager
 def progress(
-    *, shown: bool = True, patience: float = 1.0, log_every: float = 30.0
+    *,
+    shown: bool = True,
+    patience: float = 1.0,
+    log_every: float = 30.0,
+    measured: float = MEASURED,
 ) -> Iterator[Progress]:
-    """Report on stderr how far the work is, with stage, percentage and time left.
+    """Report on stderr how far the work is: stage, percentage, and the time left of the stage if it is known.
 
     On a terminal that is a bar, shown when the work has taken `patience` seconds. Elsewhere it is a line
-    every `log_every` seconds. A stage that will take ten seconds or more is announced as soon as its pace is
-    known.
+    every `log_every` seconds, whether or not there was a report meanwhile. A stage that will take ten seconds
+    or more is announced as soon as its pace is known from `measured` seconds of it.
     """
     from rich.console import Console
     from rich.progress import (
@@ -51,7 +56,7 @@ def progress(
         SpinnerColumn,
         TaskProgressColumn,
         TextColumn,
-        TimeRemainingColumn,
+        TimeElapsedColumn,
     )
     from rich.progress import Progress as Bar
 
@@ -62,43 +67,64 @@ def progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
         console=console,
         transient=True,
         disable=not is_drawn,
-        speed_estimate_period=3600.0,
     )
-    bar.add_task("loading", total=None)
+    bar.add_task("loading", total=None, left="")
     task = bar.tasks[0]
-    last_log = time.monotonic()
+    began = last_log = time.monotonic()
+    pace = Pace(measured)
     announced = ""  # the stage whose duration was announced
 
     def update(stage: str, done: int, total: int) -> None:
         nonlocal last_log, announced
-        name = stage.partition(":")[0]
-        if name != task.description.partition(":")[0]:
-            bar.reset(task.id, completed=done)
-        bar.update(task.id, description=stage, completed=done, total=total)
-        left = task.time_remaining
+        now = time.monotonic()
+        left = pace.report(stage, done, total, now)
+        estimate = "" if left is None else f"{timedelta(seconds=round(left))} left"
+        bar.update(task.id, description=stage, completed=done, total=total, left=estimate)
         if not shown:
             return
-        if left is not None and left >= LONG and announced != name:
-            announced = name
+        if left is not None and left >= LONG and announced != pace.stage:
+            announced = pace.stage
             console.print(f"{stage}: about {_duration(left)}", highlight=False, markup=False)
-        if not is_drawn and time.monotonic() - last_log >= log_every:
-            last_log = time.monotonic()
-            estimate = "" if left is None else f", {timedelta(seconds=left)} left"
-            click.echo(
-                f"{stage}: {done} of {total}, {task.percentage:.0f}%{estimate}", err=True
-            )
+        if not is_drawn and now - last_log >= log_every:
+            last_log = now
+            log()
 
+    def log() -> None:
+        """One line on how far the work is, and without an estimate on how long it has taken."""
+        left = (
+            task.fields["left"]
+            or f"{timedelta(seconds=round(time.monotonic() - began))} so far"
+        )
+        if task.total is None:
+            click.echo(f"{task.description}: {left}", err=True)
+            return
+        count = f"{task.completed:.0f} of {task.total:.0f}, {task.percentage:.0f}%"
+        click.echo(f"{task.description}: {count}, {left}", err=True)
+
+    def log_in_silence() -> None:
+        """Log where no report came for so long, until the work is done."""
+        nonlocal last_log
+        while not finished.wait(max(1.0, log_every / 2)):
+            if time.monotonic() - last_log >= log_every:
+                last_log = time.monotonic()
+                log()
+
+    finished = Event()
     timer = Timer(patience, bar.start)
     timer.daemon = True
     timer.start()
+    watcher = Thread(target=log_in_silence, daemon=True)
+    if shown and not is_drawn:
+        watcher.start()
     try:
         yield update
     finally:
+        finished.set()
         timer.cancel()
         timer.join()
         bar.stop()

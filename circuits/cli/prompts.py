@@ -87,16 +87,16 @@ def tokens_command(words: tuple[str, ...], model: str | None, as_json: bool) -> 
     with progress():
         vocabulary = load_vocabulary(model)
     ids = vocabulary.tokenize(prompt)
-    words = [vocabulary.spell(token) for token in ids]
+    spelled = [vocabulary.spell(token) for token in ids]
     if as_json:
         values = []
-        for position, (word, token) in enumerate(zip(words, ids, strict=True)):
+        for position, (word, token) in enumerate(zip(spelled, ids, strict=True)):
             values.append({"position": position, "token": word, "id": token})
         print_json(values)
         return
     width = len(str(len(ids)))
     lines = []
-    for position, word in enumerate(words):
+    for position, word in enumerate(spelled):
         bare = word.lstrip(" ")
         # `visible` shows a word of spaces alone.
         spaces = "␣" * (len(word) - len(bare)) if bare else ""
@@ -108,7 +108,7 @@ def _model_and_prompt(words: tuple[str, ...], model: str | None) -> tuple[str, s
     """The model and the prompt of `tokens`. Version 0.2 took both as arguments, the model first."""
     if len(words) == 2 and model is None:
         return words[0], options.prompt(words[1])
-    if len(words) > 1:
+    if len(words) != 1:
         raise click.UsageError(
             "give one prompt, in quotes: circuits tokens --model mini 'The cat'"
         )
@@ -377,10 +377,7 @@ def wiring_command(
     result: ResultOptions,
     **question: Any,
 ) -> None:
-    """Find the smallest circuit of heads and MLPs that keeps a behaviour.
-
-    PROMPT is a prompt, the name of a task, or a .jsonl file of prompts.
-    """
+    """Find the smallest circuit of heads and MLPs that keeps a behaviour."""
     from circuits.show.wiring import wiring_sections
     from circuits.tasks.names import TASKS
     from circuits.tracing.wiring import PAIRS, wiring

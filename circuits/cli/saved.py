@@ -119,11 +119,11 @@ def export_command(
 
 
 @click.command("verify")
-@argument("path", type=options.path, metavar="DIR|circuit.json|wiring.json|why.json")
+@argument("path", type=options.path, metavar="DIR|FILE")
 @options.device
 @options.json_option
 def verify_command(path: Path, device: str, as_json: bool) -> None:
-    """Measure a saved circuit again and say whether it holds."""
+    """Measure a saved result again and say whether it holds."""
     from circuits.show.sections import Section
     from circuits.show.tables import visible
     from circuits.tracing.verify import verify
@@ -134,7 +134,7 @@ def verify_command(path: Path, device: str, as_json: bool) -> None:
         print_json({"holds": result.holds, **asdict(result)})
     else:
         print_sections(
-            Section(lines=[visible(line, longest=200) for line in str(result).splitlines()])
+            Section(lines=[visible(line, longest=2000) for line in str(result).splitlines()])
         )
     if not result.holds:
         raise Failure(

@@ -89,6 +89,7 @@ def rank_command(
     from circuits.tasks.patterns import measure_panel
     from circuits.tasks.rank import rank
     from circuits.tasks.task import PAIRS, to_task
+    from circuits.tracing.head_scores import head_scores
 
     if protocol["order"] is not None:
         protocol["order"] = str(protocol["order"])
@@ -98,6 +99,7 @@ def rank_command(
         pairs = to_task(loaded, task, count=count or PAIRS, seed=seed, progress=note)
         ranking = rank(loaded, pairs, count=count, seed=seed, progress=note, **protocol)
         panel = measure_panel(loaded, pairs)
+        scores = head_scores(loaded)
     values = ranking_values(ranking, panel)
 
     def fill(folder: Path) -> None:
@@ -105,7 +107,7 @@ def rank_command(
         _draw_ranking(folder, ranking, loaded, pairs)
 
     print_result(
-        result, ranking_sections(ranking, panel), to_text=partial(to_json, values), fill=fill
+        result, ranking_sections(ranking, scores), to_text=partial(to_json, values), fill=fill
     )
     if strict:
         fail_unless_clear(ranking)
@@ -202,7 +204,7 @@ def heads_command(
             {"head": str(head), "effect": effect, "verdict": verdict, **asdict(pattern)}
         )
         rows.append((number, head, effect, pattern.kind))
-    columns = (Column(), Column("head"), Column("effect", "z.3f"), Column("map"))
+    columns = (Column(), Column("head"), Column("effect", "z.3f"), Column("whole map"))
     lines = [*verdict_lines(judged), panel.facts]
     section = Section(f"{panel.title}: {panel.note}", lines, columns, rows)
     print_result(

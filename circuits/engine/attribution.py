@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, Int
 
 from circuits.engine.kept import (
-    Batch,
     CircuitForward,
     KeptRuns,
+    PairBatch,
     Weights,
     WireTable,
     check_gradients,
@@ -43,7 +43,7 @@ def integrated_attribution(runs: KeptRuns, *, steps: int = STEPS) -> Scores:
     scores = torch.zeros(len(runs.table), runs.pairs, dtype=torch.float64)
     for batch in runs.batches:
         for part, pairs in parts_in_memory(batch):
-            own = Batch(part, pairs, batch.place_of)
+            own = PairBatch(part, pairs, batch.place_of)
             for step in range(1, steps + 1):
                 scores[:, pairs] += _gradient(own, runs.table, step / steps) / steps
     return scores
@@ -53,7 +53,7 @@ def _every_wire(table: WireTable) -> torch.Tensor:
     return torch.ones(len(table), dtype=torch.bool)
 
 
-def _gradient(batch: Batch, table: WireTable, alpha: float) -> Scores:
+def _gradient(batch: PairBatch, table: WireTable, alpha: float) -> Scores:
     """The scores of all wires from one run whose embeddings lie at `alpha` between the two prompts."""
     runs = batch.runs
     check_gradients(runs)
@@ -75,7 +75,7 @@ class ProbedForward(CircuitForward):
     what its writers write in the clean and in the counterfactual run. Weights of 0 change nothing; their
     gradients are those of the reader's stream times the differences."""
 
-    def __init__(self, batch: Batch, table: WireTable, probes: Weights) -> None:
+    def __init__(self, batch: PairBatch, table: WireTable, probes: Weights) -> None:
         every = torch.arange(len(table))
         super().__init__(batch.runs, table, batch.place_of, every, copies=1)
         self.probe = self._mask(probes)  # (input, pos or 1, reader, writer)

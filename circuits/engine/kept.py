@@ -254,7 +254,7 @@ class CircuitForward(Forward):
 
 
 @dataclass(frozen=True)
-class Batch:
+class PairBatch:
     """Pairs of one length that run together."""
 
     runs: Runs
@@ -267,7 +267,7 @@ class KeptRuns:
     """Pairs on which circuits are run."""
 
     table: WireTable
-    batches: tuple[Batch, ...]
+    batches: tuple[PairBatch, ...]
     pairs: int
 
     @classmethod
@@ -278,7 +278,7 @@ class KeptRuns:
         placed = []
         for runs, pairs in batches:
             place_of = torch.zeros(runs.length, dtype=torch.long, device=runs.model.device)
-            placed.append(Batch(runs, pairs, place_of))
+            placed.append(PairBatch(runs, pairs, place_of))
         return cls(table, tuple(placed), sum(len(pairs) for _, pairs in batches))
 
     @classmethod
@@ -300,7 +300,7 @@ class KeptRuns:
             place_of = torch.tensor([number_of[name] for name in listed])
             for position, place in enumerate(place_of.tolist()):
                 readable[place, place_of[: position + 1]] = True
-            placed.append(Batch(runs, pairs, place_of.to(runs.model.device)))
+            placed.append(PairBatch(runs, pairs, place_of.to(runs.model.device)))
         table = WireTable(EdgeTable.of(batches[0][0]), places, readable)
         return cls(table, tuple(placed), sum(len(pairs) for _, pairs in batches))
 
@@ -312,7 +312,7 @@ class KeptRuns:
             own = [batch.pairs.index(number) for number in numbers if number in batch.pairs]
             if own:
                 pairs = list(range(count, count + len(own)))
-                batches.append(Batch(batch.runs.only(own), pairs, batch.place_of))
+                batches.append(PairBatch(batch.runs.only(own), pairs, batch.place_of))
                 count += len(own)
         return KeptRuns(self.table, tuple(batches), count)
 
@@ -332,7 +332,7 @@ class KeptRuns:
                 progress(done, len(circuits) * len(self.batches))
         return kept
 
-    def _kept(self, batch: Batch, circuits: Bool[torch.Tensor, "circuit wire"]) -> Kept:
+    def _kept(self, batch: PairBatch, circuits: Bool[torch.Tensor, "circuit wire"]) -> Kept:
         wires = circuits.any(0).nonzero().flatten()
         runs = batch.runs
         inputs = len(runs.clean.tokens)
@@ -345,7 +345,7 @@ class KeptRuns:
         return shares.double().cpu()
 
     def _circuits_at_once(
-        self, batch: Batch, circuits: Bool[torch.Tensor, "circuit wire"]
+        self, batch: PairBatch, circuits: Bool[torch.Tensor, "circuit wire"]
     ) -> int:
         """How many circuits run beside each other: every reader of a block has a stream of its own."""
         runs = batch.runs
@@ -371,7 +371,7 @@ class KeptRuns:
         values = torch.zeros(len(chosen), self.pairs, dtype=torch.float64)
         for batch in self.batches:
             for runs, pairs in parts_in_memory(batch):
-                part = Batch(runs, pairs, batch.place_of)
+                part = PairBatch(runs, pairs, batch.place_of)
                 for scale in scales:
                     weights = scale * chosen[wires].to(runs.model.device, runs.model.dtype)
                     gradient = self._gradient(part, wires, weights)
@@ -379,7 +379,7 @@ class KeptRuns:
         return values
 
     def _gradient(
-        self, batch: Batch, wires: Numbers, weights: Float[torch.Tensor, " wire"]
+        self, batch: PairBatch, wires: Numbers, weights: Float[torch.Tensor, " wire"]
     ) -> Float[torch.Tensor, "wire pair"]:
         runs = batch.runs
         check_gradients(runs)
@@ -424,7 +424,7 @@ def _shares_by_rows(
     return 1 - runs.effects(rows, given={"residual": given})
 
 
-def parts_in_memory(batch: Batch) -> Iterator[tuple[Runs, list[int]]]:
+def parts_in_memory(batch: PairBatch) -> Iterator[tuple[Runs, list[int]]]:
     """The pairs of a batch in parts whose backward pass fits into memory."""
     runs = batch.runs
     model = runs.model

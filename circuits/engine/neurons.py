@@ -21,7 +21,7 @@ from jaxtyping import Float
 from circuits.components import Component, Reader, components
 from circuits.engine.block import Block
 from circuits.engine.memory import BYTES
-from circuits.engine.rows import Change, Direction, Row
+from circuits.engine.rows import Change, Direction, Given, Row
 from circuits.engine.runs import Effects, Runs
 from circuits.engine.wires import stream_of, writes_of
 from circuits.errors import ModelError
@@ -121,7 +121,7 @@ class UnitRuns:
             some = groups[first : first + step]
             added = torch.stack([self._write_of(change, group) for group in some], 1)
             new = block.mlp_added(written[:, None] + added)  # (input, group, pos, d_model)
-            given = {"mlp": new.flatten(1, 2)}
+            given: Given = {"mlp": new.flatten(1, 2)}
             rows = [self._row(number) for number in range(len(some))]
             parts.append(self.runs.effects(rows, direction=direction, given=given))
         return torch.cat(parts)

@@ -384,7 +384,13 @@ class Runs:
         for number, metric in enumerate(self.per_input([pair.metric for pair in self.pairs])):
             clean = self.clean.logits[number] if metric.needs_clean else None
             values.append(metric.read(logits[number], clean))
-        return torch.stack(values)
+        read = torch.stack(values)
+        if torch.is_grad_enabled() and logits.requires_grad and not read.requires_grad:
+            without = "without detach, item or argmax, as loadings and wirings need it"
+            raise PromptError(
+                f"the metric function has no gradient; compute it from the logits {without}"
+            )
+        return read
 
     def per_input(self, values: Sequence[T]) -> list[T]:
         """One value for each pair as one value for each input."""

@@ -19,7 +19,7 @@ from typing import Final, Literal, get_args
 import torch
 from jaxtyping import Float
 
-from circuits.engine.rows import Change, Direction, Given, Replacement, Row, Site
+from circuits.engine.rows import Cache, Change, Direction, Given, Replacement, Row, Site
 from circuits.engine.runs import Runs
 from circuits.engine.wires import projections
 from circuits.errors import EdgeError
@@ -38,13 +38,30 @@ class SiteRows:
     given: Given
 
 
-def layer_rows(runs: Runs, site: Site, positions: Sequence[int]) -> list[Row]:
-    """One row for each layer and position. The residual stream has a further layer: above the last block."""
+def layer_rows(
+    runs: Runs, site: Site, positions: Sequence[int], direction: Direction
+) -> list[Row]:
+    """One row for each layer and position. The residual stream has a further layer: above the last block.
+
+    Where both runs have the same value, as the embeddings of equal tokens, the row changes nothing and is
+    empty: it need not be run.
+    """
+    base, new = runs.base(direction).cache, runs.replacement(direction)
     layers = runs.model.n_layers + 1 if site == "residual" else runs.model.n_layers
     rows = []
     for layer in range(layers):
-        rows += [Row((Change(layer, position, site),)) for position in positions]
+        other = new.reduce(_stored(new.run, site, layer))
+        differs = (other != _stored(base, site, layer)).any(-1).any(0).tolist()
+        for position in positions:
+            rows.append(Row((Change(layer, position, site),) if differs[position] else ()))
     return rows
+
+
+def _stored(cache: Cache, site: Site, layer: int) -> Float[torch.Tensor, "input pos d_model"]:
+    """What stands at a site of a layer in a run."""
+    if site == "residual":
+        return cache.pre(layer)
+    return cache.layers[layer].attention if site == "attention" else cache.layers[layer].mlp
 
 
 def head_rows(runs: Runs, groups: Sequence[Sequence[int]]) -> list[Row]:
@@ -105,6 +122,7 @@ class _Outputs:
             return self.base.layers[self.layer].z[:, :0], []
         if site == "pattern":
             return self._of_pattern(positions), positions
+        assert site == "query" or site == "key" or site == "value"
         sides = projections(self.runs, self.base, self.layer)
         other = projections(self.runs, self.new.run, self.layer)
         changed = sides[site].expand(len(self.base.final), -1, -1, -1).clone()

@@ -1,7 +1,7 @@
 """What is asked of a model: prompts, pairs of prompts, and the metric that reads the answer."""
 
 from circuits.prompts.answer import Answer, answer_token
-from circuits.prompts.metric import METRICS, Metric, MetricFunction, MetricKind
+from circuits.prompts.metric import METRICS, FunctionMetric, Metric, MetricFunction, MetricKind
 from circuits.prompts.prompt import Prompt, Swap, swap_words, to_prompt
 from circuits.prompts.question import (
     NOISE_DRAWS,
@@ -19,6 +19,7 @@ __all__ = [
     "NOISE_DRAWS",
     "NOISE_SCALE",
     "Answer",
+    "FunctionMetric",
     "Metric",
     "MetricFunction",
     "MetricKind",

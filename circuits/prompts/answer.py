@@ -7,7 +7,7 @@ spellings that are a single token, the user means the one that the model finds l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from jaxtyping import Float
@@ -28,7 +28,7 @@ def given_answers(answer: Answer | None) -> tuple[str, ...]:
     if answer is None:
         return ()
     listed = isinstance(answer, Sequence) and not isinstance(answer, str | bytes)
-    answers = tuple(answer) if listed else (answer,)
+    answers: tuple[Any, ...] = tuple(answer) if listed else (answer,)
     for text in answers:
         if not isinstance(text, str):
             remedy = "give the word, or model.spell(id) of a token id"

@@ -4,7 +4,7 @@
 - `logprob`: the log-probability of the answer. An answer of several tokens is appended to the prompt, all but
   its last token, and the log-probabilities of its tokens are added up.
 - `kl`: minus the KL divergence of the prediction from that of the clean run; 0 is the largest value.
-- `custom`: a function of the logits at the last position.
+- `custom`: a function of the logits at the last position, or as a `FunctionMetric` at several.
 
 Where several answers (or foils) are given, any of them counts: their probabilities are added, which in terms
 of logits is a logsumexp.
@@ -22,7 +22,7 @@ from typing import Final, Literal, get_args
 import torch
 from jaxtyping import Float
 
-from circuits.errors import PromptError, escaped
+from circuits.errors import CircuitsError, PromptError, escaped, shortened
 
 MetricKind = Literal["logit_diff", "logprob", "kl", "custom"]
 # Those with a name.
@@ -36,11 +36,49 @@ Values = Float[torch.Tensor, " row"]
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionMetric:
+    """A function of the logits at the last `positions` of the prompt, or at all of them, as a metric.
+
+    The function takes logits (row, position, vocab) and returns one number for each row. It must be
+    differentiable for loadings and wirings.
+
+    >>> def mean_logit(logits):
+    ...     return logits[:, :, 0].mean(1)
+    >>> everywhere = circuits.FunctionMetric(mean_logit, positions="all")
+    >>> str(circuits.to_pair(model, TEXT, swap={"large": "hot"}, metric=everywhere).metric)
+    'custom'
+    """
+
+    function: Callable[[Logits], Values]
+    positions: int | Literal["all"] = "all"
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise PromptError(f"a metric is a function, not {shortened(self.function)}")
+        is_count = isinstance(self.positions, int) and not isinstance(self.positions, bool)
+        if self.positions != "all" and not (is_count and self.positions >= 1):
+            allowed = "a number of positions at the end of the prompt, or 'all'"
+            raise PromptError(f"positions is {allowed}, not {shortened(self.positions)}")
+
+    def __call__(self, logits: Logits) -> Values:
+        return self.function(logits)
+
+    def count_in(self, length: int) -> int:
+        """How many positions of a prompt of `length` tokens the function sees."""
+        if self.positions == "all":
+            return length
+        if self.positions > length:
+            raise PromptError(f"the metric reads {self.positions} positions of {length} tokens")
+        return self.positions
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """The kind of metric, with the tokens and texts of its answer and foil.
 
     `answer` and `foil` are token ids. Where there are several, they are the first, and `answers` and `foils`
-    hold all. `sequence` holds the tokens of an answer of more than one token.
+    hold all. `sequence` holds the tokens of an answer of more than one token. `function` sees the logits of
+    the last position (row, vocab), or where `sees` is not 0 of so many last positions (row, position, vocab).
     """
 
     kind: MetricKind
@@ -52,6 +90,7 @@ class Metric:
     answers: tuple[int, ...] = ()
     foils: tuple[int, ...] = ()
     sequence: tuple[int, ...] = ()
+    sees: int = 0
 
     def __str__(self) -> str:
         match self.kind:
@@ -65,8 +104,14 @@ class Metric:
 
     @property
     def positions_read(self) -> int:
-        """How many of the last positions the metric reads: one, or one for each token of the answer."""
-        return max(1, len(self.sequence))
+        """How many of the last positions the metric reads: one, one for each token of the answer, or what a
+        function asks for."""
+        return max(1, len(self.sequence), self.sees)
+
+    @property
+    def prediction(self) -> int:
+        """Which of the positions read is the end of the prompt, counted from the last: the answer follows."""
+        return -max(1, len(self.sequence))
 
     @property
     def reads(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -98,14 +143,7 @@ class Metric:
                 expected = clean[-1].log_softmax(-1)  # (vocab)
                 return -(expected.exp() * (expected - last.log_softmax(-1))).sum(-1)
             case "custom":
-                assert self.function is not None
-                values = self.function(last)
-                if values.shape != last.shape[:1]:
-                    shape = tuple(values.shape)
-                    raise PromptError(
-                        f"a metric function takes logits (row, vocab) and returns (row), not {shape}"
-                    )
-                return values
+                return self._of_function(logits if self.sees else last)
 
     def answer_probability(self, logits: Float[torch.Tensor, "read vocab"]) -> float | None:
         """The probability of the answer, given one run's logits. None if the metric has no answer."""
@@ -123,9 +161,33 @@ class Metric:
     def _all_answers(self) -> tuple[int, ...]:
         return self.answers or (self.answer,)
 
+    def _of_function(self, logits: torch.Tensor) -> Values:
+        """What the user's function says of each row, or what is wrong with it."""
+        assert self.function is not None
+        try:
+            values = self.function(logits)
+        except CircuitsError:
+            raise
+        except Exception as why:
+            shape = tuple(logits.shape)
+            raise PromptError(
+                f"the metric function fails on logits of shape {shape}: {type(why).__name__}: {why}"
+            ) from why
+        is_tensor = isinstance(values, torch.Tensor)
+        if is_tensor and values.is_floating_point() and values.shape == logits.shape[:1]:
+            return values
+        taken = "(row, position, vocab)" if self.sees else "(row, vocab)"
+        rule = f"takes logits {taken} and returns a float tensor (row,), one value for each row"
+        returned = shortened(values)
+        if is_tensor:
+            returned = f"{values.dtype} of shape {tuple(values.shape)}"
+        raise PromptError(f"a metric function {rule}; this one returns {returned}")
+
     def _log_probability(self, logits: Logits) -> Values:
-        log_probabilities = logits.log_softmax(-1)  # (row, read, vocab)
+        """The log-probability of any of the answers, or of all tokens of a sequence one after the other."""
         if not self.sequence:
-            return log_probabilities[:, -1, list(self._all_answers)].logsumexp(-1)
-        each = [log_probabilities[:, index, token] for index, token in enumerate(self.sequence)]
-        return torch.stack(each).sum(0)
+            last = logits[:, -1]
+            return last[:, list(self._all_answers)].logsumexp(-1) - last.logsumexp(-1)
+        positions = range(len(self.sequence))
+        chosen = logits[:, positions, list(self.sequence)]  # (row, read)
+        return (chosen - logits.logsumexp(-1)).sum(-1)

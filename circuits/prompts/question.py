@@ -26,6 +26,7 @@ from circuits.prompts.answer import (
 from circuits.prompts.metric import (
     COMPARES_WITH_FOIL,
     METRICS,
+    FunctionMetric,
     Metric,
     MetricFunction,
     MetricKind,
@@ -123,9 +124,9 @@ class Question:
     sequence: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.metric, str) and self.metric not in METRICS:
+        if self.metric is not None and self.metric not in METRICS and not callable(self.metric):
             allowed = f"there are {', '.join(METRICS)}, or a function of the last logits"
-            raise PromptError(f"no metric {self.metric!r}; {allowed}")
+            raise PromptError(f"no metric {shortened(self.metric)}; {allowed}")
         is_noise = isinstance(self.counterfactual, Noise)
         if self.kind in COMPARES_WITH_FOIL and self.foil is None and is_noise:
             raise PromptError(
@@ -146,9 +147,15 @@ class Question:
     @property
     def pair_without_answer(self) -> Pair:
         """The pair before its answer is known. It can be run; its metric is a placeholder."""
-        return Pair(
-            self.clean, self.counterfactual, Metric("logprob", 0, "", sequence=self.sequence)
-        )
+        metric = Metric("logprob", 0, "", sequence=self.sequence, sees=self._sees)
+        return Pair(self.clean, self.counterfactual, metric)
+
+    @property
+    def _sees(self) -> int:
+        """How many positions a metric function asks for; 0 where it takes the last without an axis."""
+        if not isinstance(self.metric, FunctionMetric):
+            return 0
+        return self.metric.count_in(len(self.clean))
 
     def with_predictions(
         self, model: Model, clean: Predictions, counterfactual: Predictions | None
@@ -170,6 +177,7 @@ class Question:
             answer_text=_spell_any(model, tokens),
             answers=tokens if len(tokens) > 1 else (),
             function=self.metric if callable(self.metric) else None,
+            sees=self._sees,
         )
 
     def _with_foil(

@@ -325,6 +325,21 @@ class Sheet:
         }
         self.axes.plot(*zip(*points, strict=True), **look)
 
+    def title(
+        self, left: float, right: float, y: float, text: str, note: str, font: Font = NOTE
+    ) -> None:
+        """Write a title that starts at `left`, and if there is space a note that ends at `right`."""
+        self.write(left, y, text, TITLE)
+        if note and width_of(text, TITLE) + 8 + width_of(note, font) < right - left:
+            self.write(right, y, note, font, ha="right")
+
+    def frame(self, area: Area, edge: str, *, line: float, depth: float) -> None:
+        """Draw a rectangle that is not filled."""
+        look: dict[str, Any] = {"facecolor": "none", "edgecolor": edge, "zorder": depth}
+        corner = self.at(area.left, area.top)
+        patch = Rectangle(corner, area.width, area.height, linewidth=line, **look)
+        self.axes.add_patch(patch)
+
     def box(
         self,
         area: Area,
@@ -454,13 +469,7 @@ def draw_scale(sheet: Sheet, right: float, y: float) -> None:
     bar = Area(right - 60, y - 3, 53, 6)
     sheet.write(right, y, "1", NOTE, ha="right", va="center")
     _draw_image(sheet, np.arange(256, dtype=np.uint8)[None], bar)
-    look: dict[str, Any] = {
-        "facecolor": "none",
-        "edgecolor": LINE,
-        "linewidth": 0.5,
-        "zorder": 3,
-    }
-    sheet.axes.add_patch(Rectangle(sheet.at(bar.left, bar.top), bar.width, bar.height, **look))
+    sheet.frame(bar, LINE, line=0.5, depth=3)
     sheet.write(right - 63, y, "attention 0", NOTE, ha="right", va="center")
 
 

@@ -28,7 +28,6 @@ from circuits.show.canvas import (
     PAPER,
     RED,
     SMALL,
-    TITLE,
     WASH,
     WIDTH,
     Area,
@@ -114,11 +113,8 @@ def scene_figure(
     lines = textwrap.wrap(caption, int((width - 2 * _PAD) / _LETTER))
     sheet = new_sheet(width, _TITLE + layout.height + 8 + _STEP * len(lines) + 6, figure)
     with looks():
-        name = spell(title, longest=36)
-        note = _note(scene)
-        sheet.write(_PAD, 14, name, TITLE)
-        if width_of(name, TITLE) + width_of(note, HEADING_SMALL) + 3 * _PAD < width:
-            sheet.write(width - _PAD, 14, note, Font(SMALL, RED, bold=True), ha="right")
+        red = Font(SMALL, RED, bold=True)
+        sheet.title(_PAD, width - _PAD, 14, spell(title, longest=36), _note(scene), red)
         draw_layout(sheet.moved(_PAD, _TITLE), scene, layout)
         for number, line in enumerate(lines):
             sheet.write(_PAD, _TITLE + layout.height + 12 + _STEP * number, line, NOTE)

@@ -1,4 +1,4 @@
-"""Graphviz diagrams, as DOT text and as pictures: of a circuit, of heads, and of components and wires.
+"""Graphviz diagrams, as DOT text and as pictures: of a circuit and of heads (`wiring_dot` has the wires).
 
 1. In the diagram of a circuit the boxes stand above the sentence, tied to their tokens, with the output on
    top. Arrows are as wide as their totals. The carriers' attention maps are tables of coloured cells.
@@ -19,7 +19,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import networkx as nx
 import numpy as np
 from graphviz import Digraph
 
@@ -69,7 +68,7 @@ _EDGE: Final = {
     "color": LINE,
     "arrowsize": "0.7",
 }
-_BOX: Final = {"shape": "box", "style": "rounded,filled", "margin": "0.12,0.07"}
+BOX: Final = {"shape": "box", "style": "rounded,filled", "margin": "0.12,0.07"}
 _TIE: Final = {"style": "dashed", "arrowhead": "none", "penwidth": "0.8", "weight": "4"}
 _STREAM: Final = {"style": "solid", "arrowhead": "none", "penwidth": "1.4", "weight": "1"}
 
@@ -89,7 +88,7 @@ def to_dot(
     scene = to_scene(circuit, share)
     has_maps = maps and bool(scene.mapped(1))
     shown = scene.shown(bos=maps)  # the maps have a column for BOS
-    page = _new_page()
+    page = new_page()
     _add_sentence(page, scene, shown)
     _add_boxes(page, scene, shown)
     _add_output(page, scene)
@@ -118,38 +117,16 @@ class HeadGroup:
 
 def heads_to_dot(groups: Sequence[HeadGroup]) -> Digraph:
     """Heads with their effects, a column for each group; those that are needed are red."""
-    page = _new_page(rankdir="LR")
+    page = new_page(rankdir="LR")
     for number, group in enumerate(groups):
         title = f"title {number}"
-        page.node(title, _box_label([group.title], INK), color=INK, fillcolor=PAPER, **_BOX)
+        page.node(title, box_label([group.title], INK), color=INK, fillcolor=PAPER, **BOX)
         for head, effect in group.effects:
             name = f"{number} {head}"
             needed = head in group.needed
-            label = _box_label([head, f"{effect:z.2f}"], RED if needed else INK)
-            page.node(name, label, color=RED if needed else LINE, fillcolor=WASH, **_BOX)
+            label = box_label([head, f"{effect:z.2f}"], RED if needed else INK)
+            page.node(name, label, color=RED if needed else LINE, fillcolor=WASH, **BOX)
             page.edge(name, title, color=RED if needed else shade(0.7), penwidth=_width(effect))
-    return page
-
-
-def graph_to_dot(graph: nx.MultiDiGraph) -> Digraph:
-    """Components and the wires between them; the dashes of a wire say which side of its reader it enters."""
-    page = _new_page()
-    for name, node in graph.nodes.items():
-        label = _box_label(node.get("lines", [node["label"]]), INK)
-        page.node(
-            name, label, color=RED if node.get("front") else MUTED, fillcolor=WASH, **_BOX
-        )
-    styles = {"key": "dashed", "value": "dotted"}
-    for start, end, wire in graph.edges(data=True):
-        side = wire.get("side", "")
-        page.edge(
-            start,
-            end,
-            label=f" {side}" if side else "",
-            style=styles.get(side, "solid"),
-            color=RED if wire.get("front") else shade(0.7),
-            penwidth=_width(wire.get("effect", 0.0)),
-        )
     return page
 
 
@@ -196,7 +173,8 @@ def _rendered(source: str, form: str) -> bytes:
 # The parts of a circuit's diagram
 
 
-def _new_page(**look: str) -> Digraph:
+def new_page(**look: str) -> Digraph:
+    """An empty diagram in the looks of all diagrams."""
     page = Digraph("circuit", comment=SIGNATURE, graph_attr=_PAGE | look)
     page.node_attr.update(_NODE)
     page.edge_attr.update(_EDGE)
@@ -229,12 +207,12 @@ def _add_boxes(page: Digraph, scene: Scene, shown: Sequence[int | None]) -> None
         colour = RED if is_key else MUTED
         page.node(
             name,
-            _box_label(node["lines"] + _own_lines(scene, node), RED if is_key else INK),
+            box_label(node["lines"] + _own_lines(scene, node), RED if is_key else INK),
             fillcolor=WASH,
             group=_group(node["positions"][-1]),
             color=colour,
             penwidth="1.8" if is_key else "1.1",
-            **_BOX,
+            **BOX,
         )
         for position in node["positions"]:
             if position in shown:
@@ -258,9 +236,9 @@ def _own_lines(scene: Scene, node: dict[str, Any]) -> list[str]:
 
 def _add_output(page: Digraph, scene: Scene) -> None:
     """The output's box, and the residual stream of the last token below it."""
-    label = _box_label(scene.graph.nodes[OUTPUT]["lines"], INK)
+    label = box_label(scene.graph.nodes[OUTPUT]["lines"], INK)
     column = _group(len(scene.words) - 1)
-    page.node(OUTPUT, label, color=INK, fillcolor=PAPER, penwidth="1.6", group=column, **_BOX)
+    page.node(OUTPUT, label, color=INK, fillcolor=PAPER, penwidth="1.6", group=column, **BOX)
     (last,) = scene.graph.predecessors(OUTPUT)
     start = last if scene.graph.nodes[last]["box"] else f"{_token(len(scene.words) - 1)}:n"
     page.edge(start, OUTPUT, color=LINE, **_STREAM)
@@ -374,11 +352,11 @@ def _cross() -> str:
     return _table(rows, padding=0, look=_fixed(40))
 
 
-def _box_label(lines: Sequence[str], colour: str) -> str:
-    """A bold title and muted lines below it."""
+def box_label(lines: Sequence[str], colour: str, below: str = MUTED) -> str:
+    """A bold title and lines below it, muted unless they are given a colour."""
     title, *rest = lines
     rows = [[_cell(_font(title, colour, 11, bold=True))]]
-    rows += [[_cell(_font(line, MUTED, 9))] for line in rest]
+    rows += [[_cell(_font(line, below, 9))] for line in rest]
     return f"<{_table(rows)}>"
 
 

@@ -32,7 +32,6 @@ from circuits.show.canvas import (
     PLAIN,
     RED,
     SMALL,
-    TITLE,
     WIDTH,
     Area,
     Font,
@@ -208,18 +207,16 @@ def _draw_maps(
 def _draw_frame(sheet: Sheet, scene: Scene, title: str, area: Area) -> None:
     """The frame of a half, its title, and at the right how many heads carry how much, if that fits."""
     sheet.box(area, LINE, PAPER, depth=0)
-    name = spell(title, longest=28)
-    sheet.write(area.left + _PAD, area.top + 15, name, TITLE)
+    note = ""
     count = len(scene.carriers)
-    if scene.front is None or not count:
-        return
-    heads = scene.circuit.source.layers * scene.circuit.source.heads
-    verb = "carries" if count == 1 else "carry"
-    note = f"{count} of {heads} heads {verb} {scene.front['modulation']:.0%}"
-    if scene.front["doubts"]:
-        note = "modulation withheld"
-    if width_of(name, TITLE) + width_of(note, NOTE) + 2 * _PAD + 8 < area.width:
-        sheet.write(area.right - _PAD, area.top + 15, note, NOTE, ha="right")
+    if scene.front is not None and count:
+        heads = scene.circuit.source.layers * scene.circuit.source.heads
+        verb = "carries" if count == 1 else "carry"
+        note = f"{count} of {heads} heads {verb} {scene.front['modulation']:.0%}"
+        if scene.front["doubts"]:
+            note = "modulation withheld"
+    name = spell(title, longest=28)
+    sheet.title(area.left + _PAD, area.right - _PAD, area.top + 15, name, note)
 
 
 # The left half

@@ -28,7 +28,6 @@ from circuits.show.canvas import (
     PAPER,
     RED,
     SMALL,
-    TITLE,
     WASH,
     WIDTH,
     Area,
@@ -247,8 +246,7 @@ def _draw_panel(sheet: Sheet, panel: Panel, tiles: Tiles, height: float) -> None
     """Frame, title, note and facts of a panel, then its maps, each with its name, effect and rank."""
     area = Area(0.5, 0.0, _SHEET - 1, height)
     sheet.box(area, LINE, PAPER, depth=0)
-    sheet.write(_PAD, 14.5, spell(panel.title), TITLE)
-    sheet.write(area.right - _PAD, 14.5, panel.note, NOTE, ha="right")
+    sheet.title(_PAD, area.right - _PAD, 14.5, spell(panel.title), panel.note)
     top = _TITLE
     for line in _fact_lines(panel.facts):
         sheet.write(_PAD, top + 2, line, NOTE)
@@ -272,13 +270,7 @@ def _draw_head(sheet: Sheet, panel: Panel, number: int, side: float) -> None:
         *(inside if large else below), str(panel.heads[number]), font, ha="right", zorder=5
     )
     if is_last:
-        frame: dict[str, Any] = {
-            "facecolor": "none",
-            "edgecolor": RED,
-            "linewidth": 1.1,
-            "zorder": 4.6,
-        }
-        sheet.axes.add_patch(Rectangle(sheet.at(0, 0), side, side, **frame))
+        sheet.frame(Area(0, 0, side, side), RED, line=1.1, depth=4.6)
     if panel.effects:
         font = Font(SMALL, RED, bold=True) if is_last else NOTE
         effect = _short_number(panel.effects[number])

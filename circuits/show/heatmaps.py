@@ -51,7 +51,12 @@ _NAME: Final = Font(SMALL)
 
 
 def grid_figure(result: OnAxes, *, title: str | None = None, ax: Axes | None = None) -> Figure:
-    """The map of any result on axes, drawn into `ax` or on a figure of its own, one column wide."""
+    """The map of any result on axes, drawn into `ax` or on a figure of its own, one column wide.
+
+    >>> patched = circuits.patch(model, TEXT, "mlp", swap={"large": "hot"})
+    >>> show.grid_figure(patched).axes[0].get_ylabel()
+    'layer'
+    """
     values, rows, columns = _two_axes(result)
     if title is None:
         title = grid_title(result)
@@ -202,7 +207,10 @@ def asked_section(result: Any) -> Section:
 def strongest_section(result: OnAxes, *, most: int = _MOST_CELLS) -> Section:
     """The cells with the largest numbers."""
     cells = result.strongest()
-    columns = [*(Column(axis.name) for axis in result.axes), Column(result.MEASURE, "z.3f")]
+    columns = [
+        *(Column(spell(axis.name, longest=40)) for axis in result.axes),
+        Column(result.MEASURE, "z.3f"),
+    ]
     rows = []
     for place, value in cells[:most]:
         rows.append((*(spell(name, longest=40) for name in place), value))

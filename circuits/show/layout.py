@@ -300,14 +300,19 @@ def place_arrow(
 def _names_that_fit(
     heads: Sequence[str], space: float, sizes: Sizes
 ) -> tuple[list[str], float]:
-    """As many names as have space, then how many more there are; with the width of all."""
-    for most in range(sizes.most_names, 0, -1):
-        names = list(heads[:most])
-        if len(heads) > most:
-            names.append(f"+{len(heads) - most}")
-        if sizes.names_width(names) <= space:
-            break
+    """As many names as have space, but at least one, then how many more there are; with the width of all."""
+    most = sizes.most_names
+    names = _first_names(heads, most)
+    while most > 1 and sizes.names_width(names) > space:
+        most -= 1
+        names = _first_names(heads, most)
     return names, sizes.names_width(names)
+
+
+def _first_names(heads: Sequence[str], most: int) -> list[str]:
+    """`L5H1 L4H0 +2`."""
+    more = [f"+{len(heads) - most}"] if len(heads) > most else []
+    return [*heads[:most], *more]
 
 
 def _component_nodes(graph: nx.MultiDiGraph) -> list[tuple[str, dict[str, Any]]]:

@@ -18,6 +18,7 @@ import html
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +51,13 @@ _LONGEST_LABEL: Final = 16  # characters of a token in the diagram
 _LISTED: Final = 12  # mappings whose ends are shown in a long sentence
 _MOST_EXACT: Final = 12_000  # heads' numbers; a page with more keeps four digits of each
 _WRITERS: Final = 12  # of each side of a head
+# What the page says of a head, and of a head's sides, in the order in which `unpackMapping` reads it.
+_HEAD_NUMBERS: Final = attrgetter(
+    "effect", "restore", "loading", "weight", "counterfactual_weight"
+)
+_SIDE_NUMBERS: Final = attrgetter(
+    "query", "key", "value", "pattern", "query_weight", "key_weight"
+)
 
 
 def to_page(
@@ -242,25 +250,10 @@ def _pack_mapping(mapping: Mapping, width: int, digits: int | None) -> dict[str,
     """Every number of a mapping; a head is its number in the model, `width` heads to a layer."""
     heads = []
     for each in mapping.heads:
-        values = (
-            each.effect,
-            each.restore,
-            each.loading,
-            each.weight,
-            each.counterfactual_weight,
-        )
-        heads.append([_number(each.head, width), *_rounded(values, digits)])
+        heads.append([_number(each.head, width), *_rounded(_HEAD_NUMBERS(each), digits)])
     sides = []
     for side in mapping.sides:
-        values = (
-            side.query,
-            side.key,
-            side.value,
-            side.pattern,
-            side.query_weight,
-            side.key_weight,
-        )
-        sides.append([_number(side.head, width), *_rounded(values, digits)])
+        sides.append([_number(side.head, width), *_rounded(_SIDE_NUMBERS(side), digits)])
     path = []
     for step in mapping.path:
         path.append([_number(step.head, width), *_rounded([step.joint], digits)])

@@ -126,7 +126,7 @@ def lay_out_page(
     scene: Scene,
     shown: Sequence[int | None],
     labels: Sequence[str],
-    carriers: dict[tuple[int, int], Sequence[int]],
+    carriers: dict[tuple[int, int], list[int]],
 ) -> dict[str, Any]:
     """All places, as the page's script reads them.
 
@@ -323,7 +323,7 @@ def _fitting(names: Sequence[str], space: float) -> int:
 def _stages(
     scene: Scene,
     lanes: dict[int, list[list[Track]]],
-    carriers: dict[tuple[int, int], Sequence[int]],
+    carriers: dict[tuple[int, int], list[int]],
 ) -> tuple[list[Any], list[int]]:
     """The rows of every stage, and the number of the stage of every percentage from 1 to 100.
 

@@ -33,6 +33,8 @@ from circuits.show.heatmaps import grid_figure, grid_title
 from circuits.show.neuron_figures import neurons_figure
 from circuits.show.page import to_page
 from circuits.show.reading_figures import attribution_figure, lens_figure, scores_figure
+from circuits.show.wiring_dot import wiring_dot
+from circuits.show.wiring_figure import wiring_figure
 from circuits.show.words import spell, verdict_in_short
 from circuits.tasks.compare import Comparison, TaskComparison
 from circuits.tasks.ranking import Ranking
@@ -244,7 +246,7 @@ def _figure(result: Any, **options: Any) -> Figure:
 _figure.register(Circuit, figure_of_circuit)
 _figure.register(TaskComparison, comparison_grid)
 _figure.register(Ranking, keep_curves)
-_figure.register(Wiring, wiring.wiring_figure)
+_figure.register(Wiring, wiring_figure)
 _figure.register(Why, wiring.why_figure)
 _figure.register(OnAxes, grid_figure)
 _figure.register(LogitAttribution, attribution_figure)
@@ -266,11 +268,7 @@ def dot_of(result: Any, **options: Any) -> Digraph:
 
 
 dot_of.register(Circuit, to_dot)
-
-
-@dot_of.register
-def _(result: Wiring, **options: Any) -> Digraph:
-    return wiring.wiring_dot(result, **options)
+dot_of.register(Wiring, wiring_dot)
 
 
 @dot_of.register
@@ -341,12 +339,19 @@ def _(result: Wiring) -> str:
 @singledispatch
 def page_of(result: Any) -> str:
     """A result as one HTML file that needs no network; of a circuit, a page to explore it in."""
-    title = html.escape(type(result).__name__)
+    title = html.escape(_page_title(result))
     head = f'<meta charset="utf-8"><title>{title}</title><meta name="generator" content="{SIGNATURE}">'
     return f"<!doctype html>{head}<style>{_STYLE}</style>{html_of(result)}\n"
 
 
 page_of.register(Circuit, to_page)
+
+
+def _page_title(result: Any) -> str:
+    """What a browser shows in its tab."""
+    if isinstance(result, Wiring):
+        return f"{wiring.headline(result)}, {spell(result.source.name)}"
+    return type(result).__name__
 
 
 # Files

@@ -235,8 +235,10 @@ def routes(
     graph = to_graph(circuit)
     names = []
     for place in (start, end):
-        is_output = _is_output(circuit, place)
-        name = OUTPUT if is_output else node_at(graph, circuit.prompt.position(place))
+        if isinstance(place, Output) or _is_output(circuit, place):
+            name = OUTPUT
+        else:
+            name = node_at(graph, circuit.prompt.position(place))
         if name is None:
             return ()
         names.append(name)

@@ -28,6 +28,7 @@ from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:
     from circuits.tracing import Controls, FamilyTrace, HeadEffect, Mapping, MeasuredModel, Span
+    from circuits.tracing.neuron_record import Neurons
     from circuits.tracing.records import Circuit, Why
     from circuits.tracing.wiring_record import Wiring
 
@@ -117,7 +118,7 @@ def model_words(source: MeasuredModel) -> str:
     return f"{visible(source.name)}: {source.layers} layers × {source.heads} heads, {gate}"
 
 
-def asked_rows(result: Circuit | Wiring) -> list[tuple[str, str]]:
+def asked_rows(result: Circuit | Wiring | Neurons) -> list[tuple[str, str]]:
     """The counterfactual, and the metric with its values in both runs."""
     metric = metric_words(result, longest=80)
     values = (
@@ -129,7 +130,7 @@ def asked_rows(result: Circuit | Wiring) -> list[tuple[str, str]]:
     ]
 
 
-def token(result: Circuit | Why | Wiring, position: int) -> str:
+def token(result: Circuit | Why | Wiring | Neurons, position: int) -> str:
     """A token with its position: `large(5)`."""
     return f"{visible(result.prompt.words[position])}({position})"
 

@@ -23,6 +23,7 @@ from circuits.tasks.ranking import (
     Ranking,
     random_count,
 )
+from circuits.tracing.reading_records import READING, HeadScores
 
 _MOST_UNITS: Final = 16  # rows of the table of strongest units
 _MOST_CHANGES: Final = 20  # rows of the table of heads that both models need
@@ -36,9 +37,9 @@ def ranking_text(ranking: Ranking) -> str:
     return plain(ranking_sections(ranking))
 
 
-def ranking_sections(ranking: Ranking, panel: PanelFigures | None = None) -> list[Section]:
-    """The question, the counts, and the strongest units; with a panel also the patterns of their heads."""
-    return [_question(ranking), _counts(ranking), _strongest(ranking, panel)]
+def ranking_sections(ranking: Ranking, scores: HeadScores | None = None) -> list[Section]:
+    """The question, the counts, and the strongest units; with scores also what their heads do by them."""
+    return [_question(ranking), _counts(ranking), _strongest(ranking, scores)]
 
 
 def _question(ranking: Ranking) -> Section:
@@ -77,7 +78,7 @@ def _counts(ranking: Ranking) -> Section:
     return Section(f"{units.capitalize()} kept, in ranked order", (), columns, rows)
 
 
-def _strongest(ranking: Ranking, panel: PanelFigures | None) -> Section:
+def _strongest(ranking: Ranking, scores: HeadScores | None) -> Section:
     """The first units in ranked order; those that explain 90% are marked."""
     units = ranking.protocol.units
     columns = [
@@ -88,8 +89,8 @@ def _strongest(ranking: Ranking, panel: PanelFigures | None) -> Section:
     ]
     if units == "wires":
         columns.append(Column("how"))
-    elif panel is not None:
-        columns.append(Column("map"))
+    elif scores is not None:
+        columns.append(Column(f"what the head does ({READING})"))
     rows = []
     for number, ranked in enumerate(ranking.ranked[:_MOST_UNITS], 1):
         interval = (
@@ -98,9 +99,9 @@ def _strongest(ranking: Ranking, panel: PanelFigures | None) -> Section:
         row: list[Any] = [number, visible(str(ranked.unit)), ranked.effect, interval]
         if isinstance(ranked.unit, ComponentEdge):
             row.append("exact" if ranked.exact else "estimate")
-        elif panel is not None:
+        elif scores is not None:
             head = ranked.unit if isinstance(ranked.unit, Head) else ranked.unit.head
-            row.append(panel.pattern(head))
+            row.append(scores.name(head))
         rows.append(row)
     title = "Single effects, strongest first"
     if ranking.protocol.order == "given":

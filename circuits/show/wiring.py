@@ -1,18 +1,19 @@
-"""The circuit of components that write and read: a wiring as text, as a graph and as a picture.
+"""The circuit of components that write and read: a wiring as text and as a graph.
 
 1. The text has the headline (how much the circuit keeps), the question, the controls, and the wires from the
    logits down.
 2. The graph has `place` and `layer` on its nodes; side, value and effect on its edges.
+3. `strongest_path` says which wires its pictures (`wiring_figure`, `wiring_dot`) put in front.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import networkx as nx
-from matplotlib.figure import Figure
 
 from circuits.components import SIDES
 from circuits.show import spell
@@ -23,14 +24,11 @@ from circuits.show.words import verdict_lines
 from circuits.tracing.wiring_record import Node
 
 if TYPE_CHECKING:
+    from circuits.components import Wire
     from circuits.tracing.wiring_record import WiredPair, WireValue, Wiring
 
 _MOST_ROWS: Final = 80  # of the table of wires
 _MOST_PAIRS: Final = 3  # prompts that are printed
-_LEGEND: Final = (
-    "A head or an MLP stands at its place and layer; a wire is as wide as its value in the circuit. It enters "
-    "a head by its query (solid), its key (dashed) or its value (dotted)."
-)
 
 
 # The text
@@ -197,8 +195,29 @@ def _node_attributes(wiring: Wiring, node: Node) -> dict[str, Any]:
     }
 
 
-# The picture
+# The path that pictures put in front
 
 
-def wiring_figure(wiring: Wiring, **options: Any) -> Figure:
-    raise NotImplementedError
+def strongest_path(wiring: Wiring) -> list[tuple[Node, Node, Wire]]:
+    """The wires (start, end, wire) of the path from an embedding to the logits whose weakest wire is
+    strongest; of paths with equal weakest wires the one whose second weakest is strongest, and so on. Empty
+    where no path leads there."""
+    graph = wiring_graph(wiring)
+    nodes = {str(node): node for node in wiring.nodes}
+    wires = {str(each.wire): each.wire for each in wiring.wires}
+    best: dict[str, list[tuple[str, str, str]]] = {}  # node -> the best path to it
+    values: dict[str, list[float]] = {}  # of the wires of this path, the weakest first
+    for name, node in graph.nodes.items():
+        if node["kind"] == "embed":
+            best[name], values[name] = [], []
+    for name in nx.lexicographical_topological_sort(graph):
+        for start, _, key, value in graph.in_edges(name, keys=True, data="value"):
+            if start not in best:
+                continue
+            reached = sorted([*values[start], value])
+            # A shorter path has no further weak wire, hence infinity.
+            if name not in best or [*reached, math.inf] > [*values[name], math.inf]:
+                best[name] = [*best[start], (start, name, key)]
+                values[name] = reached
+    path = best.get("logits", [])
+    return [(nodes[start], nodes[end], wires[key]) for start, end, key in path]

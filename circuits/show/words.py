@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from circuits.errors import escaped
 
 if TYPE_CHECKING:
+    from circuits.tracing.neuron_record import Neurons
     from circuits.tracing.records import Circuit, Why
     from circuits.tracing.wiring_record import Wiring
 
@@ -28,7 +29,9 @@ def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
-def metric_words(result: Circuit | Why | Wiring, *, longest: int = LONGEST_WORD) -> str:
+def metric_words(
+    result: Circuit | Why | Wiring | Neurons, *, longest: int = LONGEST_WORD
+) -> str:
     """The metric with its tokens spelled."""
     metric = result.metric
     answer = spell(metric.answer_text, longest=longest)
@@ -36,7 +39,9 @@ def metric_words(result: Circuit | Why | Wiring, *, longest: int = LONGEST_WORD)
     return str(replace(metric, answer_text=answer, foil_text=foil))
 
 
-def counterfactual_words(result: Circuit | Why | Wiring, *, longest: int = LONGEST_WORD) -> str:
+def counterfactual_words(
+    result: Circuit | Why | Wiring | Neurons, *, longest: int = LONGEST_WORD
+) -> str:
     """The tokens that the counterfactual changes: `large(5) → hot`; noise describes itself."""
     words = getattr(result.counterfactual, "words", None)
     if words is None:

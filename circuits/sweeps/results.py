@@ -253,7 +253,7 @@ class Sweep(Pictured):
     def question(self) -> FamilyControl | None:
         """The verdict on all measured lines; None where a line has none (version 0.2)."""
         table = self.table
-        if table.empty or table["verdict"].isna().any():
+        if table.empty or bool(table["verdict"].isna().any()):
             return None
         judged = []
         columns = zip(table["verdict"], table["reasons"], table["doubts"], strict=True)

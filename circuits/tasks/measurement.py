@@ -224,18 +224,21 @@ class AttentionMeasurement(Measurement):
                 _estimate(batch, effects)
                 self.progress("single effects", number + 1, len(self.batches))
             else:
-                self._measure(batch, effects)
+                self._measure(batch, effects, before=number)
         return effects
 
-    def _measure(self, batch: Batch, effects: Effects) -> None:
-        """Fill in the exact effects of the units on the pairs of a batch."""
+    def _measure(self, batch: Batch, effects: Effects, *, before: int) -> None:
+        """Fill in the exact effects of the units on the pairs of a batch, after so many batches `before`.
+        Progress counts batches, in hundredths."""
         alone = batch.heads_alone() if self.protocol.units == "heads" else batch.edges_alone()
         numbers, rows = zip(*alone, strict=True)
         base = batch.measure([Row(batch.mlp_changes)])
         values = []
         for start in range(0, len(rows), _ROWS):
             values.append(batch.measure(rows[start : start + _ROWS]))
-            self.progress("single effects", min(start + _ROWS, len(rows)), len(rows))
+            share = min(1.0, (start + _ROWS) / len(rows))
+            done = 100 * before + int(100 * share)
+            self.progress("single effects", done, 100 * len(self.batches))
         changes = base - np.concatenate(values)
         effects[np.ix_(numbers, batch.indices)] = changes / to_numpy(batch.runs.gap)
 

@@ -31,7 +31,7 @@ from circuits.models.load import as_model
 from circuits.models.model import PATTERN, Model
 from circuits.prompts import Prompt
 from circuits.results import Saved, require
-from circuits.tasks.task import Task, of_equal_length
+from circuits.tasks.task import END, Item, Task, of_equal_length
 
 Kind = Literal[
     "first token", "diagonal", "offset", "stripes", "hybrid", "diffuse", "dots", "nearly empty"
@@ -93,6 +93,17 @@ class PanelFigures(Saved):
     mass: float  # mean sum of a row; 1 without a gate
     open_edges: float  # weights above 0 in all maps of the panel
     edges: float  # cells on and under the diagonal in all maps of the panel
+    # For each head the named word of the task that its last row reads most, and the mean weight there: a map
+    # may be of one kind as a whole, and the row that answers of another. Empty where words have no names.
+    reads: tuple[tuple[str, float], ...] = ()
+
+    def read_by(self, head: str | Head) -> str:
+        """`IO 0.62`: what a head's last row reads most, among the named words; empty where none are named."""
+        if not self.reads:
+            return ""
+        self.pattern(head)  # refuses a head that is not in the panel
+        role, weight = self.reads[self.heads.index(Head.parse(head))]
+        return f"{role} {weight:.2f}"
 
     def pattern(self, head: str | Head) -> Pattern:
         """The pattern of one head of the panel."""
@@ -113,6 +124,8 @@ class PanelFigures(Saved):
             len(self.heads) == len(self.patterns), "it does not have one pattern for each head"
         )
         require(len(set(self.heads)) == len(self.heads), "it names a head twice")
+        one_each = not self.reads or len(self.reads) == len(self.heads)
+        require(one_each, "it does not have one named word for each head")
 
     def __str__(self) -> str:
         from circuits.show.task_tables import panel_text
@@ -174,7 +187,22 @@ def measure_panel(
         mass=mean["mass"] / (mean["rows"] or 1),
         open_edges=mean["open edges"],
         edges=mean["edges"],
+        reads=_reads(task.items, maps) if isinstance(task, Task) else (),
     )
+
+
+def _reads(items: Sequence[Item], maps: Sequence[np.ndarray]) -> tuple[tuple[str, float], ...]:
+    """For each head the role that the last row of its map, (head, query, key), reads most on average."""
+    names = [dict(item.roles) for item in items]
+    shared = [role for role in names[0] if role != END and all(role in each for each in names)]
+    if not shared:
+        return ()
+    weights = np.zeros((len(shared), len(maps[0])))  # (role, head)
+    for positions, of_item in zip(names, maps, strict=True):
+        for row, role in enumerate(shared):
+            weights[row] += of_item[:, -1, positions[role]] / len(maps)
+    best = weights.argmax(0).tolist()
+    return tuple((shared[row], float(weights[row, head])) for head, row in enumerate(best))
 
 
 def _tally(maps: np.ndarray) -> dict[str, float]:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from circuits.engine import Runs, prepare
 from circuits.errors import CircuitsError, FileError, PromptError
@@ -30,10 +30,11 @@ from circuits.tracing.wiring import measure_again as measure_wires_again
 from circuits.tracing.wiring_record import Wiring
 
 Measurable = Circuit | Wiring | Why | FamilyTrace
-T = TypeVar("T", Circuit, Wiring, Why, FamilyTrace)
 
 
-def measure_again(record: T, *, model: Any, device: Device, progress: Progress) -> T:
+def measure_again(
+    record: Measurable, *, model: Any, device: Device, progress: Progress
+) -> Measurable:
     """The same question asked again of the record's own model, which is loaded by its name unless given."""
     source = _source_of(record)
     loaded = model_of(source.name, source, model, device=device)
@@ -208,7 +209,7 @@ def _wiring(record: Wiring, model: Model, progress: Progress) -> Wiring:
 def _family(record: FamilyTrace, model: Model, progress: Progress) -> FamilyTrace:
     return trace_family(
         model,
-        [respelled_pair(model, pair) for pair in record.pairs],
+        [respelled_pair(model, pair) for pair in record.all_pairs],
         key=record.mapping.key,
         query=record.mapping.query,
         share=record.share,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from jaxtyping import Float
@@ -29,9 +29,8 @@ from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_prompt, to
 from circuits.prompts.prompt import stands_in
 from circuits.results import Pictured, Progress, Saved, require, silent
 from circuits.tracing.judge import is_wrong_side, judge
-from circuits.tracing.measure import measure_mapping
+from circuits.tracing.measure import measure_mapping, measured_model
 from circuits.tracing.parts import SHARE, FamilyControl, Interval, Mapping, MeasuredModel
-from circuits.tracing.trace import measured_model
 from circuits.tracing.trust import doubts_about, notes_on, weak_pairs
 
 RESAMPLES: Final = 1000
@@ -69,6 +68,16 @@ class FamilyTrace(Saved, Pictured):
     # What it takes to measure it again; None in files of 0.2.
     source: MeasuredModel | None = None
     seed: int | None = None
+    # The pairs that were left out, each with its place among all.
+    left_out: tuple[tuple[int, Pair], ...] = ()
+
+    @property
+    def all_pairs(self) -> tuple[Pair, ...]:
+        """The pairs that were asked about, in their order, with those that were left out."""
+        every = list(self.pairs)
+        for number, pair in sorted(self.left_out, key=lambda each: each[0]):
+            every.insert(number, pair)
+        return tuple(every)
 
     def carriers(self, share: float | None = None) -> tuple[Head, ...]:
         """The heads that carry `share` of the mean total."""
@@ -122,6 +131,9 @@ def trace_family(
     ranked = sorted(
         zip(runs.heads, single, strict=True), key=lambda item: (-item[1].mean, item[0])
     )
+    left_out = [
+        (number, pair) for number, pair in enumerate(every.pairs) if pair not in runs.pairs
+    ]
     return FamilyTrace(
         model=model.name,
         pairs=runs.pairs,
@@ -137,15 +149,13 @@ def trace_family(
         notes=notes_on(every, question, ends=ends),
         source=measured_model(runs),
         seed=seed,
+        left_out=tuple(left_out),
     )
 
 
-T = TypeVar("T", Pair, Question)
-
-
-def _each_once(pairs: Sequence[T]) -> list[T]:
+def _each_once(pairs: Sequence[Pair | Question]) -> list[Pair | Question]:
     """The pairs in order, without repeats: the same pair twice says nothing about other prompts."""
-    different: list[T] = []
+    different: list[Pair | Question] = []
     for pair in pairs:
         if pair not in different:
             different.append(pair)

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of an array: what runs along it, and the name of each place."""
+    """One axis of an array: what runs along it, and the name of each place.
+
+    >>> axis = circuits.Axis("head", ("0", "1"))
+    >>> axis.name, len(axis)
+    ('head', 2)
+    """
 
     name: str
     labels: tuple[str, ...]
@@ -136,7 +141,7 @@ class OfPairs(OnAxes):
         self.check_values(len(self.pairs))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Patching(OfPairs, Saved, Pictured):
     """The effect of patching one kind of site at every place, as a share of the gap.
 
@@ -179,7 +184,7 @@ class Patching(OfPairs, Saved, Pictured):
         return grid_text(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Paths(OfPairs, Saved, Pictured):
     """The effect of single paths from senders to receivers, as a share of the gap; NaN where none was asked.
 

@@ -224,8 +224,8 @@ def _predictions(runs: Runs, pair: int) -> tuple[str, str | None]:
     """The prediction of each run. Of several draws of noise it is that of the majority, else None."""
     row = sum(runs.draws[:pair])
     draws = draws_of(runs.pairs[pair])
-    clean = int(runs.clean.logits[row, 0].argmax(-1))
-    predicted = runs.counterfactual.logits[row : row + draws, 0].argmax(-1)
+    clean = int(runs.clean.logits[row, runs.metric.prediction].argmax(-1))
+    predicted = runs.counterfactual.logits[row : row + draws, runs.metric.prediction].argmax(-1)
     tokens, counts = predicted.unique(return_counts=True)
     majority = 2 * int(counts.max()) > draws
     other = runs.model.spell(int(tokens[counts.argmax()])) if majority else None

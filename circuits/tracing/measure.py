@@ -55,6 +55,7 @@ from circuits.tracing.parts import (
     Controls,
     HeadEffect,
     Mapping,
+    MeasuredModel,
     SideEffects,
     Span,
     Step,
@@ -85,6 +86,26 @@ def both_values(runs: Runs) -> tuple[float, float]:
     clean = float(runs.values(runs.clean)[0])
     counterfactual = float(runs.values(runs.counterfactual)[0])
     return finite(clean), finite(counterfactual)
+
+
+def measured_model(runs: Runs) -> MeasuredModel:
+    """The model of these runs, and how many of its edges are open on the first clean prompt."""
+    model, length = runs.model, runs.length
+    layers = runs.first_input().clean.cache.layers
+    opened = sum(int((layer.pattern()[0] > 0).sum()) for layer in layers)
+    return MeasuredModel(
+        name=model.name,
+        fingerprint=model.fingerprint,
+        layers=model.n_layers,
+        heads=model.n_heads,
+        gated=model.gated,
+        reads_bos=model.reads_bos,
+        width=model.d_model,
+        parallel=runs.layout is not None and runs.layout.parallel,
+        open_edges=opened,
+        edges=model.n_layers * model.n_heads * length * (length + 1) // 2,
+        dtype=str(model.dtype).removeprefix("torch."),
+    )
 
 
 def counterfactual_text(pair: Pair) -> str:

@@ -30,7 +30,7 @@ class NeuronEffect:
     demotes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Neurons(Saved, Pictured):
     """Which neurons of one MLP carry its effect.
 

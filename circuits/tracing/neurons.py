@@ -21,10 +21,9 @@ from circuits.errors import EdgeError, names_its_keywords
 from circuits.prompts import Prompt
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.circuit import run_again
-from circuits.tracing.measure import both_values
+from circuits.tracing.measure import both_values, measured_model
 from circuits.tracing.neuron_record import NeuronEffect, Neurons
 from circuits.tracing.records import Circuit
-from circuits.tracing.trace import measured_model
 
 LISTED: Final = 16  # neurons that are described
 TOKENS: Final = 6  # that a neuron promotes

@@ -30,8 +30,8 @@ from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.grids import Axis, Patching, position_labels, values_on
 from circuits.tracing.inputs import Position, Prompts, run_questions, to_questions
 from circuits.tracing.judge import judge
-from circuits.tracing.measure import tells_sides
-from circuits.tracing.trace import measured_model, package_versions
+from circuits.tracing.measure import measured_model, tells_sides
+from circuits.tracing.trace import package_versions
 from circuits.tracing.trust import notes_on
 
 
@@ -104,7 +104,7 @@ def patch_runs(
     seed: int = 0,
 ) -> Patching:
     """The map of runs that were already made."""
-    axes, effects = _measure(runs, sites, positions, direction, each_position=each_position)
+    axes, effects = measure(runs, sites, positions, direction, each_position=each_position)
     arrays = {"values": values_on(axes, effects)}
     question = judge(runs)
     return Patching(
@@ -137,7 +137,7 @@ def positions_of(runs: Runs, names: Sequence[Position] | None) -> tuple[int, ...
     return tuple(sorted({prompt.position(name) for name in names}))
 
 
-def _measure(
+def measure(
     runs: Runs,
     sites: PatchSite,
     positions: tuple[int, ...],
@@ -150,7 +150,7 @@ def _measure(
     prompts = [pair.clean for pair in runs.pairs]
     at = Axis("position", position_labels(prompts, positions))
     if sites in BY_POSITION:
-        rows = layer_rows(runs, sites, positions)  # type: ignore[arg-type]
+        rows = layer_rows(runs, sites, positions, direction)  # type: ignore[arg-type]
         names = tuple(map(str, range(len(rows) // len(positions))))
         return (Axis("layer", names), at), _cells(runs.effects(rows, direction=direction))
     heads = Axis("head", tuple(map(str, range(runs.model.n_heads))))

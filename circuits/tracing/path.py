@@ -23,9 +23,9 @@ from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.grids import Axis, Paths, values_on
 from circuits.tracing.inputs import Position, Prompts, run_questions, to_questions
 from circuits.tracing.judge import judge
-from circuits.tracing.measure import tells_sides
+from circuits.tracing.measure import measured_model, tells_sides
 from circuits.tracing.path_names import Path, parse_paths
-from circuits.tracing.trace import measured_model, package_versions
+from circuits.tracing.trace import package_versions
 from circuits.tracing.trust import notes_on
 
 
@@ -53,7 +53,7 @@ def path(
 
         >>> paths = circuits.path(model, TEXT, "M0@5 → L5H1.value@8", swap={"large": "hot"})
         >>> f"{paths.effect():.3f}"
-        '0.072'
+        '0.052'
     """
     model = as_model(model)
     spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)

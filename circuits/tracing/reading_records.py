@@ -20,13 +20,13 @@ READING: Final = "a reading, not an effect"
 NAMED: Final = 0.5  # the least score that names a head
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LogitAttribution(OnAxes, Saved, Pictured):
     """What each component writes in the direction of the answer. The parts and the biases add up to `totals`.
 
     >>> read = circuits.logit_attribution(model, TEXT, answer="small", foil="cold")
     >>> read.strongest(1)[0][0]
-    ('M10',)
+    ('M11',)
     """
 
     KIND: ClassVar = "attribution"
@@ -83,7 +83,7 @@ class LogitAttribution(OnAxes, Saved, Pictured):
         return attribution_text(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LogitLens(OnAxes, Saved, Pictured):
     """What every layer would predict at every position. `values` are probabilities of the answer.
 
@@ -132,7 +132,7 @@ class LogitLens(OnAxes, Saved, Pictured):
         return lens_text(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class HeadScores(OnAxes, Saved, Pictured):
     """How much each head does what heads are known to do, 0…1, on seeded random sequences.
 

@@ -35,8 +35,8 @@ from circuits.prompts import (
 from circuits.prompts.prompt import check_text
 from circuits.results import Progress, Watch, sha256_of, silent, unwatched
 from circuits.tracing.judge import judge_each
-from circuits.tracing.measure import both_values, measure_mapping, span_of
-from circuits.tracing.parts import CARRIES, SHARE, Mapping, MeasuredModel, Output, Span
+from circuits.tracing.measure import both_values, measure_mapping, measured_model, span_of
+from circuits.tracing.parts import CARRIES, SHARE, Mapping, Output, Span
 from circuits.tracing.records import Circuit
 from circuits.tracing.trust import doubts_about, notes_on
 
@@ -306,29 +306,9 @@ def attention_maps(
     return {"patterns": patterns.cpu().numpy(), "heads": names}
 
 
-def measured_model(runs: Runs) -> MeasuredModel:
-    """The model of these runs, and how many of its edges are open on the first clean prompt."""
-    model, length = runs.model, runs.length
-    layers = runs.first_input().clean.cache.layers
-    opened = sum(int((layer.pattern()[0] > 0).sum()) for layer in layers)
-    return MeasuredModel(
-        name=model.name,
-        fingerprint=model.fingerprint,
-        layers=model.n_layers,
-        heads=model.n_heads,
-        gated=model.gated,
-        reads_bos=model.reads_bos,
-        width=model.d_model,
-        parallel=runs.layout is not None and runs.layout.parallel,
-        open_edges=opened,
-        edges=model.n_layers * model.n_heads * length * (length + 1) // 2,
-        dtype=str(model.dtype).removeprefix("torch."),
-    )
-
-
 def output_of(runs: Runs) -> Output:
     """The prediction at the last position of the first clean prompt."""
-    probabilities = runs.clean.logits[0, 0].float().softmax(-1)
+    probabilities = runs.clean.logits[0, runs.metric.prediction].float().softmax(-1)
     predicted = int(probabilities.argmax())
     word = runs.model.spell(predicted)
     return Output(word.strip() or word, float(probabilities[predicted]), runs.model.n_layers)

@@ -46,12 +46,12 @@ NOT_CHECKED: Final = {
     "engine": "both paths give the same numbers",
     "arrays_sha256": "the arrays themselves are compared",
     "stability": "other counterfactuals than the pair's are not in the file",
-    "weak": "the pairs that were left out are not in the file",
+    "repeated": "a pair that was given twice is in the file once",
 }
 _MOST_PRINTED: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verification(Saved):
     """A saved result beside the same measured again.
 

@@ -24,7 +24,12 @@ from circuits.errors import EdgeError, PromptError
 from circuits.results import Progress, silent
 from circuits.tracing.circuit import run_again
 from circuits.tracing.judge import judge
-from circuits.tracing.measure import pattern_effects, side_wire, tells_sides
+from circuits.tracing.measure import (
+    measured_model,
+    pattern_effects,
+    side_wire,
+    tells_sides,
+)
 from circuits.tracing.neuron_record import Neurons
 from circuits.tracing.neurons import is_mlp, neurons
 from circuits.tracing.records import (
@@ -36,7 +41,6 @@ from circuits.tracing.records import (
     Why,
     WriterEffect,
 )
-from circuits.tracing.trace import measured_model
 from circuits.tracing.trust import notes_on
 
 LEADING: Final = 8  # writers of a side that are swapped together
@@ -46,9 +50,20 @@ Position = int | str
 
 
 @overload
-def why(circuit: Circuit, head: Component, **options: Any) -> Neurons: ...
+def why(
+    circuit: Circuit, head: Component, *, model: Any = None, progress: Progress = silent
+) -> Neurons: ...
 @overload
-def why(circuit: Circuit, head: str | Head, **options: Any) -> Why: ...
+def why(
+    circuit: Circuit,
+    head: str | Head,
+    *,
+    key: Position | None = None,
+    query: Position | None = None,
+    every_key: bool = False,
+    model: Any = None,
+    progress: Progress = silent,
+) -> Why: ...
 def why(
     circuit: Circuit,
     head: str | Head | Component,

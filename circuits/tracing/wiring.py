@@ -35,10 +35,10 @@ from circuits.results import Progress, silent
 from circuits.tracing.asked import Asked, Roles, names_of_positions, prepared, to_family
 from circuits.tracing.circuit import model_of
 from circuits.tracing.judge import judge_each, together
-from circuits.tracing.measure import finite
+from circuits.tracing.measure import finite, measured_model
 from circuits.tracing.parts import SHARE, QuestionControl, check_share
 from circuits.tracing.search import AIMS, Aim, Found, Stage, search
-from circuits.tracing.trace import measured_model, output_of, package_versions
+from circuits.tracing.trace import output_of, package_versions
 from circuits.tracing.trust import notes_on
 from circuits.tracing.wiring_record import (
     CurvePoint,

@@ -136,7 +136,7 @@ class Overlap:
     core: tuple[Wire, ...]  # wires of the circuit that every resample has
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Wiring(Saved, Pictured):
     """A circuit of components from the embeddings to the logits, and how much of a behaviour it keeps.
 
