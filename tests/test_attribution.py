@@ -82,7 +82,7 @@ class ByHand:
         what it computes, through its norm."""
         gradients = {}
         for layer, block in enumerate(self.blocks):
-            at_sides = stored[f"sides {layer}"].grad[0].unflatten(-1, (3, HEADS, -1))
+            at_sides = gradient_at(stored[f"sides {layer}"]).unflatten(-1, (3, HEADS, -1))
             for number, side in enumerate(SIDES):
                 for head in range(HEADS):
                     own = torch.zeros_like(at_sides)
@@ -91,10 +91,10 @@ class ByHand:
                     block.attn.c_attn(block.ln_1(seen)).backward(own.flatten(1))
                     gradients[Reader(layer, side, head)] = seen.grad
             seen = stored[f"middle {layer}"][0].detach().requires_grad_()
-            block.ln_2(seen).backward(stored[f"normed {layer}"].grad[0])
+            block.ln_2(seen).backward(gradient_at(stored[f"normed {layer}"]))
             gradients[Reader(layer, "mlp")] = seen.grad
         seen = stored["top"][0].detach().requires_grad_()
-        self.hf.transformer.ln_f(seen).backward(stored["final"].grad[0])
+        self.hf.transformer.ln_f(seen).backward(gradient_at(stored["final"]))
         gradients[Reader(len(self.blocks), "logits")] = seen.grad
         return gradients
 
@@ -118,6 +118,12 @@ class ByHand:
                 difference = writes[0][wire.writer] - writes[1][wire.writer]
                 scores[number] += (gradients[wire.reader] * difference).sum() / steps / gap
         return scores.tolist()
+
+
+def gradient_at(tensor: torch.Tensor) -> torch.Tensor:
+    """The gradient that reached a tensor (1, pos, d), without its first axis."""
+    assert tensor.grad is not None
+    return tensor.grad[0]
 
 
 @pytest.fixture(scope="module")

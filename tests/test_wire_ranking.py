@@ -389,9 +389,11 @@ def test_the_table_has_every_exact_effect_and_says_of_what(
     table: Any = pandas.read_parquet(file)
     assert list(table) == ["writer", "reader", "side", "effect", "pair_0", "pair_1"]
     names = []
-    for line in table.itertuples():
-        reader = line.reader if pandas.isna(line.side) else f"{line.reader}.{line.side}"
-        names.append(f"{line.writer}→{reader}")
+    for writer, reader, side in zip(
+        table["writer"], table["reader"], table["side"], strict=True
+    ):
+        end = reader if pandas.isna(side) else f"{reader}.{side}"
+        names.append(f"{writer}→{end}")
     wires = component_edges(layers=3, heads=4)
     assert names == [str(wire) for wire in wires]
     for number, pair in enumerate(task.pairs):
