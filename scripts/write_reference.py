@@ -41,6 +41,7 @@ GROUPS = {
         "Prompt",
         "to_pair",
         "Pair",
+        "FunctionMetric",
     ),
     "Measure": (
         "trace",

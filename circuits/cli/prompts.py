@@ -377,7 +377,7 @@ def wiring_command(
     result: ResultOptions,
     **question: Any,
 ) -> None:
-    """Find the smallest circuit of heads and MLPs that keeps a behaviour."""
+    """Find the smallest circuit that keeps a behaviour."""
     from circuits.show.wiring import wiring_sections
     from circuits.tasks.names import TASKS
     from circuits.tracing.wiring import PAIRS, wiring

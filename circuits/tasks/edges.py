@@ -51,6 +51,10 @@ def edge_effects(
 
     `task` is a Task, a name of TASKS, or the path of a jsonl file, of which `count` pairs are measured.
     `table.to_pandas()` is a data frame; `circuits edges TASK -o edges.parquet` writes the table.
+
+        >>> table = circuits.edge_effects(model, "opposites", count=1)
+        >>> table.num_rows, table.column_names[:4]
+        (32491, ['writer', 'reader', 'side', 'effect'])
     """
     if count < 1:
         raise PromptError(f"count= is how many pairs are measured, at least 1, not {count}")
