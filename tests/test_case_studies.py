@@ -22,6 +22,11 @@ FOUND = {  # what `planted` finds is claimed in test_discover
         "first writer M3@9 in 12",
         "query side               0.897",
     ),
+    "names_circuit": (
+        "36 of 2,188 component edges keep 81% of the gap",
+        "held out  0.858 of the gap, mean of 4 pairs (worst 0.671)",
+        "M2 → L4H4 → L5H1 → logits",
+    ),
     "greater_than": (
         "Modulated at 80% by",
         "Modulated at 91% by",
@@ -45,7 +50,7 @@ FOUND = {  # what `planted` finds is claimed in test_discover
 }
 # Those of the dense model take longest.
 ARGUMENTS = {"induction": {"families": ("mini-sparse",)}}
-REAL = ("indirect_object_circuit", "stories")  # the weights of a real language model are needed
+REAL = ("indirect_object_circuit", "names_circuit", "stories")  # the weights of a real language model are needed
 SLOW = (
     "opposite_of_large",
     "indirect_object",
