@@ -13,6 +13,9 @@ HERE = Path(__file__).parent / "smollm2_circuit"
 MODEL = "smollm2"
 SEEN = (("Mary", "John"), ("Tom", "Anna"), ("Sarah", "Peter"), ("David", "Laura"))
 UNSEEN = (("James", "Susan"), ("Alice", "Mark"), ("Paul", "Emma"), ("Lisa", "Robert"))
+IO, S1, S2, END = 1, 3, 9, 13
+POSITIONS = {IO: "IO", S1: "S1", S1 + 1: "S1+1", S2: "S2", END: "END"}
+ROLES: dict[str, str] = {}
 SENTENCES = {
     "the same sentence": "When {a} and {b} went to the store, {s} gave a drink to",
     "names in the other order": "When {b} and {a} went to the store, {s} gave a drink to",
@@ -42,7 +45,24 @@ def main() -> None:
     for kind, other in SENTENCES.items():
         kept = found.keeps(questions(other, UNSEEN), model=model)
         print(f"{kind:<36}{fmean(kept):8.3f}{min(kept):8.3f}")
-    save_figure(found.figure(), HERE, formats=("png", "svg"), name="wiring")
+    print_attention(model, found)
+    save_figure(found.figure(names=ROLES), HERE, formats=("png", "svg"), name="wiring")
+
+
+def print_attention(model: circuits.Model, found: circuits.Wiring) -> None:
+    """Where each head of the circuit looks from the second mention and from the end, in the mean over the pairs."""
+    pairs = [
+        circuits.Pair(each.prompt, each.counterfactual, each.metric) for each in found.pairs
+    ]
+    layers = circuits.prepare(model, pairs).clean.cache.layers
+    print(f"\n{'head':<8}{'from S2 to':>16}{'weight':>8}{'from END to':>16}{'weight':>8}")
+    for head in found.heads:
+        line = f"{head!s:<8}"
+        for query in (S2, END):
+            weights = layers[head.layer].pattern_at(query)[:, head.index].mean(0)
+            key = int(weights[1:].argmax()) + 1  # beside the first token, where idle heads rest
+            line += f"{POSITIONS.get(key, str(key)):>16}{float(weights[key]):8.2f}"
+        print(line)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,11 @@ FOUND = {  # what `planted` finds is claimed in test_discover
 }
 # Those of the dense model take longest.
 ARGUMENTS = {"induction": {"families": ("mini-sparse",)}}
-REAL = ("indirect_object_circuit", "names_circuit", "stories")  # the weights of a real language model are needed
+REAL = (
+    "indirect_object_circuit",
+    "names_circuit",
+    "stories",
+)  # the weights of a real language model are needed
 SLOW = (
     "opposite_of_large",
     "indirect_object",
