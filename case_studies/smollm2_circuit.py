@@ -1,6 +1,9 @@
 """A circuit of a real language model that nobody has published: SmolLM2 completes `… John gave a drink to`.
 
-Finding: <finding>
+Finding: 30 of 123,211 component edges, found on four pairs of one sentence, keep 81% of the gap, and on other names
+0.89 in the same sentence and 0.91 to 0.92 in three others (worst pair 0.67). The roles are those of GPT-2: L8H0
+looks from the second mention to the first (0.71), L17H4 behind the first (0.93), L20H0 from the end to the
+second mention (0.61), L23H0 and L23H7 from the end to the other name (0.69 and 0.38).
 """
 
 from pathlib import Path
@@ -15,7 +18,15 @@ SEEN = (("Mary", "John"), ("Tom", "Anna"), ("Sarah", "Peter"), ("David", "Laura"
 UNSEEN = (("James", "Susan"), ("Alice", "Mark"), ("Paul", "Emma"), ("Lisa", "Robert"))
 IO, S1, S2, END = 1, 3, 9, 13
 POSITIONS = {IO: "IO", S1: "S1", S1 + 1: "S1+1", S2: "S2", END: "END"}
-ROLES: dict[str, str] = {}
+ROLES = {  # by where each looks, as printed below
+    "L8H0": "duplicate token",
+    "L17H4": "induction",
+    "L19H2": "S-inhibition",
+    "L20H0": "S-inhibition",
+    "L23H0": "name mover",
+    "L23H3": "reads S2",
+    "L23H7": "name mover",
+}
 SENTENCES = {
     "the same sentence": "When {a} and {b} went to the store, {s} gave a drink to",
     "names in the other order": "When {b} and {a} went to the store, {s} gave a drink to",
