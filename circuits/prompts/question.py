@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -235,8 +235,14 @@ class QuestionSpec:
 
     def __post_init__(self) -> None:
         check_swap(self.swap)
-        given_answers(self.answer)
-        given_answers(self.foil)
+        _check_answers(self.answer)
+        _check_answers(self.foil)
+
+
+def _check_answers(given: Any) -> None:
+    """Refuse what is no text. Of a family each prompt may have a list of its own."""
+    for each in given if isinstance(given, list | tuple) else (given,):
+        given_answers(each)
 
 
 def to_question(model: Model, text: str, spec: QuestionSpec) -> Question:
