@@ -69,3 +69,14 @@ def test_heads_stand_in_a_diagram_with_what_they_do(results: dict[str, Any]) -> 
     source = family.to_dot().source
     for head, effect in family.heads[:5]:
         assert str(head) in source and f"{effect.mean:z.2f}" in source
+
+
+@pytest.mark.parametrize("name", ["traced", "why", "wiring", "head_scores"])
+def test_a_notebook_shows_figures_and_diagrams_without_magic_and_without_dot(
+    results: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """IPython asks an object for its picture; Graphviz comes from the wheel where the system has no `dot`."""
+    monkeypatch.setenv("PATH", "")
+    assert results[name].figure()._repr_png_().startswith(b"\x89PNG")
+    picture = results[name].to_dot()._repr_mimebundle_()
+    assert "<svg" in picture["image/svg+xml"]

@@ -13,6 +13,7 @@ import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -104,6 +105,7 @@ _SETTINGS: Final = {
 }
 
 _DOTS_PER_INCH: Final = 300
+_NOTEBOOK_DOTS_PER_INCH: Final = 110
 _MOST_DOTS: Final = 7_000_000  # of a PNG; a larger sheet is drawn less finely
 _LONGEST_SIDE: Final = 60_000  # dots that a PNG can have along a side
 _MOST_MAP_PIXELS: Final = (
@@ -155,9 +157,18 @@ def _fonts() -> list[str]:
     return [name for name in _FONTS if name in installed]
 
 
+class ShownFigure(Figure):
+    """A figure that a notebook shows by itself, without `%matplotlib inline`."""
+
+    def _repr_png_(self) -> bytes:
+        picture = BytesIO()
+        self.savefig(picture, format="png", dpi=_NOTEBOOK_DOTS_PER_INCH)
+        return picture.getvalue()
+
+
 def new_axes(width: float, height: float) -> Axes:
     """Axes for one plot, on a new figure of this size in inches."""
-    return Figure(
+    return ShownFigure(
         figsize=(width, height), dpi=_DOTS_PER_INCH, layout="constrained"
     ).add_subplot()
 
@@ -370,7 +381,7 @@ def new_sheet(width: float, height: float, figure: Figure | None = None) -> Shee
     """An empty sheet of this size in points, on a new figure unless one is given."""
     with looks():
         if figure is None:
-            figure = Figure(dpi=_DOTS_PER_INCH)
+            figure = ShownFigure(dpi=_DOTS_PER_INCH)
         figure.set_size_inches(width / 72, height / 72)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, width), ylim=(height, 0), autoscale_on=False)

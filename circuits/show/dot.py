@@ -173,9 +173,19 @@ def _rendered(source: str, form: str) -> bytes:
 # The parts of a circuit's diagram
 
 
-def new_page(**look: str) -> Digraph:
+class Diagram(Digraph):
+    """A diagram that a notebook shows also where there is no `dot` on the system."""
+
+    def _repr_image_svg_xml(self) -> str:
+        return _rendered(self.source, "svg").decode()
+
+    def _repr_image_png(self) -> bytes:
+        return _rendered(self.source, "png")
+
+
+def new_page(**look: str) -> Diagram:
     """An empty diagram in the looks of all diagrams."""
-    page = Digraph("circuit", comment=SIGNATURE, graph_attr=_PAGE | look)
+    page = Diagram("circuit", comment=SIGNATURE, graph_attr=_PAGE | look)
     page.node_attr.update(_NODE)
     page.edge_attr.update(_EDGE)
     return page

@@ -19,6 +19,7 @@ from circuits.show.canvas import (
     SMALL,
     WIDTH,
     Font,
+    ShownFigure,
     figure_around,
     looks,
     new_axes,
@@ -176,7 +177,7 @@ def scores_figure(scores: HeadScores, *, figure: Figure | None = None) -> Figure
     down = -(-len(names) // 2)
     each = 0.5 + max(0.5, min(0.1, 2.5 / layers) * layers)  # inches
     with looks():
-        figure = Figure(dpi=300) if figure is None else figure
+        figure = ShownFigure(dpi=300) if figure is None else figure
         figure.set_size_inches(COLUMN, 0.45 + down * each)
         figure.set_layout_engine("constrained")
         panels = figure.subplots(down, 2, squeeze=False).flatten()

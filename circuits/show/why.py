@@ -119,7 +119,7 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
     room = 0.28 * (high - low or 1.0)  # for the number beside a bar
     left = low - room if low < 0 else low
     with canvas.looks():
-        figure = Figure() if figure is None else figure
+        figure = canvas.ShownFigure() if figure is None else figure
         figure.set_size_inches(canvas.WIDTH, 0.9 + 0.16 * most_bars)
         figure.set_layout_engine("constrained")
         axes = figure.subplots(1, 4, width_ratios=(1.15, *map(_width, sides)))

@@ -86,6 +86,11 @@ def why(
         >>> print(answer.side("value").writers[0])
         M0@5
     """
+    if not isinstance(circuit, Circuit):
+        kind = getattr(circuit, "NAME", type(circuit).__name__)
+        raise PromptError(
+            f"why explains a circuit of one prompt, not {kind}; trace one of its prompts"
+        )
     if is_mlp(head):
         if key is not None or query is not None or every_key:
             raise PromptError("an MLP reads where it stands; name its position as in M3@9")
