@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from small_models import PROMPT, SWAPS, loaded
@@ -240,7 +241,7 @@ def test_a_map_has_names_a_table_and_a_figure(tmp_path: Path) -> None:
         ({"direction": "mean"}, "several pairs"),
         ({"direction": "knockout"}, "use zero"),
         ({"sites": "query", "direction": "knockout"}, "use zero"),
-        ({"swap": {"huge": "hot"}}, "no word of the swap"),
+        ({"swap": {"huge": "hot"}}, "swap"),
         ({"swap": None}, "no counterfactual"),
         ({"swap": None, "counterfactual": ["a", "b"]}, "as many counterfactuals"),
         ({"swop": 1}, "swap"),
@@ -252,3 +253,15 @@ def test_what_cannot_be_patched_is_refused_in_one_line(
     with pytest.raises(CircuitsError, match=said) as refused:
         circuits.patch(loaded("mini"), PROMPT, **{"swap": SWAP, **options})
     assert "\n" not in str(refused.value)
+
+
+def test_a_table_and_lines_are_asked_as_a_list_of_prompts_is() -> None:
+    mini = loaded("mini")
+    lines: list[Any] = []
+    for word, other in (("large", "hot"), ("fast", "wet")):
+        lines.append({"prompt": f'The opposite of "{word}" is "', "swap": {word: other}})
+    pairs = [circuits.to_pair(mini, line["prompt"], swap=line["swap"]) for line in lines]
+    expected = circuits.patch(mini, pairs, sites="mlp").values
+    np.testing.assert_allclose(circuits.patch(mini, lines, sites="mlp").values, expected)
+    table = pandas.DataFrame(lines)
+    np.testing.assert_allclose(circuits.patch(mini, table, sites="mlp").values, expected)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from circuits.engine import Runs, prepare
 from circuits.errors import PromptError
 from circuits.models.model import Model
-from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_question
+from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_prompt, to_question
 from circuits.prompts.prompt import stands_in
 from circuits.results import Progress, silent
 
@@ -58,16 +58,18 @@ def to_family(
     spec: QuestionSpec,
     *,
     roles: RoleNames | None = None,
+    noise_at: Sequence[int | str] | None = None,
     count: int = 16,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Family:
     """Turn what the user gave into questions. `spec` and `roles` hold for all of them; what a single line
-    says comes first."""
+    says comes first. A prompt without any counterfactual has noise at the positions `noise_at`."""
+    reader = _Reader(model, spec, roles or {}, noise_at)
     if isinstance(given, str) and not _names_task(given):
-        return Family((_of_text(model, given, spec, roles or {}),), several=False)
-    if isinstance(given, Pair):
-        return Family((Asked(given, _positions(given.clean, roles or {})),), several=False)
+        return Family((reader.of_text(given, spec, reader.roles),), several=False)
+    if isinstance(given, Pair) or _is_text_with_counterfactual(given):
+        return Family((reader.of_entry(given),), several=False)
     if isinstance(given, str | Path) or (
         hasattr(given, "items") and hasattr(given, "left_out")
     ):
@@ -76,7 +78,7 @@ def to_family(
         given = given.to_dict("records")
     if not isinstance(given, Sequence) or not given:
         raise PromptError(f"this is no question: {type(given).__name__}; {_WAYS}")
-    return Family(tuple(_of_entry(model, entry, spec, roles or {}) for entry in given))
+    return Family(tuple(reader.of_entry(entry) for entry in given))
 
 
 def _names_task(text: str) -> bool:
@@ -95,53 +97,69 @@ def _of_task(model: Model, given: Any, *, count: int, seed: int, progress: Progr
     return Family(tuple(Asked(item.pair, item.roles) for item in items), name=task.name)
 
 
-def _of_entry(model: Model, entry: Any, spec: QuestionSpec, roles: RoleNames) -> Asked:
-    """One entry of a list."""
-    if isinstance(entry, Pair | Question):
-        return Asked(entry, _positions(entry.clean, roles))
-    if isinstance(entry, str):
-        return _of_text(model, entry, _with_own_words(entry, spec), roles)
-    if isinstance(entry, Mapping):
-        return _of_line(model, entry, spec, roles)
-    if isinstance(entry, tuple) and len(entry) == 2 and all(isinstance(x, str) for x in entry):
-        text, other = entry
-        return _of_text(model, text, replace(spec, counterfactual=other, swap=None), roles)
-    raise PromptError(f"{type(entry).__name__} in a list is no question; {_WAYS}")
+def _is_text_with_counterfactual(given: Any) -> bool:
+    is_two = isinstance(given, tuple) and len(given) == 2
+    return is_two and all(isinstance(text, str) for text in given)
 
 
-def _with_own_words(text: str, spec: QuestionSpec) -> QuestionSpec:
-    """The question with those words of the swap that stand in this prompt."""
-    if not spec.swap:
-        return spec
-    own = {old: new for old, new in spec.swap.items() if stands_in(old, text)}
-    if not own:
-        words = ", ".join(map(str, spec.swap))
-        raise PromptError(f"no word of the swap stands in {text!r}; it has {words}")
-    return replace(spec, swap=own)
+@dataclass(frozen=True)
+class _Reader:
+    """Reads one question after the other, with what holds for all of them."""
 
+    model: Model
+    spec: QuestionSpec
+    roles: RoleNames
+    noise_at: Sequence[int | str] | None
 
-def _of_line(
-    model: Model, line: Mapping[str, Any], spec: QuestionSpec, roles: RoleNames
-) -> Asked:
-    """A dict such as a line of a jsonl file. Fields that are empty in a table are left out."""
-    given = {name: value for name, value in line.items() if not _is_empty(value)}
-    if "prompt" not in given:
-        raise PromptError(f"a line needs a prompt; its fields are {', '.join(FIELDS)}")
-    for name in ("answer", "foil", "counterfactual", "swap"):
-        if name in given:
-            spec = replace(spec, **{name: given[name]})
-    if "counterfactual" in given and "swap" not in given:
-        spec = replace(spec, swap=None)
-    return _of_text(model, given["prompt"], spec, {**roles, **given.get("roles", {})})
+    def of_entry(self, entry: Any) -> Asked:
+        """One entry of a list."""
+        if isinstance(entry, Pair | Question):
+            return Asked(entry, _positions(entry.clean, self.roles))
+        if isinstance(entry, str):
+            return self.of_text(entry, self._with_own_words(entry), self.roles)
+        if isinstance(entry, Mapping):
+            return self._of_line(entry)
+        if _is_text_with_counterfactual(entry):
+            text, other = entry
+            own = replace(self.spec, counterfactual=other, swap=None)
+            return self.of_text(text, own, self.roles)
+        raise PromptError(f"a {type(entry).__name__} in a list is no question; {_WAYS}")
+
+    def _with_own_words(self, text: str) -> QuestionSpec:
+        """The question with those words of the swap that stand in this prompt."""
+        if not self.spec.swap:
+            return self.spec
+        own = {old: new for old, new in self.spec.swap.items() if stands_in(old, text)}
+        if not own:
+            words = ", ".join(map(str, self.spec.swap))
+            raise PromptError(f"no word of the swap stands in {text!r}; it has {words}")
+        return replace(self.spec, swap=own)
+
+    def _of_line(self, line: Mapping[str, Any]) -> Asked:
+        """A dict such as a line of a jsonl file. Fields that are empty in a table are left out."""
+        given = {name: value for name, value in line.items() if not _is_empty(value)}
+        if "prompt" not in given:
+            raise PromptError(f"a line needs a prompt; its fields are {', '.join(FIELDS)}")
+        spec = self.spec
+        for name in ("answer", "foil", "counterfactual", "swap"):
+            if name in given:
+                spec = replace(spec, **{name: given[name]})
+        if "counterfactual" in given and "swap" not in given:
+            spec = replace(spec, swap=None)
+        roles = {**self.roles, **given.get("roles", {})}
+        return self.of_text(given["prompt"], spec, roles)
+
+    def of_text(self, text: str, spec: QuestionSpec, roles: RoleNames) -> Asked:
+        if self.noise_at is not None and spec.counterfactual is None and not spec.swap:
+            read = to_prompt(self.model, text)
+            noisy = tuple(read.position(name) for name in self.noise_at)
+            spec = replace(spec, noise_at=noisy)
+        question = to_question(self.model, text, spec)
+        return Asked(question, _positions(question.clean, roles))
 
 
 def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
-
-
-def _of_text(model: Model, text: str, spec: QuestionSpec, roles: RoleNames) -> Asked:
-    question = to_question(model, text, spec)
-    return Asked(question, _positions(question.clean, roles))
 
 
 def _positions(prompt: Prompt, roles: RoleNames) -> Roles:

@@ -1,20 +1,17 @@
-"""One pair or several, from what a user gave, and their runs: what `patch`, `path` and the readings share."""
+"""The runs of one question or of several: what `patch` and `path` share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 from circuits.engine import Direction, Runs, prepare
 from circuits.errors import PromptError
 from circuits.models.model import Model
-from circuits.prompts import Pair, Question, QuestionSpec, to_prompt, to_question
-from circuits.prompts.prompt import stands_in
+from circuits.prompts import Pair, Question, QuestionSpec
+from circuits.tracing.asked import to_family
 from circuits.tracing.family import worth_a_mean
 
-# A text, a pair, a text with its counterfactual, or several of them.
-OnePrompt = str | Pair | tuple[str, str]
-Prompts = OnePrompt | list[str] | list[Pair] | list[tuple[str, str]] | tuple[Pair, ...]
 Position = int | str
 
 
@@ -38,62 +35,29 @@ def _pair_of(question: Pair | Question) -> Pair:
 
 def to_questions(
     model: Model,
-    asked: Prompts,
+    asked: Any,
     spec: QuestionSpec,
     *,
     counterfactual: str | Sequence[str] | None = None,
     noise_at: Sequence[Position] | None = None,
 ) -> list[Pair | Question]:
-    """Each prompt with its counterfactual: its own, the one at its place in the list, or by the swap."""
-    prompts = _listed(asked)
-    others: Sequence[str | None]
-    if counterfactual is None or isinstance(counterfactual, str):
-        others = [counterfactual] * len(prompts)
-    else:
-        others = counterfactual
-    if len(others) != len(prompts):
-        raise PromptError(
-            f"{len(prompts)} prompts need as many counterfactuals, not {len(others)}"
-        )
-    questions = []
-    for prompt, other in zip(prompts, others, strict=True):
-        questions.append(_to_question(model, prompt, other, spec, noise_at))
-    return questions
-
-
-def _listed(asked: Prompts) -> list[OnePrompt]:
-    """What was asked as a list. Two texts in a tuple are a prompt and its counterfactual."""
-    if isinstance(asked, str | Pair):
-        return [asked]
-    if isinstance(asked, tuple) and len(asked) == 2 and all(isinstance(x, str) for x in asked):
-        return [(str(asked[0]), str(asked[1]))]
-    prompts: list[OnePrompt] = list(asked)
-    if not prompts:
-        raise PromptError("there is no prompt; give a text, a pair, or a list of them")
-    return prompts
-
-
-def _to_question(
-    model: Model,
-    prompt: OnePrompt,
-    other: str | None,
-    spec: QuestionSpec,
-    noise_at: Sequence[Position] | None,
-) -> Pair | Question:
-    if isinstance(prompt, Pair):
-        return prompt
-    if isinstance(prompt, tuple):
-        prompt, other = prompt
-    if not isinstance(prompt, str):
-        kind = type(prompt).__name__
-        raise PromptError(f"a prompt is a text, a pair or (text, counterfactual), not a {kind}")
-    swap = {old: new for old, new in (spec.swap or {}).items() if stands_in(old, prompt)}
-    if spec.swap and not swap:
-        words = ", ".join(map(str, spec.swap))
-        raise PromptError(f"no word of the swap stands in {prompt!r}; it has {words}")
-    noisy = None
-    if noise_at is not None and other is None and not swap:
-        read = to_prompt(model, prompt)
-        noisy = tuple(read.position(name) for name in noise_at)
-    own = replace(spec, counterfactual=other, swap=swap or None, noise_at=noisy)
-    return to_question(model, prompt, own)
+    """What the user asked, in any form that `to_family` reads. A list of counterfactuals has one for each
+    prompt of a list."""
+    if counterfactual is not None and not isinstance(counterfactual, str):
+        prompts = [asked] if isinstance(asked, str) else list(asked)
+        if len(counterfactual) != len(prompts):
+            raise PromptError(
+                f"{len(prompts)} prompts need as many counterfactuals, not {len(counterfactual)}"
+            )
+        asked = list(zip(prompts, counterfactual, strict=True))
+        counterfactual = None
+    own = QuestionSpec(
+        counterfactual,
+        spec.swap,
+        answer=spec.answer,
+        foil=spec.foil,
+        metric=spec.metric,
+        seed=spec.seed,
+    )
+    family = to_family(model, asked, own, noise_at=noise_at, seed=spec.seed)
+    return [each.question for each in family.asked]

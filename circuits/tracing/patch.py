@@ -28,7 +28,7 @@ from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, QuestionSpec, Swap
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.grids import Axis, Patching, position_labels, values_on
-from circuits.tracing.inputs import Position, Prompts, run_questions, to_questions
+from circuits.tracing.inputs import Position, run_questions, to_questions
 from circuits.tracing.judge import judge
 from circuits.tracing.measure import measured_model, tells_sides
 from circuits.tracing.trace import package_versions
@@ -38,7 +38,7 @@ from circuits.tracing.trust import notes_on
 @names_its_keywords
 def patch(
     model: Any,
-    text: Prompts,
+    text: Any,
     sites: PatchSite = "residual",
     *,
     swap: Swap | None = None,

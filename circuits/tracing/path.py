@@ -21,7 +21,7 @@ from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, QuestionSpec, Swap
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.grids import Axis, Paths, values_on
-from circuits.tracing.inputs import Position, Prompts, run_questions, to_questions
+from circuits.tracing.inputs import Position, run_questions, to_questions
 from circuits.tracing.judge import judge
 from circuits.tracing.measure import measured_model, tells_sides
 from circuits.tracing.path_names import Path, parse_paths
@@ -32,7 +32,7 @@ from circuits.tracing.trust import notes_on
 @names_its_keywords
 def path(
     model: Any,
-    text: Prompts,
+    text: Any,
     paths: str | Sequence[str],
     *,
     swap: Swap | None = None,
