@@ -24,6 +24,8 @@ from circuits.files import to_json
 from circuits.models.model import Model
 from circuits.results import Saved, open_result
 
+pytestmark = pytest.mark.long  # every kind of result is measured again many times
+
 TEXT = "The large is"
 SWAP = {"large": "hot"}
 KINDS = ("trace", "noise", "sequence", "circuit", "why", "wiring", "family")
@@ -179,7 +181,6 @@ def test_some_fields_of_each_kind_cannot_be_changed_in_silence(
     assert told and not silent(told)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_field_can_be_changed_in_silence(
     kind: str, tiny: Model, measured: dict[str, Any], tmp_path: Path

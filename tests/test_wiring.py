@@ -196,6 +196,7 @@ def test_a_circuit_is_measured_on_other_questions(planted: Model, found: Wiring)
     assert kept == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.long
 def test_a_head_that_steps_in_is_found_and_marked(planted: Model) -> None:
     """L1H0 is the only reader of what is said: without it nothing keeps anything."""
     less = wiring(planted, TEXT, without=["L1H0"], **QUESTION)
@@ -203,6 +204,7 @@ def test_a_head_that_steps_in_is_found_and_marked(planted: Model) -> None:
     assert all(each.wire.writer != Component.parse("L1H0") for each in less.wires)
 
 
+@pytest.mark.long
 def test_resamples_say_which_wires_every_circuit_has(planted: Model) -> None:
     asked = [(f"red red {said} cat cat", OTHER) for said in ("dog", "cat", "blue")]
     got = wiring(planted, asked, foil="house", share=0.95, resamples=2)
@@ -210,6 +212,7 @@ def test_resamples_say_which_wires_every_circuit_has(planted: Model) -> None:
     assert set(map(str, got.overlap.core)) == names(got.wires)
 
 
+@pytest.mark.long
 def test_wires_at_roles_serve_prompts_of_different_lengths(planted: Model) -> None:
     """The planted model reads fixed positions, so only what the roles share can be compared: the circuits of
     two prompts of one length, named by role, are those by position."""
@@ -238,6 +241,7 @@ def test_random_ways_reach_from_the_embedding_to_the_logits(models: dict[str, Mo
         assert not (again & drawn).any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("aim", ["faithful", "performance"])
 def test_on_a_random_model_the_search_beats_single_effects_and_edge_attribution(
     models: dict[str, Model], aim: Any
