@@ -62,9 +62,7 @@ def main() -> None:
 
 def print_attention(model: circuits.Model, found: circuits.Wiring) -> None:
     """Where each head of the circuit looks from the second mention and from the end, mean over the pairs."""
-    pairs = [
-        circuits.Pair(each.prompt, each.counterfactual, each.metric) for each in found.pairs
-    ]
+    pairs = [circuits.Pair(p.prompt, p.counterfactual, p.metric) for p in found.pairs]
     layers = circuits.prepare(model, pairs).clean.cache.layers
     print(f"\n{'head':<8}{'from S2 to':>16}{'weight':>8}{'from END to':>16}{'weight':>8}")
     for head in found.heads:
