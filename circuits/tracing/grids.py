@@ -53,7 +53,7 @@ class OnAxes:
 
     @property
     def per_pair(self) -> np.ndarray:
-        """The numbers of every pair, (pair, *axes)."""
+        """The numbers of every pair: the pair is the first axis, then come `axes`."""
         return self.arrays["values"]
 
     @property
