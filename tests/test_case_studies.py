@@ -14,8 +14,8 @@ SCRIPTS = [path for path in sorted(STUDIES.glob("*.py")) if "def main(" in path.
 FOUND = {  # what `planted` finds is claimed in test_discover
     "opposite_of_large": ("mini-sparse: L5H1 L4H0 L1H1 L5H3 L4H5", "53 of 6480"),
     "indirect_object": (
-        "Modulated at 82% by L0H10 L0H5 L0H11 L1H11 L2H3",
-        "Modulated at 85% by L0H5 L0H10 L0H11 L5H7",
+        "Modulated at 82% by L0H10, L0H5, L0H11, L1H11, L2H3",
+        "Modulated at 85% by L0H5, L0H10, L0H11, L5H7",
     ),
     "indirect_object_circuit": (
         "first writer L4H4@13 in 12",
