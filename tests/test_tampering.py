@@ -181,12 +181,13 @@ def test_some_fields_of_each_kind_cannot_be_changed_in_silence(
     assert told and not silent(told)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_field_can_be_changed_in_silence(
+@pytest.mark.parametrize("kind", ("trace", "noise", "sequence", "why", "family"))
+def test_no_field_of_a_spread_can_be_changed_in_silence(
     kind: str, tiny: Model, measured: dict[str, Any], tmp_path: Path
 ) -> None:
-    told = try_all(measured[kind], tiny, tmp_path)
-    assert len(told) > 50 and not silent(told)
+    """Every tenth change; all of them take an hour, as each asks the whole question again."""
+    told = try_all(measured[kind], tiny, tmp_path, from_field=3, every=10)
+    assert len(told) > 5 and not silent(told)
 
 
 def test_a_circuit_without_its_doubts_does_not_hold(
