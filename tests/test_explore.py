@@ -294,4 +294,6 @@ def test_the_command_says_its_address_and_stops_cleanly_on_ctrl_c(tmp_path: Path
     )
     process.send_signal(signal.SIGINT)
     _, complaints = process.communicate(timeout=60)
-    assert process.returncode == 0 and complaints == "stopped\n"
+    # A slow machine says in between that it is loading.
+    assert process.returncode == 0 and complaints.endswith("stopped\n")
+    assert "Traceback" not in complaints
