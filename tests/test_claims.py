@@ -124,7 +124,7 @@ def test_every_quantity_of_a_task_gives_its_lines(adders: tuple[Model, Model]) -
     assert [len(each) for each in lines.values()] == [2, 2, 2, 1]
     (wires,) = lines["wires"]
     assert wires.quantity == "carries: n90 component edges"
-    assert wires.protocol == "one order, 2 pairs, 50 exact"
+    assert wires.protocol == "one order, 2 pairs, by the search"
 
 
 def test_a_task_that_a_model_cannot_do_says_so_once(adders: tuple[Model, Model]) -> None:
