@@ -264,7 +264,7 @@ def test_compare_sets_models_side_by_side_and_writes_a_folder_for_each(tmp_path:
         for line in text.split("\n")
         if line.startswith(("planted", "mini"))
     }
-    assert rows["planted-sparse"][1:4] == ["1.00", "5", "80%"] and rows["mini-sparse"][1:3] == [
+    assert rows["planted-sparse"][2:5] == ["1.00", "5", "80%"] and rows["mini-sparse"][2:4] == [
         "1.00",
         "5",
     ]
