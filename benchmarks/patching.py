@@ -26,9 +26,9 @@ from transformer_lens import patching
 import circuits
 from circuits.engine.sites import PATCH_SITES, PatchSite
 from circuits.errors import CircuitsError
+from circuits.instruments.patch import measure
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt
-from circuits.tracing.patch import measure
 
 TOLERANCE = 1e-4
 AIM = Aim("≥", 20)

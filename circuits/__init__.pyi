@@ -10,6 +10,8 @@ from . import sweeps as sweeps
 from . import tasks as tasks
 from . import tracing as tracing
 from . import zoo as zoo
+from .checks.verify import Verification as Verification
+from .checks.verify import verify as verify
 from .components import SIDES as SIDES
 from .components import Component as Component
 from .components import Edge as Edge
@@ -20,6 +22,17 @@ from .engine import Row as Row
 from .engine import prepare as prepare
 from .engine.loadings import scan as scan
 from .errors import CircuitsError as CircuitsError
+from .instruments.grids import Axis as Axis
+from .instruments.grids import Patching as Patching
+from .instruments.grids import Paths as Paths
+from .instruments.head_scores import head_scores as head_scores
+from .instruments.patch import patch as patch
+from .instruments.path import path as path
+from .instruments.reading_records import HeadScores as HeadScores
+from .instruments.reading_records import LogitAttribution as LogitAttribution
+from .instruments.reading_records import LogitLens as LogitLens
+from .instruments.readings import logit_attribution as logit_attribution
+from .instruments.readings import logit_lens as logit_lens
 from .live import explore as explore
 from .models.load import as_model as as_model
 from .models.load import load as load
@@ -50,29 +63,16 @@ from .tasks.wires import from_eap as from_eap
 from .tracing.circuit import circuit as circuit
 from .tracing.family import FamilyTrace as FamilyTrace
 from .tracing.family import trace_family as trace_family
-from .tracing.grids import Axis as Axis
-from .tracing.grids import Patching as Patching
-from .tracing.grids import Paths as Paths
-from .tracing.head_scores import head_scores as head_scores
 from .tracing.neuron_record import Neurons as Neurons
 from .tracing.neurons import neurons as neurons
 from .tracing.parts import Stability as Stability
-from .tracing.patch import patch as patch
-from .tracing.path import path as path
-from .tracing.reading_records import HeadScores as HeadScores
-from .tracing.reading_records import LogitAttribution as LogitAttribution
-from .tracing.reading_records import LogitLens as LogitLens
-from .tracing.readings import logit_attribution as logit_attribution
-from .tracing.readings import logit_lens as logit_lens
 from .tracing.records import Circuit as Circuit
 from .tracing.records import Why as Why
 from .tracing.stability import stability as stability
 from .tracing.trace import trace as trace
-from .tracing.verify import Verification as Verification
-from .tracing.verify import verify as verify
 from .tracing.why import why as why
-from .tracing.wiring import wiring as wiring
-from .tracing.wiring_record import Wiring as Wiring
+from .wires.record import Wiring as Wiring
+from .wires.wiring import wiring as wiring
 
 __version__: str
 __all__ = [

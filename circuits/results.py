@@ -212,24 +212,15 @@ def open_result(path: str | Path) -> Any:
 
 def result_classes() -> dict[str, type[Saved]]:
     """Every class of saved results by its kind."""
+    from circuits.checks.verify import Verification
+    from circuits.instruments.grids import Patching, Paths
+    from circuits.instruments.reading_records import HeadScores, LogitAttribution, LogitLens
     from circuits.sweeps.results import MeanCircuit
     from circuits.tasks.comparison import Comparison, TaskComparison
     from circuits.tasks.patterns import PanelFigures
     from circuits.tasks.ranking import Ranking
-    from circuits.tracing import (
-        Circuit,
-        FamilyTrace,
-        HeadScores,
-        LogitAttribution,
-        LogitLens,
-        Neurons,
-        Patching,
-        Paths,
-        Stability,
-        Verification,
-        Why,
-        Wiring,
-    )
+    from circuits.tracing import Circuit, FamilyTrace, Neurons, Stability, Why
+    from circuits.wires.record import Wiring
 
     traced = (Circuit, Stability, Why, Wiring, FamilyTrace, Verification)
     maps = (Patching, Paths, LogitAttribution, LogitLens, HeadScores, Neurons)

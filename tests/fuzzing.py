@@ -30,6 +30,7 @@ from safetensors.torch import save as pack
 from small_models import random_model, save
 from test_sources import to_lens_layout
 
+from circuits.checks.verify import verify
 from circuits.components import Edge, Head
 from circuits.errors import CircuitsError, PromptError
 from circuits.files import parse_json, to_json
@@ -48,10 +49,9 @@ from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
 from circuits.tracing.family import trace_family
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.trace import trace
-from circuits.tracing.verify import verify
 from circuits.tracing.why import why
-from circuits.tracing.wiring import wiring
-from circuits.tracing.wiring_record import Wiring
+from circuits.wires.record import Wiring
+from circuits.wires.wiring import wiring
 from circuits.zoo.language import tokenizer
 
 Inputs = st.SearchStrategy[Any]

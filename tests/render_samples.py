@@ -15,7 +15,7 @@ from circuits.results import sha256_of
 from circuits.tracing import Controls, HeadEffect, Mapping, MeasuredModel, Output, Span, Step
 from circuits.tracing.parts import FamilyControl
 from circuits.tracing.records import Circuit
-from circuits.tracing.wiring_record import (
+from circuits.wires.record import (
     CurvePoint,
     Member,
     RandomCircuits,

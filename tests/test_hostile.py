@@ -37,8 +37,9 @@ from circuits.prompts import Prompt, swap_words, to_prompt
 from circuits.show.export import EXPORTS
 from circuits.sparsify.text import read_texts
 from circuits.sparsify.training import load_checkpoint
-from circuits.tracing import Circuit, Wiring
+from circuits.tracing import Circuit
 from circuits.tracing.trace import trace
+from circuits.wires.record import Wiring
 from circuits.zoo.language import tokenizer
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"

@@ -55,7 +55,7 @@ def test_there_is_no_cycle_between_packages_nor_between_modules(
 UPWARDS = {  # a module of the engine, and a line that must not stand at its top
     "block": "from circuits.show.tables import to_text\n",
     "forward": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from circuits.sweeps import BATCH\n",
-    "joint": "import circuits.cli\n",
+    "kept": "import circuits.cli\n",
     "plain": "from circuits import trace\n",
     "wires": "from circuits import sweeps\n",
 }

@@ -18,9 +18,9 @@ import circuits
 from circuits.engine import Direction
 from circuits.engine.sites import PATCH_SITES, PatchSite
 from circuits.errors import CircuitsError
+from circuits.instruments.patch import patch_runs
 from circuits.models.model import Model
 from circuits.prompts import Pair
-from circuits.tracing.patch import patch_runs
 
 CLOSE = 1e-4
 SWAP = SWAPS[0]

@@ -15,8 +15,8 @@ from test_patch import CLOSE, ByHand, pair_of
 import circuits
 from circuits.engine.wires import wire_effects
 from circuits.errors import CircuitsError
+from circuits.instruments.path_names import parse_paths
 from circuits.models.model import Model
-from circuits.tracing.path_names import parse_paths
 
 SENDERS = ("L0H1", "L0H3", "M0")
 

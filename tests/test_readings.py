@@ -16,9 +16,9 @@ from test_wires import ByHand
 
 import circuits
 from circuits.errors import CircuitsError
+from circuits.instruments.head_scores import known_series, random_sequences
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.tracing.head_scores import known_series, random_sequences
 from circuits.zoo.language import tokenizer
 
 CLOSE = 1e-4
@@ -192,7 +192,7 @@ def test_copying_equals_the_output_of_a_head_that_attends_to_one_token_by_hand(
     models: dict[str, Model], by_hand: dict[str, ByHand], name: str
 ) -> None:
     from circuits.engine.prepare import known_layout
-    from circuits.tracing.head_scores import copying_scores
+    from circuits.instruments.head_scores import copying_scores
 
     model, hand = with_bos(models, name), by_hand[name]
     words = list(range(20, 60))
@@ -227,7 +227,9 @@ def test_successors_are_those_of_series_that_the_vocabulary_has() -> None:
 def test_a_vocabulary_without_series_has_no_successor_score(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("circuits.tracing.head_scores.SERIES", ("uno due tre quattro cinque",))
+    monkeypatch.setattr(
+        "circuits.instruments.head_scores.SERIES", ("uno due tre quattro cinque",)
+    )
     scores = circuits.head_scores(loaded("planted-induction"))
     assert "successor" not in scores.axes[0].labels and "no series" in str(scores)
 

@@ -23,6 +23,7 @@ from circuits import cli
 from circuits.cli.compare import file_names
 from circuits.components import Head
 from circuits.errors import PromptError
+from circuits.instruments.head_scores import head_scores
 from circuits.models.load import load
 from circuits.show.canvas import save_figure
 from circuits.show.curves import count_words, keep_curves
@@ -35,7 +36,6 @@ from circuits.tasks.edges import edge_effects
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, heads_of, random_count
 from circuits.tasks.task import to_task
-from circuits.tracing.head_scores import head_scores
 
 WORDS = ("large", "hot", "fast", "old", "rich", "dark")
 PICTURES = ("pdf", "png", "svg")

@@ -28,7 +28,7 @@ from circuits.tracing import Circuit, Step
 from circuits.tracing.circuit import circuit
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why
-from circuits.tracing.wiring import wiring
+from circuits.wires.wiring import wiring
 
 SWAP = {"large": "hot"}
 

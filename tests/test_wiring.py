@@ -25,9 +25,9 @@ from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.show.export import export, load_saved
 from circuits.tasks.wires import from_eap
-from circuits.tracing import Wiring
-from circuits.tracing.search import merit, search
-from circuits.tracing.wiring import random_circuit, wiring
+from circuits.wires.record import Wiring
+from circuits.wires.search import merit, search
+from circuits.wires.wiring import random_circuit, wiring
 from circuits.zoo.language import tokenizer, vocabulary
 from circuits.zoo.planted import _POSITIONS, _Draft
 

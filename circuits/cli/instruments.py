@@ -71,8 +71,8 @@ def patch_command(
     **question: Any,
 ) -> None:
     """Patch every layer and position, or every head, and show the map."""
+    from circuits.instruments.patch import patch
     from circuits.show.heatmaps import grid_sections
-    from circuits.tracing.patch import patch
 
     with progress() as note:
         _check(model, prompt, question, noise_at, position or ())
@@ -109,8 +109,8 @@ def path_command(
     **question: Any,
 ) -> None:
     """Measure paths between named senders and receivers."""
+    from circuits.instruments.path import path
     from circuits.show.heatmaps import grid_sections
-    from circuits.tracing.path import path
 
     with progress() as note:
         _check(model, prompt, question, noise_at, ())
@@ -156,9 +156,9 @@ def readings_command(
     result: ResultOptions,
 ) -> None:
     """Read what components write: a reading, not an effect."""
+    from circuits.instruments.head_scores import head_scores
+    from circuits.instruments.readings import logit_attribution, logit_lens
     from circuits.show import reading_figures
-    from circuits.tracing.head_scores import head_scores
-    from circuits.tracing.readings import logit_attribution, logit_lens
 
     if (prompt is None) != (kind == "heads"):
         raise PromptError("give a prompt for attribution and lens, and none for heads")

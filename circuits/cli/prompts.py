@@ -380,7 +380,7 @@ def wiring_command(
     """Find the smallest circuit that keeps a behaviour."""
     from circuits.show.wiring import wiring_sections
     from circuits.tasks.names import TASKS
-    from circuits.tracing.wiring import PAIRS, wiring
+    from circuits.wires.wiring import PAIRS, wiring
 
     asked: Any = Path(prompt) if prompt.endswith(".jsonl") else prompt
     with progress() as note:

@@ -124,9 +124,9 @@ def export_command(
 @options.json_option
 def verify_command(path: Path, device: str, as_json: bool) -> None:
     """Measure a saved result again and say whether it holds."""
+    from circuits.checks.verify import verify
     from circuits.show.sections import Section
     from circuits.show.tables import visible
-    from circuits.tracing.verify import verify
 
     with progress() as note:
         result = verify(path, device=device, progress=note)

@@ -85,11 +85,11 @@ def rank_command(
     **protocol: Any,
 ) -> None:
     """Rank the heads or edges of a task; say how many it takes."""
+    from circuits.instruments.head_scores import head_scores
     from circuits.show.task_tables import ranking_sections, ranking_values
     from circuits.tasks.patterns import measure_panel
     from circuits.tasks.rank import rank
     from circuits.tasks.task import PAIRS, to_task
-    from circuits.tracing.head_scores import head_scores
 
     if protocol["order"] is not None:
         protocol["order"] = str(protocol["order"])

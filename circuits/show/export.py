@@ -28,7 +28,7 @@ from circuits.show.wiring import wiring_graph
 from circuits.show.words import verdict_values
 from circuits.tasks.ranking import EXPLAINED, Ranking, Shape
 from circuits.tracing.records import Circuit, Why
-from circuits.tracing.wiring_record import Wiring
+from circuits.wires.record import Wiring
 
 Exportable = Circuit | Ranking | Wiring
 

@@ -36,7 +36,7 @@ from circuits.show.tables import asked_rows, model_words, note_line
 from circuits.show.words import plural, spell, verdict_words
 
 if TYPE_CHECKING:
-    from circuits.tracing.grids import OnAxes, Patching, Paths
+    from circuits.instruments.grids import OnAxes, Patching, Paths
 
 _MOST_HEADS: Final = 24  # rows of a map of heads by position
 _MOST_CELLS: Final = 12  # rows of a table of the strongest cells

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from circuits.instruments.reading_records import READING
 from circuits.show.canvas import (
     COLUMN,
     INK,
@@ -21,7 +22,6 @@ from circuits.show.canvas import (
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import asked_rows, model_words, token
 from circuits.show.words import spell
-from circuits.tracing.reading_records import READING
 
 if TYPE_CHECKING:
     from circuits.tracing.neuron_record import NeuronEffect, Neurons

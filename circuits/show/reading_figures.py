@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from circuits.instruments.reading_records import NAMED, READING
 from circuits.show.canvas import (
     ATTENTION,
     COLUMN,
@@ -28,10 +29,9 @@ from circuits.show.canvas import (
 from circuits.show.heatmaps import draw_map
 from circuits.show.sections import Column, Section, plain
 from circuits.show.words import plural, spell
-from circuits.tracing.reading_records import NAMED, READING
 
 if TYPE_CHECKING:
-    from circuits.tracing.reading_records import HeadScores, LogitAttribution, LogitLens
+    from circuits.instruments.reading_records import HeadScores, LogitAttribution, LogitLens
 
 _CELL: Final = 0.17  # inches, the height of a cell
 _WORD: Final = 0.34  # inches, the width of a cell with a word in it

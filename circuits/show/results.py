@@ -22,6 +22,8 @@ from matplotlib.figure import Figure
 
 from circuits.components import Head
 from circuits.errors import FileError, PromptError
+from circuits.instruments.grids import OnAxes
+from circuits.instruments.reading_records import HeadScores, LogitAttribution, LogitLens
 from circuits.results import PICTURES
 from circuits.show import canvas, tables, wiring
 from circuits.show.canvas import INK, LINE, MUTED, RED, SIGNATURE, SMALL
@@ -40,11 +42,9 @@ from circuits.tasks.compare import Comparison, TaskComparison
 from circuits.tasks.ranking import Ranking
 from circuits.tracing import Interval, Mapping, Stability
 from circuits.tracing.family import FamilyTrace
-from circuits.tracing.grids import OnAxes
 from circuits.tracing.neuron_record import Neurons
-from circuits.tracing.reading_records import HeadScores, LogitAttribution, LogitLens
 from circuits.tracing.records import Circuit, Why
-from circuits.tracing.wiring_record import Wiring
+from circuits.wires.record import Wiring
 
 _MOST: Final = 24  # heads in a plot or a diagram
 _MOST_WRITERS: Final = 8  # of each side of a head in a diagram

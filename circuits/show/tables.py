@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from circuits.tracing import Controls, FamilyTrace, HeadEffect, Mapping, MeasuredModel, Span
     from circuits.tracing.neuron_record import Neurons
     from circuits.tracing.records import Circuit, Why
-    from circuits.tracing.wiring_record import Wiring
+    from circuits.wires.record import Wiring
 
 MOST_WORDS: Final = 200  # a longer prompt is not printed whole
 SMALL: Final = 0.0005  # effects below this print as 0.000 and are not listed

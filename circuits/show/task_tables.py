@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from circuits.components import Head
+from circuits.instruments.reading_records import READING, HeadScores
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import visible
 from circuits.show.words import verdict_lines, verdict_values, verdict_words
@@ -23,7 +24,6 @@ from circuits.tasks.ranking import (
     Ranking,
     random_count,
 )
-from circuits.tracing.reading_records import READING, HeadScores
 
 _MOST_UNITS: Final = 16  # rows of the table of strongest units
 _MOST_CHANGES: Final = 20  # rows of the table of heads that both models need

@@ -21,11 +21,11 @@ from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import asked_rows, model_words, token, visible
 from circuits.show.why import why_figure, why_sections, why_text  # noqa: F401  # callers find them here, too
 from circuits.show.words import verdict_lines
-from circuits.tracing.wiring_record import Node
+from circuits.wires.record import Node
 
 if TYPE_CHECKING:
     from circuits.components import Wire
-    from circuits.tracing.wiring_record import WiredPair, WireValue, Wiring
+    from circuits.wires.record import WiredPair, WireValue, Wiring
 
 _MOST_ROWS: Final = 80  # of the table of wires
 _MOST_PAIRS: Final = 3  # prompts that are printed

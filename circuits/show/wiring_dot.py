@@ -26,11 +26,11 @@ from circuits.show.wiring_figure import (
 )
 from circuits.show.wiring_layout import Strand, to_grid, to_strands
 from circuits.show.words import spell
-from circuits.tracing.wiring_record import LOGITS, Node
+from circuits.wires.record import LOGITS, Node
 
 if TYPE_CHECKING:
     from circuits.components import Component
-    from circuits.tracing.wiring_record import Wiring
+    from circuits.wires.record import Wiring
 
 _STYLES: Final = {"key": "dashed", "value": "dotted"}
 

@@ -48,10 +48,10 @@ from circuits.show.wiring_layout import (
     lay_out,
 )
 from circuits.show.words import metric_words, spell, verdict_words
-from circuits.tracing.wiring_record import LOGITS, Node
+from circuits.wires.record import LOGITS, Node
 
 if TYPE_CHECKING:
-    from circuits.tracing.wiring_record import Wiring
+    from circuits.wires.record import Wiring
 
 ONE_COLUMN: Final = 3.3  # inches
 SIDE_COLOURS: Final = {"query": "#155a9c", "key": "#7a2f8f", "value": "#0b7a6b"}

@@ -19,10 +19,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from circuits.components import SIDES
-from circuits.tracing.wiring_record import LOGITS, Node
+from circuits.wires.record import LOGITS, Node
 
 if TYPE_CHECKING:
-    from circuits.tracing.wiring_record import WireValue, Wiring
+    from circuits.wires.record import WireValue, Wiring
 
 # All lengths are in points.
 THINNEST: Final = 0.5  # line of a wire without value

@@ -11,7 +11,7 @@ from circuits.errors import escaped
 if TYPE_CHECKING:
     from circuits.tracing.neuron_record import Neurons
     from circuits.tracing.records import Circuit, Why
-    from circuits.tracing.wiring_record import Wiring
+    from circuits.wires.record import Wiring
 
 LONGEST_WORD: Final = 32  # characters of a token that is shown whole
 

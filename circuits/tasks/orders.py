@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from circuits.engine.kept import KeptRuns
 from circuits.results import Progress, silent
-from circuits.tracing.search import Aim, search
+from circuits.wires.search import Aim, search
 
 _ALIKE: Final = 4  # circuits run together if the largest has at most so many times the edges of the smallest
 

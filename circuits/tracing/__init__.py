@@ -1,6 +1,6 @@
 """From a pair to a circuit: which heads carry a mapping, why, and how far to trust it.
 
-The verbs are `trace`, `circuit`, `stability`, `why`, `wiring` and `verify`, each in the module of its name.
+The verbs are `trace`, `circuit`, `stability` and `why`, each in the module of its name.
 This package offers the records that they return (listed in `__init__.pyi`) and imports them when first used.
 """
 

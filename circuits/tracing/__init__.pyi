@@ -1,7 +1,4 @@
 from .family import FamilyTrace as FamilyTrace
-from .grids import Axis as Axis
-from .grids import Patching as Patching
-from .grids import Paths as Paths
 from .neuron_record import NeuronEffect as NeuronEffect
 from .neuron_record import Neurons as Neurons
 from .parts import CARRIES as CARRIES
@@ -22,16 +19,9 @@ from .parts import Span as Span
 from .parts import Stability as Stability
 from .parts import Step as Step
 from .parts import check_share as check_share
-from .reading_records import HeadScores as HeadScores
-from .reading_records import LogitAttribution as LogitAttribution
-from .reading_records import LogitLens as LogitLens
 from .records import Circuit as Circuit
 from .records import QKAttribution as QKAttribution
 from .records import QKPart as QKPart
 from .records import SideWriters as SideWriters
 from .records import Why as Why
 from .records import WriterEffect as WriterEffect
-from .verify import Verification as Verification
-from .wiring_record import Node as Node
-from .wiring_record import WireValue as WireValue
-from .wiring_record import Wiring as Wiring

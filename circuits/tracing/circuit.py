@@ -45,7 +45,6 @@ from circuits.tracing.trace import to_circuit
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Why
-    from circuits.tracing.wiring_record import Wiring
 
 KEYS_AT_ONCE: Final = 16  # keys of a long prompt that are first measured together
 _NAMED: Final = 3  # mappings in a note
@@ -166,9 +165,7 @@ def model_of(name: str, record: Any, given: Any, *, device: Device = "cpu") -> M
     return model
 
 
-def run_again(
-    circuit: Circuit | Wiring | Why, *, model: Any = None, device: Device = "cpu"
-) -> Runs:
+def run_again(circuit: Circuit | Why, *, model: Any = None, device: Device = "cpu") -> Runs:
     """The runs of a saved pair on its own model, which is loaded by its name unless it is given."""
     if circuit.metric.kind == "custom":
         raise PromptError(

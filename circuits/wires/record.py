@@ -309,7 +309,7 @@ class Wiring(Saved, Pictured):
     ) -> Wiring:
         """The circuit of this search that keeps another share, or the largest one of at most so many wires.
         What it keeps, and the value of each wire, is measured anew."""
-        from circuits.tracing.wiring import measure_again
+        from circuits.wires.wiring import measure_again
 
         if (share is None) == (edges is None):
             raise PromptError("name a share such as 0.9, or a number of edges, one of the two")
@@ -346,7 +346,7 @@ class Wiring(Saved, Pictured):
         self, *parts: str | Wire | Node | Component | Head, model: Any = None
     ) -> Wiring:
         """The circuit less some wires or nodes; what is kept then is measured anew, never subtracted."""
-        from circuits.tracing.wiring import measure_again
+        from circuits.wires.wiring import measure_again
 
         removed: set[Wire] = set()
         for part in parts:
@@ -360,7 +360,7 @@ class Wiring(Saved, Pictured):
     def keeps(self, given: Any, *, model: Any = None, **question: Any) -> tuple[float, ...]:
         """How much of the gap this circuit keeps on other questions: a task, prompts or pairs, given as to
         `wiring`."""
-        from circuits.tracing.wiring import kept_on
+        from circuits.wires.wiring import kept_on
 
         return kept_on(self, given, model=model, **question)
 

@@ -24,10 +24,10 @@ from circuits.engine.sites import (
     layer_rows,
 )
 from circuits.errors import EdgeError, PromptError, names_its_keywords
+from circuits.instruments.grids import Axis, Patching, position_labels, values_on
 from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, QuestionSpec, Swap
 from circuits.results import Progress, sha256_of, silent
-from circuits.tracing.grids import Axis, Patching, position_labels, values_on
 from circuits.tracing.inputs import Position, run_questions, to_questions
 from circuits.tracing.judge import judge
 from circuits.tracing.measure import measured_model, tells_sides

@@ -25,9 +25,9 @@ from circuits.tracing.parts import CARRIES, MeasuredModel, Span
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.trace import trace_pair
 from circuits.tracing.why import explain
-from circuits.tracing.wiring import asked_again, search_family
-from circuits.tracing.wiring import measure_again as measure_wires_again
-from circuits.tracing.wiring_record import Wiring
+from circuits.wires.record import Wiring
+from circuits.wires.wiring import asked_again, search_family
+from circuits.wires.wiring import measure_again as measure_wires_again
 
 Measurable = Circuit | Wiring | Why | FamilyTrace
 

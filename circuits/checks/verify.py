@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, get_args
 
+from circuits.checks.again import Measurable, is_group, measure_again
+from circuits.checks.differences import TOLERANCE, differences
 from circuits.errors import EdgeError, FileError, PromptError, escaped
 from circuits.models.load import Device
 from circuits.results import Progress, Saved, open_result, require, silent
-from circuits.tracing.again import Measurable, is_group, measure_again
-from circuits.tracing.differences import TOLERANCE, differences
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import package_versions
 

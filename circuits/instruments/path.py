@@ -17,14 +17,14 @@ import numpy as np
 from circuits.engine import Direction, Runs
 from circuits.engine.wires import check_wires, wire_effects
 from circuits.errors import EdgeError, names_its_keywords
+from circuits.instruments.grids import Axis, Paths, values_on
+from circuits.instruments.path_names import Path, parse_paths
 from circuits.models.load import as_model
 from circuits.prompts import Answer, MetricFunction, MetricKind, QuestionSpec, Swap
 from circuits.results import Progress, sha256_of, silent
-from circuits.tracing.grids import Axis, Paths, values_on
 from circuits.tracing.inputs import Position, run_questions, to_questions
 from circuits.tracing.judge import judge
 from circuits.tracing.measure import measured_model, tells_sides
-from circuits.tracing.path_names import Path, parse_paths
 from circuits.tracing.trace import package_versions
 from circuits.tracing.trust import notes_on
 

@@ -27,11 +27,11 @@ from circuits.engine.prepare import known_layout
 from circuits.engine.readout import head_outputs, is_in_top, is_largest_of
 from circuits.engine.rows import Cache
 from circuits.errors import ModelError, names_its_keywords
+from circuits.instruments.grids import Axis
+from circuits.instruments.reading_records import HeadScores
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.results import sha256_of
-from circuits.tracing.grids import Axis
-from circuits.tracing.reading_records import HeadScores
 
 SEQUENCES: Final = 8
 LENGTH: Final = 24  # tokens before the repetition

@@ -20,13 +20,13 @@ from circuits.engine.prepare import known_layout
 from circuits.engine.readout import direct_parts, lens_of
 from circuits.engine.rows import Cache
 from circuits.errors import ModelError, PromptError, names_its_keywords
+from circuits.instruments.grids import Axis, position_labels
+from circuits.instruments.reading_records import LogitAttribution, LogitLens
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Answer, Pair, Prompt, Swap, answer_token, to_pair, to_prompt
 from circuits.prompts.answer import given_answers
 from circuits.results import sha256_of
-from circuits.tracing.grids import Axis, position_labels
-from circuits.tracing.reading_records import LogitAttribution, LogitLens
 
 
 @names_its_keywords

@@ -37,10 +37,9 @@ from circuits.tracing.circuit import model_of
 from circuits.tracing.judge import judge_each, together
 from circuits.tracing.measure import finite, measured_model
 from circuits.tracing.parts import SHARE, QuestionControl, check_share
-from circuits.tracing.search import AIMS, Aim, Found, Stage, search
 from circuits.tracing.trace import output_of, package_versions
 from circuits.tracing.trust import notes_on
-from circuits.tracing.wiring_record import (
+from circuits.wires.record import (
     CurvePoint,
     Member,
     Overlap,
@@ -49,6 +48,7 @@ from circuits.tracing.wiring_record import (
     WireValue,
     Wiring,
 )
+from circuits.wires.search import AIMS, Aim, Found, Stage, search
 
 PAIRS: Final = 16  # of a task, unless the user says otherwise
 HELD_OUT: Final = 0.25  # of the pairs of a family

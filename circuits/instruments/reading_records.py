@@ -12,9 +12,9 @@ import numpy as np
 
 from circuits.components import Head
 from circuits.errors import EdgeError, PromptError
+from circuits.instruments.grids import Axis, OnAxes
 from circuits.prompts import Prompt
 from circuits.results import Arrays, Pictured, Saved, require
-from circuits.tracing.grids import Axis, OnAxes
 
 READING: Final = "a reading, not an effect"
 NAMED: Final = 0.5  # the least score that names a head
