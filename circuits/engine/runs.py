@@ -110,7 +110,7 @@ class Runs:
     def metric(self) -> Metric:
         return self.pairs[0].metric
 
-    @property
+    @cached_property
     def heads(self) -> tuple[Head, ...]:
         return every_head(self.model)
 
