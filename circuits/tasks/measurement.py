@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ _ROWS: Final = 512  # rows measured between two reports of progress
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(ABC):
     """What `rank` asks of a task's pairs, whichever units are ranked."""
 
     units: tuple[Unit, ...]
@@ -59,15 +60,15 @@ class Measurement:
         """Sizes that the keep curve must have."""
         return ()
 
+    @abstractmethod
     def single_effects(self) -> Effects:
         """The effect of every unit alone on every pair."""
-        raise NotImplementedError
 
+    @abstractmethod
     def explained(
         self, order: Sequence[int], sizes: Sequence[int]
     ) -> Float[np.ndarray, "size pair"]:
         """The explained effect of keeping the first units of an order, for each size, on every pair."""
-        raise NotImplementedError
 
     def order(self, effects: Effects) -> list[int]:
         """The numbers of the units, the largest mean effect first.
