@@ -38,9 +38,8 @@ from circuits.tasks.ranking import Mlps, Protocol, RoleEdge, Shape, Unit, Units
 from circuits.tasks.task import Item
 
 Effects = Float[np.ndarray, "unit pair"]
-MOST_WORK: Final = (
-    2.5e12  # multiply-adds for the single effects of edges: two minutes of one core
-)
+# Multiply-adds for the single effects of edges: two minutes of one core.
+MOST_WORK: Final = 2.5e12
 _ROWS: Final = 512  # rows measured between two reports of progress
 
 
@@ -300,9 +299,8 @@ def measure_edges(
     groups = groups_that_run_together(items, by_roles=True)
     layouts = {(len(item.pair), item.roles) for item in items}
     by_role = len(layouts) > 1
-    number_of: dict[
-        tuple[str, str], int
-    ] = {}  # (key, query) by name, numbered in the order they are met
+    # (key, query) by name, numbered in the order they are met.
+    number_of: dict[tuple[str, str], int] = {}
     batches = []
     for indices in groups:
         item = items[indices[0]]
