@@ -101,11 +101,11 @@ docs: .venv/documented  # writes build/docs/index.html; warnings are errors
 	touch $@
 
 .venv/tested: .venv/installed
-	$(PIP) -e '.[smollm2,train,explore]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel pyspellchecker packaging pyyaml
+	$(PIP) -e '.[smollm2,train,explore,mcp]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel pyspellchecker packaging pyyaml
 	touch $@
 
 .venv/documented: .venv/tested
-	$(PIP) sphinx furo myst-nb
+	$(PIP) sphinx furo myst-nb sphinx-gallery
 	touch $@
 
 clean:
