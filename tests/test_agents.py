@@ -20,7 +20,8 @@ from circuits.mcp.folder import GivenFolder
 from circuits.mcp.server import AgentServer
 
 ROOT = Path(__file__).parents[1]
-TOOLS = "load tokens trace circuit why wiring patch rank verify render".split()
+TOOLS = ["load", "tokens", "trace", "circuit", "why", "wiring", "patch", "rank"]
+TOOLS += ["verify", "render"]
 PROMPT = 'The opposite of "large" is "'
 ASKED = {"prompt": PROMPT, "swap": {"large": "hot"}}
 NAMED = {
@@ -29,7 +30,7 @@ NAMED = {
     "answer": "small",
     "foil": "cold",
 }  # a random model says anything
-ANSWER = "verdict reasons withheld controls does_not_show result numbers".split()
+ANSWER = ["verdict", "reasons", "withheld", "controls", "does_not_show", "result", "numbers"]
 
 
 @pytest.fixture
@@ -181,9 +182,8 @@ def test_an_error_of_a_tool_is_one_line_that_says_what_to_do(folder: Path) -> No
     async def ask(client: Client) -> None:
         called = client.call_tool
         assert "larg" in refused(await called("trace", {**NAMED, "key": "larg"}))
-        assert "L99H1" in refused(
-            await called("why", {"result": "tiny", "head": "L99H1"})
-        ) or refused(await called("why", {"result": "tiny", "head": "L99H1"}))
+        missing = refused(await called("why", {"result": "tiny", "head": "L99H1"}))
+        assert "circuit.json" in missing
         assert "mini" in refused(await called("trace", {**ASKED, "model": "minni", "key": 5}))
         assert "nothing" in refused(await called("render", {"result": "nothing"}))
 
