@@ -1,13 +1,36 @@
-"""How the docs are built: `make docs` writes them to build/docs. Warnings are errors."""
+"""How the docs are built: `make docs` writes them to build/docs. Warnings are errors.
+
+1. Pages whose text is kept elsewhere in the repository are read from there.
+2. The reference gets a sentence for each parameter from scripts/parameters.py, and for each field of a record
+   from the comment beside it.
+3. The gallery runs the scripts of docs/gallery and shows what they draw.
+"""
 
 import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
+
+import parameters  # noqa: E402
 
 project = "circuits"
 author = "the authors of circuits"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.doctest"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.doctest",
+    "sphinx_gallery.gen_gallery",
+]
 html_theme = "furo"
 html_title = "circuits"
-exclude_patterns = ["architecture.dot"]
+html_static_path = ["static"]
+html_css_files = ["docs.css"]
+# The page that the first page shows in a frame.
+html_extra_path = ["../case_studies/opposite_of_large/page.html"]
+exclude_patterns = ["architecture.dot", "gallery"]
+myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = (
     "off"  # the outputs kept in the notebooks are those of a run: tests/test_notebooks.py
@@ -15,8 +38,21 @@ nb_execution_mode = (
 nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"  # a type stands beside its sentence
 autodoc_inherit_docstrings = False
 suppress_warnings = ["mystnb.unknown_mime_type"]
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "drawn",
+    "filename_pattern": r"\.py$",
+    "image_scrapers": ("gallery_figures",),
+    "within_subsection_order": "FileNameSortKey",
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 10**9,
+    "abort_on_example_error": True,
+}
 
 # Pages whose text is kept elsewhere in the repository, and is read there too.
 ELSEWHERE = {
@@ -35,5 +71,28 @@ def to_pages(app: object, name: str, source: list[str]) -> None:
     source[0] = text
 
 
+def add_sentences(
+    app: object, what: str, name: str, offered: object, options: object, lines: list[str]
+) -> None:
+    """Add a sentence for every parameter of a function, and for every field of a record."""
+    public = name.removeprefix("circuits.").removeprefix("show.")
+    if what in ("function", "method"):
+        for parameter in parameters.parameters_of(offered):
+            sentence = parameters.sentence_for(public, parameter)
+            if sentence is not None:
+                lines += ["", f":param {parameter}: {to_rst(sentence)}"]
+    if what == "class" and isinstance(offered, type):
+        comments = parameters.field_comments(offered)
+        if comments:
+            lines += ["", "Fields with a remark:", ""]
+            lines += [f"- ``{field}``: {to_rst(said)}" for field, said in comments.items()]
+
+
+def to_rst(sentence: str) -> str:
+    """Code in a sentence as reStructuredText marks it."""
+    return re.sub(r"`([^`]+)`", r"``\1``", sentence)
+
+
 def setup(app: object) -> None:
     app.connect("source-read", to_pages)  # type: ignore[attr-defined]
+    app.connect("autodoc-process-docstring", add_sentences)  # type: ignore[attr-defined]

@@ -14,7 +14,10 @@ from functools import cache
 from typing import Any
 
 SENTENCES = {
-    "aim": '"faithful" keeps what the whole model does, no more and no less; "performance" keeps the metric, however high.',
+    "aim": (
+        '"faithful" keeps what the whole model does, no more and no less; "performance" keeps the '
+        "metric, however high."
+    ),
     "all_heads": "Draw every head, not only those that the task takes.",
     "answer": "The right next token; by default what the model says on the clean prompt. Of several any counts.",
     "arrays": "The arrays that stand beside the file.",
@@ -32,7 +35,10 @@ SENTENCES = {
     "counterfactual": "The whole counterfactual text, of as many tokens, instead of `swap`.",
     "counterfactuals": "A text for the span of one token or group, in the place of noise.",
     "device": '"cpu", or a GPU of this machine by its name; "auto" takes one if there is one.',
-    "direction": '"swap" puts counterfactual values into the clean run (noising), "restore" clean values into the counterfactual run (denoising).',
+    "direction": (
+        '"swap" puts counterfactual values into the clean run (noising), "restore" clean values into '
+        "the counterfactual run (denoising)."
+    ),
     "dot": "What `to_dot` returned, or Graphviz source.",
     "dtype": "The dtype to measure in; by default float32.",
     "each_position": "Patch heads at each position by itself, not at all together.",
@@ -87,7 +93,10 @@ SENTENCES = {
     "port": "The port on 127.0.0.1; 0 takes a free one.",
     "position": "An index into the tokens.",
     "positions": "Positions, by index or token; by default all.",
-    "progress": "Is called with what is measured now, how much of it is done, and how much there is; what it raises ends the work.",
+    "progress": (
+        "Is called with what is measured now, how much of it is done, and how much there is; what it "
+        "raises ends the work."
+    ),
     "prompts": "A jsonl file with a question a line, or the lines themselves.",
     "query": "The position that reads: an index, an index from the end, or a token.",
     "question": "What is asked of each pair, as in `trace`.",
@@ -148,7 +157,7 @@ OWN = {
     "to_dot.maps": "Draw the attention maps of the carriers as nodes.",
     "to_task.name": "A name of `circuits.tasks.TASKS`, or a jsonl file.",
     "trace.text": "A prompt, or a family of prompts or pairs of equal length.",
-    "why.key": "The position that the head reads; by default the key of the mapping that the circuit shows first.",
+    "why.key": "The position that the head reads; by default the key of the mapping that is shown first.",
     "why.query": "The position at which it reads; by default that mapping's query.",
     "wiring.positions": "Tell positions apart; by default for one prompt.",
     "wiring.text": "A prompt, a list of prompts or pairs, a table, or a task by its name or jsonl file.",
