@@ -34,7 +34,7 @@ CALLS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
         "`large` must reach the last position. Swap it for a word with another opposite.",
         "trace",
         {"prompt": PROMPT, "key": "large", "swap": {"large": "hot"}},
-        ("Verdict", "metric", "large(5)", "Modulated", "random heads", "sufficiency"),
+        ("Verdict", "metric", "large(5) →", "Modulated", "random heads", "sufficiency"),
     ),
     (
         "The question is clear and six heads carry it. Why does the first look there?",
