@@ -29,7 +29,7 @@ html_static_path = ["static"]
 html_css_files = ["docs.css"]
 # The page that the first page shows in a frame.
 html_extra_path = ["../case_studies/opposite_of_large/page.html"]
-exclude_patterns = ["architecture.dot", "gallery"]
+exclude_patterns = ["architecture.dot", "gallery", "drawn/*.ipynb", "**sg_execution_times.rst"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = (
@@ -51,6 +51,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "show_signature": False,
     "min_reported_time": 10**9,
+    "write_computation_times": False,
     "abort_on_example_error": True,
 }
 

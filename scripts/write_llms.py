@@ -19,6 +19,8 @@ WHAT = (
     "there, and what circuit are they part of? A Python package and a command line that answer it by exact "
     "activation patching, with controls and a verdict on every question."
 )
+# The gallery is written when the docs are built; this is what it begins with.
+GALLERY = ("drawn/index", ROOT / "docs" / "gallery" / "GALLERY_HEADER.rst")
 _TREE = re.compile(r"```\{toctree\}\n(.*?)```", re.DOTALL)
 
 
@@ -32,6 +34,8 @@ def sections() -> Iterator[tuple[str, list[str]]]:
 
 def source_of(page: str) -> Path:
     """The file of a page."""
+    if page == GALLERY[0]:
+        return GALLERY[1]
     file = ROOT / "docs" / f"{page}.md"
     return file if file.exists() else file.with_suffix(".ipynb")
 
@@ -44,6 +48,9 @@ def text_of(file: Path) -> str:
         return "\n\n".join(
             "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"
         )
+    if file.suffix == ".rst":
+        title, _, *rest = text.splitlines()
+        return "\n".join([f"# {title}", *rest])
     included = re.search(r"```\{include\} (\S+)", text)
     return (file.parent / included[1]).read_text() if included else text
 
