@@ -27,6 +27,8 @@ html_theme = "furo"
 html_title = "circuits"
 html_static_path = ["static"]
 html_css_files = ["docs.css"]
+html_search_scorer = "static/scorer.js"
+default_role = "code"  # what docstrings write in single backticks
 # The page that the first page shows in a frame.
 html_extra_path = ["../case_studies/opposite_of_large/page.html"]
 exclude_patterns = ["architecture.dot", "gallery", "drawn/*.ipynb", "**sg_execution_times.rst"]
@@ -60,15 +62,31 @@ ELSEWHERE = {
     "../benchmarks/README.md": "benchmarks.md",
     "../case_studies/README.md": "case_studies.md",
 }
+# Words that a reader types, and the page that is about them: scripts/check_search.py looks for them.
+ABOUT = {
+    "agents": ("agent", "MCP"),
+    "questions": ("counterfactual", "swap"),
+    "sweeps": ("sweep", "batch"),
+    "theory": ("faithfulness", "noising", "denoising", "exact"),
+    "tour": ("install",),
+    "trust": ("verdict", "controls"),
+    "instruments": ("logit lens", "patching map"),
+    "upgrade": ("upgrade", "renamed"),
+}
 CARD = re.compile(r"\]\((?:\.\./)+circuits/zoo/([\w-]+)/README\.md\)")
 
 
 def to_pages(app: object, name: str, source: list[str]) -> None:
-    """Links that leave the docs lead to the page that holds the same text."""
+    """Links that leave the docs lead to the page that holds the same text; words that a page is about are
+    put into the index, which the search reads."""
     up = "../" * name.count("/")
     text = CARD.sub(rf"]({up}cards/\1.md)", source[0])
     for path, page in ELSEWHERE.items():
         text = text.replace(f"]({path})", f"]({up}{page})")
+    words = ABOUT.get(name)
+    if words:
+        entries = "\n".join(f"single: {word}" for word in words)
+        text += f"\n```{{eval-rst}}\n.. index::\n   {entries.replace(chr(10), chr(10) + '   ')}\n```\n"
     source[0] = text
 
 

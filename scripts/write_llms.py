@@ -61,12 +61,13 @@ def line_of(page: str) -> str:
     text = text_of(file)
     title = re.search(r"^# (.*)", text, re.MULTILINE)
     body = text[title.end() :] if title else text
-    prose = [part for part in body.split("\n\n") if re.match(r"[A-Z`\[*]", part.strip())]
+    body = re.sub(r"^```.*?^```", "", body, flags=re.DOTALL | re.MULTILINE)
+    prose = [part for part in re.split(r"\n\n+", body) if re.match(r"\n?[A-Z`\[*]", part)]
     first = " ".join(prose[0].split()) if prose else ""
-    sentence = re.match(r".*?[.?!:](?= |$)", first)
+    sentence = re.match(r".*?[.?!](?= |$)", first)
     said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence[0] if sentence else first)
     address = file.relative_to(ROOT).as_posix()
-    return f"- [{title[1] if title else page}]({address}): {said.strip().rstrip(':')}"
+    return f"- [{title[1] if title else page}]({address}): {said.strip()}"
 
 
 def llms_text() -> str:
