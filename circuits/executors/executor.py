@@ -1,0 +1,104 @@
+"""What every executor does: call one function on each part of a job, in workers that hold the model.
+
+1. The work is called with a loaded model and one part. Work, parts and results must be picklable.
+2. A worker loads the model once, by its name, and refuses other weights than those it was promised.
+3. Results come in the order in which parts end. What is written to disk is the work's own business, so a job
+   that was stopped goes on with the parts that are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from circuits.errors import ModelError
+
+if TYPE_CHECKING:
+    from circuits.models.model import Model
+
+Work = Callable[["Model", Any], Any]  # called with the model and a part
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """How a worker gets the model. A path must lead to the same files on every machine.
+
+    >>> circuits.ModelSource("mini").load().n_heads
+    12
+    """
+
+    name: str  # what `load` takes
+    dtype: str | None = None
+    device: str = "cpu"
+    gated: bool | None = None  # None: as the model's files say
+    reads_bos: bool | None = None
+    fingerprint: str | None = None  # of the weights that it must have; None: any
+
+    @classmethod
+    def of(cls, model: Model) -> ModelSource:
+        """How another process gets the same model."""
+        return cls(
+            name=absolute(model.name),
+            dtype=str(model.dtype),
+            device=str(model.device),
+            gated=model.gated,
+            reads_bos=model.reads_bos,
+            fingerprint=model.fingerprint,
+        )
+
+    def load(self, *, number: int = 0) -> Model:
+        """Load the model; with the device "auto" a worker takes the GPU that has its number."""
+        from circuits.models.load import load, to_device
+
+        model = load(
+            self.name,
+            gate=self.gated,
+            bos=self.reads_bos,
+            dtype=self.dtype,
+            device=to_device(self.device, number=number),
+        )
+        if self.fingerprint not in (None, model.fingerprint):
+            raise ModelError(
+                f"a worker that loads {self.name} finds other weights than this process has; "
+                "workers load a model by its name, so save it into a folder and load that"
+            )
+        return model
+
+
+def absolute(name: str) -> str:
+    """A path that means the same in any folder; other names stay."""
+    path = Path(name).expanduser()
+    return str(path.resolve()) if path.exists() else name
+
+
+class Executor(Protocol):
+    """Whoever runs the parts of a job."""
+
+    def map(
+        self, model: Model | ModelSource, work: Work, parts: Sequence[Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """The number of each part with its result, as soon as it is there."""
+        ...
+
+
+@dataclass(slots=True)
+class Worker:
+    """A process at work: it loads the model when it gets its first part."""
+
+    source: ModelSource
+    work: Work
+    number: int = 0  # among the workers on this machine
+    model: Model | None = None
+
+    def measure(self, part: Any) -> Any:
+        """The result of one part."""
+        if self.model is None:
+            self.model = self.source.load(number=self.number)
+        return self.work(self.model, part)
+
+
+def source_of(model: Model | ModelSource) -> ModelSource:
+    """How a worker gets this model."""
+    return model if isinstance(model, ModelSource) else ModelSource.of(model)
