@@ -236,12 +236,13 @@ def holds(folder: Path, manifest: Manifest, numbers: Sequence[int]) -> bool:
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """The shards that are complete, in the order of their first lines."""
-    shards = []
-    for file in (folder / "shards").glob("*.parquet"):
-        if _SHARD.fullmatch(file.name) or _OLDER_SHARD.fullmatch(file.name):
-            shards.append(file)
-    return sorted(shards)
+    """The shards that are complete, in the order of their first lines. Other Parquet files are refused:
+    whoever reads the folder without this package would read them, too."""
+    shards = sorted((folder / "shards").glob("*.parquet"))
+    for file in shards:
+        if not _SHARD.fullmatch(file.name) and not _OLDER_SHARD.fullmatch(file.name):
+            raise FileError(f"{file} is no shard of this sweep, by its name; move it away")
+    return shards
 
 
 def read_table(folder: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table:
