@@ -101,7 +101,7 @@ docs: .venv/documented  # writes build/docs/index.html; warnings are errors
 	touch $@
 
 .venv/tested: .venv/installed
-	$(PIP) -e '.[smollm2,train,explore]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel pyspellchecker packaging pyyaml
+	$(PIP) -e '.[smollm2,train,explore,ray,slurm]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel pyspellchecker packaging pyyaml duckdb polars
 	touch $@
 
 .venv/documented: .venv/tested

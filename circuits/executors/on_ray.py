@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -86,37 +86,24 @@ class OnRay:
     @contextmanager
     def _cluster(self) -> Iterator[Any]:
         """Ray, connected; what was started here is shut down at the end of the `with`."""
-        if self.address is None:
-            os.environ.update(_OWN_CLUSTER)
-        try:
-            import ray
-        except ImportError as why:
-            raise ExecutorError(
-                "Ray is not installed here: pip install 'keyquery-circuits[ray]'"
-            ) from why
-        if ray.is_initialized():
-            yield ray
-            return
-        try:
-            ray.init(
-                address=self.address,
-                log_to_driver=False,
-                configure_logging=False,
-                **({} if self.address else self._own()),
-            )
-        except (ConnectionError, RuntimeError, ValueError) as why:
-            raise ExecutorError(
-                f"cannot reach Ray at {self.address or LOOPBACK}: {in_one_line(str(why))}"
-            ) from why
-        try:
-            if self.address is None and ray.util.get_node_ip_address() != LOOPBACK:
+        with _environment({} if self.address else _OWN_CLUSTER):
+            ray = _import_ray()
+            if ray.is_initialized():
+                yield ray
+                return
+            how = {"address": self.address} if self.address else self._own()
+            try:
+                ray.init(log_to_driver=False, configure_logging=False, **how)
+            except (ConnectionError, RuntimeError, ValueError) as why:
                 raise ExecutorError(
-                    "Ray was imported before this job, so it would listen on every interface; start "
-                    "it yourself (ray.init) first, or give the address of a cluster"
-                )
-            yield ray
-        finally:
-            ray.shutdown()
+                    f"cannot reach Ray at {self.address or LOOPBACK}: {in_one_line(str(why))}"
+                ) from why
+            try:
+                if self.address is None:
+                    _check_loopback(ray)
+                yield ray
+            finally:
+                ray.shutdown()
 
     def _own(self) -> dict[str, Any]:
         """How a cluster of this machine alone is started."""
@@ -138,6 +125,40 @@ class OnRay:
                 f"the Ray cluster has {there.get('GPU', 0):g} GPUs, too few for an actor of {self.gpus:g}"
             )
         return places
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Within this `with`, the environment has these values; afterwards it is as it was."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as why:
+        raise ExecutorError(
+            "Ray is not installed here: pip install 'keyquery-circuits[ray]'"
+        ) from why
+    return ray
+
+
+def _check_loopback(ray: Any) -> None:
+    """Refuse a cluster of ours that other machines could reach: anyone there could run code."""
+    if ray.util.get_node_ip_address() != LOOPBACK:
+        raise ExecutorError(
+            "Ray was imported before this job, so it would listen on every interface; call ray.init "
+            "yourself before, or give the address of a cluster"
+        )
 
 
 class _Actor:
