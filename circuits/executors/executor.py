@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,11 +38,11 @@ class ModelSource:
 
     @classmethod
     def of(cls, model: Model) -> ModelSource:
-        """How another process gets the same model."""
+        """How another process gets the same model; of several GPUs each worker takes its own."""
         return cls(
             name=absolute(model.name),
             dtype=str(model.dtype),
-            device=str(model.device),
+            device="auto" if model.device.type == "cuda" else str(model.device),
             gated=model.gated,
             reads_bos=model.reads_bos,
             fingerprint=model.fingerprint,
@@ -69,8 +69,11 @@ class ModelSource:
 
 def absolute(name: str) -> str:
     """A path that means the same in any folder; other names stay."""
+    from circuits.models.known import lookup
+
     path = Path(name).expanduser()
-    return str(path.resolve()) if path.exists() else name
+    is_path = lookup(name) is None and path.exists()
+    return str(path.resolve()) if is_path else name
 
 
 class Executor(Protocol):
@@ -102,3 +105,14 @@ class Worker:
 def source_of(model: Model | ModelSource) -> ModelSource:
     """How a worker gets this model."""
     return model if isinstance(model, ModelSource) else ModelSource.of(model)
+
+
+def here_and_there(model: Any) -> tuple[Model, Model | ModelSource]:
+    """The model for this process, and what an executor gets for its workers."""
+    from circuits.models.load import as_model
+
+    if not isinstance(model, ModelSource):
+        loaded = as_model(model)
+        return loaded, loaded
+    loaded = model.load()
+    return loaded, replace(model, fingerprint=loaded.fingerprint)
