@@ -59,11 +59,11 @@ def test_duckdb_polars_pandas_and_pyarrow_read_the_folder(tiny: Model, tmp_path:
     swept = sweep(tiny, write(tmp_path / "in.jsonl", alike(9)), tmp_path / "out", shard=4)
     shards = tmp_path / "out" / "shards"
     whole = swept.rows["total"].sum()
-    by_duckdb = duckdb.sql(f"SELECT sum(total), count(*) FROM '{shards}/*.parquet'").fetchone()
+    by_duckdb = duckdb.sql(f"SELECT sum(total), count(*) FROM '{shards}/*.parquet'").fetchall()
     by_polars = polars.read_parquet(shards)["total"].sum()
     by_pandas = pd.read_parquet(shards)["total"].sum()
     by_pyarrow = pyarrow.dataset.dataset(shards).count_rows()
-    assert by_duckdb == (pytest.approx(whole), 9)
+    assert by_duckdb == [(pytest.approx(whole), 9)]
     assert by_polars == pytest.approx(whole) and by_pandas == pytest.approx(whole)
     assert by_pyarrow == 9
 
@@ -216,16 +216,17 @@ def test_a_plan_counts_shards_and_memory_and_writes_nothing(
     file = write(tmp_path / "in.jsonl", alike(100))
     planned = circuits.plan_sweep(tiny, file, shard=10)
     assert (planned.shards, planned.sample, planned.wrong) == (10, 10, 0)
+    whole = circuits.plan_sweep(tiny, write(tmp_path / "few.jsonl", alike(20)), shard=20)
     weights = sum(each.numel() * 4 for each in tiny.bridge.state_dict().values())
-    # Half of the sample has 10 tokens: two runs of five pairs, seven vectors a layer and position.
-    assert (planned.weights, planned.runs) == (weights, 2 * 5 * 7 * 4 * 3 * 10 * 32)
+    # Half of the lines have 10 tokens: two runs of ten pairs, seven vectors a layer and position.
+    assert (whole.weights, whole.batch.runs) == (weights, 2 * 10 * 7 * 4 * 3 * 10 * 32)
     one, two = planned.seconds(1), planned.seconds(2)
     assert one - planned.seconds_to_load == pytest.approx(100 * planned.seconds_a_line)
     assert two - planned.seconds_to_load == pytest.approx(50 * planned.seconds_a_line)
     assert planned.seconds(1000) == planned.seconds(10)
     done = CliRunner().invoke(main, ["sweep", str(file), "--model", tiny.name, "--plan"])
     assert done.exit_code == 0 and "7 shards of 16 lines" in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "few.jsonl"}
 
 
 # Kill −9

@@ -422,7 +422,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(
 ) -> None:
     lines, out = write(tmp_path / "in.jsonl", questions(12)), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        sweep(tiny, lines, out, progress=stopping_after(1))
+        sweep(tiny, lines, out, shard=4, progress=stopping_after(1))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
@@ -431,7 +431,9 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(out.rglob("*.unfinished"))
-    assert plain(sweep(tiny, lines, out)) == plain(sweep(tiny, lines, tmp_path / "other"))
+    assert plain(sweep(tiny, lines, out)) == plain(
+        sweep(tiny, lines, tmp_path / "other", shard=4)
+    )
 
 
 def test_a_damaged_shard_is_named_and_the_same_sweep_measures_it_again(

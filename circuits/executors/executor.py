@@ -50,7 +50,8 @@ class ModelSource:
 
     def load(self, *, number: int = 0) -> Model:
         """Load the model; with the device "auto" a worker takes the GPU that has its number."""
-        from circuits.models.load import load, to_device
+        from circuits.models.load import load
+        from circuits.models.placement import to_device
 
         model = load(
             self.name,

@@ -1,6 +1,6 @@
 """What a sweep will take, said before it starts: shards, memory, and time by a measured sample.
 
-1. The sample is a shard of lines, spread evenly over the file. One line is measured before, untimed.
+1. The sample is a shard of lines, drawn from the whole file. One line is measured before, untimed.
 2. Memory is that of a worker: its weights, the runs of one batch that are kept, and the streams on their way.
 3. With so many workers, each as fast as this process, shards are measured in rounds. Every worker loads the
    model once.
@@ -9,17 +9,18 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from circuits.engine.memory import BUDGET
+from circuits.engine.memory import BUDGET, MemoryPlan
 from circuits.executors.executor import ModelSource
 from circuits.models.load import as_model
 from circuits.results import Summarised
 from circuits.sweeps.lines import Line, Lines, read_line, read_lines
-from circuits.sweeps.rows import bytes_of_runs, measure_lines, to_batches
+from circuits.sweeps.rows import measure_lines, memory_of, to_batches
 from circuits.sweeps.sweep import SweepSettings, manifest_of
 
 SAMPLE: Final = 64  # lines, at most
@@ -39,8 +40,7 @@ class SweepPlan(Summarised):
     seconds_a_line: float
     seconds_to_load: float
     weights: int  # bytes
-    runs: int  # bytes of the kept runs of the largest batch in the sample
-    streams: int  # bytes of rows on their way through a block
+    batch: MemoryPlan  # of the largest batch in the sample
 
     @property
     def shards(self) -> int:
@@ -49,7 +49,7 @@ class SweepPlan(Summarised):
     @property
     def memory(self) -> int:
         """Bytes of a worker's tensors: weights, kept runs, streams."""
-        return self.weights + self.runs + self.streams
+        return self.weights + self.batch.runs + max(BUDGET, self.batch.streams)
 
     def seconds(self, workers: int) -> float:
         """How long so many workers take, each as fast as the sample was measured."""
@@ -58,12 +58,7 @@ class SweepPlan(Summarised):
         return self.seconds_to_load + lines * self.seconds_a_line
 
     def __str__(self) -> str:
-        gigabytes = [
-            size / 1e9 for size in (self.memory, self.weights, self.runs, self.streams)
-        ]
-        memory = "{:.2f} GB a worker: weights {:.2f}, runs {:.2f}, streams {:.2f}".format(
-            *gigabytes
-        )
+        memory = f"{self.memory / 1e9:.2f} GB a worker: weights {self.weights / 1e9:.2f} GB, {self.batch}"
         pace = f"{1e3 * self.seconds_a_line:.1f} ms a line on {self.device}"
         lines = [
             f"{self.lines} lines on {self.model}: {self.shards} shards of {self.shard} lines",
@@ -95,7 +90,7 @@ def plan_sweep(model: Any, prompts: str | Path, **settings: Any) -> SweepPlan:
     loaded = model.load() if isinstance(model, ModelSource) else as_model(model)
     to_load = time.perf_counter() - began
     manifest = manifest_of(loaded, lines, wanted)
-    sample = _sample(lines, min(SAMPLE, manifest.shard))
+    sample = _sample(lines, min(SAMPLE, manifest.shard, len(lines)))
     measure_lines(
         loaded, sample[:1], manifest, batch=1
     )  # the first reads and verifies the layout
@@ -103,6 +98,7 @@ def plan_sweep(model: Any, prompts: str | Path, **settings: Any) -> SweepPlan:
     rows = measure_lines(loaded, sample, manifest, batch=wanted.batch)
     seconds = time.perf_counter() - began
     batches, _ = to_batches(loaded, sample, manifest, batch=wanted.batch)
+    plans = [memory_of(loaded, each) for each in batches] or [MemoryPlan(0, 0, 0, 0)]
     parameters = loaded.bridge.state_dict().values()
     return SweepPlan(
         model=loaded.name,
@@ -114,15 +110,13 @@ def plan_sweep(model: Any, prompts: str | Path, **settings: Any) -> SweepPlan:
         seconds_a_line=seconds / len(rows),
         seconds_to_load=to_load,
         weights=sum(each.numel() * each.element_size() for each in parameters),
-        runs=max((bytes_of_runs(loaded, each) for each in batches), default=0),
-        streams=BUDGET,
+        batch=max(plans, key=lambda each: each.runs),
     )
 
 
 def _sample(lines: Lines, count: int) -> list[Line]:
-    """So many lines, spread evenly over the file."""
-    step = max(1, len(lines) // count)
-    chosen = range(0, len(lines), step)[:count]
+    """So many lines, drawn at random: every tenth line may be of one kind."""
+    chosen = sorted(random.Random(0).sample(range(len(lines)), count))
     return [read_line(lines.numbers[at], lines.raw[at]) for at in chosen]
 
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 import torch
 
 from circuits.components import Head
-from circuits.engine import SMALLEST_GAP, Runs, bytes_of_run, prepare
+from circuits.engine import SMALLEST_GAP, Runs, prepare
+from circuits.engine.memory import MemoryPlan, plan_memory
 from circuits.engine.selection import mapping_row, select
 from circuits.errors import CircuitsError
 from circuits.models.model import Model
@@ -96,16 +97,16 @@ def to_batches(
             wrong.append(tokenized)
     batches = []
     for alike in shapes.values():
-        size = max(1, min(batch, MEMORY // bytes_of_runs(model, alike[:1])))
+        size = max(1, min(batch, MEMORY // memory_of(model, alike[:1]).runs))
         for start in range(0, len(alike), size):
             batches.append(alike[start : start + size])
     return batches, wrong
 
 
-def bytes_of_runs(model: Model, batch: Batch) -> int:
-    """Bytes that the runs of a batch take while it is measured: clean and counterfactual of every draw."""
+def memory_of(model: Model, batch: Batch) -> MemoryPlan:
+    """What a batch takes while it is measured."""
     length = len(batch[0].question.clean)
-    return 2 * len(batch) * batch[0].draws * bytes_of_run(model, length)
+    return plan_memory(model, length=length, inputs=len(batch) * batch[0].draws)
 
 
 def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | TableRow:
