@@ -284,6 +284,11 @@ class Model:
         """The device of the weights; of a model on several devices that of its embedding."""
         return next(self.bridge.parameters()).device
 
+    def device_of(self, layer: int) -> torch.device:
+        """The device of a block; the stream above the last block is on that block's device."""
+        block = self.bridge.blocks[min(layer, self.n_layers - 1)]
+        return next(block.parameters()).device
+
     @property
     def is_split(self) -> bool:
         """Whether its parts are on several devices, so that only its own forward can run it."""
