@@ -489,6 +489,21 @@ def test_a_shard_of_another_sweep_is_refused_and_measured_again(
     assert plain(sweep(tiny, lines, tmp_path / "out")) == plain(whole)
 
 
+@pytest.mark.long
+def test_the_core_of_each_line_is_that_of_stability(tiny: Model, tmp_path: Path) -> None:
+    lines = [*alike(3), "{"]
+    swept = sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out", stability=5)
+    for row, line in zip(swept.table.to_dict("records"), alike(3), strict=True):
+        steady = circuits.stability(tiny, line.pop("prompt"), n=5, **line)
+        assert row["core"] == tuple(map(str, steady.core))
+        assert (row["overlap"], row["counterfactuals"]) == (
+            steady.overlap,
+            len(steady.counterfactuals),
+        )
+    with pytest.raises(FileError, match="stability 5, not 0"):
+        sweep(tiny, tmp_path / "in.jsonl", tmp_path / "out")
+
+
 def test_model_and_seed_stand_in_every_row(tiny: Model, tmp_path: Path) -> None:
     sweep(tiny, write(tmp_path / "in.jsonl", [*alike(3), "{"]), tmp_path / "out", seed=3)
     rows = pd.read_parquet(tmp_path / "out" / "shards")

@@ -48,6 +48,13 @@ NOT_NEGATIVE: Final = click.IntRange(min=0)
     is_flag=True,
     help="Measure the controls of each line too, which takes as long as tracing one by one.",
 )
+@option(
+    "--stability",
+    type=NOT_NEGATIVE,
+    default=0,
+    metavar="N",
+    help="Measure each line under N other counterfactuals, too: columns core and overlap.",
+)
 @options.seed
 @option(
     "--plan",

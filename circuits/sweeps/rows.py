@@ -4,11 +4,13 @@
    the user allows and memory permits. Which lines are run together depends on the shard alone. Both runs of
    each pair in a batch show what the model predicts; from that come the answers and foils that were not given.
 2. Each line's question is judged as `trace` judges it.
-3. An error belongs to its line alone: a line that cannot be read or measured gets its error as its row.
+3. Where the manifest says so, each line is asked again under other counterfactuals (`circuits.stability`).
+4. An error belongs to its line alone: a line that cannot be read or measured gets its error as its row.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +38,7 @@ from circuits.sweeps.store import Manifest, TableRow
 from circuits.tracing import Mapping, QuestionControl
 from circuits.tracing.judge import judge_each
 from circuits.tracing.measure import measure_mapping
+from circuits.tracing.stability import stability
 from circuits.tracing.trust import doubts_about, doubts_of_carriers, doubts_of_sums
 
 MEMORY: Final = 256 * 2**20  # bytes of cached runs in a batch, at most
@@ -80,6 +83,8 @@ def measure_lines(
     batches, rows = to_batches(model, lines, manifest, batch=batch)
     for alike in batches:
         rows += _measure(model, alike, manifest)
+    if manifest.stability:
+        rows = [row | _stability_columns(model, row, manifest) for row in rows]
     return rows
 
 
@@ -233,6 +238,24 @@ def _mapping_columns(
         ]
         columns.append(measured | _verdict_columns(judged[index], doubts))
     return columns
+
+
+def _stability_columns(model: Model, row: TableRow, manifest: Manifest) -> TableRow:
+    """The heads that carry whatever the counterfactual, and how far carriers overlap. Nothing where the line
+    has an error, or where too few other counterfactuals move its answer."""
+    if row["error"] is not None:
+        return {}
+    question = json.loads(row["asked"])
+    settings = {"share": manifest.share, "seed": manifest.seed, "n": manifest.stability}
+    try:
+        steady = stability(model, question.pop("prompt"), **settings, **question)
+    except CircuitsError:
+        return {}
+    return {
+        "core": [str(head) for head in steady.core],
+        "overlap": steady.overlap,
+        "counterfactuals": len(steady.counterfactuals),
+    }
 
 
 def _verdict_columns(question: QuestionControl, doubts: Sequence[str]) -> TableRow:

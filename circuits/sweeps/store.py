@@ -74,9 +74,15 @@ COLUMNS: Final = pa.schema(
         *((name, _TEXTS) for name in ("reasons", "doubts")),
         *((name, _TEXT) for name in ("model", "fingerprint")),
         ("seed", pa.int64()),
+        ("core", _TEXTS),
+        ("overlap", _NUMBER),
+        ("counterfactuals", pa.int32()),
     ]
 )
-_SINCE_0_3: Final = ("verdict", "reasons", "doubts", "model", "fingerprint", "seed")
+_SINCE_0_3: Final = (
+    *("verdict", "reasons", "doubts", "model", "fingerprint", "seed"),
+    *("core", "overlap", "counterfactuals"),
+)
 TableRow = dict[str, Any]  # values by the names of COLUMNS
 
 
@@ -96,6 +102,7 @@ class Manifest:
     reads_bos: bool
     layers: int
     heads: int
+    stability: int = 0  # other counterfactuals of each line
     shard: int = field(default=0, compare=False)  # lines of a shard; 0: not to be gone on with
 
     @property
@@ -115,7 +122,7 @@ class Manifest:
             difference = (
                 "of version 0.2, or some lines of one, which is read and not gone on with"
             )
-        for name in ("share", "seed", "controls"):
+        for name in ("share", "seed", "controls", "stability"):
             if getattr(self, name) != getattr(wanted, name):
                 difference = f"with {name} {getattr(self, name)}, not {getattr(wanted, name)}"
         if self.sha256 != wanted.sha256:

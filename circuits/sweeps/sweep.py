@@ -39,11 +39,16 @@ class SweepSettings:
     share: float = SHARE
     seed: int = 0
     controls: bool = False
+    stability: int = 0  # other counterfactuals of each line
     batch: int = BATCH  # pairs that are run together, at most
     shard: int | None = None  # lines; None: by the number of lines
 
     def __post_init__(self) -> None:
         check_share(self.share)
+        if self.stability < 0:
+            raise PromptError(
+                f"stability= is a number of counterfactuals, not {self.stability}"
+            )
         if self.batch < 1:
             raise PromptError(f"a batch must hold at least 1 pair, not {self.batch}")
         if self.shard is not None and self.shard < 1:
@@ -64,6 +69,7 @@ def sweep(
     share: float = SHARE,
     seed: int = 0,
     controls: bool = False,
+    stability: int = 0,
     batch: int = BATCH,
     shard: int | None = None,
     executor: Executor | None = None,
@@ -71,7 +77,9 @@ def sweep(
 ) -> Sweep:
     """Trace every line of a jsonl file into a folder, or go on with it.
 
-    `batch` is the most pairs that run together, `shard` how many lines are measured whole or not at all.
+    `controls` measures the controls of each line, `stability` its carriers under so many other
+    counterfactuals of the same kind. `batch` is the most pairs that run together, `shard` how many lines are
+    measured whole or not at all.
     `executor` says who works: by default this process. Other executors load the model by its name in every
     worker; with a `ModelSource` in place of the model this process need not keep it.
 
@@ -81,7 +89,7 @@ def sweep(
         >>> swept.table["total"].round(2).tolist()
         [1.0]
     """
-    settings = SweepSettings(share, seed, controls, batch, shard)
+    settings = SweepSettings(share, seed, controls, stability, batch, shard)
     folder = Path(folder)
     store.manifest_in(folder)  # refuses a folder of something else before a model is loaded
     lines = read_lines(prompts)
@@ -109,6 +117,7 @@ def manifest_of(model: Model | ModelSource, lines: Lines, settings: SweepSetting
         share=float(settings.share),
         seed=settings.seed,
         controls=settings.controls,
+        stability=settings.stability,
         input=lines.name,
         sha256=lines.sha256,
         lines=len(lines),
