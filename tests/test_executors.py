@@ -5,11 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +12,11 @@ from typing import Any
 import duckdb
 import pandas as pd
 import polars
-import psutil
 import pyarrow.dataset
 import pytest
 from click.testing import CliRunner
-from test_sweep import alike, exactly_once, plain, write
+from killing import CASES, kill_and_go_on
+from test_sweep import alike, plain, write
 
 import circuits
 from circuits import Local, ModelSource, OnRay, OnSlurm
@@ -32,7 +27,6 @@ from circuits.sweeps.results import open_sweep
 from circuits.sweeps.sweep import sweep
 
 FROZEN = Path(__file__).parent / "frozen"
-MOMENTS = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the shards, when a process is killed
 
 
 def failing(model: Model, part: str) -> str:
@@ -231,98 +225,10 @@ def test_a_plan_counts_shards_and_memory_and_writes_nothing(
 # Kill −9
 
 
-@contextmanager
-def command(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    """`circuits sweep …` in a process of its own; it and what it started are gone at the end."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "circuits", "sweep", *map(str, arguments)],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        yield process
-    finally:
-        with suppress(psutil.NoSuchProcess):
-            for each in [*psutil.Process(process.pid).children(recursive=True), process]:
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
-        process.wait()
-
-
-def wait_for(count: int, out: Path, process: subprocess.Popen[bytes]) -> None:
-    """Wait until so many shards are there."""
-    end = time.monotonic() + 300
-    while len(list((out / "shards").glob("*.parquet"))) < count:
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.02)
-
-
-def victims(process: subprocess.Popen[bytes], words: str) -> list[psutil.Process]:
-    """The processes below this one with these words in their command line."""
-    found = []
-    for each in psutil.Process(process.pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if words in " ".join(each.cmdline()):
-                found.append(each)
-    return found
-
-
-def driver(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-
-
-def ray_actor(process: subprocess.Popen[bytes]) -> None:
-    victims(process, "ray::_Actor")[0].kill()
-
-
-def task(process: subprocess.Popen[bytes]) -> None:
-    victims(process, "submitit")[0].kill()
-
-
-RAY = ("--executor", "ray", "--workers", 2)
-SLURM = ("--executor", "slurm", "--slurm-cluster", "local")
-KILLED = {  # who is killed, and whether the command ends well by itself
-    "worker of the driver": (("--workers", 2), driver, False),
-    "driver": ((), driver, False),
-    "actor of Ray": (RAY, ray_actor, True),
-    "driver of Ray": (RAY, driver, False),
-    "task of submitit": (SLURM, task, False),
-    "driver of submitit": (SLURM, driver, False),
-}
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("who", KILLED)
-def test_killed_at_five_moments_the_same_command_finishes_and_no_row_is_lost_or_twice(
-    directories: dict[str, Path], tmp_path: Path, who: str, moment: float
+@pytest.mark.parametrize("case", CASES)
+def test_killed_in_the_middle_the_same_command_finishes_and_no_row_is_lost_or_twice(
+    directories: dict[str, Path], tmp_path: Path, case: str
 ) -> None:
-    options, kill, goes_on = KILLED[who]
-    count, shard = (400, 10) if "submitit" not in who else (400, 100)
-    file, out = write(tmp_path / "in.jsonl", alike(count)), tmp_path / "out"
-    asked = (file, "-o", out, "--model", directories["gpt2"], "--shard", shard, *options)
-    shards = count // shard
-    with command(*asked) as first:
-        if "submitit" in who:  # all tasks run at once, so that the moments are moments of time
-            wait_for_task(first, moment)
-        else:
-            wait_for(max(1, round(moment * shards)), out, first)
-        kill(first)
-        code = first.wait(timeout=300)
-    assert (code == 0) == goes_on or "submitit" in who, code
-    with command(*asked) as again:
-        assert again.wait(timeout=300) == 0, again.stderr and again.stderr.read()
-    exactly_once(out)
-    swept = open_sweep(out)
-    assert swept.complete and swept.rows["line"].tolist() == list(range(1, count + 1))
-
-
-def wait_for_task(process: subprocess.Popen[bytes], moment: float) -> None:
-    """Wait until a task of submitit runs, and so many seconds more."""
-    end = time.monotonic() + 300
-    while not victims(process, "submitit"):
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.02)
-    time.sleep(8 * moment)
+    """`benchmarks/kill.py` kills at five moments."""
+    kill_and_go_on(case, 0.5, directories["gpt2"], tmp_path)
