@@ -41,6 +41,13 @@ def dying(model: Model, part: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.fixture
+def found_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers can import this file, as they import any work of a user."""
+    path = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), path]))
+
+
 @pytest.fixture(scope="module")
 def tiny(models: dict[str, Model]) -> Model:
     return models["gpt2"]
@@ -158,6 +165,7 @@ def test_a_model_of_other_weights_under_the_same_name_is_refused(tiny: Model) ->
         replace(source, fingerprint="0" * 64).load()
 
 
+@pytest.mark.usefixtures("found_by_workers")
 @pytest.mark.long
 @pytest.mark.parametrize("executor", [Local(1), Local(2), OnRay(2)], ids=["1", "2", "ray"])
 def test_an_error_of_the_work_comes_through_as_it_is(tiny: Model, executor: Any) -> None:
@@ -165,6 +173,7 @@ def test_an_error_of_the_work_comes_through_as_it_is(tiny: Model, executor: Any)
         list(executor.map(tiny, failing, ["good", "bad", "fine"]))
 
 
+@pytest.mark.usefixtures("found_by_workers")
 @pytest.mark.long
 def test_a_failed_task_of_submitit_is_told_after_the_others(
     tiny: Model, tmp_path: Path
@@ -176,6 +185,7 @@ def test_a_failed_task_of_submitit_is_told_after_the_others(
     assert found == [(1, "GOOD")]
 
 
+@pytest.mark.usefixtures("found_by_workers")
 @pytest.mark.long
 def test_a_part_that_kills_every_worker_ends_the_job(tiny: Model) -> None:
     with pytest.raises(ExecutorError, match="a worker died"):
