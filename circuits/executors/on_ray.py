@@ -79,8 +79,9 @@ class OnRay:
                 raise ExecutorError(f"a worker failed: {in_one_line(str(why.cause))}") from why
             except RayActorError as why:
                 raise ExecutorError(
-                    f"the worker of one part died {RETRIES + 1} times, perhaps for want of memory; what "
-                    "is finished is kept: run the same again, with smaller shards or batches"
+                    f"the workers of one part died {RETRIES + 1} times, or could not start; what is "
+                    "finished is kept: run the same again, with smaller shards or batches if memory is "
+                    f"short; Ray says: {in_one_line(str(why))[-300:]}"
                 ) from why
 
     @contextmanager
