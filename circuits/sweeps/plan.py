@@ -68,7 +68,8 @@ class SweepPlan(Summarised):
         ]
         for workers in CLUSTERS:
             if workers <= self.shards:
-                lines.append(f"{workers:>6} workers: {_duration(self.seconds(workers))}")
+                named = "worker" if workers == 1 else "workers"
+                lines.append(f"{workers:>6} {named}: {_duration(self.seconds(workers))}")
         last = f"{self.shards} workers or more: {_duration(self.seconds(self.shards))}, one shard each"
         return "\n".join(
             [*lines, f"{last}; a worker is a core or a GPU as fast as this {self.device}"]
