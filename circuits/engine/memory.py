@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 BUDGET: Final = 32 * 2**20  # bytes that one batch of streams may take
-VECTORS_A_POSITION: Final = (
-    16  # d_model-sized vectors a position needs in a block: q, k, v, z, writes, MLP
-)
-VECTORS_A_RUN: Final = 7  # kept of a layer and position: stream, q, k, v, z, and two writes
+# d_model-sized vectors a position needs in a block: q, k, v, z, writes, MLP.
+VECTORS_A_POSITION: Final = 16
+# d_model-sized vectors kept of a layer and position: stream, q, k, v, z, and two writes.
+VECTORS_A_RUN: Final = 7
 SCORES_A_STREAM: Final = 3  # copies of the scores in a block: products, softmax and gate
-BYTES: Final = (
-    4  # of a number: half precision is counted as single, which errs on the safe side
-)
+# Of a number: half precision is counted as single, which errs on the safe side.
+BYTES: Final = 4
 
 
 def stream_bytes(

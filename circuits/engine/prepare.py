@@ -33,9 +33,8 @@ from circuits.prompts import Noise, Pair, Question
 
 SMALLEST_GAP: Final = 1e-3
 SHORT: Final = 32  # tokens up to which both sides run as one batch
-_TOLERANCE: Final = (
-    1e-3  # of the largest logit, between a whole run of ours and the model's own
-)
+# Of the largest logit, between a whole run of ours and the model's own.
+_TOLERANCE: Final = 1e-3
 _ROUNDINGS: Final = 4  # roundings of the dtype that are allowed where that is more (fp16, bf16)
 _MUCH_MEMORY: Final = 2**30  # bytes that are worth a warning
 _LONG: Final = 60.0  # seconds that are worth a warning

@@ -174,9 +174,8 @@ def _store(student: Student, weights: Weights, folder: Path, name: str) -> None:
     options = {}
     if student.teacher is None:
         student.model.peft_config["default"].base_model_name_or_path = name
-        options["save_embedding_layers"] = (
-            False  # they may have fewer tokens than the whole model's
-        )
+        # They may have fewer tokens than the whole model's.
+        options["save_embedding_layers"] = False
     with quiet():
         student.model.half().save_pretrained(folder, **options)
         weights.tokenizer.save_pretrained(folder)

@@ -62,9 +62,8 @@ class MeanCircuit(Saved, Pictured):
     weak: int = 0  # lines that were left out: their gap is too small beside their own values or the others'
     unclear: int = 0  # lines that were left out: their question is not clear
     withheld: int = 0  # of the lines, those whose modulation is withheld and not in its mean
-    question: FamilyControl | None = (
-        None  # the verdict on all lines; None in files of version 0.2
-    )
+    # The verdict on all lines; None in files of version 0.2.
+    question: FamilyControl | None = None
 
     def check(self) -> None:
         heads = [mean.head for mean in self.heads]

@@ -172,9 +172,8 @@ class WireMeasurement(Measurement):
     exactly: Callable[[Sequence[Wire]], Effects]  # the exact effects of some edges
     most: int  # edges that are measured exactly
     file: list[int] | None  # the order of a file
-    random_step: float = (
-        2.5  # wider than for heads: a run that keeps ten thousand edges is not cheap
-    )
+    # Wider than for heads: a run that keeps ten thousand edges is not cheap.
+    random_step: float = 2.5
 
     @cached_property
     def estimates(self) -> Effects:

@@ -254,9 +254,8 @@ def _spans(
 ) -> list[Span]:
     """Spans of groups, ends of mappings, tokens with a text and others that matter, in the prompt's order."""
     prompt = runs.pairs[0].clean
-    label_of: dict[
-        tuple[int, ...], str | None
-    ] = {}  # the positions of every span; a token needs no label
+    # The positions of every span; a token needs no label.
+    label_of: dict[tuple[int, ...], str | None] = {}
     grouped: set[int] = set()
     for label, members in groups.items():
         positions = tuple(prompt.position(member) for member in members)
