@@ -15,8 +15,8 @@ from typing import Any
 from circuits.components import Head, Wire
 from circuits.engine import prepare
 from circuits.errors import CircuitsError, FileError, PromptError
-from circuits.models.load import Device
 from circuits.models.model import Model
+from circuits.models.placement import Device
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.prompts.metric import COMPARES_WITH_FOIL
 from circuits.results import Progress, unwatched

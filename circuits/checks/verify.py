@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal, get_args
 from circuits.checks.again import Measurable, is_group, own_model, question_of
 from circuits.checks.differences import TOLERANCE, differences
 from circuits.errors import EdgeError, FileError, PromptError, escaped
-from circuits.models.load import Device
+from circuits.models.placement import Device
 from circuits.results import Progress, Saved, open_result, require, silent
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import package_versions

@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 
 from circuits.errors import FileError, ModelError
 from circuits.models.folder import FLAGS_FILE, Weights, quiet
-from circuits.models.load import Device, find, to_device
+from circuits.models.load import find
+from circuits.models.placement import Device, to_device
 from circuits.results import Progress, silent
 from circuits.sparsify.attention import dense, hard, logits_under
 from circuits.sparsify.card import draw_training, write_card

@@ -316,7 +316,7 @@ def open_sweep(folder: str | Path) -> Sweep:
         raise FileError(f"no folder {folder}; give the one that circuits sweep wrote to")
     manifest = read_manifest(folder)
     rows = read_table(folder).to_pandas(integer_object_nulls=True)
-    for name in ("carriers", "joint", "tokens", "key_totals", "reasons", "doubts"):
+    for name in ("carriers", "joint", "tokens", "key_totals", "reasons", "doubts", "core"):
         values = [None if value is None else tuple(value) for value in rows[name]]
         rows[name] = pd.Series(values, index=rows.index, dtype=object)
     return Sweep(folder, manifest, rows, len(rows) == manifest.lines)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from circuits.components import Edge, Head
 from circuits.engine import Row, Runs, prepare
 from circuits.errors import ModelError, PromptError, names_its_keywords
-from circuits.models.load import Device, as_model, load, to_device
+from circuits.models.load import as_model, load
 from circuits.models.model import Model
+from circuits.models.placement import Device, to_device
 from circuits.prompts import (
     Answer,
     MetricFunction,
