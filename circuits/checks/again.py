@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from circuits.engine import Runs, prepare
+from circuits.engine import Ablation, Runs, prepare
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.models.load import Device
 from circuits.models.model import Model
@@ -43,7 +43,7 @@ def measure_again(
     if isinstance(record, Wiring):
         return _wiring(record, loaded, progress)
     pair = respelled_pair(loaded, Pair(record.prompt, record.counterfactual, record.metric))
-    runs = prepare(loaded, [pair])
+    runs = prepare(loaded, [pair], ablation=_respelled_ablation(loaded, record.ablation))
     if isinstance(record, Circuit):
         return _circuit(record, runs, progress)
     return _why(record, runs, progress)
@@ -70,6 +70,12 @@ def respelled_pair(model: Model, pair: Pair) -> Pair:
     if isinstance(other, Prompt):
         other = _respelled_prompt(model, other, appended)
     return Pair(_respelled_prompt(model, pair.clean, appended), other, metric)
+
+
+def _respelled_ablation(model: Model, ablation: Ablation) -> Ablation:
+    """The same ablation over prompts of the same tokens, which the model must have."""
+    reference = [_respelled_prompt(model, prompt, 0) for prompt in ablation.reference]
+    return replace(ablation, reference=tuple(reference))
 
 
 def _respelled_prompt(model: Model, prompt: Prompt, appended: int) -> Prompt:
@@ -198,6 +204,7 @@ def _wiring(record: Wiring, model: Model, progress: Progress) -> Wiring:
         aim=record.aim,
         without=record.without_heads,
         resamples=0 if record.overlap is None else record.overlap.resamples,
+        ablation=_respelled_ablation(model, record.ablation),
         seed=record.seed,
         progress=progress,
     )
@@ -213,6 +220,7 @@ def _family(record: FamilyTrace, model: Model, progress: Progress) -> FamilyTrac
         key=record.mapping.key,
         query=record.mapping.query,
         share=record.share,
+        ablation=_respelled_ablation(model, record.ablation),
         seed=record.seed or 0,
         progress=progress,
     )

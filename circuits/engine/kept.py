@@ -2,7 +2,9 @@
 
 1. Every reader sees the counterfactual stream plus, for each of its wires, how far the writer's output in
    this run lies from its output in the counterfactual run. A reader without wires sees the counterfactual,
-   so what it writes is known without computing it: a small circuit is cheap in a large model.
+   so what it writes is known without computing it: a small circuit is cheap in a large model. Where the
+   ablation of the runs is another than `swap`, what it puts there takes the counterfactual's place
+   (`Runs.ablated`).
 2. A wire is present with a weight: 1 or 0, or a number between them. Gradients flow through the weights. So
    one backward pass says, for every wire of a circuit at once, what removing it would cost to first order,
    and, for wires with weight 0, what adding them would bring.
@@ -142,7 +144,7 @@ class CircuitForward(Forward):
         self.table = table
         self.place_of = place_of  # position -> place
         self.copies = copies
-        self.other: Cache = runs.counterfactual.cache
+        self.other: Cache = runs.ablated
         self.positions = torch.arange(runs.length, device=runs.model.device)
         ends = [each[wires] for each in table.ends]
         # Only readers and writers that have wires take part: each is known by its number among these.
@@ -208,7 +210,7 @@ class CircuitForward(Forward):
         else:
             read = self._read(layer, active.tolist(), numbers[active])
             z = self._copied(stored).index_copy(2, active, read)
-            written = block.head_writes(z) - self._copied(block.head_writes(stored))
+            written = block.head_writes(z) - self._copied(self.runs.ablated_head_writes(layer))
         for head, difference in enumerate(written.unbind(2)):
             self._wrote(Component(layer, "head", head), difference)
         return stream, written.sum(2)
@@ -336,11 +338,17 @@ class KeptRuns:
         wires = circuits.any(0).nonzero().flatten()
         runs = batch.runs
         inputs = len(runs.clean.tokens)
-        if not len(wires):
+        if len(wires):
+            weights = circuits[:, wires].to(runs.model.device, runs.model.dtype)
+            forward = CircuitForward(
+                runs, self.table, batch.place_of, wires, copies=len(circuits)
+            )
+            top = forward.top(weights.repeat_interleave(inputs, 0)).unflatten(0, (-1, inputs))
+        elif runs.ablation.kind == "swap":
             return torch.zeros(len(circuits), len(batch.pairs), dtype=torch.float64)
-        weights = circuits[:, wires].to(runs.model.device, runs.model.dtype)
-        forward = CircuitForward(runs, self.table, batch.place_of, wires, copies=len(circuits))
-        top = forward.top(weights.repeat_interleave(inputs, 0)).unflatten(0, (-1, inputs))
+        else:
+            seen = runs.ablated.final[:, -runs.metric.positions_read :]
+            top = seen.expand(len(circuits), -1, -1, -1)
         shares = _shares_by_rows(runs, top) if runs.layout is None else shares_kept(runs, top)
         return shares.double().cpu()
 
@@ -421,7 +429,7 @@ def _shares_by_rows(
             Row.of_given(runs.model.n_layers, positions, "residual", first=number * read)
         )
     given = rearrange(tops, "c i r d -> i (c r) d")
-    return 1 - runs.effects(rows, given={"residual": given})
+    return 1 - runs.effects(rows, direction="swap", given={"residual": given})
 
 
 def parts_in_memory(batch: PairBatch) -> Iterator[tuple[Runs, list[int]]]:

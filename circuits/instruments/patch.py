@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from circuits.engine import Direction, Runs
+from circuits.engine import Direction, Runs, to_ablation
 from circuits.engine.sites import (
+    ABLATIONS,
     BY_POSITION,
     PATCH_SITES,
     PatchSite,
@@ -49,7 +50,8 @@ def patch(
     metric: MetricKind | MetricFunction | None = None,
     positions: Sequence[Position] | None = None,
     each_position: bool = False,
-    direction: Direction = "swap",
+    ablation: Direction = "swap",
+    reference: Sequence[str] | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Patching:
@@ -60,8 +62,9 @@ def patch(
     head, patched at all `positions` together, or with `each_position` at each of them.
 
     `text` is a prompt, a pair, `(text, counterfactual)`, or a list of them of equal length; effects are then
-    means, and `per_pair` has those of every pair. `direction="restore"` puts clean values into the
-    counterfactual run, as TransformerLens does; `noise_at` makes noise on these tokens the counterfactual.
+    means, and `per_pair` has those of every pair. `ablation` is that of `trace`, but for "knockout":
+    "restore" puts clean values into the counterfactual run, as TransformerLens does. `noise_at` makes noise on
+    these tokens the counterfactual.
 
         >>> patched = circuits.patch(model, TEXT, "head", swap={"large": "hot"})
         >>> patched.strongest(1)[0][0]
@@ -80,14 +83,14 @@ def patch(
     questions = to_questions(
         model, text, spec, counterfactual=counterfactual, noise_at=noise_at
     )
-    runs = run_questions(model, questions, direction=direction)
+    chosen = to_ablation(model, ablation, reference, allowed=ABLATIONS, of=f"{sites} sites")
+    runs = run_questions(model, questions, ablation=chosen)
     progress("patching", 0, 1)
     patched = patch_runs(
         runs,
         sites,
         positions_of(runs, positions),
         each_position=each_position,
-        direction=direction,
         seed=seed,
     )
     progress("patching", 1, 1)
@@ -100,18 +103,17 @@ def patch_runs(
     positions: tuple[int, ...],
     *,
     each_position: bool = False,
-    direction: Direction = "swap",
     seed: int = 0,
 ) -> Patching:
-    """The map of runs that were already made."""
-    axes, effects = measure(runs, sites, positions, direction, each_position=each_position)
+    """The map of runs that were already made, by their ablation."""
+    axes, effects = measure(runs, sites, positions, each_position=each_position)
     arrays = {"values": values_on(axes, effects)}
     question = judge(runs)
     return Patching(
         source=measured_model(runs),
         pairs=runs.pairs,
         sites=sites,
-        direction=direction,
+        ablation=runs.ablation,
         positions=positions,
         axes=axes,
         clean_values=tuple(runs.values(runs.clean).tolist()),
@@ -141,18 +143,18 @@ def measure(
     runs: Runs,
     sites: PatchSite,
     positions: tuple[int, ...],
-    direction: Direction,
     *,
     each_position: bool,
 ) -> tuple[tuple[Axis, ...], torch.Tensor]:
     """The axes of the map, and its effects (cell, pair)."""
+    direction = runs.ablation.kind
     layers = runs.model.n_layers
     prompts = [pair.clean for pair in runs.pairs]
     at = Axis("position", position_labels(prompts, positions))
     if sites in BY_POSITION:
         rows = layer_rows(runs, sites, positions, direction)  # type: ignore[arg-type]
         names = tuple(map(str, range(len(rows) // len(positions))))
-        return (Axis("layer", names), at), _cells(runs.effects(rows, direction=direction))
+        return (Axis("layer", names), at), _cells(runs.effects(rows))
     heads = Axis("head", tuple(map(str, range(runs.model.n_heads))))
     axes = (Axis("layer", tuple(map(str, range(layers)))), heads)
     groups = [(position,) for position in positions] if each_position else [positions]
@@ -160,7 +162,7 @@ def measure(
         axes = (*axes, at)
     if sites == "head":
         rows = head_rows(runs, groups)
-        return axes, _cells(runs.effects(rows, direction=direction))
+        return axes, _cells(runs.effects(rows))
     if sites != "pattern" and not tells_sides(runs):
         raise EdgeError(
             f"queries, keys and values cannot be patched on the plain path: {runs.model.no_scores}"
@@ -172,7 +174,7 @@ def measure(
     parts = []
     for some in together:
         computed = computed_rows(runs, sites, groups, direction, some)
-        parts.append(runs.effects(computed.rows, direction=direction, given=computed.given))
+        parts.append(runs.effects(computed.rows, given=computed.given))
     return axes, _cells(torch.cat(parts))
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from circuits.components import Wire
-from circuits.engine import prepare
+from circuits.engine import SWAP, Ablation, prepare
 from circuits.engine.attribution import attribution, integrated_attribution
 from circuits.engine.edges import EdgeTable
 from circuits.engine.kept import KeptRuns
@@ -278,11 +278,11 @@ def _load_order(path: str | Path) -> EapGraph:
     return EapGraph.load(path)
 
 
-def kept_runs_of(model: Model, items: Sequence[Item]) -> KeptRuns:
+def kept_runs_of(model: Model, items: Sequence[Item], *, ablation: Ablation = SWAP) -> KeptRuns:
     """Run the pairs of a task; circuits on them are of component edges."""
     batches = []
     for indices in groups_that_run_together(items):
-        runs = prepare(model, [items[index].pair for index in indices])
+        runs = prepare(model, [items[index].pair for index in indices], ablation=ablation)
         batches.append((runs, indices))
     return KeptRuns.everywhere(batches)
 
@@ -293,10 +293,11 @@ def measure_wires(
     *,
     most: int | None = None,
     order: OrderName | EapGraph | str | Path | None = None,
+    ablation: Ablation = SWAP,
     progress: Progress = silent,
 ) -> WireMeasurement:
     """Run the pairs, with component edges as units; `order` is one of ORDERS (search) or that of a file."""
-    kept = kept_runs_of(model, items)
+    kept = kept_runs_of(model, items, ablation=ablation)
     table = kept.table.edges
     name = "search" if order is None else order
     file = None
@@ -306,12 +307,13 @@ def measure_wires(
         name = "given"
     usual = MOST_WIRES if name == "effect" else MOST_BESIDE
     most = min(most or usual, len(table))
+    source = ablation.kind
     if name == "effect":
-        protocol = Protocol("wires")
+        protocol = Protocol("wires", source=source)
         if most < len(table):
-            protocol = Protocol("wires", order="front", measured=most)
+            protocol = Protocol("wires", order="front", measured=most, source=source)
     else:
-        protocol = Protocol("wires", order=name, measured=most)
+        protocol = Protocol("wires", order=name, measured=most, source=source)
     return WireMeasurement(
         units=tuple(ComponentEdge.of(wire) for wire in table.wires),
         pairs=len(items),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from circuits.engine import Runs, prepare
+from circuits.engine import SWAP, Ablation, Runs, prepare
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_prompt, to_question
@@ -176,7 +176,11 @@ def _positions(prompt: Prompt, roles: RoleNames) -> Roles:
 
 
 def prepared(
-    model: Model, asked: Sequence[Asked], *, by_roles: bool = False
+    model: Model,
+    asked: Sequence[Asked],
+    *,
+    by_roles: bool = False,
+    ablation: Ablation = SWAP,
 ) -> list[tuple[Runs, list[int]]]:
     """Run all questions, those of one length (and, if wanted, with the same roles) together. Each batch has
     the numbers of its questions."""
@@ -189,7 +193,7 @@ def prepared(
     batches = []
     for numbers in groups.values():
         questions = [asked[number].question for number in numbers]
-        batches.append((prepare(model, questions), numbers))
+        batches.append((prepare(model, questions, ablation=ablation), numbers))
     return batches
 
 

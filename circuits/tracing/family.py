@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from circuits.components import Head
-from circuits.engine import Runs, prepare
+from circuits.engine import SWAP, Ablation, Runs, prepare
 from circuits.engine.selection import mapping_row
 from circuits.errors import PromptError
 from circuits.models.load import as_model
@@ -70,6 +70,7 @@ class FamilyTrace(Saved, Pictured):
     seed: int | None = None
     # The pairs that were left out, each with its place among all.
     left_out: tuple[tuple[int, Pair], ...] = ()
+    ablation: Ablation = SWAP
 
     @property
     def all_pairs(self) -> tuple[Pair, ...]:
@@ -104,6 +105,7 @@ def trace_family(
     key: int | str,
     query: int | str = -1,
     share: float = SHARE,
+    ablation: Ablation = SWAP,
     seed: int = 0,
     progress: Progress = silent,
 ) -> FamilyTrace:
@@ -119,7 +121,7 @@ def trace_family(
         raise PromptError("a family needs at least one prompt or pair")
     different = _each_once(pairs)
     ends = _common_ends([pair.clean for pair in different], key, query)
-    every = prepare(model, different, smallest_gap=0.0)
+    every = prepare(model, different, ablation=ablation, smallest_gap=0.0)
     question = judge(every, ends=ends)
     runs, weak, wrong = worth_a_mean(every)
     mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
@@ -150,6 +152,7 @@ def trace_family(
         source=measured_model(runs),
         seed=seed,
         left_out=tuple(left_out),
+        ablation=ablation,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from circuits.engine import Direction, Runs, prepare
+from circuits.engine import SWAP, Ablation, Runs, prepare
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Pair, Question, QuestionSpec
@@ -16,21 +16,12 @@ Position = int | str
 
 
 def run_questions(
-    model: Model, questions: Sequence[Pair | Question], *, direction: Direction = "swap"
+    model: Model, questions: Sequence[Pair | Question], *, ablation: Ablation = SWAP
 ) -> Runs:
     """The runs of one pair, or of several without those whose gap is too small to divide by."""
     if len(questions) == 1:
-        if direction == "mean":
-            raise PromptError("direction 'mean' averages over several pairs; this is one")
-        return prepare(model, questions)
-    family = None
-    if direction == "mean":
-        family = [_pair_of(each) for each in questions]
-    return worth_a_mean(prepare(model, questions, family=family, smallest_gap=0.0))[0]
-
-
-def _pair_of(question: Pair | Question) -> Pair:
-    return question if isinstance(question, Pair) else question.pair_without_answer
+        return prepare(model, questions, ablation=ablation)
+    return worth_a_mean(prepare(model, questions, ablation=ablation, smallest_gap=0.0))[0]
 
 
 def to_questions(

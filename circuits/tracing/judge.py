@@ -24,7 +24,6 @@ from typing import Final
 import torch
 
 from circuits.engine import SMALLEST_GAP, Row, Runs, values_of_others
-from circuits.engine.runs import draws_of
 from circuits.engine.selection import mapping_row
 from circuits.prompts import Prompt
 from circuits.tracing.learned import nothing_learned
@@ -223,7 +222,7 @@ def _answer_probability(runs: Runs, pair: int) -> float | None:
 def _predictions(runs: Runs, pair: int) -> tuple[str, str | None]:
     """The prediction of each run. Of several draws of noise it is that of the majority, else None."""
     row = sum(runs.draws[:pair])
-    draws = draws_of(runs.pairs[pair])
+    draws = runs.draws[pair]
     clean = int(runs.clean.logits[row, runs.metric.prediction].argmax(-1))
     predicted = runs.counterfactual.logits[row : row + draws, runs.metric.prediction].argmax(-1)
     tokens, counts = predicted.unique(return_counts=True)
@@ -253,7 +252,8 @@ def _parts_of_change(runs: Runs, ends: Ends) -> list[_Parts]:
             rows = [Row.of_residual(0, [key]), Row.of_residual(0, others)]
         else:
             rows = [mapping_row(runs.heads, key, query)]
-        effects = runs.only(measured).effects(rows).double().T.tolist()  # (pair, row)
+        swapped = runs.only(measured).effects(rows, direction="swap")
+        effects = swapped.double().T.tolist()  # (pair, row)
         for number, of_pair in zip(measured, effects, strict=True):
             elsewhere = of_pair[1] if key in changed else 1.0
             parts[number] = _Parts(of_pair[0], elsewhere)

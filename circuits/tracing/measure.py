@@ -1,7 +1,8 @@
 """Measuring a circuit: which heads carry key → query, and in which layers a token's information lives.
 
-1. The total of a mapping is the effect of all L·H edges of it in one run. Each head alone is measured in both
-   directions, `swap` and `restore`; its loading stands beside it.
+1. The total of a mapping is the effect of all L·H edges of it in one run, by the ablation of the runs (`swap`
+   unless the user chose another). Each head alone is measured so, and by `restore`; its loading stands beside
+   it.
 2. Carriers are found by greedy forward selection (`engine.selection`) until all of the total is reached or no
    further head helps. The whole path is kept, so the carriers of any share can be read off it.
 3. The effect of a carrier's query, key or value side: that side alone is computed from the counterfactual
@@ -14,7 +15,8 @@
    τ of the largest effect. The span is the contiguous range of such layers around the largest effect. So if
    layer 22 is the last to read a token, its span ends at 21, and the span of the query that reads it begins
    at 22. What only the embedding holds counts as layer 0. Then what each block writes there is replaced,
-   everything above recomputed: the layers with at least τ of the largest effect have built it.
+   everything above recomputed: the layers with at least τ of the largest effect have built it. Spans are
+   measured by the counterfactual whatever the ablation: that says what the token's own information is.
 6. Every effect is a share of the pair's gap, also where a token has a counterfactual of its own (a text, or
    noise on its embedding). `moves` says how far that counterfactual moves the metric in this unit. A token
    that it moves by less than 0.05 does not matter.
@@ -36,7 +38,7 @@ from circuits.engine import Row, Runs, bytes_of_run, gaps_of_noise, prepare
 from circuits.engine.loadings import loadings_of
 from circuits.engine.rows import Change
 from circuits.engine.selection import mapping_row, mapping_rows, select
-from circuits.engine.wires import wire_effects
+from circuits.engine.wires import DIRECTIONS_OF_WIRES, wire_effects
 from circuits.errors import PromptError
 from circuits.prompts import (
     NOISE_DRAWS,
@@ -165,9 +167,9 @@ def measure_mapping(
     `watch` is called with the mapping as far as it is measured: with its total, then with its heads.
     """
     rows = mapping_rows(runs.heads, key, query)  # each head alone, and last all of them
-    swap = runs.effects(rows)
+    measured = runs.effects(rows)
     restore = runs.effects(rows, direction="restore")
-    *effects, total = _means(swap)
+    *effects, total = _means(measured)
     *restored, total_restored = _means(restore)
     watch(Mapping(key, query, total, total_restored))
 
@@ -175,7 +177,13 @@ def measure_mapping(
         progress("carriers", min(99, int(100 * reached)), 100)
 
     (path,) = select(
-        runs, key, query, effects=swap[:-1], totals=swap[-1], together=True, progress=report
+        runs,
+        key,
+        query,
+        effects=measured[:-1],
+        totals=measured[-1],
+        together=True,
+        progress=report,
     )
     mapping = Mapping(
         key=key,
@@ -188,7 +196,9 @@ def measure_mapping(
     if not controls:
         return mapping
     watch(mapping)
-    sides = () if runs.absent else side_effects(runs, mapping.carriers(share), key, query)
+    # Knockout shuts an edge, of which there are no sides.
+    has_sides = not runs.absent and runs.ablation.kind in DIRECTIONS_OF_WIRES
+    sides = side_effects(runs, mapping.carriers(share), key, query) if has_sides else ()
     return replace(mapping, controls=_controls(runs, mapping, share, seed), sides=sides)
 
 
@@ -275,16 +285,18 @@ def side_effects(
 
 @torch.inference_mode()
 def pattern_effects(runs: Runs, heads: Sequence[Head], key: int, query: int) -> list[float]:
-    """The effect of each head's weight on the edge being the counterfactual's, its value being clean."""
+    """The effect of each head's weight on the edge being ablated (of `swap`: the counterfactual's), its value
+    being that of the run in which it is measured."""
+    base = runs.base(runs.ablation.kind).cache
+    new = runs.replacement(runs.ablation.kind)
     outputs, rows = [], []
     for number, head in enumerate(heads):
-        clean = runs.clean.cache.layers[head.layer]
-        other = runs.counterfactual.cache.layers[head.layer]
-        weight = clean.pattern_at(query)[:, head.index, key]  # (pair,)
-        other_weight = other.pattern_at(query)[:, head.index, key]
-        # (pair, d_head)
-        moved = (other_weight - weight)[:, None] * clean.value[:, head.index, key]
-        outputs.append(clean.z[:, query, head.index] + moved)
+        own = base.layers[head.layer]
+        weight = own.pattern_at(query)[:, head.index, key]  # (input,)
+        other = new.run.layers[head.layer].pattern_at(query)[:, head.index, key]
+        # (input, d_head)
+        moved = (new.reduce(other) - weight)[:, None] * own.value[:, head.index, key]
+        outputs.append(own.z[:, query, head.index] + moved)
         rows.append(Row((Change(head.layer, query, "head", head.index, given=number),)))
     return _means(runs.effects(rows, given={"head": torch.stack(outputs, 1)}))
 
@@ -370,14 +382,15 @@ def measure_span(
 def measure_rows(
     runs: Runs, rows: Sequence[Row], *, at_once: int, progress: Progress = silent
 ) -> Float[torch.Tensor, "input row"]:
-    """The metric of every row, some rows at once, with a report of progress after each part."""
+    """The metric of every row with the counterfactual's values in the clean run, some rows at once, with a
+    report of progress after each part."""
     if at_once >= len(rows):
-        return runs.measure(rows)
+        return runs.measure(rows, direction="swap")
     progress("spans", 0, len(rows))
     parts: list[torch.Tensor] = []
     for first in range(0, len(rows), at_once):
         part = rows[first : first + at_once]
-        parts.append(runs.measure(part))
+        parts.append(runs.measure(part, direction="swap"))
         progress("spans", first + len(part), len(rows))
     return torch.cat(parts, 1)
 

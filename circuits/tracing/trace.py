@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from circuits.components import Head
-from circuits.engine import Runs, prepare
+from circuits.engine import Direction, Runs, prepare, to_ablation
 from circuits.errors import PromptError, names_its_keywords
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -58,6 +58,8 @@ class Options(TypedDict, total=False):
     foil: Answer | None
     metric: MetricKind | MetricFunction | None
     stability: int
+    ablation: Direction
+    reference: Sequence[str] | None
     share: float
     seed: int
     progress: Progress
@@ -85,6 +87,8 @@ def trace(
     foil: Answer | None = None,
     metric: MetricKind | MetricFunction | None = None,
     stability: int = 0,
+    ablation: Direction = "swap",
+    reference: Sequence[str] | None = None,
     share: float = SHARE,
     seed: int = 0,
     progress: Progress = silent,
@@ -100,6 +104,10 @@ def trace(
     counterfactual at its place in the list; a list of answers or foils has one for each prompt. `stability=16`
     measures the mapping of one prompt under as many other counterfactuals, too.
 
+    `ablation` says what stands in the place of a message: "swap" (the counterfactual's), "restore" (the clean
+    one, in the counterfactual run), "zero", "mean" (over the texts of `reference`, or over the family),
+    "knockout" (the edge is shut, other keys renormalise) or "noise" (runs with noise on the changed tokens).
+
     `watch` is called with the circuit of one prompt as far as it is measured: with the total, the carriers,
     the controls, each span. What it raises ends the work.
 
@@ -110,6 +118,9 @@ def trace(
         '80%'
     """
     model = as_model(model)
+    chosen = to_ablation(model, ablation, reference)
+    if stability and chosen.kind != "swap":
+        raise PromptError("stability= compares counterfactuals, by ablation 'swap' alone")
     options: dict[str, Any] = {"share": share, "seed": seed, "progress": progress}
     spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
     if not isinstance(text, str):
@@ -118,14 +129,21 @@ def trace(
                 "stability= is of one prompt; trace the prompts of a family one by one, or leave it out"
             )
         return _trace_several(
-            model, text, counterfactual, spec, key=key, query=query, **options
+            model,
+            text,
+            counterfactual,
+            spec,
+            key=key,
+            query=query,
+            ablation=chosen,
+            **options,
         )
     if not (counterfactual is None or isinstance(counterfactual, str)):
         raise PromptError("one prompt takes one counterfactual; give its text, not a list")
     ends = to_prompt(model, text).ends(key, query)
     spec = replace(spec, counterfactual=counterfactual, noise_at=ends[:1])
     question = to_question(model, text, spec)
-    runs = prepare(model, [question])
+    runs = prepare(model, [question], ablation=chosen)
     circuit = trace_pair(runs, ends, watch=watch, **options)
     if not stability:
         return circuit
@@ -269,6 +287,7 @@ def draft(
         versions=package_versions(),
         arrays_sha256=sha256_of(arrays),
         arrays=arrays,
+        ablation=runs.ablation,
     )
 
 

@@ -157,6 +157,7 @@ def explain(
         seed=seed,
         question=question,
         notes=notes_on(runs, question, ends=ends),
+        ablation=runs.ablation,
     )
 
 
