@@ -15,9 +15,10 @@ from small_models import PROMPT, SWAPS, loaded
 
 import circuits
 from circuits.cli import main
-from circuits.engine import DIRECTIONS, Ablation, Direction, prepare
+from circuits.engine import DIRECTIONS, Ablation, Direction, prepare, to_ablation
 from circuits.engine.kept import KeptRuns
 from circuits.engine.prepare import noise_draws
+from circuits.engine.selection import mapping_row
 from circuits.engine.wires import wire_effects
 from circuits.errors import CircuitsError
 from circuits.models.model import Model
@@ -44,6 +45,10 @@ def pair_of(model: Model) -> Pair:
 
 def options_of(kind: Direction) -> dict[str, Any]:
     return {"ablation": kind, "reference": REFERENCE if kind == "mean" else None}
+
+
+def kind_of(kind: Direction) -> dict[str, Any]:
+    return {"kind": kind, "reference": REFERENCE if kind == "mean" else None}
 
 
 class ByHand:
@@ -189,6 +194,22 @@ class ByHand:
 
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
+def test_messages_equal_hooks_by_hand(model: Model, kind: Direction) -> None:
+    pair = pair_of(model)
+    runs = prepare(model, [pair], ablation=to_ablation(model, **kind_of(kind)))
+    hand = ByHand(model, pair, kind)
+    every = [(layer, head) for layer in range(3) for head in range(4)]
+    sets = [every, [(0, 1)], [(2, 3)], [(0, 2), (1, 1), (2, 0)]]
+    rows = []
+    for heads in sets:
+        rows.append(mapping_row([circuits.Head(*head) for head in heads], KEY, QUERY))
+    expected = [hand.mapping(KEY, QUERY, heads) for heads in sets]
+    assert runs.effects(rows)[:, 0].tolist() == pytest.approx(expected, abs=CLOSE)
+    assert abs(expected[0]) > 100 * CLOSE
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", DIRECTIONS)
 def test_a_trace_equals_hooks_by_hand(model: Model, kind: Direction) -> None:
     found = circuits.trace(
         model, PROMPT, key=KEY, swap=SWAP, answer="small", foil="cold", **options_of(kind)
@@ -209,6 +230,7 @@ def test_a_trace_equals_hooks_by_hand(model: Model, kind: Direction) -> None:
     assert (mapping.sides == ()) == (kind == "knockout" or not mapping.path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", WHOLE)
 def test_maps_and_paths_equal_hooks_by_hand(model: Model, kind: Direction) -> None:
     pair = pair_of(model)
@@ -223,6 +245,7 @@ def test_maps_and_paths_equal_hooks_by_hand(model: Model, kind: Direction) -> No
     assert kind in str(heads) and heads.ablation.kind == kind
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["zero", "mean", "noise"])
 def test_a_path_adds_what_the_sender_writes_less_to_the_receivers_stream(
     model: Model, kind: Direction
@@ -278,6 +301,7 @@ def a_task(model: Model) -> Task:
     return Task("opposites", tuple(Item(pair, (("END", 8),)) for pair in pairs))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", WHOLE)
 def test_ranked_heads_equal_hooks_by_hand(model: Model, kind: Direction) -> None:
     task = a_task(model)
@@ -296,6 +320,7 @@ def test_ranked_heads_equal_hooks_by_hand(model: Model, kind: Direction) -> None
     assert circuits.Ranking.from_json(ranking.to_json()) == ranking
 
 
+@pytest.mark.long
 def test_an_attention_edge_is_knocked_out_in_a_ranking(model: Model) -> None:
     task = replace(a_task(model), items=a_task(model).items[:1])
     ranking = circuits.rank(model, task, units="edges", ablation="knockout")
@@ -305,6 +330,7 @@ def test_an_attention_edge_is_knocked_out_in_a_ranking(model: Model) -> None:
     assert effect_of["L1H2:5→8"] == pytest.approx(expected, abs=CLOSE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["zero", "mean"])
 def test_a_family_of_one_kind_is_its_own_reference(kind: Direction) -> None:
     model = loaded("mini")
@@ -333,6 +359,7 @@ def test_equal_prompts_have_the_mean_of_themselves_which_changes_nothing(
 # Records
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["zero", "mean", "noise"])
 def test_a_saved_trace_is_asked_again_by_its_own_ablation(
     models: dict[str, Model], kind: Direction, tmp_path: Path
@@ -348,6 +375,7 @@ def test_a_saved_trace_is_asked_again_by_its_own_ablation(
     assert not circuits.verify(other, model=model).holds
 
 
+@pytest.mark.long
 def test_an_explanation_takes_the_ablation_of_its_circuit() -> None:
     model = loaded("mini")
     found = circuits.trace(model, PROMPT, key=KEY, swap=SWAP, ablation="zero")
@@ -397,6 +425,7 @@ def test_what_has_no_meaning_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_commands_take_an_ablation_and_print_it() -> None:
     def said(*arguments: str) -> str:
         return CliRunner().invoke(main, arguments).output

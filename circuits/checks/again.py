@@ -19,7 +19,7 @@ from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.prompts.metric import COMPARES_WITH_FOIL
 from circuits.results import Progress, unwatched
 from circuits.tracing.circuit import measure_circuit, model_of
-from circuits.tracing.family import FamilyTrace, trace_family
+from circuits.tracing.family import FamilyTrace, trace_asked
 from circuits.tracing.measure import counterfactual_text
 from circuits.tracing.parts import CARRIES, MeasuredModel, Span
 from circuits.tracing.records import Circuit, Why
@@ -42,8 +42,11 @@ def measure_again(
         return _family(record, loaded, progress)
     if isinstance(record, Wiring):
         return _wiring(record, loaded, progress)
-    pair = respelled_pair(loaded, Pair(record.prompt, record.counterfactual, record.metric))
-    runs = prepare(loaded, [pair], ablation=_respelled_ablation(loaded, record.ablation))
+    asked = (Pair(record.prompt, record.counterfactual, record.metric),)
+    if isinstance(record, Why) and record.pairs:
+        asked = record.pairs
+    pairs = [respelled_pair(loaded, pair) for pair in asked]
+    runs = prepare(loaded, pairs, ablation=_respelled_ablation(loaded, record.ablation))
     if isinstance(record, Circuit):
         return _circuit(record, runs, progress)
     return _why(record, runs, progress)
@@ -176,7 +179,7 @@ def _own_text(span: Span, pair: Pair) -> str | None:
 
 
 def _why(record: Why, runs: Runs, progress: Progress) -> Why:
-    return explain(
+    answer = explain(
         runs,
         record.head,
         record.key,
@@ -185,6 +188,7 @@ def _why(record: Why, runs: Runs, progress: Progress) -> Why:
         seed=record.seed,
         progress=progress,
     )
+    return replace(answer, pairs=runs.pairs) if record.pairs else answer
 
 
 def _wiring(record: Wiring, model: Model, progress: Progress) -> Wiring:
@@ -214,11 +218,11 @@ def _wiring(record: Wiring, model: Model, progress: Progress) -> Wiring:
 
 
 def _family(record: FamilyTrace, model: Model, progress: Progress) -> FamilyTrace:
-    return trace_family(
+    pairs = [respelled_pair(model, pair) for pair in record.all_pairs]
+    ends = record.all_ends or [record.mapping.ends] * len(pairs)
+    return trace_asked(
         model,
-        [respelled_pair(model, pair) for pair in record.all_pairs],
-        key=record.mapping.key,
-        query=record.mapping.query,
+        list(zip(pairs, ends, strict=True)),
         share=record.share,
         ablation=_respelled_ablation(model, record.ablation),
         seed=record.seed or 0,

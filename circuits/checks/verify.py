@@ -32,6 +32,7 @@ NOT_CHECKED: Final = {
     "least": _SETTING,
     "aim": _SETTING,
     "ablation": _SETTING,
+    "all_ends": _SETTING,
     "without_heads": _SETTING,
     "searched": _SETTING,
     "task": _NAME,

@@ -82,6 +82,9 @@ def circuit(
         >>> [mapping.ends for mapping in whole.mappings]
         [(5, 8)]
     """
+    if not isinstance(text, str):
+        ways = "trace (one mapping), stability, patch and wiring take a family"
+        raise PromptError(f"circuit measures one prompt, a text; {ways}")
     model = as_model(model)
     noise_at = None if key is None else (to_prompt(model, text).position(key),)
     spec = QuestionSpec(counterfactual, swap, noise_at, answer, foil, metric, seed)

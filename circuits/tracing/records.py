@@ -379,6 +379,8 @@ class Why(Saved, Pictured):
     question: FamilyControl | None = None  # the verdict; None in files of version 0.2
     notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
     ablation: Ablation = SWAP
+    # The pairs whose mean it is; empty where there is one, which `prompt` and `counterfactual` are.
+    pairs: tuple[Pair, ...] = ()
 
     @classmethod
     def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Why:
