@@ -121,6 +121,8 @@ def _respelled_metric(model: Model, metric: Metric) -> Metric:
         foil_text=" or ".join(_spell(model, foils)) if foils else None,
         answers=answers if len(answers) > 1 else (),
         foils=foils if len(foils) > 1 else (),
+        sees=metric.sees,
+        probe=metric.probe,
     )
 
 

@@ -31,7 +31,7 @@ from circuits.engine.memory import stream_bytes, streams_at_once
 from circuits.engine.rows import Cache, Row
 from circuits.engine.runs import Runs
 from circuits.engine.wires import Progress, no_progress, stream_of
-from circuits.errors import ModelError
+from circuits.errors import ModelError, PromptError
 
 Chosen = Bool[torch.Tensor, " wire"]
 Numbers = Int[torch.Tensor, " wire"]
@@ -275,6 +275,7 @@ class KeptRuns:
     @classmethod
     def everywhere(cls, batches: Sequence[tuple[Runs, list[int]]]) -> KeptRuns:
         """Circuits of component edges, which hold at all positions together."""
+        _refuse_probes(batches)
         edges = EdgeTable.of(batches[0][0])
         table = WireTable(edges, ("",), torch.ones(1, 1, dtype=torch.bool))
         placed = []
@@ -293,6 +294,7 @@ class KeptRuns:
     ) -> KeptRuns:
         """Circuits of wires at places; `names` are those of every position, for each batch. Places that are
         named `first` have the lowest numbers, whether or not these prompts have them."""
+        _refuse_probes(batches)
         listed_names = [name for listed in names for name in listed]
         places = tuple(dict.fromkeys((*first, *listed_names)))
         number_of = {name: number for number, name in enumerate(places)}
@@ -399,6 +401,14 @@ class KeptRuns:
             total = shares_kept(runs, top[None]).sum()
             (gradient,) = torch.autograd.grad(total, own)
         return gradient.T.double().cpu()
+
+
+def _refuse_probes(batches: Sequence[tuple[Runs, list[int]]]) -> None:
+    """Refuse a metric that is not read from the logits, where all wires end."""
+    if any(runs.metric.kind == "probe" for runs, _ in batches):
+        raise PromptError(
+            "circuits of wires end at the logits; take another metric than a probe"
+        )
 
 
 def check_gradients(runs: Runs) -> None:

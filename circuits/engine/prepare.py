@@ -83,6 +83,13 @@ def prepare(
         )
     if len({pair.metric.kind for pair in settled}) > 1:
         raise PromptError("pairs that are run together have the same kind of metric")
+    layers = {pair.metric.probe.layer for pair in settled if pair.metric.probe is not None}
+    if len(layers) > 1:
+        raise PromptError("pairs that are run together have their probes at one layer")
+    if layers and runs.layout is None:
+        raise PromptError(
+            f"a probe needs the layout of {model.name}, which the fast path does not know"
+        )
     runs = replace(runs, pairs=tuple(settled))
     for pair, gap in zip(runs.pairs, runs.gap.tolist(), strict=True):
         if not abs(gap) >= smallest_gap:

@@ -342,7 +342,9 @@ class Runs:
             if change.position < first and change.given < 0:
                 return False
             read_by = change.layer if change.site == "residual" else change.layer + 1
-            return read_by < self.model.n_layers or change.position >= first_read
+            if read_by > self._layers_read and self.metric.kind == "probe":
+                return False  # above the probe, or inside the block that reads what it reads
+            return read_by < self._layers_read or change.position >= first_read
 
         return row if all(map(reaches, row.changes)) else row.only(reaches)
 
@@ -399,19 +401,31 @@ class Runs:
                 budget=self.budget,
                 read=self.metric.positions_read,
                 knockout=knockout,
+                layers=self._layers_read if self.metric.kind == "probe" else None,
             )
         )
+
+    @property
+    def _layers_read(self) -> int:
+        """How many blocks lie below what the metric reads: all, or those below a probe."""
+        probe = self.metric.probe
+        return self.model.n_layers if probe is None else probe.layer
 
     def _value(self, side: Run) -> Float[torch.Tensor, "input 1"]:
         """The metric of an unchanged side, input by input."""
         if self.layout is None:
             return self.read_logits(side.logits[:, None])
-        return self.read_stream(side.cache.final[:, None, -self.metric.positions_read :])
+        stream = side.cache.pre(self._layers_read)
+        return self.read_stream(stream[:, None, -self.metric.positions_read :])
 
     def read_stream(self, top: Tops) -> Values:
         """The metric, from the stream above the last block. Of the vocabulary only the tokens that the metric
         names are computed, where it names some."""
         assert self.layout is not None
+        if self.metric.kind == "probe":
+            metrics = self.per_input([pair.metric for pair in self.pairs])
+            read = [metric.read_probe(own) for metric, own in zip(metrics, top, strict=True)]
+            return torch.stack(read)
         if self.metric.reads is None:
             step = max(
                 1,

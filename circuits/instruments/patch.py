@@ -28,7 +28,15 @@ from circuits.engine.sites import (
 from circuits.errors import EdgeError, PromptError, names_its_keywords
 from circuits.instruments.grids import Axis, Patching, position_labels, values_on
 from circuits.models.load import as_model
-from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, QuestionSpec, Swap
+from circuits.prompts import (
+    Answer,
+    MetricFunction,
+    MetricKind,
+    Pair,
+    ProbeMetric,
+    QuestionSpec,
+    Swap,
+)
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.asked import Asked
 from circuits.tracing.inputs import Position, run_batches, to_asked
@@ -50,7 +58,7 @@ def patch(
     noise_at: Sequence[Position] | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
-    metric: MetricKind | MetricFunction | None = None,
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None,
     positions: Sequence[Position] | None = None,
     roles: Mapping[str, Position] | None = None,
     each_position: bool = False,

@@ -20,7 +20,7 @@ from circuits.errors import EdgeError, names_its_keywords
 from circuits.instruments.grids import Axis, Paths, values_on
 from circuits.instruments.path_names import Path, parse_paths
 from circuits.models.load import as_model
-from circuits.prompts import Answer, MetricFunction, MetricKind, QuestionSpec, Swap
+from circuits.prompts import Answer, MetricFunction, MetricKind, ProbeMetric, QuestionSpec, Swap
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.inputs import Position, run_questions, to_questions
 from circuits.tracing.judge import judge
@@ -40,7 +40,7 @@ def path(
     noise_at: Sequence[Position] | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
-    metric: MetricKind | MetricFunction | None = None,
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None,
     ablation: Direction = "swap",
     reference: Sequence[str] | None = None,
     seed: int = 0,

@@ -29,6 +29,7 @@ from jaxtyping import Bool, Float, Int
 from circuits.components import ROUNDING
 from circuits.engine import SWAP, Ablation, Change, Row, Runs, prepare
 from circuits.engine.loadings import loadings
+from circuits.engine.rows import OF_PAIR
 from circuits.engine.runs import every_head
 from circuits.errors import PromptError
 from circuits.models.model import Model
@@ -176,6 +177,8 @@ class Batch:
         if self.runs.ablation.kind == "knockout":  # it shuts edges one by one
             head_stays = np.ones_like(head_stays)
         layer_stays = np.asarray(head_stays.any(1))  # (layer, query)
+        if self.runs.ablation.kind not in OF_PAIR:  # attention's bias belongs to no head
+            layer_stays = np.ones_like(layer_stays)
         swapped_heads = layer_stays[:, None] & ~head_stays  # (layer, head, query)
         # (layer, head, query, key)
         swapped_edges = head_stays[..., None] & ~edge_stays & causal

@@ -132,7 +132,7 @@ def _reasons_of_size(
         reasons.append(
             _Reason(f"the gap of {gap:.2g} is smaller than a random word's ({random_words})")
         )
-    elif runs.pairs[pair].metric.kind != "custom" and abs(gap) < LEAST_GAP:
+    elif runs.pairs[pair].metric.is_of_predictions and abs(gap) < LEAST_GAP:
         reasons.append(_Reason(f"the gap is only {gap:.2g}"))
     return reasons
 
@@ -150,8 +150,8 @@ def _reasons_of_prediction(
     reasons = []
     # A user who names answer and foil asks about these two, whatever a third word does; but then their odds
     # must change.
-    large = metric.kind != "custom" and abs(values[0] - values[1]) >= TENFOLD
-    if said[0] == said[1] and not large:
+    large = metric.is_of_predictions and abs(values[0] - values[1]) >= TENFOLD
+    if said[0] == said[1] and not large and metric.kind != "probe":
         reasons.append(_Reason(f"both runs say {said[0]!r}", withholds=True))
     if probability is not None and probability < LEAST_PROBABILITY:
         hardly = f"the model hardly says {metric.answer_text!r} (probability {probability:.2g})"

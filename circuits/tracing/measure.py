@@ -224,7 +224,7 @@ def _head_effects(
     """The record of each head, given its effects in both directions; strongest first."""
     heads = parts[0].runs.heads
     loadings: Sequence[float | None] = [None] * len(effects)
-    if parts[0].runs.layout is not None:
+    if parts[0].runs.layout is not None and parts[0].runs.metric.kind != "probe":
         by_part = [loadings_of(part.runs, part.key, part.query).flatten() for part in parts]
         loadings = _mean_over_parts(parts, by_part).tolist()
     weights: list[list[float]] = []  # of every head on the edge, clean and counterfactual

@@ -29,6 +29,7 @@ from circuits.prompts import (
     MetricFunction,
     MetricKind,
     Pair,
+    ProbeMetric,
     QuestionSpec,
     Swap,
     to_prompt,
@@ -60,7 +61,7 @@ class Options(TypedDict, total=False):
     counterfactual: str | Sequence[str] | None
     answer: Answer | None
     foil: Answer | None
-    metric: MetricKind | MetricFunction | None
+    metric: MetricKind | MetricFunction | ProbeMetric | None
     stability: int
     ablation: Direction
     reference: Sequence[str] | None
@@ -95,7 +96,7 @@ def trace(
     counterfactual: str | Sequence[str] | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
-    metric: MetricKind | MetricFunction | None = None,
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None,
     stability: int = 0,
     ablation: Direction = "swap",
     reference: Sequence[str] | None = None,

@@ -31,7 +31,15 @@ from circuits.engine.wires import wire_effects
 from circuits.errors import PromptError, names_its_keywords
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, QuestionSpec, Swap
+from circuits.prompts import (
+    Answer,
+    MetricFunction,
+    MetricKind,
+    Pair,
+    ProbeMetric,
+    QuestionSpec,
+    Swap,
+)
 from circuits.results import Progress, silent
 from circuits.tracing.asked import Asked, Roles, names_of_positions, prepared, to_family
 from circuits.tracing.circuit import model_of
@@ -70,7 +78,7 @@ def wiring(
     counterfactual: str | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
-    metric: MetricKind | MetricFunction | None = None,
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None,
     share: float = SHARE,
     aim: Aim = "faithful",
     positions: bool | None = None,
