@@ -356,13 +356,12 @@ def measure_wires(
         name = "given"
     usual = MOST_WIRES if name == "effect" else MOST_BESIDE
     most = min(most or usual, len(table))
-    source = ablation.kind
     if name == "effect":
-        protocol = Protocol("wires", source=source)
+        protocol = Protocol("wires", source=ablation.kind)
         if most < len(table):
-            protocol = Protocol("wires", order="front", measured=most, source=source)
+            protocol = Protocol("wires", order="front", measured=most, source=ablation.kind)
     else:
-        protocol = Protocol("wires", order=name, measured=most, source=source)
+        protocol = Protocol("wires", order=name, measured=most, source=ablation.kind)
     return WireMeasurement(
         units=tuple(ComponentEdge.of(wire) for wire in table.wires),
         pairs=len(items),
