@@ -91,9 +91,8 @@ class Runs:
     family: Cache | None  # the runs over which `mean` is taken
     layout: Layout | None  # None: the plain path measures
     budget: int  # bytes that one batch of streams may take
-    absent: tuple[
-        Head, ...
-    ] = ()  # heads that write what they write in the counterfactual, in every run
+    # Heads that write what they write in the counterfactual, in every run.
+    absent: tuple[Head, ...] = ()
     noisy: Cache | None = None  # the runs whose values `noise` takes
     ablation: Ablation = SWAP  # how rows are measured unless the caller says otherwise
 
@@ -114,7 +113,7 @@ class Runs:
     def metric(self) -> Metric:
         return self.pairs[0].metric
 
-    @property
+    @cached_property
     def heads(self) -> tuple[Head, ...]:
         return every_head(self.model)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from circuits.engine import DIRECTIONS, Direction, prepare, to_ablation
 from circuits.errors import PromptError
-from circuits.models.load import as_model
+from circuits.executors.executor import Executor, here_and_there
 from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.tasks.curve import Curve, Values, geometric, measure_curve
@@ -73,6 +73,7 @@ def rank(
     ablation: Direction = "swap",
     reference: Sequence[str] | None = None,
     seed: int = 0,
+    executor: Executor | None = None,
     progress: Progress = silent,
 ) -> Ranking:
     """Which heads (or edges) a task takes, in order, and how many explain 80, 90 and 95% of it.
@@ -82,9 +83,10 @@ def rank(
     query) or "wires" (component edges: one writer, one reader, all positions together). The `order` of
     component edges is "search" (the search for small circuits, the default), "effect" (exact effects alone),
     "eap", "eap-ig", or that of a file of EAP-IG or MIB (`from_eap`), to evaluate somebody else's circuit.
-    The `most` first are measured exactly: 400, or for "effect" 4,000 that an estimate puts in front.
-    `ablation` is what stands in the place of units that are not kept ("restore" puts the kept ones back
-    instead); a "mean" is over the texts of `reference`, or over the task's own prompts.
+    The `most` first are measured exactly: 400, or for "effect" 4,000 that an estimate puts in front; an
+    `executor` divides that between workers. `ablation` is what stands in the place of units that are not kept
+    ("restore" puts the kept ones back instead); a "mean" is over the texts of `reference`, or over the task's
+    own prompts.
 
         >>> ranking = circuits.rank(model, "opposites", count=4)
         >>> count, low, high = ranking.count(0.9)
@@ -92,7 +94,11 @@ def rank(
         True
     """
     _check(units, mlps, most, order, ablation)
-    model = as_model(model)
+    if executor is not None and (units != "wires" or ablation != "swap"):
+        raise PromptError(
+            "an executor measures component edges by swap: units='wires'; others take seconds"
+        )
+    model, source = here_and_there(model)
     chosen = to_ablation(
         model, ablation, reference, allowed=ABLATIONS_OF[units], of=COUNTED[units]
     )
@@ -105,7 +111,14 @@ def rank(
     over = chosen.over([item.pair.clean for item in items])
     if units == "wires":
         measurement = measure_wires(
-            model, items, most=most, order=order, ablation=over, progress=progress
+            model,
+            items,
+            most=most,
+            order=order,
+            ablation=over,
+            executor=executor,
+            source=source,
+            progress=progress,
         )
     else:
         measurement = measure_attention(
