@@ -35,7 +35,11 @@ _OWN_CLUSTER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OnRay:
-    """Actors on a Ray cluster: `workers` of them, or as many as there are cores (with `gpus`, GPUs) free."""
+    """Actors on a Ray cluster: `workers` of them, or as many as it has cores (with `gpus`, GPUs) for.
+
+    >>> circuits.OnRay(address="ray-head:6379", gpus=0.5).gpus  # two actors on each GPU
+    0.5
+    """
 
     workers: int | None = None
     address: str | None = None  # None: a cluster of this machine alone
@@ -72,7 +76,8 @@ class OnRay:
                 pool.submit(lambda actor, part: actor.measure.remote(*part), numbered)
             try:
                 while pool.has_next():
-                    yield pool.get_next_unordered()
+                    number, result = pool.get_next_unordered()
+                    yield number, result
             except RayTaskError as why:  # the work raised
                 if isinstance(why.cause, CircuitsError):
                     raise why.cause from why

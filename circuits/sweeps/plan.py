@@ -29,7 +29,14 @@ CLUSTERS: Final = (1, 2, 4, 8, 16, 64, 256)  # workers
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SweepPlan(Summarised):
-    """What a sweep will take."""
+    """What a sweep will take.
+
+    >>> lines = folder / "plan.jsonl"
+    >>> _ = lines.write_text(json.dumps({"prompt": TEXT, "key": 5, "swap": {"large": "hot"}}))
+    >>> plan = circuits.plan_sweep(model, lines)
+    >>> plan.shards, plan.seconds(workers=8) == plan.seconds(workers=1)
+    (1, True)
+    """
 
     model: str
     device: str  # on which the sample was measured
