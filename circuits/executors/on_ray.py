@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 RETRIES: Final = 3  # of a part whose actor died
 LOOPBACK: Final = "127.0.0.1"
 _OBJECT_STORE: Final = 128 * 2**20  # bytes; only parts and results pass through it
-# Ray reads them when it is imported. The second keeps it on the loopback interface, on Linux too.
+# Ray reads them when it is imported. The second keeps it on the loopback interface, on Linux too; the last
+# lets actors have as much of the processor as other processes.
 _OWN_CLUSTER: Final = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
 }
 
 
