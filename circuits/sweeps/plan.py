@@ -1,6 +1,6 @@
 """What a sweep will take, said before it starts: shards, memory, and time by a measured sample.
 
-1. The sample is a shard of lines, drawn from the whole file. One line is measured before, untimed.
+1. The sample is a shard of lines, drawn from the whole file. One line is measured before the clock starts.
 2. Memory is that of a worker: its weights, the runs of one batch that are kept, and the streams on their way.
 3. With so many workers, each as fast as this process, shards are measured in rounds. Every worker loads the
    model once.
