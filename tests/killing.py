@@ -130,8 +130,10 @@ def wait(until: Callable[[], bool], command: Command) -> None:
     """Wait for something to happen while a command runs."""
     end = time.monotonic() + PATIENCE
     while not until():
-        if command.poll() is not None or time.monotonic() > end:
-            raise AssertionError("the command ended before it could be killed, or hangs")
+        if command.poll() is not None:
+            assert command.stderr is not None
+            raise AssertionError(f"it ended before it was killed: {command.stderr.read()!r}")
+        assert time.monotonic() < end, "it hangs"
         time.sleep(0.02)
 
 

@@ -29,16 +29,17 @@ def split(model: Any, *, last: Any) -> Any:
     """A Llama whose last layers are on another device, by accelerate."""
     parts = ("model.embed_tokens", "model.rotary_emb", "model.layers.0", "lm_head")
     others = ("model.layers.1", "model.layers.2", "model.norm")
-    places = dict.fromkeys(parts, "cpu") | dict.fromkeys(others, last)
-    return dispatch_model(model, places, main_device="cpu", force_hooks=True)
+    places: Any = dict.fromkeys(parts, "cpu") | dict.fromkeys(others, last)
+    return dispatch_model(model, places, main_device=torch.device("cpu"), force_hooks=True)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_model_on_two_devices_is_measured_by_its_own_forward(dtype: torch.dtype) -> None:
-    model: Any = random_model("llama").to(dtype)
-    whole = circuits.as_model((random_model("llama").to(dtype), tokenizer()), dtype=dtype)
-    placed = split(model, last=torch.device("cpu"))
+    model: Any = random_model("llama")
+    other: Any = random_model("llama")
+    whole = circuits.as_model((other.to(dtype), tokenizer()), dtype=dtype)
+    placed = split(model.to(dtype), last=torch.device("cpu"))
     parted = circuits.as_model((placed, tokenizer()), dtype=dtype)
     assert parted.is_split and not whole.is_split
     assert parted.fingerprint == whole.fingerprint
@@ -55,11 +56,11 @@ def test_a_model_on_two_devices_is_measured_by_its_own_forward(dtype: torch.dtyp
 
 def test_a_model_with_parts_on_the_disk_is_refused_in_one_line(tmp_path: Any) -> None:
     model = random_model("llama")
-    places = {"model": "cpu", "lm_head": "cpu", "model.layers.1": "disk"}
-    del places["model"]
+    places: dict[str, Any] = {"lm_head": "cpu", "model.layers.1": "disk"}
     for name in ("embed_tokens", "rotary_emb", "layers.0", "layers.2", "norm"):
         places[f"model.{name}"] = "cpu"
-    placed = dispatch_model(model, places, main_device="cpu", offload_dir=tmp_path)
+    here = torch.device("cpu")
+    placed: Any = dispatch_model(model, places, main_device=here, offload_dir=tmp_path)
     with pytest.raises(ModelError, match="offloaded"):
         circuits.as_model((placed, tokenizer()))
 
@@ -93,7 +94,9 @@ def test_runs_keep_what_was_planned(models: dict[str, Model], path: Any) -> None
 
 
 def test_a_plan_needs_no_weights() -> None:
-    seventy_billion = SimpleNamespace(n_layers=80, n_heads=64, d_model=8192, vocab_size=128_256)
+    seventy_billion: Any = SimpleNamespace(
+        n_layers=80, n_heads=64, d_model=8192, vocab_size=128_256
+    )
     planned = plan_memory(seventy_billion, length=1000, inputs=2)
     assert planned.run == 4 * 7 * 80 * 1000 * 8192 and planned.runs == 4 * planned.run
     assert planned.rows == 1  # at least one row passes, whatever the budget

@@ -40,7 +40,7 @@ def streams_at_once(budget: int, stream: int) -> int:
     return max(1, budget // stream)
 
 
-class Sizes(Protocol):
+class ModelSizes(Protocol):
     """The sizes of a model, as `Model` has them."""
 
     @property
@@ -73,7 +73,12 @@ class MemoryPlan:
 
 
 def plan_memory(
-    model: Sizes, *, length: int, inputs: int = 1, plain: bool = False, budget: int = BUDGET
+    model: ModelSizes,
+    *,
+    length: int,
+    inputs: int = 1,
+    plain: bool = False,
+    budget: int = BUDGET,
 ) -> MemoryPlan:
     """What the runs of so many inputs of this length take, and how rows that change all positions are cut.
     The plain path keeps attention weights, and computes the logits at every position."""
@@ -87,7 +92,7 @@ def plan_memory(
     return MemoryPlan(run, 2 * inputs * run, row, streams_at_once(budget, row))
 
 
-def run_bytes(model: Sizes, length: int, *, plain: bool = False) -> int:
+def run_bytes(model: ModelSizes, length: int, *, plain: bool = False) -> int:
     """Bytes that one kept run of one input takes."""
     vectors = VECTORS_A_RUN * length * model.d_model
     scores = model.n_heads * length * length if plain else 0

@@ -23,7 +23,13 @@ _worker: Worker | None = None  # of this process, if `Local` started it
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """This process, or with `workers` > 1 so many processes that share the cores between them."""
+    """This process, or with `workers` > 1 so many processes that share the cores between them.
+
+    >>> lines = folder / "by_two.jsonl"
+    >>> _ = lines.write_text(json.dumps({"prompt": TEXT, "key": 5, "swap": {"large": "hot"}}))
+    >>> circuits.sweep(model, lines, folder / "by_two", executor=circuits.Local(workers=2)).complete
+    True
+    """
 
     workers: int = 1
 

@@ -25,17 +25,23 @@ if TYPE_CHECKING:
 RETRIES: Final = 3  # of a part whose actor died
 LOOPBACK: Final = "127.0.0.1"
 _OBJECT_STORE: Final = 128 * 2**20  # bytes; only parts and results pass through it
-# Ray reads them when it is imported. The second keeps it on the loopback interface, on Linux too.
+# Ray reads them when it is imported. The second keeps it on the loopback interface, on Linux too; the last
+# lets actors have as much of the processor as other processes.
 _OWN_CLUSTER: Final = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class OnRay:
-    """Actors on a Ray cluster: `workers` of them, or as many as there are cores (with `gpus`, GPUs) free."""
+    """Actors on a Ray cluster: `workers` of them, or as many as it has cores (with `gpus`, GPUs) for.
+
+    >>> circuits.OnRay(address="ray-head:6379", gpus=0.5).gpus  # two actors on each GPU
+    0.5
+    """
 
     workers: int | None = None
     address: str | None = None  # None: a cluster of this machine alone
@@ -72,7 +78,8 @@ class OnRay:
                 pool.submit(lambda actor, part: actor.measure.remote(*part), numbered)
             try:
                 while pool.has_next():
-                    yield pool.get_next_unordered()
+                    number, result = pool.get_next_unordered()
+                    yield number, result
             except RayTaskError as why:  # the work raised
                 if isinstance(why.cause, CircuitsError):
                     raise why.cause from why

@@ -27,7 +27,11 @@ Cluster = Literal["slurm", "local"]
 
 @dataclass(frozen=True, slots=True)
 class OnSlurm:
-    """Tasks of a job array. `options` are those of sbatch, such as {"partition": "gpu", "time": 60}."""
+    """Tasks of a job array. `options` are those of sbatch, as submitit names them.
+
+    >>> circuits.OnSlurm(folder / "tasks", {"partition": "gpu", "gpus_per_node": 1}).cluster
+    'slurm'
+    """
 
     folder: Path
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """What a sweep will take, said before it starts: shards, memory, and time by a measured sample.
 
-1. The sample is a shard of lines, drawn from the whole file. One line is measured before, untimed.
+1. The sample is a shard of lines, drawn from the whole file. One line is measured before the clock starts.
 2. Memory is that of a worker: its weights, the runs of one batch that are kept, and the streams on their way.
 3. With so many workers, each as fast as this process, shards are measured in rounds. Every worker loads the
    model once.
@@ -29,7 +29,14 @@ CLUSTERS: Final = (1, 2, 4, 8, 16, 64, 256)  # workers
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SweepPlan(Summarised):
-    """What a sweep will take."""
+    """What a sweep will take.
+
+    >>> lines = folder / "plan.jsonl"
+    >>> _ = lines.write_text(json.dumps({"prompt": TEXT, "key": 5, "swap": {"large": "hot"}}))
+    >>> plan = circuits.plan_sweep(model, lines)
+    >>> plan.shards, plan.seconds(workers=8) == plan.seconds(workers=1)
+    (1, True)
+    """
 
     model: str
     device: str  # on which the sample was measured

@@ -21,7 +21,7 @@ import re
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -191,8 +191,7 @@ def copy_lines(folder: Path, manifest: Manifest, table: pa.Table) -> None:
     """Write rows of a sweep as a sweep of their own, in a folder that holds none."""
     if manifest_in(folder) is not None:
         raise FileError(f"{folder} holds a sweep already; choose another folder")
-    values = asdict(manifest) | {"shard": 0}
-    some = Manifest(**values)
+    some = replace(manifest, shard=0)
     with writing(folder):
         (folder / "shards").mkdir(parents=True, exist_ok=True)
         _write_manifest(folder, some)
