@@ -27,7 +27,7 @@ html_theme = "furo"
 html_title = "circuits"
 html_static_path = ["static"]
 html_css_files = ["docs.css"]
-html_search_scorer = "static/scorer.js"
+html_search_scorer = str(Path(__file__).with_name("static") / "scorer.js")
 default_role = "code"  # what docstrings write in single backticks
 # The page that the first page shows in a frame.
 html_extra_path = ["../case_studies/opposite_of_large/page.html"]
