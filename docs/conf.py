@@ -85,7 +85,7 @@ def to_pages(app: object, name: str, source: list[str]) -> None:
         text = text.replace(f"]({path})", f"]({up}{page})")
     words = ABOUT.get(name)
     if words:
-        entries = "\n".join(f"single: {word}" for word in words)
+        entries = "\n".join(f"! single: {word}" for word in words)
         text += f"\n```{{eval-rst}}\n.. index::\n   {entries.replace(chr(10), chr(10) + '   ')}\n```\n"
     source[0] = text
 
