@@ -107,7 +107,7 @@ transcript: .venv/tested  # the six calls of docs/agents.md, asked again
 	touch $@
 
 .venv/tested: .venv/installed
-	$(PIP) -e '.[smollm2,train,explore,mcp]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel pyspellchecker packaging pyyaml
+	$(PIP) -e '.[smollm2,train,explore,mcp,ray,slurm]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel pyspellchecker packaging pyyaml duckdb polars
 	touch $@
 
 .venv/documented: .venv/tested

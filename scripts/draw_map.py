@@ -26,6 +26,7 @@ ABOUT = {  # every package, in the order of the pipeline: a package imports only
     "results": "what every result can do",
     "zoo": "little languages, planted models",
     "models": "names, load, hooks, gate",
+    "executors": "workers: local, Ray, SLURM",
     "prompts": "positions, pairs, metrics",
     "engine": "rows in, exact effects out",
     "tracing": "trace, circuit, why, records",
