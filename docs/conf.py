@@ -27,7 +27,7 @@ html_theme = "furo"
 html_title = "circuits"
 html_static_path = ["static"]
 html_css_files = ["docs.css"]
-html_search_scorer = "static/scorer.js"
+html_search_scorer = str(Path(__file__).with_name("static") / "scorer.js")
 default_role = "code"  # what docstrings write in single backticks
 # The page that the first page shows in a frame.
 html_extra_path = ["../case_studies/opposite_of_large/page.html"]
@@ -85,7 +85,7 @@ def to_pages(app: object, name: str, source: list[str]) -> None:
         text = text.replace(f"]({path})", f"]({up}{page})")
     words = ABOUT.get(name)
     if words:
-        entries = "\n".join(f"single: {word}" for word in words)
+        entries = "\n".join(f"! single: {word}" for word in words)
         text += f"\n```{{eval-rst}}\n.. index::\n   {entries.replace(chr(10), chr(10) + '   ')}\n```\n"
     source[0] = text
 

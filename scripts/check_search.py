@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, TimeoutError, sync_playwright
 
 BUILT = Path(__file__).parents[1] / "build" / "docs"
 CHROMIUM = "/usr/bin/chromium"
@@ -30,7 +30,10 @@ def first_page(page: Page, words: str) -> str:
     """The page that the search puts first."""
     page.goto(f"{(BUILT / 'search.html').as_uri()}?q={words.replace(' ', '+')}")
     link = page.locator("#search-results ul.search li a").first
-    link.wait_for(timeout=20_000)
+    try:
+        link.wait_for(timeout=20_000)
+    except TimeoutError:
+        return "nothing"
     address = (link.get_attribute("href") or "").partition("?")[0].partition("#")[0]
     return address.removesuffix(".html")
 

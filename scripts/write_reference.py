@@ -84,6 +84,14 @@ GROUPS = {
         "verify",
         "Verification",
     ),
+    "Where long work runs": (
+        "plan_sweep",
+        "SweepPlan",
+        "ModelSource",
+        "Local",
+        "OnRay",
+        "OnSlurm",
+    ),
     "Heads, edges and components": ("Head", "Edge", "Component", "Reader", "Wire", "SIDES"),
     "Tasks and patterns": (
         "to_task",

@@ -342,7 +342,7 @@ def test_a_family_of_one_kind_is_its_own_reference(
     texts = [PROMPT, *REFERENCE[:2]]
     swaps = {"large": "hot", "rich": "hot", "old": "hot"}
     family = circuits.trace(model, texts, swap=swaps, **named)
-    others = {"reference": texts} if kind == "mean" else {}
+    others: dict[str, Any] = {"reference": texts} if kind == "mean" else {}
     totals = []
     for text, word in zip(texts, swaps, strict=True):
         one = circuits.trace(model, text, swap={word: "hot"}, **named, **others)

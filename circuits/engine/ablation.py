@@ -82,14 +82,14 @@ def to_ablation(
 
     `allowed` are the kinds that have a meaning for what is measured, which errors call `of`.
     """
-    ablation = kind if isinstance(kind, Ablation) else None
-    name = kind if ablation is None else ablation.kind
+    given = kind if isinstance(kind, Ablation) else Ablation(kind)
+    name = given.kind
     if name not in DIRECTIONS:
         raise PromptError(f"no ablation {shortened(name)}; there are {', '.join(allowed)}")
     if name not in allowed:
         raise PromptError(f"{name} means nothing for {of}; there are {', '.join(allowed)}")
     if reference is None:
-        return ablation or Ablation(name)
+        return given
     if name != "mean":
         raise PromptError(f"reference= names the prompts of a mean; leave it out of {name}")
     if isinstance(reference, str) or not reference:

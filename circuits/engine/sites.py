@@ -36,7 +36,9 @@ from circuits.errors import EdgeError
 PatchSite = Literal["residual", "attention", "mlp", "head", "query", "key", "value", "pattern"]
 PATCH_SITES: Final[tuple[PatchSite, ...]] = get_args(PatchSite)
 # Knockout shuts attention edges, and no site is one.
-ABLATIONS: Final = tuple(kind for kind in DIRECTIONS if kind != "knockout")
+ABLATIONS: Final[tuple[Direction, ...]] = tuple(
+    kind for kind in DIRECTIONS if kind != "knockout"
+)
 BY_POSITION: Final = ("residual", "attention", "mlp")  # sites of a layer, not of a head
 Output = Float[torch.Tensor, "input query head d_head"]
 

@@ -43,13 +43,17 @@ from circuits.tracing.records import Circuit
 from circuits.tracing.trust import doubts_about, notes_on
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from circuits.tracing.family import FamilyTrace
+
+    # What `asked.to_family` reads; a single text is not one.
+    Family = list[Any] | tuple[Any, ...] | Path | pd.DataFrame
+
 
 MOST_MAPS: Final = 128 * 2**20  # bytes of attention maps in a circuit
 _PACKAGES: Final = ("keyquery-circuits", "torch", "transformer-lens", "transformers")
 Position = int | str
-# What `asked.to_family` reads; a single text is not one.
-Family = Sequence[Any] | Path | Any
 Roles = MappingType[str, Position]
 
 

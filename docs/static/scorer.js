@@ -1,5 +1,5 @@
 // Pages before names of the reference: who searches for "sweep" wants the page, which links to the function.
-const Scorer = {
+var Scorer = {
   objNameMatch: 4,
   objPartialMatch: 2,
   objPrio: { 0: 0, 1: 0, 2: -5 },
