@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
 import render_samples as samples
@@ -21,16 +20,16 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, PathPatch
+from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 
 from circuits.components import Head
 from circuits.show import canvas
 from circuits.show.canvas import save_figure
-from circuits.show.diagram import circuit_figure, scene_figure
+from circuits.show.diagram import circuit_figure
 from circuits.show.figure import mapping_figure
 from circuits.show.layout import PRINT, lay_out
-from circuits.show.scene import Scene, gains, to_scene
+from circuits.show.scene import gains, to_scene
 from circuits.tracing import CARRIES, QuestionControl
 from circuits.tracing.records import Circuit
 
@@ -328,47 +327,6 @@ def test_a_position_that_reads_itself_has_no_arrow_and_is_drawn() -> None:
     assert not [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
 
 
-def components() -> nx.MultiDiGraph:
-    """What `wiring` gives: components at positions, and wires between them."""
-    graph = nx.MultiDiGraph(
-        model="tiny", words=["a", "b", "c"], layers=2, reads_bos=False, anchors=[2, 0]
-    )
-    look = {"effect": 0.5, "lines": ["x"], "box": False}
-    graph.add_node("embed@0", kind="embed", label="embed", positions=[0], layer=-1, **look)
-    graph.add_node("M0@0", kind="mlp", label="M0", positions=[0], layer=0, **look)
-    graph.add_node(
-        "L1H0@2", kind="head", label="L1H0", positions=[2], layer=1, front=True, **look
-    )
-    graph.add_node(
-        "output",
-        kind="output",
-        label="d",
-        positions=[2],
-        layer=2,
-        effect=1.0,
-        lines=["d", "layer 2"],
-        box=True,
-    )
-    for start, end, side in (
-        ("embed@0", "M0@0", ""),
-        ("M0@0", "L1H0@2", "value"),
-        ("M0@0", "L1H0@2", "key"),
-        ("L1H0@2", "output", ""),
-    ):
-        graph.add_edge(start, end, kind="wire", side=side, effect=0.5)
-    return graph
-
-
-def test_components_and_wires_are_drawn_at_their_place_and_sides_differ_by_their_dashes() -> (
-    None
-):
-    figure = scene_figure(Scene(samples.planted(), components()), "tiny")
-    assert {"M0", "L1H0", "a", "b", "c"} <= set(words(figure))
-    wires = [patch for patch in figure.axes[0].patches if type(patch) is PathPatch]
-    assert len(wires) == 4 and len({str(wire.get_linestyle()) for wire in wires}) == 3
-
-
-@pytest.mark.long
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         save_figure(mapping_figure(samples.dense(), samples.planted()), tmp_path / name)

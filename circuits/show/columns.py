@@ -5,7 +5,7 @@ Where none fits, the words stand upright in columns of equal width. Lengths are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -18,8 +18,6 @@ _UPRIGHT: Final = 24.0  # the largest width of a column of upright words
 _WIDEST_STEP: Final = 56.0
 _LEAST_GAP: Final = 5.0  # between words
 _MOST_GAP: Final = 26.0
-# How many times the spare space of other columns one with components gets.
-_COMPONENT_SPACE: Final = 6.0
 # (letters of a word, font size), the best first
 _WORD_SIZES: Final = ((14, 8.0), (14, 7.0), (10, 6.0))
 
@@ -50,10 +48,8 @@ class Columns:
         return 12 + max(width_of(word, font) for word in self.words)
 
 
-def fit_columns(
-    scene: Scene, left: float, right: float, *, most: int, busy: Collection[int] = ()
-) -> Columns:
-    """Columns between `left` and `right`; those of `busy` positions get more of the spare space."""
+def fit_columns(scene: Scene, left: float, right: float, *, most: int) -> Columns:
+    """Columns between `left` and `right`."""
     space = right - left - 6
     positions = scene.shown(most=min(most, int(space / _NARROWEST)), bos=True)
     for longest, size in _WORD_SIZES:
@@ -61,8 +57,7 @@ def fit_columns(
         word_widths = [max(width_of(word, Font(size)), 12.0) for word in words]
         gap = (space - sum(word_widths)) / len(words)
         if gap >= _LEAST_GAP:
-            gaps = _gaps(positions, busy, min(gap, _MOST_GAP))
-            widths = [width + around for width, around in zip(word_widths, gaps, strict=True)]
+            widths = [width + min(gap, _MOST_GAP) for width in word_widths]
             return _columns(positions, words, widths, left + 3, space, size=size, upright=False)
     longest, size = _WORD_SIZES[-1]
     words = _words_of(scene, positions, longest)
@@ -101,10 +96,3 @@ def _words_of(scene: Scene, positions: Sequence[int | None], longest: int) -> li
         else:
             words.append(spell(scene.words[position], longest=7 if is_bos else longest))
     return words
-
-
-def _gaps(positions: Sequence[int | None], busy: Collection[int], mean: float) -> list[float]:
-    """The space around each word: more where components stand, whose wires need it."""
-    shares = [_COMPONENT_SPACE if position in busy else 1.0 for position in positions]
-    spare = (mean - _LEAST_GAP) * len(shares) / sum(shares)
-    return [_LEAST_GAP + spare * share for share in shares]

@@ -1,20 +1,18 @@
-"""A circuit, or a graph of components and wires, on a scale of layers; `layout` says where everything stands.
+"""A circuit on a scale of layers; `layout` says where everything stands.
 
 1. A span is a box in the columns of its positions, from its first to its last layer; the layers that build it
    are shaded. Positions that share a span are joined by a bracket under the sentence, with its name.
 2. A mapping's arrow is as wide as the effect of its heads. Names of the mapping in front are filled.
-3. Wires run between components. The dashes of a wire say which side of the reader it enters: query, key or
-   value. Folded layers are one grey row, and the axis says which they are.
+3. Folded layers are one grey row, and the axis says which they are.
 """
 
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, PathPatch
-from matplotlib.path import Path
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from circuits.show.canvas import (
     COLUMN,
@@ -41,7 +39,6 @@ from circuits.show.canvas import (
 )
 from circuits.show.layout import (
     PRINT,
-    SHAPES,
     PlacedItem,
     Placement,
     lay_out,
@@ -51,8 +48,6 @@ from circuits.show.words import plural, spell
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
-
-Point = tuple[float, float]
 
 # Lengths are in points.
 _PAD: Final = 9.0
@@ -67,8 +62,6 @@ _HOW: Final = (
     "mapping in front."
 )
 _DOT: Final = " A dot: heads by which a token reads itself."
-# Of a wire, by its side.
-_DASHES: Final[dict[str, Any]] = {"key": (0, (4, 1.5)), "value": (0, (1, 1.2))}
 
 
 def circuit_figure(
@@ -146,7 +139,7 @@ def _caption(scene: Scene, layout: Placement) -> str:
 
 
 def _reads_itself(item: PlacedItem) -> bool:
-    return item.start == item.end and not item.name
+    return item.start == item.end
 
 
 # What stands on the sheet, measured from the upper left corner of the layout
@@ -158,9 +151,7 @@ def draw_layout(sheet: Sheet, scene: Scene, layout: Placement) -> None:
     _draw_spans(sheet, scene, layout)
     _draw_streams(sheet, layout)
     for item, y in layout.lanes.items():
-        if not item.name:
-            _draw_item(sheet, item, y)
-    _draw_wires(sheet, scene, layout)
+        _draw_item(sheet, item, y)
     _draw_output(sheet, scene, layout)
     _draw_sentence(sheet, scene, layout)
 
@@ -223,8 +214,6 @@ def _draw_streams(sheet: Sheet, layout: Placement) -> None:
     tops: dict[float, float] = {}
     front_keys = set()
     for item, y in layout.lanes.items():
-        if item.name:
-            continue
         for x in (item.start, item.end):
             tops[x] = min(y, tops.get(x, layout.foot))
         if item.front:
@@ -235,7 +224,7 @@ def _draw_streams(sheet: Sheet, layout: Placement) -> None:
 
 
 def _draw_item(sheet: Sheet, item: PlacedItem, y: float) -> None:
-    """An arrow and the names on it, or a component; what belongs to the mapping in front is filled."""
+    """An arrow and the names on it; the names of the mapping in front are filled."""
     colour = RED if item.front else _strength(item.effect)
     if item.start < item.end:
         width = 0.6 + 2.6 * min(abs(item.effect), 1.2)
@@ -260,7 +249,7 @@ def _draw_item(sheet: Sheet, item: PlacedItem, y: float) -> None:
         sheet.at(item.text_x - width / 2, y - 4.1),
         width,
         8.2,
-        boxstyle=SHAPES.get(item.kind, SHAPES["head"]),
+        boxstyle="round,pad=0,rounding_size=4",
         edgecolor=colour,
         facecolor=colour if item.front else PAPER,
         linewidth=0.7,
@@ -275,64 +264,6 @@ def _strength(effect: float) -> str:
     """Blue for the answer, orange against it, the darker the stronger; the palest is still seen on paper."""
     strength = 0.55 + 0.45 * min(abs(effect), 1.0)
     return shade(strength) if effect >= 0 else shade(-strength, EFFECT)
-
-
-def _draw_wires(sheet: Sheet, scene: Scene, layout: Placement) -> None:
-    """The components, and the wires between them, each as wide as its effect."""
-    components: dict[str, Point] = {}
-    for item, y in layout.lanes.items():
-        if item.name:
-            _draw_item(sheet, item, y)
-            components[item.name] = (item.text_x, y)
-    for writer, reader, wire in scene.graph.edges(data=True):
-        if wire["kind"] != "wire":
-            continue
-        start = components.get(writer) or _bare_end(scene, layout, writer)
-        end = components.get(reader) or _bare_end(scene, layout, reader)
-        if start is None or end is None:
-            continue
-        points = _curve(
-            start, end, from_component=writer in components, to_component=reader in components
-        )
-        path = Path([sheet.at(*point) for point in points], [Path.MOVETO] + [Path.CURVE4] * 3)
-        front = wire.get("front")
-        patch = PathPatch(
-            path,
-            fill=False,
-            linestyle=_DASHES.get(wire["side"], "-"),
-            edgecolor=RED if front else _strength(wire["effect"]),
-            linewidth=0.5 + 2.0 * min(abs(wire["effect"]), 1.2),
-            zorder=1.7 if front else 1.5,
-        )
-        sheet.axes.add_patch(patch)
-
-
-def _curve(
-    start: Point, end: Point, *, from_component: bool, to_component: bool
-) -> list[Point]:
-    """The four points of a Bézier curve from the top of a writer to the bottom of a reader.
-
-    In one column the curve would run through other components, so it leaves a component at its left side and
-    bows out, the wider the longer it is. It enters a component at its left side, and the output from below.
-    """
-    (x0, y0), (x1, y1) = start, end
-    if abs(x0 - x1) < 1 and from_component:
-        left = x0 - 9.0
-        bow = 10 + 0.3 * abs(y0 - y1)
-        if to_component:
-            return [(left, y0), (left - bow, y0), (left - bow, y1), (left, y1)]
-        return [(left, y0), (left - bow, y0), (x1 - bow, y1 + 12), (x1, y1)]
-    middle = (y0 + y1) / 2
-    bottom = y1 + 4 if to_component else y1
-    return [(x0, y0 - 4), (x0, middle), (x1, middle), (x1, bottom)]
-
-
-def _bare_end(scene: Scene, layout: Placement, name: str) -> Point | None:
-    """Where a wire meets a node that is not drawn as a component: the output's box, or an embedded token."""
-    x = layout.columns.x_of(scene.graph.nodes[name]["positions"][0])
-    if x is None:
-        return None
-    return x, _BOX + 1 if name == OUTPUT else layout.foot + 2
 
 
 def _draw_output(sheet: Sheet, scene: Scene, layout: Placement) -> None:

@@ -1,7 +1,7 @@
 """Where everything of a scene stands on a scale of layers: tokens are columns, layers are rows.
 
-1. A mapping is an arrow from key to query in every layer in which heads carry it, with their names on it.
-   A component (head, MLP, …) is a node at its position and layer. Both are items.
+1. A mapping is an arrow from key to query in every layer in which heads carry it, with their names on it: an
+   item.
 2. A row is a layer, the lowest first. Items of a layer that would touch stand in lanes above each other, and
    the row is as high as its lanes. In a deep model a run of three or more layers without items is one row.
 3. `lay_out` places a scene in print. `page_layout` places a circuit on the page for every share by the same
@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-import networkx as nx
-
 from circuits.components import Head
 from circuits.show import Scene, gains, spell
 from circuits.show.canvas import HEADING_SMALL, NOTE, width_of
@@ -23,11 +21,6 @@ from circuits.show.columns import Columns, fit_columns
 
 _GROUP: Final = 10.0  # the height of a line of groups under a printed sentence
 _NEVER_FOLDED: Final = 12  # layers of a model that is shown whole
-SHAPES: Final = {
-    "head": "round,pad=0,rounding_size=4",
-    "mlp": "square,pad=0",
-    "embed": "square,pad=0",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +57,22 @@ PRINT: Final = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class PlacedItem:
-    """What stands in a layer between `left` and `right`: an arrow with its heads' names, or a component.
+    """What stands in a layer between `left` and `right`: an arrow with the names of its heads.
 
     The centre of the names is `offset` from the point that is `along` of the way from `start` to `end`.
     """
 
     layer: int
-    names: tuple[str, ...]  # of heads, and how many more there are; of a component its label
+    names: tuple[str, ...]  # of heads, and how many more there are
     start: float
-    end: float  # of the arrow; a component starts and ends at its centre
+    end: float  # of the arrow
     along: float
     offset: float
     left: float
     right: float
     effect: float
     front: bool = False
-    name: str = ""  # of a component's node in the graph
-    kind: str = ""  # of a component: head, mlp or embed
+    node: str = ""  # of a group: its name in the graph
     raised: bool = False  # the names are wider than the arrow and stand above it
 
     @property
@@ -137,10 +129,8 @@ def lay_out(
     scene: Scene, width: float, *, only_front: bool = False, most: int = 40
 ) -> Placement:
     """Place a scene in this width, in print; of its mappings all, or with `only_front` the one in front."""
-    components = _component_nodes(scene.graph)
-    busy = {node["positions"][0] for _, node in components}
-    columns = fit_columns(scene, PRINT.axis, width, most=most, busy=busy)
-    items = _components(components, columns)
+    columns = fit_columns(scene, PRINT.axis, width, most=most)
+    items = []
     mappings = set()
     for (key, query), data in scene.drawn.items():
         front = data is scene.front
@@ -234,7 +224,7 @@ def in_lanes(items: Iterable[E]) -> list[list[E]]:
     return lanes
 
 
-# Arrows and components
+# Arrows
 
 
 def _arrows(
@@ -315,41 +305,6 @@ def _first_names(heads: Sequence[str], most: int) -> list[str]:
     return [*heads[:most], *more]
 
 
-def _component_nodes(graph: nx.MultiDiGraph) -> list[tuple[str, dict[str, Any]]]:
-    """The nodes of a graph of wires that stand in a layer; a layer's MLP comes after its heads."""
-    nodes = [(name, node) for name, node in graph.nodes.items() if node.get("kind") in SHAPES]
-    inside = [(name, node) for name, node in nodes if node["layer"] >= 0]
-    return sorted(inside, key=lambda named: named[1]["kind"] == "mlp")
-
-
-def _components(
-    nodes: Iterable[tuple[str, dict[str, Any]]], columns: Columns
-) -> list[PlacedItem]:
-    """The components of a graph of wires, each at its position and layer."""
-    items = []
-    for name, node in nodes:
-        x = columns.x_of(node["positions"][0])
-        if x is None:
-            continue
-        half = PRINT.names_width([node["label"]]) / 2 + 1
-        item = PlacedItem(
-            layer=node["layer"],
-            names=(node["label"],),
-            start=x,
-            end=x,
-            along=0.0,
-            offset=0.0,
-            left=x - half,
-            right=x + half,
-            effect=node["effect"],
-            front=node.get("front", False),
-            name=name,
-            kind=node["kind"],
-        )
-        items.append(item)
-    return items
-
-
 # Groups of positions
 
 
@@ -387,7 +342,7 @@ def groups_under(
             left=min(start, inside - half),
             right=max(end, inside + half),
             effect=0.0,
-            name=name,
+            node=name,
         )
         groups.append(group)
     return groups

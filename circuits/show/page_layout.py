@@ -234,7 +234,7 @@ def _pack_groups(scene: Scene, lanes: list[list[PlacedItem]]) -> list[dict[str, 
     for lane, groups in enumerate(lanes):
         down = _SENTENCE + 8 + _GROUP * lane  # from the first layer
         for group in groups:
-            positions = scene.graph.nodes[group.name]["positions"]
+            positions = scene.graph.nodes[group.node]["positions"]
             ends = [min(positions), max(positions)]
             packed.append(
                 {"text": group.text, "ends": ends, "offset": group.offset, "down": down}
