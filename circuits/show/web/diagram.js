@@ -84,8 +84,8 @@ function drawBoxes(circuit, span, { columns, rows }, pair) {
   const bottom = (layer) => rowOf(rows, layer)?.bottom ?? circuit.picture.top;
   const item = `box:${span.name}`;
   const own = columns.filter(({ position }) => span.positions.includes(position));
-  return own.map(({ position, x, width }) => {
-    const half = Math.min(width * 0.42, 34);
+  return own.map(({ position, x }) => {
+    const half = circuit.picture.halves[position];
     const rect = (name, [first, last], rx) => {
       const size = { y: top(last) + 1.5, height: bottom(first) - top(last) - 3 };
       return svg("rect", { class: name, x: x - half, width: 2 * half, ...size, rx });
@@ -133,16 +133,18 @@ function drawArrow(circuit, arrow) {
 }
 
 // The line is as thick as what its heads add to the joint effect; a token that reads itself has a dot.
-function arrowShapes({ start, end, y, effect }) {
+function arrowShapes({ start, end, y, effect, names }) {
   const area = (from, to) => svg("line", { class: "hit-area", x1: from, x2: to, y1: y, y2: y });
+  const lead = names.led ? [svg("line", { class: "lead", x1: end, x2: names.left, y1: y, y2: y })] : [];
   if (start === end) {
-    return [svg("circle", { class: "dot", cx: start, cy: y, r: 4 }), area(start - 6, end + 6)];
+    return [...lead, svg("circle", { class: "dot", cx: start, cy: y, r: 4 }), area(start - 6, end + 6)];
   }
   const thickness = 1.2 + 3.6 * Math.min(Math.abs(effect), 1.2);
   const tip = 5 + thickness;
   const neck = end - tip;
   const corners = `${end},${y} ${neck},${y - tip * 0.6} ${neck},${y + tip * 0.6}`;
   return [
+    ...lead,
     svg("line", { class: "shaft", x1: start, x2: neck, y1: y, y2: y, "stroke-width": thickness }),
     svg("polygon", { class: "tip", points: corners }),
     area(start, end),
@@ -162,7 +164,7 @@ function placeChips(circuit, { heads, names: { named, left } }) {
   });
 }
 
-function drawChip(circuit, { mapping, front, names: { y } }, { head, text, x, width }, item) {
+function drawChip(circuit, { mapping, front, y }, { head, text, x, width }, item) {
   const rect = svg("rect", { x, y: y - CHIP / 2, width, height: CHIP, rx: 9 });
   const name = svg("text", { x: x + width / 2, y: y + 4, "data-space": width - 8 }, text);
   const made = itemShape(circuit, item, `chip-head${front ? " front" : ""}`, rect, name);
