@@ -14,12 +14,13 @@ from circuits.show import Scene, spell
 from circuits.show.canvas import NAME, Font, width_of
 
 _NARROWEST: Final = 10.0  # the least width of a column
-_UPRIGHT: Final = 24.0  # the largest width of a column of upright words
+_UPRIGHT: Final = 32.0  # the largest width of a column of upright words
 _WIDEST_STEP: Final = 56.0
 _LEAST_GAP: Final = 5.0  # between words
 _MOST_GAP: Final = 26.0
 _HALF_BOX: Final = 7.0  # half the largest width of a box
 NOTE_STEP: Final = 7.4  # from one line under a word to the next
+NOTE_NAMES: Final = "held; built"  # what turned notes are
 _MOST_BUILT: Final = 3  # lines of ranges under a word
 _LONGEST_NOTE: Final = 24  # letters of a note that is turned
 # (letters of a word, font size), the best first
@@ -65,11 +66,8 @@ class Columns:
         if not any(map(any, self.notes)):
             return self.words_height
         if self.upright:
-            return (
-                self.words_height
-                + 3
-                + max(width_of(upright_note(note), NAME) for note in self.notes)
-            )
+            texts = [NOTE_NAMES, *map(upright_note, self.notes)]
+            return self.words_height + 3 + max(map(_note_width, texts))
         return self.words_height + NOTE_STEP * max(map(len, map(note_lines, self.notes))) + 1
 
 
@@ -84,9 +82,14 @@ def note_lines(note: tuple[str, str]) -> list[str]:
 
 
 def upright_note(note: tuple[str, str]) -> str:
-    """`0–21; 0, 20–21`, turned by 90°."""
+    """`0–21; 0, 20–21`, turned by 90°; of many ranges the first."""
     held, built = note
-    return spell(f"{held}; {built or 'none'}", longest=_LONGEST_NOTE) if held else ""
+    if not held:
+        return ""
+    text = f"{held}; {built or 'none'}"
+    while len(text) > _LONGEST_NOTE:
+        text = f"{text.removesuffix(', …').rpartition(', ')[0]}, …"
+    return text
 
 
 def fit_columns(

@@ -37,7 +37,7 @@ from circuits.show.canvas import (
     shade,
     width_of,
 )
-from circuits.show.columns import NOTE_STEP, note_lines, upright_note
+from circuits.show.columns import NOTE_NAMES, NOTE_STEP, note_lines, upright_note
 from circuits.show.layout import PRINT, PlacedItem, Placement, free_spaces, lay_out
 from circuits.show.legend import (
     LINE_HEIGHT,
@@ -341,9 +341,10 @@ def _strength(effect: float) -> str:
 
 def _draw_label(sheet: Sheet, layout: Placement, label: str, left_of_output: float) -> None:
     """Write the label before the highest arrow in front, or where boxes are in the way, beside the output."""
-    item, y = min(
-        ((item, y) for item, y in layout.lanes.items() if item.front), key=lambda each: each[1]
-    )
+    in_front = [(y, item) for item, y in layout.lanes.items() if item.front]
+    if not in_front:
+        return
+    y, item = min(in_front, key=lambda each: each[0])
     width = width_of(label, _RED_BOLD)
     spaces = free_spaces((PRINT.axis, layout.width), layout.taken(item.layer))
     before = [space for space in spaces if space[0] < item.start]
@@ -408,7 +409,7 @@ def _draw_note_names(sheet: Sheet, layout: Placement) -> None:
     under = layout.foot + columns.words_height
     if columns.upright:
         turned: dict[str, Any] = {"ha": "center", "va": "top", "rotation": 90}
-        sheet.write(8, under + 2, "held; built", NOTE, **turned)
+        sheet.write(8, under + 2, NOTE_NAMES, NOTE, **turned)
         return
     for row, name in enumerate(("held", "built")):
         sheet.write(0, under + NOTE_STEP * (row + 1) - 2, name, NOTE)

@@ -417,7 +417,7 @@ def _draw_right(sheet: Sheet, scene: Scene, title: str, half: RightHalf, left: f
     heads = scene.mapped(_MOST_RIGHT)
     grid_left = max(area.middle - half.grid.width / 2, area.left + _PAD)
     if heads:
-        draw_cross(sheet, area.left + _PAD + 2, y + 5, arm=9.0)
+        draw_cross(sheet, area.left + _PAD + 2, y + 1, arm=8.0)
     _draw_maps(sheet, scene, half.grid.tiles(grid_left, y), half.grid.labels, heads)
     y += half.grid.height + 8
     if half.more:

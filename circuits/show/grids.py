@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 _SHEET: Final = WIDTH * 72  # the width of the sheet
 _PAD: Final = 8.0
 _TITLE: Final = 22.0  # the height of a panel's title
-_TABLE: Final = 128.0  # the width of the table beside the panels
+_TABLE: Final = 136.0  # the width of the table beside the panels
 _ROW: Final = 8.5  # the height of its rows
 _LARGE: Final = 30.0  # the side of a map that has space for a name
 _LARGEST: Final = 84.0  # the side of a map
@@ -387,7 +387,7 @@ def _draw_table(sheet: Sheet, panels: Sequence[Panel]) -> None:
     names = dict.fromkeys(name for panel in panels for name, _ in panel.facts)
     area = Area(0, 0, _TABLE, _TITLE + _ROW * len(names) + 2)
     sheet.box(area, LINE, PAPER, depth=0)
-    columns = [_TABLE - 5 - 27 * shift for shift in reversed(range(len(panels)))]
+    columns = [_TABLE - 5 - 34 * shift for shift in reversed(range(len(panels)))]
     for panel, x in zip(panels, columns, strict=True):
         sheet.write(x, 13, spell(panel.title, longest=7), HEADING_SMALL, ha="right")
         for row, name in enumerate(names):

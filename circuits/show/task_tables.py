@@ -259,7 +259,7 @@ def panel_facts(panel: PanelFigures) -> dict[str, str]:
         "mass on diagonal": _percent(panel.diagonal),
         "dominant diagonals": _percent(panel.dominant_diagonal),
         "mean peak": f"{panel.mean_peak:.2f}",
-        "heads > 0.5 off diagonal": f"{panel.peaked:.1f}",
+        "> 0.5 off diagonal": f"{panel.peaked:.1f}",
         "sum of a row": f"{panel.mass:.2f}",
         "open edges": _percent(panel.open_edges / (panel.edges or 1)),
     }
