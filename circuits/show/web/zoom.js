@@ -9,7 +9,7 @@ import { hideTooltip } from "./tooltip.js";
 const LEAST = 0.1;
 const MOST = 6;
 const LARGEST_FIT = 1.4;
-const READABLE = 0.62; // below this scale words are too small: a wide picture opens larger, not whole
+const READABLE = 0.5; // below this scale words are too small: a wide picture opens larger, not whole
 const STEP = 1.25;
 const MARGIN = 8; // beside what the opening view must show
 
@@ -139,6 +139,8 @@ export function placePicture(column) {
   const wanted = { left: view.x * view.scale, top: view.y * view.scale };
   if (!isScrolledTo(viewport, wanted)) viewport.scrollTo(wanted);
   column.placed = { scale: view.scale, ...scrolled(viewport, wanted) };
+  const seenFrom = viewport.scrollLeft / view.scale;
+  picture.querySelector(".axis-group")?.setAttribute("transform", `translate(${seenFrom} 0)`);
   const isWhole = view.scale <= whole.scale * 1.001;
   column.zoomLevel.textContent = `${percent(view.scale)}${isWhole ? "" : " · drag to see more"}`;
   viewport.classList.toggle("partly", !isWhole);
