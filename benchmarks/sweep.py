@@ -1,5 +1,5 @@
-"""What a sweep costs beside separate traces, with two processes beside one, and in memory, on the model that
-ships.
+"""What a sweep costs beside separate traces, and in memory, on the model that ships. `scale.py` compares
+executors.
 
 1. 200 pairs of one length. Ours is the whole of `circuits.sweep`: reading the lines, both runs, total and
    restore, the effect of every head, carriers at a share of 80%, and the table on disk. Beside it, a pair at
@@ -8,9 +8,7 @@ ships.
    `measure_mapping(controls=False)`. Of (a) and (b) some pairs are run and the time is counted a pair;
    `--full` runs all. Their carriers must be those of the sweep and their effects equal to 1e-4, or the run
    ends. A sweep with `--controls` (c) measures a pair at a time, all that (a) does but spans.
-2. The same lines by two processes of one thread each, and by one process of one thread and of two. The time
-   is from the moment at which all have loaded the model to the moment at which the last is done.
-3. Memory of one process over 1,000 prompts of three lengths: what it holds at five moments, and its peak up
+2. Memory of one process over 1,000 prompts of three lengths: what it holds at five moments, and its peak up
    to there.
 """
 
@@ -18,10 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import permutations
@@ -167,78 +163,6 @@ def compare_with_traces(room: Path, count: int, options: argparse.Namespace) -> 
         )
 
 
-# Processes
-
-
-def compare_processes(room: Path, count: int, turns: int) -> None:
-    file = write(room / "many.jsonl", questions(count))
-    ways = {
-        "2 processes of 1 thread": (2, 1),
-        "1 process of 1 thread": (1, 1),
-        "1 process of 2 threads": (1, 2),
-    }
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(turns):
-        for name, (processes, threads) in ways.items():
-            taken[name].append(
-                launched(file, room / f"{turn}-{processes}-{threads}", processes, threads)
-            )
-    ours, *others = (Spread(tuple(values)) for values in taken.values())
-    for name, other in zip(list(ways)[1:], others, strict=True):
-        told = f"{MODEL}: sweep of {count} lines by 2 processes of 1 thread"
-        show(
-            Line(
-                told,
-                name,
-                seconds(ours.median),
-                seconds(other.median),
-                other.of(ours),
-                Aim("≥", 1.2),
-            ).cells()
-        )
-
-
-def launched(file: Path, out: Path, processes: int, threads: int) -> float:
-    """Seconds from the moment at which all processes are ready until all are done."""
-    known = {
-        "WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1",
-        "OMP_NUM_THREADS": str(threads),
-    }
-    workers = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--worker", str(file), str(out)],
-            env=os.environ | known | {"RANK": str(rank)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for rank in range(processes)
-    ]
-    for worker in workers:
-        assert worker.stdout is not None
-        worker.stdout.readline()
-    start = time.perf_counter()
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write(b"go\n")
-        worker.stdin.flush()
-    codes = [worker.wait() for worker in workers]
-    taken = time.perf_counter() - start
-    if any(codes) or not circuits.open_sweep(out).complete:
-        raise SystemExit(f"{processes} processes left the sweep unfinished")
-    return taken
-
-
-def work(file: str, out: str) -> None:
-    """One process of several: load, say so, wait, sweep."""
-    model = circuits.load(MODEL)
-    _ = model.fingerprint
-    print("ready", flush=True)
-    sys.stdin.readline()
-    circuits.sweep(model, file, out)
-
-
 # Memory
 
 
@@ -297,32 +221,28 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="fewer lines and one turn")
     parser.add_argument("--full", action="store_true", help="trace every pair instead of some")
-    parser.add_argument("--only", choices=("traces", "processes", "memory"), help="one part")
+    parser.add_argument("--only", choices=("traces", "memory"), help="one part")
     parser.add_argument(
         "--clock",
         choices=CLOCKS,
         default="wall",
         help="cpu: processor time, for the first part on a busy machine",
     )
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker or options.memory:
-        return work(*options.worker) if options.worker else remember(*options.memory)
+    if options.memory:
+        remember(*options.memory)
+        return
     with TemporaryDirectory() as folder:
         room = Path(folder)
         parts = {
             "traces": partial(compare_with_traces, room, 24 if options.quick else 200, options),
-            "processes": partial(
-                compare_processes, room, 64 if options.quick else 512, 1 if options.quick else 3
-            ),
             "memory": partial(show_memory, room, 90 if options.quick else 1000),
         }
         show_header()
         for name, part in parts.items():
             if options.only in (None, name):
                 part()
-    return None
 
 
 if __name__ == "__main__":

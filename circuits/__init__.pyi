@@ -1,6 +1,7 @@
 from . import components as components
 from . import engine as engine
 from . import errors as errors
+from . import executors as executors
 from . import live as live
 from . import models as models
 from . import prompts as prompts
@@ -22,6 +23,10 @@ from .engine import Row as Row
 from .engine import prepare as prepare
 from .engine.loadings import scan as scan
 from .errors import CircuitsError as CircuitsError
+from .executors.executor import ModelSource as ModelSource
+from .executors.local import Local as Local
+from .executors.on_ray import OnRay as OnRay
+from .executors.on_slurm import OnSlurm as OnSlurm
 from .instruments.grids import Axis as Axis
 from .instruments.grids import Patching as Patching
 from .instruments.grids import Paths as Paths
@@ -43,6 +48,8 @@ from .prompts import Prompt as Prompt
 from .prompts import to_pair as to_pair
 from .prompts import to_prompt as to_prompt
 from .results import open_result as open_result
+from .sweeps.plan import SweepPlan as SweepPlan
+from .sweeps.plan import plan_sweep as plan_sweep
 from .sweeps.results import Sweep as Sweep
 from .sweeps.results import open_sweep as open_sweep
 from .sweeps.sweep import sweep as sweep
@@ -88,10 +95,14 @@ __all__ = [
     "FunctionMetric",
     "Head",
     "HeadScores",
+    "Local",
     "LogitAttribution",
     "LogitLens",
     "Model",
+    "ModelSource",
     "Neurons",
+    "OnRay",
+    "OnSlurm",
     "Pair",
     "PanelFigures",
     "Patching",
@@ -103,6 +114,7 @@ __all__ = [
     "Row",
     "Stability",
     "Sweep",
+    "SweepPlan",
     "Task",
     "TaskComparison",
     "Verification",
@@ -117,6 +129,7 @@ __all__ = [
     "edge_effects",
     "engine",
     "errors",
+    "executors",
     "explore",
     "from_eap",
     "head_scores",
@@ -131,6 +144,7 @@ __all__ = [
     "open_sweep",
     "patch",
     "path",
+    "plan_sweep",
     "prepare",
     "prompts",
     "rank",

@@ -22,9 +22,8 @@ Side = Literal["query", "key", "value"]
 SIDES: Final[tuple[Side, ...]] = ("query", "key", "value")
 ComponentKind = Literal["embed", "head", "mlp", "all"]
 ReaderKind = Literal["query", "key", "value", "mlp", "logits"]
-ROUNDING: Final = (
-    1e-5  # of the gap: effects that differ by less count as equal; the lower head comes first
-)
+# Of the gap: effects that differ by less count as equal; the lower head comes first.
+ROUNDING: Final = 1e-5
 _HEAD: Final = re.compile(
     r"(?:L(\d{1,9})-?H(\d{1,9})|(\d{1,9})\.(\d{1,9})|a(\d{1,9})\.h(\d{1,9}))",
     re.IGNORECASE | re.ASCII,

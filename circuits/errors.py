@@ -6,7 +6,8 @@ CircuitsError
 │   ├── NoPairError    a task that has no pair for this model
 │   └── KeywordError   a keyword that a function does not have
 ├── EdgeError      a head or edge that does not exist in this model or prompt
-└── FileError      a result or output folder that cannot be read or written
+├── FileError      a result or output folder that cannot be read or written
+└── ExecutorError  workers that cannot be started, or that died
 """
 
 import inspect
@@ -89,6 +90,10 @@ class EdgeError(CircuitsError):
 
 class FileError(CircuitsError):
     """A result or an output folder cannot be read or written."""
+
+
+class ExecutorError(CircuitsError):
+    """Workers of a large job that cannot be started, or that died."""
 
 
 def names_its_keywords(function: Callable[P, T]) -> Callable[P, T]:

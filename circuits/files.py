@@ -24,9 +24,8 @@ from typing import Any, Final, TypeVar
 
 from circuits.errors import FileError
 
-SIGNATURE: Final = (
-    "keyquery-circuits"  # every picture, page and result names this as its creator
-)
+# Every picture, page and result names this as its creator.
+SIGNATURE: Final = "keyquery-circuits"
 LARGEST: Final = 512 * 2**20  # bytes of a file that is read whole
 _SIGNS_OF_OURS: Final = (SIGNATURE.encode(), b'"arrays_sha256"', b'"circuits sweep"')
 _INVISIBLE: Final = re.compile(

@@ -26,6 +26,7 @@ ABOUT = {  # every package, in the order of the pipeline: a package imports only
     "results": "what every result can do",
     "zoo": "little languages, planted models",
     "models": "names, load, hooks, gate",
+    "executors": "workers: local, Ray, SLURM",
     "prompts": "positions, pairs, metrics",
     "engine": "rows in, exact effects out",
     "tracing": "trace, circuit, why, records",
@@ -37,6 +38,7 @@ ABOUT = {  # every package, in the order of the pipeline: a package imports only
     "sweeps": "thousands of prompts",
     "sparsify": "train a sparse twin",
     "live": "explore: the page, live",
+    "mcp": "tools for agents",
     "cli": "every command",
 }
 ORDER = tuple(ABOUT)

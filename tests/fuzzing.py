@@ -638,9 +638,8 @@ def _line_inputs() -> Inputs:
 def _read_lines(given: bytes, room: Path) -> None:
     (room / "lines.jsonl").write_bytes(given)
     lines = read_lines(room / "lines.jsonl")
-    wrong = [
-        line.error for line in map(lines.read, range(len(lines))) if line.error is not None
-    ]
+    (shard,) = lines.shards(len(lines))
+    wrong = [line.error for line in shard.lines() if line.error is not None]
     if wrong:
         # A line that is wrong gets its error, and the others are read.
         raise PromptError(wrong[0])

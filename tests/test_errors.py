@@ -294,6 +294,7 @@ def test_tokens_takes_its_model_as_the_other_commands_do() -> None:
     assert code == 2 and "give one prompt, in quotes" in line
 
 
+@pytest.mark.long
 def test_a_circuit_takes_a_key_for_its_noise(mini: Model) -> None:
     code, line = said("circuit", TEXT)
     assert code == 1 and "trace and circuit add noise at a key" in line

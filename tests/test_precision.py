@@ -16,7 +16,8 @@ from transformers import AutoTokenizer
 
 from circuits.cli import main
 from circuits.errors import ModelError
-from circuits.models.load import as_model, load, to_device, to_dtype
+from circuits.models.load import as_model, load, to_dtype
+from circuits.models.placement import to_device
 from circuits.sparsify.measure import measure_sparsity
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace

@@ -446,6 +446,7 @@ def test_strict_exits_with_one_unless_the_question_is_clear() -> None:
 # Stability
 
 
+@pytest.mark.long
 def test_stability_tells_the_core_from_the_rim(mini: Model, tmp_path: Path) -> None:
     found = trace(mini, TEXT, key="large", swap=SWAP, stability=4)
     steady = found.stability
@@ -474,6 +475,7 @@ def test_the_carriers_under_other_counterfactuals_are_those_of_a_trace_of_each(
     }
 
 
+@pytest.mark.long
 def test_words_that_leave_the_answer_as_it_is_are_passed_over(mini: Model) -> None:
     asked: dict[str, Any] = {"key": "large", "swap": SWAP, "n": 3}
     nearest = stability(mini, TEXT, **asked).counterfactuals

@@ -331,6 +331,7 @@ def test_both_planted_heads_of_induction_are_needed_and_no_other() -> None:
     assert ranking.keep.explained[1] == pytest.approx(0, abs=0.01)
 
 
+@pytest.mark.long
 def test_the_planted_edges_are_the_carriers_reading_the_subject(sparse: Model) -> None:
     ranking = rank(sparse, "opposites", units="edges", count=1)
     assert tuple(map(str, ranking.needed(0.8))) == tuple(

@@ -898,7 +898,8 @@ def test_no_name_of_a_head_lies_on_a_box_of_the_page(show) -> None:
               const touches = (one, other) =>
                 Math.min(one.x + one.width, other.x + other.width) - Math.max(one.x, other.x) > 0.5 &&
                 Math.min(one.y + one.height, other.y + other.height) - Math.max(one.y, other.y) > 0.5;
-              return [boxes.length, pills.length, pills.filter((pill) => boxes.some((box) => touches(pill, box))).length];
+              const covering = pills.filter((pill) => boxes.some((box) => touches(pill, box)));
+              return [boxes.length, pills.length, covering.length];
             }"""
         )
         assert overlaps[0] and overlaps[1] and not overlaps[2]

@@ -8,17 +8,16 @@ import random
 import resource
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import click
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -30,10 +29,11 @@ from circuits.cli import main
 from circuits.errors import CircuitsError, FileError, ModelError, PromptError
 from circuits.models.model import Model
 from circuits.show.page import to_page
-from circuits.sweeps.lines import read_line
+from circuits.sweeps.lines import read_line, read_lines
 from circuits.sweeps.results import Sweep, open_sweep
+from circuits.sweeps.rows import to_batches
 from circuits.sweeps.store import shards_in
-from circuits.sweeps.sweep import Launch, sweep
+from circuits.sweeps.sweep import SweepSettings, manifest_of, sweep
 from circuits.tracing.family import bootstrap
 from circuits.tracing.trust import weak_pairs
 
@@ -186,10 +186,12 @@ def test_lines_of_one_shape_are_run_together_and_a_batch_is_never_larger_than_as
         {"prompt": PROMPT.replace("large", word), "swap": {word: "hot"}, "key": word} | shared
         for word in words
     ]
-    sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out", batch=4)
-    # A shard is a batch.
-    names = [shard.stem.rpartition("-")[0] for shard in shards_in(tmp_path / "out")]
-    assert names == ["000000001-4", "000000005-4", "000000009-1"]
+    read = read_lines(write(tmp_path / "in.jsonl", lines))
+    (shard,) = read.shards(16)
+    manifest = manifest_of(tiny, read, SweepSettings())
+    batches, wrong = to_batches(tiny, shard.lines(), manifest, batch=4)
+    numbers = [[each.line.number for each in batch] for batch in batches]
+    assert numbers == [[1, 2, 3, 4], [5, 6, 7, 8], [9]] and not wrong
 
 
 # Bad lines
@@ -346,13 +348,9 @@ def test_what_a_dead_process_left_half_written_is_never_read_and_is_removed(
     with pytest.raises(KeyboardInterrupt):
         sweep(tiny, lines, out, progress=stopping_after(1))
     measured = len(open_sweep(out))
-    for name in (
-        "000000000",
-        "000000016",
-        "manifest",
-    ):  # of a block that has begun, of one that has not
-        (out / ".locks" / f"{name}.unfinished").write_bytes(b"PAR1 half")
-    assert len(open_sweep(out)) == measured
+    for name in (".000000001-000000016-1", ".000000033-000000040-2"):
+        (out / "shards" / f"{name}.unfinished").write_bytes(b"PAR1 half")
+    assert len(open_sweep(out)) == len(pd.read_parquet(out / "shards")) == measured
     assert plain(sweep(tiny, lines, out)) == plain(sweep(tiny, lines, tmp_path / "whole"))
     assert not list(out.rglob("*.unfinished"))
 
@@ -424,7 +422,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(
 ) -> None:
     lines, out = write(tmp_path / "in.jsonl", questions(12)), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        sweep(tiny, lines, out, progress=stopping_after(1))
+        sweep(tiny, lines, out, shard=4, progress=stopping_after(1))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
@@ -433,10 +431,12 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(out.rglob("*.unfinished"))
-    assert plain(sweep(tiny, lines, out)) == plain(sweep(tiny, lines, tmp_path / "other"))
+    assert plain(sweep(tiny, lines, out)) == plain(
+        sweep(tiny, lines, tmp_path / "other", shard=4)
+    )
 
 
-def test_a_damaged_shard_is_named_and_can_be_measured_again(
+def test_a_damaged_shard_is_named_and_the_same_sweep_measures_it_again(
     tiny: Model, tmp_path: Path
 ) -> None:
     lines, out = write(tmp_path / "in.jsonl", questions(6)), tmp_path / "out"
@@ -445,8 +445,6 @@ def test_a_damaged_shard_is_named_and_can_be_measured_again(
     shard.write_bytes(shard.read_bytes()[:-20])
     with pytest.raises(FileError, match=shard.name):
         open_sweep(out)
-    shard.unlink()
-    (out / "summary.json").unlink()
     assert plain(sweep(tiny, lines, out)) == whole
 
 
@@ -472,50 +470,74 @@ def test_an_edited_manifest_is_refused(tiny: Model, tmp_path: Path) -> None:
         manifest.write_text(json.dumps(stored | {name: other}))
         with pytest.raises(FileError, match=r"edited or damaged|not the manifest"):
             open_sweep(out)
-    # Version 0.2 wrote none.
-    manifest.write_text(
-        json.dumps({name: stored[name] for name in stored if name != "checksum"})
-    )
-    assert open_sweep(out).complete
+    without = {name: stored[name] for name in stored if name != "checksum"}
+    manifest.write_text(json.dumps(without))
+    with pytest.raises(FileError, match="another version"):
+        open_sweep(out)
 
 
-def test_a_shard_without_a_checksum_in_its_name_is_refused(tiny: Model, tmp_path: Path) -> None:
-    sweep(tiny, write(tmp_path / "in.jsonl", alike(2)), tmp_path / "out")
-    shard = shards_in(tmp_path / "out")[0]
-    first, count, _ = shard.stem.split("-")
-    shard.rename(shard.with_name(f"{first}-{count}.parquet"))
-    with pytest.raises(FileError, match="has no checksum"):
+def test_a_shard_of_another_sweep_is_refused_and_measured_again(
+    tiny: Model, tmp_path: Path
+) -> None:
+    lines = write(tmp_path / "in.jsonl", alike(4))
+    whole = sweep(tiny, lines, tmp_path / "out")
+    sweep(tiny, lines, tmp_path / "other", share=0.5)
+    (shard,) = shards_in(tmp_path / "out")
+    shard.write_bytes((tmp_path / "other" / "shards" / shard.name).read_bytes())
+    with pytest.raises(FileError, match="another sweep"):
         open_sweep(tmp_path / "out")
+    assert plain(sweep(tiny, lines, tmp_path / "out")) == plain(whole)
+
+
+@pytest.mark.long
+def test_the_core_of_each_line_is_that_of_stability(tiny: Model, tmp_path: Path) -> None:
+    lines = [*alike(3), "{"]
+    swept = sweep(tiny, write(tmp_path / "in.jsonl", lines), tmp_path / "out", stability=5)
+    for row, line in zip(swept.table.to_dict("records"), alike(3), strict=True):
+        steady = circuits.stability(tiny, line.pop("prompt"), n=5, **line)
+        assert row["core"] == tuple(map(str, steady.core))
+        assert (row["overlap"], row["counterfactuals"]) == (
+            steady.overlap,
+            len(steady.counterfactuals),
+        )
+    with pytest.raises(FileError, match="stability 5, not 0"):
+        sweep(tiny, tmp_path / "in.jsonl", tmp_path / "out")
+
+
+def test_model_and_seed_stand_in_every_row(tiny: Model, tmp_path: Path) -> None:
+    sweep(tiny, write(tmp_path / "in.jsonl", [*alike(3), "{"]), tmp_path / "out", seed=3)
+    rows = pd.read_parquet(tmp_path / "out" / "shards")
+    assert set(rows["model"]) == {tiny.name} and set(rows["seed"]) == {3}
+    assert set(rows["fingerprint"]) == {tiny.fingerprint}
+    asked = [json.loads(question) for question in rows["asked"].dropna()]
+    assert [question["prompt"] for question in asked] == rows["prompt"].dropna().tolist()
 
 
 def test_the_manifest_decides_what_is_complete(tiny: Model, tmp_path: Path) -> None:
     lines, out = write(tmp_path / "in.jsonl", alike(8)), tmp_path / "out"
-    whole = sweep(tiny, lines, out, batch=2)
+    whole = sweep(tiny, lines, out, shard=2)
     shards_in(out)[0].unlink()
     left = open_sweep(out)
     assert (len(left), left.complete) == (6, False) and "8 in the input, not complete" in str(
         left
     )
-    assert plain(sweep(tiny, lines, out, batch=2)) == plain(whole) and open_sweep(out).complete
+    assert plain(sweep(tiny, lines, out, shard=2)) == plain(whole) and open_sweep(out).complete
 
 
-def test_a_copied_shard_does_not_count_twice(tiny: Model, tmp_path: Path) -> None:
-    sweep(tiny, write(tmp_path / "in.jsonl", alike(4)), tmp_path / "out", batch=2)
+def test_a_copied_shard_is_refused(tiny: Model, tmp_path: Path) -> None:
+    sweep(tiny, write(tmp_path / "in.jsonl", alike(4)), tmp_path / "out", shard=2)
     shard = shards_in(tmp_path / "out")[0]
-    first, count, checksum = shard.stem.split("-")
     copies = {
-        f"{first} copy.parquet": None,
-        f"000000009-{count}-{checksum}.parquet": "its name says",
+        "000000001 copy.parquet": "no shard",
+        "000000009-000000010.parquet": "by its name",
+        "000000001-000000009.parquet": "in two shards",
+        "000000001-2.parquet": "no shard",  # of version 0.1
     }
-    copies[f"{first}-{count}.parquet"] = "has no checksum"
     for name, said in copies.items():
         copy = shard.with_name(name)
         copy.write_bytes(shard.read_bytes())
-        if said is None:
-            assert len(open_sweep(tmp_path / "out")) == 4
-        else:
-            with pytest.raises(FileError, match=said):
-                open_sweep(tmp_path / "out")
+        with pytest.raises(FileError, match=said):
+            open_sweep(tmp_path / "out")
         copy.unlink()
 
 
@@ -559,16 +581,15 @@ def status_of(pid: int) -> int:
 
 
 def sweeping(
-    model: Model, lines: Path, out: Path, rank: int = 0, size: int = 1, *, batch: int = 8
+    model: Model, lines: Path, out: Path, *, shard: int = 4
 ) -> Callable[[int], object]:
-    """A sweep as one of several processes, which writes a byte at its start and after every batch."""
+    """A sweep that writes a byte at its start and after every shard."""
 
     def act(pipe: int) -> None:
         def report(stage: str, done: int, total: int) -> None:
             os.write(pipe, b".")
 
-        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
-        sweep(model, lines, out, batch=batch, progress=report)
+        sweep(model, lines, out, shard=shard, progress=report)
 
     return act
 
@@ -594,22 +615,22 @@ def test_killed_at_ten_random_moments_the_table_is_that_of_an_uninterrupted_run(
         tmp_path / "out",
         random.Random(7),
     )
-    with child(sweeping(tiny, lines, tmp_path / "whole", batch=3)) as (pid, pipe):
+    with child(sweeping(tiny, lines, tmp_path / "whole", shard=3)) as (pid, pipe):
         os.read(pipe, 1)
         start = time.monotonic()
         assert status_of(pid) == 0
         whole = time.monotonic() - start
     counts = []
     for _ in range(10):
-        with child(sweeping(tiny, lines, out, batch=3)) as (pid, pipe):
-            for _ in range(1 + draw.randrange(3)):  # the start, then one a batch
+        with child(sweeping(tiny, lines, out, shard=3)) as (pid, pipe):
+            for _ in range(1 + draw.randrange(3)):  # the start, then one a shard
                 os.read(pipe, 1)
-            time.sleep(draw.uniform(0, whole / 60))  # about as long as one batch takes
+            time.sleep(draw.uniform(0, whole / 40))  # about as long as one shard takes
             os.kill(pid, signal.SIGKILL)
             assert status_of(pid) == -signal.SIGKILL
         counts.append(len(open_sweep(out)))
     assert counts == sorted(counts) and 0 < counts[-1] < 120
-    with child(sweeping(tiny, lines, out, batch=3)) as (pid, _):
+    with child(sweeping(tiny, lines, out, shard=3)) as (pid, _):
         assert status_of(pid) == 0
     exactly_once(out)
     assert plain(open_sweep(out)) == plain(open_sweep(tmp_path / "whole"))
@@ -617,99 +638,16 @@ def test_killed_at_ten_random_moments_the_table_is_that_of_an_uninterrupted_run(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("size", "others_go_on"), [(2, True), (3, False)])
-def test_of_several_processes_one_is_killed_and_a_restart_with_another_number_of_them_gives_the_same_table(
-    tiny: Model, tmp_path: Path, size: int, others_go_on: bool
+def test_two_sweeps_of_the_same_at_the_same_time_do_each_other_no_harm(
+    tiny: Model, tmp_path: Path
 ) -> None:
-    lines, out = write(tmp_path / "in.jsonl", alike(90)), tmp_path / "out"
-    whole = sweep(tiny, lines, tmp_path / "whole", batch=8)
-    with ExitStack() as stack:
-        killed, pipe = stack.enter_context(child(sweeping(tiny, lines, out, size - 1, size)))
-        os.read(pipe, 1)  # it is at work
-        acts = [sweeping(tiny, lines, out, rank, size) for rank in range(size - 1)]
-        others = [stack.enter_context(child(act))[0] for act in acts]
-        os.read(pipe, 1)  # it has finished a batch and is at the next
-        os.kill(killed, signal.SIGKILL)
-        assert status_of(killed) == -signal.SIGKILL
-        for pid in others:
-            if not others_go_on:
-                os.kill(pid, signal.SIGKILL)
-            ends = {0} if others_go_on else {0, -signal.SIGKILL}  # a quick one has ended before
-            assert status_of(pid) in ends
-    assert len(open_sweep(out)) > 0
-    # The first takes over what the dead has left.
-    assert open_sweep(out).complete or not others_go_on
-    number = 5 - size
-    with ExitStack() as stack:
-        again = [
-            stack.enter_context(child(sweeping(tiny, lines, out, rank, number)))
-            for rank in range(number)
-        ]
-        assert [status_of(pid) for pid, _ in again] == [0] * number
-    exactly_once(out)
-    assert plain(open_sweep(out)) == plain(whole) and open_sweep(out).complete
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("dies", [False, True])
-def test_a_second_sweep_into_the_same_folder_helps_and_each_line_is_measured_exactly_once(
-    tiny: Model, tmp_path: Path, dies: bool
-) -> None:
-    lines, out = write(tmp_path / "in.jsonl", alike(60)), tmp_path / "out"  # four blocks
-    whole = sweep(tiny, lines, tmp_path / "whole", batch=8)
-    with child(sweeping(tiny, lines, out)) as (first, pipe):
-        os.read(pipe, 1)
-        os.read(pipe, 1)  # it has finished a batch of its first block
-        os.kill(first, signal.SIGSTOP)
-        with pytest.raises(FileError, match=r"share 0.8, not 0.7"):
-            sweep(tiny, lines, out, share=0.7)
-        with child(sweeping(tiny, lines, out, 1, 2)) as (
-            helper,
-            _,
-        ):  # of another launch, which need not wait
-            assert status_of(helper) == 0
-        assert 60 - 16 < len(open_sweep(out)) < 60  # all that the first does not hold
-        with child(sweeping(tiny, lines, out)) as (waiting, said):
-            os.read(said, 1)
-            os.kill(first, signal.SIGKILL if dies else signal.SIGCONT)
-            assert status_of(first) == (-signal.SIGKILL if dies else 0)
-            assert status_of(waiting) == 0
-    exactly_once(out)
-    assert plain(open_sweep(out)) == plain(whole) and open_sweep(out).complete
-
-
-@pytest.mark.long
-def test_two_threads_of_one_process_help_each_other_too(tiny: Model, tmp_path: Path) -> None:
     lines, out = write(tmp_path / "in.jsonl", alike(60)), tmp_path / "out"
-    both = threading.Barrier(2)
-
-    def start_together(stage: str, done: int, total: int) -> None:
-        if done == 0:
-            with suppress(threading.BrokenBarrierError):
-                both.wait(10)
-
-    def act() -> Sweep:
-        return sweep(tiny, lines, out, batch=8, progress=start_together)
-
-    with ThreadPoolExecutor(2) as threads:
-        one, other = [thread.result() for thread in [threads.submit(act), threads.submit(act)]]
+    whole = sweep(tiny, lines, tmp_path / "whole", shard=4)
+    with ExitStack() as stack:
+        both = [stack.enter_context(child(sweeping(tiny, lines, out)))[0] for _ in range(2)]
+        assert [status_of(pid) for pid in both] == [0, 0]
     exactly_once(out)
-    assert one.complete and plain(one) == plain(other) == plain(
-        sweep(tiny, lines, tmp_path / "whole", batch=8)
-    )
-
-
-def test_the_rank_of_a_process_is_read_from_what_its_launcher_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert Launch.from_environment() == Launch()
-    torchrun = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "1"}
-    mpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
-    for environment, expected in ((torchrun, Launch(2, 3, 1)), (mpi, Launch(1, 2))):
-        with monkeypatch.context() as launched:
-            for name, value in environment.items():
-                launched.setenv(name, value)
-            assert Launch.from_environment() == expected
+    assert plain(open_sweep(out)) == plain(whole) and open_sweep(out).complete
 
 
 # Reading a sweep

@@ -124,6 +124,7 @@ def test_the_part_of_the_change_at_the_key_is_what_swapping_it_alone_does(mini: 
     )
 
 
+@pytest.mark.long
 def test_a_counterfactual_with_other_words_says_which_part_is_at_the_key(mini: Model) -> None:
     found = trace(mini, TEXT, key="large", counterfactual='In opposite of "hot" is "')
     assert found.question is not None and found.question.verdict == "clear"
@@ -266,6 +267,7 @@ def test_a_family_of_refused_prompts_is_refused(mini: Model) -> None:
         trace(mini, texts, key="store", swap={"store": "park"}, **names)
 
 
+@pytest.mark.long
 def test_equal_prompts_of_a_family_count_once(mini: Model) -> None:
     once = trace(mini, [TEXT], key="large", swap=SWAP)
     often = trace(mini, [TEXT] * 4, key="large", swap=SWAP)
@@ -279,6 +281,7 @@ def test_stability_of_a_family_is_refused(mini: Model) -> None:
         trace(mini, [TEXT, TEXT], key="large", swap=SWAP, stability=4)
 
 
+@pytest.mark.long
 def test_a_family_takes_one_answer_for_each_prompt(mini: Model) -> None:
     texts = [TEXT, 'The opposite of "fast" is "']
     swap = {"large": "hot", "fast": "wet"}
@@ -299,6 +302,7 @@ def test_a_family_takes_one_answer_for_each_prompt(mini: Model) -> None:
         trace(mini, pairs, key=5, answer="small")
 
 
+@pytest.mark.long
 def test_a_negative_family_total_prints_as_a_single_trace_does(
     mini: Model, none: Circuit
 ) -> None:
@@ -336,6 +340,7 @@ def test_a_comparison_has_both_verdicts_and_withholds(clear: Circuit, none: Circ
     assert "withheld" in printed and "next to nothing" in printed
 
 
+@pytest.mark.long
 def test_a_ranking_is_judged_by_its_pairs(mini: Model) -> None:
     ranking = circuits.rank(mini, "opposites", count=3)
     assert ranking.question is not None and ranking.question.pairs == 3
@@ -418,8 +423,10 @@ def test_a_shard_without_verdicts_is_still_read(swept: circuits.Sweep, tmp_path:
     [
         ["trace", TEXT, "--key", "The"],
         ["why", TEXT, "--key", "The", "--head", "L5H1"],
-        ["heads", TEXT],
-        ["compare", TEXT, "--key", "The", "--models", "mini,mini"],
+        pytest.param(["heads", TEXT], marks=pytest.mark.long),
+        pytest.param(
+            ["compare", TEXT, "--key", "The", "--models", "mini,mini"], marks=pytest.mark.long
+        ),
     ],
     ids=["trace", "why", "heads", "compare"],
 )
@@ -430,6 +437,7 @@ def test_strict_fails_where_the_question_is_not_clear(command: list[str]) -> Non
     assert "none" in result.stdout or "no question" in result.stdout
 
 
+@pytest.mark.long
 def test_strict_of_a_sweep_names_the_first_line_that_is_not_clear(tmp_path: Path) -> None:
     asked = ["sweep", str(sweep_lines(tmp_path)), "-o", str(tmp_path / "out"), "--strict"]
     result = CliRunner().invoke(main, asked)

@@ -139,6 +139,7 @@ def test_a_share_that_is_reached_but_for_rounding_is_reached(traced: Circuit) ->
         assert replace(traced.mapping(), total=1.0, path=path).carriers(0.5) == (first.head,)
 
 
+@pytest.mark.long
 def test_carriers_hang_neither_on_threads_nor_on_chunks_nor_on_batches() -> None:
     """benchmarks/same_answer.py asks the same of 200 questions."""
     mini, before = loaded("mini"), torch.get_num_threads()

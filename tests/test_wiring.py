@@ -351,6 +351,7 @@ def test_a_wiring_goes_to_eap_and_back_and_to_graphs_that_networkx_reads(
         export(found, "neuronpedia")
 
 
+@pytest.mark.long
 def test_the_command_prints_writes_and_names_roles(
     directories: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -3,59 +3,244 @@
 1. The model is loaded by its name; weights, gate and BOS rule must be those of the record.
 2. Of the pair only token ids are taken from the record. Its words and texts are spelled anew by the model's
    tokenizer, so that words that were changed in a file are seen.
-3. The verb that made the record measures all of it anew.
+3. What was asked becomes a question of its own (`question_of`): plain values, equal where the same is asked.
+4. The verb that made the record measures all of it anew (`Question.measure`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from circuits.engine import Runs, prepare
+from circuits.components import Head, Wire
+from circuits.engine import prepare
 from circuits.errors import CircuitsError, FileError, PromptError
-from circuits.models.load import Device
 from circuits.models.model import Model
+from circuits.models.placement import Device
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.prompts.metric import COMPARES_WITH_FOIL
 from circuits.results import Progress, unwatched
+from circuits.tracing.asked import Asked
 from circuits.tracing.circuit import measure_circuit, model_of
 from circuits.tracing.family import FamilyTrace, trace_family
 from circuits.tracing.measure import counterfactual_text
-from circuits.tracing.parts import CARRIES, MeasuredModel, Span
+from circuits.tracing.parts import CARRIES, Span
 from circuits.tracing.records import Circuit, Why
 from circuits.tracing.trace import trace_pair
 from circuits.tracing.why import explain
 from circuits.wires.record import Wiring
+from circuits.wires.search import Aim
 from circuits.wires.wiring import asked_again, search_family
 from circuits.wires.wiring import measure_again as measure_wires_again
 
 Measurable = Circuit | Wiring | Why | FamilyTrace
 
 
-def measure_again(
-    record: Measurable, *, model: Any, device: Device, progress: Progress
-) -> Measurable:
-    """The same question asked again of the record's own model, which is loaded by its name unless given."""
-    source = _source_of(record)
-    loaded = model_of(source.name, source, model, device=device)
-    if isinstance(record, FamilyTrace):
-        return _family(record, loaded, progress)
-    if isinstance(record, Wiring):
-        return _wiring(record, loaded, progress)
-    pair = respelled_pair(loaded, Pair(record.prompt, record.counterfactual, record.metric))
-    runs = prepare(loaded, [pair])
-    if isinstance(record, Circuit):
-        return _circuit(record, runs, progress)
-    return _why(record, runs, progress)
-
-
-def _source_of(record: Measurable) -> MeasuredModel:
+def own_model(record: Measurable, model: Any, *, device: Device) -> Model:
+    """The model that a record was measured on, loaded by its name unless it is given."""
     source = record.source
     if source is None:
         raise FileError(
             "this trace of a family does not say which weights it was measured on; trace it again"
         )
-    return source
+    return model_of(source.name, source, model, device=device)
+
+
+def question_of(record: Measurable, model: Model) -> Question:
+    """What a record asked: its pairs, spelled anew by its model, and the settings that it states."""
+    if isinstance(record, FamilyTrace):
+        return _family_question(record, model)
+    if isinstance(record, Wiring):
+        return _wiring_question(record, model)
+    pair = respelled_pair(model, Pair(record.prompt, record.counterfactual, record.metric))
+    if isinstance(record, Why):
+        return WhyQuestion(
+            pair, record.head, record.key, record.query, record.every_key, record.seed
+        )
+    if record.focus is not None:
+        return TraceQuestion(pair, record.focus, record.share, record.seed)
+    return _circuit_question(record, pair)
+
+
+# The questions, one for each verb. They are frozen and hashable: equal questions have equal answers.
+
+
+@dataclass(frozen=True)
+class TraceQuestion:
+    """One mapping of one pair."""
+
+    pair: Pair
+    ends: tuple[int, int]
+    share: float
+    seed: int
+
+    def measure(self, model: Model, progress: Progress) -> Circuit:
+        return trace_pair(
+            prepare(model, [self.pair]),
+            self.ends,
+            share=self.share,
+            seed=self.seed,
+            progress=progress,
+            watch=unwatched,
+        )
+
+
+@dataclass(frozen=True)
+class CircuitQuestion:
+    """All mappings of one pair that carry enough."""
+
+    pair: Pair
+    groups: tuple[tuple[str, tuple[int, ...]], ...]  # names that the user gave to positions
+    texts: tuple[tuple[str, str], ...]  # spans with a counterfactual of their own, and its text
+    share: float
+    least: float
+    seed: int
+
+    def measure(self, model: Model, progress: Progress) -> Circuit:
+        return measure_circuit(
+            prepare(model, [self.pair]),
+            groups=dict(self.groups),
+            counterfactuals=dict(self.texts),
+            share=self.share,
+            least=self.least,
+            seed=self.seed,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True)
+class WhyQuestion:
+    """One head at one key and query."""
+
+    pair: Pair
+    head: Head
+    key: int
+    query: int
+    every_key: bool
+    seed: int
+
+    def measure(self, model: Model, progress: Progress) -> Why:
+        return explain(
+            prepare(model, [self.pair]),
+            self.head,
+            self.key,
+            self.query,
+            every_key=self.every_key,
+            seed=self.seed,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True)
+class WiringQuestion:
+    """The smallest circuit that keeps a share, or what chosen wires keep."""
+
+    seen: tuple[Asked, ...]
+    held_out: tuple[Asked, ...]
+    task: str
+    at_places: bool
+    share: float
+    aim: Aim
+    without: tuple[Head, ...]
+    resamples: int
+    seed: int
+    chosen: tuple[Wire, ...] | None  # of a circuit that the user made smaller
+
+    def measure(self, model: Model, progress: Progress) -> Wiring:
+        found = search_family(
+            model,
+            self.seen,
+            self.held_out,
+            task=self.task,
+            at_places=self.at_places,
+            share=self.share,
+            aim=self.aim,
+            without=self.without,
+            resamples=self.resamples,
+            seed=self.seed,
+            progress=progress,
+        )
+        if self.chosen is None:
+            return found
+        return measure_wires_again(found, self.chosen, model=model)
+
+
+@dataclass(frozen=True)
+class FamilyQuestion:
+    """One mapping of several pairs."""
+
+    pairs: tuple[Pair, ...]
+    key: int
+    query: int
+    share: float
+    seed: int
+
+    def measure(self, model: Model, progress: Progress) -> FamilyTrace:
+        return trace_family(
+            model,
+            self.pairs,
+            key=self.key,
+            query=self.query,
+            share=self.share,
+            seed=self.seed,
+            progress=progress,
+        )
+
+
+Question = TraceQuestion | CircuitQuestion | WhyQuestion | WiringQuestion | FamilyQuestion
+
+
+def _circuit_question(record: Circuit, pair: Pair) -> CircuitQuestion:
+    groups = []
+    texts = []
+    for span in record.spans:
+        named = is_group(span, record.prompt)
+        if named:
+            groups.append((span.label, span.positions))
+        text = _own_text(span, pair)
+        if text is not None:
+            texts.append((span.label if named else str(span.positions[0]), text))
+    least = CARRIES if record.least is None else record.least
+    return CircuitQuestion(pair, tuple(groups), tuple(texts), record.share, least, record.seed)
+
+
+def is_group(span: Span, prompt: Prompt) -> bool:
+    """Whether a user named the positions of a span: its label is not the word of its one token."""
+    word = prompt.words[span.positions[0]]
+    return len(span.positions) > 1 or span.label != (word.strip() or repr(word))
+
+
+def _own_text(span: Span, pair: Pair) -> str | None:
+    """The text that a user gave as the counterfactual of a span; None if it is the pair's, or noise."""
+    noise = str(Noise(span.positions)).partition("(")[0]
+    of_pair = span.counterfactual == counterfactual_text(pair)
+    return None if of_pair or span.counterfactual.startswith(noise) else span.counterfactual
+
+
+def _wiring_question(record: Wiring, model: Model) -> WiringQuestion:
+    asked = []
+    for each in asked_again(record):
+        assert isinstance(each.question, Pair)
+        asked.append(replace(each, question=respelled_pair(model, each.question)))
+    split = len(record.seen)
+    return WiringQuestion(
+        seen=tuple(asked[:split]),
+        held_out=tuple(asked[split:]),
+        task=record.task,
+        at_places=bool(record.places),
+        share=record.share,
+        aim=record.aim,
+        without=record.without_heads,
+        resamples=0 if record.overlap is None else record.overlap.resamples,
+        seed=record.seed,
+        chosen=None if record.searched else tuple(each.wire for each in record.wires),
+    )
+
+
+def _family_question(record: FamilyTrace, model: Model) -> FamilyQuestion:
+    pairs = tuple(respelled_pair(model, pair) for pair in record.all_pairs)
+    mapping = record.mapping
+    return FamilyQuestion(pairs, mapping.key, mapping.query, record.share, record.seed or 0)
 
 
 # The pair
@@ -123,96 +308,3 @@ def _spell(model: Model, tokens: tuple[int, ...]) -> tuple[str, ...]:
                 f"{model.name} has no token {token}; its tokens are 0…{model.vocab_size - 1}"
             )
     return tuple(model.spell(token) for token in tokens)
-
-
-# Each kind of result
-
-
-def _circuit(record: Circuit, runs: Runs, progress: Progress) -> Circuit:
-    """The mapping that was asked for, or all that carry enough, with controls, spans and verdict."""
-    seed, share = record.seed, record.share
-    if record.focus is not None:
-        ends = record.focus
-        return trace_pair(
-            runs, ends, share=share, seed=seed, progress=progress, watch=unwatched
-        )
-    groups: dict[str, tuple[int, ...]] = {}
-    texts: dict[str, str] = {}
-    for span in record.spans:
-        if is_group(span, record.prompt):
-            groups[span.label] = span.positions
-        text = _own_text(span, runs.pairs[0])
-        if text is not None:
-            name = span.label if is_group(span, record.prompt) else str(span.positions[0])
-            texts[name] = text
-    return measure_circuit(
-        runs,
-        groups=groups,
-        counterfactuals=texts,
-        share=share,
-        least=CARRIES if record.least is None else record.least,
-        seed=seed,
-        progress=progress,
-    )
-
-
-def is_group(span: Span, prompt: Prompt) -> bool:
-    """Whether a user named the positions of a span: its label is not the word of its one token."""
-    word = prompt.words[span.positions[0]]
-    return len(span.positions) > 1 or span.label != (word.strip() or repr(word))
-
-
-def _own_text(span: Span, pair: Pair) -> str | None:
-    """The text that a user gave as the counterfactual of a span; None if it is the pair's, or noise."""
-    noise = str(Noise(span.positions)).partition("(")[0]
-    of_pair = span.counterfactual == counterfactual_text(pair)
-    return None if of_pair or span.counterfactual.startswith(noise) else span.counterfactual
-
-
-def _why(record: Why, runs: Runs, progress: Progress) -> Why:
-    return explain(
-        runs,
-        record.head,
-        record.key,
-        record.query,
-        every_key=record.every_key,
-        seed=record.seed,
-        progress=progress,
-    )
-
-
-def _wiring(record: Wiring, model: Model, progress: Progress) -> Wiring:
-    """The search made again; of a circuit that a user made smaller, what its wires keep."""
-    asked = []
-    for each in asked_again(record):
-        assert isinstance(each.question, Pair)
-        asked.append(replace(each, question=respelled_pair(model, each.question)))
-    split = len(record.seen)
-    found = search_family(
-        model,
-        asked[:split],
-        asked[split:],
-        task=record.task,
-        at_places=bool(record.places),
-        share=record.share,
-        aim=record.aim,
-        without=record.without_heads,
-        resamples=0 if record.overlap is None else record.overlap.resamples,
-        seed=record.seed,
-        progress=progress,
-    )
-    if record.searched:
-        return found
-    return measure_wires_again(found, [each.wire for each in record.wires], model=model)
-
-
-def _family(record: FamilyTrace, model: Model, progress: Progress) -> FamilyTrace:
-    return trace_family(
-        model,
-        [respelled_pair(model, pair) for pair in record.all_pairs],
-        key=record.mapping.key,
-        query=record.mapping.query,
-        share=record.share,
-        seed=record.seed or 0,
-        progress=progress,
-    )

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, get_args
 
-from circuits.checks.again import Measurable, is_group, measure_again
+from circuits.checks.again import Measurable, is_group, own_model, question_of
 from circuits.checks.differences import TOLERANCE, differences
 from circuits.errors import EdgeError, FileError, PromptError, escaped
-from circuits.models.load import Device
+from circuits.models.placement import Device
 from circuits.results import Progress, Saved, open_result, require, silent
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import package_versions
@@ -116,20 +116,25 @@ def verify(
     ()
     """
     record = open_saved(saved)
-    kind = _kind_of(record)
-    given_labels = _given_labels(record)
+    own = own_model(record, model, device=device)
     try:
-        again = measure_again(record, model=model, device=device, progress=progress)
+        again = question_of(record, own).measure(own, progress)
     except (PromptError, EdgeError) as error:
-        return Verification(kind, _name_of(record), 1, (f"it cannot be measured: {error}",))
+        sentence = f"it cannot be measured: {error}"
+        return Verification(_kind_of(record), _name_of(record), 1, (sentence,))
+    return compare(record, again)
+
+
+def compare(record: Measurable, again: Measurable) -> Verification:
+    """A record beside the same question measured again, value by value."""
     found = differences(record, again, unchecked=frozenset(NOT_CHECKED))
     return Verification(
-        kind=kind,
+        kind=_kind_of(record),
         model=_name_of(record),
         compared=found.compared,
         differences=tuple(found.sentences),
         notes=_changed_versions(record),
-        not_checked=(*sorted(found.skipped), *given_labels),
+        not_checked=(*sorted(found.skipped), *_given_labels(record)),
     )
 
 

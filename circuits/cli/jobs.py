@@ -1,6 +1,6 @@
 """The long jobs: `circuits sweep`, `circuits sparsify`, and `circuits sparsity`, which measures the result.
 
-If several processes run, only the first one prints progress and results.
+If several processes train, only the first one prints progress and results.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from click import argument, option
 from circuits.cli import options
 from circuits.cli.options import COUNT, ModelOptions
 from circuits.cli.output import Failure, print_json, print_sections, progress
+from circuits.cli.workers import WorkerOptions, workers
 from circuits.errors import PromptError, escaped, in_one_line
 from circuits.files import read_text
 from circuits.sparsify import default_in_words, settings_for
@@ -34,21 +35,41 @@ NOT_NEGATIVE: Final = click.IntRange(min=0)
 @click.command("sweep")
 @argument("prompts", type=options.path, metavar="PROMPTS.jsonl")
 @options.model
-@options.output("Where the results are, or go.", required=True)
+@options.output("Where the results are, or go.")
 @options.share
 @option("--batch", type=COUNT, default=BATCH, help="The most pairs that are run together.")
+@option(
+    "--shard",
+    type=COUNT,
+    help="Lines that are measured whole or not at all; by default 16 to 256, by the size of the file.",
+)
 @option(
     "--controls",
     is_flag=True,
     help="Measure the controls of each line too, which takes as long as tracing one by one.",
 )
+@option(
+    "--stability",
+    type=NOT_NEGATIVE,
+    default=0,
+    metavar="N",
+    help="Measure each line under N other counterfactuals, too: columns core and overlap.",
+)
 @options.seed
+@option(
+    "--plan",
+    is_flag=True,
+    help="Say what the sweep will take, by a measured sample, and write nothing.",
+)
+@workers
 @options.json_option
 @option("--strict", is_flag=True, help="Exit with code 1 if a measured line is not clear.")
 def sweep_command(
     prompts: Path,
     model: ModelOptions,
-    output: Path,
+    output: Path | None,
+    plan: bool,
+    workers: WorkerOptions,
     as_json: bool,
     strict: bool,
     **settings: Any,
@@ -57,21 +78,42 @@ def sweep_command(
     from circuits.sweeps.lines import read_lines
     from circuits.sweeps.store import manifest_in
 
+    if plan:
+        read_lines(prompts)
+        _print_plan(prompts, model, settings, as_json)
+        return
+    if output is None:
+        raise click.UsageError("say where the results go: -o DIR")
     manifest_in(output)
     read_lines(prompts)  # refuses a bad file before a model is loaded
-    from circuits.sweeps.sweep import Launch, sweep
+    executor = workers.start(output)
+    from circuits.sweeps.sweep import sweep
 
-    launch = Launch.from_environment()
-    is_first = launch.rank == 0
-    with progress(shown=is_first) as note:
-        loaded = model.load(note, number=launch.local_rank)
-        result = sweep(loaded, prompts, output, progress=note, **settings)
-    if is_first:
-        _print_sweep(result, as_json)
-        if len(result) and len(result.errors) == len(result):
-            raise Failure(f"none of {len(result)} lines could be measured: each has an error")
-        if strict:
-            _refuse_unclear(result)
+    with progress() as note:
+        measured = workers.model(model, note)
+        result = sweep(measured, prompts, output, executor=executor, progress=note, **settings)
+    _print_sweep(result, as_json)
+    if len(result) and len(result.errors) == len(result):
+        raise Failure(f"none of {len(result)} lines could be measured: each has an error")
+    if strict:
+        _refuse_unclear(result)
+
+
+def _print_plan(
+    prompts: Path, model: ModelOptions, settings: dict[str, Any], as_json: bool
+) -> None:
+    """What the sweep would take, by a sample of its lines."""
+    from circuits.executors.executor import ModelSource
+    from circuits.show.sections import Section
+    from circuits.sweeps.plan import plan_sweep
+
+    source = ModelSource(model.model, model.dtype, model.device)
+    with progress():
+        planned = plan_sweep(source, prompts, **settings)
+    if as_json:
+        print_json(asdict(planned) | {"shards": planned.shards, "memory": planned.memory})
+        return
+    print_sections(Section(lines=str(planned).splitlines()))
 
 
 def _refuse_unclear(sweep: Sweep) -> None:

@@ -138,13 +138,11 @@ class ModelOptions:
     dtype: str | None
     device: str
 
-    def load(self, note: Progress, *, number: int = 0) -> Model:
-        """The model; of several GPUs `auto` takes the one with this number."""
-        from circuits.models.load import load, to_device
+    def load(self, note: Progress) -> Model:
+        """The model."""
+        from circuits.models.load import load
 
-        loaded = load(
-            self.model, dtype=self.dtype, device=to_device(self.device, number=number)
-        )
+        loaded = load(self.model, dtype=self.dtype, device=self.device)
         note("loading", 1, 1)
         return loaded
 

@@ -16,6 +16,7 @@ from click import argument, option
 from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
 from circuits.cli.output import fail_unless_clear, print_files, print_result, progress
+from circuits.cli.workers import WorkerOptions, workers
 from circuits.files import to_json
 from circuits.results import Saved
 from circuits.tasks import TASKS
@@ -73,6 +74,7 @@ most_option = option(
     help="The order of wires: search (default), effect, eap, eap-ig, or a circuit of EAP-IG or MIB.",
 )
 @option("--seed", type=int, default=0, help="For the pairs, resamples and random orders.")
+@workers
 @options.result_without_page("Write the ranking, its curve and its grid of heads here.")
 @options.strict
 def rank_command(
@@ -80,6 +82,7 @@ def rank_command(
     model: ModelOptions,
     count: int | None,
     seed: int,
+    workers: WorkerOptions,
     result: ResultOptions,
     strict: bool,
     **protocol: Any,
@@ -94,6 +97,8 @@ def rank_command(
     if protocol["order"] is not None:
         protocol["order"] = str(protocol["order"])
         protocol["units"] = "wires"
+    if not workers.is_this_process:
+        protocol["executor"] = workers.start(result.output or Path())
     with progress() as note:
         loaded = model.load(note)
         pairs = to_task(loaded, task, count=count or PAIRS, seed=seed, progress=note)
@@ -145,18 +150,28 @@ def save_with(file: Path, result: Saved, beside: dict[str, Any]) -> None:
     metavar="FILE",
     help="The Parquet file to write, such as edges.parquet.",
 )
+@workers
 @options.json_option
 def edges_command(
-    task: str, model: ModelOptions, count: int, seed: int, output: Path, as_json: bool
+    task: str,
+    model: ModelOptions,
+    count: int,
+    seed: int,
+    output: Path,
+    workers: WorkerOptions,
+    as_json: bool,
 ) -> None:
     """Write the exact effects of all component edges as a table."""
     from circuits.files import check_folder
     from circuits.tasks.edges import edge_effects, write_edges
 
     check_folder(output.parent)
+    executor = None if workers.is_this_process else workers.start(output.parent)
     with progress() as note:
-        loaded = model.load(note)
-        table = edge_effects(loaded, task, count=count, seed=seed, progress=note)
+        measured = workers.model(model, note)
+        table = edge_effects(
+            measured, task, count=count, seed=seed, executor=executor, progress=note
+        )
         written = write_edges(table, output)
     print_files([written], as_json=as_json)
 

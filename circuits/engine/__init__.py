@@ -11,7 +11,7 @@
 
 from circuits.engine.memory import BUDGET
 from circuits.engine.other_prompts import gaps_of_noise, predictions_of_others, values_of_others
-from circuits.engine.prepare import SMALLEST_GAP, bytes_of_run, prepare
+from circuits.engine.prepare import SMALLEST_GAP, prepare
 from circuits.engine.rows import DIRECTIONS, Change, Direction, Given, Row
 from circuits.engine.runs import Runs, every_head
 
@@ -24,7 +24,6 @@ __all__ = [
     "Given",
     "Row",
     "Runs",
-    "bytes_of_run",
     "every_head",
     "gaps_of_noise",
     "predictions_of_others",

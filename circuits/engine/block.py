@@ -164,9 +164,8 @@ class Block:
     attention_write_norm: Norm | None = None  # of what attention adds to the stream (Gemma)
     mlp_write_norm: Norm | None = None
     rotation: Callable[[Stream], Rotation] | None = None
-    adjacent: bool = (
-        False  # the rotation turns neighbours (GPT-J), not the first half against the second
-    )
+    # The rotation turns neighbours (GPT-J), not the first half against the second.
+    adjacent: bool = False
     cap: float | None = None  # soft cap of the scores
     window: int | None = None  # how many keys a query reads, itself included
     is_gated: bool = False

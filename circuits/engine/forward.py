@@ -8,7 +8,7 @@ and writes. Subclasses say what differs from a plain run:
    together, as streams (input, row, pos ≥ start, d_model). Keys and values before `start` are those of the
    base run, shared by all rows. A row joins the batch in the layer of its first change.
 2. `KeptRun` runs a prompt from its embedding and keeps what it computes.
-3. `joint.JointForward` gives every reader a stream of its own.
+3. `kept.CircuitForward` gives every reader a stream of its own.
 
 Output projection and MLP act on each position alone. They see a list of *places*: one position of one row
 each. So rows under way and rows that join in this block share one product with each matrix.
@@ -118,9 +118,8 @@ class RowForward(Forward):
         self.device = blocks[0].hidden.device
         self.changes = changes_by_site(rows)
         self.active: list[int] = []  # which rows the streams hold, in their order
-        self.place_of: dict[
-            tuple[int, int], int
-        ] = {}  # row and position -> place in the present block
+        # Row and position -> place in the present block.
+        self.place_of: dict[tuple[int, int], int] = {}
         self.joining_at_input: dict[int, list[int]] = defaultdict(list)  # layer -> rows
         self.joining_inside: dict[int, list[int]] = defaultdict(list)
         for number, row in enumerate(rows):

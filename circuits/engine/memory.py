@@ -2,22 +2,23 @@
 
 What passes through a block at once is a batch of streams (rows, copies of a prompt, what readers see). The
 batch is cut so that all of it fits into the budget. The default is about the size of a processor's cache:
-larger batches are no faster.
+larger batches are no faster. `plan_memory` says beforehand what a measurement keeps and how it is cut.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 BUDGET: Final = 32 * 2**20  # bytes that one batch of streams may take
-VECTORS_A_POSITION: Final = (
-    16  # d_model-sized vectors a position needs in a block: q, k, v, z, writes, MLP
-)
+# d_model-sized vectors a position needs in a block: q, k, v, z, writes, MLP.
+VECTORS_A_POSITION: Final = 16
+# d_model-sized vectors kept of a layer and position: stream, q, k, v, z, and two writes.
+VECTORS_A_RUN: Final = 7
 SCORES_A_STREAM: Final = 3  # copies of the scores in a block: products, softmax and gate
-BYTES: Final = (
-    4  # of a number: half precision is counted as single, which errs on the safe side
-)
+# Of a number: half precision is counted as single, which errs on the safe side.
+BYTES: Final = 4
 
 
 def stream_bytes(
@@ -37,6 +38,60 @@ def stream_bytes(
 def streams_at_once(budget: int, stream: int) -> int:
     """How many streams of so many bytes pass a block together: at least one."""
     return max(1, budget // stream)
+
+
+class Sizes(Protocol):
+    """The sizes of a model, as `Model` has them."""
+
+    @property
+    def n_layers(self) -> int: ...
+    @property
+    def n_heads(self) -> int: ...
+    @property
+    def d_model(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What a measurement takes beside the weights, by its sizes alone."""
+
+    run: int  # bytes of one run of one input that is kept
+    runs: int  # bytes of all of them, clean and counterfactual
+    row: int  # bytes of one row on its way through a block, for all inputs
+    rows: int  # rows that pass a block together
+
+    @property
+    def streams(self) -> int:
+        """Bytes of the rows that are on their way together."""
+        return self.row * self.rows
+
+    def __str__(self) -> str:
+        kept = f"{self.run / 1e6:.1f} MB a run, {self.runs / 1e6:.0f} MB for all runs"
+        return f"{kept}, and {self.rows} rows of {self.row / 1e6:.1f} MB at once"
+
+
+def plan_memory(
+    model: Sizes, *, length: int, inputs: int = 1, plain: bool = False, budget: int = BUDGET
+) -> MemoryPlan:
+    """What the runs of so many inputs of this length take, and how rows that change all positions are cut.
+    The plain path keeps attention weights, and computes the logits at every position."""
+    run = run_bytes(model, length, plain=plain)
+    row = inputs * stream_bytes(
+        d_model=model.d_model,
+        heads=model.n_heads,
+        length=length,
+        vocab=model.vocab_size if plain else 0,
+    )
+    return MemoryPlan(run, 2 * inputs * run, row, streams_at_once(budget, row))
+
+
+def run_bytes(model: Sizes, length: int, *, plain: bool = False) -> int:
+    """Bytes that one kept run of one input takes."""
+    vectors = VECTORS_A_RUN * length * model.d_model
+    scores = model.n_heads * length * length if plain else 0
+    return BYTES * model.n_layers * (vectors + scores)
 
 
 def windows(queries: int, scores_a_query: int, budget: int) -> list[slice]:

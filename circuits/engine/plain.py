@@ -9,7 +9,8 @@ the reference that our own forward is tested against.
 2. Some bridges leave attention to Hugging Face and show the pattern only after `z` has been used. There the
    rows run several times, until every layer knows its pattern from the run before: one more time than one row
    has layers with changed edges. Knockout edits scores, which such bridges ignore, so it is refused.
-3. `PlainBlock` sets a stream, or queries, keys and values, at a hook and reads what the block makes of them,
+3. Of a model on several devices each block edits on its own; the logits come back to the embedding's.
+4. `PlainBlock` sets a stream, or queries, keys and values, at a hook and reads what the block makes of them,
    so it need not know how the block is built.
 """
 
@@ -76,7 +77,7 @@ def run(
         (name, lambda value, hook, name=name: keep(value, hook, name=name)) for name in wanted
     ]
     with model.hooked([*_noise_hook(noise), *hooks]):
-        logits = model.forward(tokens)[:, -read:]
+        logits = model.forward(tokens)[:, -read:].to(model.device)
     missing = [name for name in wanted if name not in kept]
     if missing:
         raise RuntimeError(f"hooks that did not fire: {', '.join(missing)}")
@@ -147,7 +148,7 @@ class HookedRows:
             noise = repeat(noise, "i t d -> (i r) t d", r=count)
         hooks = _noise_hook(noise)
         for (layer, site), changes in changes_by_site(self.rows).items():
-            table = ChangeTable.of(changes, tokens.device)
+            table = ChangeTable.of(changes, self.model.device_of(layer))
             if site != "edge":
                 hooks.append(self._site_hook(layer, site, table))
             elif self.knockout:
@@ -158,7 +159,7 @@ class HookedRows:
         with self.model.hooked(hooks):
             for _ in range(self._times() - 1):
                 self.model.forward(copies)  # only to note the patterns
-            logits = self.model.forward(copies)
+            logits = self.model.forward(copies).to(tokens.device)
         return rearrange(logits, "(i r) t v -> i r t v", r=count)
 
     def _times(self) -> int:

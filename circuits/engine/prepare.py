@@ -24,7 +24,7 @@ from circuits.engine import plain
 from circuits.engine.block import Stream
 from circuits.engine.forward import whole_run
 from circuits.engine.layout import Layout, read_layout
-from circuits.engine.memory import BUDGET, BYTES, free_memory
+from circuits.engine.memory import BUDGET, free_memory, plan_memory
 from circuits.engine.rows import Cache
 from circuits.engine.runs import Run, Runs, Way, draws_of, first_difference
 from circuits.errors import PromptError
@@ -33,9 +33,8 @@ from circuits.prompts import Noise, Pair, Question
 
 SMALLEST_GAP: Final = 1e-3
 SHORT: Final = 32  # tokens up to which both sides run as one batch
-_TOLERANCE: Final = (
-    1e-3  # of the largest logit, between a whole run of ours and the model's own
-)
+# Of the largest logit, between a whole run of ours and the model's own.
+_TOLERANCE: Final = 1e-3
 _ROUNDINGS: Final = 4  # roundings of the dtype that are allowed where that is more (fp16, bf16)
 _MUCH_MEMORY: Final = 2**30  # bytes that are worth a warning
 _LONG: Final = 60.0  # seconds that are worth a warning
@@ -213,7 +212,9 @@ def noise_draws(model: Model, noise: Noise) -> Float[torch.Tensor, "draw positio
 
 def known_layout(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | None:
     """The model's layout, verified on a prompt at least as long as this one. None where a run of ours is not
-    the model's own."""
+    the model's own, and for a model on several devices, which only its own forward can run."""
+    if model.is_split:
+        return None
     longest, layout, _ = _layouts.get(model, (0, None, 0.0))
     never_read = longest == 0
     if probe.shape[1] > longest and (never_read or layout is not None):
@@ -243,13 +244,8 @@ def _verified_layout(
 # Warnings before long work
 
 
-def bytes_of_run(model: Model, length: int) -> int:
-    """Bytes that one kept run of one input takes: seven d_model-sized vectors a layer and position."""
-    return BYTES * 7 * model.n_layers * length * model.d_model
-
-
 def _warn_of_memory(model: Model, length: int, inputs: int) -> None:
-    needed = 2 * inputs * bytes_of_run(model, length)
+    needed = plan_memory(model, length=length, inputs=inputs).runs
     warning = memory_warning(length, needed, free_memory())
     if warning is not None:
         warnings.warn(warning, stacklevel=5)

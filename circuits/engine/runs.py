@@ -89,9 +89,8 @@ class Runs:
     family: Cache | None  # the clean runs over which `mean` is taken
     layout: Layout | None  # None: the plain path measures
     budget: int  # bytes that one batch of streams may take
-    absent: tuple[
-        Head, ...
-    ] = ()  # heads that write what they write in the counterfactual, in every run
+    # Heads that write what they write in the counterfactual, in every run.
+    absent: tuple[Head, ...] = ()
 
     def __repr__(self) -> str:
         return f"Runs({self.model.name}, {len(self.pairs)} pairs of {self.length} tokens, {self.path} path)"
@@ -110,7 +109,7 @@ class Runs:
     def metric(self) -> Metric:
         return self.pairs[0].metric
 
-    @property
+    @cached_property
     def heads(self) -> tuple[Head, ...]:
         return every_head(self.model)
 

@@ -21,9 +21,8 @@ from circuits.components import ROUNDING, Edge, Head
 from circuits.engine.rows import Cache, Row
 from circuits.engine.runs import Runs
 
-WHOLE: Final = (
-    0.995  # a path ends when it has this share of the total, whatever share is wanted
-)
+# A path ends when it has this share of the total, whatever share is wanted.
+WHOLE: Final = 0.995
 LEAST_TOTAL: Final = 0.01  # a mapping with a smaller total carries nothing and has no carriers
 # Heads in the order of selection, each with the joint effect up to it.
 Path = list[tuple[Head, float]]

@@ -159,9 +159,8 @@ class Patching(OfPairs, Saved, Pictured):
     pairs: tuple[Pair, ...]
     sites: str
     direction: str
-    positions: tuple[
-        int, ...
-    ]  # which were patched: together, or each by itself where an axis says so
+    # Which were patched: together, or each by itself where an axis says so.
+    positions: tuple[int, ...]
     axes: tuple[Axis, ...]
     clean_values: tuple[float, ...]  # of the metric, for each pair
     counterfactual_values: tuple[float, ...]

@@ -37,9 +37,8 @@ SEQUENCES: Final = 8
 LENGTH: Final = 24  # tokens before the repetition
 WORDS: Final = 100  # tokens that are tried for copying
 SHORTEST: Final = 4  # tokens; in fewer the places that the scores look at coincide
-_SILENT: Final = (
-    1e-6  # of the largest number in the stream: a head that writes less writes nothing
-)
+# Of the largest number in the stream: a head that writes less writes nothing.
+_SILENT: Final = 1e-6
 FEWEST: Final = 5  # words of a series that must be single tokens
 _NUMBERS: Final = (
     "one two three four five six seven eight nine ten eleven twelve",

@@ -14,11 +14,14 @@ from transformers import AutoTokenizer
 
 from circuits.errors import ModelError
 from circuits.models.folder import Weights, has_tokenizer, quiet
+from circuits.models.placement import is_split, refuse_offloaded
 
 
 def to_bridge(name: str, weights: Weights, device: str | torch.device) -> TransformerBridge:
-    """Put hook points into a model, in place. One whose logits change by that is refused."""
+    """Put hook points into a model, in place. One whose logits change by that is refused. A model that
+    accelerate has placed on several devices stays where it is."""
     model: Any = weights.model
+    refuse_offloaded(model)
     tokenizer = weights.tokenizer
     with quiet(), TemporaryDirectory() as temporary:
         # The bridge opens the tokenizer a second time, from its folder: there must be one.
@@ -27,7 +30,8 @@ def to_bridge(name: str, weights: Weights, device: str | torch.device) -> Transf
             tokenizer = AutoTokenizer.from_pretrained(temporary, trust_remote_code=False)
         if not model.config.architectures:
             model.config.architectures = [type(model).__name__]
-        model.to(device)
+        if not is_split(model):
+            model.to(device)
         with _keeping_modes(model):
             probe = _probe(model)
             with torch.inference_mode():
@@ -60,9 +64,10 @@ def _keeping_modes(model: torch.nn.Module) -> Iterator[None]:
 
 def _boot(name: str, tokenizer: Any, model: Any, device: str | torch.device) -> Any:
     """The bridge; an architecture that TransformerLens does not know is refused in one short line."""
+    where = None if is_split(model) else device
     try:
         bridge = TransformerBridge.boot_transformers(
-            name, tokenizer=tokenizer, hf_model=model, device=device, dtype=model.dtype
+            name, tokenizer=tokenizer, hf_model=model, device=where, dtype=model.dtype
         )
     except ValueError as why:
         if "architecture" not in str(why):

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-_LATER_FORMAT: Final = (
-    b"24ka"  # the number 0x616b3432, with which llama2.c's later formats begin
-)
+# The number 0x616b3432, with which llama2.c's later formats begin.
+_LATER_FORMAT: Final = b"24ka"
 _HEADER: Final = struct.Struct("<7i")
 _TOKEN: Final = struct.Struct("<fi")
 _SPECIAL: Final = ("<unk>", "<s>", "</s>")

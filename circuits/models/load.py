@@ -27,6 +27,7 @@ from circuits.models import folder
 from circuits.models.adapter import base_of, is_adapter, read_adapter
 from circuits.models.folder import ModelFlags, Weights, quiet, read_flags, reading, vet_folder
 from circuits.models.known import Entry, close_name, lookup
+from circuits.models.placement import Device, to_device
 from circuits.models.vocabulary import Vocabulary, read_plain_tokenizer, reads_bos_by_default
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
         "Model | TransformerBridge | tuple[PreTrainedModel, PreTrainedTokenizerBase]"
     )
 
-Device: TypeAlias = "str | torch.device"
 Dtype: TypeAlias = "str | torch.dtype"
 _SHORT_NAMES: Final = {
     "fp32": "float32",
@@ -143,7 +143,7 @@ def _from_bridge(
     return model
 
 
-# Dtypes and devices
+# Dtypes
 
 
 def _to_measure(weights: Weights, dtype: Dtype | None) -> Weights:
@@ -198,34 +198,6 @@ def to_dtype(name: Dtype) -> torch.dtype:
         allowed = ", ".join(f"{long} ({short})" for short, long in _SHORT_NAMES.items())
         raise ModelError(f"models do not run in dtype {given!r}; there are {allowed}")
     return getattr(torch, long_name)
-
-
-def to_device(name: Device, *, number: int = 0) -> Device:
-    """A device of this machine. "auto" is a GPU, of several the one with this number, or else the CPU."""
-    import torch
-
-    if name == "auto":
-        return (
-            f"cuda:{number % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
-        )
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise ModelError(
-            f"there is no device {str(name)!r} here; there are {' and '.join(devices())}"
-        ) from error
-    return name
-
-
-def devices() -> list[str]:
-    """The devices of this machine, as `to_device` takes them."""
-    import torch
-
-    names = ["cpu"]
-    names += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        names.append("mps")
-    return [*names, "auto"]
 
 
 # Weights

@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float, Int
 
 from circuits.errors import ModelError
 from circuits.models.folder import quiet
+from circuits.models.placement import is_split
 from circuits.models.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -280,8 +281,18 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
+        """The device of the weights; of a model on several devices that of its embedding."""
         return next(self.bridge.parameters()).device
+
+    def device_of(self, layer: int) -> torch.device:
+        """The device of a block; the stream above the last block is on that block's device."""
+        block = self.bridge.blocks[min(layer, self.n_layers - 1)]
+        return next(block.parameters()).device
+
+    @property
+    def is_split(self) -> bool:
+        """Whether its parts are on several devices, so that only its own forward can run it."""
+        return is_split(self.bridge.original_model)
 
     @property
     def dtype(self) -> torch.dtype:

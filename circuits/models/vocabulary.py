@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 # For these kinds of model, transformers opens a tokenizer of these classes by its tokenizer.json alone.
 _PLAIN_KINDS: Final = ("gpt2", "llama", "gpt_neox")
 _PLAIN_CLASSES: Final = ("TokenizersBackend", "PreTrainedTokenizerFast")
-_LARGEST_PLAIN: Final = (
-    100_000  # tokens; transformers may mend the rules of a larger vocabulary
-)
+# Tokens; transformers may mend the rules of a larger vocabulary.
+_LARGEST_PLAIN: Final = 100_000
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 _WITHOUT_EFFECT: Final = {
     "backend",

@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
 Swap = Mapping[str, str] | Mapping[int, str] | Mapping[str | int, str]
 _INDEX: Final = re.compile(r"-?\d{1,9}")
-_LETTER: Final = (
-    r"[^\W\u3040-\u30ff\u3400-\u9fff]"  # not of Chinese or Japanese, whose words have no spaces
-)
-_EDGE_OF_WORD: Final = (
-    f"(?:(?<!{_LETTER})|(?!{_LETTER}))"  # matches unless there is a letter on either side
-)
+# Not of Chinese or Japanese, whose words have no spaces.
+_LETTER: Final = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
+# Matches unless there is a letter on either side.
+_EDGE_OF_WORD: Final = f"(?:(?<!{_LETTER})|(?!{_LETTER}))"
 _OUTPUT: Final = "output"  # names the output, which is read at the last position
 _Replacement = tuple[int, int, str]  # first character, end, new text
 

@@ -108,9 +108,8 @@ _DOTS_PER_INCH: Final = 300
 _NOTEBOOK_DOTS_PER_INCH: Final = 110
 _MOST_DOTS: Final = 7_000_000  # of a PNG; a larger sheet is drawn less finely
 _LONGEST_SIDE: Final = 60_000  # dots that a PNG can have along a side
-_MOST_MAP_PIXELS: Final = (
-    144  # along a map's side; the weights of a longer map are pooled by their maximum
-)
+# Along a map's side; the weights of a longer map are pooled by their maximum.
+_MOST_MAP_PIXELS: Final = 144
 _MOST_PIXELS: Final = 6_000_000  # of the image that holds a group of maps
 
 

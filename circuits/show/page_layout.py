@@ -47,9 +47,8 @@ if TYPE_CHECKING:
 Gap = tuple[int, int]  # the first and the last position that it hides
 
 _NARROWEST: Final = 38  # the least width of a column, and the width of a gap
-_LEAST_WIDTH: Final = (
-    360  # of the picture without its axis, so that names have space after an arrow
-)
+# Of the picture without its axis, so that names have space after an arrow.
+_LEAST_WIDTH: Final = 360
 _HALF_BOX: Final = 18.0  # half the largest width of a box
 _PILL_GAP: Final = 3  # between the pills of two heads
 _PILL_LETTER: Final = 8  # the width of a letter of a head's name, on average

@@ -48,9 +48,8 @@ from circuits.wires.record import Wiring
 
 _MOST: Final = 24  # heads in a plot or a diagram
 _MOST_WRITERS: Final = 8  # of each side of a head in a diagram
-_LEAST_SEEN: Final = (
-    0.01  # of the strongest effect; a point with less would lie on the line of zero
-)
+# Of the strongest effect; a point with less would lie on the line of zero.
+_LEAST_SEEN: Final = 0.01
 # Their figures have more than one panel.
 _SEVERAL_PANELS: Final = (Circuit, TaskComparison, Wiring, Why, HeadScores)
 _STYLE: Final = (

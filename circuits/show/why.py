@@ -31,9 +31,8 @@ _SIDES: Final[dict[Side, str]] = {
 }
 _MOST_WRITERS: Final = 8  # writers of a side, and parts of a score
 _LONGEST_VERDICT: Final = 100  # characters of a verdict above the picture
-_MOST_TICKS: Final = (
-    16  # tokens along an attention map; of a longer prompt only key and query are named
-)
+# Tokens along an attention map; of a longer prompt only key and query are named.
+_MOST_TICKS: Final = 16
 
 
 def why_text(why: Why) -> str:

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 # All lengths are in points.
 THINNEST: Final = 0.5  # line of a wire without value
 _WIDEST: Final = 3.0  # line of the most valuable wire
-_MOST_IN_ROW: Final = (
-    4  # boxes of a column side by side; more heads of a layer take another row
-)
+# Boxes of a column side by side; more heads of a layer take another row.
+_MOST_IN_ROW: Final = 4
 _SWEEPS: Final = 8
 _BETWEEN_BOXES: Final = 7.0  # in a row
 _BETWEEN_COLUMNS: Final = 12.0

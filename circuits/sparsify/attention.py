@@ -80,12 +80,10 @@ class TrainingGate:
         self.noise = noise
         self.bias = bias
         self.part = part
-        self._expected: list[
-            torch.Tensor
-        ] = []  # one number per layer: the expected share of open edges
-        self._open: list[
-            torch.Tensor
-        ] = []  # one number per layer: the share that is open at evaluation
+        # One number per layer: the expected share of open edges.
+        self._expected: list[torch.Tensor] = []
+        # One number per layer: the share that is open at evaluation.
+        self._open: list[torch.Tensor] = []
 
     def __call__(self, scores: Scores) -> Scores:
         batch, heads, length, _ = scores.shape

@@ -21,8 +21,9 @@ from circuits.errors import ModelError
 from circuits.files import read_object, to_markdown
 from circuits.models import lookup
 from circuits.models.folder import FLAGS_FILE, ModelFlags, Weights, reading
-from circuits.models.load import Device, Dtype, find, to_device, to_dtype
+from circuits.models.load import Dtype, find, to_dtype
 from circuits.models.model import Model, open_gates
+from circuits.models.placement import Device, to_device
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
 from circuits.sparsify.settings import LITTLE_LANGUAGE
 from circuits.sparsify.text import (

@@ -118,9 +118,8 @@ class Sampling:
     openings: tuple[str, ...] = ("",)
     temperatures: tuple[float, ...] = (1.0,)
     openings_count: bool = True  # whether an opening's own tokens are targets too
-    answers: float = (
-        1.0  # the weight of the first token after an opening; every other token has weight 1
-    )
+    # The weight of the first token after an opening; every other token has weight 1.
+    answers: float = 1.0
 
     def __post_init__(self) -> None:
         if self.rows < 1 or not self.openings or not self.temperatures:

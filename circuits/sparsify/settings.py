@@ -34,27 +34,22 @@ class Settings:
     warmup: int = 20  # steps
     gates: Gates = "deterministic"  # whether noise is added to the scores that open a gate
     bias: float = 0.0  # added to the scores that open a gate, in training alone
-    constraint: Constraint = (
-        "kl"  # what the gap is: KL(dense‖gated), or the difference of both losses
-    )
+    # What the gap is: KL(dense‖gated), or the difference of both losses.
+    constraint: Constraint = "kl"
     gap: float = 0.3  # the budget: the largest gap allowed, in nats
     slack: float = 1.0  # the budget starts at `slack` times the gap and falls evenly to one: edges close fast
     healing: int = 0  # further steps with half the budget, to regain what closing edges cost
     multiplier: float = 1.0  # the first weight of the penalty on open edges
     memory: float = 0.95  # decay of the moving average of the gap
     lora: int = 16  # the rank of the adapter; 0 trains all weights
-    states: float = (
-        0.0  # the weight of the distance between both models' hidden states, layer by layer
-    )
-    short: float = (
-        0.0  # the share of steps that take short pieces of the text that the model wrote
-    )
-    prompted: float = (
-        0.0  # the share of steps that take short rows after prompts, if prompts are given
-    )
-    tokens: int = (
-        0  # the size of the vocabulary in training, the likeliest tokens; 0: all of them
-    )
+    # The weight of the distance between both models' hidden states, layer by layer.
+    states: float = 0.0
+    # The share of steps that take short pieces of the text that the model wrote.
+    short: float = 0.0
+    # The share of steps that take short rows after prompts, if prompts are given.
+    prompted: float = 0.0
+    # The size of the vocabulary in training, the likeliest tokens; 0: all of them.
+    tokens: int = 0
     seed: int = 0  # of rows and noise
 
     def __post_init__(self) -> None:

@@ -36,9 +36,8 @@ from circuits.sparsify.sampling import (
 from circuits.sparsify.settings import SHORT_ROWS, Settings
 from circuits.zoo import language
 
-OTHER_WORDS: Final = (
-    0.2  # the weight of words of the little language that are no answers; most are chance
-)
+# The weight of words of the little language that are no answers; most are chance.
+OTHER_WORDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 
 from circuits.errors import FileError, ModelError
 from circuits.models.folder import FLAGS_FILE, Weights, quiet
-from circuits.models.load import Device, find, to_device
+from circuits.models.load import find
+from circuits.models.placement import Device, to_device
 from circuits.results import Progress, silent
 from circuits.sparsify.attention import dense, hard, logits_under
 from circuits.sparsify.card import draw_training, write_card
@@ -173,9 +174,8 @@ def _store(student: Student, weights: Weights, folder: Path, name: str) -> None:
     options = {}
     if student.teacher is None:
         student.model.peft_config["default"].base_model_name_or_path = name
-        options["save_embedding_layers"] = (
-            False  # they may have fewer tokens than the whole model's
-        )
+        # They may have fewer tokens than the whole model's.
+        options["save_embedding_layers"] = False
     with quiet():
         student.model.half().save_pretrained(folder, **options)
         weights.tokenizer.save_pretrained(folder)

@@ -62,9 +62,8 @@ class MeanCircuit(Saved, Pictured):
     weak: int = 0  # lines that were left out: their gap is too small beside their own values or the others'
     unclear: int = 0  # lines that were left out: their question is not clear
     withheld: int = 0  # of the lines, those whose modulation is withheld and not in its mean
-    question: FamilyControl | None = (
-        None  # the verdict on all lines; None in files of version 0.2
-    )
+    # The verdict on all lines; None in files of version 0.2.
+    question: FamilyControl | None = None
 
     def check(self) -> None:
         heads = [mean.head for mean in self.heads]
@@ -317,7 +316,7 @@ def open_sweep(folder: str | Path) -> Sweep:
         raise FileError(f"no folder {folder}; give the one that circuits sweep wrote to")
     manifest = read_manifest(folder)
     rows = read_table(folder).to_pandas(integer_object_nulls=True)
-    for name in ("carriers", "joint", "tokens", "key_totals", "reasons", "doubts"):
+    for name in ("carriers", "joint", "tokens", "key_totals", "reasons", "doubts", "core"):
         values = [None if value is None else tuple(value) for value in rows[name]]
         rows[name] = pd.Series(values, index=rows.index, dtype=object)
     return Sweep(folder, manifest, rows, len(rows) == manifest.lines)

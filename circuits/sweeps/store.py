@@ -1,17 +1,16 @@
 """The folder of a sweep: a manifest that says what is measured, and shards that appear whole or not at all.
 
-    DIR/manifest.json          settings, sha256 of the input, the model and its fingerprint, and a checksum
-    DIR/shards/*.parquet       rows; the file is named after its first line, its number of rows and its sha256
-    DIR/summary.json           written when every line has its row
-    DIR/.locks/                a lock for each block of lines, and one for manifest and summary; beside each
-                               of them the file that its holder is writing
+    DIR/manifest.json                          settings, the input's sha256, the model, and a checksum
+    DIR/shards/000000001-000000125.parquet     the rows of a block of lines, named by its first and last line
+    DIR/summary.json                           written when every line has its row
 
-1. A file is written aside, synced, renamed, and its folder synced: after a crash it is whole or absent.
-2. The manifest is written before the first shard. A sweep with another manifest is refused.
-3. A shard that does not fit its name (a bit flipped) is refused, and so is a line that is in two shards (one
-   of them is a copy). A sweep is complete when it has as many rows as the manifest has lines.
-4. Only the process that holds the lock of a block writes rows of its lines. The operating system releases the
-   locks of a process that dies; the next process to lock the block removes what it left half-written.
+1. `DIR/shards` is a Parquet data set for any reader. Model, question and seed stand in every row.
+2. A shard is written aside under a hidden name, synced and renamed: after a crash it is whole or absent.
+   Whoever measures a shard a second time replaces it by the same, so no line can be there twice.
+3. The footer of a shard has the sha256 of the rest of the file, and the checksum of the manifest. A shard
+   that was damaged, or that belongs to another sweep, is refused by readers and measured again by a sweep.
+4. A folder without a size of shards can be read and not gone on with: some lines that were saved from a
+   sweep, or a sweep of version 0.2, whose shards are batches and have their checksums in their names.
 """
 
 from __future__ import annotations
@@ -19,26 +18,28 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock, Timeout
 
 from circuits.errors import FileError
 from circuits.files import check_folder, read_object, to_json, to_record, write_whole
 
 KIND: Final = "circuits sweep"
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+OLDER: Final = 1  # version 0.2
 _LARGEST_MANIFEST: Final = 2**20  # bytes
-_MANIFEST: Final = "manifest"  # the lock of manifest and summary
-_PATIENCE: Final = 30.0  # seconds that a process waits for it
-# Without a sum: of version 0.1, which is refused.
-_SHARD: Final = re.compile(r"(\d{9,18})-(\d{1,9})(?:-([0-9a-f]{16}))?\.parquet", re.ASCII)
+_SHARD: Final = re.compile(r"(\d{9,18})-(\d{9,18})\.parquet", re.ASCII)
+_OLDER_SHARD: Final = re.compile(r"(\d{9,18})-\d{1,9}-([0-9a-f]{16})\.parquet", re.ASCII)
+_UNFINISHED: Final = ".unfinished"
+_SHA256: Final = b"circuits-sha256:"  # what the checksum in a footer begins with
+_NO_SHA256: Final = b"0" * 64  # stands in its place while it is computed
 _TEXT, _NUMBER, _NUMBERS, _TEXTS = (
     pa.string(),
     pa.float64(),
@@ -71,9 +72,17 @@ COLUMNS: Final = pa.schema(
         *((name, _TEXT) for name in ("error", "asked", "metadata")),
         ("verdict", _TEXT),
         *((name, _TEXTS) for name in ("reasons", "doubts")),
+        *((name, _TEXT) for name in ("model", "fingerprint")),
+        ("seed", pa.int64()),
+        ("core", _TEXTS),
+        ("overlap", _NUMBER),
+        ("counterfactuals", pa.int32()),
     ]
 )
-_LATER: Final = ("verdict", "reasons", "doubts")  # columns that shards of version 0.2 lack
+_SINCE_0_3: Final = (
+    *("verdict", "reasons", "doubts", "model", "fingerprint", "seed"),
+    *("core", "overlap", "counterfactuals"),
+)
 TableRow = dict[str, Any]  # values by the names of COLUMNS
 
 
@@ -93,11 +102,27 @@ class Manifest:
     reads_bos: bool
     layers: int
     heads: int
+    stability: int = 0  # other counterfactuals of each line
+    shard: int = field(default=0, compare=False)  # lines of a shard; 0: not to be gone on with
+
+    @property
+    def checksum(self) -> str:
+        """The checksum of what is measured and how it is cut."""
+        return _checksum_of(asdict(self))
+
+    @property
+    def columns(self) -> TableRow:
+        """What the manifest adds to every row."""
+        return {"model": self.model, "fingerprint": self.fingerprint, "seed": self.seed}
 
     def refuse_unless(self, wanted: Manifest, folder: Path) -> None:
         """Refuse to go on with anything other than what the folder holds."""
         difference = None
-        for name in ("share", "seed", "controls"):
+        if not self.shard:
+            difference = (
+                "of version 0.2, or some lines of one, which is read and not gone on with"
+            )
+        for name in ("share", "seed", "controls", "stability"):
             if getattr(self, name) != getattr(wanted, name):
                 difference = f"with {name} {getattr(self, name)}, not {getattr(wanted, name)}"
         if self.sha256 != wanted.sha256:
@@ -118,135 +143,122 @@ class Manifest:
             )
 
 
-class Store:
-    """The folder of one sweep, open for writing; finished lines are those on disk, whoever wrote them."""
+# Writing
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.shards = folder / "shards"
-        self.locks = folder / ".locks"
-        self._finished: set[int] = set()  # lines with a row in a shard that was read
-        self._read: set[str] = set()  # the names of these shards
 
-    def begin(self, wanted: Manifest) -> None:
-        """Write the manifest, or check that the one that is here says the same."""
-        with writing(self.folder), self._alone():
-            present = manifest_in(self.folder)
-            self.shards.mkdir(exist_ok=True)
-            if present is None:
-                values = {"kind": KIND, "schema": SCHEMA} | asdict(wanted)
-                self._write("manifest.json", values | {"checksum": _checksum_of(values)})
-            else:
-                present.refuse_unless(wanted, self.folder)
+def begin(folder: Path, wanted: Manifest) -> Manifest:
+    """Write the manifest, or check that the one that is here asks the same; the one that holds."""
+    present = manifest_in(folder)
+    if present is None:
+        with writing(folder):
+            (folder / "shards").mkdir(parents=True, exist_ok=True)
+            _write_manifest(folder, wanted)
+        present = read_manifest(folder)  # another process may have begun at the same time
+    present.refuse_unless(wanted, folder)
+    return present
 
-    def taken(self, block: int) -> AbstractContextManager[bool]:
-        """Whether this process alone may write rows of a block of lines, until the end of the `with`."""
-        return self._locked(f"{block:09d}")
 
-    def finished(self) -> set[int]:
-        """The lines that have their row by now."""
-        for shard in shards_in(self.folder):
-            if shard.name not in self._read:
-                self._finished.update(_read_shard(shard, ["line"]).column("line").to_pylist())
-                self._read.add(shard.name)
-        return self._finished
-
-    def count(self) -> int:
-        """How many lines have their row, by the names of the shards alone."""
-        return sum(_parts_of_name(shard)[1] for shard in shards_in(self.folder))
-
-    def put(self, rows: Sequence[TableRow], block: int) -> None:
-        """Add rows of a block that is taken, as a shard."""
-        ordered = sorted(rows, key=lambda row: row["line"])
-        table = pa.Table.from_pylist(ordered, schema=COLUMNS)
-        packed = pa.BufferOutputStream()
-        pq.write_table(table, packed, compression="zstd")
-        content = packed.getvalue().to_pybytes()
-        first = ordered[0]["line"]
-        shard = self.shards / f"{first:09d}-{len(ordered)}-{_checksum(content)}.parquet"
-        with writing(self.folder):
-            aside = self._unfinished(f"{block:09d}")
+def put(folder: Path, manifest: Manifest, rows: Sequence[TableRow]) -> None:
+    """Write the rows of a shard."""
+    ordered = sorted(rows, key=lambda row: row["line"])
+    named = f"{ordered[0]['line']:09d}-{ordered[-1]['line']:09d}.parquet"
+    table = pa.Table.from_pylist([row | manifest.columns for row in ordered], schema=COLUMNS)
+    content = _packed(table, manifest)
+    shard = folder / "shards" / named
+    aside = shard.with_name(f".{shard.stem}-{uuid.uuid4().hex}{_UNFINISHED}")
+    with writing(folder):
+        try:
             write_whole(shard, lambda file: file.write_bytes(content), aside=aside)
+        except FileNotFoundError:  # `end` of another process may have cleared it away
+            if not shard.exists():
+                raise
 
-    def end(self, manifest: Manifest) -> None:
-        """Write the summary, once every line has its row."""
-        if len(self.finished()) < manifest.lines or (self.folder / "summary.json").exists():
-            return
-        column = read_table(self.folder, ["line", "error"]).column("error")
-        errors = len(column) - column.null_count
-        summary = {
-            "lines": manifest.lines,
-            "measured": manifest.lines - errors,
-            "errors": errors,
-        }
-        with writing(self.folder), self._alone():
-            self._write("summary.json", summary)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Only this process writes the manifest and the summary until the end of the `with`."""
-        self.locks.mkdir(parents=True, exist_ok=True)
-        with self._locked(_MANIFEST, patience=_PATIENCE) as ours:
-            if not ours:
-                held = f"another process has been starting a sweep in {self.folder} for {_PATIENCE:g} s"
-                raise FileError(f"{held}; see what it is doing, or choose another folder")
-            yield
-
-    @contextmanager
-    def _locked(self, name: str, *, patience: float = 0.0) -> Iterator[bool]:
-        """Whether this process holds the lock of this name, until the end of the `with`."""
-        lock = FileLock(self.locks / f"{name}.lock")
-        try:
-            with suppress(Timeout):
-                lock.acquire(timeout=patience)
-                self._unfinished(name).unlink(missing_ok=True)
-        except (OSError, NotImplementedError) as why:  # the last: a file system without locks
-            raise FileError(
-                f"cannot lock {lock.lock_file} ({why}); choose a folder on another disk"
-            ) from why
-        try:
-            yield lock.is_locked
-        finally:
-            lock.release()
-
-    def _unfinished(self, name: str) -> Path:
-        """What the holder of a lock is writing, or what a holder that died left."""
-        return self.locks / f"{name}.unfinished"
-
-    def _write(self, name: str, values: dict[str, Any]) -> None:
-        """Write the manifest or the summary."""
-        text = to_json(values) + "\n"
-        aside = self._unfinished(_MANIFEST)
-        write_whole(
-            self.folder / name, lambda file: file.write_bytes(text.encode()), aside=aside
-        )
+def end(folder: Path, manifest: Manifest) -> None:
+    """Write the summary and clear what killed processes left, if every line has its row."""
+    errors = read_table(folder, ["line", "error"]).column("error")
+    if len(errors) < manifest.lines:
+        return
+    wrong = len(errors) - errors.null_count
+    summary = {"lines": len(errors), "measured": len(errors) - wrong, "errors": wrong}
+    with writing(folder):
+        _write(folder / "summary.json", summary)
+        for leftover in (folder / "shards").glob(f".*{_UNFINISHED}"):
+            leftover.unlink(missing_ok=True)
 
 
 def copy_lines(folder: Path, manifest: Manifest, table: pa.Table) -> None:
     """Write rows of a sweep as a sweep of their own, in a folder that holds none."""
     if manifest_in(folder) is not None:
         raise FileError(f"{folder} holds a sweep already; choose another folder")
-    store = Store(folder)
-    store.begin(manifest)
+    values = asdict(manifest) | {"shard": 0}
+    some = Manifest(**values)
+    with writing(folder):
+        (folder / "shards").mkdir(parents=True, exist_ok=True)
+        _write_manifest(folder, some)
     if len(table):
-        with store.taken(0):
-            store.put(table.to_pylist(), 0)
-    store.end(manifest)
+        put(folder, some, table.to_pylist())
+    end(folder, some)
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    values = {"kind": KIND, "schema": SCHEMA} | asdict(manifest)
+    _write(folder / "manifest.json", values | {"checksum": _checksum_of(values)})
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    aside = path.with_name(f".{path.stem}-{uuid.uuid4().hex}{_UNFINISHED}")
+    text = to_json(values) + "\n"
+    write_whole(path, lambda file: file.write_bytes(text.encode()), aside=aside)
+
+
+def _packed(table: pa.Table, manifest: Manifest) -> bytes:
+    """The bytes of a Parquet file whose footer has the sha256 of all its other bytes."""
+    packed = pa.BufferOutputStream()
+    with pq.ParquetWriter(packed, COLUMNS, compression="zstd") as writer:
+        writer.write_table(table)
+        signs = {
+            "circuits_checksum": _SHA256 + _NO_SHA256,
+            "circuits_manifest": manifest.checksum,
+        }
+        writer.add_key_value_metadata(signs)
+    content = packed.getvalue().to_pybytes()
+    before, _, after = content.rpartition(_SHA256 + _NO_SHA256)
+    return before + _SHA256 + hashlib.sha256(content).hexdigest().encode() + after
+
+
+# Reading
+
+
+def holds(folder: Path, manifest: Manifest, numbers: Sequence[int]) -> bool:
+    """Whether the shard of these lines is here, undamaged, and of this sweep."""
+    shard = folder / "shards" / f"{numbers[0]:09d}-{numbers[-1]:09d}.parquet"
+    if not shard.exists():
+        return False
+    try:
+        table = _read_shard(shard, manifest, ["line"])
+    except FileError:
+        return False
+    return table.column("line").to_pylist() == list(numbers)
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """The shards that are complete, in the order of their first lines."""
-    return sorted(
-        file for file in (folder / "shards").glob("*.parquet") if _SHARD.fullmatch(file.name)
-    )
+    """The shards that are complete, in the order of their first lines. Other Parquet files are refused:
+    whoever reads the folder without this package would read them, too."""
+    shards = sorted((folder / "shards").glob("*.parquet"))
+    for file in shards:
+        if not _SHARD.fullmatch(file.name) and not _OLDER_SHARD.fullmatch(file.name):
+            raise FileError(f"{file} is no shard of this sweep, by its name; move it away")
+    return shards
 
 
 def read_table(folder: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table:
     """Every row so far, in the order of the lines; each line once."""
+    manifest = read_manifest(folder)
     tables = []
     shard_of: dict[int, Path] = {}
     for shard in shards_in(folder):
-        table = _read_shard(shard, columns)
+        table = _read_shard(shard, manifest, columns)
         tables.append(table)
         for line in table.column("line").to_pylist():
             if line in shard_of:
@@ -256,38 +268,44 @@ def read_table(folder: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table
     return pa.concat_tables(tables).sort_by("line") if tables else COLUMNS.empty_table()
 
 
-def _read_shard(shard: Path, columns: Sequence[str] = COLUMNS.names) -> pa.Table:
-    """Some columns of a shard, `line` among them. Its rows must be those that its name says."""
-    first, count, checksum = _parts_of_name(shard)
+def _read_shard(shard: Path, manifest: Manifest, columns: Collection[str]) -> pa.Table:
+    """Some columns of a shard, `line` among them, if it is undamaged and belongs to the sweep."""
     try:
         content = shard.read_bytes()
-        if checksum is None:
-            raise ValueError("its name has no checksum, so damage would not be seen")
-        if checksum != _checksum(content):
-            raise ValueError("its checksum does not match: it was damaged or edited")
-        table = pq.ParquetFile(pa.BufferReader(content)).read(columns=list(columns))
-        for name in _LATER:
-            if name in columns and name not in table.column_names:
+        file = pq.ParquetFile(pa.BufferReader(_undamaged(content, shard)))
+        signs = file.metadata.metadata or {}
+        is_newer = _SHARD.fullmatch(shard.name) is not None
+        if is_newer and signs.get(b"circuits_manifest") != manifest.checksum.encode():
+            raise ValueError("it belongs to another sweep than the manifest beside it")
+        there = file.schema_arrow.names
+        table = file.read(columns=[name for name in columns if name in there])
+        first = int(shard.name.partition("-")[0])
+        if table.column("line")[0].as_py() != first:
+            raise ValueError(f"by its name it begins with line {first}, and it does not")
+        for name in columns:
+            if name in _SINCE_0_3 and name not in there:
                 missing = pa.nulls(len(table), COLUMNS.field(name).type)
                 table = table.append_column(name, missing)
-        lines = table.column("line").to_pylist()
-        if lines[:1] != [first] or len(lines) != count:
-            raise ValueError(
-                f"its name says {count} lines from {first} on, and it holds others"
-            )
         return table.select(columns).cast(pa.schema([COLUMNS.field(name) for name in columns]))
-    except (pa.ArrowException, OSError, KeyError, ValueError) as why:
+    except (pa.ArrowException, OSError, LookupError, ValueError) as why:
         advice = "delete it, and the same command measures its lines again"
         raise FileError(
             f"cannot read {shard} ({' '.join(str(why).split())[:120]}); {advice}"
         ) from why
 
 
-def _parts_of_name(shard: Path) -> tuple[int, int, str | None]:
-    """The first line, the number of lines and the checksum that a shard is named after."""
-    named = _SHARD.fullmatch(shard.name)
-    assert named is not None
-    return int(named[1]), int(named[2]), named[3]
+def _undamaged(content: bytes, shard: Path) -> bytes:
+    """The bytes of a shard, if they fit the checksum in its footer, or in an older name."""
+    older = _OLDER_SHARD.fullmatch(shard.name)
+    if older is not None:
+        fits = _checksum(content) == older[2]
+    else:
+        before, sign, after = content.rpartition(_SHA256)
+        bare = before + sign + _NO_SHA256 + after[len(_NO_SHA256) :]
+        fits = hashlib.sha256(bare).hexdigest().encode() == after[: len(_NO_SHA256)]
+    if not fits:
+        raise ValueError("its checksum does not match: it was damaged or edited")
+    return content
 
 
 def _checksum(content: bytes) -> str:
@@ -308,7 +326,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise FileError(f"{path} was edited or damaged; sweep again into another folder")
     if stored.pop("kind", None) != KIND:
         raise FileError(f"{path} is not the manifest of a sweep; choose another folder")
-    if stored.pop("schema", None) != SCHEMA:
+    schema = stored.pop("schema", None)
+    if schema not in (OLDER, SCHEMA) or (schema == SCHEMA and checksum is None):
         raise FileError(
             f"{path} was written by another version; sweep again into another folder"
         )

@@ -1,51 +1,64 @@
-"""The verb `sweep`: every line of a file measured exactly once, whatever stops it, by one process or many.
+"""The verb `sweep`: every line of a file measured exactly once, whatever stops it, whoever works.
 
-1. Lines are cut into blocks. A process takes a block that no other process holds, measures its lines in
-   batches, and writes each batch before the next begins. A process that dies leaves its block free and its
-   shards whole: the same command does the rest. Which lines are run together depends on the file alone.
-2. Processes may be started together (`accelerate launch`, `torchrun`, MPI) or not. The first of each launch
-   waits until every line has its row, and takes over from those that died; the last one writes the summary.
+1. Lines are cut into shards. Which lines are in a shard, and so what it is called, depends on the file and
+   the size of shards alone.
+2. A shard that is on the disk, undamaged and of this sweep, is skipped. All others go to an executor
+   (`circuits.executors`): it decides who measures them, where, and how often it is tried.
+3. Whoever measures a shard writes it. So this process and every worker may be killed at any moment: the same
+   command does the rest.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from accelerate.utils.environment import get_cpu_distributed_information
-
 from circuits.errors import PromptError
+from circuits.executors.executor import Executor, ModelSource
+from circuits.executors.local import Local
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.results import Progress, silent
-from circuits.sweeps import BATCH
-from circuits.sweeps.lines import Lines, measure_lines, read_lines
+from circuits.sweeps import BATCH, store
+from circuits.sweeps.lines import Lines, Shard, read_lines
 from circuits.sweeps.results import Sweep, open_sweep
-from circuits.sweeps.store import Manifest, Store, manifest_in
+from circuits.sweeps.rows import measure_lines
+from circuits.sweeps.store import Manifest
 from circuits.tracing import SHARE, check_share
 
-BLOCKS: Final = 16  # that a file is cut into, where their size allows
-SMALLEST_BLOCK: Final = 16  # lines
-LARGEST_BLOCK: Final = 256
-PAUSE: Final = 0.2  # seconds
+SHARDS: Final = 16  # that a file is cut into, where their size allows
+SMALLEST_SHARD: Final = 16  # lines
+LARGEST_SHARD: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """This process among those that were started together."""
+class SweepSettings:
+    """What decides the numbers of a sweep, and how its lines are cut."""
 
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0  # among the processes on this machine
+    share: float = SHARE
+    seed: int = 0
+    controls: bool = False
+    stability: int = 0  # other counterfactuals of each line
+    batch: int = BATCH  # pairs that are run together, at most
+    shard: int | None = None  # lines; None: by the number of lines
 
-    @classmethod
-    def from_environment(cls) -> Launch:
-        """What the launcher (`accelerate launch`, `torchrun`, MPI) says in the environment."""
-        launched = get_cpu_distributed_information()
-        return cls(launched.rank, launched.world_size, launched.local_rank)
+    def __post_init__(self) -> None:
+        check_share(self.share)
+        if self.stability < 0:
+            raise PromptError(
+                f"stability= is a number of counterfactuals, not {self.stability}"
+            )
+        if self.batch < 1:
+            raise PromptError(f"a batch must hold at least 1 pair, not {self.batch}")
+        if self.shard is not None and self.shard < 1:
+            raise PromptError(f"a shard must hold at least 1 line, not {self.shard}")
+
+    def lines_a_shard(self, count: int) -> int:
+        """The size of the shards of a file with so many lines."""
+        if self.shard is not None:
+            return self.shard
+        return min(LARGEST_SHARD, max(SMALLEST_SHARD, count // SHARDS))
 
 
 def sweep(
@@ -56,94 +69,79 @@ def sweep(
     share: float = SHARE,
     seed: int = 0,
     controls: bool = False,
+    stability: int = 0,
     batch: int = BATCH,
+    shard: int | None = None,
+    executor: Executor | None = None,
     progress: Progress = silent,
 ) -> Sweep:
-    """Trace every line of a jsonl file into a folder, or go on with it; `batch`: most pairs run together.
+    """Trace every line of a jsonl file into a folder, or go on with it.
 
-    >>> lines = folder / "lines.jsonl"
-    >>> _ = lines.write_text(json.dumps({"prompt": TEXT, "key": 5, "swap": {"large": "hot"}}))
-    >>> swept = circuits.sweep(model, lines, folder / "swept")
-    >>> swept.table["total"].round(2).tolist()
-    [1.0]
+    `controls` measures the controls of each line, `stability` its carriers under so many other
+    counterfactuals of the same kind. `batch` is the most pairs that run together, `shard` how many lines are
+    measured whole or not at all.
+    `executor` says who works: by default this process. Other executors load the model by its name in every
+    worker; with a `ModelSource` in place of the model this process need not keep it.
+
+        >>> lines = folder / "lines.jsonl"
+        >>> _ = lines.write_text(json.dumps({"prompt": TEXT, "key": 5, "swap": {"large": "hot"}}))
+        >>> swept = circuits.sweep(model, lines, folder / "swept")
+        >>> swept.table["total"].round(2).tolist()
+        [1.0]
     """
-    check_share(share)
-    if batch < 1:
-        raise PromptError(f"a batch must hold at least 1 pair, not {batch}")
+    settings = SweepSettings(share, seed, controls, stability, batch, shard)
     folder = Path(folder)
-    manifest_in(folder)  # refuses a folder of something else before a model is loaded
+    store.manifest_in(folder)  # refuses a folder of something else before a model is loaded
     lines = read_lines(prompts)
-    loaded = as_model(model)
-    manifest = Manifest(
-        share=float(share),
-        seed=seed,
-        controls=controls,
-        input=lines.name,
-        sha256=lines.sha256,
-        lines=len(lines),
-        model=loaded.name,
-        fingerprint=loaded.fingerprint,
-        gated=loaded.gated,
-        reads_bos=loaded.reads_bos,
-        layers=loaded.n_layers,
-        heads=loaded.n_heads,
-    )
-    store = Store(folder)
-    store.begin(manifest)
-    is_first = Launch.from_environment().rank == 0
-    _Worker(loaded, lines, manifest, store, batch, progress).work(waits=is_first)
-    store.end(manifest)
+    source = model if isinstance(model, ModelSource) else as_model(model)
+    manifest = store.begin(folder, manifest_of(source, lines, settings))
+    if isinstance(source, ModelSource):
+        source = replace(source, fingerprint=manifest.fingerprint)
+    shards = lines.shards(manifest.shard)
+    missing = [each for each in shards if not store.holds(folder, manifest, each.numbers)]
+    work = MeasureShard(folder.resolve(), manifest, batch)
+    done = len(lines) - sum(map(len, missing))
+    progress("lines", done, len(lines))
+    for number, _ in (executor or Local()).map(source, work, missing):
+        done += len(missing[number])
+        progress("lines", done, len(lines))
+    store.end(folder, manifest)
     return open_sweep(folder)
 
 
+def manifest_of(model: Model | ModelSource, lines: Lines, settings: SweepSettings) -> Manifest:
+    """What is to be measured. A model that is only named is loaded for its fingerprint, and not kept."""
+    if isinstance(model, ModelSource):
+        return manifest_of(replace(model, device="cpu").load(), lines, settings)
+    return Manifest(
+        share=float(settings.share),
+        seed=settings.seed,
+        controls=settings.controls,
+        stability=settings.stability,
+        input=lines.name,
+        sha256=lines.sha256,
+        lines=len(lines),
+        model=model.name,
+        fingerprint=model.fingerprint,
+        gated=model.gated,
+        reads_bos=model.reads_bos,
+        layers=model.n_layers,
+        heads=model.n_heads,
+        shard=settings.lines_a_shard(len(lines)),
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class _Worker:
-    """One process at work on a sweep."""
+class MeasureShard:
+    """Measure a shard and write it: what every worker does."""
 
-    model: Model
-    lines: Lines
+    folder: Path
     manifest: Manifest
-    store: Store
     batch: int
-    progress: Progress
 
-    def work(self, *, waits: bool) -> None:
-        """Measure every block that no other process holds; with `waits`, until every line has its row."""
-        self._report()
-        count = len(self.lines)
-        size = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, count // BLOCKS))
-        blocks = [range(start, min(count, start + size)) for start in range(0, count, size)]
-        blocks = self._unfinished(blocks)
-        while blocks:
-            measured = [block for block in blocks if self._measure(block)]
-            if not measured:
-                if not waits:
-                    return
-                time.sleep(PAUSE)
-                self._report()
-            blocks = self._unfinished(blocks)
-
-    def _unfinished(self, blocks: Sequence[range]) -> list[range]:
-        """The blocks with a line that has no row yet."""
-        finished, numbers = self.store.finished(), self.lines.numbers
-        return [
-            block for block in blocks if any(numbers[index] not in finished for index in block)
-        ]
-
-    def _measure(self, block: range) -> bool:
-        """Measure what is left of a block, unless another process holds it; tells whether it was free."""
-        with self.store.taken(block.start) as free:
-            if free and self._unfinished(
-                [block]
-            ):  # asked again: another process may have just finished it
-                lines = [self.lines.read(index) for index in block]
-                finished = self.store.finished()
-                for rows in measure_lines(
-                    self.model, lines, self.manifest, batch=self.batch, finished=finished
-                ):
-                    self.store.put(rows, block.start)
-                    self._report()
-            return free
-
-    def _report(self) -> None:
-        self.progress("lines", self.store.count(), len(self.lines))
+    def __call__(self, model: Model, shard: Shard) -> None:
+        """Measure and write the shard, unless another worker has done so meanwhile."""
+        if store.holds(self.folder, self.manifest, shard.numbers):
+            return
+        rows = measure_lines(model, shard.lines(), self.manifest, batch=self.batch)
+        store.put(self.folder, self.manifest, rows)

@@ -22,13 +22,13 @@ import numpy as np
 
 from circuits import __version__
 from circuits.errors import PromptError
+from circuits.executors.executor import Executor, here_and_there
 from circuits.files import SIGNATURE, to_json, write_folder
-from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.tasks.measurement import to_numpy
 from circuits.tasks.task import Task, to_task
-from circuits.tasks.wires import exact_effects, kept_runs_of
+from circuits.tasks.wires import effects_by_workers, exact_effects, kept_runs_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,12 +45,14 @@ def edge_effects(
     *,
     count: int = PAIRS,
     seed: int = 0,
+    executor: Executor | None = None,
     progress: Progress = silent,
 ) -> pa.Table:
     """The exact effect of every component edge on every pair of a task, a row for each edge.
 
     `task` is a Task, a name of TASKS, or the path of a jsonl file, of which `count` pairs are measured.
-    `table.to_pandas()` is a data frame; `circuits edges TASK -o edges.parquet` writes the table.
+    `table.to_pandas()` is a data frame; `circuits edges TASK -o edges.parquet` writes the table. An
+    `executor` divides the pairs between workers.
 
         >>> table = circuits.edge_effects(model, "opposites", count=1)
         >>> table.num_rows, table.column_names[:4]
@@ -58,7 +60,7 @@ def edge_effects(
     """
     if count < 1:
         raise PromptError(f"count= is how many pairs are measured, at least 1, not {count}")
-    model = as_model(model)
+    model, source = here_and_there(model)
     if not isinstance(task, Task):
         task = to_task(model, task, count=count, seed=seed, progress=progress)
     measured = Task(task.name, task.items[:count])
@@ -66,7 +68,12 @@ def edge_effects(
         raise PromptError(f"the task {task.name} has no pairs to measure")
     kept = kept_runs_of(model, measured.items)
     wires = kept.table.edges.wires
-    effects = exact_effects(kept, wires, progress)
+    if executor is None:
+        effects = exact_effects(kept, wires, progress)
+    else:
+        effects = effects_by_workers(
+            source, measured.items, wires, executor=executor, progress=progress
+        )
     columns = _names(wires) | {"effect": effects.mean(1)}
     for number in range(len(measured.items)):
         columns[f"pair_{number}"] = effects[:, number]

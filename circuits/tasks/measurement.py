@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,14 +38,13 @@ from circuits.tasks.ranking import Mlps, Protocol, RoleEdge, Shape, Unit, Units
 from circuits.tasks.task import Item
 
 Effects = Float[np.ndarray, "unit pair"]
-MOST_WORK: Final = (
-    2.5e12  # multiply-adds for the single effects of edges: two minutes of one core
-)
+# Multiply-adds for the single effects of edges: two minutes of one core.
+MOST_WORK: Final = 2.5e12
 _ROWS: Final = 512  # rows measured between two reports of progress
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(ABC):
     """What `rank` asks of a task's pairs, whichever units are ranked."""
 
     units: tuple[Unit, ...]
@@ -59,15 +59,15 @@ class Measurement:
         """Sizes that the keep curve must have."""
         return ()
 
+    @abstractmethod
     def single_effects(self) -> Effects:
         """The effect of every unit alone on every pair."""
-        raise NotImplementedError
 
+    @abstractmethod
     def explained(
         self, order: Sequence[int], sizes: Sequence[int]
     ) -> Float[np.ndarray, "size pair"]:
         """The explained effect of keeping the first units of an order, for each size, on every pair."""
-        raise NotImplementedError
 
     def order(self, effects: Effects) -> list[int]:
         """The numbers of the units, the largest mean effect first.
@@ -299,9 +299,8 @@ def measure_edges(
     groups = groups_that_run_together(items, by_roles=True)
     layouts = {(len(item.pair), item.roles) for item in items}
     by_role = len(layouts) > 1
-    number_of: dict[
-        tuple[str, str], int
-    ] = {}  # (key, query) by name, numbered in the order they are met
+    # (key, query) by name, numbered in the order they are met.
+    number_of: dict[tuple[str, str], int] = {}
     batches = []
     for indices in groups:
         item = items[indices[0]]

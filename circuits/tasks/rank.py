@@ -20,7 +20,7 @@ import numpy as np
 
 from circuits.engine import prepare
 from circuits.errors import PromptError
-from circuits.models.load import as_model
+from circuits.executors.executor import Executor, here_and_there
 from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.tasks.curve import Curve, Values, geometric, measure_curve
@@ -55,6 +55,7 @@ def rank(
     most: int | None = None,
     order: OrderName | EapGraph | str | Path | None = None,
     seed: int = 0,
+    executor: Executor | None = None,
     progress: Progress = silent,
 ) -> Ranking:
     """Which heads (or edges) a task takes, in order, and how many explain 80, 90 and 95% of it.
@@ -64,7 +65,8 @@ def rank(
     query) or "wires" (component edges: one writer, one reader, all positions together). The `order` of
     component edges is "search" (the search for small circuits, the default), "effect" (exact effects alone),
     "eap", "eap-ig", or that of a file of EAP-IG or MIB (`from_eap`), to evaluate somebody else's circuit.
-    The `most` first are measured exactly: 400, or for "effect" 4,000 that an estimate puts in front.
+    The `most` first are measured exactly: 400, or for "effect" 4,000 that an estimate puts in front; an
+    `executor` divides that between workers.
 
         >>> ranking = circuits.rank(model, "opposites", count=4)
         >>> count, low, high = ranking.count(0.9)
@@ -72,7 +74,11 @@ def rank(
         True
     """
     _check(units, mlps, most, order)
-    model = as_model(model)
+    if executor is not None and units != "wires":
+        raise PromptError(
+            "an executor measures component edges: units='wires'; others take seconds"
+        )
+    model, source = here_and_there(model)
     wanted = PAIRS_OF[units] if count is None else count
     if not isinstance(task, Task):
         task = to_task(model, task, count=wanted, seed=seed, progress=progress)
@@ -80,7 +86,15 @@ def rank(
     if not items:
         raise PromptError(f"the task {task.name} has no pairs to rank")
     if units == "wires":
-        measurement = measure_wires(model, items, most=most, order=order, progress=progress)
+        measurement = measure_wires(
+            model,
+            items,
+            most=most,
+            order=order,
+            executor=executor,
+            source=source,
+            progress=progress,
+        )
     else:
         measurement = measure_attention(model, items, units, mlps=mlps, progress=progress)
     effects = measurement.single_effects()

@@ -35,9 +35,8 @@ COUNTED: Final[
     "wires": "component edges",
 }
 MLPS: Final[tuple[Mlps, ...]] = ("computed", "held", "swapped")
-EXPLAINED: Final = (
-    0.9  # the share of a task's effect that the units must explain, unless told otherwise
-)
+# The share of a task's effect that the units must explain, unless told otherwise.
+EXPLAINED: Final = 0.9
 SHARES: Final = (0.8, EXPLAINED, 0.95)
 
 _BESIDE: Final = (
@@ -206,9 +205,8 @@ class Ranking(Saved, Pictured):
     # Explained effect for each size, for each pair.
     each: tuple[tuple[float, ...], ...] = field(repr=False)
     shape: Shape | None = None  # of the model, where component edges are ranked
-    question: FamilyControl | None = (
-        None  # the verdict on its pairs; None in files of version 0.2
-    )
+    # The verdict on its pairs; None in files of version 0.2.
+    question: FamilyControl | None = None
 
     @property
     def summary(self) -> str:

@@ -18,9 +18,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ from circuits.engine.edges import EdgeTable
 from circuits.engine.kept import KeptRuns
 from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, FileError
+from circuits.executors.executor import Executor, ModelSource
 from circuits.files import read_object
 from circuits.models.model import Model
 from circuits.results import Progress, silent
@@ -44,6 +45,7 @@ from circuits.tasks.orders import EdgeOrder, by_size, explained, searched
 from circuits.tasks.ranking import ComponentEdge, Protocol, Shape, holds_everywhere
 from circuits.tasks.task import Item
 
+PAIRS_A_PART: Final = 4  # pairs that a worker measures together
 # Component edges that are measured exactly, unless the user says otherwise
 MOST_WIRES: Final = 4000  # to be ranked by their effects
 MOST_BESIDE: Final = 400  # to stand beside another order
@@ -167,11 +169,11 @@ class WireMeasurement(Measurement):
 
     table: EdgeTable
     kept: KeptRuns
+    exactly: Callable[[Sequence[Wire]], Effects]  # the exact effects of some edges
     most: int  # edges that are measured exactly
     file: list[int] | None  # the order of a file
-    random_step: float = (
-        2.5  # wider than for heads: a run that keeps ten thousand edges is not cheap
-    )
+    # Wider than for heads: a run that keeps ten thousand edges is not cheap.
+    random_step: float = 2.5
 
     @cached_property
     def estimates(self) -> Effects:
@@ -208,7 +210,7 @@ class WireMeasurement(Measurement):
             effects = self.estimates.copy()
         chosen = np.flatnonzero(self.exact)
         wires = [self.table.wires[number] for number in chosen]
-        effects[chosen] = exact_effects(self.kept, wires, self.progress)
+        effects[chosen] = self.exactly(wires)
         return effects
 
     def order(self, effects: Effects) -> list[int]:
@@ -257,6 +259,38 @@ def exact_effects(
     return effects
 
 
+@dataclass(frozen=True, slots=True)
+class MeasureWires:
+    """The exact effects of some component edges on a few pairs: what every worker does."""
+
+    wires: tuple[Wire, ...]
+
+    def __call__(self, model: Model, items: Sequence[Item]) -> Effects:
+        return exact_effects(kept_runs_of(model, items), self.wires)
+
+
+def effects_by_workers(
+    model: Model | ModelSource,
+    items: Sequence[Item],
+    wires: Sequence[Wire],
+    *,
+    executor: Executor,
+    progress: Progress = silent,
+) -> Effects:
+    """What `exact_effects` gives, measured by an executor: a few pairs of one length are a part."""
+    parts: list[list[int]] = []
+    for numbers in groups_that_run_together(items):
+        for start in range(0, len(numbers), PAIRS_A_PART):
+            parts.append(numbers[start : start + PAIRS_A_PART])
+    given = [[items[number] for number in part] for part in parts]
+    effects = np.zeros((len(wires), len(items)))
+    measured = executor.map(model, MeasureWires(tuple(wires)), given)
+    for done, (part, values) in enumerate(measured, 1):
+        effects[:, parts[part]] = values
+        progress("single effects", done, len(parts))
+    return effects
+
+
 def mib_areas(
     kept: KeptRuns, sizes: Sequence[int], values: curve.Values
 ) -> tuple[float, float]:
@@ -293,10 +327,18 @@ def measure_wires(
     *,
     most: int | None = None,
     order: OrderName | EapGraph | str | Path | None = None,
+    executor: Executor | None = None,
+    source: Model | ModelSource | None = None,
     progress: Progress = silent,
 ) -> WireMeasurement:
-    """Run the pairs, with component edges as units; `order` is one of ORDERS (search) or that of a file."""
+    """Run the pairs, with component edges as units; `order` is one of ORDERS (search) or that of a file. An
+    executor, whose workers get the model from `source`, measures the exact effects."""
     kept = kept_runs_of(model, items)
+    exactly = partial(exact_effects, kept, progress=progress)
+    if executor is not None:
+        exactly = partial(
+            effects_by_workers, source or model, items, executor=executor, progress=progress
+        )
     table = kept.table.edges
     name = "search" if order is None else order
     file = None
@@ -320,6 +362,7 @@ def measure_wires(
         shape=Shape(model.n_layers, model.n_heads, model.d_model, table.parallel),
         table=table,
         kept=kept,
+        exactly=exactly,
         most=most,
         file=file,
     )

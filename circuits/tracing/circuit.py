@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from circuits.components import Edge, Head
 from circuits.engine import Row, Runs, prepare
 from circuits.errors import ModelError, PromptError, names_its_keywords
-from circuits.models.load import Device, as_model, load, to_device
+from circuits.models.load import as_model, load
 from circuits.models.model import Model
+from circuits.models.placement import Device, to_device
 from circuits.prompts import (
     Answer,
     MetricFunction,
@@ -253,9 +254,8 @@ def _spans(
 ) -> list[Span]:
     """Spans of groups, ends of mappings, tokens with a text and others that matter, in the prompt's order."""
     prompt = runs.pairs[0].clean
-    label_of: dict[
-        tuple[int, ...], str | None
-    ] = {}  # the positions of every span; a token needs no label
+    # The positions of every span; a token needs no label.
+    label_of: dict[tuple[int, ...], str | None] = {}
     grouped: set[int] = set()
     for label, members in groups.items():
         positions = tuple(prompt.position(member) for member in members)

@@ -36,9 +36,8 @@ LEAST_GAP: Final = 0.1  # nats or logits
 TENFOLD: Final = math.log(10)  # a gap of this many nats changes odds tenfold
 LEAST_PROBABILITY: Final = 0.05  # of the answer on the clean prompt
 QUARTILE: Final = 0.25  # a weak gap is smaller than what three of four random words do
-HALF: Final = (
-    0.5  # of the change: the key alone must make it, the other changed tokens must not
-)
+# Of the change: the key alone must make it, the other changed tokens must not.
+HALF: Final = 0.5
 _NAMED: Final = 4  # changed tokens in a sentence
 Ends = tuple[int, int]  # key and query
 

@@ -32,8 +32,9 @@ import torch
 from jaxtyping import Float
 
 from circuits.components import ALL, ROUNDING, SIDES, Head, Reader, Side, Wire
-from circuits.engine import Row, Runs, bytes_of_run, gaps_of_noise, prepare
+from circuits.engine import Row, Runs, gaps_of_noise, prepare
 from circuits.engine.loadings import loadings_of
+from circuits.engine.memory import run_bytes
 from circuits.engine.rows import Change
 from circuits.engine.selection import mapping_row, mapping_rows, select
 from circuits.engine.wires import wire_effects
@@ -312,7 +313,7 @@ def span_of(
         from_pair = measure_span(runs, label, positions, progress=progress)
         if from_pair.effect >= CARRIES or set(pair.differs_at) == set(positions):
             return from_pair
-        draws = _MEMORY // (2 * bytes_of_run(runs.model, runs.length))
+        draws = _MEMORY // (2 * run_bytes(runs.model, runs.length))
         if draws == 0:  # not even one noisy run fits into memory
             return from_pair
         own = Pair(

@@ -166,9 +166,8 @@ class Controls:
     share: float = SHARE  # the share at which `random_*` and `sufficiency` were measured
     # How many heads were drawn from; None in files of version 0.2, which drew from all, carriers included.
     random_pool: int | None = None
-    random_size: int | None = (
-        None  # heads in each draw: fewer than carriers if the pool is smaller
-    )
+    # Heads in each draw: fewer than carriers if the pool is smaller.
+    random_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

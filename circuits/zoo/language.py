@@ -114,9 +114,8 @@ class Sentence:
     text: str
     answer_index: int | None = None
     relation: str | None = None
-    possible: tuple[
-        str, ...
-    ] = ()  # all right answers, where there are several, such as later years
+    # All right answers, where there are several, such as later years.
+    possible: tuple[str, ...] = ()
 
     @property
     def words(self) -> list[str]:

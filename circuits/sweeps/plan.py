@@ -1,0 +1,129 @@
+"""What a sweep will take, said before it starts: shards, memory, and time by a measured sample.
+
+1. The sample is a shard of lines, drawn from the whole file. One line is measured before, untimed.
+2. Memory is that of a worker: its weights, the runs of one batch that are kept, and the streams on their way.
+3. With so many workers, each as fast as this process, shards are measured in rounds. Every worker loads the
+   model once.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from circuits.engine.memory import BUDGET, MemoryPlan
+from circuits.executors.executor import ModelSource
+from circuits.models.load import as_model
+from circuits.results import Summarised
+from circuits.sweeps.lines import Line, Lines, read_line, read_lines
+from circuits.sweeps.rows import measure_lines, memory_of, to_batches
+from circuits.sweeps.sweep import SweepSettings, manifest_of
+
+SAMPLE: Final = 64  # lines, at most
+CLUSTERS: Final = (1, 2, 4, 8, 16, 64, 256)  # workers
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SweepPlan(Summarised):
+    """What a sweep will take."""
+
+    model: str
+    device: str  # on which the sample was measured
+    lines: int
+    shard: int  # lines of a shard
+    sample: int  # lines that were measured
+    wrong: int  # lines of the sample that have an error
+    seconds_a_line: float
+    seconds_to_load: float
+    weights: int  # bytes
+    batch: MemoryPlan  # of the largest batch in the sample
+
+    @property
+    def shards(self) -> int:
+        return math.ceil(self.lines / self.shard)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of a worker's tensors: weights, kept runs, streams."""
+        return self.weights + self.batch.runs + max(BUDGET, self.batch.streams)
+
+    def seconds(self, workers: int) -> float:
+        """How long so many workers take, each as fast as the sample was measured."""
+        rounds = math.ceil(self.shards / workers)
+        lines = min(self.lines, rounds * self.shard)
+        return self.seconds_to_load + lines * self.seconds_a_line
+
+    def __str__(self) -> str:
+        memory = f"{self.memory / 1e9:.2f} GB a worker: weights {self.weights / 1e9:.2f} GB, {self.batch}"
+        pace = f"{1e3 * self.seconds_a_line:.1f} ms a line on {self.device}"
+        lines = [
+            f"{self.lines} lines on {self.model}: {self.shards} shards of {self.shard} lines",
+            f"memory: {memory}, beside what Python and its libraries take",
+            f"time: {pace}, by {self.sample} lines that were measured ({self.wrong} with errors); "
+            f"{self.seconds_to_load:.1f} s to load the model",
+        ]
+        for workers in CLUSTERS:
+            if workers <= self.shards:
+                named = "worker" if workers == 1 else "workers"
+                lines.append(f"{workers:>6} {named}: {_duration(self.seconds(workers))}")
+        last = f"{self.shards} workers or more: {_duration(self.seconds(self.shards))}, one shard each"
+        return "\n".join(
+            [*lines, f"{last}; a worker is a core or a GPU as fast as this {self.device}"]
+        )
+
+
+def plan_sweep(model: Any, prompts: str | Path, **settings: Any) -> SweepPlan:
+    """What `sweep` would take with these settings, by a sample of the lines.
+
+    >>> lines = folder / "planned.jsonl"
+    >>> line = json.dumps({"prompt": TEXT, "key": 5, "swap": {"large": "hot"}})
+    >>> _ = lines.write_text("\\n".join([line] * 100))
+    >>> circuits.plan_sweep(model, lines).shards
+    7
+    """
+    wanted = SweepSettings(**settings)
+    lines = read_lines(prompts)
+    began = time.perf_counter()
+    loaded = model.load() if isinstance(model, ModelSource) else as_model(model)
+    to_load = time.perf_counter() - began
+    manifest = manifest_of(loaded, lines, wanted)
+    sample = _sample(lines, min(SAMPLE, manifest.shard, len(lines)))
+    measure_lines(
+        loaded, sample[:1], manifest, batch=1
+    )  # the first reads and verifies the layout
+    began = time.perf_counter()
+    rows = measure_lines(loaded, sample, manifest, batch=wanted.batch)
+    seconds = time.perf_counter() - began
+    batches, _ = to_batches(loaded, sample, manifest, batch=wanted.batch)
+    plans = [memory_of(loaded, each) for each in batches] or [MemoryPlan(0, 0, 0, 0)]
+    parameters = loaded.bridge.state_dict().values()
+    return SweepPlan(
+        model=loaded.name,
+        device=str(loaded.device),
+        lines=len(lines),
+        shard=manifest.shard,
+        sample=len(rows),
+        wrong=sum(row["error"] is not None for row in rows),
+        seconds_a_line=seconds / len(rows),
+        seconds_to_load=to_load,
+        weights=sum(each.numel() * each.element_size() for each in parameters),
+        batch=max(plans, key=lambda each: each.runs),
+    )
+
+
+def _sample(lines: Lines, count: int) -> list[Line]:
+    """So many lines, drawn at random: every tenth line may be of one kind."""
+    chosen = sorted(random.Random(0).sample(range(len(lines)), count))
+    return [read_line(lines.numbers[at], lines.raw[at]) for at in chosen]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

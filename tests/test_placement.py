@@ -1,0 +1,101 @@
+"""Models on several devices, in half precision, and what they keep in memory: planned and measured.
+
+There is no GPU here: a model is split over two devices that are both the CPU, so accelerate's hooks are at
+work and no number crosses from one device to another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from accelerate import dispatch_model
+from small_models import PROMPT, SWAPS, random_model
+
+import circuits
+from circuits.engine.memory import BUDGET, plan_memory
+from circuits.engine.rows import Cache
+from circuits.errors import ModelError
+from circuits.models.model import Model
+from circuits.zoo.language import tokenizer
+
+QUESTION: Any = {"key": "large", "swap": {"large": "hot"}, "answer": "small", "foil": "cold"}
+
+
+def split(model: Any, *, last: Any) -> Any:
+    """A Llama whose last layers are on another device, by accelerate."""
+    parts = ("model.embed_tokens", "model.rotary_emb", "model.layers.0", "lm_head")
+    others = ("model.layers.1", "model.layers.2", "model.norm")
+    places = dict.fromkeys(parts, "cpu") | dict.fromkeys(others, last)
+    return dispatch_model(model, places, main_device="cpu", force_hooks=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_model_on_two_devices_is_measured_by_its_own_forward(dtype: torch.dtype) -> None:
+    model: Any = random_model("llama").to(dtype)
+    whole = circuits.as_model((random_model("llama").to(dtype), tokenizer()), dtype=dtype)
+    placed = split(model, last=torch.device("cpu"))
+    parted = circuits.as_model((placed, tokenizer()), dtype=dtype)
+    assert parted.is_split and not whole.is_split
+    assert parted.fingerprint == whole.fingerprint
+    pair = circuits.to_pair(whole, PROMPT, swap=SWAPS[0], answer="small", foil="cold")
+    heads = circuits.engine.every_head(whole)
+    rows = [circuits.Row.of_heads([head], [len(pair) - 1]) for head in heads]
+    runs = circuits.prepare(parted, [pair])
+    assert runs.path == "plain"
+    expected = circuits.prepare(whole, [pair], path="plain").effects(rows)
+    assert torch.equal(runs.effects(rows), expected)
+    found = circuits.trace(parted, PROMPT, **QUESTION)
+    assert found.engine == "plain"
+
+
+def test_a_model_with_parts_on_the_disk_is_refused_in_one_line(tmp_path: Any) -> None:
+    model = random_model("llama")
+    places = {"model": "cpu", "lm_head": "cpu", "model.layers.1": "disk"}
+    del places["model"]
+    for name in ("embed_tokens", "rotary_emb", "layers.0", "layers.2", "norm"):
+        places[f"model.{name}"] = "cpu"
+    placed = dispatch_model(model, places, main_device="cpu", offload_dir=tmp_path)
+    with pytest.raises(ModelError, match="offloaded"):
+        circuits.as_model((placed, tokenizer()))
+
+
+# Memory
+
+
+def kept_bytes(cache: Cache) -> int:
+    """Bytes of all tensors of a run."""
+    total = 0
+    for layer in cache.layers:
+        for each in fields(layer):
+            value = getattr(layer, each.name)
+            if isinstance(value, torch.Tensor):
+                total += value.numel() * value.element_size()
+    return total
+
+
+@pytest.mark.parametrize("path", ["fast", "plain"])
+def test_runs_keep_what_was_planned(models: dict[str, Model], path: Any) -> None:
+    model = models["gpt2"]
+    pairs = []
+    for swap in SWAPS:
+        pairs.append(circuits.to_pair(model, PROMPT, swap=swap, answer="small", foil="cold"))
+    runs = circuits.prepare(model, pairs, path=path)
+    planned = plan_memory(model, length=len(pairs[0]), inputs=len(pairs), plain=path == "plain")
+    kept = kept_bytes(runs.clean.cache) + kept_bytes(runs.counterfactual.cache)
+    # The plain path keeps no queries and keys.
+    assert 0.7 * planned.runs <= kept <= planned.runs
+    assert planned.streams <= BUDGET and planned.rows > 1
+
+
+def test_a_plan_needs_no_weights() -> None:
+    seventy_billion = SimpleNamespace(n_layers=80, n_heads=64, d_model=8192, vocab_size=128_256)
+    planned = plan_memory(seventy_billion, length=1000, inputs=2)
+    assert planned.run == 4 * 7 * 80 * 1000 * 8192 and planned.runs == 4 * planned.run
+    assert planned.rows == 1  # at least one row passes, whatever the budget
+    long = plan_memory(seventy_billion, length=1000, plain=True)
+    assert long.run - planned.run == 4 * 80 * 64 * 1000**2
