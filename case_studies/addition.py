@@ -23,6 +23,7 @@ SUMS = [(53, 21), (36, 28), (43, 59)]
 CARRY = {"counterfactual": "3 6 + 2 1 = 0", "answer": "6", "foil": "5", "key": 5}
 DIGITS = ("hundreds", "tens", "units")  # of the sum, predicted at positions 6, 7 and 8
 UNITS = [2, 5]  # where the units of both numbers stand
+MOST = 6  # attention at the dark end of the scale, all heads together
 
 
 def attention(model: circuits.Model, sums: list[tuple[int, int]]) -> np.ndarray:
@@ -47,20 +48,19 @@ def main() -> None:
             )
     with looks():
         figure = Figure(figsize=(7, 3.6), layout="constrained")
-        for row, model in zip(figure.subplots(2, 3), models, strict=True):
+        grid = figure.subplots(2, 3)
+        for row, model in zip(grid, models, strict=True):
             for axes, pair, weights in zip(
                 row, SUMS, attention(model, SUMS).sum((1, 2)), strict=True
             ):
-                image = axes.imshow(
-                    weights, colormap(), vmin=0, vmax=2 if model.gated else 6, aspect="auto"
-                )
+                image = axes.imshow(weights, colormap(), vmin=0, vmax=MOST, aspect="auto")
                 axes.set_xticks(range(9), [addition.BOS, *addition.written(*pair).split()[:-1]])
                 axes.set(
                     yticks=range(3),
                     yticklabels=DIGITS,
                     title=f"{model.name}: {pair[0]} + {pair[1]}",
                 )
-            figure.colorbar(image, ax=row, label="attention, all heads")
+        figure.colorbar(image, ax=grid, label="attention, all heads, one scale for both models")
     save_figure(figure, HERE, ["png", "svg"], name="who_reads_which_digit")
     found = [circuits.trace(model, "3 6 + 2 8 = 0", **CARRY) for model in models]
     print(circuits.compare(*found))

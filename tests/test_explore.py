@@ -136,6 +136,24 @@ def test_from_a_typed_prompt_to_an_answer_with_the_numbers_of_trace(
     assert page.locator(".verdict").first.inner_text().startswith("A clear question")
 
 
+def test_an_example_is_answered_after_one_click_and_the_form_says_what_was_asked(
+    tab: Any, mini: Model
+) -> None:
+    page = tab()
+    page.locator("#ask-examples button", has_text="opposite").click()
+    page.locator("#ask-said", has_text="answered in").wait_for()
+    assert page.locator("#prompt").input_value() == PROMPT
+    assert page.locator(".ask-chip.key").get_attribute("data-position") == str(LARGE)
+    assert page.locator(".ask-chip.query").get_attribute("data-position") == str(LAST)
+    assert page.locator(f'.other[data-position="{LARGE}"]').input_value() == "hot"
+    found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: "hot"})
+    named = page.locator(".tile .name").all_inner_texts()
+    assert named == [str(head) for head in found.carriers()]
+    # A click in the diagram asks again, and the form follows.
+    page.locator('.token[data-position="2"]').first.click()
+    page.locator('.ask-chip.key[data-position="2"]').wait_for()
+
+
 def test_the_counterfactual_can_be_edited_token_by_token(tab: Any, mini: Model) -> None:
     page = tab()
     type_prompt(page)

@@ -62,7 +62,7 @@ def sentence(dot: str) -> list[str]:
 
 def test_the_planted_diagram_says_all_that_figure_b_says() -> None:
     said = texts(to_dot(planted()))
-    assert "These 5 of 144 heads map key 5 to query 8" in said
+    assert '5 of 144 heads carry 80% of large(5) → "(8)' in said
     assert {"Q", "K", *map(str, CARRIERS)} <= set(said)
     assert {
         "opposite",

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
 import render_samples as samples
@@ -21,16 +20,17 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, PathPatch
+from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from circuits.components import Head
 from circuits.show import canvas
 from circuits.show.canvas import save_figure
-from circuits.show.diagram import circuit_figure, scene_figure
+from circuits.show.diagram import circuit_figure, ticks_of
 from circuits.show.figure import mapping_figure
 from circuits.show.layout import PRINT, lay_out
-from circuits.show.scene import Scene, gains, to_scene
+from circuits.show.scene import gains, to_scene
 from circuits.tracing import CARRIES, QuestionControl
 from circuits.tracing.records import Circuit
 
@@ -64,33 +64,40 @@ def words(figure: Figure) -> list[str]:
 
 def test_figure_b_says_what_the_published_figure_says() -> None:
     said = words(mapping_figure(samples.dense(), samples.planted()))
-    caption = "These 5 of 144 heads map key 5 to query 8"
+    caption = "All 5 heads map key 5 to query 8"
     assert {"GPT-2", "Sparse GPT-2", caption, "Modulated at 80% by", "Q", "K"} <= set(said)
-    assert {*map(str, samples.CARRIERS), "L11H7 L10H1 L9H7", "L9H1 L8H6", "L9H7 L9H1"} <= set(
-        said
-    )
-    assert {
-        "opposite",
-        "large",
-        "brackets",
-        "small",
-        "layer 12 · p = 0.93",
-        "layer",
-        "12",
-    } <= set(said)
+    assert {*map(str, samples.CARRIERS), "L9: 7 1"} <= set(said)
+    assert {"opposite", "large", "small", "layer 12 · p = 0.93", "layer", "12"} <= set(said)
+    assert "brackets: layers 0–10, built 0–10" in said
     assert "43 of 144 heads carry 80%" in said and "5 of 144 heads carry 80%" in said
     # With BOS.
     assert [word for word in said if word.isdigit()][-9:] == [str(at) for at in range(9)]
-    assert "attention 0" in said  # the scale of the maps
 
 
-def test_the_caption_and_the_key_are_red() -> None:
+@pytest.mark.parametrize("draw", [mapping_figure, circuit_figure])
+def test_a_figure_says_its_finding_then_its_question_and_has_a_legend(draw: Any) -> None:
+    said = words(draw(samples.planted()))
+    assert said[0] == '5 of 144 heads carry 80% of large(5) → "(8)'
+    question = " ".join(said[1:4])
+    for part in (
+        "noise at 5",
+        "logit(small) − logit(cold)",
+        "Sparse GPT-2",
+        "total 1.00 of the",
+    ):
+        assert part in question
+    assert {"layers that hold a token", "that build it"} <= set(said)
+    assert any(word.startswith("width: ") for word in said)
+
+
+def test_the_caption_the_label_and_the_key_are_red() -> None:
     red = {
         text.get_text()
         for text in texts(mapping_figure(samples.dense(), samples.planted()))
         if to_hex(str(text.get_color())) == canvas.RED
     }
-    assert red == {"These 5 of 144 heads map key 5 to query 8", "large", "5"}
+    caption = "All 5 heads map key 5 to query 8"
+    assert red == {caption, "Modulated at 80% by", "large", "5"}
 
 
 def test_every_map_has_a_red_frame_around_its_cell_and_the_weight_is_seen_in_it() -> None:
@@ -241,27 +248,95 @@ def test_the_arrows_of_a_mapping_add_up_to_its_joint_effect() -> None:
     }
 
 
-def test_names_that_are_wider_than_their_arrow_stand_above_it() -> None:
+def test_names_that_do_not_fit_on_their_arrow_are_shortened_or_stand_beside_it() -> None:
     heads = [Head(5, 1), Head(5, 10), Head(5, 3)]
     path = [(head, 0.3 * (number + 1)) for number, head in enumerate(heads)]
-    short = samples.mapping_of(6, 8, path, total=0.9, controls=False)
-    layout = lay_out(to_scene(replace(samples.planted(), mappings=(short,), focus=(6, 8))), 226)
-    (item,) = layout.lanes
-    assert (
-        item.raised and item.text == "L5H1 L5H10 L5H3" and item.start < item.text_x < item.end
-    )
-    top, bottom = layout.rows[5, 5]
-    assert (
-        top <= layout.lanes[item] - PRINT.raised - PRINT.lane / 2 + 1
-        and layout.lanes[item] + PRINT.lane / 2 <= bottom
-    )
-    assert not any(each.raised for each in lay_out(to_scene(samples.planted()), 480).lanes)
+    spoken = {}
+    for key in (1, 6, 7):  # the boxes of brackets leave less space than the arrow is long
+        mapping = samples.mapping_of(key, 8, path, total=0.9, controls=False)
+        circuit = replace(samples.planted(), mappings=(mapping,), focus=(key, 8))
+        (item,) = lay_out(to_scene(circuit), 226).lanes
+        spoken[key] = item.text
+        assert key != 7 or not item.start < item.text_x < item.end
+    assert spoken[1] == "L5: 1 10 3" and spoken[6].startswith("L5: 1")
+
+
+def boxes_and_pills(figure: Figure) -> tuple[list[Bbox], list[tuple[str, Bbox]]]:
+    """The boxes of spans and the pills of names, with their places on the sheet."""
+    boxes, pills = [], []
+    for patch in figure.axes[0].patches:
+        name = str(patch.get_gid() or "")
+        if name.startswith("span "):
+            boxes.append(patch.get_path().get_extents(patch.get_patch_transform()))
+        if name.startswith("pill "):
+            pills.append((name, patch.get_path().get_extents(patch.get_patch_transform())))
+    return boxes, pills
+
+
+def assert_that_no_pill_touches_a_box(figure: Figure) -> None:
+    boxes, pills = boxes_and_pills(figure)
+    for name, pill in pills:
+        for box in boxes:
+            across = min(pill.x1, box.x1) - max(pill.x0, box.x0)
+            down = min(pill.y1, box.y1) - max(pill.y0, box.y0)
+            assert min(across, down) <= 0.01, (name, pill, box)
+
+
+def test_no_name_of_two_hundred_random_circuits_is_placed_on_a_box() -> None:
+    counted = 0
+    for seed in range(200):
+        scene = to_scene(random_circuit(seed))
+        for layout in (lay_out(scene, 226, only_front=True, most=24), lay_out(scene, 486)):
+            for item in layout.lanes:
+                half = PRINT.names_width(item.names) / 2 - 1
+                for left, right in layout.taken(item.layer):
+                    assert item.text_x + half <= left + 1 or right - 1 <= item.text_x - half
+                counted += 1
+    assert counted > 1000
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_pill_of_a_random_circuit_lies_on_a_box(seed: int) -> None:
+    assert_that_no_pill_touches_a_box(mapping_figure(random_circuit(seed)))
+    assert_that_no_pill_touches_a_box(circuit_figure(random_circuit(seed)))
+
+
+@pytest.mark.studies
+def test_no_pill_of_two_hundred_random_circuits_lies_on_a_box() -> None:
+    for seed in range(200):
+        assert_that_no_pill_touches_a_box(mapping_figure(random_circuit(seed)))
+        assert_that_no_pill_touches_a_box(circuit_figure(random_circuit(seed)))
+
+
+def test_spans_are_shown_where_mappings_end_where_they_are_named_and_the_three_strongest() -> (
+    None
+):
+    spans = [samples.span_of(samples.WORDS[at], (at,), (0, 2)) for at in range(9)]
+    for number, span in enumerate(spans):
+        spans[number] = replace(span, effect=0.1 * number)
+    circuit = replace(samples.planted(), spans=(*spans, samples.SPANS[2]))
+    few = lay_out(to_scene(circuit), 480, only_front=True)
+    assert {name for name, _ in few.boxes} == {"5", "8", "7", "6", "4", "4+6"}
+    assert len(lay_out(to_scene(circuit), 480, all_spans=True).boxes) == 10
+    assert "weaker spans not drawn" in " ".join(words(circuit_figure(circuit)))
+
+
+def test_layers_that_write_where_nothing_is_held_are_ticks() -> None:
+    span = samples.span_of("large", (5,), (0, 1), ((0, 1), (7, 8)))
+    circuit = replace(samples.planted(), spans=(span,))
+    assert ticks_of(lay_out(to_scene(circuit), 480).boxes[0][1]) == [7, 8]
+    assert "writes where nothing is held" in words(circuit_figure(circuit))
+    assert "writes where nothing is held" not in words(circuit_figure(samples.planted()))
 
 
 def test_words_stand_along_the_maps_where_they_fit_and_else_the_two_positions() -> None:
-    few = mapping_figure(samples.planted())
-    turned = [text.get_text() for text in texts(few) if text.get_rotation() == 90]
-    assert turned == ["<|endoft…", "The", "opposite", "of", '"', "large", '"', "is", '"'] * 3
+    few = samples.planted()
+    one = replace(few, mappings=(replace(few.mappings[0], path=few.mappings[0].path[:3]),))
+    turned = [
+        text.get_text() for text in texts(mapping_figure(one)) if text.get_rotation() == 90
+    ]
+    words_below = ["<|endoft…", "The", "opposite", "of", '"', "large", '"', "is", '"']
+    assert turned[: 3 * 9] == words_below * 3
     many = words(mapping_figure(samples.long(60)))
     # The sentence, and two maps in a row.
     assert many.count("40") == 1 + 2 and many.count("59") == 1 + 1
@@ -274,9 +349,7 @@ def test_a_question_that_is_not_clear_says_so_before_all_else() -> None:
     caption = next(word for word in words(circuit_figure(weak)) if "question" in word)
     assert caption.startswith(f"A weak question: {why}. Both mappings")
     figure = mapping_figure(weak)
-    assert f"A weak question: {why} These 5 of 144 heads map key 5 to query 8" in " ".join(
-        words(figure)
-    )
+    assert f"A weak question: {why} All 5 heads map" in " ".join(words(figure))
     assert_that_no_text_is_cut_or_overlaps(figure)
 
 
@@ -284,13 +357,13 @@ def test_a_reason_for_doubt_is_said_whole() -> None:
     doubt = "as many random heads reach 0.99 (95th percentile) where these reach 1.00"
     doubted = replace(samples.planted().mappings[0], doubts=(doubt,))
     figure = mapping_figure(replace(samples.planted(), mappings=(doubted,)))
-    assert f"Key 5 to query 8: modulation withheld, {doubt}" in " ".join(words(figure))
+    assert f'large(5) → "(8): modulation withheld, {doubt}' in " ".join(words(figure))
     assert_that_no_text_is_cut_or_overlaps(figure)
 
 
 def test_layers_in_which_nothing_happens_fold_and_the_figure_says_so() -> None:
     said = words(circuit_figure(samples.deep()))
-    assert {"1–9", "13–19", "23–28", "22", "29"} <= set(said)
+    assert {"1–11", "13–19", "23–28", "22", "29"} <= set(said)
     assert "Folded" in " ".join(said) and "Folded" not in " ".join(
         words(circuit_figure(samples.planted()))
     )
@@ -326,46 +399,6 @@ def test_a_position_that_reads_itself_has_no_arrow_and_is_drawn() -> None:
     figure = circuit_figure(replace(samples.planted(), mappings=(own,), focus=(5, 5)))
     assert "L3H4" in words(figure)
     assert not [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
-
-
-def components() -> nx.MultiDiGraph:
-    """What `wiring` gives: components at positions, and wires between them."""
-    graph = nx.MultiDiGraph(
-        model="tiny", words=["a", "b", "c"], layers=2, reads_bos=False, anchors=[2, 0]
-    )
-    look = {"effect": 0.5, "lines": ["x"], "box": False}
-    graph.add_node("embed@0", kind="embed", label="embed", positions=[0], layer=-1, **look)
-    graph.add_node("M0@0", kind="mlp", label="M0", positions=[0], layer=0, **look)
-    graph.add_node(
-        "L1H0@2", kind="head", label="L1H0", positions=[2], layer=1, front=True, **look
-    )
-    graph.add_node(
-        "output",
-        kind="output",
-        label="d",
-        positions=[2],
-        layer=2,
-        effect=1.0,
-        lines=["d", "layer 2"],
-        box=True,
-    )
-    for start, end, side in (
-        ("embed@0", "M0@0", ""),
-        ("M0@0", "L1H0@2", "value"),
-        ("M0@0", "L1H0@2", "key"),
-        ("L1H0@2", "output", ""),
-    ):
-        graph.add_edge(start, end, kind="wire", side=side, effect=0.5)
-    return graph
-
-
-def test_components_and_wires_are_drawn_at_their_place_and_sides_differ_by_their_dashes() -> (
-    None
-):
-    figure = scene_figure(Scene(samples.planted(), components()), "tiny")
-    assert {"M0", "L1H0", "a", "b", "c"} <= set(words(figure))
-    wires = [patch for patch in figure.axes[0].patches if type(patch) is PathPatch]
-    assert len(wires) == 4 and len({str(wire.get_linestyle()) for wire in wires}) == 3
 
 
 @pytest.mark.long

@@ -43,7 +43,7 @@ def test_a_grid_has_one_image_per_panel_and_one_for_the_scale() -> None:
     assert len(figure.axes[0].images) == 3
 
 
-def test_tiles_stand_nine_to_a_row_with_their_names_at_the_lower_right() -> None:
+def test_tiles_stand_nine_to_a_row_with_their_names_at_the_upper_right() -> None:
     figure = head_grid(panel(61))
     names = [text for text in texts(figure) if text.get_text().startswith("L")]
     assert [text.get_text() for text in names] == [f"L{at // 12}H{at % 12}" for at in range(61)]
@@ -61,21 +61,41 @@ def test_titles_stand_at_the_top_left_of_their_panels() -> None:
     assert titles["GPT2"][1] < titles["Sparse GPT2"][1]
 
 
-def test_the_query_runs_up_the_triangle_below_is_white_and_a_weight_of_one_is_dark_blue() -> (
-    None
-):
-    maps = np.eye(4)
-    image = head_grid(Panel("one", (Head(0, 0),), (maps,))).axes[0].images[0].get_array()
+@pytest.mark.parametrize("query_up", [False, True])
+def test_the_query_runs_down_or_up_and_a_weight_of_one_is_dark_blue(query_up: bool) -> None:
+    panel_of_one = Panel("one", (Head(0, 0),), (np.eye(4),))
+    image = head_grid(panel_of_one, query_up=query_up).axes[0].images[0].get_array()
     assert image is not None
-    side = len(image)
     pixels = np.asarray(image)[..., :3]
-    for row, column in ((side - 3, side - 3), (2, 2)):
+    last = len(pixels) - 3
+    falling, rising = ((2, 2), (last, last)), ((last, 2), (2, last))
+    if query_up:
+        falling, rising = rising, falling
+    for row, column in rising:
         assert pixels[row, column].tolist() == [255, 255, 255]
-    for row, column in (
-        (side - 3, 2),
-        (2, side - 3),
-    ):  # query 0 and key 0 are in the lower left corner
+    for row, column in falling:
         assert "#" + bytes(pixels[row, column].tolist()).hex() == canvas.BLUE
+
+
+def test_heads_with_shut_gates_are_counted_and_an_effect_of_nothing_is_not_written() -> None:
+    maps = (np.eye(3), np.zeros((3, 3)), np.eye(3), np.zeros((3, 3)))
+    heads = tuple(Head(0, at) for at in range(4))
+    given = Panel("x", heads, maps, effects=(0.3, 0.2, 0.001, 0.0), needed=1)
+    said = words(head_grid(given))
+    assert {"L0H0", "L0H1", "L0H2"} <= set(said) and "L0H3" not in said
+    assert any("1 head with all gates shut" in word for word in said)
+    assert ".30" in said and ".00" not in said
+    assert "1: 90%" in said
+
+
+def test_what_maps_show_stands_beside_them_and_tokens_where_there_is_room() -> None:
+    facts = (("mean peak", "0.97"),)
+    figure = head_grid(
+        Panel("x", (Head(0, 0),), (np.eye(3),), facts=facts, words=("a", "b", "c"))
+    )
+    places = {text.get_text(): text.get_position() for text in texts(figure)}
+    assert places["0.97"][0] > places["L0H0"][0] and places["a"][0] < places["L0H0"][0]
+    assert places["a"][1] < places["b"][1] < places["c"][1]  # queries run down
 
 
 def test_nothing_is_smaller_than_six_points_in_a_grid_of_nine() -> None:
@@ -117,6 +137,8 @@ def test_the_map_of_effects_is_centred_at_zero_and_frames_the_carriers() -> None
     low, high = image.get_clim()
     assert low == -high and high == pytest.approx(0.30)
     assert np.shape(np.asarray(image.get_array())) == (12, 12)
+    bottom, top = axes.get_ylim()
+    assert bottom < top  # layer 0 is at the bottom
     framed = set()
     for patch in axes.patches:
         assert isinstance(patch, Rectangle)

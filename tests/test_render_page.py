@@ -30,6 +30,7 @@ from render_samples import (
     long,
     mapping_of,
     planted,
+    span_of,
     wide,
 )
 from small_models import loaded
@@ -846,3 +847,59 @@ def test_on_paper_the_page_is_light_and_without_its_toolbar(show) -> None:
         page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     )
     assert pixel(page, 8, 8) == [255, 255, 255]
+
+
+# Long prompts and deep models
+
+
+def long_and_deep() -> Circuit:
+    """42 tokens and 30 layers: a mapping from far back, and boxes and heads in many layers."""
+    words = tuple(f" word{at}" for at in range(42))
+    heads = [Head(layer, layer % 9) for layer in (28, 23, 20, 15, 9, 3)]
+    path = [(head, 0.15 * (number + 1)) for number, head in enumerate(heads)]
+    main = mapping_of(5, 41, path, total=0.95, controls=False)
+    near = mapping_of(
+        30, 33, [(Head(12, 3), 0.2), (Head(12, 4), 0.3)], total=0.3, controls=False
+    )
+    spans = [span_of(f"word{at}", (at,), (0, at // 2), ((0, 1),), 30) for at in (5, 20, 30, 33)]
+    spans.append(span_of("word41", (41,), (20, 29), ((22, 25),), 30))
+    shape: dict[str, Any] = {"layers": 30, "heads": 9, "bos": False}
+    options = {"name": "deep", "spans": tuple(spans), "focus": (5, 41)}
+    return circuit_of(words, (main, near), **options, **shape)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [400, 1300, 2000])
+def test_a_long_prompt_opens_with_key_query_and_output_in_sight(show, width: int) -> None:
+    page = show(long_and_deep())
+    page.set_viewport_size({"width": width, "height": 900})
+    page.reload()
+    for fit in (False, True):
+        if fit:
+            page.get_by_role("button", name="Fit the whole picture").first.click()
+        frame = box_of(page.locator(".viewport").first)
+        for thing in (token(page, 5), token(page, 41), page.locator(".output").first):
+            box = box_of(thing)
+            assert frame["x"] - 1 <= box["x"]
+            assert box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
+            assert frame["y"] - 1 <= box["y"]
+            assert box["y"] + box["height"] <= frame["y"] + frame["height"] + 1
+
+
+@pytest.mark.browser
+def test_no_name_of_a_head_lies_on_a_box_of_the_page(show) -> None:
+    for circuit in (planted(), deep(), wide(9), long_and_deep()):
+        page = show(circuit)
+        overlaps = page.evaluate(
+            """() => {
+              const area = (node) => node.getBBox();
+              const boxes = [...document.querySelectorAll(".box .frame")].map(area);
+              const pills = [...document.querySelectorAll(".chip-head rect")].map(area);
+              const touches = (one, other) =>
+                Math.min(one.x + one.width, other.x + other.width) - Math.max(one.x, other.x) > 0.5 &&
+                Math.min(one.y + one.height, other.y + other.height) - Math.max(one.y, other.y) > 0.5;
+              const covering = pills.filter((pill) => boxes.some((box) => touches(pill, box)));
+              return [boxes.length, pills.length, covering.length];
+            }"""
+        )
+        assert overlaps[0] and overlaps[1] and not overlaps[2]

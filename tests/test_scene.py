@@ -123,7 +123,7 @@ def test_the_share_of_every_picture_is_that_of_the_circuit_unless_another_is_giv
     assert to_graph(half).graph["share"] == half.share == 0.5
     assert to_graph(half, share=0.3).graph["share"] == 0.3
     said = {text.get_text() for text in mapping_figure(half).axes[0].texts}
-    assert "Modulated at 61% by" in said and "These 3 of 144 heads map key 5 to query 8" in said
+    assert "Modulated at 61% by" in said and "All 3 heads map key 5 to query 8" in said
     dots = to_dot(half).source, to_dot(half, share=0.8).source
     assert "Modulated at 61% by" in dots[0] and "Modulated at 80% by" in dots[1]
     assert to_panel(half).heads == CARRIERS[:3] and len(effect_map(half).axes[0].patches) == 3
@@ -180,18 +180,34 @@ def test_a_mapping_that_a_position_has_with_itself_is_in_front_and_has_no_arrow(
 
 
 @pytest.mark.parametrize(
-    ("count", "caption"),
+    ("count", "finding"),
     [
-        (0, "None of 144 heads maps"),
-        (1, "One of 144 heads maps"),
-        (2, "These 2 of 144 heads map"),
+        (0, "None of 144 heads carries"),
+        (1, "1 of 144 heads carries 20% of"),
+        (2, "2 of 144 heads carry 40% of"),
     ],
 )
-def test_the_caption_counts_the_carriers(count: int, caption: str) -> None:
+def test_the_finding_counts_the_carriers(count: int, finding: str) -> None:
     path = [(head, 0.2 * number) for number, head in enumerate(CARRIERS[:count], 1)]
     circuit = replace(planted(), mappings=(mapping_of(5, 8, path, total=1.0, controls=False),))
-    assert to_scene(circuit).caption == f"{caption} key 5 to query 8"
-    assert to_scene(empty()).caption == "No mapping of this prompt carries anything"
+    assert to_scene(circuit).finding == f'{finding} large(5) → "(8)'
+    assert to_scene(empty()).finding == "No mapping of this prompt carries anything"
+
+
+def test_a_head_that_attends_only_in_the_counterfactual_is_counted_apart() -> None:
+    main, *others = planted().mappings
+    heads = []
+    for each in main.heads:
+        opens = each.head == CARRIERS[2]
+        heads.append(replace(each, weight=0.0, counterfactual_weight=0.99) if opens else each)
+    circuit = replace(planted(), mappings=(replace(main, heads=tuple(heads)), *others))
+    scene = to_scene(circuit)
+    assert scene.opening == (str(CARRIERS[2]),)
+    caption = "4 heads map key 5 to query 8, 1 only in the counterfactual"
+    assert scene.caption == caption
+    said = " ".join(text.get_text() for text in mapping_figure(circuit).axes[0].texts)
+    assert caption in said and "attends only in the counterfactual" in said
+    assert to_scene(planted()).opening == ()
 
 
 @pytest.mark.parametrize(

@@ -126,9 +126,11 @@ def _draw_ranking(folder: Path, ranking: Ranking, model: Model, task: Task) -> N
     from circuits.tasks.ranking import heads_of
 
     heads = heads_of(ranking)
-    maps = maps_of(model, task.pairs[0].clean, heads)
+    example = task.pairs[0].clean
+    maps = maps_of(model, example, heads)
     save_figure(keep_curves(ranking), folder, name="curve")
-    save_figure(head_grid(ranking_panel(ranking, heads, maps)), folder, name="heads")
+    panel = ranking_panel(ranking, heads, maps, prompt=example)
+    save_figure(head_grid(panel), folder, name="heads")
 
 
 def save_with(file: Path, result: Saved, beside: dict[str, Any]) -> None:
@@ -221,7 +223,8 @@ def heads_command(
         )
         rows.append((number, head, effect, pattern.kind))
     columns = (Column(), Column("head"), Column("effect", "z.3f"), Column("whole map"))
-    lines = [*verdict_lines(judged), panel.facts]
+    facts = " · ".join(f"{name} {value}" for name, value in panel.facts)
+    lines = [*verdict_lines(judged), facts]
     section = Section(f"{panel.title}: {panel.note}", lines, columns, rows)
     print_result(
         result,
@@ -238,7 +241,8 @@ def _heads_of_prompt(
 ) -> tuple[Circuit, Panel, PanelFigures]:
     """The heads of a circuit, the strongest first, and then, if asked for, all others."""
     from circuits.components import Head
-    from circuits.show.grids import facts_of, to_panel
+    from circuits.show.grids import to_panel
+    from circuits.show.task_tables import panel_facts
     from circuits.show.words import verdict_in_short
     from circuits.tasks.patterns import measure_panel
     from circuits.tracing.circuit import circuit
@@ -256,7 +260,7 @@ def _heads_of_prompt(
         words = "all heads"
     figures = measure_panel(model, [measured.prompt], heads=heads)
     panel = to_panel(measured, figures.heads, note=f"{words}{verdict_in_short(measured)}")
-    return measured, replace(panel, facts=facts_of(figures)), figures
+    return measured, replace(panel, facts=tuple(panel_facts(figures).items())), figures
 
 
 def _heads_of_task(
@@ -276,5 +280,7 @@ def _heads_of_task(
     if all_heads:
         heads = tuple(each.unit for each in ranking.ranked if isinstance(each.unit, Head))
     figures = measure_panel(model, pairs, heads=heads)
-    maps = maps_of(model, pairs.pairs[0].clean, figures.heads)
-    return ranking, ranking_panel(ranking, figures.heads, maps, figures=figures), figures
+    example = pairs.pairs[0].clean
+    maps = maps_of(model, example, figures.heads)
+    panel = ranking_panel(ranking, figures.heads, maps, prompt=example, figures=figures)
+    return ranking, panel, figures

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -411,6 +411,7 @@ class Tiles:
     across: int  # maps in a row
     gap: float = 5.0
     below: float = 5.0  # space under each row, for names
+    query_up: bool = True  # query 0 is the lowest row of a map, else the highest
 
     def corner(self, number: int) -> tuple[float, float]:
         """The top left corner of a map."""
@@ -424,8 +425,12 @@ def draw_tiles(
     maps: Sequence[np.ndarray],
     *,
     cell: tuple[int, int] | None = None,
+    hatched: Collection[int] = (),
 ) -> None:
-    """Draw maps (query, key) as one image, each in a thin frame; a red frame marks the cell (key, query)."""
+    """Draw maps (query, key) as one image, each in a thin frame; a red frame marks the cell (key, query).
+
+    The cells of the maps with the numbers in `hatched` have red stripes.
+    """
     if not maps:
         return
     last_in_row = min(tiles.across, len(maps)) - 1
@@ -453,34 +458,48 @@ def draw_tiles(
         # So the frame does not cover the cell, and is never too small to see.
         side = max(step, 2.0) + line
         middle_x = x + (key + 0.5) * step
-        middle_y = y + (len(weights) - query - 0.5) * step
+        from_top = len(weights) - 1 - query if tiles.query_up else query
+        middle_y = y + (from_top + 0.5) * step
         frames.append(_square(sheet, middle_x - side / 2, middle_y - side / 2, side))
     fills = [shade(float(weights[query, key])) for weights in maps]
     look = {"facecolors": fills, "edgecolors": RED, "linewidths": line, "zorder": 4.5}
     sheet.axes.add_collection(PolyCollection(frames, **look))
+    for number in hatched:
+        draw_stripes(sheet.axes, frames[number])
 
 
-def draw_cross(sheet: Sheet, x: float, y: float, *, arm: float = 13.0) -> None:
-    """Draw the axes of a map with their corner at (x, y): keys run to the right, queries up."""
+def draw_stripes(axes: Axes, square: Sequence[tuple[float, float]]) -> None:
+    """Three diagonal stripes in a square whose corners run from the upper left one."""
+    (left, top), _, (right, bottom), _ = square
+    half = (right - left) / 2
+    for shift in (-half, 0.0, half):
+        x = (max(left, left + shift), min(right, right + shift))
+        y = (min(bottom, bottom + shift), max(top, top + shift))
+        axes.plot(x, y, color=RED, linewidth=0.6, zorder=4.6, solid_capstyle="butt")
+
+
+def draw_cross(
+    sheet: Sheet, x: float, y: float, *, arm: float = 13.0, query_up: bool = True
+) -> None:
+    """Draw the axes of a map with their corner at (x, y): keys run to the right, queries up or down."""
     look = {
         "arrowstyle": "-|>,head_width=0.15,head_length=0.25",
         "color": MUTED,
         "linewidth": 0.7,
     }
     look |= {"shrinkA": 0, "shrinkB": 0}
-    for end in (sheet.at(x + arm, y), sheet.at(x, y - arm)):
+    tip = y - arm if query_up else y + arm
+    for end in (sheet.at(x + arm, y), sheet.at(x, tip)):
         sheet.axes.annotate("", end, sheet.at(x, y), arrowprops=look)
     sheet.write(x + arm + 1, y, "K", NOTE, va="center")
-    sheet.write(x, y - arm - 1.5, "Q", NOTE, ha="center")
+    sheet.write(x, tip - 1.5 if query_up else tip + 6, "Q", NOTE, ha="center")
 
 
-def draw_scale(sheet: Sheet, right: float, y: float) -> None:
-    """Draw the colour scale of attention, 0 to 1, ending at `right`."""
-    bar = Area(right - 60, y - 3, 53, 6)
-    sheet.write(right, y, "1", NOTE, ha="right", va="center")
+def draw_ramp(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    """Draw the colours of attention from 0 to 1, as a sample in a legend."""
+    bar = Area(ends[0], y - 3, ends[1] - ends[0], 6)
     _draw_image(sheet, np.arange(256, dtype=np.uint8)[None], bar)
     sheet.frame(bar, LINE, line=0.5, depth=3)
-    sheet.write(right - 63, y, "attention 0", NOTE, ha="right", va="center")
 
 
 def _draw_image(sheet: Sheet, weights: np.ndarray, area: Area) -> None:
@@ -496,7 +515,7 @@ def _draw_image(sheet: Sheet, weights: np.ndarray, area: Area) -> None:
 
 
 def _joined(tiles: Tiles, maps: Sequence[np.ndarray]) -> np.ndarray:
-    """One picture (row, column) of all maps as bytes 0…255, query 0 at the bottom of each map."""
+    """One picture (row, column) of all maps as bytes 0…255."""
     pixels = _pixels_of(maps, tiles.side)
     gap = round(tiles.gap / tiles.side * pixels)
     below = round(tiles.below / tiles.side * pixels)
@@ -505,7 +524,8 @@ def _joined(tiles: Tiles, maps: Sequence[np.ndarray]) -> np.ndarray:
     picture = np.zeros((rows, pixels + below, across, pixels + gap), dtype=np.uint8)
     for number, weights in enumerate(maps):
         row, column = divmod(number, tiles.across)
-        picture[row, :pixels, column, :pixels] = _resized(np.asarray(weights)[::-1], pixels)
+        turned = np.asarray(weights)[::-1] if tiles.query_up else np.asarray(weights)
+        picture[row, :pixels, column, :pixels] = _resized(turned, pixels)
     height, width = rows * (pixels + below), across * (pixels + gap)
     return picture.reshape(height, width)[: height - below, : width - gap]
 

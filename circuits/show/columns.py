@@ -5,21 +5,24 @@ Where none fits, the words stand upright in columns of equal width. Lengths are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from circuits.show import Scene, spell
-from circuits.show.canvas import Font, width_of
+from circuits.show.canvas import NAME, Font, width_of
 
 _NARROWEST: Final = 10.0  # the least width of a column
-_UPRIGHT: Final = 24.0  # the largest width of a column of upright words
+_UPRIGHT: Final = 32.0  # the largest width of a column of upright words
 _WIDEST_STEP: Final = 56.0
 _LEAST_GAP: Final = 5.0  # between words
 _MOST_GAP: Final = 26.0
-# How many times the spare space of other columns one with components gets.
-_COMPONENT_SPACE: Final = 6.0
+_HALF_BOX: Final = 7.0  # half the largest width of a box
+NOTE_STEP: Final = 7.4  # from one line under a word to the next
+NOTE_NAMES: Final = "held; built"  # what turned notes are
+_MOST_BUILT: Final = 3  # lines of ranges under a word
+_LONGEST_NOTE: Final = 24  # letters of a note that is turned
 # (letters of a word, font size), the best first
 _WORD_SIZES: Final = ((14, 8.0), (14, 7.0), (10, 6.0))
 
@@ -34,6 +37,9 @@ class Columns:
     step: float  # the least distance between two centres
     size: float  # of the font
     upright: bool
+    notes: tuple[
+        tuple[str, str], ...
+    ] = ()  # under each word: the layers that hold it, and that build it
 
     def x_of(self, position: int) -> float | None:
         """The centre of a position's column; None if the position is not shown."""
@@ -42,53 +48,94 @@ class Columns:
         return self.centres[self.positions.index(position)]
 
     @property
-    def height(self) -> float:
+    def half(self) -> float:
+        """Half the width of a box."""
+        return min(0.3 * self.step, _HALF_BOX)
+
+    @property
+    def words_height(self) -> float:
         """The height of the words with the numbers above them."""
         if not self.upright:
             return self.size + 13
         font = Font(self.size)
         return 12 + max(width_of(word, font) for word in self.words)
 
+    @property
+    def height(self) -> float:
+        """The height of all that stands under the picture, the notes included."""
+        if not any(map(any, self.notes)):
+            return self.words_height
+        if self.upright:
+            texts = [NOTE_NAMES, *map(upright_note, self.notes)]
+            return self.words_height + 3 + max(map(_note_width, texts))
+        return self.words_height + NOTE_STEP * max(map(len, map(note_lines, self.notes))) + 1
+
+
+def note_lines(note: tuple[str, str]) -> list[str]:
+    """The layers that hold, then those that build, in lines of at most two ranges; at most three of these."""
+    held, built = note
+    ranges = built.split(", ")
+    lines = [", ".join(ranges[start : start + 2]) for start in range(0, len(ranges), 2)]
+    if len(lines) > _MOST_BUILT:
+        lines = [*lines[: _MOST_BUILT - 1], f"{lines[_MOST_BUILT - 1]}, …"]
+    return [held, *lines] if held else []
+
+
+def upright_note(note: tuple[str, str]) -> str:
+    """`0–21; 0, 20–21`, turned by 90°; of many ranges the first."""
+    held, built = note
+    if not held:
+        return ""
+    text = f"{held}; {built or 'none'}"
+    while len(text) > _LONGEST_NOTE:
+        text = f"{text.removesuffix(', …').rpartition(', ')[0]}, …"
+    return text
+
 
 def fit_columns(
-    scene: Scene, left: float, right: float, *, most: int, busy: Collection[int] = ()
+    scene: Scene,
+    left: float,
+    right: float,
+    *,
+    most: int,
+    notes: Mapping[int, tuple[str, str]] | None = None,
 ) -> Columns:
-    """Columns between `left` and `right`; those of `busy` positions get more of the spare space."""
+    """Columns between `left` and `right`; `notes` has what stands under the words, by position."""
     space = right - left - 6
     positions = scene.shown(most=min(most, int(space / _NARROWEST)), bos=True)
+    below = []
+    for position in positions:
+        note = None if notes is None or position is None else notes.get(position)
+        below.append(note or ("", ""))
+    least = [max(map(_note_width, note_lines(note)), default=0.0) for note in below]
     for longest, size in _WORD_SIZES:
         words = _words_of(scene, positions, longest)
-        word_widths = [max(width_of(word, Font(size)), 12.0) for word in words]
+        word_widths = []
+        for word, under in zip(words, least, strict=True):
+            word_widths.append(max(width_of(word, Font(size)), under, 12.0))
         gap = (space - sum(word_widths)) / len(words)
         if gap >= _LEAST_GAP:
-            gaps = _gaps(positions, busy, min(gap, _MOST_GAP))
-            widths = [width + around for width, around in zip(word_widths, gaps, strict=True)]
-            return _columns(positions, words, widths, left + 3, space, size=size, upright=False)
-    longest, size = _WORD_SIZES[-1]
-    words = _words_of(scene, positions, longest)
-    widths = [min(space / len(words), _UPRIGHT)] * len(words)
-    return _columns(positions, words, widths, left + 3, space, size=size, upright=True)
-
-
-def _columns(
-    positions: Sequence[int | None],
-    words: Sequence[str],
-    widths: Sequence[float],
-    left: float,
-    space: float,
-    *,
-    size: float,
-    upright: bool,
-) -> Columns:
-    """Columns of these widths in the middle of the space."""
+            widths = [width + min(gap, _MOST_GAP) for width in word_widths]
+            upright = False
+            break
+    else:
+        longest, size = _WORD_SIZES[-1]
+        words = _words_of(scene, positions, longest)
+        widths = [min(space / len(words), _UPRIGHT)] * len(words)
+        upright = True
     centres = []
-    x = left + (space - sum(widths)) / 2
+    x = left + 3 + (space - sum(widths)) / 2
     for width in widths:
         centres.append(x + width / 2)
         x += width
-    steps = [after - before for before, after in pairwise(centres)]
-    step = min([*steps, _WIDEST_STEP])
-    return Columns(tuple(positions), tuple(words), tuple(centres), step, size, upright)
+    step = min([after - before for before, after in pairwise(centres)] + [_WIDEST_STEP])
+    return Columns(
+        tuple(positions), tuple(words), tuple(centres), step, size, upright, tuple(below)
+    )
+
+
+def _note_width(line: str) -> float:
+    return width_of(line, NAME)
 
 
 def _words_of(scene: Scene, positions: Sequence[int | None], longest: int) -> list[str]:
@@ -101,10 +148,3 @@ def _words_of(scene: Scene, positions: Sequence[int | None], longest: int) -> li
         else:
             words.append(spell(scene.words[position], longest=7 if is_bos else longest))
     return words
-
-
-def _gaps(positions: Sequence[int | None], busy: Collection[int], mean: float) -> list[float]:
-    """The space around each word: more where components stand, whose wires need it."""
-    shares = [_COMPONENT_SPACE if position in busy else 1.0 for position in positions]
-    spare = (mean - _LEAST_GAP) * len(shares) / sum(shares)
-    return [_LEAST_GAP + spare * share for share in shares]

@@ -4,7 +4,7 @@
    that of as many heads in random order.
 2. A marker stands where the curve reaches the share, with a bar for the interval of the count and the count
    itself at the foot.
-3. Edges are many, so their axis is logarithmic and starts at 1. The axis of heads is linear and starts at 0.
+3. What is kept is counted on a logarithmic axis that starts at 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from circuits.show.canvas import (
     MUTED,
     PAPER,
     SMALL,
-    effect_colour,
     figure_around,
     looks,
     new_axes,
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
     from circuits.tasks.ranking import Curve, Ranking, Units
 
 MARKED: Final = 0.9  # the share whose count is marked
-# Dark blue and orange: apart in lightness as well as in hue.
-_COLOURS: Final = (BLUE, effect_colour(-1))
+# Dark blue and green: apart in lightness as well as in hue. Orange is for effects against the answer.
+_COLOURS: Final = (BLUE, "#2a9d8f")
 _MARKERS: Final = ("o", "s")
 _DASHED: Final[Any] = (0, (3, 2))
 _PLOT: Final = 2.1  # inches: the height without caption and legend
@@ -76,7 +75,7 @@ def keep_curves(
 
     >>> figure = show.keep_curves(circuits.rank(model, "greater_than", count=4))
     >>> figure.axes[0].get_ylabel()
-    'explained effect'
+    'explained effect (share of the gap)'
     """
     rankings = rankings if isinstance(rankings, Sequence) else (rankings,)
     if not 1 <= len(rankings) <= len(_COLOURS):
@@ -139,11 +138,8 @@ def _own_axes(rankings: Sequence[Ranking]) -> Axes:
 
 def _set_scale(ax: Axes, rankings: Sequence[Ranking]) -> None:
     most = max(ranking.keep.sizes[-1] for ranking in rankings)
-    if rankings[0].protocol.units == "heads":
-        ax.set_xlim(0, most * 1.02)
-    else:
-        ax.set_xscale("log")
-        ax.set_xlim(0.8, most * 1.25)
+    ax.set_xscale("log")
+    ax.set_xlim(0.8, most * 1.25)
     lowest, highest = 0.0, 1.02
     for ranking in rankings:
         for curve in (ranking.keep, ranking.random):
@@ -153,14 +149,13 @@ def _set_scale(ax: Axes, rankings: Sequence[Ranking]) -> None:
 
 
 def _draw_curve(ax: Axes, line: KeepCurve) -> None:
-    on_log_axis = line.ranking.protocol.units != "heads"
     keep, random = line.ranking.keep, line.ranking.random
-    sizes, explained, low, high = _points(keep, from_one=on_log_axis)
+    sizes, explained, low, high = _points(keep)
     ax.fill_between(sizes, low, high, color=line.colour, alpha=0.18, linewidth=0, zorder=2)
     ax.plot(
         sizes, explained, color=line.colour, linewidth=1.2, zorder=4, solid_joinstyle="round"
     )
-    sizes, explained, _, _ = _points(random, from_one=on_log_axis)
+    sizes, explained, _, _ = _points(random)
     ax.plot(
         sizes,
         explained,
@@ -172,12 +167,10 @@ def _draw_curve(ax: Axes, line: KeepCurve) -> None:
     )
 
 
-def _points(curve: Curve, *, from_one: bool) -> list[np.ndarray]:
-    """Sizes, means, lower and upper ends; `from_one` replaces the size 0, which a logarithmic axis lacks."""
+def _points(curve: Curve) -> list[np.ndarray]:
+    """Sizes from 1, means, lower and upper ends; a logarithmic axis has no size 0."""
     parts = [curve.sizes, curve.explained, curve.low, curve.high]
     sizes, *values = [np.array(part, dtype=float) for part in parts]
-    if not from_one:
-        return [sizes, *values]
     shown = np.union1d([1.0], sizes[sizes > 0])
     return [shown, *(np.interp(shown, sizes, part) for part in values)]
 
@@ -272,5 +265,5 @@ def _label_axes(ax: Axes, units: Units, share: float) -> None:
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
-    scale = "" if units == "heads" else " (log scale)"
-    ax.set(xlabel=f"{COUNTED[units]} kept, in ranked order{scale}", ylabel="explained effect")
+    label = f"{COUNTED[units]} kept, in ranked order (log scale)"
+    ax.set(xlabel=label, ylabel="explained effect (share of the gap)")

@@ -1,20 +1,18 @@
-"""A circuit, or a graph of components and wires, on a scale of layers; `layout` says where everything stands.
+"""A circuit on a scale of layers; `layout` says where everything stands.
 
 1. A span is a box in the columns of its positions, from its first to its last layer; the layers that build it
-   are shaded. Positions that share a span are joined by a bracket under the sentence, with its name.
+   are shaded, and layers that write there while nothing is held are ticks. Positions that share a span are
+   joined by a bracket under the sentence, with its name.
 2. A mapping's arrow is as wide as the effect of its heads. Names of the mapping in front are filled.
-3. Wires run between components. The dashes of a wire say which side of the reader it enters: query, key or
-   value. Folded layers are one grey row, and the axis says which they are.
+3. Folded layers are one grey row, and the axis says which they are.
 """
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, PathPatch
-from matplotlib.path import Path
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from circuits.show.canvas import (
     COLUMN,
@@ -39,12 +37,15 @@ from circuits.show.canvas import (
     shade,
     width_of,
 )
-from circuits.show.layout import (
-    PRINT,
-    SHAPES,
-    PlacedItem,
-    Placement,
-    lay_out,
+from circuits.show.columns import NOTE_NAMES, NOTE_STEP, note_lines, upright_note
+from circuits.show.layout import PRINT, PlacedItem, Placement, free_spaces, lay_out
+from circuits.show.legend import (
+    LINE_HEIGHT,
+    Key,
+    to_heading,
+    to_legend,
+    wrapped,
+    write_lines,
 )
 from circuits.show.scene import OUTPUT, Scene, to_scene
 from circuits.show.words import plural, spell
@@ -52,23 +53,12 @@ from circuits.show.words import plural, spell
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
 
-Point = tuple[float, float]
-
 # Lengths are in points.
 _PAD: Final = 9.0
-_TITLE: Final = 22.0  # the height of a title
-_STEP: Final = 9.0  # from one line of a caption to the next
 _BOX: Final = 23.0  # the height of the output's box
 _COLUMN: Final = 50.0  # of a token, where there is space
-_LETTER: Final = 3.25  # the width of a letter of the caption, on average
-_HOW: Final = (
-    "A box: the layers that hold what a token says; shaded: those that build it. An arrow: heads that read "
-    "the key and write to the query in that layer, as wide as what they add to the joint effect; filled: the "
-    "mapping in front."
-)
-_DOT: Final = " A dot: heads by which a token reads itself."
-# Of a wire, by its side.
-_DASHES: Final[dict[str, Any]] = {"key": (0, (4, 1.5)), "value": (0, (1, 1.2))}
+_RED_BOLD: Final = Font(SMALL, RED, bold=True)
+_DASHED: Final[Any] = (0, (2.2, 1.4))
 
 
 def circuit_figure(
@@ -76,92 +66,121 @@ def circuit_figure(
     *,
     share: float | None = None,
     title: str | None = None,
+    all_spans: bool = False,
     figure: Figure | None = None,
 ) -> Figure:
     """Every mapping of a circuit where its heads stand, the spans of its tokens, and the output.
 
-    >>> figure = show.circuit_figure(found)
-    >>> figure.axes[0].texts[0].get_text()
-    'mini'
+    The finding stands above it, or `title`. Spans are shown where a mapping begins or ends, where the user named
+    them, and of the others the three strongest, or with `all_spans` all.
+
+        >>> figure = show.circuit_figure(found)
+        >>> figure.axes[0].texts[0].get_text()
+        '6 of 144 heads carry 80% of large(5) → "(8)'
     """
     scene = to_scene(circuit, share)
-    return scene_figure(
-        scene, scene.circuit.source.name if title is None else title, figure=figure
-    )
-
-
-def scene_figure(
-    scene: Scene,
-    title: str,
-    *,
-    how: str = _HOW,
-    caption: str | None = None,
-    figure: Figure | None = None,
-) -> Figure:
-    """A scene on a scale of layers, with its title and a caption that ends with `how` to read it.
-
-    By default the caption begins with what is drawn and what is not.
-    """
     wanted = PRINT.axis + _COLUMN * min(len(scene.words), 40) + 24
     width = min(max(wanted, COLUMN * 72), WIDTH * 72)
-    layout = lay_out(scene, width - 2 * _PAD)
-    if caption is None:
-        caption = _caption(scene, layout)
-    caption += how
-    if any(_reads_itself(item) for item in layout.lanes):
-        caption += _DOT
-    lines = textwrap.wrap(caption, int((width - 2 * _PAD) / _LETTER))
-    sheet = new_sheet(width, _TITLE + layout.height + 8 + _STEP * len(lines) + 6, figure)
+    inner = width - 2 * _PAD
+    layout = lay_out(scene, inner, all_spans=all_spans)
+    heading = to_heading(scene.finding if title is None else title, scene.question(), inner)
+    legend = to_legend(legend_keys(scene, layout), inner)
+    notes = wrapped(_caption(scene, layout), NOTE, inner)
+    top = _PAD + heading.height + 4
+    below = top + layout.height + 6
+    sheet = new_sheet(width, below + legend.height + LINE_HEIGHT * len(notes) + 5, figure)
     with looks():
-        red = Font(SMALL, RED, bold=True)
-        sheet.title(_PAD, width - _PAD, 14, spell(title, longest=36), _note(scene), red)
-        draw_layout(sheet.moved(_PAD, _TITLE), scene, layout)
-        for number, line in enumerate(lines):
-            sheet.write(_PAD, _TITLE + layout.height + 12 + _STEP * number, line, NOTE)
+        heading.draw(sheet, _PAD, _PAD - 3)
+        draw_layout(sheet.moved(_PAD, top), scene, layout)
+        legend.draw(sheet, _PAD, below)
+        write_lines(sheet, _PAD, below + legend.height, notes)
     return figure_around(sheet.axes)
 
 
-def _note(scene: Scene) -> str:
-    """`key 5 → query 8: total 1.00, 80% by 5 heads`; empty where no mapping is in front."""
-    if scene.front is None or scene.cell is None:
-        return ""
-    key, query = scene.cell
-    carried = f"{scene.front['modulation']:.0%} by {plural(len(scene.carriers), 'head')}"
-    if scene.front["doubts"]:
-        carried = "modulation withheld"
-    return f"key {key} → query {query}: total {scene.front['total']:z.2f}, {carried}"
-
-
 def _caption(scene: Scene, layout: Placement) -> str:
-    """The verdict, how many mappings are drawn and how many are not, and which layers are folded."""
-    caption = f"{scene.counted(layout.mappings)}. "
+    """The verdict, how many mappings and spans are drawn and how many are not, and which layers are folded."""
+    caption = f"{scene.counted(layout.mappings)}."
     if scene.verdict:
         caption = f"{scene.verdict}. {caption}"
+    spans = [node for _, node in scene.boxes if node["kind"] == "span" and node["layers"]]
+    hidden = len(spans) - len(layout.boxes)
+    if hidden:
+        caption += f" {plural(hidden, 'weaker span')} not drawn."
     if layout.folded:
         layers = ", ".join(f"{first}–{last}" for first, last in layout.folded)
-        caption += (
-            f"Folded: layers {layers}, in which no head carries and no box or shade ends. "
-        )
+        caption += f" Folded: layers {layers}, in which no head carries and no box ends."
     return caption
 
 
-def _reads_itself(item: PlacedItem) -> bool:
-    return item.start == item.end and not item.name
+# The legend
+
+
+def legend_keys(scene: Scene, layout: Placement) -> list[Key]:
+    """Entries for what a picture on a scale of layers has."""
+    keys = []
+    if layout.boxes:
+        keys.append(Key("layers that hold a token", _held_sample, sample=8))
+        keys.append(Key("that build it", _built_sample, sample=8))
+    if any(ticks_of(node) for _, node in layout.boxes):
+        keys.append(Key("writes where nothing is held", _tick_sample, sample=8))
+    if any(item.start < item.end for item in layout.lanes):
+        keys.append(Key("width: what its heads add to the joint effect", _arrow_sample))
+    if any(item.start == item.end for item in layout.lanes):
+        keys.append(Key("a token reads itself", _dot_sample, sample=5))
+    if any(item.front for item in layout.lanes) and not all(
+        item.front for item in layout.lanes
+    ):
+        keys.append(Key("the mapping in front", _front_sample, sample=10))
+    if any(item.effect < 0 and not item.front for item in layout.lanes):
+        keys.append(Key("against the answer", _against_sample))
+    return keys
+
+
+def _sample_box(ends: tuple[float, float], y: float) -> Area:
+    return Area(ends[0], y - 3.5, ends[1] - ends[0], 7)
+
+
+def _held_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    sheet.box(_sample_box(ends, y), MUTED, "none", line=0.7, rounding=2)
+
+
+def _built_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    sheet.box(_sample_box(ends, y), "none", shade(0.2), line=0, rounding=2)
+
+
+def _tick_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    sheet.line(ends, (y, y), shade(0.5), width=1.2, depth=1)
+
+
+def _arrow_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    _draw_arrow(sheet, ends, y, 1.6, RED, depth=2)
+
+
+def _against_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    _draw_arrow(sheet, ends, y, 1.6, _strength(-0.6), depth=2)
+
+
+def _dot_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    sheet.axes.plot(*sheet.at(sum(ends) / 2, y), "o", color=_strength(0.6), markersize=3)
+
+
+def _front_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    sheet.box(_sample_box(ends, y), RED, RED, rounding=3.5)
 
 
 # What stands on the sheet, measured from the upper left corner of the layout
 
 
-def draw_layout(sheet: Sheet, scene: Scene, layout: Placement) -> None:
-    """Draw a scene as it was laid out."""
+def draw_layout(sheet: Sheet, scene: Scene, layout: Placement, *, label: str = "") -> None:
+    """Draw a scene as it was laid out; `label` stands beside the arrows of the mapping in front."""
     _draw_rows(sheet, scene, layout)
     _draw_spans(sheet, scene, layout)
     _draw_streams(sheet, layout)
     for item, y in layout.lanes.items():
-        if not item.name:
-            _draw_item(sheet, item, y)
-    _draw_wires(sheet, scene, layout)
-    _draw_output(sheet, scene, layout)
+        _draw_item(sheet, item, y)
+    left_of_output = _draw_output(sheet, scene, layout)
+    if label:
+        _draw_label(sheet, layout, label, left_of_output)
     _draw_sentence(sheet, scene, layout)
 
 
@@ -185,34 +204,63 @@ def _draw_rows(sheet: Sheet, scene: Scene, layout: Placement) -> None:
 
 
 def _draw_spans(sheet: Sheet, scene: Scene, layout: Placement) -> None:
-    """A box for each position of a span over the layers that hold it; the layers that build it are shaded.
-
-    A shade may reach beyond its box, where a layer writes what is not held afterwards.
-    """
-    half = min(0.36 * layout.columns.step, 11.0)
-    for name, node in scene.boxes:
-        if not node["layers"] or node["kind"] != "span":
-            continue
+    """A box for each position of a span over the layers that hold it; the layers that build it are shaded."""
+    half = layout.columns.half
+    for name, node in layout.boxes:
         is_key = scene.ends is not None and name == scene.ends[0]
         first, last = node["layers"]
         for position in node["positions"]:
             centre = layout.columns.x_of(position)
             if centre is None:
                 continue
-            for start, end in node["ranges"]:
-                built = _layers_area(layout, centre, half, start, end)
-                sheet.box(built, "none", shade(0.2), line=0, depth=0.6, rounding=2.0)
+            for row, is_whole in _built_rows(layout, node):
+                built = _layers_area(layout, centre, half, *row)
+                fill = shade(0.2 if is_whole else 0.1)
+                sheet.box(built, "none", fill, line=0, depth=0.6, rounding=0.5)
+            for layer in ticks_of(node):
+                y = (layout.y_of(layer, top=True) + layout.y_of(layer, top=False)) / 2
+                ends = (centre - half, centre + half)
+                sheet.line(ends, (y, y), shade(0.5), width=1.2, depth=0.7)
             held = _layers_area(layout, centre, half, first, last)
             edge, line = (RED, 1.3) if is_key else (MUTED, 0.7)
             box = sheet.box(held, edge, "none", line=line, depth=0.9, rounding=2.5)
             box.set_gid(f"span {position} layer {first}-{last}")
 
 
+def ticks_of(node: dict[str, Any]) -> list[int]:
+    """The layers that build a span although it is not held there."""
+    first, last = node["layers"]
+    return [layer for layer in _built_layers(node) if not first <= layer <= last]
+
+
+def _built_layers(node: dict[str, Any]) -> list[int]:
+    layers = []
+    for first, last in node["ranges"]:
+        layers += range(first, last + 1)
+    return layers
+
+
+def _built_rows(layout: Placement, node: dict[str, Any]) -> list[tuple[tuple[int, int], bool]]:
+    """Runs of rows with layers that build a span and hold it, and whether all layers of these rows do."""
+    first, last = node["layers"]
+    built = {layer for layer in _built_layers(node) if first <= layer <= last}
+    rows: list[tuple[tuple[int, int], bool]] = []
+    for low, high in layout.rows:
+        layers = set(range(low, high + 1))
+        if not layers & built:
+            continue
+        is_whole = layers <= built
+        if rows and rows[-1][0][1] == low - 1 and rows[-1][1] == is_whole:  # one shade, no seam
+            (low, _), _ = rows.pop()
+        rows.append(((low, high), is_whole))
+    return rows
+
+
 def _layers_area(layout: Placement, centre: float, half: float, first: int, last: int) -> Area:
     """From the bottom of one layer to the top of another, `half` to each side of a column."""
-    top = layout.y_of(last, top=True) + 1
-    bottom = layout.y_of(first, top=False) - 1
-    return Area(centre - half, top, 2 * half, bottom - top)
+    top = layout.y_of(last, top=True)
+    bottom = layout.y_of(first, top=False)
+    return Area(centre - half, top + 0.5, 2 * half, bottom - top - 1)
 
 
 def _draw_streams(sheet: Sheet, layout: Placement) -> None:
@@ -223,8 +271,6 @@ def _draw_streams(sheet: Sheet, layout: Placement) -> None:
     tops: dict[float, float] = {}
     front_keys = set()
     for item, y in layout.lanes.items():
-        if item.name:
-            continue
         for x in (item.start, item.end):
             tops[x] = min(y, tops.get(x, layout.foot))
         if item.front:
@@ -235,40 +281,56 @@ def _draw_streams(sheet: Sheet, layout: Placement) -> None:
 
 
 def _draw_item(sheet: Sheet, item: PlacedItem, y: float) -> None:
-    """An arrow and the names on it, or a component; what belongs to the mapping in front is filled."""
+    """An arrow and the names on it; the names of the mapping in front are filled."""
     colour = RED if item.front else _strength(item.effect)
     if item.start < item.end:
         width = 0.6 + 2.6 * min(abs(item.effect), 1.2)
-        arrow = FancyArrowPatch(
-            sheet.at(item.start, y),
-            sheet.at(item.end, y),
-            arrowstyle="-|>",
-            mutation_scale=5 + 1.5 * width,
-            color=colour,
-            linewidth=width,
-            zorder=2 + item.front,
-            shrinkA=0,
-            shrinkB=0,
-        )
-        sheet.axes.add_patch(arrow)
-    if _reads_itself(item):
+        style = _DASHED if item.opening else "-"
+        _draw_arrow(sheet, (item.start, item.end), y, width, colour, 2 + item.front, style)
+    else:
         sheet.axes.plot(*sheet.at(item.start, y), "o", color=colour, markersize=3, zorder=3)
-    if item.raised:
-        y -= PRINT.raised
     width = width_of(item.text, HEADING_SMALL) + 6
+    if item.led:
+        ends = (item.end, item.text_x - width / 2)
+        sheet.line(ends, (y, y), colour, width=0.5, depth=1.9, style=(0, (1, 1.5)))
     box = FancyBboxPatch(
         sheet.at(item.text_x - width / 2, y - 4.1),
         width,
         8.2,
-        boxstyle=SHAPES.get(item.kind, SHAPES["head"]),
+        boxstyle="round,pad=0,rounding_size=4",
         edgecolor=colour,
         facecolor=colour if item.front else PAPER,
         linewidth=0.7,
         zorder=4,
+        gid=f"pill {item.text}",
     )
     sheet.axes.add_patch(box)
     font = Font(SMALL, PAPER, bold=True) if item.front else Font(SMALL, INK)
     sheet.write(item.text_x, y + 2.1, item.text, font, ha="center", zorder=5)
+
+
+def _draw_arrow(
+    sheet: Sheet,
+    ends: tuple[float, float],
+    y: float,
+    width: float,
+    colour: str,
+    depth: float,
+    style: Any = "-",
+) -> None:
+    arrow = FancyArrowPatch(
+        sheet.at(ends[0], y),
+        sheet.at(ends[1], y),
+        arrowstyle="-|>",
+        mutation_scale=5 + 1.5 * width,
+        color=colour,
+        linewidth=width,
+        linestyle=style,
+        zorder=depth,
+        shrinkA=0,
+        shrinkB=0,
+    )
+    sheet.axes.add_patch(arrow)
 
 
 def _strength(effect: float) -> str:
@@ -277,66 +339,27 @@ def _strength(effect: float) -> str:
     return shade(strength) if effect >= 0 else shade(-strength, EFFECT)
 
 
-def _draw_wires(sheet: Sheet, scene: Scene, layout: Placement) -> None:
-    """The components, and the wires between them, each as wide as its effect."""
-    components: dict[str, Point] = {}
-    for item, y in layout.lanes.items():
-        if item.name:
-            _draw_item(sheet, item, y)
-            components[item.name] = (item.text_x, y)
-    for writer, reader, wire in scene.graph.edges(data=True):
-        if wire["kind"] != "wire":
-            continue
-        start = components.get(writer) or _bare_end(scene, layout, writer)
-        end = components.get(reader) or _bare_end(scene, layout, reader)
-        if start is None or end is None:
-            continue
-        points = _curve(
-            start, end, from_component=writer in components, to_component=reader in components
-        )
-        path = Path([sheet.at(*point) for point in points], [Path.MOVETO] + [Path.CURVE4] * 3)
-        front = wire.get("front")
-        patch = PathPatch(
-            path,
-            fill=False,
-            linestyle=_DASHES.get(wire["side"], "-"),
-            edgecolor=RED if front else _strength(wire["effect"]),
-            linewidth=0.5 + 2.0 * min(abs(wire["effect"]), 1.2),
-            zorder=1.7 if front else 1.5,
-        )
-        sheet.axes.add_patch(patch)
+def _draw_label(sheet: Sheet, layout: Placement, label: str, left_of_output: float) -> None:
+    """Write the label before the highest arrow in front, or where boxes are in the way, beside the output."""
+    in_front = [(y, item) for item, y in layout.lanes.items() if item.front]
+    if not in_front:
+        return
+    y, item = min(in_front, key=lambda each: each[0])
+    width = width_of(label, _RED_BOLD)
+    spaces = free_spaces((PRINT.axis, layout.width), layout.taken(item.layer))
+    before = [space for space in spaces if space[0] < item.start]
+    if before and item.text_x > item.start:
+        left, right = before[-1]
+        right = min(right, item.start) - 3
+        if right - left >= width:
+            sheet.write(right, y + 2.1, label, _RED_BOLD, ha="right", zorder=5)
+            return
+    if left_of_output - PRINT.axis - 6 >= width:
+        sheet.write(left_of_output - 6, 15, label, _RED_BOLD, ha="right", zorder=5)
 
 
-def _curve(
-    start: Point, end: Point, *, from_component: bool, to_component: bool
-) -> list[Point]:
-    """The four points of a Bézier curve from the top of a writer to the bottom of a reader.
-
-    In one column the curve would run through other components, so it leaves a component at its left side and
-    bows out, the wider the longer it is. It enters a component at its left side, and the output from below.
-    """
-    (x0, y0), (x1, y1) = start, end
-    if abs(x0 - x1) < 1 and from_component:
-        left = x0 - 9.0
-        bow = 10 + 0.3 * abs(y0 - y1)
-        if to_component:
-            return [(left, y0), (left - bow, y0), (left - bow, y1), (left, y1)]
-        return [(left, y0), (left - bow, y0), (x1 - bow, y1 + 12), (x1, y1)]
-    middle = (y0 + y1) / 2
-    bottom = y1 + 4 if to_component else y1
-    return [(x0, y0 - 4), (x0, middle), (x1, middle), (x1, bottom)]
-
-
-def _bare_end(scene: Scene, layout: Placement, name: str) -> Point | None:
-    """Where a wire meets a node that is not drawn as a component: the output's box, or an embedded token."""
-    x = layout.columns.x_of(scene.graph.nodes[name]["positions"][0])
-    if x is None:
-        return None
-    return x, _BOX + 1 if name == OUTPUT else layout.foot + 2
-
-
-def _draw_output(sheet: Sheet, scene: Scene, layout: Placement) -> None:
-    """The output over the last token, and the residual stream between them."""
+def _draw_output(sheet: Sheet, scene: Scene, layout: Placement) -> float:
+    """The output over the last token, and the residual stream between them; the left end of its box."""
     title, *facts = [spell(line, longest=24) for line in scene.graph.nodes[OUTPUT]["lines"]]
     note = " · ".join(facts)
     width = max(width_of(title, HEADING), width_of(note, NOTE)) + 12
@@ -346,26 +369,47 @@ def _draw_output(sheet: Sheet, scene: Scene, layout: Placement) -> None:
     sheet.box(Area(centre - width / 2, 1, width, _BOX), INK, PAPER, line=1.2, depth=3)
     sheet.write(centre, 11, title, HEADING, ha="center", zorder=5)
     sheet.write(centre, 20, note, NOTE, ha="center", zorder=5)
+    return centre - width / 2
 
 
 def _draw_sentence(sheet: Sheet, scene: Scene, layout: Placement) -> None:
-    """The positions, the words under them, and brackets with the names of spans under those."""
+    """The positions, the words under them, the layers of their boxes, and brackets with the names of spans."""
     columns = layout.columns
     top = layout.foot
-    for word, position, centre in zip(
-        columns.words, columns.positions, columns.centres, strict=True
+    for word, position, centre, note in zip(
+        columns.words, columns.positions, columns.centres, columns.notes, strict=True
     ):
         red = scene.is_key(position)
         number = "" if position is None else str(position)
         sheet.write(centre, top + 8, number, Font(SMALL, RED if red else MUTED), ha="center")
         font = Font(columns.size, RED if red else INK, bold=red)
+        under = top + columns.words_height
         if columns.upright:
             sheet.write(centre, top + 11, word, font, ha="center", va="top", rotation=90)
-        else:
-            sheet.write(centre, top + 11 + columns.size, word, font, ha="center")
+            turned = {"ha": "center", "va": "top", "rotation": 90}
+            sheet.write(centre, under + 2, upright_note(note), NOTE, **turned)
+            continue
+        sheet.write(centre, top + 11 + columns.size, word, font, ha="center")
+        for row, line in enumerate(note_lines(note)):
+            sheet.write(centre, under + NOTE_STEP * (row + 1) - 2, line, NOTE, ha="center")
+    _draw_note_names(sheet, layout)
     for number, lane in enumerate(layout.groups):
         y = top + columns.height + 3 + 10 * number
         for span in lane:
             bracket = (span.start, span.start, span.end, span.end)
             sheet.line(bracket, (y - 2, y, y, y - 2), MUTED, width=0.7, depth=1)
             sheet.write(span.text_x, y + 6.2, span.text, NOTE, ha="center", zorder=5)
+
+
+def _draw_note_names(sheet: Sheet, layout: Placement) -> None:
+    """What the rows under the words are: `held` and `built`."""
+    columns = layout.columns
+    if not any(map(any, columns.notes)):
+        return
+    under = layout.foot + columns.words_height
+    if columns.upright:
+        turned: dict[str, Any] = {"ha": "center", "va": "top", "rotation": 90}
+        sheet.write(8, under + 2, NOTE_NAMES, NOTE, **turned)
+        return
+    for row, name in enumerate(("held", "built")):
+        sheet.write(0, under + NOTE_STEP * (row + 1) - 2, name, NOTE)

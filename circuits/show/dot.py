@@ -301,7 +301,7 @@ def _caption(scene: Scene) -> str:
     rows = []
     for line in textwrap.wrap(scene.verdict, 60):
         rows.append([_cell(_font(line, INK, 9, bold=True), whole_row)])
-    rows.append([_cell(_font(scene.caption, RED, 11, bold=True), whole_row)])
+    rows.append([_cell(_font(scene.finding, RED, 11, bold=True), whole_row)])
     rows.append([_cell(_cross()), _cell(_table([[_cell(line)] for line in names]))])
     for note in (scene.more(_MOST_MAPS), scene.counted(scene.drawn)):
         if note:

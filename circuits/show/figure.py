@@ -1,15 +1,16 @@
 """The mapping figure (figure B) of one model or two, and the files of a result folder.
 
-1. Of two circuits, the left half has the carriers of the first as small maps. The right half has those of the
-   second under a red caption, and below them the mapping on a scale of layers. Of one circuit only the right
-   half is drawn. In every map the cell of the mapping has a red frame.
-2. Words stand along the maps where a cell is as high as a letter, else the mapping's two positions.
-3. A result folder gets the circuit, its figures, its page and its DOT text.
+1. Above stands what was found and what was asked. Of two circuits, the left half has the carriers of the first
+   as small maps. The right half has those of the second under a red caption, in one row where they fit, and
+   below them the mapping on a scale of layers. Of one circuit only the right half is drawn.
+2. In every map the cell of the mapping has a red frame; it has stripes where the head attends to the key in the
+   counterfactual alone.
+3. Words stand along the maps where a cell is as high as a letter, else the mapping's two positions.
+4. A result folder gets the circuit, its figures, its page and its DOT text.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +22,14 @@ from circuits.errors import PromptError
 from circuits.files import new_folder
 from circuits.results import FORMATS
 from circuits.show.canvas import (
+    BLUE,
     COLUMN,
-    HEADING,
     HEADING_SMALL,
     INK,
     LINE,
     NAME,
     NOTE,
     PAPER,
-    PLAIN,
     RED,
     SMALL,
     WIDTH,
@@ -38,7 +38,8 @@ from circuits.show.canvas import (
     Sheet,
     Tiles,
     draw_cross,
-    draw_scale,
+    draw_ramp,
+    draw_stripes,
     draw_tiles,
     figure_around,
     looks,
@@ -46,12 +47,13 @@ from circuits.show.canvas import (
     save_figure,
     width_of,
 )
-from circuits.show.diagram import circuit_figure, draw_layout
+from circuits.show.diagram import circuit_figure, draw_layout, legend_keys
 from circuits.show.dot import draw, to_dot
 from circuits.show.layout import Placement, lay_out
+from circuits.show.legend import Key, to_heading, to_legend, wrapped
 from circuits.show.page import to_page
 from circuits.show.scene import Scene, to_scene
-from circuits.show.words import name_rows, spell
+from circuits.show.words import question_words, spell
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit, Why
@@ -63,13 +65,15 @@ _TITLE: Final = 22.0  # the height of a title
 _NAME: Final = 12.0  # the height of a head's name above its map, and the space above that
 _GAP: Final = 6.0  # between maps
 _STEP: Final = 9.0  # from one line of text to the next
+_RED_BOLD: Final = Font(colour=RED, bold=True)
 _MOST_LEFT: Final = 80  # maps
 _MOST_RIGHT: Final = 12
 _LEFT_SHARE: Final = 0.43  # of the width
 _CELL: Final = 6.4  # the side of a cell that a word of the smallest letters fits beside
 _LEAST_CELL: Final = 2.4  # the side of a cell in maps that have the space to grow
-_LARGEST_LEFT: Final = 120.0  # the side of a map in the left half
-_LARGEST: Final = 96.0  # the side of a map above the diagram
+_LARGEST: Final = 96.0  # the side of a map
+_SMALLEST_ROW: Final = 30.0  # the side of a map, below which maps stand in two rows
+_CROSS: Final = 24.0  # the width of the axis cross
 
 
 def mapping_figure(
@@ -86,7 +90,7 @@ def mapping_figure(
 
         >>> figure = show.mapping_figure(found, titles=["My model"])
         >>> figure.axes[0].texts[0].get_text()
-        'My model'
+        '6 of 144 heads carry 80% of large(5) → "(8)'
     """
     scenes = [to_scene(circuit, share) for circuit in (left, right) if circuit is not None]
     names = titles or [scene.circuit.source.name for scene in scenes]
@@ -97,13 +101,63 @@ def mapping_figure(
         left_half = _plan_left(*scenes)
         start = left_half.width + 6.5
         width = _FULL - start - 0.5
-    right_half = _plan_right(scenes[-1], width)
-    sheet = new_sheet(start + width + 0.5, right_half.height + 1, figure)
+    right_half = _plan_right(scenes[-1], width, titled=right is not None)
+    finding, question = _words_above(scenes, names)
+    full = start + width + 0.5
+    heading = to_heading(finding, question, full - 2 * _PAD)
+    top = heading.height + 8
+    legend = to_legend(_legend_keys(scenes, right_half.layout), full - 2 * _PAD)
+    below = top + right_half.height + 6
+    sheet = new_sheet(full, below + legend.height + 3, figure)
     with looks():
+        heading.draw(sheet, _PAD, 2)
         if left_half is not None:
-            _draw_left(sheet, scenes[0], names[0], left_half, right_half.height)
-        _draw_right(sheet, scenes[-1], names[-1], right_half, start)
+            _draw_left(sheet.moved(0, top), scenes[0], names[0], left_half, right_half.height)
+        _draw_right(sheet.moved(0, top), scenes[-1], names[-1], right_half, start)
+        legend.draw(sheet, _PAD, below)
     return figure_around(sheet.axes)
+
+
+def _words_above(scenes: Sequence[Scene], names: Sequence[str]) -> tuple[str, str]:
+    """What was found and what was asked: of one model, or of two that were asked the same."""
+    last = scenes[-1]
+    if len(scenes) == 1:
+        return last.finding, last.question(names[0])
+    if any(scene.front is None or not scene.carriers for scene in scenes):
+        finding = "; ".join(
+            f"{spell(name, longest=28)}: {scene.finding}"
+            for name, scene in zip(names, scenes, strict=True)
+        )
+    else:
+        found = [
+            f"{scene.carried} in {spell(name, longest=28)}"
+            for name, scene in zip(names, scenes, strict=True)
+        ]
+        finding = f"{last.ends_text}: {', '.join(found)}"
+    totals = [f"{scene.front['total']:z.2f}" for scene in scenes if scene.front is not None]
+    question = question_words(last.circuit, " and ".join(names))
+    return finding, f"{question}; total {' and '.join(totals)} of the gap"
+
+
+def _legend_keys(scenes: Sequence[Scene], layout: Placement) -> list[Key]:
+    """Entries for what the maps and the mapping on a scale of layers have."""
+    keys = [
+        Key("attention, 0 to 1", draw_ramp, sample=30),
+        Key("the mapping's cell", _cell_sample, sample=8),
+    ]
+    if any(scene.opening for scene in scenes):
+        keys.append(Key("attends only in the counterfactual", _opening_sample, sample=8))
+    return keys + legend_keys(scenes[-1], layout)
+
+
+def _cell_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    sheet.box(Area(ends[0] + 1, y - 3, 6, 6), RED, BLUE, line=1.1, rounding=0.1)
+
+
+def _opening_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    sheet.box(Area(ends[0] + 1, y - 3, 6, 6), RED, PAPER, line=1.1, rounding=0.1)
+    corners = [(1, -3), (7, -3), (7, 3), (1, 3)]
+    draw_stripes(sheet.axes, [sheet.at(ends[0] + x, y + down) for x, down in corners])
 
 
 def figure_of_circuit(circuit: Circuit, *, kind: str | None = None, **options: Any) -> Figure:
@@ -134,7 +188,7 @@ class Labels:
 
 def _word_labels(scene: Scene) -> Labels:
     """A word at every cell; if there are too many words for any map, the two positions."""
-    if _CELL * len(scene.words) > _LARGEST_LEFT:
+    if _CELL * len(scene.words) > _LARGEST:
         return _position_labels(scene)
     words = {position: spell(word, longest=9) for position, word in enumerate(scene.words)}
     longest = max(width_of(word, HEADING_SMALL) for word in words.values())
@@ -181,7 +235,9 @@ def _side_in_width(labels: Labels, across: int, width: float) -> float:
 def _draw_maps(
     sheet: Sheet, scene: Scene, tiles: Tiles, labels: Labels, heads: Sequence[str]
 ) -> None:
-    draw_tiles(sheet, tiles, [scene.circuit.pattern(head) for head in heads], cell=scene.cell)
+    maps = [scene.circuit.pattern(head) for head in heads]
+    hatched = [number for number, head in enumerate(heads) if head in scene.opening]
+    draw_tiles(sheet, tiles, maps, cell=scene.cell, hatched=hatched)
     key, query = scene.cell or (None, None)
     step = tiles.side / len(scene.words)
     for number, head in enumerate(heads):
@@ -207,16 +263,8 @@ def _draw_maps(
 def _draw_frame(sheet: Sheet, scene: Scene, title: str, area: Area) -> None:
     """The frame of a half, its title, and at the right how many heads carry how much, if that fits."""
     sheet.box(area, LINE, PAPER, depth=0)
-    note = ""
-    count = len(scene.carriers)
-    if scene.front is not None and count:
-        heads = scene.circuit.source.layers * scene.circuit.source.heads
-        verb = "carries" if count == 1 else "carry"
-        note = f"{count} of {heads} heads {verb} {scene.front['modulation']:.0%}"
-        if scene.front["doubts"]:
-            note = "modulation withheld"
     name = spell(title, longest=28)
-    sheet.title(area.left + _PAD, area.right - _PAD, area.top + 15, name, note)
+    sheet.title(area.left + _PAD, area.right - _PAD, area.top + 15, name, scene.carried)
 
 
 # The left half
@@ -255,13 +303,18 @@ def _fitted_left(scene: Scene, beside: Scene, labels: Labels, across: int) -> Le
     rows = -(-count // across)
     width = _FULL * _LEFT_SHARE
     for _ in range(3):
-        space = _space_left(beside, width)
-        side = min((space - labels.below) / rows - _NAME, _LARGEST_LEFT)
+        right = _plan_right(beside, _FULL - width - 7)
+        space = _space_left(right)
+        side = min((space - labels.below) / rows - _NAME, max(right.grid.side, _SMALLEST_ROW))
         wanted = MapGrid(labels, rows, across, side).width + 2 * _PAD + 1
         width = min(max(wanted, 120.0), _FULL * 0.5)
-    space = _space_left(beside, width)
-    side_in_height = (space - labels.below) / rows - _NAME
-    side = min(side_in_height, _side_in_width(labels, across, width - 2 * _PAD - 1))
+    right = _plan_right(beside, _FULL - width - 7)
+    space = _space_left(right)
+    side = min(
+        (space - labels.below) / rows - _NAME,
+        _side_in_width(labels, across, width - 2 * _PAD - 1),
+        max(right.grid.side, _SMALLEST_ROW),  # no larger than the maps beside them
+    )
     longest_name = max((width_of(head, NAME) for head in heads), default=20.0)
     if side < max(labels.least, longest_name * 0.9) and (labels.upright or across > 1):
         return None
@@ -269,21 +322,22 @@ def _fitted_left(scene: Scene, beside: Scene, labels: Labels, across: int) -> Le
     waste = abs(width - _FULL * _LEFT_SHARE) / _FULL
     waste += abs(space - grid.height) / space
     waste += 0.3 * (rows * across - count) / count
-    if not labels.upright:
-        waste += 0.2
+    waste += 0.6 * (1 - side / max(right.grid.side, side))
+    if right.grid.rows > 1:
+        waste += 0.3
     return LeftHalf(width, grid, space, waste)
 
 
-def _space_left(beside: Scene, width: float) -> float:
-    """The height for maps in a left half of this width: that of the right half without title and margins."""
-    return _plan_right(beside, _FULL - width - 7).height - _TITLE - 14
+def _space_left(beside: RightHalf) -> float:
+    """The height for maps in a left half: that of the right half without title and margins."""
+    return beside.height - _TITLE - 14
 
 
 def _draw_left(sheet: Sheet, scene: Scene, title: str, half: LeftHalf, height: float) -> None:
     area = Area(0.5, 0.5, half.width - 1, height)
     _draw_frame(sheet, scene, title, area)
     x = (half.width - half.grid.width) / 2
-    y = _TITLE + 2 + min(max(0.0, (half.space - half.grid.height) / 2), 24.0)
+    y = _TITLE + 2
     _draw_maps(sheet, scene, half.grid.tiles(x, y), half.grid.labels, scene.mapped(_MOST_LEFT))
     sheet.write(area.left + _PAD, area.bottom - 5, scene.more(_MOST_LEFT), NOTE)
 
@@ -296,50 +350,36 @@ class RightHalf:
     """Everything in the right half, from top to bottom, for one width."""
 
     width: float
+    title: float  # the height of its title; none stands there if the figure is of one model
     verdict: list[str]  # what comes first where the question is not clear
-    caption: list[str]  # in red; a reason for doubt makes it several lines
+    caption: list[str]  # in red
     grid: MapGrid
     more: str  # how many carriers have no map here
-    names: list[str]  # `Modulated at 80% by`, and the names of the carriers in rows
     layout: Placement  # of the mapping on a scale of layers
 
     @property
     def height(self) -> float:
-        lines = len(self.verdict) + len(self.caption) - 1
+        lines = len(self.verdict) + len(self.caption)
         if self.more:
             lines += 1
-        legend = max(_STEP * len(self.names), 24.0 if self.grid.rows else 0.0)
-        return (
-            _TITLE
-            + 12
-            + _STEP * lines
-            + self.grid.height
-            + 12
-            + legend
-            + 4
-            + self.layout.height
-            + _PAD
-        )
+        return self.title + 5 + _STEP * lines + self.grid.height + 6 + self.layout.height + _PAD
 
 
-def _plan_right(scene: Scene, width: float) -> RightHalf:
+def _plan_right(scene: Scene, width: float, *, titled: bool = True) -> RightHalf:
     inside = width - 2 * _PAD
-    names = []
-    if scene.front is not None and scene.carriers:
-        names = [scene.front["label"], *name_rows(scene.carriers, most=16)]
     return RightHalf(
         width,
-        verdict=textwrap.wrap(scene.verdict, int(inside / 4.3), max_lines=3, placeholder=" …"),
-        caption=textwrap.wrap(scene.caption, int(inside / 5.2), max_lines=4, placeholder=" …"),
+        title=_TITLE if titled else 4.0,
+        verdict=wrapped(scene.verdict, HEADING_SMALL, inside)[:3],
+        caption=wrapped(scene.caption, _RED_BOLD, inside - 2 * _CROSS),
         grid=_grid_above(scene, inside),
         more=scene.more(_MOST_RIGHT),
-        names=names,
         layout=lay_out(scene, inside, only_front=True, most=24),
     )
 
 
 def _grid_above(scene: Scene, width: float) -> MapGrid:
-    """The maps above the diagram: with words in one row or two, or else with positions."""
+    """The maps above the diagram in one row, with words if they fit; in two rows if they would be too small."""
     heads = scene.mapped(_MOST_RIGHT)
     one_row = max(1, len(heads))
     two_rows = -(-one_row // 2)
@@ -348,44 +388,46 @@ def _grid_above(scene: Scene, width: float) -> MapGrid:
     longest_name = max((width_of(head, NAME) for head in heads), default=0.0)
     for labels, across in (
         (words, one_row),
+        (positions, one_row),
         (words, two_rows),
-        (positions, one_row if one_row <= 6 else two_rows),
+        (positions, two_rows),
     ):
         most = min(max(64.0, labels.least, _LEAST_CELL * len(scene.words)), _LARGEST)
         side = min(most, _side_in_width(labels, across, width))
-        if side >= max(labels.least, longest_name - _GAP / 2):
+        if side >= max(labels.least, longest_name - _GAP / 2, _SMALLEST_ROW):
             break
     return MapGrid(labels, -(-len(heads) // across), across, side)
 
 
 def _draw_right(sheet: Sheet, scene: Scene, title: str, half: RightHalf, left: float) -> None:
-    """Title, verdict, caption, maps with their legend, and the mapping on a scale of layers."""
+    """Title, verdict, caption, maps with their axis cross, and the mapping on a scale of layers."""
     area = Area(left, 0.5, half.width, half.height)
-    _draw_frame(sheet, scene, title, area)
-    y = area.top + _TITLE + 7
+    if half.title == _TITLE:
+        _draw_frame(sheet, scene, title, area)
+    else:
+        sheet.box(area, LINE, PAPER, depth=0)
+    y = area.top + half.title + 7
     for line in half.verdict:
         sheet.write(area.middle, y, line, HEADING_SMALL, ha="center")
         y += _STEP
     for line in half.caption:
-        sheet.write(area.middle, y, line, Font(colour=RED, bold=True), ha="center")
+        sheet.write(area.middle, y, line, _RED_BOLD, ha="center")
         y += _STEP
     y += 5 - _STEP
     heads = scene.mapped(_MOST_RIGHT)
-    tiles = half.grid.tiles(area.middle - half.grid.width / 2, y)
-    _draw_maps(sheet, scene, tiles, half.grid.labels, heads)
-    y += half.grid.height + 12
-    if half.more:
-        sheet.write(area.middle, y - 8, half.more, NOTE, ha="center")
-        y += _STEP
-    for number, line in enumerate(half.names):
-        sheet.write(area.left + _PAD, y + _STEP * number, line, PLAIN if number else HEADING)
+    grid_left = max(area.middle - half.grid.width / 2, area.left + _PAD)
     if heads:
-        draw_cross(sheet, area.right - _PAD - 120, y + 12)
-        draw_scale(sheet, area.right - _PAD, y + 4)
+        draw_cross(sheet, area.left + _PAD + 2, y + 1, arm=8.0)
+    _draw_maps(sheet, scene, half.grid.tiles(grid_left, y), half.grid.labels, heads)
+    y += half.grid.height + 8
+    if half.more:
+        sheet.write(area.middle, y, half.more, NOTE, ha="center")
+    label = scene.front["label"] if scene.front is not None and scene.carriers else ""
     draw_layout(
         sheet.moved(area.left + _PAD, area.bottom - _PAD - half.layout.height),
         scene,
         half.layout,
+        label=label,
     )
 
 

@@ -1,15 +1,17 @@
 """Many heads at a glance: the grid of attention maps in order (figure A), and the map of effects.
 
-1. `head_grid` draws titled panels of maps, by default nine in a row, with the query up and the key to the
-   right. The name of a large map stands in its lower right corner, where no weight can be.
-2. `comparison_grid` draws the heads that a task takes in two models, in ranked order, a panel for each model.
-3. `effect_map` draws the effect of every head, layer by head.
+1. `head_grid` draws titled panels of maps, by default nine in a row, with the query downwards and the key to
+   the right, as in the paper. The name of a large map stands in its upper right corner, where no weight can be.
+   A bracket says with which head 90% is reached; heads that do nothing on the prompt are counted in a line.
+2. `comparison_grid` draws the heads that a task takes in two models, in ranked order, a panel for each model,
+   and beside them a table of what the maps show.
+3. `effect_map` draws the effect of every head, layer by head, layer 0 at the bottom.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,9 +23,11 @@ from circuits.components import Head
 from circuits.errors import EdgeError, PromptError
 from circuits.show.canvas import (
     EFFECT,
+    HEADING_SMALL,
     INK,
     LINE,
     MUTED,
+    NAME,
     NOTE,
     PAPER,
     RED,
@@ -36,7 +40,7 @@ from circuits.show.canvas import (
     Tiles,
     colormap,
     draw_cross,
-    draw_scale,
+    draw_ramp,
     draw_tiles,
     figure_around,
     looks,
@@ -45,9 +49,19 @@ from circuits.show.canvas import (
     width_of,
 )
 from circuits.show.curves import count_words
-from circuits.show.words import spell, verdict_in_short
+from circuits.show.legend import (
+    LINE_HEIGHT,
+    Key,
+    to_heading,
+    to_legend,
+    wrapped,
+    write_lines,
+)
+from circuits.show.task_tables import panel_facts
+from circuits.show.words import plural, question_words, spell, verdict_in_short
 
 if TYPE_CHECKING:
+    from circuits.prompts import Prompt
     from circuits.tasks.compare import TaskComparison
     from circuits.tasks.patterns import PanelFigures
     from circuits.tasks.ranking import Ranking
@@ -57,11 +71,15 @@ if TYPE_CHECKING:
 _SHEET: Final = WIDTH * 72  # the width of the sheet
 _PAD: Final = 8.0
 _TITLE: Final = 22.0  # the height of a panel's title
-_LINE: Final = 8.5  # from one line of facts to the next
-_LARGE: Final = 34.0  # the side of a map that has space for a name
+_TABLE: Final = 136.0  # the width of the table beside the panels
+_ROW: Final = 8.5  # the height of its rows
+_LARGE: Final = 30.0  # the side of a map that has space for a name
+_LARGEST: Final = 84.0  # the side of a map
+_CELL: Final = 6.4  # the side of a cell that a word fits beside
+_MOST_NINE: Final = 144  # heads of a panel that stand nine to a row
+_LONGEST_PROMPT: Final = 70  # characters of a prompt that is quoted
+_NOTHING: Final = 0.005  # an effect that would be written as 0.00
 SMALLEST_SCALE: Final = 0.05  # on a smaller scale, what does nothing would look strong
-_LEGEND: Final = 26.0  # the height of the axis cross and the scale below all panels
-_DOT: Final = " · "
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +97,9 @@ class Panel:
     note: str = ""  # at the panel's top right
     effects: tuple[float, ...] = ()  # of each head alone, if they are known
     needed: int | None = None  # how many of the heads, in order, are enough
-    facts: str = ""  # what the maps of the panel show, in words
+    facts: tuple[tuple[str, str], ...] = ()  # what the maps of the panel show: names and values
+    question: str = ""  # what was asked, below the title
+    words: tuple[str, ...] = ()  # the tokens along a map, if all maps are of one prompt
 
     def __post_init__(self) -> None:
         heads, maps = len(self.heads), len(self.maps)
@@ -111,12 +131,16 @@ def to_panel(
         for each in mapping.heads:
             if each.head in strongest:
                 strongest[each.head] = max(strongest[each.head], each.effect, key=abs)
+    name = circuit.source.name if title is None else title
+    prompt = spell(circuit.prompt.text, longest=_LONGEST_PROMPT)
     return Panel(
-        title=circuit.source.name if title is None else title,
+        title=name,
         heads=chosen,
         maps=tuple(circuit.pattern(head) for head in chosen),
         note=note,
         effects=tuple(strongest[head] for head in chosen),
+        question=f"{prompt}; {question_words(circuit, name)}",
+        words=tuple(circuit.prompt.words),
     )
 
 
@@ -125,35 +149,25 @@ def ranking_panel(
     heads: Sequence[Head],
     maps: Sequence[np.ndarray],
     *,
+    prompt: Prompt,
     title: str | None = None,
     figures: PanelFigures | None = None,
 ) -> Panel:
-    """A panel of heads with their maps (query, key); its note says the task and how many heads it takes."""
+    """A panel of heads with their maps (query, key) on a prompt; its note says how many heads the task takes."""
     effect_of = {each.unit: each.effect for each in ranking.ranked}
     all_ranked = all(head in effect_of for head in heads)
+    example = spell(prompt.text, longest=_LONGEST_PROMPT)
     return Panel(
         title=ranking.model if title is None else title,
         heads=tuple(heads),
         maps=tuple(maps),
-        note=f"{spell(ranking.task)}: {count_words(ranking)}{verdict_in_short(ranking)}",
+        note=f"{count_words(ranking)}{verdict_in_short(ranking)}",
         effects=tuple(effect_of[head] for head in heads) if all_ranked else (),
         needed=ranking.count()[0] if all_ranked else None,
-        facts="" if figures is None else facts_of(figures),
+        facts=() if figures is None else tuple(panel_facts(figures).items()),
+        question=f"{spell(ranking.task)}, {plural(ranking.pairs, 'pair')}; maps of: {example}",
+        words=tuple(prompt.words),
     )
-
-
-def facts_of(figures: PanelFigures) -> str:
-    """What the maps of a panel show, in one line."""
-    opened = figures.open_edges / (figures.edges or 1)
-    facts = (
-        f"dominant diagonals {figures.dominant_diagonal:.0%}",
-        f"mean peak {figures.mean_peak:.2f}",
-        f"mass on first token {figures.first_token:.0%}",
-        f"on diagonal {figures.diagonal:.0%}",
-        f"off-diagonal > 0.5 in {figures.peaked:.1f} heads",
-        f"open edges {opened:.1%}",
-    )
-    return _DOT.join(facts)
 
 
 # Figure A
@@ -165,6 +179,7 @@ def comparison_grid(
     titles: Sequence[str] | None = None,
     per_row: int | None = None,
     all_heads: bool = False,
+    query_up: bool = False,
     figure: Figure | None = None,
 ) -> Figure:
     """Both models' heads for 90%, or all of them, the first above the second; `titles` are by default the
@@ -176,108 +191,211 @@ def comparison_grid(
     """
     names = comparison.models if titles is None else titles
     panels = []
+    counts = []
     for number, ranking in enumerate(comparison.rankings[0]):
         shown = comparison.panels[number] if all_heads else comparison.needed[number]
         heads = comparison.order(number)
         if not all_heads:
             heads = heads[: len(shown.heads)]
         maps = comparison.maps[number][: len(heads)]
-        panels.append(ranking_panel(ranking, heads, maps, title=names[number], figures=shown))
-    return head_grid(panels, per_row=per_row, figure=figure)
+        prompt = comparison.prompts[number]
+        panel = ranking_panel(
+            ranking, heads, maps, prompt=prompt, title=names[number], figures=shown
+        )
+        panels.append(panel)
+        needed = ranking.count()[0]
+        counts.append(
+            f"{'more than all' if needed is None else needed} in {spell(names[number])}"
+        )
+    title = f"Heads that explain 90% of {spell(comparison.task)}: {', '.join(counts)}"
+    return head_grid(panels, per_row=per_row, title=title, query_up=query_up, figure=figure)
 
 
 def head_grid(
-    panels: Panel | Sequence[Panel], *, per_row: int | None = None, figure: Figure | None = None
+    panels: Panel | Sequence[Panel],
+    *,
+    per_row: int | None = None,
+    title: str = "",
+    query_up: bool = False,
+    figure: Figure | None = None,
 ) -> Figure:
     """Figure A: the maps of each panel's heads in order, one image per panel however many heads there are.
 
-    Nine stand in a row, or 17 where a panel has more than seven rows of them.
+    Nine stand in a row, or 17 where a panel has more than 144. Queries run downwards, or with `query_up`
+    upwards as in the other figures.
 
         >>> figure = show.head_grid(show.to_panel(found))
     """
     panels = [panels] if isinstance(panels, Panel) else panels
+    shown = [_without_shut(panel) for panel in panels]
+    most = max((len(panel.heads) for panel in shown), default=0)
     if per_row is None:
-        most = max((len(panel.heads) for panel in panels), default=0)
-        per_row = 9 if most <= 63 else 17
+        per_row = 9 if most <= _MOST_NINE else 17
     if not panels or per_row < 1:
         raise PromptError("a head grid needs at least one panel and one tile to a row")
-    has_effects = any(panel.effects for panel in panels)
-    gap = 5.0 if per_row <= 9 else 4.0
-    side = (_SHEET - 2 * _PAD - gap * (per_row - 1)) / per_row
-    below = gap + 7.0 if has_effects or side < _LARGE else gap
-    tiles = Tiles(_PAD, 0.0, side, per_row, gap, below)
-    heights = [_panel_height(panel, tiles) for panel in panels]
-    sheet = new_sheet(_SHEET, sum(heights) + (_PAD + 1) * len(heights) - _PAD + _LEGEND, figure)
-    y = 1.0
+    tables = any(panel.facts for panel in panels)
+    width = _SHEET - _TABLE - _PAD if tables else _SHEET
+    tiles = _to_tiles(shown, width, per_row, query_up=query_up)
+    heading = to_heading(title, "", _SHEET - 2 * _PAD)
+    heights = [_panel_height(panel, tiles, width) for panel in shown]
+    maps_height = sum(heights) + (_PAD + 1) * (len(heights) - 1)
+    rows = max((len(panel.facts) for panel in panels), default=0)
+    body = max(maps_height, _TITLE + _ROW * rows + 4 if tables else 0.0)
+    top = heading.height + 6 if title else 1.0
+    legend = to_legend(_grid_keys(shown, tiles), _SHEET - 2 * _PAD - 40)
+    sheet = new_sheet(_SHEET, top + body + max(legend.height, 20) + 14, figure)
     with looks():
-        for panel, height in zip(panels, heights, strict=True):
-            _draw_panel(sheet.moved(0, y), panel, tiles, height)
+        heading.draw(sheet, _PAD, 2)
+        y = top
+        for panel, height in zip(shown, heights, strict=True):
+            _draw_panel(sheet.moved(0, y), panel, tiles, Area(0.5, 0, width - 1, height))
             y += height + 1 + _PAD
-        draw_cross(sheet, _PAD + 4, y + 12, arm=11.0)
-        if has_effects:
-            note = "below each map: its rank and" if side >= _LARGE else "in each map:"
-            note += " the effect of the head alone"
-            if any(panel.needed for panel in panels):
-                note += "; framed: the last that 90% takes"
-            sheet.write(_PAD + 34, y + 9, note, NOTE)
-        draw_scale(sheet, _SHEET - _PAD, y + 6)
+        if tables:
+            _draw_table(sheet.moved(width + _PAD - 0.5, top), panels)
+        y = top + body + 8
+        draw_cross(sheet, _PAD + 6, y + (14 if query_up else 3), arm=10.0, query_up=query_up)
+        legend.draw(sheet, _PAD + 34, y + 2)
     return figure_around(sheet.axes)
 
 
-def _fact_lines(facts: str) -> list[str]:
-    """Facts in lines that fit the sheet, each fact whole."""
-    width = 0.97 * (_SHEET - 2 * _PAD)  # letters on a screen are wider
-    lines: list[str] = []
-    for fact in facts.split(_DOT) if facts else ():
-        if lines and width_of(f"{lines[-1]}{_DOT}{fact}", NOTE) <= width:
-            lines[-1] += _DOT + fact
-        else:
-            lines.append(fact)
-    return lines
+def _to_tiles(panels: Sequence[Panel], width: float, per_row: int, *, query_up: bool) -> Tiles:
+    """Maps as large as the width lets so many stand in a row; words stand before them where a cell is high
+    enough."""
+    most = max((len(panel.heads) for panel in panels), default=1)
+    across = max(1, min(per_row, most))
+    gap = 5.0 if per_row <= 9 else 4.0
+    label = max(map(_label_width, panels), default=0.0)
+    longest = max((len(panel.words) for panel in panels), default=0)
+    side = min((width - 2 * _PAD - label - gap * (across - 1)) / across, _LARGEST)
+    if not label or side < _CELL * longest:
+        label = 0.0
+        side = min((width - 2 * _PAD - gap * (across - 1)) / across, _LARGEST)
+    has_effects = any(panel.effects for panel in panels)
+    below = gap + 7.0 if has_effects or side < _LARGE else gap
+    return Tiles(_PAD + label, 0.0, side, across, gap, below, query_up)
 
 
-def _panel_height(panel: Panel, tiles: Tiles) -> float:
+def _label_width(panel: Panel) -> float:
+    """The width of the words before a map; 0 where there are none."""
+    words = [spell(word, longest=9) for word in panel.words]
+    return max((width_of(word, NOTE) + 4 for word in words), default=0.0)
+
+
+def _without_shut(panel: Panel) -> Panel:
+    """The panel without heads that attend to nothing on this prompt and do nothing; a line counts them."""
+    kept = []
+    for number, weights in enumerate(panel.maps):
+        is_needed = panel.needed is None or number < panel.needed
+        effect = panel.effects[number] if panel.effects else 0.0
+        if is_needed or np.any(weights) or abs(effect) >= _NOTHING:
+            kept.append(number)
+    shut = len(panel.heads) - len(kept)
+    if not shut:
+        return panel
+    line = f"not drawn: {plural(shut, 'head')} with all gates shut on this prompt"
+    return replace(
+        panel,
+        heads=tuple(panel.heads[number] for number in kept),
+        maps=tuple(panel.maps[number] for number in kept),
+        effects=tuple(panel.effects[number] for number in kept) if panel.effects else (),
+        question=f"{panel.question}; {line}" if panel.question else line,
+    )
+
+
+def _grid_keys(panels: Sequence[Panel], tiles: Tiles) -> list[Key]:
+    keys = [Key("attention, 0 to 1", draw_ramp, sample=30)]
+    if any(panel.effects for panel in panels):
+        where = "below each map: its rank and" if tiles.side >= _LARGE else "in each map:"
+        keys.append(
+            Key(f"{where} the effect of the head alone, share of the gap, if 0.005 or more")
+        )
+    if any(panel.needed for panel in panels):
+        keys.append(Key("with this head 90% is explained", _bracket_sample, sample=4))
+    return keys
+
+
+def _bracket_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    _draw_bracket(sheet, ends[1], y - 4, y + 4)
+
+
+def _draw_bracket(sheet: Sheet, x: float, top: float, bottom: float) -> None:
+    sheet.line((x - 3, x, x, x - 3), (top, top, bottom, bottom), RED, width=1.1, depth=4.6)
+
+
+def _panel_lines(panel: Panel, width: float) -> list[str]:
+    return wrapped(panel.question, NOTE, width - 2 * _PAD)
+
+
+def _panel_height(panel: Panel, tiles: Tiles, width: float) -> float:
     rows = -(-len(panel.heads) // tiles.across)
     maps = max(rows * (tiles.side + tiles.below), 20.0)
-    return _TITLE + _LINE * len(_fact_lines(panel.facts)) + maps + 2
+    return _TITLE + LINE_HEIGHT * len(_panel_lines(panel, width)) + maps + 2
 
 
-def _draw_panel(sheet: Sheet, panel: Panel, tiles: Tiles, height: float) -> None:
-    """Frame, title, note and facts of a panel, then its maps, each with its name, effect and rank."""
-    area = Area(0.5, 0.0, _SHEET - 1, height)
+def _draw_panel(sheet: Sheet, panel: Panel, tiles: Tiles, area: Area) -> None:
+    """Frame, title, note and question of a panel, then its maps, each with its name, effect and rank."""
     sheet.box(area, LINE, PAPER, depth=0)
     sheet.title(_PAD, area.right - _PAD, 14.5, spell(panel.title), panel.note)
-    top = _TITLE
-    for line in _fact_lines(panel.facts):
-        sheet.write(_PAD, top + 2, line, NOTE)
-        top += _LINE
-    sheet = sheet.moved(0, top)
+    lines = _panel_lines(panel, area.width + 1)
+    write_lines(sheet, _PAD, _TITLE - 4, lines)
+    sheet = sheet.moved(0, _TITLE + LINE_HEIGHT * len(lines))
     draw_tiles(sheet, tiles, panel.maps)
     for number in range(len(panel.heads)):
-        _draw_head(sheet.moved(*tiles.corner(number)), panel, number, tiles.side)
+        _draw_head(sheet.moved(*tiles.corner(number)), panel, number, tiles)
+    if tiles.x > _PAD:
+        _draw_words(sheet, panel, tiles)
 
 
-def _draw_head(sheet: Sheet, panel: Panel, number: int, side: float) -> None:
-    """A head's name and effect, one in the corner of its map and the other below; a frame if it is the last
+def _draw_words(sheet: Sheet, panel: Panel, tiles: Tiles) -> None:
+    """The tokens before the first map of each row."""
+    step = tiles.side / max(len(panel.words), 1)
+    for number in range(0, len(panel.heads), tiles.across):
+        x, y = tiles.corner(number)
+        for position, word in enumerate(panel.words):
+            row = len(panel.words) - 1 - position if tiles.query_up else position
+            middle = y + (row + 0.5) * step
+            sheet.write(x - 2.5, middle, spell(word, longest=9), NOTE, ha="right", va="center")
+
+
+def _draw_head(sheet: Sheet, panel: Panel, number: int, tiles: Tiles) -> None:
+    """A head's name and effect, one in the corner of its map and the other below; a bracket after the last
     that is needed."""
+    side = tiles.side
     large = side >= _LARGE  # then the name is in the map, else the effect
     is_last = number + 1 == panel.needed
-    inside = (side - 1.5, side - 2.5)
+    inside = (side - 1.5, side - 2.5 if tiles.query_up else 6.5)
     below = (side, side + 6.5)
     needed = panel.needed is None or number < panel.needed
     font = Font(SMALL, INK if needed else MUTED)
-    sheet.write(
-        *(inside if large else below), str(panel.heads[number]), font, ha="right", zorder=5
-    )
+    name = str(panel.heads[number])
+    sheet.write(*(inside if large else below), name, font, ha="right", zorder=5)
     if is_last:
-        sheet.frame(Area(0, 0, side, side), RED, line=1.1, depth=4.6)
-    if panel.effects:
-        font = Font(SMALL, RED, bold=True) if is_last else NOTE
+        _draw_bracket(sheet, side + tiles.gap / 2, -1, side + 1)
+    if not panel.effects:
+        return
+    if abs(panel.effects[number]) >= _NOTHING:
         effect = _short_number(panel.effects[number])
-        sheet.write(*(below if large else inside), effect, font, ha="right", zorder=5)
-        if large:
-            rank = f"n90 = {number + 1}" if is_last else f"{number + 1}"
-            sheet.write(0, side + 6.5, rank, font)
+        sheet.write(*(below if large else inside), effect, NOTE, ha="right", zorder=5)
+    if large:
+        rank = f"{number + 1}: 90%" if is_last else f"{number + 1}"
+        font = Font(SMALL, RED, bold=True) if is_last else NOTE
+        sheet.write(0, side + 6.5, rank, font)
+
+
+def _draw_table(sheet: Sheet, panels: Sequence[Panel]) -> None:
+    """What the maps of each panel show, a column for each panel."""
+    names = dict.fromkeys(name for panel in panels for name, _ in panel.facts)
+    area = Area(0, 0, _TABLE, _TITLE + _ROW * len(names) + 2)
+    sheet.box(area, LINE, PAPER, depth=0)
+    columns = [_TABLE - 5 - 34 * shift for shift in reversed(range(len(panels)))]
+    for panel, x in zip(panels, columns, strict=True):
+        sheet.write(x, 13, spell(panel.title, longest=7), HEADING_SMALL, ha="right")
+        for row, name in enumerate(names):
+            sheet.write(
+                x, _TITLE + _ROW * row + 2, dict(panel.facts).get(name, ""), NAME, ha="right"
+            )
+    for row, name in enumerate(names):
+        sheet.write(5, _TITLE + _ROW * row + 2, name, NOTE)
 
 
 def _short_number(value: float) -> str:
@@ -343,7 +461,14 @@ def _draw_effects(ax: Axes, values: np.ndarray, framed: Sequence[Head]) -> None:
     layers, heads = values.shape
     strongest = float(np.nan_to_num(np.abs(values)).max(initial=SMALLEST_SCALE))
     scale = colormap(EFFECT).with_extremes(bad=WASH)
-    image = ax.imshow(values, cmap=scale, vmin=-strongest, vmax=strongest, interpolation="none")
+    image = ax.imshow(
+        values,
+        cmap=scale,
+        vmin=-strongest,
+        vmax=strongest,
+        interpolation="none",
+        origin="lower",
+    )
     frame: dict[str, Any] = {"edgecolor": RED, "linewidth": 1.2, "zorder": 3, "clip_on": False}
     for head in framed:
         ax.add_patch(Rectangle((head.index - 0.5, head.layer - 0.5), 1, 1, fill=False, **frame))

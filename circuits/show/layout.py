@@ -1,20 +1,21 @@
 """Where everything of a scene stands on a scale of layers: tokens are columns, layers are rows.
 
-1. A mapping is an arrow from key to query in every layer in which heads carry it, with their names on it.
-   A component (head, MLP, …) is a node at its position and layer. Both are items.
-2. A row is a layer, the lowest first. Items of a layer that would touch stand in lanes above each other, and
-   the row is as high as its lanes. In a deep model a run of three or more layers without items is one row.
-3. `lay_out` places a scene in print. `page_layout` places a circuit on the page for every share by the same
+1. A span is a box in its columns. A picture shows the spans at the ends of its mappings, those that the user
+   named, and the three strongest others.
+2. A mapping is an arrow from key to query in every layer in which heads carry it, with their names on it. Names
+   never stand on a box: they are shortened (`L5: 1 0 3`), stand beside the arrow, or are led out to the margin.
+3. A row is a layer, the lowest first. Arrows of a layer that would touch stand in lanes above each other, and
+   the row is as high as its lanes. In a deep model a run of three or more layers in which no head carries and
+   no box ends is one row.
+4. `lay_out` places a scene in print. `page_layout` places a circuit on the page for every share by the same
    functions, with other `Sizes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
-
-import networkx as nx
 
 from circuits.components import Head
 from circuits.show import Scene, gains, spell
@@ -23,11 +24,11 @@ from circuits.show.columns import Columns, fit_columns
 
 _GROUP: Final = 10.0  # the height of a line of groups under a printed sentence
 _NEVER_FOLDED: Final = 12  # layers of a model that is shown whole
-SHAPES: Final = {
-    "head": "round,pad=0,rounding_size=4",
-    "mlp": "square,pad=0",
-    "embed": "square,pad=0",
-}
+_OTHER_SPANS: Final = 3  # spans that are shown although no mapping begins or ends there
+_SHORT_MOST: Final = 6  # heads in a shortened name
+
+Named = tuple[str, dict[str, Any]]  # a node of the graph: its name and its attributes
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,60 +38,66 @@ class Sizes:
     axis: float  # the width of the axis of layers
     top: float  # the height above the last layer, where the output stands
     lane: float  # the height of a lane
-    raised: float  # how far above its arrow a raised text stands
     thin: float  # the height of a row without items
     folded: float  # the height of a row that stands for several layers
     margin: float  # of a row with lanes, half of it above them and half below
     visible: float  # of an arrow, beside the names on it
     beside: float  # from an arrow to the names after it
-    most_names: int  # on one arrow
+    widest_led: float  # names in the margin
     names_width: Callable[[Sequence[str]], float]
+    forms: Callable[[Sequence[str]], list[list[str]]]  # the ways to name heads, the best first
+
+
+def printed_forms(heads: Sequence[str]) -> list[list[str]]:
+    """`L5H1 L5H3 L5H0`, `L5: 1 3 0`, `L5: 1 3 +1`, `L5: 1 +2`: ways to name heads of a layer, each shorter."""
+    whole = [*heads[:3]] if len(heads) <= 3 else [*heads[:2], f"+{len(heads) - 2}"]
+    forms = [whole]
+    if len(heads) > 1:
+        layer, _, _ = heads[0].partition("H")
+        numbers = [head.rpartition("H")[2] for head in heads]
+        for count in range(min(len(heads), _SHORT_MOST), 0, -1):
+            more = [f"+{len(heads) - count}"] if count < len(heads) else []
+            forms.append([f"{layer}:", *numbers[:count], *more])
+    if len(heads) > 3:  # all numbers say more than two names
+        forms = [forms[1], *forms[2:]]
+    return forms
 
 
 PRINT: Final = Sizes(
     axis=30.0,
     top=33.0,
     lane=10.5,
-    raised=8.0,
     thin=9.0,
     folded=11.0,
     margin=4.0,
     visible=12.0,
     beside=5.0,
-    most_names=3,
+    widest_led=60.0,
     names_width=lambda names: width_of(" ".join(names), HEADING_SMALL) + 8,
+    forms=printed_forms,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedItem:
-    """What stands in a layer between `left` and `right`: an arrow with its heads' names, or a component.
-
-    The centre of the names is `offset` from the point that is `along` of the way from `start` to `end`.
-    """
+    """What stands in a layer between `left` and `right`: an arrow with the names of its heads."""
 
     layer: int
-    names: tuple[str, ...]  # of heads, and how many more there are; of a component its label
+    names: tuple[str, ...]  # of heads, and how many more there are
     start: float
-    end: float  # of the arrow; a component starts and ends at its centre
-    along: float
-    offset: float
+    end: float  # of the arrow
+    text_x: float  # the centre of the names
     left: float
     right: float
-    effect: float
+    effect: float = 0.0
     front: bool = False
-    name: str = ""  # of a component's node in the graph
-    kind: str = ""  # of a component: head, mlp or embed
-    raised: bool = False  # the names are wider than the arrow and stand above it
+    opening: bool = False  # its heads attend to the key in the counterfactual alone
+    led: bool = False  # the names stand in the margin, with a line to the arrow
+    node: str = ""  # of a group: its name in the graph
 
     @property
     def text(self) -> str:
         return " ".join(self.names)
-
-    @property
-    def text_x(self) -> float:
-        """The centre of the names."""
-        return self.start + self.along * (self.end - self.start) + self.offset
 
 
 Rows = dict[tuple[int, int], tuple[float, float]]  # (first layer, last layer): (top, bottom)
@@ -105,6 +112,7 @@ class Placement:
     rows: Rows
     lanes: dict[PlacedItem, float]  # each item's height y
     groups: list[list[PlacedItem]]  # names of groups under the sentence, in lanes
+    boxes: list[Named]  # the spans that are drawn
     width: float
     height: float
     # (key, query) of the mappings that are drawn
@@ -127,6 +135,10 @@ class Placement:
         """The lower end of the first layer."""
         return max(lower for _, lower in self.rows.values())
 
+    def taken(self, layer: int) -> list[Interval]:
+        """What boxes take across a layer, from left to right."""
+        return taken_by(self.boxes, layer, self.columns.x_of, lambda _: self.columns.half)
+
     @property
     def folded(self) -> list[tuple[int, int]]:
         """The first and last layer of every row that stands for several."""
@@ -134,42 +146,149 @@ class Placement:
 
 
 def lay_out(
-    scene: Scene, width: float, *, only_front: bool = False, most: int = 40
+    scene: Scene,
+    width: float,
+    *,
+    only_front: bool = False,
+    most: int = 40,
+    all_spans: bool = False,
 ) -> Placement:
-    """Place a scene in this width, in print; of its mappings all, or with `only_front` the one in front."""
-    components = _component_nodes(scene.graph)
-    busy = {node["positions"][0] for _, node in components}
-    columns = fit_columns(scene, PRINT.axis, width, most=most, busy=busy)
-    items = _components(components, columns)
-    mappings = set()
-    for (key, query), data in scene.drawn.items():
-        front = data is scene.front
-        start = columns.x_of(key)
-        end = columns.x_of(query)
-        if (only_front and not front) or start is None or end is None or not data["heads"]:
+    """Place a scene in this width, in print; of its mappings all, or with `only_front` the one in front.
+
+    Where names have no space among the boxes, a margin for them is left at the right.
+    """
+    mappings = {}
+    for ends, data in scene.drawn.items():
+        if data["heads"] and (data is scene.front or not only_front):
+            mappings[ends] = data
+    boxes = shown_spans(scene, mappings, others=len(scene.boxes) if all_spans else _OTHER_SPANS)
+    placed = _lay_out(scene, width, mappings, boxes, most, margin=0.0)
+    led = [item for item in placed.lanes if item.led]
+    if led:
+        margin = max(PRINT.names_width(item.names) for item in led) + PRINT.beside
+        placed = _lay_out(scene, width, mappings, boxes, most, margin=margin)
+    return placed
+
+
+def _lay_out(
+    scene: Scene,
+    width: float,
+    mappings: dict[tuple[int, int], dict[str, Any]],
+    boxes: list[Named],
+    most: int,
+    *,
+    margin: float,
+) -> Placement:
+    columns = fit_columns(
+        scene, PRINT.axis, width - margin, most=most, notes=span_notes(scene, boxes)
+    )
+    items = []
+    drawn = set()
+    for (key, query), data in mappings.items():
+        start, end = columns.x_of(key), columns.x_of(query)
+        if start is None or end is None:
             continue
-        items += _arrows(data, start, end, width, front=front)
-        mappings.add((key, query))
+        drawn.add((key, query))
+        opening = set(scene.opening) if data is scene.front else set()
+        for layer, heads in _by_layer(data).items():
+            taken = taken_by(boxes, layer, columns.x_of, lambda _: columns.half)
+            item = place_arrow(
+                layer,
+                [*heads],
+                (start, end),
+                sum(heads.values()),
+                across=(PRINT.axis, width - margin),
+                taken=taken,
+                sizes=PRINT,
+                front=data is scene.front,
+                opening=opening.issuperset(heads),
+            )
+            items.append(item)
     lanes = {}
     for layer in range(scene.depth):
         lanes[layer] = in_lanes(item for item in items if item.layer == layer)
-    rows, placed = stack_layers(scene, lanes, PRINT)
-    groups = in_lanes(groups_under(scene, columns.x_of, width))
+    rows, placed = stack_layers(scene.depth, lanes, boxes, PRINT)
+    groups = in_lanes(groups_under(scene, boxes, columns.x_of, width))
     foot = max(bottom for _, bottom in rows.values())
     height = foot + columns.height + _GROUP * len(groups)
-    return Placement(columns, rows, placed, groups, width, height, frozenset(mappings))
+    return Placement(columns, rows, placed, groups, boxes, width, height, frozenset(drawn))
+
+
+def _by_layer(data: dict[str, Any]) -> dict[int, dict[str, float]]:
+    """The heads of a mapping by layer, each with what it adds to the joint effect."""
+    layers: dict[int, dict[str, float]] = {}
+    for name, gain in gains(data).items():
+        layers.setdefault(Head.parse(name).layer, {})[name] = gain
+    return layers
+
+
+# Spans
+
+
+def shown_spans(
+    scene: Scene, mappings: Collection[tuple[int, int]], *, others: int
+) -> list[Named]:
+    """The spans at the ends of mappings, those that the user named, and the strongest `others`."""
+    ends = {position for mapping in mappings for position in mapping}
+    spans = [box for box in scene.boxes if box[1]["kind"] == "span" and box[1]["layers"]]
+    wanted = set()
+    rest = []
+    for name, node in spans:
+        if ends.intersection(node["positions"]) or not is_named_by_its_token(scene, node):
+            wanted.add(name)
+        else:
+            rest.append((-node["effect"], name))
+    wanted.update(name for _, name in sorted(rest)[:others])
+    return [box for box in spans if box[0] in wanted]
+
+
+def span_notes(scene: Scene, boxes: Sequence[Named]) -> dict[int, tuple[str, str]]:
+    """Of each position that is a box of its own, the layers that hold it and those that build it."""
+    notes = {}
+    for _, node in boxes:
+        if is_named_by_its_token(scene, node):
+            notes[node["positions"][0]] = (
+                layers_text([node["layers"]]),
+                layers_text(node["ranges"]),
+            )
+    return notes
+
+
+def layers_text(ranges: Iterable[Sequence[int]]) -> str:
+    """`0, 20–21`."""
+    return ", ".join("–".join(map(str, dict.fromkeys(layers))) for layers in ranges)
+
+
+def taken_by(
+    boxes: Iterable[Named],
+    layer: int,
+    x_of: Callable[[int], float | None],
+    half_of: Callable[[int], float],
+) -> list[Interval]:
+    """What boxes take across a layer; `half_of` is half the width of the box at a position."""
+    taken = []
+    for _, node in boxes:
+        first, last = node["layers"] or (0, -1)
+        if not first <= layer <= last:
+            continue
+        for position in node["positions"]:
+            centre = x_of(position)
+            if centre is not None:
+                half = half_of(position) + 1
+                taken.append((centre - half, centre + half))
+    return sorted(taken)
 
 
 # Rows
 
 
 def stack_layers(
-    scene: Scene, lanes: Lanes, sizes: Sizes
+    depth: int, lanes: Lanes, boxes: Iterable[Named], sizes: Sizes
 ) -> tuple[Rows, dict[PlacedItem, float]]:
     """The rows of a picture, and the height y of every item in its lane."""
     heights = {}
-    for first, last in _fold_layers(scene, lanes):
-        height = sum(_lane_height(lane, sizes) for lane in lanes[first]) + sizes.margin
+    for first, last in _fold_layers(depth, lanes, boxes):
+        height = sizes.lane * len(lanes[first]) + sizes.margin
         heights[first, last] = sizes.folded if first < last else max(sizes.thin, height)
     rows = {}
     placed = {}
@@ -179,30 +298,23 @@ def stack_layers(
         y = bottom - sizes.margin / 2
         for lane in lanes[row[0]]:
             placed |= dict.fromkeys(lane, y - sizes.lane / 2)
-            y -= _lane_height(lane, sizes)
+            y -= sizes.lane
         bottom -= height
     return rows, placed
 
 
-def _lane_height(lane: list[PlacedItem], sizes: Sizes) -> float:
-    return sizes.lane + sizes.raised if any(item.raised for item in lane) else sizes.lane
-
-
-def _fold_layers(scene: Scene, lanes: Lanes) -> list[tuple[int, int]]:
+def _fold_layers(depth: int, lanes: Lanes, boxes: Iterable[Named]) -> list[tuple[int, int]]:
     """The rows from below, each as (first layer, last layer)."""
     busy = {layer for layer, stacked in lanes.items() if stacked}
-    for _, node in scene.boxes:
-        if node["layers"]:
-            busy.update(node["layers"])
-            for built in node.get("ranges", ()):
-                busy.update(built)
+    for _, node in boxes:
+        busy.update(node["layers"])
     rows = []
     first = 0
-    while first < scene.depth:
+    while first < depth:
         last = first
-        while last not in busy and last + 1 < scene.depth and last + 1 not in busy:
+        while last not in busy and last + 1 < depth and last + 1 not in busy:
             last += 1
-        if scene.depth <= _NEVER_FOLDED or last - first < 2:
+        if depth <= _NEVER_FOLDED or last - first < 2:
             last = first
         rows.append((first, last))
         first = last + 1
@@ -234,120 +346,111 @@ def in_lanes(items: Iterable[E]) -> list[list[E]]:
     return lanes
 
 
-# Arrows and components
-
-
-def _arrows(
-    data: dict[str, Any], start: float, end: float, width: float, *, front: bool
-) -> list[PlacedItem]:
-    """A mapping's arrows, one in each layer in which heads carry it, each with what its heads add."""
-    layers: dict[int, dict[str, float]] = {}
-    for name, gain in gains(data).items():
-        layers.setdefault(Head.parse(name).layer, {})[name] = gain
-    arrows = []
-    for layer, heads in layers.items():
-        effect = sum(heads.values())
-        ends = (start, end)
-        arrows.append(place_arrow(layer, [*heads], ends, effect, width, PRINT, front=front))
-    return arrows
+# Arrows
 
 
 def place_arrow(
     layer: int,
     heads: Sequence[str],
-    ends: tuple[float, float],
+    ends: Interval,
     effect: float,
-    width: float,
-    sizes: Sizes,
     *,
+    across: Interval,
+    taken: Sequence[Interval],
+    sizes: Sizes,
     front: bool = False,
+    opening: bool = False,
 ) -> PlacedItem:
-    """An arrow from the first to the second of `ends`, with the names of its heads.
+    """An arrow from the first to the second of `ends`, with the names of its heads where no box is.
 
-    The names stand on the arrow, else after it, else above it; `width` is that of the picture. Beside a token
-    that reads itself they may also stand before it.
+    `across` is where the columns begin and end, and `taken` what boxes take of it. Names stand on the arrow as
+    they are or shortened, else after it or before it, else beyond the columns.
     """
-    names, names_width = _names_that_fit(heads, width - sizes.axis, sizes)
+    spaces = free_spaces(across, taken)
     start, end = ends
-    half = names_width / 2
-    middle = (start + end) / 2
-    along, offset, raised = 0.5, 0.0, False
-    if end - start >= names_width + sizes.visible:
-        pass
-    elif end + sizes.beside + names_width <= width:
-        along, offset = 1.0, sizes.beside + half
-    elif start == end and start - sizes.beside - names_width >= sizes.axis:
-        along, offset = 0.0, -sizes.beside - half
-    else:
-        inside = min(max(middle, sizes.axis + half), width - half)
-        offset, raised = inside - middle, True
-    centre = start + along * (end - start) + offset
+    names, centre, led = _place_names(heads, ends, spaces, across[1], sizes)
+    half = sizes.names_width(names) / 2
     return PlacedItem(
         layer=layer,
         names=tuple(names),
         start=start,
         end=end,
-        along=along,
-        offset=offset,
+        text_x=centre,
         left=min(start, centre - half) - 2,
         right=max(end, centre + half) + 2,
         effect=effect,
         front=front,
-        raised=raised,
+        opening=opening,
+        led=led,
     )
 
 
-def _names_that_fit(
-    heads: Sequence[str], space: float, sizes: Sizes
-) -> tuple[list[str], float]:
-    """As many names as have space, but at least one, then how many more there are; with the width of all."""
-    most = sizes.most_names
-    names = _first_names(heads, most)
-    while most > 1 and sizes.names_width(names) > space:
-        most -= 1
-        names = _first_names(heads, most)
-    return names, sizes.names_width(names)
+def free_spaces(across: Interval, taken: Sequence[Interval]) -> list[Interval]:
+    """What `taken` leaves of `across`, from left to right."""
+    left, right = across
+    spaces = []
+    for start, end in taken:
+        if start > left:
+            spaces.append((left, start))
+        left = max(left, end)
+    if right > left:
+        spaces.append((left, right))
+    return spaces
 
 
-def _first_names(heads: Sequence[str], most: int) -> list[str]:
-    """`L5H1 L4H0 +2`."""
-    more = [f"+{len(heads) - most}"] if len(heads) > most else []
-    return [*heads[:most], *more]
+def _place_names(
+    heads: Sequence[str], ends: Interval, spaces: Sequence[Interval], right: float, sizes: Sizes
+) -> tuple[list[str], float, bool]:
+    """The names in the best form that has a place, the centre of that place, and whether it is the margin."""
+    forms = sizes.forms(heads)
+    for place in (_on_arrow, _after_arrow, _before_arrow):
+        for names in forms:
+            centre = place(ends, spaces, sizes.names_width(names), sizes)
+            if centre is not None:
+                return names, centre, False
+    narrow = [names for names in forms if sizes.names_width(names) <= sizes.widest_led]
+    names = narrow[0] if narrow else forms[-1]
+    return names, right + sizes.beside + sizes.names_width(names) / 2, True
 
 
-def _component_nodes(graph: nx.MultiDiGraph) -> list[tuple[str, dict[str, Any]]]:
-    """The nodes of a graph of wires that stand in a layer; a layer's MLP comes after its heads."""
-    nodes = [(name, node) for name, node in graph.nodes.items() if node.get("kind") in SHAPES]
-    inside = [(name, node) for name, node in nodes if node["layer"] >= 0]
-    return sorted(inside, key=lambda named: named[1]["kind"] == "mlp")
+def _on_arrow(
+    ends: Interval, spaces: Sequence[Interval], width: float, sizes: Sizes
+) -> float | None:
+    """The place nearest to the middle of the arrow, if enough of the arrow is left to be seen."""
+    start, end = ends
+    if end - start < width + sizes.visible:
+        return None
+    middle = (start + end) / 2
+    places = []
+    for space in spaces:
+        left, right = max(space[0], start), min(space[1], end)
+        if right - left >= width:
+            places.append(min(max(middle, left + width / 2), right - width / 2))
+    return min(places, key=lambda place: abs(place - middle), default=None)
 
 
-def _components(
-    nodes: Iterable[tuple[str, dict[str, Any]]], columns: Columns
-) -> list[PlacedItem]:
-    """The components of a graph of wires, each at its position and layer."""
-    items = []
-    for name, node in nodes:
-        x = columns.x_of(node["positions"][0])
-        if x is None:
-            continue
-        half = PRINT.names_width([node["label"]]) / 2 + 1
-        item = PlacedItem(
-            layer=node["layer"],
-            names=(node["label"],),
-            start=x,
-            end=x,
-            along=0.0,
-            offset=0.0,
-            left=x - half,
-            right=x + half,
-            effect=node["effect"],
-            front=node.get("front", False),
-            name=name,
-            kind=node["kind"],
-        )
-        items.append(item)
-    return items
+def _after_arrow(
+    ends: Interval, spaces: Sequence[Interval], width: float, sizes: Sizes
+) -> float | None:
+    """Directly after the box in which the arrow ends."""
+    for left, right in spaces:
+        if right > ends[1] + sizes.beside:
+            start = max(left + 2, ends[1] + sizes.beside)
+            is_next = left <= ends[1] + 3 * sizes.beside
+            return start + width / 2 if is_next and right - start >= width else None
+    return None
+
+
+def _before_arrow(
+    ends: Interval, spaces: Sequence[Interval], width: float, sizes: Sizes
+) -> float | None:
+    """Directly before the box in which the arrow starts."""
+    for left, right in reversed(spaces):
+        if left < ends[0] - sizes.beside:
+            end = min(right - 2, ends[0] - sizes.beside)
+            is_next = right >= ends[0] - 3 * sizes.beside
+            return end - width / 2 if is_next and end - left >= width else None
+    return None
 
 
 # Groups of positions
@@ -361,33 +464,36 @@ def is_named_by_its_token(scene: Scene, node: dict[str, Any]) -> bool:
 
 def groups_under(
     scene: Scene,
+    boxes: Iterable[Named],
     x_of: Callable[[int], float | None],
     width: float,
     measure: Callable[[str], float] = lambda text: width_of(text, NOTE),
 ) -> list[PlacedItem]:
     """Spans whose name is not that of their token; their names stand under the sentence."""
     groups = []
-    for name, node in scene.boxes:
+    for name, node in boxes:
         centres = [x for x in map(x_of, node["positions"]) if x is not None]
-        if not centres or node["kind"] != "span" or is_named_by_its_token(scene, node):
+        if not centres or is_named_by_its_token(scene, node):
             continue
-        text = spell(node["lines"][0], longest=24)
+        name_text = spell(node["lines"][0], longest=24)
+        held = layers_text([node["layers"]])
+        layers = f"layers {held}" if "–" in held else f"layer {held}"
+        text = f"{name_text}: {layers}, built {layers_text(node['ranges']) or 'in none'}"
+        if measure(text) > width:
+            text = name_text
         half = measure(text) / 2 + 2
         start = min(centres)
         end = max(centres)
-        middle = (start + end) / 2
-        inside = min(max(middle, half), width - half)
+        middle = min(max((start + end) / 2, half), width - half)
         group = PlacedItem(
             layer=0,
             names=(text,),
             start=start,
             end=end,
-            along=0.5,
-            offset=inside - middle,
-            left=min(start, inside - half),
-            right=max(end, inside + half),
-            effect=0.0,
-            name=name,
+            text_x=middle,
+            left=min(start, middle - half),
+            right=max(end, middle + half),
+            node=name,
         )
         groups.append(group)
     return groups

@@ -2,8 +2,8 @@
 
 The page's script adds up widths and looks up heights; every decision is made here.
 
-1. Across, a token's column has a fixed width, and all else is placed relative to columns: `along` of the way
-   from the key's to the query's, and an offset. A gap's column stands for all positions in it. Places are
+1. Across, a token's column has a fixed width, and all else is placed relative to columns: names by a position
+   and an offset from it. A gap's column stands for all positions in it. Places are
    chosen with all gaps closed. Opening a gap only moves things apart, so what did not touch still does not.
 2. Down, the arrow of a mapping in a layer keeps its lane at every share; the lane has space for all heads of
    the path. Lanes that nothing stands in are closed, so rows differ between shares: a stage is the rows of
@@ -28,13 +28,17 @@ from matplotlib.textpath import text_to_path
 from circuits.components import Head
 from circuits.show import OUTPUT, Scene
 from circuits.show.layout import (
+    Interval,
     Lanes,
+    Named,
     PlacedItem,
     Sizes,
     groups_under,
     in_lanes,
     place_arrow,
+    shown_spans,
     stack_layers,
+    taken_by,
 )
 
 if TYPE_CHECKING:
@@ -45,8 +49,10 @@ Gap = tuple[int, int]  # the first and the last position that it hides
 _NARROWEST: Final = 38  # the least width of a column, and the width of a gap
 # Of the picture without its axis, so that names have space after an arrow.
 _LEAST_WIDTH: Final = 360
+_HALF_BOX: Final = 18.0  # half the largest width of a box
 _PILL_GAP: Final = 3  # between the pills of two heads
 _PILL_LETTER: Final = 8  # the width of a letter of a head's name, on average
+_MOST_NAMES: Final = 6  # on one arrow
 _LONGEST_NAME: Final = 10  # letters of a head's name
 _SENTENCE: Final = 70  # the height of the words, with what stands above and below each
 _GROUP: Final = 18  # the height of a line of groups under the sentence
@@ -82,18 +88,28 @@ def _pills_width(names: Sequence[str]) -> float:
     return sum(_pill_width(len(name)) for name in names) + _PILL_GAP * (len(names) - 1)
 
 
+def _pill_forms(heads: Sequence[str]) -> list[list[str]]:
+    """The first six names, three or one, and how many more there are."""
+    forms = []
+    for most in (_MOST_NAMES, 3, 1):
+        more = [f"+{len(heads) - most}"] if len(heads) > most else []
+        if not forms or len(heads) > most:
+            forms.append([*heads[:most], *more])
+    return forms
+
+
 PAGE: Final = Sizes(
     axis=58,
     top=92,
     lane=24,
-    raised=15,
     thin=15,
     folded=20,
     margin=8,
     visible=26,
     beside=10,
-    most_names=6,
+    widest_led=320,
     names_width=_pills_width,
+    forms=_pill_forms,
 )
 
 
@@ -136,27 +152,39 @@ def lay_out_page(
     widths = [max(_NARROWEST, text_width(label, _WORD, bold=True) + 18) for label in labels]
     columns = _with_gaps(shown, len(labels))
     centres, right = _centres(columns, widths)
+    spans = shown_spans(scene, scene.drawn, others=len(scene.boxes))
+    halves = [_half_box(width) for width in widths]
+    gaps = [column for column in columns if isinstance(column, tuple)]
+    for first, last in gaps:
+        halves[first : last + 1] = [_NARROWEST / 2] * (last - first + 1)
     width = max(right, PAGE.axis + _LEAST_WIDTH)
+    ground = Ground(spans, centres, halves, width)
     mappings = scene.circuit.mappings
-    tracks = [_tracks(mapping, centres, width) for mapping in mappings]
+    tracks = [_tracks(mapping, ground) for mapping in mappings]
     lanes = _lanes(scene, tracks)
-    groups = in_lanes(groups_under(scene, centres.__getitem__, right, _note_width))
+    ends = [track.right for each in tracks for track in each]
+    width = max([width, *ends])
+    groups = in_lanes(groups_under(scene, spans, centres.__getitem__, right, _note_width))
     output_width, output_offset = _place_output(scene, centres[len(labels) - 1], right)
     output_left = centres[len(labels) - 1] + output_offset - output_width / 2
     space = output_left - PAGE.axis - 12
-    stages, stage_at = _stages(scene, lanes, carriers)
+    stages, stage_at = _stages(scene, lanes, spans, carriers)
+    starts = {}  # the first position of every column, and its centre
+    for column in columns:
+        position = column[0] if isinstance(column, tuple) else column
+        starts[position] = centres[position]
     return {
         "axis": PAGE.axis,
         "top": PAGE.top,
-        "raised": PAGE.raised,
         "columns": columns,
         "widths": widths,
+        "halves": [_short(_half_box(each)) for each in widths],  # of boxes
         "gap": _NARROWEST,
         "beyond": width - right + 8,  # the width of the picture after its last column
         "held": _held(scene),
         "pill_widths": [_pill_width(length) for length in range(_LONGEST_NAME + 1)],
         "pill_gap": _PILL_GAP,
-        "arrows": [[_pack_track(track, lanes) for track in each] for each in tracks],
+        "arrows": [[_pack_track(track, lanes, starts) for track in each] for each in tracks],
         "captions": [_names_in_caption(mapping, space) for mapping in mappings],
         "stages": stages,
         "stage_at": stage_at,
@@ -233,18 +261,35 @@ def _pack_groups(scene: Scene, lanes: list[list[PlacedItem]]) -> list[dict[str, 
     for lane, groups in enumerate(lanes):
         down = _SENTENCE + 8 + _GROUP * lane  # from the first layer
         for group in groups:
-            positions = scene.graph.nodes[group.name]["positions"]
+            positions = scene.graph.nodes[group.node]["positions"]
             ends = [min(positions), max(positions)]
-            packed.append(
-                {"text": group.text, "ends": ends, "offset": group.offset, "down": down}
-            )
+            offset = group.text_x - (group.start + group.end) / 2
+            packed.append({"text": group.text, "ends": ends, "offset": offset, "down": down})
     return packed
 
 
 # Arrows
 
 
-def _tracks(mapping: Mapping, centres: dict[int, float], width: float) -> list[Track]:
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What names must not stand on: the boxes of spans, with all gaps closed."""
+
+    spans: list[Named]
+    centres: dict[int, float]
+    halves: Sequence[float]  # half the width of the box of each position
+    width: float
+
+    def taken(self, layer: int) -> list[Interval]:
+        return taken_by(self.spans, layer, self.centres.__getitem__, self.halves.__getitem__)
+
+
+def _half_box(width: float) -> float:
+    """Half the width of a box in a column of this width."""
+    return min(0.3 * width, _HALF_BOX)
+
+
+def _tracks(mapping: Mapping, ground: Ground) -> list[Track]:
     """A mapping's arrows, one in each layer that has heads of its path."""
     layers: dict[int, list[tuple[int, Head, float]]] = {}
     before = 0.0
@@ -252,15 +297,21 @@ def _tracks(mapping: Mapping, centres: dict[int, float], width: float) -> list[T
         gain = step.joint - before
         layers.setdefault(step.head.layer, []).append((number, step.head, gain))
         before = step.joint
-    ends = (centres[mapping.key], centres[mapping.query])
+    ends = (ground.centres[mapping.key], ground.centres[mapping.query])
+    across = (PAGE.axis, ground.width)
     tracks = []
     for layer, steps in layers.items():
         heads = [str(head) for _, head, _ in steps]
+        taken = ground.taken(layer)
         arrows = []
         effect = 0.0
         for count, (_, _, gain) in enumerate(steps, start=1):
             effect += gain
-            arrows.append(place_arrow(layer, heads[:count], ends, effect, width, PAGE))
+            named = heads[:count]
+            arrow = place_arrow(
+                layer, named, ends, effect, across=across, taken=taken, sizes=PAGE
+            )
+            arrows.append(arrow)
         numbers = tuple(number for number, _, _ in steps)
         tracks.append(Track(mapping.ends, layer, tuple(heads), numbers, tuple(arrows)))
     return tracks
@@ -282,18 +333,23 @@ def _lanes(scene: Scene, tracks: Sequence[Sequence[Track]]) -> dict[int, list[li
     return lanes
 
 
-def _pack_track(track: Track, lanes: dict[int, list[list[Track]]]) -> list[Any]:
+def _pack_track(
+    track: Track, lanes: dict[int, list[list[Track]]], starts: dict[int, float]
+) -> list[Any]:
     """[layer, lane, steps, places, effects] of a mapping's arrow in one layer.
 
-    For each number of heads there is a place, [names, along, left end of the names, whether they are raised],
-    and what the heads add to the joint effect. Beyond the most names on an arrow the place stays the same.
+    For each number of heads there is a place, [names, position, from its centre to the left end of the names,
+    whether they are led out], and what the heads add to the joint effect. Beyond the most names on an arrow the
+    place stays the same.
     """
     (lane,) = [number for number, each in enumerate(lanes[track.layer]) if track in each]
     places = []
-    for arrow in track.arrows[: PAGE.most_names + 1]:
+    for arrow in track.arrows[: _MOST_NAMES + 1]:
         named = sum(name in track.heads for name in arrow.names)
-        left = arrow.offset - _pills_width(arrow.names) / 2
-        places.append([named, arrow.along, _short(left), int(arrow.raised)])
+        before = [position for position, x in starts.items() if x <= arrow.text_x]
+        position = before[-1] if before else next(iter(starts))
+        left = arrow.text_x - _pills_width(arrow.names) / 2 - starts[position]
+        places.append([named, position, _short(left), int(arrow.led)])
     effects = [round(arrow.effect, 3) for arrow in track.arrows]
     return [track.layer, lane, track.steps, places, effects]
 
@@ -322,6 +378,7 @@ def _fitting(names: Sequence[str], space: float) -> int:
 def _stages(
     scene: Scene,
     lanes: dict[int, list[list[Track]]],
+    spans: list[Named],
     carriers: dict[tuple[int, int], list[int]],
 ) -> tuple[list[Any], list[int]]:
     """The rows of every stage, and the number of the stage of every percentage from 1 to 100.
@@ -335,7 +392,7 @@ def _stages(
         at_share = {ends: counts[percent] for ends, counts in carriers.items()}
         counts = tuple(at_share.values())
         if counts not in stage_of:
-            rows = _rows(scene, lanes, at_share)
+            rows = _rows(scene.depth, lanes, spans, at_share)
             if rows not in stages:
                 stages.append(rows)
             stage_of[counts] = stages.index(rows)
@@ -344,7 +401,10 @@ def _stages(
 
 
 def _rows(
-    scene: Scene, lanes: dict[int, list[list[Track]]], carriers: dict[tuple[int, int], int]
+    depth: int,
+    lanes: dict[int, list[list[Track]]],
+    spans: list[Named],
+    carriers: dict[tuple[int, int], int],
 ) -> list[Any]:
     """The rows when this many heads carry each mapping; lanes without an arrow are closed."""
     drawn: Lanes = {}
@@ -354,7 +414,7 @@ def _rows(
             arrows = [track.arrow_at(carriers[track.ends]) for track in tracks]
             drawn[layer].append([arrow for arrow in arrows if arrow is not None])
     open_lanes = {layer: [lane for lane in each if lane] for layer, each in drawn.items()}
-    rows, height_of = stack_layers(scene, open_lanes, PAGE)
+    rows, height_of = stack_layers(depth, open_lanes, spans, PAGE)
     packed = []
     for (first, last), (top, bottom) in rows.items():
         heights = [_short(height_of[lane[0]]) if lane else None for lane in drawn[first]]

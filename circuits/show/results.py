@@ -70,6 +70,7 @@ class HeadRow:
     high: float | None = None
     before: float | None = None
     carries: bool = False
+    note: str = ""  # behind the head: which of two models it carries in
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +140,32 @@ def _(stability: Stability) -> HeadPlot:
 
 @heads_of_result.register
 def _(comparison: Comparison) -> HeadPlot:
-    first, second = comparison.names
-    both = comparison.overlap
-    rows = [
-        HeadRow(str(each.head), each.after, before=each.before, carries=each.head in both)
-        for each in comparison.moved
-    ]
-    title = (
-        f"{spell(first)} (open) → {spell(second)} (filled), {comparison.key}→{comparison.query}"
+    first, second = (spell(name, longest=24) for name in comparison.names)
+    counts = [len(heads) for heads in comparison.carriers]
+    rows = []
+    for each in comparison.moved:
+        carries = [each.head in heads for heads in comparison.carriers]
+        note = {
+            (True, True): "both",
+            (True, False): f"only {first}",
+            (False, True): f"only {second}",
+        }
+        rows.append(
+            HeadRow(
+                str(each.head),
+                each.after,
+                before=each.before,
+                carries=all(carries),
+                note=note.get((carries[0], carries[1]), ""),
+            )
+        )
+    title = f"{counts[0]} heads carry {comparison.key}→{comparison.query} in {first} (open)"
+    title += (
+        f"\nand {counts[1]} in {second} (filled), {len(comparison.overlap)} of them the same"
     )
     unclear = [verdict for verdict in comparison.verdicts if verdict not in (None, "clear")]
     if unclear:
-        title += ", not a clear question"
+        title += "; not a clear question"
     return HeadPlot(title, rows, marked="carries in both")
 
 
@@ -179,7 +194,8 @@ def effects_plot(
     Heads that carry are red diamonds; `marked` is what the axis says about diamonds. An open circle is the
     effect in the first of two models.
     """
-    strongest = sorted(rows, key=lambda row: -abs(row.effect))[:most]
+    # Carriers of either of two models come first, so that none of them is missing.
+    strongest = sorted(rows, key=lambda row: (not row.note, -abs(row.effect)))[:most]
     least = _LEAST_SEEN * max((abs(row.effect) for row in strongest), default=0.0)
     shown = [
         row
@@ -202,6 +218,8 @@ def effects_plot(
         ax.set_title(title, fontsize=SMALL, loc="left", wrap=True)
         ax.tick_params(length=2, labelsize=SMALL, color=MUTED)
         ax.spines[["top", "right"]].set_visible(False)
+        if any(row.note for row in shown):
+            ax.margins(x=0.22)  # for the notes behind the heads
     return ax
 
 
@@ -210,10 +228,19 @@ def _plot_row(ax: Axes, y: int, row: HeadRow) -> None:
     if row.low is not None and row.high is not None:
         ax.plot([row.low, row.high], [y, y], color=colour, linewidth=1.6, alpha=0.5, zorder=2)
     if row.before is not None:
-        ax.plot([row.before, row.effect], [y, y], color=LINE, linewidth=0.8, zorder=1)
+        ax.plot([row.before, row.effect], [y, y], color=LINE, linewidth=1.4, zorder=1)
         ax.plot(
             [row.before], [y], "o", color=INK, markerfacecolor="none", markersize=3.5, zorder=3
         )
+    if row.note:
+        end = max(row.effect, row.before or 0.0)
+        look = {
+            "fontsize": SMALL,
+            "color": MUTED,
+            "va": "center",
+            "textcoords": "offset points",
+        }
+        ax.annotate(row.note, (end, y), xytext=(5, 0), **look)
     if row.carries:
         ax.plot([row.effect], [y], "D", color=colour, markersize=4, zorder=4)
     else:

@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 import networkx as nx
 
 from circuits.errors import PromptError
-from circuits.show.words import plural, spell, verdict_values, verdict_words
+from circuits.show.words import (
+    plural,
+    question_words,
+    spell,
+    verdict_values,
+    verdict_words,
+)
 from circuits.tracing import CARRIES
 from circuits.tracing.parts import Output
 
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
 OUTPUT: Final = "output"  # the name of the output's node, and how a user names it
 LONGEST: Final = 24  # tokens of a prompt that is shown whole
 _MOST_ARROWS: Final = 24
+ATTENDS: Final = 0.05  # a head with a smaller weight does not attend to the key
 
 Attributes = dict[str, Any]  # of a node or an edge
 # The nodes of the key and the query, and the mapping's attributes.
@@ -39,10 +46,7 @@ Arrow = tuple[str, str, Attributes]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A circuit and its graph, with the mapping in front, if there is one.
-
-    A picture on a scale of layers reads the graph alone, so it can draw a graph of components and wires too.
-    """
+    """A circuit and its graph, with the mapping in front, if there is one."""
 
     circuit: Circuit
     graph: nx.MultiDiGraph
@@ -91,18 +95,74 @@ class Scene:
         return {_positions(mapping): mapping for mapping in mappings}
 
     @property
-    def caption(self) -> str:
-        """What the maps show: `These 5 of 144 heads map key 5 to query 8`."""
-        if self.front is None or self.cell is None:
-            return "No mapping of this prompt carries anything"
-        key, query = self.cell
+    def ends_text(self) -> str:
+        """The mapping in front: `large(5) → "(8)`."""
+        if self.cell is None:
+            return ""
+        key, query = (f"{spell(self.words[at], longest=16)}({at})" for at in self.cell)
+        return f"{key} → {query}"
+
+    @property
+    def carried(self) -> str:
+        """`5 of 144 heads carry 92%`: how many carry how much of the mapping in front."""
+        if self.front is None:
+            return ""
         if self.front["doubts"]:
-            return f"Key {key} to query {query}: modulation withheld, {self.front['doubts'][0]}"
+            return "modulation withheld"
         heads = self.circuit.source.layers * self.circuit.source.heads
         count = len(self.carriers)
-        named = {0: f"None of {heads} heads maps", 1: f"One of {heads} heads maps"}
-        who = named.get(count, f"These {count} of {heads} heads map")
-        return f"{who} key {key} to query {query}"
+        if not count:
+            return f"none of {heads} heads carries"
+        verb = "carries" if count == 1 else "carry"
+        return f"{count} of {heads} heads {verb} {self.front['modulation']:.0%}"
+
+    @property
+    def finding(self) -> str:
+        """What was found, in one sentence: `5 of 144 heads carry 92% of large(5) → "(8)`."""
+        if self.front is None:
+            return "No mapping of this prompt carries anything"
+        if self.front["doubts"]:
+            return f"{self.ends_text}: modulation withheld, {self.front['doubts'][0]}"
+        if not self.carriers:
+            return f"{self.carried[0].upper()}{self.carried[1:]} {self.ends_text}"
+        return f"{self.carried} of {self.ends_text}"
+
+    def question(self, name: str | None = None) -> str:
+        """What was asked of which model: `large(5) → hot; logit(small) − logit(cold); mini; total 1.00 …`."""
+        words = question_words(self.circuit, self.circuit.source.name if name is None else name)
+        if self.front is None:
+            return words
+        return f"{words}; total {self.front['total']:z.2f} of the gap"
+
+    @property
+    def opening(self) -> tuple[str, ...]:
+        """The carriers that attend to the key in the counterfactual, and on the prompt do not."""
+        if self.circuit.front is None:
+            return ()
+        weights = {}
+        for each in self.circuit.front.heads:
+            weights[str(each.head)] = (each.weight, each.counterfactual_weight)
+        opening = []
+        for head in self.carriers:
+            clean, other = weights[head]
+            if clean < ATTENDS <= other:
+                opening.append(head)
+        return tuple(opening)
+
+    @property
+    def caption(self) -> str:
+        """What the maps show: `All 5 heads map key 5 to query 8`; heads that only open are counted apart."""
+        if self.cell is None or not self.carriers:
+            return ""
+        key, query = self.cell
+        opening = len(self.opening)
+        count = len(self.carriers) - opening
+        named = {0: "No head maps", 1: "One head maps", 2: "Both heads map"}
+        who = named.get(count, f"All {count} heads map")
+        if opening:
+            who = {0: "No head maps", 1: "One head maps"}.get(count, f"{count} heads map")
+        caption = f"{who} key {key} to query {query}"
+        return f"{caption}, {opening} only in the counterfactual" if opening else caption
 
     @property
     def verdict(self) -> str:

@@ -251,18 +251,26 @@ def panel_text(panel: PanelFigures) -> str:
     return plain([Section(title, rows=list(_facts(panel).items()))])
 
 
-def _facts(panel: PanelFigures) -> dict[str, str]:
-    opened = _percent(panel.open_edges / (panel.edges or 1))
-    facts = {
+def panel_facts(panel: PanelFigures) -> dict[str, str]:
+    """What the maps of a panel show, by name, as tables and figure A say it."""
+    return {
         "heads": str(len(panel.heads)),
-        "mass on the first token": _percent(panel.first_token),
-        "mass on the diagonal": _percent(panel.diagonal),
-        "heads with a dominant diagonal": _percent(panel.dominant_diagonal),
+        "mass on first token": _percent(panel.first_token),
+        "mass on diagonal": _percent(panel.diagonal),
+        "dominant diagonals": _percent(panel.dominant_diagonal),
         "mean peak": f"{panel.mean_peak:.2f}",
-        "heads with an off-diagonal weight above 0.5": f"{panel.peaked:.1f}",
+        "> 0.5 off diagonal": f"{panel.peaked:.1f}",
         "sum of a row": f"{panel.mass:.2f}",
-        "open edges": f"{panel.open_edges:,.0f} of {panel.edges:,.0f} ({opened})",
+        "open edges": _percent(panel.open_edges / (panel.edges or 1)),
     }
+
+
+def _facts(panel: PanelFigures) -> dict[str, str]:
+    """The same with the counts of edges and of kinds of maps."""
+    facts = panel_facts(panel)
+    facts["open edges"] = (
+        f"{panel.open_edges:,.0f} of {panel.edges:,.0f} ({facts['open edges']})"
+    )
     for kind, count in panel.kinds:
         facts[f"maps: {kind}"] = str(count)
     return facts

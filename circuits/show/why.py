@@ -19,7 +19,7 @@ from circuits.components import Side
 from circuits.show import canvas, counterfactual_words, metric_words, spell
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import SMALL, token, visible
-from circuits.show.words import verdict_lines, verdict_words
+from circuits.show.words import question_words, verdict_lines, verdict_words
 
 if TYPE_CHECKING:
     from circuits.tracing.records import QKAttribution, SideWriters, Why
@@ -112,41 +112,63 @@ def _qk_attribution(attribution: QKAttribution) -> Section:
 
 
 def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
-    """The attention map with the edge framed, and a column of bars for each side of the head.
+    """The attention map with the edge framed, and a column of bars for each side that has an effect.
 
     The first bar of a column is the whole side, the others are its strongest writers. All columns have one
-    scale. A side without an effect has its number in place of bars.
+    scale. A side without an effect is named in the line below.
     """
-    sides = [_bars(side) for side in why.sides]
-    most_bars = max(map(len, sides))
-    effects = [effect for bars in sides for _, effect in bars]
+    sides = [side for side in why.sides if abs(side.effect) >= SMALL]
+    columns = [_bars(side) for side in sides]
+    most_bars = max(map(len, columns), default=1)
+    effects = [effect for bars in columns for _, effect in bars] or [1.0]
     low, high = min(0.0, *effects), max(0.0, *effects)
     room = 0.28 * (high - low or 1.0)  # for the number beside a bar
     left = low - room if low < 0 else low
     with canvas.looks():
         figure = canvas.ShownFigure() if figure is None else figure
-        figure.set_size_inches(canvas.WIDTH, 0.9 + 0.16 * most_bars)
+        width = canvas.WIDTH if len(sides) > 1 else 0.72 * canvas.WIDTH
+        figure.set_size_inches(width, 1.5 + 0.16 * max(most_bars, 6))
         figure.set_layout_engine("constrained")
-        axes = figure.subplots(1, 4, width_ratios=(1.15, *map(_width, sides)))
+        axes = figure.subplots(1, 1 + len(sides), width_ratios=(1.15, *map(_width, columns)))
+        axes = [axes] if isinstance(axes, Axes) else list(axes)
         _draw_map(axes[0], why)
-        for axis, side, bars in zip(axes[1:], why.sides, sides, strict=True):
-            axis.set_title(f"{side.side} side")
-            if len(bars) == 1 and abs(side.effect) < SMALL:
-                axis.set_axis_off()
-                words = f"no effect\n({side.effect:z.3f})"
-                style = {"fontsize": canvas.SMALL, "color": canvas.MUTED, "va": "top"}
-                axis.text(0.0, 1.0, words, transform=axis.transAxes, **style)
-                continue
+        for axis, side, bars in zip(axes[1:], sides, columns, strict=True):
+            axis.set_title(_SIDES[side.side])
             _draw_bars(axis, bars)
             axis.set_xlim(left, high + room)
             # So that the bars of all sides stand in the same rows.
             axis.set_ylim(most_bars - 0.5, -0.5)
-        title = f"{spell(why.source.name, longest=40)}: {why.head}, {_ends(why)}; effect {why.effect:z.2f}"
-        verdict = verdict_words(why)
-        if verdict:
-            title += f"\n{textwrap.shorten(verdict, _LONGEST_VERDICT, placeholder=' …')}"
-        figure.suptitle(title, fontsize=canvas.BODY, ha="left", x=0.01)
+        figure.suptitle(_title(why), fontsize=canvas.BODY, ha="left", x=0.01)
+        look = {"fontsize": canvas.SMALL, "color": canvas.MUTED, "ha": "left", "x": 0.01}
+        figure.supxlabel(_explained(why, width), **look)
     return figure
+
+
+def _title(why: Why) -> str:
+    """What was found, what was asked, and a verdict that is not clear."""
+    strongest = max(why.sides, key=lambda side: abs(side.effect))
+    finding = f"{why.head} reads {_ends(why)} mostly because of its {strongest.side}"
+    if abs(strongest.effect) < SMALL:
+        finding = f"No side of {why.head} at {_ends(why)} has an effect"
+    lines = [finding, question_words(why, why.source.name)]
+    verdict = verdict_words(why)
+    if verdict:
+        lines.append(textwrap.shorten(verdict, _LONGEST_VERDICT, placeholder=" …"))
+    return "\n".join(lines)
+
+
+def _explained(why: Why, width: float) -> str:
+    """The sides without an effect, and what names and numbers of the picture mean."""
+    parts = []
+    for side in why.sides:
+        if abs(side.effect) < SMALL:
+            parts.append(f"{side.side} side: no effect ({side.effect:z.3f}).")
+    parts.append(
+        f"The head's message swapped has an effect of {why.effect:z.2f}. Whole side: what the head reads there "
+        "comes from the counterfactual run alone. Below it its writers, each swapped for this head alone: "
+        "M4@13 is the MLP of layer 4 at position 13, L4H4@13 a head. Effects do not add up."
+    )
+    return textwrap.fill(" ".join(parts), int(width * 24))
 
 
 def fill_with_why(folder: Path, why: Why) -> None:
@@ -166,9 +188,7 @@ def _bars(side: SideWriters) -> list[tuple[str, float]]:
 
 def _width(bars: Sequence[tuple[str, float]]) -> float:
     """The width of a side's column, relative to one with writers."""
-    if len(bars) > 1:
-        return 1.0
-    return 0.5 if abs(bars[0][1]) >= SMALL else 0.3
+    return 1.0 if len(bars) > 1 else 0.5
 
 
 def _draw_bars(axis: Axes, bars: Sequence[tuple[str, float]]) -> None:

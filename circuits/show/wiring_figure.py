@@ -12,6 +12,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.figure import Figure
@@ -32,11 +33,13 @@ from circuits.show.canvas import (
     Area,
     Font,
     Sheet,
+    figure_around,
     looks,
     new_sheet,
     shade,
     width_of,
 )
+from circuits.show.legend import LINE_HEIGHT, Key, to_heading, to_legend, wrapped, write_lines
 from circuits.show.wiring import headline, strongest_path
 from circuits.show.wiring_layout import (
     THINNEST,
@@ -47,7 +50,7 @@ from circuits.show.wiring_layout import (
     WiringLayout,
     lay_out,
 )
-from circuits.show.words import metric_words, spell, verdict_words
+from circuits.show.words import question_words, spell, verdict_words
 from circuits.wires.record import LOGITS, Node
 
 if TYPE_CHECKING:
@@ -62,12 +65,10 @@ _DASHES: Final = {"key": (4.0, 1.5), "value": (1.3, 1.1)}  # points on and off
 
 _MARGIN: Final = 4.0
 _AXIS: Final = 11.0  # room for the numbers of layers at the left
-_LINE_HEIGHT: Final = 8.2
 _NAME: Final = Font(6.5, bold=True)
-_TITLE: Final = Font(8.0, bold=True)
 _LETTER: Final = Font(SMALL, bold=True)
 _LONGEST_TOKEN: Final = 12
-_BETWEEN_KEYS: Final = 7.0
+_SAMPLE_LINE: Final = 1.2  # the width of a line in the legend
 _NEW: Final = 5.0  # diameter of the mark of a new wire
 
 
@@ -176,42 +177,15 @@ def _text_width(line: tuple[str, Font]) -> float:
     return width_of(*line)
 
 
-def _wrapped(text: str, font: Font, width: float) -> list[str]:
-    """A text in lines that are no wider than `width`, unless a single word is."""
-    lines = [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and width_of(longer, font) > width:
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    return lines
-
-
 def subtitle(wiring: Wiring) -> str:
-    """`Ben → Tom at S2; logit(Tom) − logit(Ben); stories15m`; of a task its name and how many pairs."""
+    """`Ben(9) → Tom; logit(Tom) − logit(Ben); stories15m`; of a task its name and how many pairs."""
     source = spell(wiring.source.name, longest=40)
     if wiring.task:
         return f"{spell(wiring.task)}, {len(wiring.pairs)} pairs; {source}"
-    parts = [_changes(wiring), metric_words(wiring, longest=_LONGEST_TOKEN), source]
-    if len(wiring.pairs) > 1:
-        parts[0] = f"{parts[0]} and {len(wiring.pairs) - 1} pairs like it"
-    return "; ".join(parts)
-
-
-def _changes(wiring: Wiring) -> str:
-    """The tokens that the counterfactual changes, and where."""
-    words = getattr(wiring.counterfactual, "words", None)
-    if words is None:
-        return str(wiring.counterfactual)
-    named = {position: role for role, position in wiring.pairs[0].roles}
-    changes = []
-    for position, (old, new) in enumerate(zip(wiring.prompt.words, words, strict=True)):
-        if old != new:
-            change = f"{spell(old, longest=12)} → {spell(new, longest=12)}"
-            changes.append(f"{change} at {named.get(position, position)}")
-    more = f" and {len(changes) - 2} more" if len(changes) > 2 else ""
-    return ", ".join(changes[:2]) + more
+    roles = {position: role for role, position in wiring.pairs[0].roles}
+    more = len(wiring.pairs) - 1
+    alike = f" and {more} pairs like it" if more else ""
+    return question_words(wiring, source, roles=roles, more=alike)
 
 
 def caption(wiring: Wiring) -> str:
@@ -248,29 +222,22 @@ def _draw(
 ) -> Figure:
     """Title, subtitle, circuit, columns, legend and caption, from the top down."""
     inner = width - 2 * _MARGIN
-    title = _wrapped(headline(wiring), _TITLE, inner)
-    below = _wrapped(subtitle(wiring), NOTE, inner)
-    keys = _legend_rows(_legend_items(wiring), inner)
-    notes = _wrapped(caption(wiring), NOTE, inner)
+    heading = to_heading(headline(wiring), subtitle(wiring), inner)
+    legend = to_legend(_legend_keys(wiring), inner)
+    notes = wrapped(caption(wiring), NOTE, inner)
     footers = [labels.footer(place) for place in layout.grid.columns]
-    top = _MARGIN + 9.5 * len(title) + _LINE_HEIGHT * len(below) + 5
-    bottom = top + layout.height + 3 + _LINE_HEIGHT * max(map(len, footers))
-    height = bottom + 6 + 10 * len(keys) + _LINE_HEIGHT * len(notes) + _MARGIN
+    top = _MARGIN + heading.height + 5
+    bottom = top + layout.height + 3 + LINE_HEIGHT * max(map(len, footers)) + 6
+    height = bottom + legend.height + LINE_HEIGHT * len(notes) + _MARGIN
     sheet = new_sheet(width, height, figure)
-    for number, line in enumerate(title):
-        sheet.write(_MARGIN, _MARGIN + 9.5 * (number + 1) - 2.5, line, _TITLE)
-    for number, line in enumerate(below):
-        y = _MARGIN + 9.5 * len(title) + _LINE_HEIGHT * (number + 1) - 2
-        sheet.write(_MARGIN, y, line, NOTE)
+    heading.draw(sheet, _MARGIN, _MARGIN)
     circuit = sheet.moved(_MARGIN + _AXIS, top)
     _draw_layers(wiring, circuit, layout)
     _draw_circuit(wiring, circuit, layout, labels)
     _draw_footers(wiring, circuit, layout, footers)
-    _draw_legend(sheet.moved(_MARGIN, bottom + 6), keys)
-    for number, line in enumerate(notes):
-        y = bottom + 6 + 10 * len(keys) + _LINE_HEIGHT * (number + 1) - 2
-        sheet.write(_MARGIN, y, line, NOTE)
-    return sheet.axes.figure  # type: ignore[return-value]  # a sheet stands on a figure of its own
+    legend.draw(sheet, _MARGIN, bottom)
+    write_lines(sheet, _MARGIN, bottom + legend.height, notes)
+    return figure_around(sheet.axes)
 
 
 def _draw_layers(wiring: Wiring, sheet: Sheet, layout: WiringLayout) -> None:
@@ -322,11 +289,11 @@ def _draw_footers(
         if place is None:
             continue
         for number, (text, font) in enumerate(lines):
-            y = layout.height + 1 + _LINE_HEIGHT * (number + 1)
+            y = layout.height + 1 + LINE_HEIGHT * (number + 1)
             sheet.write(x, y, text, font, ha="center")
         half = max(map(_text_width, lines)) / 2
         if place > last + 1 and x - half - edge > 8:
-            y = layout.height + 1 + _LINE_HEIGHT
+            y = layout.height + 1 + LINE_HEIGHT
             sheet.write((edge + x - half) / 2, y, "…", NOTE, ha="center")
         last, edge = place, x + half
 
@@ -467,88 +434,50 @@ def _draw_shape(sheet: Sheet, node: Node, box: Box, edge: str, fill: str) -> Non
 # The legend
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """One entry of the legend: what is drawn, and its words."""
-
-    kind: str  # words, a side, mlp, width, against, path or new
-    words: str
-    line: float = 1.2
-
-    @property
-    def sample(self) -> float:
-        """The width of what is drawn."""
-        if self.kind == "words":
-            return -3.0
-        return _NEW if self.kind == "new" else 15.0
-
-    @property
-    def width(self) -> float:
-        return self.sample + 3 + width_of(self.words, NOTE)
-
-
-def _legend_items(wiring: Wiring) -> list[_Key]:
+def _legend_keys(wiring: Wiring) -> list[Key]:
     """Entries for what the figure has."""
     kinds = {each.wire.reader.kind for each in wiring.wires}
-    keys = [_Key(side, side) for side in SIDES if side in kinds]
+    keys = [Key(side, partial(_side_sample, side)) for side in SIDES if side in kinds]
     if kinds & {"mlp", "logits"}:
-        keys.append(_Key("mlp", "MLP, logits"))
+        keys.append(Key("MLP, logits", partial(_side_sample, "mlp")))
     if keys:
-        keys.insert(0, _Key("words", "wires into"))
+        keys.insert(0, Key("wires into"))
     largest = max((abs(each.value) for each in wiring.wires), default=0.0)
     if largest:
-        keys.append(_Key("width", f"width: value, at most {largest:.2f}", 3.0))
+        keys.append(Key(f"width: value, at most {largest:.2f}", _width_sample))
     if any(each.value < 0 for each in wiring.wires):
-        keys.append(_Key("against", "negative value"))
+        keys.append(Key("negative value", _against_sample))
     if strongest_path(wiring):
-        keys.append(_Key("path", "strongest path"))
+        keys.append(Key("strongest path", _path_sample))
     if any(each.new for each in wiring.wires):
-        keys.append(_Key("new", "new"))
+        keys.append(Key("new", _new_sample, sample=_NEW))
     return keys
 
 
-def _legend_rows(keys: list[_Key], width: float) -> list[list[_Key]]:
-    """The entries in rows that fit."""
-    rows: list[list[_Key]] = []
-    used = 0.0
-    for key in keys:
-        if not rows or used + key.width > width:
-            rows.append([])
-            used = 0.0
-        rows[-1].append(key)
-        used += key.width + _BETWEEN_KEYS
-    return rows
+def _side_sample(side: str, sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    colour = SIDE_COLOURS.get(side, OTHER_COLOUR)
+    style = _dashes(side, _SAMPLE_LINE)
+    sheet.line(ends, (y, y), colour, width=_SAMPLE_LINE, depth=1, style=style)
 
 
-def _draw_legend(sheet: Sheet, rows: list[list[_Key]]) -> None:
-    for number, row in enumerate(rows):
-        x = 0.0
-        y = 10.0 * number + 4
-        for key in row:
-            _draw_sample(sheet, key, x, y)
-            sheet.write(x + key.sample + 3, y + 2.1, key.words, NOTE)
-            x += key.width + _BETWEEN_KEYS
+def _width_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    thick = 3.0
+    top = [(ends[0], y - THINNEST / 2), (ends[1], y - thick / 2)]
+    bottom = [(ends[1], y + thick / 2), (ends[0], y + THINNEST / 2)]
+    wedge = [sheet.at(*corner) for corner in top + bottom]
+    sheet.axes.add_patch(Polygon(wedge, facecolor=OTHER_COLOUR, edgecolor="none"))
 
 
-def _draw_sample(sheet: Sheet, key: _Key, x: float, y: float) -> None:
-    ends = (x, x + key.sample)
-    if key.kind == "words":
-        return
-    if key.kind == "new":
-        _draw_new(sheet, x + _NEW / 2, y, 1)
-    elif key.kind == "path":
-        band = Area(x, y - 2.75, key.sample, 5.5)
-        sheet.box(band, _BAND, _BAND, line=0, rounding=0.01)
-        sheet.line(ends, (y, y), OTHER_COLOUR, width=key.line, depth=1.1)
-    elif key.kind == "against":
-        sheet.line(ends, (y, y), AGAINST, width=key.line, depth=1)
-        sheet.line((ends[1], ends[1]), (y - 2, y + 2), AGAINST, width=1.4, depth=1)
-    elif key.kind == "width":
-        top = [(ends[0], y - THINNEST / 2), (ends[1], y - key.line / 2)]
-        bottom = [(ends[1], y + key.line / 2), (ends[0], y + THINNEST / 2)]
-        wedge = [sheet.at(*corner) for corner in top + bottom]
-        sheet.axes.add_patch(Polygon(wedge, facecolor=OTHER_COLOUR, edgecolor="none"))
-    else:
-        colour = SIDE_COLOURS.get(key.kind, OTHER_COLOUR)
-        style = _dashes(key.kind, key.line)
-        sheet.line(ends, (y, y), colour, width=key.line, depth=1, style=style)
+def _against_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    sheet.line(ends, (y, y), AGAINST, width=_SAMPLE_LINE, depth=1)
+    sheet.line((ends[1], ends[1]), (y - 2, y + 2), AGAINST, width=1.4, depth=1)
+
+
+def _path_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    band = Area(ends[0], y - 2.75, ends[1] - ends[0], 5.5)
+    sheet.box(band, _BAND, _BAND, line=0, rounding=0.01)
+    sheet.line(ends, (y, y), OTHER_COLOUR, width=_SAMPLE_LINE, depth=1.1)
+
+
+def _new_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+    _draw_new(sheet, (ends[0] + ends[1]) / 2, y, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,18 +40,38 @@ def metric_words(
 
 
 def counterfactual_words(
-    result: Circuit | Why | Wiring | Neurons, *, longest: int = LONGEST_WORD
+    result: Circuit | Why | Wiring | Neurons,
+    *,
+    longest: int = LONGEST_WORD,
+    most: int = 8,
+    roles: Mapping[int, str] | None = None,
 ) -> str:
-    """The tokens that the counterfactual changes: `large(5) → hot`; noise describes itself."""
+    """The tokens that the counterfactual changes: `large(5) → hot`; noise describes itself.
+
+    Positions in `roles` are named: `Ben(S2) → Tom`.
+    """
     words = getattr(result.counterfactual, "words", None)
     if words is None:
         return str(result.counterfactual)
+    names = roles or {}
     changes = []
     for position, (clean, other) in enumerate(zip(result.prompt.words, words, strict=True)):
         if clean != other:
             old, new = spell(clean, longest=longest), spell(other, longest=longest)
-            changes.append(f"{old}({position}) → {new}")
-    return listed(changes, most=8)
+            changes.append(f"{old}({names.get(position, position)}) → {new}")
+    return listed(changes, most=most)
+
+
+def question_words(
+    result: Circuit | Why | Wiring | Neurons,
+    name: str,
+    *,
+    roles: Mapping[int, str] | None = None,
+    more: str = "",
+) -> str:
+    """What was asked: counterfactual, metric and model: `large(5) → hot; logit(small) − logit(cold); mini`."""
+    changed = counterfactual_words(result, longest=12, most=2, roles=roles)
+    return f"{changed}{more}; {metric_words(result, longest=12)}; {spell(name, longest=40)}"
 
 
 def verdict_words(result: Any) -> str:

@@ -9,18 +9,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, overload
 
 import numpy as np
 
+from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.results import Progress, sha256_of, silent
-from circuits.tasks.comparison import SIDES, Comparison, Moved, TaskComparison
+from circuits.tasks.comparison import NOTICEABLE, SIDES, Comparison, Moved, TaskComparison
 from circuits.tasks.patterns import maps_of, measure_panel
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import UNITS, Mlps, Ranking, Units, heads_of
@@ -32,7 +33,6 @@ from circuits.tracing.records import Circuit
 TaskSource = str | Path | tuple[Task, Task]
 # What is ranked unless the user says otherwise.
 BOTH: Final[tuple[Units, ...]] = ("heads", "edges")
-_NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 
 
 @overload
@@ -123,6 +123,7 @@ def _compare_circuits(first: Circuit, second: Circuit, share: float) -> Comparis
         raise PromptError(f"{different}; compare circuits of the same prompt")
     before = first.mapping()
     after = second.mapping(before.key, before.query)
+    carriers = before.carriers(share), after.carriers(share)
     return Comparison(
         names=(first.source.name, second.source.name),
         key=before.key,
@@ -130,10 +131,10 @@ def _compare_circuits(first: Circuit, second: Circuit, share: float) -> Comparis
         share=share,
         totals=(before.total, after.total),
         modulations=(before.modulation(share), after.modulation(share)),
-        carriers=(before.carriers(share), after.carriers(share)),
+        carriers=carriers,
         open_edges=(first.source.open_edges, second.source.open_edges),
         edges=(first.source.edges, second.source.edges),
-        moved=_moved(before, after),
+        moved=_moved(before, after, {*carriers[0], *carriers[1]}),
         verdicts=(_verdict(first), _verdict(second)),
         reasons=(_reasons(first), _reasons(second)),
         doubts=(before.doubts, after.doubts),
@@ -148,15 +149,16 @@ def _reasons(circuit: Circuit) -> tuple[str, ...]:
     return () if circuit.question is None else circuit.question.reasons
 
 
-def _moved(before: Mapping, after: Mapping) -> tuple[Moved, ...]:
-    """The heads whose effect changed, the largest change first; none where the models differ in shape."""
+def _moved(before: Mapping, after: Mapping, carriers: Set[Head]) -> tuple[Moved, ...]:
+    """The heads whose effect changed and the carriers of either model, the largest change first; none where the
+    models differ in shape."""
     effect_before = {each.head: each.effect for each in before.heads}
     effect_after = {each.head: each.effect for each in after.heads}
     if effect_before.keys() != effect_after.keys():
         return ()
     moved = []
     for head, effect in effect_before.items():
-        if abs(effect_after[head] - effect) >= _NOTICEABLE:
+        if head in carriers or abs(effect_after[head] - effect) >= NOTICEABLE:
             moved.append(Moved(head, effect, effect_after[head]))
     return tuple(sorted(moved, key=lambda each: (-abs(each.after - each.before), each.head)))
 

@@ -18,6 +18,7 @@ from circuits.tracing.parts import Verdict
 
 Maps = tuple[np.ndarray, ...]  # (query, key), one for each head
 SIDES: Final = ("first", "second")  # the names of the arrays of a TaskComparison
+NOTICEABLE: Final = 0.05  # a head whose effect changes by less has not moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Comparison(Saved, Pictured):
     carriers: tuple[tuple[Head, ...], tuple[Head, ...]]
     open_edges: tuple[int, int]
     edges: tuple[int, int]
-    moved: tuple[Moved, ...]  # largest change first; empty where the models differ in shape
+    # Heads whose effect changed and carriers, largest change first; empty where the models differ in shape.
+    moved: tuple[Moved, ...]
     # The verdict on each circuit's question; None in files of version 0.2.
     verdicts: tuple[Verdict | None, Verdict | None] = (None, None)
     reasons: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # why each is not clear
@@ -127,8 +129,9 @@ class Comparison(Saved, Pictured):
         lines.append(
             f"shared: {_names(self.overlap)} ({self.jaccard:.0%} of all carriers of either)"
         )
-        if self.moved:
-            lines.append(f"moved: {', '.join(map(str, self.moved[:5]))}")
+        moved = [each for each in self.moved if abs(each.after - each.before) >= NOTICEABLE]
+        if moved:
+            lines.append(f"moved: {', '.join(map(str, moved[:5]))}")
         return "\n".join(lines)
 
 

@@ -10,6 +10,26 @@ import { percent, rolesOf } from "./text.js";
 const STAGES = { carriers: "finding carriers", writers: "who wrote what it reads" };
 const TYPING_PAUSE = 200; // milliseconds without a key before the prompt is read
 
+// A question each; the key is the last token of its spelling. Those with a model are shown where it is offered.
+const EXAMPLES = [
+  { name: "opposite", prompt: 'The opposite of "large" is "', key: "large", other: "hot" },
+  {
+    name: "names",
+    prompt: "When Mary and John went to the store, John gave a drink to",
+    key: "John",
+    other: "Mary",
+  },
+  { name: "year", prompt: "The war lasted from the year 1732 to the year 17", key: "32", other: "02" },
+  { name: "sum", prompt: "3 6 + 2 8 = 0", key: "8", other: "1", model: "addition" },
+  {
+    name: "repeat",
+    prompt: " blunt clock mirror fresh lying farm blunt clock mirror",
+    key: "fresh",
+    other: "lying",
+  },
+  { name: "fact", prompt: "The capital of France is", key: "France", other: "Germany", model: "smollm2" },
+];
+
 const form = {
   tokens: null, // of the prompt, as the server read it
   setting: "key", // what the next click on a token sets
@@ -25,6 +45,10 @@ export function startAsking(openedAt) {
   const option = (name, selected) => element("option", { value: name, text: name || "none", selected });
   byId("model").append(...page.models.map((name) => option(name, name === page.model)));
   byId("beside").append(option("", true), ...page.models.map((name) => option(name, false)));
+  const offered = EXAMPLES.filter(({ model }) => !model || page.models.includes(model));
+  const example = (each) =>
+    element("button", { type: "button", class: "tool", title: each.prompt, text: each.name, onclick: () => askExample(each) });
+  byId("ask-examples").append(...offered.map(example));
   let timer = null;
   byId("prompt").addEventListener("input", () => {
     clearTimeout(timer);
@@ -36,7 +60,7 @@ export function startAsking(openedAt) {
   byId("ask-save").addEventListener("click", saveAnswers);
   byId("ask-python").addEventListener("click", () => {
     const calls = shownCircuits().map((circuit) => circuit.call);
-    copyText(calls.join("\n"), byId("ask-python"));
+    copyText(["import circuits", "", ...calls].join("\n"), byId("ask-python"));
   });
   addRovingFocus(byId("ask-chips"), "button");
   restoreHistory(openedAt);
@@ -97,6 +121,22 @@ function chooseToken(position) {
   form.setting = chosen === "key" ? "query" : "key";
   renderForm();
   if (chosen === "key") proposeWords();
+}
+
+// Fill the form with an example and ask it.
+async function askExample({ prompt, key, other, model }) {
+  byId("model").value = model || page.model;
+  byId("prompt").value = prompt;
+  await readPrompt();
+  if (!form.tokens || byId("prompt").value !== prompt) return;
+  const position = form.tokens.spelled.lastIndexOf(key);
+  if (position < 0) {
+    showError(`${byId("model").value} cuts this prompt into other tokens; click the key among them`);
+    return;
+  }
+  Object.assign(form, { key: position, setting: "query", swap: { [position]: other } });
+  renderForm();
+  await askAll();
 }
 
 // Proposals for the key's place
@@ -248,11 +288,19 @@ async function questionFor(model, question) {
 // The questions of a circuit's group again, with another key and query.
 export function askAgain(circuit, pair) {
   const group = newGroup();
+  followQuestion(circuit.asking, pair);
   for (const each of circuitsOf(groupOf(circuit))) {
     const sameLength = each.words.length === circuit.words.length;
     const ends = sameLength ? pair : alignedPositions(circuit, each, pair);
     if (ends) ask({ ...each.asking, key: ends[0], query: ends[1], group });
   }
+}
+
+// The form says what is asked, also where the question comes from a click in the diagram.
+function followQuestion({ prompt, model, swap }, [key, query]) {
+  if (!form.tokens || prompt !== byId("prompt").value || model !== byId("model").value) return;
+  Object.assign(form, { key, query, swap: { ...swap } });
+  renderForm();
 }
 
 // Measure a question. Its circuit is shown as it grows; an error is one line of the panel.

@@ -27,6 +27,7 @@ export function renderDiagram(column) {
       svg("g", {}, ...layout.columns.map((token) => drawColumn(column, token, layout.foot))),
       svg("g", {}, ...layout.columns.map((token) => drawHeld(circuit, token, layout.foot, pair))),
       svg("g", {}, ...layout.groups.flatMap(drawGroup)),
+      drawAxis(circuit, layout),
     );
   });
   const ends = `${tokenAt(circuit, pair[0])} to ${tokenAt(circuit, pair[1])}`;
@@ -60,21 +61,33 @@ function itemShape(circuit, item, name, ...shapes) {
   return setLabel(svg("g", { ...attributes, "aria-pressed": "false" }, ...shapes), itemText(circuit, item));
 }
 
-function drawRows({ picture }, { rows, right, foot }) {
+function drawRows({ picture }, { rows, right }) {
   const left = picture.axis - 12;
   const rule = (y) => svg("line", { class: "rule", x1: left, x2: right, y1: y, y2: y });
-  const name = (words, y) => svg("text", { class: "axis-name", x: 2, y }, words);
-  const shapes = [name("layer", picture.top - 8), rule(picture.top)];
+  const shapes = [rule(picture.top)];
   for (const { first, last, top, bottom } of rows) {
-    const isFolded = first < last;
     const size = { x: left, y: top, width: right - left, height: bottom - top };
-    if (isFolded) shapes.push(svg("rect", { class: "folded", ...size }));
-    const layers = isFolded ? `${first}–${last}` : first;
-    const y = (top + bottom) / 2 + 4;
-    shapes.push(rule(bottom), svg("text", { class: "axis-layer", x: picture.axis - 18, y }, layers));
+    if (first < last) shapes.push(svg("rect", { class: "folded", ...size }));
+    shapes.push(rule(bottom));
+  }
+  return shapes;
+}
+
+// The numbers of the layers; `placePicture` keeps them at the left end of what is seen.
+function drawAxis({ picture }, { rows, foot }) {
+  const name = (words, y) => svg("text", { class: "axis-name", x: 2, y }, words);
+  const top = picture.top - 24;
+  const shapes = [
+    svg("rect", { class: "axis-background", x: 0, y: top, width: picture.axis - 12, height: foot + HELD + 6 - top }),
+    name("layer", picture.top - 8),
+  ];
+  for (const { first, last, top: upper, bottom } of rows) {
+    const layers = first < last ? `${first}–${last}` : first;
+    const place = { x: picture.axis - 18, y: (upper + bottom) / 2 + 4 };
+    shapes.push(svg("text", { class: "axis-layer", ...place }, layers));
   }
   if (picture.held.some(Boolean)) shapes.push(name("held in", foot + HELD));
-  return shapes;
+  return svg("g", { class: "axis-group" }, ...shapes);
 }
 
 // A span is a box in the column of each of its positions, from its first layer to its last.
@@ -84,13 +97,22 @@ function drawBoxes(circuit, span, { columns, rows }, pair) {
   const bottom = (layer) => rowOf(rows, layer)?.bottom ?? circuit.picture.top;
   const item = `box:${span.name}`;
   const own = columns.filter(({ position }) => span.positions.includes(position));
-  return own.map(({ position, x, width }) => {
-    const half = Math.min(width * 0.42, 34);
+  return own.map(({ position, x }) => {
+    const half = circuit.picture.halves[position];
     const rect = (name, [first, last], rx) => {
       const size = { y: top(last) + 1.5, height: bottom(first) - top(last) - 3 };
       return svg("rect", { class: name, x: x - half, width: 2 * half, ...size, rx });
     };
-    const shapes = [...span.ranges.map((range) => rect("built", range, 4)), rect("frame", span.layers, 7)];
+    const [lowest, highest] = [span.layers[0], span.layers.at(-1)];
+    const isHeld = ([first, last]) => first <= highest && last >= lowest;
+    // What writes where nothing is held is a tick.
+    const tick = ([first, last]) => {
+      const y = (top(last) + bottom(first)) / 2;
+      return svg("rect", { class: "built tick", x: x - half, width: 2 * half, y: y - 1.5, height: 3 });
+    };
+    const inside = ([first, last]) => [Math.max(first, lowest), Math.min(last, highest)];
+    const built = span.ranges.map((range) => (isHeld(range) ? rect("built", inside(range), 4) : tick(range)));
+    const shapes = [...built, rect("frame", span.layers, 7)];
     const made = itemShape(circuit, item, position === pair[0] ? "box key" : "box", ...shapes);
     made.setAttribute("data-positions", span.positions.join("+"));
     made.setAttribute("data-layers", span.layers.join("-"));
@@ -133,16 +155,18 @@ function drawArrow(circuit, arrow) {
 }
 
 // The line is as thick as what its heads add to the joint effect; a token that reads itself has a dot.
-function arrowShapes({ start, end, y, effect }) {
+function arrowShapes({ start, end, y, effect, names }) {
   const area = (from, to) => svg("line", { class: "hit-area", x1: from, x2: to, y1: y, y2: y });
+  const lead = names.led ? [svg("line", { class: "lead", x1: end, x2: names.left, y1: y, y2: y })] : [];
   if (start === end) {
-    return [svg("circle", { class: "dot", cx: start, cy: y, r: 4 }), area(start - 6, end + 6)];
+    return [...lead, svg("circle", { class: "dot", cx: start, cy: y, r: 4 }), area(start - 6, end + 6)];
   }
   const thickness = 1.2 + 3.6 * Math.min(Math.abs(effect), 1.2);
   const tip = 5 + thickness;
   const neck = end - tip;
   const corners = `${end},${y} ${neck},${y - tip * 0.6} ${neck},${y + tip * 0.6}`;
   return [
+    ...lead,
     svg("line", { class: "shaft", x1: start, x2: neck, y1: y, y2: y, "stroke-width": thickness }),
     svg("polygon", { class: "tip", points: corners }),
     area(start, end),
@@ -162,7 +186,7 @@ function placeChips(circuit, { heads, names: { named, left } }) {
   });
 }
 
-function drawChip(circuit, { mapping, front, names: { y } }, { head, text, x, width }, item) {
+function drawChip(circuit, { mapping, front, y }, { head, text, x, width }, item) {
   const rect = svg("rect", { x, y: y - CHIP / 2, width, height: CHIP, rx: 9 });
   const name = svg("text", { x: x + width / 2, y: y + 4, "data-space": width - 8 }, text);
   const made = itemShape(circuit, item, `chip-head${front ? " front" : ""}`, rect, name);

@@ -8,7 +8,6 @@ export function layOut(circuit, { shown, pair, percentage }) {
   const columns = placeColumns(circuit, shown);
   const right = columns.at(-1).right;
   const xOf = centresOf(columns);
-  const along = ([start, end], share, offset) => xOf(start) + share * (xOf(end) - xOf(start)) + offset;
   const stage = picture.stages[picture.stage_at[percentage - 1]];
   const rows = stage.map(([first, last, top, bottom, lanes]) => ({ first, last, top, bottom, lanes }));
   const foot = rows[0].bottom;
@@ -22,15 +21,15 @@ export function layOut(circuit, { shown, pair, percentage }) {
     return drawn.map(([layer, lane, steps, places, effects]) => {
       const heads = steps.filter((step) => step <= carriers.length).map((step) => carriers[step - 1].head);
       const effect = effects[heads.length - 1];
-      const [named, share, offset, raised] = places[Math.min(heads.length, places.length) - 1];
+      const [named, position, offset, led] = places[Math.min(heads.length, places.length) - 1];
       const y = rowOf(rows, layer).lanes[lane];
-      const names = { named, left: along(ends, share, offset), y: raised ? y - picture.raised : y };
+      const names = { named, left: xOf(position) + offset, led: Boolean(led) };
       return { mapping, front, layer, heads, start, end, y, effect, names };
     });
   });
   const groups = picture.groups.map(({ text, ends, offset, down }) => {
     const [start, end] = ends.map(xOf);
-    return { text, start, end, middle: along(ends, 0.5, offset), y: foot + down };
+    return { text, start, end, middle: (start + end) / 2 + offset, y: foot + down };
   });
   const stream = xOf(circuit.words.length - 1);
   const output = { ...picture.output, stream, x: stream + picture.output.offset };

@@ -25,6 +25,9 @@ import { number, percent, statusText, tokenAt } from "./text.js";
 import { hideTooltip, placeTooltip } from "./tooltip.js";
 import { addZoom, buildTools, placePicture } from "./zoom.js";
 
+const LEGEND =
+  "Outline: layers that hold a token. Shaded: layers that build it. Arrow: heads that read the key and write to " +
+  "the query, as wide as what they add to the joint effect (share of the gap). Red: the chosen mapping.";
 const MOST_CHIPS = 12; // mappings listed below a diagram
 const MOST_FOUND = 8;
 const DRAWN_WHOLE = ["circuits", "group", "percentage", "picking", "pairs", "printing"];
@@ -77,7 +80,7 @@ function buildColumn(circuit, index) {
     element(
       "div",
       { class: "main" },
-      card("diagram", tools, column.viewport, column.status, column.chips),
+      card("diagram", tools, element("p", { class: "legend", text: LEGEND }), column.viewport, column.status, column.chips),
       card("controls", heading("Controls of this mapping"), column.controls),
     ),
     element(
@@ -208,11 +211,21 @@ function stepGroup(step) {
 function renderFound() {
   const typed = byId("search").value;
   const [column] = columns;
-  const items = column ? search(column.circuit, typed).slice(0, MOST_FOUND) : [];
+  const items = column ? found(column.circuit, typed).slice(0, MOST_FOUND) : [];
   byId("found").replaceChildren(...items.map((item) => foundButton(column, item)));
   if (typed.trim() && !items.length) {
     byId("found").append(element("span", { class: "nothing", text: "no head or token of this name" }));
   }
+}
+
+// What matches exactly comes first, then carriers, then the rest.
+function found(circuit, typed) {
+  const wanted = typed.trim().toLowerCase();
+  const carrying = new Set(chosen(circuit).carriers.map(({ head }) => `head:${head}`));
+  const isHead = (item) => kindOf(item) === "head";
+  const text = (item) => (isHead(item) ? nameOf(circuit, numberOf(item)) : circuit.spelled[numberOf(item)]);
+  const rank = (item) => (text(item).toLowerCase() === wanted ? 0 : carrying.has(item) ? 1 : 2);
+  return search(circuit, typed).sort((one, other) => rank(one) - rank(other));
 }
 
 function foundButton({ circuit, picture }, item) {

@@ -9,8 +9,9 @@ import { hideTooltip } from "./tooltip.js";
 const LEAST = 0.1;
 const MOST = 6;
 const LARGEST_FIT = 1.4;
-const READABLE = 0.62; // below this scale words are too small: a wide picture opens larger, not whole
+const READABLE = 0.5; // below this scale words are too small: a wide picture opens larger, not whole
 const STEP = 1.25;
+const MARGIN = 8; // beside what the opening view must show
 
 // The buttons above the diagram.
 export function buildTools(column) {
@@ -107,13 +108,18 @@ function zoom(column, factor, x = column.viewport.offsetWidth / 2, y = column.vi
   setView(column, { x: before.x + x * shift, y: before.y + y * shift, scale });
 }
 
-// Whole if it can be read so; else readable, with the chosen mapping in the middle and the sentence in sight.
+// Whole if it can be read so; else as large as shows key, query and output from the sentence to the top.
 function openingView({ circuit, layout }, frame) {
   const whole = fitScale(layout, frame);
   if (whole >= READABLE) return { x: 0, y: 0, scale: whole };
+  const { output } = layout;
   const ends = layout.columns.filter(({ position }) => pairOf(circuit).includes(position));
-  const middle = ends.length ? (ends[0].x + ends.at(-1).x) / 2 : layout.width / 2;
-  return { x: middle - frame.width / READABLE / 2, y: layout.height, scale: READABLE };
+  const left = Math.min(output.x - output.width / 2, ...ends.map((column) => column.left));
+  const right = Math.max(output.x + output.width / 2, ...ends.map((column) => column.right));
+  const needed = { width: right - left + 2 * MARGIN, height: layout.height };
+  const scale = Math.max(whole, Math.min(fitScale(needed, frame), READABLE));
+  const spare = frame.width / scale - (right - left);
+  return { x: Math.max(0, left - spare / 2), y: 0, scale };
 }
 
 // The viewport is as high as the whole picture at the width there is, within limits.
@@ -133,6 +139,8 @@ export function placePicture(column) {
   const wanted = { left: view.x * view.scale, top: view.y * view.scale };
   if (!isScrolledTo(viewport, wanted)) viewport.scrollTo(wanted);
   column.placed = { scale: view.scale, ...scrolled(viewport, wanted) };
+  const seenFrom = viewport.scrollLeft / view.scale;
+  picture.querySelector(".axis-group")?.setAttribute("transform", `translate(${seenFrom} 0)`);
   const isWhole = view.scale <= whole.scale * 1.001;
   column.zoomLevel.textContent = `${percent(view.scale)}${isWhole ? "" : " · drag to see more"}`;
   viewport.classList.toggle("partly", !isWhole);
