@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas
@@ -73,7 +73,7 @@ def test_all_forms_of_a_family_say_the_same(small: Model, tmp_path: Path) -> Non
     forms = [
         circuits.trace(small, listed, key="word"),
         circuits.trace(small, file),
-        circuits.trace(small, str(file)),
+        circuits.trace(small, cast(Any, str(file))),
         circuits.trace(small, texts, key="large", swap=SWAPS[0], **named),
         circuits.trace(small, texts, key="large", counterfactual=others, **named),
         circuits.trace(small, list(zip(texts, others, strict=True)), key="large", **named),
