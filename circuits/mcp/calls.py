@@ -157,10 +157,10 @@ class PatchCall(OnPrompt):
     sites: Literal[
         "residual", "attention", "mlp", "head", "query", "key", "value", "pattern"
     ] = Field("head", description="What is patched.")
-    ablation: Literal["swap", "restore", "zero", "mean", "noise"] = Field(
+    ablation: Literal["swap", "restore", "zero"] = Field(
         "swap",
         description="swap puts counterfactual values into the clean run (noising), restore clean values into "
-        "the counterfactual run (denoising); zero, mean and noise put these into the clean run.",
+        "the counterfactual run (denoising), zero puts nothing there.",
     )
 
 
