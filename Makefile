@@ -13,7 +13,7 @@ ONE_EACH := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 # Workers and later runs share what the first one compiled, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check map wheel dist slow browser bench tracr fuzz figures gallery notebooks docs clean
+.PHONY: demo test check map wheel dist slow browser bench tracr fuzz figures gallery notebooks docs search transcript clean
 
 demo: .venv/installed
 	$(TORCH) $(BIN)/python case_studies/opposite_of_large.py
@@ -91,6 +91,12 @@ docs: .venv/documented  # writes build/docs/index.html; warnings are errors
 	@start=$$(date +%s) && $(TORCH) $(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs && \
 	echo "$$(find build/docs -name '*.html' | wc -l) pages in $$(($$(date +%s) - start)) s: build/docs/index.html"
 
+search: docs  # the words that a reader types find the right page first; needs Chromium
+	$(BIN)/python scripts/check_search.py
+
+transcript: .venv/tested  # the six calls of docs/agents.md, asked again
+	$(TORCH) $(BIN)/python scripts/agent_transcript.py
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -101,11 +107,11 @@ docs: .venv/documented  # writes build/docs/index.html; warnings are errors
 	touch $@
 
 .venv/tested: .venv/installed
-	$(PIP) -e '.[smollm2,train,explore,ray,slurm]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel pyspellchecker packaging pyyaml duckdb polars
+	$(PIP) -e '.[smollm2,train,explore,mcp,ray,slurm]' pytest pytest-xdist hypothesis beartype ruff basedpyright playwright build psutil nbclient ipykernel pyspellchecker packaging pyyaml duckdb polars
 	touch $@
 
 .venv/documented: .venv/tested
-	$(PIP) sphinx furo myst-nb
+	$(PIP) sphinx furo myst-nb sphinx-gallery
 	touch $@
 
 clean:

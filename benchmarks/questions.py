@@ -16,7 +16,8 @@ from collections import Counter
 
 import circuits
 from circuits.errors import CircuitsError
-from circuits.tracing.trust import RANDOM, words_like
+from circuits.tracing.other_words import words_like
+from circuits.tracing.trust import RANDOM
 
 SENTENCES = (
     'The opposite of "large" is "',

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = (
     "README.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
     "docs/*.md",
     "docs/cards/*.md",
     "case_studies/*.md",

@@ -38,6 +38,7 @@ ABOUT = {  # every package, in the order of the pipeline: a package imports only
     "sweeps": "thousands of prompts",
     "sparsify": "train a sparse twin",
     "live": "explore: the page, live",
+    "mcp": "tools for agents",
     "cli": "every command",
 }
 ORDER = tuple(ABOUT)

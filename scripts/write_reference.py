@@ -1,7 +1,7 @@
-"""Pages of the docs that code writes: `python scripts/write_reference.py` writes docs/cli.md and docs/api.md.
+"""Pages that code writes: `python scripts/write_reference.py` writes docs/cli.md, docs/api.md and llms.txt.
 
 The first is what `--help` of every command says; the second lists every public name, whose docstring the docs
-build puts there. A test fails if either is stale.
+build puts there; the third is the index of the docs for language models. A test fails if one is stale.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import write_llms
 from click.testing import CliRunner
 
 import circuits
@@ -153,6 +154,7 @@ def directive(name: str, offered: object) -> list[str]:
 def main() -> None:
     (FOLDER / "cli.md").write_text(command_page())
     (FOLDER / "api.md").write_text(api_page())
+    write_llms.main()
 
 
 if __name__ == "__main__":

@@ -10,15 +10,19 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
+import agent_transcript
 import check_dist
 import check_links
 import check_spelling
 import draw_frontier
+import parameters
 import pytest
+import write_llms
 import yaml
 from packaging.requirements import Requirement
 
 import circuits
+from circuits import show
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -70,6 +74,75 @@ def test_every_snippet_of_the_instruments_runs_and_prints_what_the_page_says() -
         lines = [line.rstrip() for line in printed.getvalue().splitlines()]
         assert lines == [line.rstrip() for line in said.splitlines()], code
     assert len(snippets) > 10
+
+
+def snippets_of(page: Path) -> list[tuple[str, list[str]]]:
+    """Each Python snippet of a page, with the lines that the page says it prints."""
+    found = re.findall(
+        r"```python\n(.*?)```\n(?:[^`#]*?```text\n(.*?)```)?", page.read_text(), re.DOTALL
+    )
+    return [(code, said.splitlines()) for code, said in found]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
+def test_every_snippet_prints_what_the_page_shows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snippets = snippets_of(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for code, said in snippets:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, names)
+        lines = [line.rstrip() for line in printed.getvalue().splitlines()]
+        missing = [line for line in said if line.rstrip() not in lines]
+        assert missing == [], code
+    assert snippets and (name != "README.md" or sum(len(said) for _, said in snippets) > 8)
+
+
+@pytest.mark.long
+def test_the_transcript_for_agents_is_what_the_tools_answer() -> None:
+    """`make transcript` writes it again."""
+    assert agent_transcript.written() == agent_transcript.PAGE.read_text()
+
+
+# What is written from other files
+
+
+def test_the_index_for_language_models_is_that_of_the_docs() -> None:
+    """`python scripts/write_llms.py` writes it again."""
+    assert write_llms.FILE.read_text() == write_llms.llms_text()
+
+
+def test_every_parameter_of_a_public_function_has_a_sentence() -> None:
+    """scripts/parameters.py has them."""
+    missing = []
+    for package in (circuits, show):
+        for name, function in parameters.functions_of(package):
+            for parameter in parameters.parameters_of(function):
+                if parameters.sentence_for(name, parameter) is None:
+                    missing.append(f"{name}.{parameter}")
+    assert missing == []
+
+
+def test_no_public_property_has_the_docstring_of_another_library() -> None:
+    for package in (circuits, show):
+        for name in package.__all__:
+            offered = getattr(package, name)
+            for member, value in vars(offered).items() if isinstance(offered, type) else ():
+                if isinstance(value, property) and not member.startswith("_"):
+                    assert "callable object" not in (value.__doc__ or ""), f"{name}.{member}"
+
+
+def test_the_hooks_before_a_commit_run_what_make_check_runs() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    check = re.search(r"^check:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert check is not None
+    commands = [line.strip().replace("$(BIN)", ".venv/bin") for line in check[1].splitlines()]
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert [hook["entry"] for hook in hooks] == commands
 
 
 # Spelling

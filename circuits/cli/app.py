@@ -1,4 +1,4 @@
-"""The command `circuits`: its twenty commands, its exit codes, and one line for whatever goes wrong.
+"""The command `circuits`: its commands, its exit codes, and one line for whatever goes wrong.
 
 1. What was measured goes to stdout, as tables or with `--json` as one JSON value and nothing else. Progress,
    warnings and errors go to stderr.
@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 
 from circuits import __version__
+from circuits.cli.agents import mcp_command
 from circuits.cli.compare import compare_command
 from circuits.cli.instruments import patch_command, path_command, readings_command
 from circuits.cli.jobs import sparsify_command, sparsity_command, sweep_command
@@ -59,6 +60,7 @@ COMMANDS: Final = (  # in the order in which one needs them
     sparsify_command,
     sparsity_command,
     sweep_command,
+    mcp_command,
 )
 
 

@@ -73,7 +73,12 @@ class MemoryPlan:
 
 
 def plan_memory(
-    model: ModelSizes, *, length: int, inputs: int = 1, plain: bool = False, budget: int = BUDGET
+    model: ModelSizes,
+    *,
+    length: int,
+    inputs: int = 1,
+    plain: bool = False,
+    budget: int = BUDGET,
 ) -> MemoryPlan:
     """What the runs of so many inputs of this length take, and how rows that change all positions are cut.
     The plain path keeps attention weights, and computes the logits at every position."""

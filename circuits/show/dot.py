@@ -83,7 +83,7 @@ def to_dot(
         >>> diagram = show.to_dot(found)
         >>> diagram.graph_attr["bgcolor"] = "transparent"
         >>> type(diagram).__name__
-        'Digraph'
+        'Diagram'
     """
     scene = to_scene(circuit, share)
     has_maps = maps and bool(scene.mapped(1))
