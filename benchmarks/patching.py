@@ -24,6 +24,7 @@ from measure import CLOCKS, Aim, Clock, Line, interleave, seconds, show, show_he
 from transformer_lens import patching
 
 import circuits
+from circuits.engine import Ablation
 from circuits.engine.sites import PATCH_SITES, PatchSite
 from circuits.errors import CircuitsError
 from circuits.instruments.patch import measure
@@ -88,11 +89,11 @@ def compare(
     kept: dict[str, torch.Tensor] = {}
 
     def the_map() -> None:
-        runs = circuits.prepare(model, [pair])
-        measure(runs, site, tuple(range(runs.length)), "restore", each_position=False)
+        runs = circuits.prepare(model, [pair], ablation=Ablation("restore"))
+        measure(runs, site, tuple(range(runs.length)), each_position=False)
 
     def whole_call() -> None:
-        patched = circuits.patch(model, pair, site, direction="restore")
+        patched = circuits.patch(model, pair, site, ablation="restore")
         kept["ours"] = torch.from_numpy(patched.values)
 
     def other() -> None:

@@ -44,6 +44,7 @@ from .models.load import load as load
 from .models.model import Model as Model
 from .prompts import FunctionMetric as FunctionMetric
 from .prompts import Pair as Pair
+from .prompts import ProbeMetric as ProbeMetric
 from .prompts import Prompt as Prompt
 from .prompts import to_pair as to_pair
 from .prompts import to_prompt as to_prompt
@@ -108,6 +109,7 @@ __all__ = [
     "Patching",
     "Paths",
     "Pattern",
+    "ProbeMetric",
     "Prompt",
     "Ranking",
     "Reader",

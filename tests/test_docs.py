@@ -63,8 +63,11 @@ def test_dead_links_are_found_and_live_ones_are_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.studies
-def test_every_snippet_of_the_instruments_runs_and_prints_what_the_page_says() -> None:
-    page = (ROOT / "docs" / "instruments.md").read_text()
+@pytest.mark.parametrize(("name", "least"), [("instruments", 12), ("transformerlens", 2)])
+def test_every_snippet_of_a_page_runs_and_prints_what_the_page_says(
+    name: str, least: int
+) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text()
     snippets = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", page, re.DOTALL)
     names: dict[str, object] = {}
     for code, said in snippets:
@@ -73,7 +76,7 @@ def test_every_snippet_of_the_instruments_runs_and_prints_what_the_page_says() -
             exec(code, names)
         lines = [line.rstrip() for line in printed.getvalue().splitlines()]
         assert lines == [line.rstrip() for line in said.splitlines()], code
-    assert len(snippets) > 10
+    assert len(snippets) >= least
 
 
 def snippets_of(page: Path) -> list[tuple[str, list[str]]]:

@@ -15,7 +15,7 @@ import torch
 from small_models import PROMPT, SWAPS, loaded
 
 import circuits
-from circuits.engine import Direction
+from circuits.engine import Ablation, Direction
 from circuits.engine.sites import PATCH_SITES, PatchSite
 from circuits.errors import CircuitsError
 from circuits.instruments.patch import patch_runs
@@ -121,7 +121,7 @@ def test_maps_of_layers_equal_hooks_by_hand(
 ) -> None:
     pair = pair_of(model)
     hand = ByHand(model, pair, direction)
-    patched = circuits.patch(model, pair, site, direction=direction)
+    patched = circuits.patch(model, pair, site, ablation=direction)
     for layer in range(model.n_layers):
         for position in range(len(pair)):
             name = f"blocks.{layer}.{HOOKS[site]}"
@@ -162,10 +162,14 @@ def test_both_paths_of_the_engine_agree(models: dict[str, Model], site: PatchSit
     model = replace(models["llama"], reads_bos=True)
     fast, plain = (
         patch_runs(
-            circuits.prepare(model, [pair_of(model)], path=path),  # type: ignore[arg-type]
+            circuits.prepare(
+                model,
+                [pair_of(model)],
+                path=path,  # type: ignore[arg-type]
+                ablation=Ablation("restore"),
+            ),
             site,
             tuple(range(9)),
-            direction="restore",
         )
         for path in ("fast", "plain")
     )
@@ -198,16 +202,17 @@ def test_patching_with_the_mean_of_equal_prompts_changes_nothing(
 ) -> None:
     model = replace(models["neox"], reads_bos=True)
     pairs = [pair_of(model), pair_of(model)]
-    mean = circuits.patch(model, pairs, site, direction="mean")
+    runs = circuits.prepare(model, pairs, family=pairs, ablation=Ablation("mean"))
+    mean = patch_runs(runs, site, tuple(range(9)))
     np.testing.assert_allclose(mean.values, 0, atol=CLOSE)
-    zero = circuits.patch(model, pairs, site, direction="zero")
+    zero = circuits.patch(model, pairs, site, ablation="zero")
     assert np.abs(zero.values).max() > 0.01
 
 
 def test_noise_on_the_subject_is_restored_as_causal_tracing_does() -> None:
     mini = loaded("mini")
     traced = circuits.patch(
-        mini, PROMPT, "residual", noise_at=["large"], direction="restore", answer="small"
+        mini, PROMPT, "residual", noise_at=["large"], ablation="restore", answer="small"
     )
     assert traced.metric.kind == "logprob" and "noise" in str(traced)
     assert traced.values[0, 5] == pytest.approx(1.0, abs=1e-3)  # the clean embedding is back
@@ -238,9 +243,9 @@ def test_a_map_has_names_a_table_and_a_figure(tmp_path: Path) -> None:
         ({"sites": "residual", "each_position": True}, "leave each_position out"),
         ({"positions": []}, "a list of indices"),
         ({"positions": ["huge"]}, "no token 'huge'"),
-        ({"direction": "mean"}, "several pairs"),
-        ({"direction": "knockout"}, "use zero"),
-        ({"sites": "query", "direction": "knockout"}, "use zero"),
+        ({"ablation": "mean"}, "reference"),
+        ({"ablation": "knockout"}, "there are swap"),
+        ({"sites": "query", "ablation": "knockout"}, "there are swap"),
         ({"swap": {"huge": "hot"}}, "swap"),
         ({"swap": None}, "no counterfactual"),
         ({"swap": None, "counterfactual": ["a", "b"]}, "as many counterfactuals"),

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from circuits.components import Head, Wire
-from circuits.engine import prepare
+from circuits.engine import Ablation, prepare
 from circuits.errors import CircuitsError, FileError, PromptError
+from circuits.models.load import Device
 from circuits.models.model import Model
-from circuits.models.placement import Device
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.prompts.metric import COMPARES_WITH_FOIL
 from circuits.results import Progress, unwatched
 from circuits.tracing.asked import Asked
 from circuits.tracing.circuit import measure_circuit, model_of
-from circuits.tracing.family import FamilyTrace, trace_family
+from circuits.tracing.family import FamilyTrace, trace_asked
 from circuits.tracing.measure import counterfactual_text
 from circuits.tracing.parts import CARRIES, Span
 from circuits.tracing.records import Circuit, Why
@@ -52,14 +52,13 @@ def question_of(record: Measurable, model: Model) -> Question:
         return _family_question(record, model)
     if isinstance(record, Wiring):
         return _wiring_question(record, model)
+    ablation = _respelled_ablation(model, record.ablation)
     pair = respelled_pair(model, Pair(record.prompt, record.counterfactual, record.metric))
     if isinstance(record, Why):
-        return WhyQuestion(
-            pair, record.head, record.key, record.query, record.every_key, record.seed
-        )
+        return _why_question(record, model, pair, ablation)
     if record.focus is not None:
-        return TraceQuestion(pair, record.focus, record.share, record.seed)
-    return _circuit_question(record, pair)
+        return TraceQuestion(pair, ablation, record.focus, record.share, record.seed)
+    return _circuit_question(record, pair, ablation)
 
 
 # The questions, one for each verb. They are frozen and hashable: equal questions have equal answers.
@@ -70,13 +69,14 @@ class TraceQuestion:
     """One mapping of one pair."""
 
     pair: Pair
+    ablation: Ablation
     ends: tuple[int, int]
     share: float
     seed: int
 
     def measure(self, model: Model, progress: Progress) -> Circuit:
         return trace_pair(
-            prepare(model, [self.pair]),
+            prepare(model, [self.pair], ablation=self.ablation),
             self.ends,
             share=self.share,
             seed=self.seed,
@@ -90,6 +90,7 @@ class CircuitQuestion:
     """All mappings of one pair that carry enough."""
 
     pair: Pair
+    ablation: Ablation
     groups: tuple[tuple[str, tuple[int, ...]], ...]  # names that the user gave to positions
     texts: tuple[tuple[str, str], ...]  # spans with a counterfactual of their own, and its text
     share: float
@@ -98,7 +99,7 @@ class CircuitQuestion:
 
     def measure(self, model: Model, progress: Progress) -> Circuit:
         return measure_circuit(
-            prepare(model, [self.pair]),
+            prepare(model, [self.pair], ablation=self.ablation),
             groups=dict(self.groups),
             counterfactuals=dict(self.texts),
             share=self.share,
@@ -110,9 +111,11 @@ class CircuitQuestion:
 
 @dataclass(frozen=True)
 class WhyQuestion:
-    """One head at one key and query."""
+    """One head at one key and query, on one pair or on several together."""
 
-    pair: Pair
+    pairs: tuple[Pair, ...]
+    of_family: bool
+    ablation: Ablation
     head: Head
     key: int
     query: int
@@ -120,8 +123,9 @@ class WhyQuestion:
     seed: int
 
     def measure(self, model: Model, progress: Progress) -> Why:
-        return explain(
-            prepare(model, [self.pair]),
+        runs = prepare(model, self.pairs, ablation=self.ablation)
+        answer = explain(
+            runs,
             self.head,
             self.key,
             self.query,
@@ -129,6 +133,7 @@ class WhyQuestion:
             seed=self.seed,
             progress=progress,
         )
+        return replace(answer, pairs=runs.pairs) if self.of_family else answer
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,7 @@ class WiringQuestion:
     aim: Aim
     without: tuple[Head, ...]
     resamples: int
+    ablation: Ablation
     seed: int
     chosen: tuple[Wire, ...] | None  # of a circuit that the user made smaller
 
@@ -157,6 +163,7 @@ class WiringQuestion:
             aim=self.aim,
             without=self.without,
             resamples=self.resamples,
+            ablation=self.ablation,
             seed=self.seed,
             progress=progress,
         )
@@ -167,21 +174,20 @@ class WiringQuestion:
 
 @dataclass(frozen=True)
 class FamilyQuestion:
-    """One mapping of several pairs."""
+    """One mapping of several pairs, each with its key and query."""
 
     pairs: tuple[Pair, ...]
-    key: int
-    query: int
+    ends: tuple[tuple[int, int], ...]
     share: float
+    ablation: Ablation
     seed: int
 
     def measure(self, model: Model, progress: Progress) -> FamilyTrace:
-        return trace_family(
+        return trace_asked(
             model,
-            self.pairs,
-            key=self.key,
-            query=self.query,
+            list(zip(self.pairs, self.ends, strict=True)),
             share=self.share,
+            ablation=self.ablation,
             seed=self.seed,
             progress=progress,
         )
@@ -190,7 +196,23 @@ class FamilyQuestion:
 Question = TraceQuestion | CircuitQuestion | WhyQuestion | WiringQuestion | FamilyQuestion
 
 
-def _circuit_question(record: Circuit, pair: Pair) -> CircuitQuestion:
+def _why_question(record: Why, model: Model, pair: Pair, ablation: Ablation) -> WhyQuestion:
+    pairs = (pair,)
+    if record.pairs:
+        pairs = tuple(respelled_pair(model, each) for each in record.pairs)
+    return WhyQuestion(
+        pairs,
+        of_family=bool(record.pairs),
+        ablation=ablation,
+        head=record.head,
+        key=record.key,
+        query=record.query,
+        every_key=record.every_key,
+        seed=record.seed,
+    )
+
+
+def _circuit_question(record: Circuit, pair: Pair, ablation: Ablation) -> CircuitQuestion:
     groups = []
     texts = []
     for span in record.spans:
@@ -201,7 +223,9 @@ def _circuit_question(record: Circuit, pair: Pair) -> CircuitQuestion:
         if text is not None:
             texts.append((span.label if named else str(span.positions[0]), text))
     least = CARRIES if record.least is None else record.least
-    return CircuitQuestion(pair, tuple(groups), tuple(texts), record.share, least, record.seed)
+    return CircuitQuestion(
+        pair, ablation, tuple(groups), tuple(texts), record.share, least, record.seed
+    )
 
 
 def is_group(span: Span, prompt: Prompt) -> bool:
@@ -232,6 +256,7 @@ def _wiring_question(record: Wiring, model: Model) -> WiringQuestion:
         aim=record.aim,
         without=record.without_heads,
         resamples=0 if record.overlap is None else record.overlap.resamples,
+        ablation=_respelled_ablation(model, record.ablation),
         seed=record.seed,
         chosen=None if record.searched else tuple(each.wire for each in record.wires),
     )
@@ -239,8 +264,9 @@ def _wiring_question(record: Wiring, model: Model) -> WiringQuestion:
 
 def _family_question(record: FamilyTrace, model: Model) -> FamilyQuestion:
     pairs = tuple(respelled_pair(model, pair) for pair in record.all_pairs)
-    mapping = record.mapping
-    return FamilyQuestion(pairs, mapping.key, mapping.query, record.share, record.seed or 0)
+    ends = tuple(record.all_ends) or (record.mapping.ends,) * len(pairs)
+    ablation = _respelled_ablation(model, record.ablation)
+    return FamilyQuestion(pairs, ends, record.share, ablation, record.seed or 0)
 
 
 # The pair
@@ -255,6 +281,12 @@ def respelled_pair(model: Model, pair: Pair) -> Pair:
     if isinstance(other, Prompt):
         other = _respelled_prompt(model, other, appended)
     return Pair(_respelled_prompt(model, pair.clean, appended), other, metric)
+
+
+def _respelled_ablation(model: Model, ablation: Ablation) -> Ablation:
+    """The same ablation over prompts of the same tokens, which the model must have."""
+    reference = [_respelled_prompt(model, prompt, 0) for prompt in ablation.reference]
+    return replace(ablation, reference=tuple(reference))
 
 
 def _respelled_prompt(model: Model, prompt: Prompt, appended: int) -> Prompt:
@@ -297,6 +329,8 @@ def _respelled_metric(model: Model, metric: Metric) -> Metric:
         foil_text=" or ".join(_spell(model, foils)) if foils else None,
         answers=answers if len(answers) > 1 else (),
         foils=foils if len(foils) > 1 else (),
+        sees=metric.sees,
+        probe=metric.probe,
     )
 
 

@@ -31,6 +31,8 @@ NOT_CHECKED: Final = {
     "focus": _SETTING,
     "least": _SETTING,
     "aim": _SETTING,
+    "ablation": _SETTING,
+    "all_ends": _SETTING,
     "without_heads": _SETTING,
     "searched": _SETTING,
     "task": _NAME,

@@ -19,17 +19,10 @@ from circuits.errors import PromptError
 if TYPE_CHECKING:
     from circuits.show.sections import Section
 
-# As in `engine.sites` and `engine.rows`, which import torch.
+# As in `engine.sites`, which imports torch.
 SITES: Final = ("residual", "attention", "mlp", "head", "query", "key", "value", "pattern")
-DIRECTIONS: Final = ("swap", "restore", "zero")
 READINGS: Final = ("attribution", "lens", "heads")
 
-direction_option = option(
-    "--direction",
-    type=click.Choice(DIRECTIONS),
-    default="swap",
-    help="swap: the counterfactual's value into the clean run; restore: the other way round; zero: nothing.",
-)
 noise_option = options.repeatable(
     "--noise-at",
     options.to_words,
@@ -53,9 +46,9 @@ noise_option = options.repeatable(
     help="Patch here, by default everywhere; repeatable.",
 )
 @option("--each-position", is_flag=True, help="Of heads: at each position by itself.")
-@direction_option
 @options.model
 @options.question
+@options.ablation
 @noise_option
 @options.seed
 @options.result_without_page("Write patch.json, its values and its figure here.")
@@ -64,7 +57,6 @@ def patch_command(
     sites: Any,
     position: tuple[str, ...] | None,
     each_position: bool,
-    direction: Any,
     model: ModelOptions,
     result: ResultOptions,
     noise_at: tuple[str, ...] | None,
@@ -82,7 +74,6 @@ def patch_command(
             sites,
             positions=position,
             each_position=each_position,
-            direction=direction,
             noise_at=noise_at,
             progress=note,
             **question,
@@ -93,16 +84,15 @@ def patch_command(
 @click.command("path")
 @options.prompt_argument
 @argument("paths", type=options.text, nargs=-1, required=True, metavar="PATH...")
-@direction_option
 @options.model
 @options.question
+@options.ablation
 @noise_option
 @options.seed
 @options.result_without_page("Write paths.json, its values and its figure here.")
 def path_command(
     prompt: str,
     paths: tuple[str, ...],
-    direction: Any,
     model: ModelOptions,
     result: ResultOptions,
     noise_at: tuple[str, ...] | None,
@@ -118,7 +108,6 @@ def path_command(
             model.load(note),
             prompt,
             paths,
-            direction=direction,
             noise_at=noise_at,
             progress=note,
             **question,

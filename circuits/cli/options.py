@@ -269,6 +269,22 @@ question = stacked(
         help="logit_diff (answer against foil), logprob or kl.",
     ),
 )
+# As in `engine.rows`, which imports torch.
+ABLATIONS: Final = ("swap", "restore", "zero", "mean", "knockout", "noise")
+ablation = stacked(
+    option(
+        "--ablation",
+        type=click.Choice(ABLATIONS),
+        default="swap",
+        help="What stands in the changed places: the counterfactual's values (swap), zeros, a mean, …",
+    ),
+    repeatable(
+        "--reference",
+        to_words,
+        metavar="TEXT",
+        help="A prompt that --ablation mean averages over; repeatable, by default the family.",
+    ),
+)
 result = stacked(
     output("Write the circuit, its figures and its page here."),
     option("--open", "open_page", is_flag=True, help="Open the page in the browser."),

@@ -121,6 +121,7 @@ def _model_and_prompt(words: tuple[str, ...], model: str | None) -> tuple[str, s
 @options.query
 @options.model
 @options.question
+@options.ablation
 @options.share
 @options.seed
 @options.result
@@ -157,6 +158,7 @@ def trace_command(
 )
 @options.model
 @options.question
+@options.ablation
 @options.share
 @options.seed
 @options.repeatable(
@@ -329,6 +331,7 @@ def _prepare_why(
 @options.prompt_argument
 @options.model
 @options.question
+@options.ablation
 @options.seed
 @options.share
 @option(
@@ -492,7 +495,8 @@ def check_question(
         noise_at = (key,)
     for position in positions:
         read.position(position)
-    spec = {name: value for name, value in question.items() if name != "share"}
+    beside = ("share", "ablation", "reference")
+    spec = {name: value for name, value in question.items() if name not in beside}
     to_question(vocabulary, prompt, QuestionSpec(noise_at=noise_at, **spec))
 
 

@@ -73,6 +73,7 @@ most_option = option(
     metavar="NAME|FILE",
     help="The order of wires: search (default), effect, eap, eap-ig, or a circuit of EAP-IG or MIB.",
 )
+@options.ablation
 @option("--seed", type=int, default=0, help="For the pairs, resamples and random orders.")
 @workers
 @options.result_without_page("Write the ranking, its curve and its grid of heads here.")

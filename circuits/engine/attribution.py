@@ -92,9 +92,10 @@ class ProbedForward(CircuitForward):
 def _differences(
     runs: Runs, table: WireTable
 ) -> Float[torch.Tensor, "input pos writer d_model"]:
-    """What every writer writes in the clean run less what it writes in the counterfactual run."""
+    """What every writer writes in the clean run less what it writes where it is ablated."""
     positions = torch.arange(runs.length, device=runs.model.device)
     writers = table.edges.writers
     clean = writes_of(runs, runs.clean.cache, writers, positions)
-    other = writes_of(runs, runs.counterfactual.cache, writers, positions)
+    new = runs.replacement(runs.ablation.kind)
+    other = new.reduce(writes_of(runs, new.run, writers, positions))
     return (clean - other).transpose(1, 2)

@@ -485,9 +485,14 @@ def run_rows(
     budget: int,
     read: int = 1,
     knockout: bool = False,
+    layers: int | None = None,
 ) -> Float[torch.Tensor, "input row read d_model"]:
-    """The stream above the last block, at the last `read` positions, of every row on top of a base run."""
+    """The stream above the last block, at the last `read` positions, of every row on top of a base run; or the
+    stream above the first `layers` blocks, which alone are run."""
     blocks = layout.on_prompt(base.final)
+    if layers is not None:
+        blocks = blocks[:layers]
+        base = Cache(base.layers[:layers], base.pre(layers))
     inputs, _, width = base.final.shape
     top = base.final.new_empty(inputs, len(rows), read, width)
     for start, numbers in _chunks(layout, base, rows, budget):

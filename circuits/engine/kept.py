@@ -2,7 +2,9 @@
 
 1. Every reader sees the counterfactual stream plus, for each of its wires, how far the writer's output in
    this run lies from its output in the counterfactual run. A reader without wires sees the counterfactual,
-   so what it writes is known without computing it: a small circuit is cheap in a large model.
+   so what it writes is known without computing it: a small circuit is cheap in a large model. Where the
+   ablation of the runs is another than `swap`, what it puts there takes the counterfactual's place
+   (`Runs.ablated`).
 2. A wire is present with a weight: 1 or 0, or a number between them. Gradients flow through the weights. So
    one backward pass says, for every wire of a circuit at once, what removing it would cost to first order,
    and, for wires with weight 0, what adding them would bring.
@@ -29,7 +31,7 @@ from circuits.engine.memory import stream_bytes, streams_at_once
 from circuits.engine.rows import Cache, Row
 from circuits.engine.runs import Runs
 from circuits.engine.wires import Progress, no_progress, stream_of
-from circuits.errors import ModelError
+from circuits.errors import ModelError, PromptError
 
 Chosen = Bool[torch.Tensor, " wire"]
 Numbers = Int[torch.Tensor, " wire"]
@@ -142,7 +144,7 @@ class CircuitForward(Forward):
         self.table = table
         self.place_of = place_of  # position -> place
         self.copies = copies
-        self.other: Cache = runs.counterfactual.cache
+        self.other: Cache = runs.ablated
         self.positions = torch.arange(runs.length, device=runs.model.device)
         ends = [each[wires] for each in table.ends]
         # Only readers and writers that have wires take part: each is known by its number among these.
@@ -208,7 +210,7 @@ class CircuitForward(Forward):
         else:
             read = self._read(layer, active.tolist(), numbers[active])
             z = self._copied(stored).index_copy(2, active, read)
-            written = block.head_writes(z) - self._copied(block.head_writes(stored))
+            written = block.head_writes(z) - self._copied(self.runs.ablated_head_writes(layer))
         for head, difference in enumerate(written.unbind(2)):
             self._wrote(Component(layer, "head", head), difference)
         return stream, written.sum(2)
@@ -273,6 +275,7 @@ class KeptRuns:
     @classmethod
     def everywhere(cls, batches: Sequence[tuple[Runs, list[int]]]) -> KeptRuns:
         """Circuits of component edges, which hold at all positions together."""
+        _refuse_probes(batches)
         edges = EdgeTable.of(batches[0][0])
         table = WireTable(edges, ("",), torch.ones(1, 1, dtype=torch.bool))
         placed = []
@@ -291,6 +294,7 @@ class KeptRuns:
     ) -> KeptRuns:
         """Circuits of wires at places; `names` are those of every position, for each batch. Places that are
         named `first` have the lowest numbers, whether or not these prompts have them."""
+        _refuse_probes(batches)
         listed_names = [name for listed in names for name in listed]
         places = tuple(dict.fromkeys((*first, *listed_names)))
         number_of = {name: number for number, name in enumerate(places)}
@@ -336,11 +340,17 @@ class KeptRuns:
         wires = circuits.any(0).nonzero().flatten()
         runs = batch.runs
         inputs = len(runs.clean.tokens)
-        if not len(wires):
+        if len(wires):
+            weights = circuits[:, wires].to(runs.model.device, runs.model.dtype)
+            forward = CircuitForward(
+                runs, self.table, batch.place_of, wires, copies=len(circuits)
+            )
+            top = forward.top(weights.repeat_interleave(inputs, 0)).unflatten(0, (-1, inputs))
+        elif runs.ablation.kind == "swap":
             return torch.zeros(len(circuits), len(batch.pairs), dtype=torch.float64)
-        weights = circuits[:, wires].to(runs.model.device, runs.model.dtype)
-        forward = CircuitForward(runs, self.table, batch.place_of, wires, copies=len(circuits))
-        top = forward.top(weights.repeat_interleave(inputs, 0)).unflatten(0, (-1, inputs))
+        else:
+            seen = runs.ablated.final[:, -runs.metric.positions_read :]
+            top = seen.expand(len(circuits), -1, -1, -1)
         shares = _shares_by_rows(runs, top) if runs.layout is None else shares_kept(runs, top)
         return shares.double().cpu()
 
@@ -393,6 +403,14 @@ class KeptRuns:
         return gradient.T.double().cpu()
 
 
+def _refuse_probes(batches: Sequence[tuple[Runs, list[int]]]) -> None:
+    """Refuse a metric that is not read from the logits, where all wires end."""
+    if any(runs.metric.kind == "probe" for runs, _ in batches):
+        raise PromptError(
+            "circuits of wires end at the logits; take another metric than a probe"
+        )
+
+
 def check_gradients(runs: Runs) -> None:
     """Refuse runs through which no gradients flow."""
     if runs.layout is None:
@@ -421,7 +439,7 @@ def _shares_by_rows(
             Row.of_given(runs.model.n_layers, positions, "residual", first=number * read)
         )
     given = rearrange(tops, "c i r d -> i (c r) d")
-    return 1 - runs.effects(rows, given={"residual": given})
+    return 1 - runs.effects(rows, direction="swap", given={"residual": given})
 
 
 def parts_in_memory(batch: PairBatch) -> Iterator[tuple[Runs, list[int]]]:

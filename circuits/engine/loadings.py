@@ -140,7 +140,7 @@ class Scan:
         return strongest
 
 
-def scan(runs: Runs, *, direction: Direction = "swap", most: int = MOST_EDGES) -> Scan:
+def scan(runs: Runs, *, direction: Direction | None = None, most: int = MOST_EDGES) -> Scan:
     """The exact effect of every edge, or of the `most` edges with the largest first-order estimates.
 
     >>> scanned = circuits.scan(circuits.prepare(model, [pair]))

@@ -28,7 +28,7 @@ def values_of_others(
     first = runs.first_inputs()
     if first.layout is not None:
         rows, given = _rows(first, tokens, positions)
-        return first.measure(rows, given=given)
+        return first.measure(rows, direction="swap", given=given)
     values = []
     for number, others in enumerate(tokens):
         one = first.only([number])
@@ -92,6 +92,6 @@ def gaps_of_noise(
             rows.append(Row.of_given(0, [position], "residual", first=len(values)))
             values.append(one.clean.cache.layers[0].pre[0, position] + noise[draw])
     given: Given = {"residual": torch.stack(values)[None]}
-    measured = one.measure(rows, given=given)[0].double()
+    measured = one.measure(rows, direction="swap", given=given)[0].double()
     means = measured[1:].unflatten(0, (-1, draws)).mean(1)
     return (measured[0] - means).tolist()

@@ -21,15 +21,16 @@ import torch
 from jaxtyping import Float, Int
 
 from circuits.engine import plain
+from circuits.engine.ablation import SWAP, Ablation
 from circuits.engine.block import Stream
 from circuits.engine.forward import whole_run
 from circuits.engine.layout import Layout, read_layout
 from circuits.engine.memory import BUDGET, free_memory, plan_memory
 from circuits.engine.rows import Cache
-from circuits.engine.runs import Run, Runs, Way, draws_of, first_difference
+from circuits.engine.runs import Run, Runs, Way, first_difference
 from circuits.errors import PromptError
 from circuits.models.model import Model
-from circuits.prompts import Noise, Pair, Question
+from circuits.prompts import Noise, Pair, Prompt, Question
 
 SMALLEST_GAP: Final = 1e-3
 SHORT: Final = 32  # tokens up to which both sides run as one batch
@@ -48,6 +49,7 @@ def prepare(
     pairs: Sequence[Pair | Question],
     *,
     family: Sequence[Pair] | None = None,
+    ablation: Ablation = SWAP,
     path: Way | None = None,
     budget: int = BUDGET,
     smallest_gap: float = SMALLEST_GAP,
@@ -55,7 +57,8 @@ def prepare(
     """Run the pairs clean and counterfactual; `path` forces the fast or the plain path.
 
     A question, which does not name its answer and foil, takes them from what the model predicts in these
-    runs. `family` are pairs over whose clean runs the direction `mean` averages.
+    runs. `ablation` is how rows are measured unless the caller says otherwise. `family` are pairs over whose
+    clean runs `mean` averages, in the place of the ablation's own reference.
 
         >>> runs = circuits.prepare(model, [pair])
         >>> row = circuits.Row.of_edges([circuits.Edge.parse("L5H1:5→8")])
@@ -66,7 +69,10 @@ def prepare(
         each.pair_without_answer if isinstance(each, Question) else each for each in pairs
     ]
     _check_together(pair_without_answer, family or ())
-    runs = _run(model, pair_without_answer, family, path, budget)
+    averaged = [pair.clean for pair in family or ()]
+    if ablation.kind == "mean" and not averaged:
+        averaged = ablation.reference_for([pair.clean for pair in pair_without_answer])
+    runs = _run(model, pair_without_answer, averaged, ablation, path, budget)
     settled = []
     for number, each in enumerate(pairs):
         settled.append(
@@ -76,6 +82,13 @@ def prepare(
         )
     if len({pair.metric.kind for pair in settled}) > 1:
         raise PromptError("pairs that are run together have the same kind of metric")
+    layers = {pair.metric.probe.layer for pair in settled if pair.metric.probe is not None}
+    if len(layers) > 1:
+        raise PromptError("pairs that are run together have their probes at one layer")
+    if layers and runs.layout is None:
+        raise PromptError(
+            f"a probe needs the layout of {model.name}, which the fast path does not know"
+        )
     runs = replace(runs, pairs=tuple(settled))
     for pair, gap in zip(runs.pairs, runs.gap.tolist(), strict=True):
         if not abs(gap) >= smallest_gap:
@@ -104,20 +117,19 @@ def _check_together(pairs: Sequence[Pair], family: Sequence[Pair]) -> None:
 def _run(
     model: Model,
     pairs: Sequence[Pair],
-    family: Sequence[Pair] | None,
+    averaged: Sequence[Prompt],
+    ablation: Ablation,
     path: Way | None,
     budget: int,
 ) -> Runs:
-    draws = tuple(draws_of(pair) for pair in pairs)
+    """Run the pairs; `averaged` are the prompts whose mean is wanted, if any."""
+    noises = _noises_of(pairs, ablation)
+    draws = tuple(1 if noise is None else noise.draws for noise in noises)
     length = len(pairs[0])
     read = pairs[0].metric.positions_read
-    clean_tokens, other_tokens = _tokens_of(model, pairs)
-    noise = _noise(model, pairs)
-    family_tokens = None
-    if family is not None:
-        family_tokens = torch.tensor(
-            [pair.clean.tokens for pair in family], device=model.device
-        )
+    clean_tokens, other_tokens = _tokens_of(model, pairs, draws)
+    of_pair = [isinstance(pair.counterfactual, Noise) for pair in pairs]
+    noise = _noise(model, length, draws, noises, of_pair)
     _warn_of_memory(model, length, sum(draws))
     layout = None if path == "plain" else known_layout(model, clean_tokens[:1])
     if path == "fast" and layout is None:
@@ -130,7 +142,6 @@ def _run(
         other = Run(
             other_tokens, noise, *plain.run(model, other_tokens, noise, read=read), read
         )
-        family_run = None if family_tokens is None else plain.run(model, family_tokens, None)[0]
     else:
         embedded = layout.embed(other_tokens)
         if noise is not None:
@@ -140,10 +151,41 @@ def _run(
         )
         clean = Run(clean_tokens, None, caches[0], layout, read)
         other = Run(other_tokens, noise, caches[1], layout, read)
-        family_run = (
-            None if family_tokens is None else whole_run(layout, layout.embed(family_tokens))
-        )
-    return Runs(model, tuple(pairs), draws, clean, other, family_run, layout, budget)
+    family = noisy = None
+    if averaged:
+        tokens = torch.tensor([prompt.tokens for prompt in averaged], device=model.device)
+        family = _kept(model, layout, tokens, None, budget)
+    if ablation.kind == "noise":
+        everywhere = _noise(model, length, draws, noises, [True] * len(pairs))
+        noisy = _kept(model, layout, clean_tokens, everywhere, budget)
+    return Runs(
+        model,
+        tuple(pairs),
+        draws,
+        clean,
+        other,
+        family,
+        layout,
+        budget,
+        noisy=noisy,
+        ablation=ablation,
+    )
+
+
+def _kept(
+    model: Model,
+    layout: Layout | None,
+    tokens: Int[torch.Tensor, "input pos"],
+    noise: Float[torch.Tensor, "input pos d_model"] | None,
+    budget: int,
+) -> Cache:
+    """One run of prompts, with noise on their embeddings if there is any, of which everything is kept."""
+    if layout is None:
+        return plain.run(model, tokens, noise)[0]
+    embedded = layout.embed(tokens)
+    if noise is not None:
+        embedded = embedded + noise
+    return whole_run(layout, embedded, budget=budget)
 
 
 def _both_runs(
@@ -160,39 +202,54 @@ def _both_runs(
 
 
 def _tokens_of(
-    model: Model, pairs: Sequence[Pair]
+    model: Model, pairs: Sequence[Pair], draws: Sequence[int]
 ) -> tuple[Int[torch.Tensor, "input pos"], Int[torch.Tensor, "input pos"]]:
     """The clean and the counterfactual tokens of every input. Noise is added to the clean embeddings."""
     clean, other = [], []
-    for pair in pairs:
+    for pair, count in zip(pairs, draws, strict=True):
         counterfactual = (
             pair.clean if isinstance(pair.counterfactual, Noise) else pair.counterfactual
         )
-        clean += [pair.clean.tokens] * draws_of(pair)
-        other += [counterfactual.tokens] * draws_of(pair)
+        clean += [pair.clean.tokens] * count
+        other += [counterfactual.tokens] * count
     return torch.tensor(clean, device=model.device), torch.tensor(other, device=model.device)
 
 
 # Noise on embeddings
 
 
-def _noise(
-    model: Model, pairs: Sequence[Pair]
-) -> Float[torch.Tensor, "input pos d_model"] | None:
-    """The noise on the embeddings of every input; None where no pair has any."""
-    if not any(isinstance(pair.counterfactual, Noise) for pair in pairs):
-        return None
-    parts = []
+def _noises_of(pairs: Sequence[Pair], ablation: Ablation) -> list[Noise | None]:
+    """The noise of each pair: its counterfactual or, where the ablation is noise, noise on the tokens at which
+    the pair differs. None where a pair has none."""
+    noises: list[Noise | None] = []
     for pair in pairs:
-        # OPT embeds into fewer dimensions than its stream has.
-        width = model.bridge.W_E.shape[-1]
-        noise = torch.zeros(
-            draws_of(pair), len(pair), width, device=model.device, dtype=model.dtype
-        )
         if isinstance(pair.counterfactual, Noise):
-            positions = list(pair.counterfactual.positions)
-            noise[:, positions] = noise_draws(model, pair.counterfactual)
-        parts.append(noise)
+            noises.append(pair.counterfactual)
+        elif ablation.kind == "noise":
+            noises.append(Noise(pair.differs_at))
+        else:
+            noises.append(None)
+    return noises
+
+
+def _noise(
+    model: Model,
+    length: int,
+    draws: Sequence[int],
+    noises: Sequence[Noise | None],
+    wanted: Sequence[bool],
+) -> Float[torch.Tensor, "input pos d_model"] | None:
+    """The noise on the embeddings of every input, of the pairs where it is wanted; None where of none."""
+    if not any(wanted):
+        return None
+    # OPT embeds into fewer dimensions than its stream has.
+    width = model.bridge.W_E.shape[-1]
+    parts = []
+    for count, noise, is_wanted in zip(draws, noises, wanted, strict=True):
+        drawn = torch.zeros(count, length, width, device=model.device, dtype=model.dtype)
+        if is_wanted and noise is not None:
+            drawn[:, list(noise.positions)] = noise_draws(model, noise)
+        parts.append(drawn)
     return torch.cat(parts)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -21,8 +21,11 @@ from circuits.components import Edge, Head
 from circuits.engine.layout import PromptBlock
 from circuits.errors import EdgeError
 
-Direction = Literal["swap", "restore", "zero", "knockout", "mean"]
-DIRECTIONS: Final[tuple[Direction, ...]] = ("swap", "restore", "zero", "knockout", "mean")
+# The kinds of ablation (`engine.ablation` says what each is).
+Direction = Literal["swap", "restore", "zero", "mean", "knockout", "noise"]
+DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
+# Those that change nothing where both prompts are the same.
+OF_PAIR: Final[tuple[Direction, ...]] = ("swap", "restore", "noise")
 Site = Literal["edge", "head", "attention", "mlp", "residual"]
 Indices = Int[torch.Tensor, " change"]
 InputIndex = slice | Int[torch.Tensor, " input"]
@@ -119,7 +122,7 @@ def check_rows(
 ) -> None:
     """Refuse, before anything runs, a change that does not exist in this model and prompt."""
     if direction not in DIRECTIONS:
-        raise EdgeError(f"no direction {direction!r}; there are {', '.join(DIRECTIONS)}")
+        raise EdgeError(f"no ablation {direction!r}; there are {', '.join(DIRECTIONS)}")
     for row in rows:
         for change in row.changes:
             _check_change(change, direction, layers, heads, length)

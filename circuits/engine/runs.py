@@ -13,10 +13,12 @@ from jaxtyping import Bool, Float, Int
 
 from circuits.components import Head
 from circuits.engine import plain
+from circuits.engine.ablation import SWAP, Ablation
 from circuits.engine.forward import run_rows
 from circuits.engine.layout import AnyBlock, Layout
 from circuits.engine.memory import BYTES
 from circuits.engine.rows import (
+    OF_PAIR,
     Cache,
     Change,
     ChangeTable,
@@ -86,11 +88,13 @@ class Runs:
     draws: tuple[int, ...]  # how many inputs each pair has: one, or one for each draw of noise
     clean: Run
     counterfactual: Run
-    family: Cache | None  # the clean runs over which `mean` is taken
+    family: Cache | None  # the runs over which `mean` is taken
     layout: Layout | None  # None: the plain path measures
     budget: int  # bytes that one batch of streams may take
     # Heads that write what they write in the counterfactual, in every run.
     absent: tuple[Head, ...] = ()
+    noisy: Cache | None = None  # the runs whose values `noise` takes
+    ablation: Ablation = SWAP  # how rows are measured unless the caller says otherwise
 
     def __repr__(self) -> str:
         return f"Runs({self.model.name}, {len(self.pairs)} pairs of {self.length} tokens, {self.path} path)"
@@ -148,10 +152,15 @@ class Runs:
         ]
 
     def effects(
-        self, rows: Sequence[Row], *, direction: Direction = "swap", given: Given | None = None
+        self,
+        rows: Sequence[Row],
+        *,
+        direction: Direction | None = None,
+        given: Given | None = None,
     ) -> Effects:
         """The effect of every row on every pair, as a share of the pair's gap. `given` are values that the
-        rows' changes name by number."""
+        rows' changes name by number. Without a `direction` it is the ablation of these runs."""
+        direction = direction or self.ablation.kind
         values = self.mean_over_draws(
             self.measure([Row(()), *rows], direction=direction, given=given)
         )
@@ -161,10 +170,15 @@ class Runs:
 
     @torch.inference_mode()
     def measure(
-        self, rows: Sequence[Row], *, direction: Direction = "swap", given: Given | None = None
+        self,
+        rows: Sequence[Row],
+        *,
+        direction: Direction | None = None,
+        given: Given | None = None,
     ) -> Values:
         """The metric of every row on every input. A row that cannot change anything is not run: its value is
         exactly that of the base run."""
+        direction = direction or self.ablation.kind
         self.check(rows, direction)
         base = self.base(direction)
         new = replace(self.replacement(direction), given=given or {})
@@ -197,7 +211,7 @@ class Runs:
     # Parts of the batch, and models without some heads
 
     def without(self, heads: Sequence[Head]) -> Runs:
-        """The same runs in a model where these heads are absent. Only `swap` and `restore` make sense."""
+        """The same runs in a model where these heads are absent: ablated in every run."""
         return replace(self, absent=tuple(sorted({*self.absent, *heads})))
 
     def only(self, pairs: Sequence[int]) -> Runs:
@@ -227,8 +241,12 @@ class Runs:
 
     def _of_inputs(self, inputs: Sequence[int]) -> Runs:
         index = torch.tensor(inputs, device=self.model.device)
-        clean = self.clean.of_inputs(index)
-        return replace(self, clean=clean, counterfactual=self.counterfactual.of_inputs(index))
+        return replace(
+            self,
+            clean=self.clean.of_inputs(index),
+            counterfactual=self.counterfactual.of_inputs(index),
+            noisy=None if self.noisy is None else self.noisy.of_inputs(index),
+        )
 
     # What a direction changes
 
@@ -241,13 +259,59 @@ class Runs:
         if direction == "mean":
             if self.family is None:
                 raise PromptError(
-                    "direction 'mean' needs a family of one length: prepare(..., family=pairs)"
+                    "ablation 'mean' needs prompts of one length: prepare(..., family=pairs)"
                 )
             return Replacement(self.family, "mean")
+        if direction == "noise":
+            if self.noisy is None:
+                raise PromptError("ablation 'noise' needs runs that were made for it")
+            return Replacement(self.noisy)
         if direction in ("zero", "knockout"):
             return Replacement(self.clean.cache, "zero")
         return Replacement(
             (self.clean if direction == "restore" else self.counterfactual).cache
+        )
+
+    def first_changed(self, direction: Direction | None = None) -> int:
+        """The first position at which an ablation can change anything."""
+        kind = direction or self.ablation.kind
+        return self.first_difference if kind in OF_PAIR else 0
+
+    @cached_property
+    @torch.inference_mode(False)  # gradients of a later pass may need it
+    @torch.no_grad()
+    def ablated(self) -> Cache:
+        """What every writer writes and every reader sees where all writers are ablated.
+
+        Of `swap` and `noise` this is a run. Of a mean, what is seen is the mean of what is seen. Of `zero` the
+        biases of the attention layers remain, which belong to no writer.
+        """
+        new = self.replacement(self.ablation.kind)
+        if new.reduced is None:
+            return new.run
+        inputs = len(self.clean.tokens)
+        seen = torch.zeros_like(self.clean.cache.final)
+        layers = []
+        for number, stored in enumerate(new.run.layers):
+            reduced = {}
+            for name in ("pre", "value", "z", "attention", "mlp"):
+                values = new.reduce(getattr(stored, name))
+                reduced[name] = values[:1].expand(inputs, *[-1] * (values.dim() - 1))
+            if new.reduced == "zero":
+                bias = self.blocks[number].write(reduced["z"])
+                reduced |= {"pre": seen, "attention": bias}
+                seen = seen + bias
+            layers.append(replace(stored, **reduced, query=None, key=None, kept_pattern=None))
+        if new.reduced == "mean":
+            seen = new.reduce(new.run.final).expand(inputs, -1, -1)
+        return Cache(tuple(layers), seen)
+
+    def ablated_head_writes(self, layer: int) -> Float[torch.Tensor, "input pos head d_model"]:
+        """What each head of a layer adds to the stream where it is ablated."""
+        new = self.replacement(self.ablation.kind)
+        written = new.reduce(self.blocks[layer].head_writes(new.run.layers[layer].z))
+        return (
+            written[:1].expand(len(self.clean.tokens), -1, -1, -1) if new.reduced else written
         )
 
     def _with_absent(self, row: Row, direction: Direction) -> Row:
@@ -270,14 +334,16 @@ class Runs:
     def _that_reach(self, row: Row, direction: Direction) -> Row:
         """The row without changes that cannot matter: those before the first difference, where both runs are
         the same, and those that no position where the metric is read can read any more."""
-        first = self.first_difference if direction in ("swap", "restore") else 0
+        first = self.first_changed(direction)
         first_read = self.length - self.metric.positions_read
 
         def reaches(change: Change) -> bool:
             if change.position < first and change.given < 0:
                 return False
             read_by = change.layer if change.site == "residual" else change.layer + 1
-            return read_by < self.model.n_layers or change.position >= first_read
+            if read_by > self._layers_read and self.metric.kind == "probe":
+                return False  # above the probe, or inside the block that reads what it reads
+            return read_by < self._layers_read or change.position >= first_read
 
         return row if all(map(reaches, row.changes)) else row.only(reaches)
 
@@ -334,19 +400,31 @@ class Runs:
                 budget=self.budget,
                 read=self.metric.positions_read,
                 knockout=knockout,
+                layers=self._layers_read if self.metric.kind == "probe" else None,
             )
         )
+
+    @property
+    def _layers_read(self) -> int:
+        """How many blocks lie below what the metric reads: all, or those below a probe."""
+        probe = self.metric.probe
+        return self.model.n_layers if probe is None else probe.layer
 
     def _value(self, side: Run) -> Float[torch.Tensor, "input 1"]:
         """The metric of an unchanged side, input by input."""
         if self.layout is None:
             return self.read_logits(side.logits[:, None])
-        return self.read_stream(side.cache.final[:, None, -self.metric.positions_read :])
+        stream = side.cache.pre(self._layers_read)
+        return self.read_stream(stream[:, None, -self.metric.positions_read :])
 
     def read_stream(self, top: Tops) -> Values:
         """The metric, from the stream above the last block. Of the vocabulary only the tokens that the metric
         names are computed, where it names some."""
         assert self.layout is not None
+        if self.metric.kind == "probe":
+            metrics = self.per_input([pair.metric for pair in self.pairs])
+            read = [metric.read_probe(own) for metric, own in zip(metrics, top, strict=True)]
+            return torch.stack(read)
         if self.metric.reads is None:
             step = max(
                 1,
@@ -401,11 +479,6 @@ class Runs:
     def mean_over_draws(self, values: torch.Tensor) -> torch.Tensor:
         """(input, …) to (pair, …): a pair with noise is the mean of its draws."""
         return torch.stack([part.mean(0) for part in values.split(list(self.draws))])
-
-
-def draws_of(pair: Pair) -> int:
-    """How many inputs a pair has."""
-    return pair.counterfactual.draws if isinstance(pair.counterfactual, Noise) else 1
 
 
 def first_difference(pairs: Sequence[Pair]) -> int:

@@ -12,13 +12,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 from jaxtyping import Bool, Float
 
 from circuits.components import ROUNDING, Edge, Head
-from circuits.engine.rows import Cache, Row
+from circuits.engine.rows import Cache, Direction, Row
 from circuits.engine.runs import Runs
 
 # A path ends when it has this share of the total, whatever share is wanted.
@@ -26,6 +27,20 @@ WHOLE: Final = 0.995
 LEAST_TOTAL: Final = 0.01  # a mapping with a smaller total carries nothing and has no carriers
 # Heads in the order of selection, each with the joint effect up to it.
 Path = list[tuple[Head, float]]
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Pairs that ran together, and the key and query of a mapping in them. A family whose prompts differ in
+    length has several of these for one mapping."""
+
+    runs: Runs
+    key: int
+    query: int
+
+    def row(self, heads: Sequence[Head]) -> Row:
+        """These heads' messages from key to query, together."""
+        return mapping_row(heads, self.key, self.query)
 
 
 def mapping_row(heads: Sequence[Head], key: int, query: int) -> Row:
@@ -37,6 +52,48 @@ def mapping_rows(heads: Sequence[Head], key: int, query: int) -> list[Row]:
     """Each head's message from key to query alone, and last all of them together."""
     rows = [mapping_row([head], key, query) for head in heads]
     return [*rows, mapping_row(heads, key, query)]
+
+
+def effects_over(
+    parts: Sequence[Mapped],
+    sets: Sequence[Sequence[Head]],
+    *,
+    direction: Direction | None = None,
+) -> Float[torch.Tensor, "set pair"]:
+    """The joint effect of each set of heads on the mapping, on the pairs of all parts."""
+    effects = []
+    for part in parts:
+        rows = [part.row(heads) for heads in sets]
+        effects.append(part.runs.effects(rows, direction=direction))
+    return torch.cat(effects, 1)
+
+
+def select_over(
+    parts: Sequence[Mapped],
+    *,
+    effects: Float[torch.Tensor, "head pair"],
+    totals: Float[torch.Tensor, " pair"],
+    share: float = 1.0,
+    among: Collection[Head] | None = None,
+    progress: Callable[[float], None] = lambda reached: None,
+) -> Path:
+    """One path for the pairs of all parts, chosen by the mean over pairs; else as `select`."""
+    single = effects.double().cpu()
+    total = float(totals.double().mean())
+    if total < LEAST_TOTAL:
+        return []
+    candidates = (single != 0).any(1)
+    for part in parts:
+        candidates |= _has_message(part)
+    heads = parts[0].runs.heads
+    if among is not None:
+        candidates &= torch.tensor([head in among for head in heads])
+    goal = min(share, WHOLE) * total - ROUNDING
+
+    def joint(sets: Sequence[Sequence[Head]]) -> Float[torch.Tensor, " set"]:
+        return effects_over(parts, sets).double().mean(1).cpu()
+
+    return _path(joint, heads, single.mean(1), candidates, goal, total, progress)
 
 
 def select(
@@ -61,29 +118,26 @@ def select(
     groups = [list(range(count))] if together else [[pair] for pair in range(count)]
     paths = []
     for pairs in groups:
-        part = runs.only(pairs)
-        single = effects[:, pairs].double().cpu()
-        total = float(totals[pairs].double().mean())
-        candidates = _candidates(part, key, query, single)
-        if among is not None:
-            candidates &= torch.tensor([head in among for head in runs.heads])
-        goal = min(share, WHOLE) * total - ROUNDING
-        if total < LEAST_TOTAL:
-            paths.append([])
-            continue
-        paths.append(_path(part, key, query, single.mean(1), candidates, goal, total, progress))
+        part = Mapped(runs.only(pairs), key, query)
+        paths.append(
+            select_over(
+                [part],
+                effects=effects[:, pairs],
+                totals=totals[pairs],
+                share=share,
+                among=among,
+                progress=progress,
+            )
+        )
     return paths
 
 
-def _candidates(
-    runs: Runs, key: int, query: int, single: Float[torch.Tensor, "head pair"]
-) -> Bool[torch.Tensor, " head"]:
-    """Heads that have an effect by themselves, or any message: a weight above zero in the clean run, or
-    another one in the counterfactual."""
-    clean = _weights(runs, runs.clean.cache, key, query)
-    other = _weights(runs, runs.counterfactual.cache, key, query)
+def _has_message(part: Mapped) -> Bool[torch.Tensor, " head"]:
+    """Heads with any message: a weight above zero in the clean run, or another one in the counterfactual."""
+    clean = _weights(part.runs, part.runs.clean.cache, part.key, part.query)
+    other = _weights(part.runs, part.runs.counterfactual.cache, part.key, part.query)
     has_message = (clean > 0) | (clean != other)  # (pair, head)
-    return (single != 0).any(1) | has_message.any(0).cpu()
+    return has_message.any(0).cpu()
 
 
 def _weights(
@@ -94,9 +148,8 @@ def _weights(
 
 
 def _path(
-    runs: Runs,
-    key: int,
-    query: int,
+    joint_of: Callable[[Sequence[Sequence[Head]]], Float[torch.Tensor, " set"]],
+    heads: Sequence[Head],
     single: Float[torch.Tensor, " head"],
     candidates: Bool[torch.Tensor, " head"],
     goal: float,
@@ -111,11 +164,15 @@ def _path(
         if best is None:
             break
         reached = float(joint[best])
-        path.append((runs.heads[best], reached))
+        path.append((heads[best], reached))
         candidates[best] = False
         progress(reached / total)
         if reached < goal:
-            joint = _with_one_more(runs, key, query, [head for head, _ in path], candidates)
+            chosen = [head for head, _ in path]
+            numbers = candidates.nonzero().flatten().tolist()
+            joint = torch.zeros(len(heads), dtype=torch.float64)
+            if numbers:
+                joint[numbers] = joint_of([[*chosen, heads[number]] for number in numbers])
     return path
 
 
@@ -130,19 +187,3 @@ def best_candidate(
     allowed = torch.where(candidates, joint, -torch.inf)
     best = int((allowed >= allowed.max() - ROUNDING).nonzero()[0])
     return best if float(allowed[best]) > reached + ROUNDING else None
-
-
-def _with_one_more(
-    runs: Runs,
-    key: int,
-    query: int,
-    chosen: Sequence[Head],
-    candidates: Bool[torch.Tensor, " head"],
-) -> Float[torch.Tensor, " head"]:
-    """The joint effect of the chosen heads together with each candidate, averaged over pairs."""
-    joint = torch.zeros(len(runs.heads), dtype=torch.float64)
-    if candidates.any():
-        numbers = candidates.nonzero().flatten().tolist()
-        rows = [mapping_row([*chosen, runs.heads[number]], key, query) for number in numbers]
-        joint[numbers] = runs.effects(rows).double().mean(1).cpu()
-    return joint

@@ -19,13 +19,24 @@ from typing import Final, Literal, get_args
 import torch
 from jaxtyping import Float
 
-from circuits.engine.rows import Cache, Change, Direction, Given, Replacement, Row, Site
+from circuits.engine.rows import (
+    DIRECTIONS,
+    Cache,
+    Change,
+    Direction,
+    Given,
+    Replacement,
+    Row,
+    Site,
+)
 from circuits.engine.runs import Runs
 from circuits.engine.wires import projections
 from circuits.errors import EdgeError
 
 PatchSite = Literal["residual", "attention", "mlp", "head", "query", "key", "value", "pattern"]
 PATCH_SITES: Final[tuple[PatchSite, ...]] = get_args(PatchSite)
+# Knockout shuts attention edges, and no site is one.
+ABLATIONS: Final = tuple(kind for kind in DIRECTIONS if kind != "knockout")
 BY_POSITION: Final = ("residual", "attention", "mlp")  # sites of a layer, not of a head
 Output = Float[torch.Tensor, "input query head d_head"]
 
@@ -111,7 +122,7 @@ class _Outputs:
         self.new: Replacement = runs.replacement(direction)
         self.length = runs.length
         # Before the first difference both runs are the same.
-        self.first = runs.first_difference if direction in ("swap", "restore") else 0
+        self.first = runs.first_changed(direction)
 
     def that_differ(self, group: Sequence[int]) -> list[int]:
         return [position for position in group if position >= self.first]

@@ -25,7 +25,7 @@ from circuits.engine.rows import Cache, Direction, Given, Row, Site
 from circuits.engine.runs import Runs
 from circuits.errors import EdgeError
 
-DIRECTIONS_OF_WIRES: Final = ("swap", "restore", "zero", "mean")
+DIRECTIONS_OF_WIRES: Final[tuple[Direction, ...]] = ("swap", "restore", "zero", "mean", "noise")
 Writes = Float[torch.Tensor, "input writer pos d_model"]
 WireEffects = Float[torch.Tensor, "wire pair"]
 Progress = Callable[[int, int], None]
@@ -41,7 +41,7 @@ def wire_effects(
     runs: Runs,
     wires: Sequence[Wire],
     *,
-    direction: Direction = "swap",
+    direction: Direction | None = None,
     watch: tuple[int, int] | None = None,
     all_means: Sequence[Component] | None = None,
     progress: Progress = no_progress,
@@ -49,7 +49,9 @@ def wire_effects(
     """The effect of every wire on every pair, each by itself. Also the attention weight that its reader then
     has on the edge `watch` = (key, query), NaN where the reader is no head.
 
-    A wire from `all` swaps every writer below its reader together, or those that `all_means` names."""
+    A wire from `all` swaps every writer below its reader together, or those that `all_means` names. Without a
+    `direction` it is the ablation of the runs."""
+    direction = direction or runs.ablation.kind
     check_wires(runs, wires, direction)
     effects = torch.zeros(len(wires), len(runs.pairs), dtype=torch.float64)
     weights = torch.full_like(effects, torch.nan)
@@ -232,7 +234,7 @@ class _Readings:
         self.new = runs.replacement(direction)
         self.parallel = runs.blocks[0].parallel
         # Before the first difference both runs are the same, so no wire changes anything there.
-        self.first = runs.first_difference if direction in ("swap", "restore") else 0
+        self.first = runs.first_changed(direction)
 
     def wires_at_once(self, wire: Wire) -> int:
         """How many wires of a group the budget holds while their readers are computed."""

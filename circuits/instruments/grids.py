@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from circuits.engine.ablation import Ablation
 from circuits.errors import EdgeError
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
@@ -158,7 +159,7 @@ class Patching(OfPairs, Saved, Pictured):
     source: MeasuredModel
     pairs: tuple[Pair, ...]
     sites: str
-    direction: str
+    ablation: Ablation
     # Which were patched: together, or each by itself where an axis says so.
     positions: tuple[int, ...]
     axes: tuple[Axis, ...]
@@ -200,7 +201,7 @@ class Paths(OfPairs, Saved, Pictured):
     source: MeasuredModel
     pairs: tuple[Pair, ...]
     wires: tuple[str, ...]  # the names of the wires that were measured
-    direction: str
+    ablation: Ablation
     axes: tuple[Axis, ...]
     clean_values: tuple[float, ...]  # of the metric, for each pair
     counterfactual_values: tuple[float, ...]

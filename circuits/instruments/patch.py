@@ -8,14 +8,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
-from circuits.engine import Direction, Runs
+from circuits.engine import Direction, Runs, to_ablation
 from circuits.engine.sites import (
+    ABLATIONS,
     BY_POSITION,
     PATCH_SITES,
     PatchSite,
@@ -26,11 +28,21 @@ from circuits.engine.sites import (
 from circuits.errors import EdgeError, PromptError, names_its_keywords
 from circuits.instruments.grids import Axis, Patching, position_labels, values_on
 from circuits.models.load import as_model
-from circuits.prompts import Answer, MetricFunction, MetricKind, QuestionSpec, Swap
+from circuits.prompts import (
+    Answer,
+    MetricFunction,
+    MetricKind,
+    Pair,
+    ProbeMetric,
+    QuestionSpec,
+    Swap,
+)
 from circuits.results import Progress, sha256_of, silent
-from circuits.tracing.inputs import Position, run_questions, to_questions
-from circuits.tracing.judge import judge
+from circuits.tracing.asked import Asked
+from circuits.tracing.inputs import Position, run_batches, to_asked
+from circuits.tracing.judge import judge_each, together
 from circuits.tracing.measure import measured_model, tells_sides
+from circuits.tracing.parts import QuestionControl
 from circuits.tracing.trace import package_versions
 from circuits.tracing.trust import notes_on
 
@@ -46,10 +58,12 @@ def patch(
     noise_at: Sequence[Position] | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
-    metric: MetricKind | MetricFunction | None = None,
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None,
     positions: Sequence[Position] | None = None,
+    roles: Mapping[str, Position] | None = None,
     each_position: bool = False,
-    direction: Direction = "swap",
+    ablation: Direction = "swap",
+    reference: Sequence[str] | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Patching:
@@ -59,9 +73,11 @@ def patch(
     write) are maps of layer × position. `head`, `query`, `key`, `value` and `pattern` are maps of layer ×
     head, patched at all `positions` together, or with `each_position` at each of them.
 
-    `text` is a prompt, a pair, `(text, counterfactual)`, or a list of them of equal length; effects are then
-    means, and `per_pair` has those of every pair. `direction="restore"` puts clean values into the
-    counterfactual run, as TransformerLens does; `noise_at` makes noise on these tokens the counterfactual.
+    `text` is a prompt, a pair, `(text, counterfactual)`, or a family (a list of these, a pandas table, a task);
+    effects are then means, and `per_pair` has those of every pair. Prompts of different lengths share the
+    positions that `roles` names (`{"END": -1}`, or the roles of each line). `ablation` is that of `trace`, but
+    for "knockout": "restore" puts clean values into the counterfactual run, as TransformerLens does.
+    `noise_at` makes noise on these tokens the counterfactual.
 
         >>> patched = circuits.patch(model, TEXT, "head", swap={"large": "hot"})
         >>> patched.strongest(1)[0][0]
@@ -77,21 +93,38 @@ def patch(
         )
     model = as_model(model)
     spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
-    questions = to_questions(
-        model, text, spec, counterfactual=counterfactual, noise_at=noise_at
+    asked = to_asked(
+        model, text, spec, counterfactual=counterfactual, noise_at=noise_at, roles=roles
     )
-    runs = run_questions(model, questions, direction=direction)
+    chosen = to_ablation(model, ablation, reference, allowed=ABLATIONS, of=f"{sites} sites")
     progress("patching", 0, 1)
-    patched = patch_runs(
-        runs,
-        sites,
-        positions_of(runs, positions),
-        each_position=each_position,
-        direction=direction,
-        seed=seed,
-    )
+    batches = run_batches(model, asked, ablation=chosen)
+    names = positions
+    if len(batches) > 1 and names is None and (each_position or sites in BY_POSITION):
+        names = _shared_roles(asked)
+    placed = []
+    for runs, first in batches:
+        own = positions_of(runs, names, dict(first.roles))
+        placed.append((runs, own if len(batches) > 1 else tuple(sorted(set(own)))))
+    patched = patch_batches(placed, sites, names, each_position=each_position, seed=seed)
     progress("patching", 1, 1)
-    return replace(patched, weak=len(questions) - len(runs.pairs))
+    return replace(patched, weak=len(asked) - len(patched.pairs))
+
+
+def _shared_roles(asked: Sequence[Asked]) -> list[str]:
+    """The names of positions that all prompts have, in the order of the first."""
+    shared = [name for name, _ in asked[0].roles]
+    for each in asked:
+        own = dict(each.roles)
+        shared = [name for name in shared if name in own]
+    if not shared:
+        lengths = sorted({len(each) for each in asked})
+        differ = f"these prompts have {', '.join(map(str, lengths))} tokens"
+        raise PromptError(
+            f"{differ} and no positions in common; name some by roles=, such as "
+            "{'END': -1}, or map heads"
+        )
+    return shared
 
 
 def patch_runs(
@@ -100,22 +133,50 @@ def patch_runs(
     positions: tuple[int, ...],
     *,
     each_position: bool = False,
-    direction: Direction = "swap",
     seed: int = 0,
 ) -> Patching:
-    """The map of runs that were already made."""
-    axes, effects = measure(runs, sites, positions, direction, each_position=each_position)
-    arrays = {"values": values_on(axes, effects)}
-    question = judge(runs)
+    """The map of runs that were already made, by their ablation."""
+    batches = [(runs, positions)]
+    return patch_batches(batches, sites, None, each_position=each_position, seed=seed)
+
+
+def patch_batches(
+    batches: Sequence[tuple[Runs, tuple[int, ...]]],
+    sites: PatchSite,
+    names: Sequence[Position] | None,
+    *,
+    each_position: bool = False,
+    seed: int = 0,
+) -> Patching:
+    """The map over pairs of one length or of several, each batch with its positions. In several the positions
+    are called by their `names`."""
+    runs, positions = batches[0]
+    pairs: list[Pair] = []
+    judged: list[QuestionControl] = []
+    clean: list[float] = []
+    other: list[float] = []
+    values = []
+    axes: tuple[Axis, ...] = ()
+    for some, own in batches:
+        axes, effects = measure(some, sites, own, each_position=each_position)
+        values.append(values_on(axes, effects))
+        pairs += some.pairs
+        judged += judge_each(some)
+        clean += some.values(some.clean).tolist()
+        other += some.values(some.counterfactual).tolist()
+    if len(batches) > 1:
+        axes = tuple(_named(axis, names) for axis in axes)
+    arrays = {"values": np.concatenate(values)}
+    question = together(judged)
     return Patching(
         source=measured_model(runs),
-        pairs=runs.pairs,
+        pairs=tuple(pairs),
         sites=sites,
-        direction=direction,
+        ablation=runs.ablation,
         positions=positions,
         axes=axes,
-        clean_values=tuple(runs.values(runs.clean).tolist()),
-        counterfactual_values=tuple(runs.values(runs.counterfactual).tolist()),
+        clean_values=tuple(clean),
+        counterfactual_values=tuple(other),
         question=question,
         notes=notes_on(runs, question),
         weak=0,
@@ -127,32 +188,42 @@ def patch_runs(
     )
 
 
-def positions_of(runs: Runs, names: Sequence[Position] | None) -> tuple[int, ...]:
-    """The positions of these names in the first prompt; by default all."""
+def _named(axis: Axis, names: Sequence[Position] | None) -> Axis:
+    """An axis of positions with the names that prompts of all lengths share."""
+    if axis.name != "position" or names is None:
+        return axis
+    return Axis(axis.name, tuple(map(str, names)))
+
+
+def positions_of(
+    runs: Runs, names: Sequence[Position] | None, roles: dict[str, int] | None = None
+) -> tuple[int, ...]:
+    """The positions of these names, which are roles, tokens or indices, in the first prompt; by default all."""
     if names is None:
         return tuple(range(runs.length))
     if isinstance(names, str) or not names:
         raise PromptError("positions is a list of indices or tokens, such as [5, -1]")
     prompt = runs.pairs[0].clean
-    return tuple(sorted({prompt.position(name) for name in names}))
+    position_of = roles or {}
+    return tuple(prompt.position(position_of.get(str(name), name)) for name in names)
 
 
 def measure(
     runs: Runs,
     sites: PatchSite,
     positions: tuple[int, ...],
-    direction: Direction,
     *,
     each_position: bool,
 ) -> tuple[tuple[Axis, ...], torch.Tensor]:
     """The axes of the map, and its effects (cell, pair)."""
+    direction = runs.ablation.kind
     layers = runs.model.n_layers
     prompts = [pair.clean for pair in runs.pairs]
     at = Axis("position", position_labels(prompts, positions))
     if sites in BY_POSITION:
         rows = layer_rows(runs, sites, positions, direction)  # type: ignore[arg-type]
         names = tuple(map(str, range(len(rows) // len(positions))))
-        return (Axis("layer", names), at), _cells(runs.effects(rows, direction=direction))
+        return (Axis("layer", names), at), _cells(runs.effects(rows))
     heads = Axis("head", tuple(map(str, range(runs.model.n_heads))))
     axes = (Axis("layer", tuple(map(str, range(layers)))), heads)
     groups = [(position,) for position in positions] if each_position else [positions]
@@ -160,7 +231,7 @@ def measure(
         axes = (*axes, at)
     if sites == "head":
         rows = head_rows(runs, groups)
-        return axes, _cells(runs.effects(rows, direction=direction))
+        return axes, _cells(runs.effects(rows))
     if sites != "pattern" and not tells_sides(runs):
         raise EdgeError(
             f"queries, keys and values cannot be patched on the plain path: {runs.model.no_scores}"
@@ -172,7 +243,7 @@ def measure(
     parts = []
     for some in together:
         computed = computed_rows(runs, sites, groups, direction, some)
-        parts.append(runs.effects(computed.rows, direction=direction, given=computed.given))
+        parts.append(runs.effects(computed.rows, given=computed.given))
     return axes, _cells(torch.cat(parts))
 
 

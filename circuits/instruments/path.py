@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from circuits.engine import Direction, Runs
-from circuits.engine.wires import check_wires, wire_effects
+from circuits.engine import Direction, Runs, to_ablation
+from circuits.engine.wires import DIRECTIONS_OF_WIRES, check_wires, wire_effects
 from circuits.errors import EdgeError, names_its_keywords
 from circuits.instruments.grids import Axis, Paths, values_on
 from circuits.instruments.path_names import Path, parse_paths
 from circuits.models.load import as_model
-from circuits.prompts import Answer, MetricFunction, MetricKind, QuestionSpec, Swap
+from circuits.prompts import Answer, MetricFunction, MetricKind, ProbeMetric, QuestionSpec, Swap
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.inputs import Position, run_questions, to_questions
 from circuits.tracing.judge import judge
@@ -40,8 +40,9 @@ def path(
     noise_at: Sequence[Position] | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
-    metric: MetricKind | MetricFunction | None = None,
-    direction: Direction = "swap",
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None,
+    ablation: Direction = "swap",
+    reference: Sequence[str] | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Paths:
@@ -49,7 +50,7 @@ def path(
 
     Several senders and receivers, divided by commas, make a matrix; so does a list of paths. Names of
     TransformerLens (`blocks.4.attn.hook_z[4]`) and of EAP (`a4.h4`, `a5.h1<q>`, `m3`) are read, too. Without
-    positions a path is that of all positions together. `text` is what `patch` takes.
+    positions a path is that of all positions together. `text`, `ablation` and `reference` are what `patch` takes.
 
         >>> paths = circuits.path(model, TEXT, "M0@5 → L5H1.value@8", swap={"large": "hot"})
         >>> f"{paths.effect():.3f}"
@@ -66,8 +67,9 @@ def path(
     parsed = [parse_paths(each, layers=model.n_layers, prompt=prompt) for each in listed]
     if not parsed:
         raise EdgeError("there is no path; write one as L4H4@13 → L5H1.query@13")
-    runs = run_questions(model, questions, direction=direction)
-    found = measure_paths(runs, parsed, direction=direction, seed=seed, progress=progress)
+    chosen = to_ablation(model, ablation, reference, allowed=DIRECTIONS_OF_WIRES, of="a path")
+    runs = run_questions(model, questions, ablation=chosen)
+    found = measure_paths(runs, parsed, seed=seed, progress=progress)
     return replace(found, weak=len(questions) - len(runs.pairs))
 
 
@@ -75,7 +77,6 @@ def measure_paths(
     runs: Runs,
     groups: Sequence[Sequence[Path]],
     *,
-    direction: Direction = "swap",
     seed: int = 0,
     progress: Progress = silent,
 ) -> Paths:
@@ -84,13 +85,13 @@ def measure_paths(
         raise EdgeError(f"paths cannot be patched on the plain path: {runs.model.no_scores}")
     possible: list[Path] = []
     for group in groups:
-        possible += _possible(runs, group, direction)
+        possible += _possible(runs, group)
     wires = [each.wire for each in possible]
 
     def report(done: int, total: int) -> None:
         progress("paths", done, total)
 
-    effects, _ = wire_effects(runs, wires, direction=direction, progress=report)
+    effects, _ = wire_effects(runs, wires, progress=report)
     axes, cells = _matrix(possible, effects.numpy())
     arrays = {"values": values_on(axes, cells)}
     question = judge(runs)
@@ -98,7 +99,7 @@ def measure_paths(
         source=measured_model(runs),
         pairs=runs.pairs,
         wires=tuple(map(str, wires)),
-        direction=direction,
+        ablation=runs.ablation,
         axes=axes,
         clean_values=tuple(runs.values(runs.clean).tolist()),
         counterfactual_values=tuple(runs.values(runs.counterfactual).tolist()),
@@ -113,13 +114,13 @@ def measure_paths(
     )
 
 
-def _possible(runs: Runs, group: Sequence[Path], direction: Direction) -> list[Path]:
+def _possible(runs: Runs, group: Sequence[Path]) -> list[Path]:
     """The paths that there can be in this model and prompt; an error where there is none."""
     kept: list[Path] = []
     first_error: EdgeError | None = None
     for each in group:
         try:
-            check_wires(runs, [each.wire], direction)
+            check_wires(runs, [each.wire], runs.ablation.kind)
         except EdgeError as error:
             first_error = first_error or error
         else:

@@ -157,10 +157,10 @@ class PatchCall(OnPrompt):
     sites: Literal[
         "residual", "attention", "mlp", "head", "query", "key", "value", "pattern"
     ] = Field("head", description="What is patched.")
-    direction: Literal["swap", "restore"] = Field(
+    ablation: Literal["swap", "restore", "zero", "mean", "noise"] = Field(
         "swap",
         description="swap puts counterfactual values into the clean run (noising), restore clean values into "
-        "the counterfactual run (denoising).",
+        "the counterfactual run (denoising); zero, mean and noise put these into the clean run.",
     )
 
 

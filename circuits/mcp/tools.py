@@ -165,7 +165,7 @@ class Tools:
             model,
             call.prompt,
             call.sites,
-            direction=call.direction,
+            ablation=call.ablation,
             progress=job.progress,
             **call.question(),
         )

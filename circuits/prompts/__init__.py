@@ -1,7 +1,14 @@
 """What is asked of a model: prompts, pairs of prompts, and the metric that reads the answer."""
 
 from circuits.prompts.answer import Answer, answer_token
-from circuits.prompts.metric import METRICS, FunctionMetric, Metric, MetricFunction, MetricKind
+from circuits.prompts.metric import (
+    METRICS,
+    FunctionMetric,
+    Metric,
+    MetricFunction,
+    MetricKind,
+    ProbeMetric,
+)
 from circuits.prompts.prompt import Prompt, Swap, swap_words, to_prompt
 from circuits.prompts.question import (
     NOISE_DRAWS,
@@ -25,6 +32,7 @@ __all__ = [
     "MetricKind",
     "Noise",
     "Pair",
+    "ProbeMetric",
     "Prompt",
     "Question",
     "QuestionSpec",

@@ -5,6 +5,8 @@
   its last token, and the log-probabilities of its tokens are added up.
 - `kl`: minus the KL divergence of the prediction from that of the clean run; 0 is the largest value.
 - `custom`: a function of the logits at the last position, or as a `FunctionMetric` at several.
+- `probe`: the residual stream at one layer and position times a direction (`ProbeMetric`). What is measured
+  above that layer, or behind that position, has no effect on it.
 
 Where several answers (or foils) are given, any of them counts: their probabilities are added, which in terms
 of logits is a logsumexp.
@@ -15,7 +17,7 @@ logits of the clean run, name it in `COMPARES_WITH_FOIL` or `COMPARES_WITH_CLEAN
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -24,9 +26,9 @@ from jaxtyping import Float
 
 from circuits.errors import CircuitsError, PromptError, escaped, shortened
 
-MetricKind = Literal["logit_diff", "logprob", "kl", "custom"]
+MetricKind = Literal["logit_diff", "logprob", "kl", "custom", "probe"]
 # Those with a name.
-METRICS: Final = tuple(kind for kind in get_args(MetricKind) if kind != "custom")
+METRICS: Final = tuple(kind for kind in get_args(MetricKind) if kind not in ("custom", "probe"))
 COMPARES_WITH_FOIL: Final = ("logit_diff",)
 COMPARES_WITH_CLEAN: Final = ("kl",)
 MetricFunction = Callable[[Float[torch.Tensor, "row vocab"]], Float[torch.Tensor, " row"]]
@@ -73,6 +75,49 @@ class FunctionMetric:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeMetric:
+    """A direction in the residual stream, such as that of a linear probe, as a metric: the stream at the input
+    of `layer` (the number of layers: above the last) at `position` times the direction.
+
+    >>> probe = circuits.ProbeMetric([1.0] * model.d_model, layer=4, position="large")
+    >>> str(circuits.to_pair(model, TEXT, swap={"large": "hot"}, metric=probe).metric)
+    'probe at layer 4, position 5'
+    """
+
+    direction: Sequence[float]  # one number for each dimension of the stream
+    layer: int
+    position: int | str = -1
+    site: Literal["residual"] = "residual"
+
+    def __post_init__(self) -> None:
+        if self.site != "residual":
+            raise PromptError(f"a probe reads the residual stream, not {shortened(self.site)}")
+        flat = torch.as_tensor(self.direction, dtype=torch.float64).detach().cpu()
+        if flat.dim() != 1 or not bool(flat.isfinite().all()):
+            shape = tuple(flat.shape)
+            raise PromptError(f"a probe's direction is a list of finite numbers, not {shape}")
+        object.__setattr__(self, "direction", tuple(flat.tolist()))
+
+    def placed(self, position: int, *, layers: int, width: int) -> Probe:
+        """The probe at a position of a prompt, in a model of so many layers and dimensions."""
+        if len(self.direction) != width:
+            sizes = f"{len(self.direction)} numbers, and the stream has {width} dimensions"
+            raise PromptError(f"the probe's direction has {sizes}")
+        if not 1 <= self.layer <= layers:
+            raise PromptError(f"a probe reads at layer 1…{layers}, not {self.layer}")
+        return Probe(tuple(self.direction), self.layer, position)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Where a probe reads, and its direction."""
+
+    direction: tuple[float, ...]
+    layer: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """The kind of metric, with the tokens and texts of its answer and foil.
 
@@ -91,6 +136,7 @@ class Metric:
     foils: tuple[int, ...] = ()
     sequence: tuple[int, ...] = ()
     sees: int = 0
+    probe: Probe | None = None
 
     def __str__(self) -> str:
         match self.kind:
@@ -99,8 +145,16 @@ class Metric:
                 return f"logit({answer}) − logit({foil})"
             case "logprob":
                 return f"logprob({escaped(self.answer_text)})"
+            case "probe":
+                assert self.probe is not None
+                return f"probe at layer {self.probe.layer}, position {self.probe.position}"
             case _:
                 return self.kind
+
+    @property
+    def is_of_predictions(self) -> bool:
+        """Whether it is in logits or nats of a prediction, which thresholds are made for."""
+        return self.kind not in ("custom", "probe")
 
     @property
     def positions_read(self) -> int:
@@ -144,6 +198,16 @@ class Metric:
                 return -(expected.exp() * (expected - last.log_softmax(-1))).sum(-1)
             case "custom":
                 return self._of_function(logits if self.sees else last)
+            case "probe":
+                raise PromptError("a probe reads the residual stream, not logits")
+
+    def read_probe(
+        self, stream: Float[torch.Tensor, "row read d_model"]
+    ) -> Float[torch.Tensor, " row"]:
+        """The probe's value, from the stream at its layer, at its position and behind it."""
+        assert self.probe is not None
+        direction = torch.tensor(self.probe.direction, dtype=stream.dtype, device=stream.device)
+        return stream[:, 0] @ direction
 
     def answer_probability(self, logits: Float[torch.Tensor, "read vocab"]) -> float | None:
         """The probability of the answer, given one run's logits. None if the metric has no answer."""

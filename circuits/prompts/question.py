@@ -30,6 +30,8 @@ from circuits.prompts.metric import (
     Metric,
     MetricFunction,
     MetricKind,
+    Probe,
+    ProbeMetric,
 )
 from circuits.prompts.prompt import Prompt, Swap, check_swap, swapped, to_prompt
 
@@ -120,12 +122,15 @@ class Question:
     counterfactual: Prompt | Noise
     answer: Answer | None = None
     foil: Answer | None = None
-    metric: MetricKind | MetricFunction | None = None
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None
     sequence: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.metric is not None and self.metric not in METRICS and not callable(self.metric):
-            allowed = f"there are {', '.join(METRICS)}, or a function of the last logits"
+        is_own = callable(self.metric) or isinstance(self.metric, ProbeMetric)
+        if self.metric is not None and not is_own and self.metric not in METRICS:
+            allowed = (
+                f"there are {', '.join(METRICS)}, a function of the last logits, or a probe"
+            )
             raise PromptError(f"no metric {shortened(self.metric)}; {allowed}")
         is_noise = isinstance(self.counterfactual, Noise)
         if self.kind in COMPARES_WITH_FOIL and self.foil is None and is_noise:
@@ -139,6 +144,8 @@ class Question:
         """The kind of metric. Noise has no prediction that could be the foil, so its default is `logprob`."""
         if callable(self.metric):
             return "custom"
+        if isinstance(self.metric, ProbeMetric):
+            return "probe"
         if self.metric is not None:
             return self.metric
         is_noise = isinstance(self.counterfactual, Noise)
@@ -152,7 +159,10 @@ class Question:
 
     @property
     def _sees(self) -> int:
-        """How many positions a metric function asks for; 0 where it takes the last without an axis."""
+        """How many positions a metric function asks for, or a probe needs; 0 where a function takes the last
+        without an axis."""
+        if isinstance(self.metric, ProbeMetric):
+            return len(self.clean) - self.clean.position(self.metric.position)
         if not isinstance(self.metric, FunctionMetric):
             return 0
         return self.metric.count_in(len(self.clean))
@@ -178,7 +188,14 @@ class Question:
             answers=tokens if len(tokens) > 1 else (),
             function=self.metric if callable(self.metric) else None,
             sees=self._sees,
+            probe=self._probe(model),
         )
+
+    def _probe(self, model: Model) -> Probe | None:
+        if not isinstance(self.metric, ProbeMetric):
+            return None
+        at = self.clean.position(self.metric.position)
+        return self.metric.placed(at, layers=model.n_layers, width=model.d_model)
 
     def _with_foil(
         self,
@@ -230,7 +247,7 @@ class QuestionSpec:
     noise_at: tuple[int, ...] | None = None
     answer: Answer | None = None
     foil: Answer | None = None
-    metric: MetricKind | MetricFunction | None = None
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -286,7 +303,7 @@ def to_pair(
     noise_at: tuple[int, ...] | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
-    metric: MetricKind | MetricFunction | None = None,
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None,
     seed: int = 0,
 ) -> Pair:
     """A pair from what the user gave; an answer or a foil that was not given is the model's own prediction.

@@ -160,7 +160,7 @@ def _patched_words(result: Any) -> str:
     if result.sites not in ("residual", "attention", "mlp") and len(result.axes) == 2:
         all_of_them = len(result.positions) == len(result.prompt)
         where = " at all positions" if all_of_them else f" at {_listed(result.positions)}"
-    return f"{result.sites}{where}, {result.direction}{pairs}"
+    return f"{result.sites}{where}, {result.ablation.kind}{pairs}"
 
 
 def _listed(positions: Sequence[int]) -> str:
@@ -170,7 +170,7 @@ def _listed(positions: Sequence[int]) -> str:
 
 _WHAT: Final[dict[str, Any]] = {
     "Patching": _patched_words,
-    "Paths": lambda result: f"paths, {result.direction}",
+    "Paths": lambda result: f"paths, {result.ablation.kind}",
     "LogitAttribution": lambda _: "direct logit attribution",
     "LogitLens": lambda _: "logit lens",
     "HeadScores": lambda _: "scores of heads",

@@ -119,15 +119,17 @@ def model_words(source: MeasuredModel) -> str:
 
 
 def asked_rows(result: Circuit | Wiring | Neurons) -> list[tuple[str, str]]:
-    """The counterfactual, and the metric with its values in both runs."""
+    """The counterfactual, the metric with its values in both runs, and the ablation."""
     metric = metric_words(result, longest=80)
     values = (
         f"clean {result.clean_value:z.2f}, counterfactual {result.counterfactual_value:z.2f}"
     )
-    return [
+    rows = [
         ("counterfactual", counterfactual_words(result, longest=80)),
         ("metric", f"{metric}: {values}, gap {result.gap:z.2f}"),
     ]
+    ablation = getattr(result, "ablation", None)
+    return rows if ablation is None else [*rows, ("ablation", str(ablation))]
 
 
 def token(result: Circuit | Why | Wiring | Neurons, position: int) -> str:
@@ -361,6 +363,7 @@ def family_text(family: FamilyTrace) -> str:
     if family.carriers():
         carriers[0] += f": joint {family.joint}"
     lines = [f"{visible(family.model)}, {pairs}{beside}, {total}", *verdict_lines(family)]
+    lines.append(f"ablation {family.ablation}")
     shown = family.heads[: max(5, len(family.carriers()))]
     heads = [f"  {head!s:8}{interval}" for head, interval in shown]
     return "\n".join([*lines, *carriers, *heads])

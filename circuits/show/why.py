@@ -62,6 +62,12 @@ def _head(why: Why) -> Section:
         *verdict_lines(why),
         f"{metric_words(why, longest=80)}, gap {why.gap:z.2g}",
         f"counterfactual {counterfactual_words(why, longest=80)}",
+        f"ablation {why.ablation}",
+        *(
+            [f"means over {len(why.pairs)} pairs, of which this is the first"]
+            if why.pairs
+            else []
+        ),
         f"attention {why.weight:.2f} (clean run) and {why.counterfactual_weight:.2f} (counterfactual run)",
         f"effect {why.effect:z.3f}, of its attention weight alone {why.pattern:z.3f}",
     ]

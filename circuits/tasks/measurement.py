@@ -28,9 +28,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from circuits.components import ROUNDING
-from circuits.engine import Change, Row, Runs, prepare
+from circuits.engine import SWAP, Ablation, Change, Row, Runs, prepare
 from circuits.engine.loadings import loadings
+from circuits.engine.rows import OF_PAIR
 from circuits.engine.runs import every_head
+from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.tasks import curve
@@ -128,8 +130,7 @@ class Batch:
 
     @classmethod
     def of(cls, runs: Runs, indices: list[int], unit_of: np.ndarray, mlps: Mlps) -> Batch:
-        first = min(min(pair.differs_at) for pair in runs.pairs)
-        positions = range(first, runs.length)
+        positions = range(runs.first_changed(), runs.length)
         if mlps == "computed":
             return cls(runs, indices, unit_of, positions, ())
         layers = range(runs.model.n_layers)
@@ -164,7 +165,7 @@ class Batch:
                     yield int(unit), Row((*self.mlp_changes, change))
 
     def all_but(self, kept: Bool[np.ndarray, " unit"]) -> Row:
-        """The row in which every unit that is not kept is swapped.
+        """The row in which every unit that is not kept is swapped, or what the runs' ablation does.
 
         Where no key of a head is kept at a query, the head's whole output there is swapped. Where no head is
         kept there, all that attention writes is swapped. Both equal swapping message by message, for less.
@@ -173,7 +174,11 @@ class Batch:
         causal = np.tri(self.runs.length, dtype=bool)[first:]  # (query, key)
         edge_stays = kept[self.unit_of[:, :, first:]] & causal  # (layer, head, query, key)
         head_stays = np.asarray(edge_stays.any(3))  # (layer, head, query)
+        if self.runs.ablation.kind == "knockout":  # it shuts edges one by one
+            head_stays = np.ones_like(head_stays)
         layer_stays = np.asarray(head_stays.any(1))  # (layer, query)
+        if self.runs.ablation.kind not in OF_PAIR:  # attention's bias belongs to no head
+            layer_stays = np.ones_like(layer_stays)
         swapped_heads = layer_stays[:, None] & ~head_stays  # (layer, head, query)
         # (layer, head, query, key)
         swapped_edges = head_stays[..., None] & ~edge_stays & causal
@@ -185,6 +190,15 @@ class Batch:
         for layer, head, query, key in np.argwhere(swapped_edges).tolist():
             changes.append(Change(layer, first + query, "edge", head, key))
         return Row(tuple(changes))
+
+    @property
+    def restores(self) -> bool:
+        """Whether units are put back into the counterfactual run, not taken out of the clean one."""
+        return self.runs.ablation.kind == "restore"
+
+    def with_kept(self, kept: Bool[np.ndarray, " unit"]) -> Row:
+        """The row in which only these units are as in the clean run."""
+        return self.all_but(~kept if self.restores else kept)
 
     @property
     def work(self) -> float:
@@ -240,7 +254,9 @@ class AttentionMeasurement(Measurement):
             done = 100 * before + int(100 * share)
             self.progress("single effects", done, 100 * len(self.batches))
         changes = base - np.concatenate(values)
-        effects[np.ix_(numbers, batch.indices)] = changes / to_numpy(batch.runs.gap)
+        gap = to_numpy(batch.runs.gap)
+        unit = -gap if batch.restores else gap
+        effects[np.ix_(numbers, batch.indices)] = changes / unit
 
     def explained(
         self, order: Sequence[int], sizes: Sequence[int]
@@ -250,7 +266,7 @@ class AttentionMeasurement(Measurement):
         rank_of = np.argsort(order)
         for number, batch in enumerate(self.batches):
             counterfactual = to_numpy(batch.runs.values(batch.runs.counterfactual))
-            values = batch.measure([batch.all_but(rank_of < size) for size in sizes])
+            values = batch.measure([batch.with_kept(rank_of < size) for size in sizes])
             explained[:, batch.indices] = (values - counterfactual) / to_numpy(batch.runs.gap)
             self.progress("keep curve", number + 1, len(self.batches))
         return explained
@@ -265,17 +281,22 @@ def _estimate(batch: Batch, effects: Effects) -> None:
 
 
 def measure_heads(
-    model: Model, items: Sequence[Item], *, mlps: Mlps = "computed", progress: Progress = silent
+    model: Model,
+    items: Sequence[Item],
+    *,
+    mlps: Mlps = "computed",
+    ablation: Ablation = SWAP,
+    progress: Progress = silent,
 ) -> AttentionMeasurement:
     """Run the pairs, with heads as units."""
     heads = every_head(model)
     numbers = np.arange(len(heads)).reshape(model.n_layers, model.n_heads, 1, 1)
     batches = []
     for indices in groups_that_run_together(items):
-        runs = prepare(model, [items[index].pair for index in indices])
+        runs = prepare(model, [items[index].pair for index in indices], ablation=ablation)
         shape = (model.n_layers, model.n_heads, runs.length, runs.length)
         batches.append(Batch.of(runs, indices, np.broadcast_to(numbers, shape), mlps))
-    protocol = Protocol("heads", mlps)
+    protocol = Protocol("heads", mlps, source=ablation.kind)
     return AttentionMeasurement(
         units=heads, pairs=len(items), protocol=protocol, progress=progress, batches=batches
     )
@@ -287,12 +308,14 @@ def measure_edges(
     *,
     mlps: Mlps = "computed",
     most_work: float = MOST_WORK,
+    ablation: Ablation = SWAP,
     progress: Progress = silent,
 ) -> AttentionMeasurement:
     """Run the pairs, with attention edges as units.
 
     If the roles of all prompts stand at the same positions, an edge is named by the positions of its key and
-    query, else by their roles. If measuring every edge takes more than `most_work`, effects are estimated.
+    query, else by their roles. If measuring every edge takes more than `most_work`, effects are estimated,
+    which is possible for `swap` alone.
     """
     heads = every_head(model)
     head_numbers = np.arange(len(heads)).reshape(model.n_layers, model.n_heads, 1, 1)
@@ -310,15 +333,21 @@ def measure_edges(
             for key in range(query + 1):
                 ends = (names[key], names[query])
                 numbers[query, key] = number_of.setdefault(ends, len(number_of))
-        runs = prepare(model, [items[index].pair for index in indices])
+        runs = prepare(model, [items[index].pair for index in indices], ablation=ablation)
         batches.append(Batch.of(runs, indices, numbers * len(heads) + head_numbers, mlps))
     edges = tuple(RoleEdge(head, key, query) for key, query in number_of for head in heads)
-    work = sum(batch.work for batch in batches)
+    is_much = sum(batch.work for batch in batches) > most_work
+    if is_much and ablation.kind != "swap":
+        raise PromptError(
+            f"measuring every edge by {ablation.kind} takes too long, and only swap can be estimated; "
+            "rank fewer pairs (count=), or heads"
+        )
     protocol = Protocol(
         "edges",
         mlps,
         positions="roles" if by_role else "absolute",
-        order="exact" if work <= most_work else "loading",
+        order="loading" if is_much else "exact",
+        source=ablation.kind,
     )
     return AttentionMeasurement(
         units=edges, pairs=len(items), protocol=protocol, progress=progress, batches=batches
@@ -331,9 +360,9 @@ def measure_attention(
     units: Units,
     *,
     mlps: Mlps = "computed",
+    ablation: Ablation = SWAP,
     progress: Progress = silent,
 ) -> AttentionMeasurement:
     """Run the pairs, with heads or attention edges as units."""
-    if units == "heads":
-        return measure_heads(model, items, mlps=mlps, progress=progress)
-    return measure_edges(model, items, mlps=mlps, progress=progress)
+    measure = measure_heads if units == "heads" else measure_edges
+    return measure(model, items, mlps=mlps, ablation=ablation, progress=progress)

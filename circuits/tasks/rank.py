@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from circuits.engine import prepare
+from circuits.engine import DIRECTIONS, Direction, prepare, to_ablation
 from circuits.errors import PromptError
 from circuits.executors.executor import Executor, here_and_there
 from circuits.models.model import Model
@@ -31,14 +31,30 @@ from circuits.tasks.measurement import (
     measure_attention,
 )
 from circuits.tasks.names import OrderName
-from circuits.tasks.ranking import MLPS, SHARES, UNITS, Mlps, Ranked, Ranking, Units
+from circuits.tasks.ranking import (
+    COUNTED,
+    MLPS,
+    SHARES,
+    UNITS,
+    Mlps,
+    Ranked,
+    Ranking,
+    Units,
+)
 from circuits.tasks.task import PAIRS, Item, Task, to_task
 from circuits.tasks.wires import EapGraph, measure_wires
 from circuits.tracing import Interval
 from circuits.tracing.family import bootstrap
 from circuits.tracing.judge import judge_each, together
 from circuits.tracing.parts import FamilyControl, QuestionControl
+from circuits.wires.wiring import ABLATIONS
 
+# A head without any of its edges writes nothing: that is `zero`.
+ABLATIONS_OF: Final[dict[Units, tuple[Direction, ...]]] = {
+    "heads": tuple(kind for kind in DIRECTIONS if kind != "knockout"),
+    "edges": DIRECTIONS,
+    "wires": ABLATIONS,
+}
 PAIRS_OF: Final = {"heads": PAIRS, "edges": 16, "wires": 16}  # unless the user says how many
 RANDOM_ORDERS: Final = 5
 _JUDGED_TOGETHER: Final = 16  # pairs whose runs are in memory together
@@ -54,6 +70,8 @@ def rank(
     count: int | None = None,
     most: int | None = None,
     order: OrderName | EapGraph | str | Path | None = None,
+    ablation: Direction = "swap",
+    reference: Sequence[str] | None = None,
     seed: int = 0,
     executor: Executor | None = None,
     progress: Progress = silent,
@@ -67,36 +85,45 @@ def rank(
     "eap", "eap-ig", or that of a file of EAP-IG or MIB (`from_eap`), to evaluate somebody else's circuit.
     The `most` first are measured exactly: 400, or for "effect" 4,000 that an estimate puts in front; an
     `executor` divides that between workers.
+    `ablation` is what stands in the place of units that are not kept ("restore" puts the kept ones back
+    instead); a "mean" is over the texts of `reference`, or over the task's own prompts.
 
         >>> ranking = circuits.rank(model, "opposites", count=4)
         >>> count, low, high = ranking.count(0.9)
         >>> low <= count <= high
         True
     """
-    _check(units, mlps, most, order)
+    _check(units, mlps, most, order, ablation)
     if executor is not None and units != "wires":
         raise PromptError(
             "an executor measures component edges: units='wires'; others take seconds"
         )
     model, source = here_and_there(model)
+    chosen = to_ablation(
+        model, ablation, reference, allowed=ABLATIONS_OF[units], of=COUNTED[units]
+    )
     wanted = PAIRS_OF[units] if count is None else count
     if not isinstance(task, Task):
         task = to_task(model, task, count=wanted, seed=seed, progress=progress)
     items = task.items if count is None and units == "heads" else task.items[:wanted]
     if not items:
         raise PromptError(f"the task {task.name} has no pairs to rank")
+    over = chosen.over([item.pair.clean for item in items])
     if units == "wires":
         measurement = measure_wires(
             model,
             items,
             most=most,
             order=order,
+            ablation=over,
             executor=executor,
             source=source,
             progress=progress,
         )
     else:
-        measurement = measure_attention(model, items, units, mlps=mlps, progress=progress)
+        measurement = measure_attention(
+            model, items, units, mlps=mlps, ablation=over, progress=progress
+        )
     effects = measurement.single_effects()
     numbers = measurement.order(effects)
 
@@ -125,6 +152,7 @@ def rank(
         each=tuple(tuple(row) for row in explained.tolist()),
         shape=measurement.shape,
         question=judge_items(model, items),
+        ablation=chosen,
     )
 
 
@@ -139,13 +167,17 @@ def judge_items(model: Model, items: Sequence[Item]) -> FamilyControl:
     return together(judged)
 
 
-def _check(units: str, mlps: str, most: int | None, order: object) -> None:
+def _check(units: str, mlps: str, most: int | None, order: object, ablation: object) -> None:
     if units not in UNITS or mlps not in MLPS:
         allowed = f"units are {', '.join(UNITS)} and mlps {', '.join(MLPS)}"
         raise PromptError(f"{allowed}, not {units!r} and {mlps!r}")
     if units == "wires" and mlps != "computed":
         raise PromptError(
             f"among component edges MLPs are units themselves: leave mlps={mlps!r} out"
+        )
+    if mlps != "computed" and ablation != "swap":
+        raise PromptError(
+            f"mlps={mlps!r} goes with ablation 'swap' alone: leave one of them out"
         )
     if units != "wires" and (most is not None or order is not None):
         raise PromptError("most= and order= go with component edges: units='wires'")

@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 
 from circuits.components import ROUNDING, Component, Head, Reader, Wire, by_name
+from circuits.engine.ablation import SWAP, Ablation
+from circuits.engine.rows import Direction
 from circuits.errors import EdgeError
 from circuits.files import to_record
 from circuits.results import Arrays, Pictured, Saved, require
@@ -39,6 +41,14 @@ MLPS: Final[tuple[Mlps, ...]] = ("computed", "held", "swapped")
 EXPLAINED: Final = 0.9
 SHARES: Final = (0.8, EXPLAINED, 0.95)
 
+_SOURCES: Final[dict[Direction, str]] = {
+    "swap": "all that are not kept are swapped to the counterfactual in one run",
+    "restore": "those that are kept are put back, clean, into the counterfactual run",
+    "zero": "all that are not kept write nothing, in one run",
+    "mean": "all that are not kept write their mean over prompts, in one run",
+    "knockout": "all that are not kept are shut in one run, the other keys renormalise",
+    "noise": "all that are not kept write what they do with noise on the changed tokens, in one run",
+}
 _BESIDE: Final = (
     "the exact effects of the first {} stand beside it, of the others their EAP estimates"
 )
@@ -147,15 +157,16 @@ class Protocol:
     mlps: Mlps = "computed"
     positions: Literal["all", "roles", "absolute"] = "all"
     order: Literal["exact", "loading", "front", "given", "search", "eap", "eap-ig"] = "exact"
-    source: Literal["swap"] = "swap"
+    source: Direction = "swap"  # what stands in the place of units that are not kept
     measured: int = 0  # of component edges: how many effects are exact where not all are
 
     def __str__(self) -> str:
-        parts = ["all that are not kept are swapped to the counterfactual in one run"]
+        parts = [_SOURCES[self.source]]
         if self.units == "wires":
             parts.append("MLPs and the embedding are writers and readers as heads are")
         else:
-            parts += [_WORDS[self.mlps], "embeddings clean"]
+            embeddings = "counterfactual's" if self.source == "restore" else "clean"
+            parts += [_WORDS[self.mlps], f"embeddings {embeddings}"]
         parts.append(_WORDS[self.order].format(f"{self.measured:,}"))
         return f"{COUNTED[self.units]}, {_WORDS[self.positions]}; {'; '.join(parts)}"
 
@@ -207,6 +218,7 @@ class Ranking(Saved, Pictured):
     shape: Shape | None = None  # of the model, where component edges are ranked
     # The verdict on its pairs; None in files of version 0.2.
     question: FamilyControl | None = None
+    ablation: Ablation = SWAP
 
     @property
     def summary(self) -> str:

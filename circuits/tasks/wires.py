@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from circuits.components import Wire
-from circuits.engine import prepare
+from circuits.engine import SWAP, Ablation, prepare
 from circuits.engine.attribution import attribution, integrated_attribution
 from circuits.engine.edges import EdgeTable
 from circuits.engine.kept import KeptRuns
@@ -264,9 +264,10 @@ class MeasureWires:
     """The exact effects of some component edges on a few pairs: what every worker does."""
 
     wires: tuple[Wire, ...]
+    ablation: Ablation = SWAP
 
     def __call__(self, model: Model, items: Sequence[Item]) -> Effects:
-        return exact_effects(kept_runs_of(model, items), self.wires)
+        return exact_effects(kept_runs_of(model, items, ablation=self.ablation), self.wires)
 
 
 def effects_by_workers(
@@ -275,6 +276,7 @@ def effects_by_workers(
     wires: Sequence[Wire],
     *,
     executor: Executor,
+    ablation: Ablation = SWAP,
     progress: Progress = silent,
 ) -> Effects:
     """What `exact_effects` gives, measured by an executor: a few pairs of one length are a part."""
@@ -284,7 +286,7 @@ def effects_by_workers(
             parts.append(numbers[start : start + PAIRS_A_PART])
     given = [[items[number] for number in part] for part in parts]
     effects = np.zeros((len(wires), len(items)))
-    measured = executor.map(model, MeasureWires(tuple(wires)), given)
+    measured = executor.map(model, MeasureWires(tuple(wires), ablation), given)
     for done, (part, values) in enumerate(measured, 1):
         effects[:, parts[part]] = values
         progress("single effects", done, len(parts))
@@ -312,11 +314,11 @@ def _load_order(path: str | Path) -> EapGraph:
     return EapGraph.load(path)
 
 
-def kept_runs_of(model: Model, items: Sequence[Item]) -> KeptRuns:
+def kept_runs_of(model: Model, items: Sequence[Item], *, ablation: Ablation = SWAP) -> KeptRuns:
     """Run the pairs of a task; circuits on them are of component edges."""
     batches = []
     for indices in groups_that_run_together(items):
-        runs = prepare(model, [items[index].pair for index in indices])
+        runs = prepare(model, [items[index].pair for index in indices], ablation=ablation)
         batches.append((runs, indices))
     return KeptRuns.everywhere(batches)
 
@@ -329,15 +331,21 @@ def measure_wires(
     order: OrderName | EapGraph | str | Path | None = None,
     executor: Executor | None = None,
     source: Model | ModelSource | None = None,
+    ablation: Ablation = SWAP,
     progress: Progress = silent,
 ) -> WireMeasurement:
     """Run the pairs, with component edges as units; `order` is one of ORDERS (search) or that of a file. An
     executor, whose workers get the model from `source`, measures the exact effects."""
-    kept = kept_runs_of(model, items)
+    kept = kept_runs_of(model, items, ablation=ablation)
     exactly = partial(exact_effects, kept, progress=progress)
     if executor is not None:
         exactly = partial(
-            effects_by_workers, source or model, items, executor=executor, progress=progress
+            effects_by_workers,
+            source or model,
+            items,
+            executor=executor,
+            ablation=ablation,
+            progress=progress,
         )
     table = kept.table.edges
     name = "search" if order is None else order
@@ -349,11 +357,11 @@ def measure_wires(
     usual = MOST_WIRES if name == "effect" else MOST_BESIDE
     most = min(most or usual, len(table))
     if name == "effect":
-        protocol = Protocol("wires")
+        protocol = Protocol("wires", source=ablation.kind)
         if most < len(table):
-            protocol = Protocol("wires", order="front", measured=most)
+            protocol = Protocol("wires", order="front", measured=most, source=ablation.kind)
     else:
-        protocol = Protocol("wires", order=name, measured=most)
+        protocol = Protocol("wires", order=name, measured=most, source=ablation.kind)
     return WireMeasurement(
         units=tuple(ComponentEdge.of(wire) for wire in table.wires),
         pairs=len(items),

@@ -7,13 +7,14 @@ file or itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from circuits.engine import Runs, prepare
-from circuits.errors import PromptError
+from circuits.engine import SWAP, Ablation, Runs, prepare
+from circuits.errors import CircuitsError, PromptError
+from circuits.files import parse_json, read_text
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_prompt, to_question
 from circuits.prompts.prompt import stands_in
@@ -21,10 +22,12 @@ from circuits.results import Progress, silent
 
 Roles = tuple[tuple[str, int], ...]
 RoleNames = Mapping[str, int | str]
-FIELDS: Final = ("prompt", "counterfactual", "swap", "answer", "foil", "roles")
+End = int | str  # an index, a token or a role
+FIELDS: Final = ("prompt", "counterfactual", "swap", "answer", "foil", "key", "query", "roles")
+_FIELDS: Final = ", ".join(FIELDS)
 _WAYS: Final = (
     "give a prompt, a list of prompts, of (prompt, counterfactual), of pairs or of dicts, a pandas table, "
-    "or a task"
+    "a jsonl file, or a task"
 )
 
 
@@ -34,6 +37,19 @@ class Asked:
 
     question: Pair | Question
     roles: Roles = ()
+    key: End | None = None  # where its own line names them
+    query: End | None = None
+
+    def ends(self, key: End | None, query: End) -> tuple[int, int]:
+        """Key and query of this prompt, by role, token or index; those of its own line come first."""
+        wanted = key if self.key is None else self.key
+        if wanted is None:
+            raise PromptError("name the key: key=…, or a key in every line")
+        reader = query if self.query is None else self.query
+        position_of = dict(self.roles)
+        return self.prompt.ends(
+            position_of.get(str(wanted), wanted), position_of.get(str(reader), reader)
+        )
 
     @property
     def prompt(self) -> Prompt:
@@ -61,15 +77,21 @@ def to_family(
     noise_at: Sequence[int | str] | None = None,
     count: int = 16,
     seed: int = 0,
+    lines: bool = False,
     progress: Progress = silent,
 ) -> Family:
     """Turn what the user gave into questions. `spec` and `roles` hold for all of them; what a single line
-    says comes first. A prompt without any counterfactual has noise at the positions `noise_at`."""
+    says comes first. A prompt without any counterfactual has noise at the positions `noise_at`. With `lines`
+    those of a jsonl file are asked as they stand; else the file is a task, of which the model's wrong answers
+    are left out."""
     reader = _Reader(model, spec, roles or {}, noise_at)
-    if isinstance(given, str) and not _names_task(given):
+    is_file = isinstance(given, str) and given.endswith(".jsonl")
+    if isinstance(given, str) and not is_file and not _names_task(given):
         return Family((reader.of_text(given, spec, reader.roles),), several=False)
-    if isinstance(given, Pair) or _is_text_with_counterfactual(given):
+    if isinstance(given, Pair) or is_text_with_counterfactual(given):
         return Family((reader.of_entry(given),), several=False)
+    if lines and (is_file or isinstance(given, Path)):
+        return Family(tuple(reader.of_file(Path(given))), name=Path(given).stem)
     if isinstance(given, str | Path) or (
         hasattr(given, "items") and hasattr(given, "left_out")
     ):
@@ -97,7 +119,7 @@ def _of_task(model: Model, given: Any, *, count: int, seed: int, progress: Progr
     return Family(tuple(Asked(item.pair, item.roles) for item in items), name=task.name)
 
 
-def _is_text_with_counterfactual(given: Any) -> bool:
+def is_text_with_counterfactual(given: Any) -> bool:
     is_two = isinstance(given, tuple) and len(given) == 2
     return is_two and all(isinstance(text, str) for text in given)
 
@@ -119,11 +141,28 @@ class _Reader:
             return self.of_text(entry, self._with_own_words(entry), self.roles)
         if isinstance(entry, Mapping):
             return self._of_line(entry)
-        if _is_text_with_counterfactual(entry):
+        if is_text_with_counterfactual(entry):
             text, other = entry
             own = replace(self.spec, counterfactual=other, swap=None)
             return self.of_text(text, own, self.roles)
         raise PromptError(f"a {type(entry).__name__} in a list is no question; {_WAYS}")
+
+    def of_file(self, path: Path) -> Iterator[Asked]:
+        """The lines of a jsonl file; a mistake is told with the number of its line."""
+        count = 0
+        for number, line in enumerate(read_text(path).split("\n"), 1):
+            if not line.strip():
+                continue
+            count += 1
+            try:
+                parsed = parse_json(line, "it")
+                if not isinstance(parsed, Mapping):
+                    raise PromptError(f"a line is a JSON object; its fields are {_FIELDS}")
+                yield self._of_line(parsed)
+            except CircuitsError as why:
+                raise PromptError(f"{path.name}, line {number}: {why}") from why
+        if not count:
+            raise PromptError(f"{path} has no lines; write a JSON object a line: {_FIELDS}")
 
     def _with_own_words(self, text: str) -> QuestionSpec:
         """The question with those words of the swap that stand in this prompt."""
@@ -139,20 +178,27 @@ class _Reader:
         """A dict such as a line of a jsonl file. Fields that are empty in a table are left out."""
         given = {name: value for name, value in line.items() if not _is_empty(value)}
         if "prompt" not in given:
-            raise PromptError(f"a line needs a prompt; its fields are {', '.join(FIELDS)}")
+            raise PromptError(f"a line needs a prompt; its fields are {_FIELDS}")
+        text = given["prompt"]
         spec = self.spec
+        if "counterfactual" not in given and "swap" not in given and isinstance(text, str):
+            spec = self._with_own_words(text)
         for name in ("answer", "foil", "counterfactual", "swap"):
             if name in given:
                 spec = replace(spec, **{name: given[name]})
         if "counterfactual" in given and "swap" not in given:
             spec = replace(spec, swap=None)
         roles = {**self.roles, **given.get("roles", {})}
-        return self.of_text(given["prompt"], spec, roles)
+        own = self
+        if "key" in given:
+            own = replace(self, noise_at=(given["key"],))
+        asked = own.of_text(text, spec, roles)
+        return replace(asked, key=given.get("key"), query=given.get("query"))
 
     def of_text(self, text: str, spec: QuestionSpec, roles: RoleNames) -> Asked:
         if self.noise_at is not None and spec.counterfactual is None and not spec.swap:
             read = to_prompt(self.model, text)
-            noisy = tuple(read.position(name) for name in self.noise_at)
+            noisy = tuple(read.position(roles.get(str(name), name)) for name in self.noise_at)
             spec = replace(spec, noise_at=noisy)
         question = to_question(self.model, text, spec)
         return Asked(question, _positions(question.clean, roles))
@@ -176,7 +222,11 @@ def _positions(prompt: Prompt, roles: RoleNames) -> Roles:
 
 
 def prepared(
-    model: Model, asked: Sequence[Asked], *, by_roles: bool = False
+    model: Model,
+    asked: Sequence[Asked],
+    *,
+    by_roles: bool = False,
+    ablation: Ablation = SWAP,
 ) -> list[tuple[Runs, list[int]]]:
     """Run all questions, those of one length (and, if wanted, with the same roles) together. Each batch has
     the numbers of its questions."""
@@ -189,7 +239,7 @@ def prepared(
     batches = []
     for numbers in groups.values():
         questions = [asked[number].question for number in numbers]
-        batches.append((prepare(model, questions), numbers))
+        batches.append((prepare(model, questions, ablation=ablation), numbers))
     return batches
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from circuits.components import Edge, Head
-from circuits.engine import Row, Runs, prepare
+from circuits.engine import Ablation, Direction, Row, Runs, prepare, to_ablation
 from circuits.errors import ModelError, PromptError, names_its_keywords
 from circuits.models.load import as_model, load
 from circuits.models.model import Model
@@ -24,6 +24,7 @@ from circuits.prompts import (
     MetricFunction,
     MetricKind,
     Pair,
+    ProbeMetric,
     QuestionSpec,
     Swap,
     to_prompt,
@@ -62,11 +63,13 @@ def circuit(
     counterfactual: str | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
-    metric: MetricKind | MetricFunction | None = None,
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None,
     groups: MappingType[str, Sequence[int | str]] | None = None,
     counterfactuals: MappingType[str, str] | None = None,
     share: float = SHARE,
     least: float = CARRIES,
+    ablation: Direction = "swap",
+    reference: Sequence[str] | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Circuit:
@@ -74,16 +77,21 @@ def circuit(
 
     Without swap and counterfactual, noise is added at `key`. `groups` names positions that belong together
     (`{"brackets": (4, 6)}`); `counterfactuals` gives a text for a token or group of its own
-    (`{"opposite": 'The colour of "large" is "'}`), in the place of noise.
+    (`{"opposite": 'The colour of "large" is "'}`), in the place of noise. `ablation` and `reference` are those
+    of `trace`.
 
         >>> whole = circuits.circuit(model, TEXT, swap={"large": "hot"})
         >>> [mapping.ends for mapping in whole.mappings]
         [(5, 8)]
     """
+    if not isinstance(text, str):
+        ways = "trace (one mapping), stability, patch and wiring take a family"
+        raise PromptError(f"circuit measures one prompt, a text; {ways}")
     model = as_model(model)
     noise_at = None if key is None else (to_prompt(model, text).position(key),)
     spec = QuestionSpec(counterfactual, swap, noise_at, answer, foil, metric, seed)
-    runs = prepare(model, [to_question(model, text, spec)])
+    chosen = to_ablation(model, ablation, reference)
+    runs = prepare(model, [to_question(model, text, spec)], ablation=chosen)
     return measure_circuit(
         runs,
         groups=groups or {},
@@ -166,14 +174,22 @@ def model_of(name: str, record: Any, given: Any, *, device: Device = "cpu") -> M
     return model
 
 
-def run_again(circuit: Circuit | Why, *, model: Any = None, device: Device = "cpu") -> Runs:
-    """The runs of a saved pair on its own model, which is loaded by its name unless it is given."""
+def run_again(
+    circuit: Circuit | Why,
+    *,
+    model: Any = None,
+    device: Device = "cpu",
+    ablation: Ablation | None = None,
+) -> Runs:
+    """The runs of a saved pair on its own model, which is loaded by its name unless it is given; with the
+    circuit's own ablation unless another is named."""
     if circuit.metric.kind == "custom":
         raise PromptError(
             "a metric function is not in the circuit's record; call trace with it again"
         )
     measured = model_of(circuit.source.name, circuit.source, model, device=device)
-    return prepare(measured, [Pair(circuit.prompt, circuit.counterfactual, circuit.metric)])
+    pair = Pair(circuit.prompt, circuit.counterfactual, circuit.metric)
+    return prepare(measured, [pair], ablation=ablation or circuit.ablation)
 
 
 # The search
@@ -181,7 +197,7 @@ def run_again(circuit: Circuit | Why, *, model: Any = None, device: Device = "cp
 
 def _totals(runs: Runs, least: float, progress: Progress) -> dict[Ends, float]:
     """The total of every (key, query), or in a long prompt of those that can matter."""
-    queries = range(runs.first_difference, runs.length)
+    queries = range(runs.first_changed(), runs.length)
     if runs.length <= SHORT:
         ends = [(key, query) for query in queries for key in range(query + 1)]
     else:
@@ -200,12 +216,14 @@ def ends_that_can_matter(
     """The mappings of a long prompt whose query, and whose group of keys, have an effect of at least `least`
     when all their messages are swapped together."""
 
-    def all_messages(query: int) -> Row:
-        return Row.of_heads(runs.heads, [query])
-
     def messages_of_group(group: tuple[int, range]) -> Row:
         query, keys = group
         return Row.of_edges(Edge(head, key, query) for head in runs.heads for key in keys)
+
+    def all_messages(query: int) -> Row:
+        if runs.ablation.kind == "knockout":  # it shuts edges, not heads
+            return messages_of_group((query, range(query + 1)))
+        return Row.of_heads(runs.heads, [query])
 
     groups: list[tuple[int, range]] = []
     effects = measured_in_parts(runs, queries, all_messages, "queries", progress)

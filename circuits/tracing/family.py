@@ -1,7 +1,7 @@
 """One mapping over a family of prompts: means over pairs, with bootstrap intervals.
 
-1. Pairs of equal length are run together; key and query are the same positions in all of them. A pair that is
-   given twice counts once.
+1. Pairs of equal length with key and query at the same positions are run together; prompts of other lengths
+   are further batches (`placed_runs`). A pair that is given twice counts once.
 2. Each pair is judged as `trace` judges it (`judge`). Pairs whose gap is too small to divide by are left out,
    and so are pairs on the wrong side (the clean run prefers the foil, or the counterfactual the answer) where
    there are others.
@@ -20,17 +20,23 @@ import numpy as np
 from jaxtyping import Float
 
 from circuits.components import Head
-from circuits.engine import Runs, prepare
-from circuits.engine.selection import mapping_row
+from circuits.engine import SWAP, Ablation, Runs, prepare
+from circuits.engine.selection import Mapped, effects_over
 from circuits.errors import PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_prompt, to_question
-from circuits.prompts.prompt import stands_in
+from circuits.prompts import Pair, Question
 from circuits.results import Pictured, Progress, Saved, require, silent
-from circuits.tracing.judge import is_wrong_side, judge
-from circuits.tracing.measure import measure_mapping, measured_model
-from circuits.tracing.parts import SHARE, FamilyControl, Interval, Mapping, MeasuredModel
+from circuits.tracing.judge import Ends, is_wrong_side, judge_each, together
+from circuits.tracing.measure import measure_mapping_over, measured_model
+from circuits.tracing.parts import (
+    SHARE,
+    FamilyControl,
+    Interval,
+    Mapping,
+    MeasuredModel,
+    QuestionControl,
+)
 from circuits.tracing.trust import doubts_about, notes_on, weak_pairs
 
 RESAMPLES: Final = 1000
@@ -70,6 +76,9 @@ class FamilyTrace(Saved, Pictured):
     seed: int | None = None
     # The pairs that were left out, each with its place among all.
     left_out: tuple[tuple[int, Pair], ...] = ()
+    ablation: Ablation = SWAP
+    # Key and query of each of `all_pairs`; empty where they are those of the mapping in all of them.
+    all_ends: tuple[tuple[int, int], ...] = ()
 
     @property
     def all_pairs(self) -> tuple[Pair, ...]:
@@ -86,7 +95,9 @@ class FamilyTrace(Saved, Pictured):
     def check(self) -> None:
         require(bool(self.pairs), "it has no pairs")
         require(0 < self.share <= 1, f"its share is {self.share}, not above 0 and at most 1")
-        self.mapping.check(min(len(pair) for pair in self.pairs))
+        self.mapping.check(max(len(pair) for pair in self.pairs))
+        one_each = not self.all_ends or len(self.all_ends) == len(self.all_pairs)
+        require(one_each, "it does not have the key and query of every pair")
         heads = sorted(head for head, _ in self.heads)
         measured = sorted(effect.head for effect in self.mapping.heads)
         require(heads == measured, "its intervals are not those of its heads")
@@ -104,39 +115,60 @@ def trace_family(
     key: int | str,
     query: int | str = -1,
     share: float = SHARE,
+    ablation: Ablation = SWAP,
     seed: int = 0,
     progress: Progress = silent,
 ) -> FamilyTrace:
-    """Which heads carry the mapping on average over these pairs.
+    """Which heads carry the mapping on average over these pairs. Each may have a length of its own: key and
+    query are found in each prompt.
 
     >>> other = circuits.to_pair(model, TEXT.replace("large", "hot"), swap={"hot": "large"})
     >>> family = circuits.trace_family(model, [pair, other], key=5)
     >>> print(family.total)
     1.000 [0.999, 1.001]
     """
-    model = as_model(model)
-    if not pairs:
-        raise PromptError("a family needs at least one prompt or pair")
-    different = _each_once(pairs)
-    ends = _common_ends([pair.clean for pair in different], key, query)
-    every = prepare(model, different, smallest_gap=0.0)
-    question = judge(every, ends=ends)
-    runs, weak, wrong = worth_a_mean(every)
-    mapping = measure_mapping(runs, *ends, share=share, seed=seed, progress=progress)
-    mapping = replace(mapping, doubts=doubts_about(mapping, question, named=True))
-    rows = [mapping_row(runs.heads, *ends), mapping_row(mapping.carriers(share), *ends)]
-    rows += [mapping_row([head], *ends) for head in runs.heads]
-    effects = runs.effects(rows).double().cpu().numpy()
-    total, joint, *single = bootstrap(effects, seed=seed)
-    ranked = sorted(
-        zip(runs.heads, single, strict=True), key=lambda item: (-item[1].mean, item[0])
+    asked = [(pair, pair.clean.ends(key, query)) for pair in pairs]
+    return trace_asked(
+        as_model(model), asked, share=share, ablation=ablation, seed=seed, progress=progress
     )
-    left_out = [
-        (number, pair) for number, pair in enumerate(every.pairs) if pair not in runs.pairs
+
+
+def trace_asked(
+    model: Model,
+    asked: Sequence[tuple[Pair | Question, Ends]],
+    *,
+    share: float = SHARE,
+    ablation: Ablation = SWAP,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> FamilyTrace:
+    """The same of pairs that each come with the positions of their key and query."""
+    if not asked:
+        raise PromptError("a family needs at least one prompt or pair")
+    different = _each_once(asked)
+    every = placed_runs(model, different, ablation=ablation)
+    question = judge_placed(every)
+    chosen, weak, wrong = worth_a_mean([part.runs for part in every])
+    parts = [
+        replace(part, runs=part.runs.only(own)) for part, own in zip(every, chosen, strict=True)
     ]
+    numbers: list[int] = []  # of the pairs that are kept, among all
+    for part, own in zip(every, chosen, strict=True):
+        numbers += [part.numbers[number] for number in own]
+    mapped = [part.mapped for part in parts if part.runs.pairs]
+    mapping = measure_mapping_over(mapped, share=share, seed=seed, progress=progress)
+    mapping = replace(mapping, doubts=doubts_about(mapping, question, named=True))
+    heads = mapped[0].runs.heads
+    sets = [heads, mapping.carriers(share), *([head] for head in heads)]
+    effects = effects_over(mapped, sets).double().cpu().numpy()
+    order = np.argsort(numbers)
+    total, joint, *single = bootstrap(effects[:, order], seed=seed)
+    ranked = sorted(zip(heads, single, strict=True), key=lambda item: (-item[1].mean, item[0]))
+    settled = _in_order(every)
+    ends = tuple(ends for _, ends in different)
     return FamilyTrace(
         model=model.name,
-        pairs=runs.pairs,
+        pairs=tuple(settled[number] for number in sorted(numbers)),
         mapping=mapping,
         total=total,
         joint=joint,
@@ -144,29 +176,97 @@ def trace_family(
         share=share,
         weak=weak,
         wrong=wrong,
-        repeated=len(pairs) - len(different),
+        repeated=len(asked) - len(different),
         question=question,
-        notes=notes_on(every, question, ends=ends),
-        source=measured_model(runs),
+        notes=(
+            *notes_on(every[0].runs, question, ends=every[0].ends),
+            *_notes_on_lengths(every),
+        ),
+        source=measured_model(mapped[0].runs),
         seed=seed,
-        left_out=tuple(left_out),
+        left_out=tuple((n, pair) for n, pair in enumerate(settled) if n not in numbers),
+        ablation=ablation,
+        all_ends=() if len(every) == 1 else ends,
     )
 
 
-def _each_once(pairs: Sequence[Pair | Question]) -> list[Pair | Question]:
+def _each_once(
+    asked: Sequence[tuple[Pair | Question, Ends]],
+) -> list[tuple[Pair | Question, Ends]]:
     """The pairs in order, without repeats: the same pair twice says nothing about other prompts."""
-    different: list[Pair | Question] = []
-    for pair in pairs:
-        if pair not in different:
-            different.append(pair)
+    different: list[tuple[Pair | Question, Ends]] = []
+    for each in asked:
+        if each not in different:
+            different.append(each)
     return different
 
 
-def worth_a_mean(runs: Runs) -> tuple[Runs, int, int]:
-    """The runs of those pairs that a mean may hold, and how many are left out: pairs whose gap is too small
-    to divide by, and pairs on the wrong side where others are not."""
-    clean = runs.values(runs.clean).tolist()
-    other = runs.values(runs.counterfactual).tolist()
+# Pairs of several lengths
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Pairs of one length whose key and query stand at the same positions, run together."""
+
+    runs: Runs
+    ends: Ends
+    numbers: list[int]  # of the pairs among all
+
+    @property
+    def mapped(self) -> Mapped:
+        return Mapped(self.runs, *self.ends)
+
+
+def placed_runs(
+    model: Model, asked: Sequence[tuple[Pair | Question, Ends]], *, ablation: Ablation = SWAP
+) -> list[Placed]:
+    """Run all pairs, those of one length and with the same ends together, in the order in which they come."""
+    groups: dict[object, list[int]] = {}
+    for number, (question, ends) in enumerate(asked):
+        groups.setdefault((len(question.clean), ends), []).append(number)
+    prompts = [question.clean for question, _ in asked]
+    averaged = ablation.over(prompts) if len(groups) > 1 else ablation
+    placed = []
+    for numbers in groups.values():
+        questions = [asked[number][0] for number in numbers]
+        runs = prepare(model, questions, ablation=averaged, smallest_gap=0.0)
+        placed.append(Placed(runs, asked[numbers[0]][1], numbers))
+    return placed
+
+
+def judge_placed(placed: Sequence[Placed]) -> FamilyControl:
+    """The verdict on the pairs of all lengths together."""
+    judged: dict[int, QuestionControl] = {}
+    for part in placed:
+        judged |= zip(part.numbers, judge_each(part.runs, ends=part.ends), strict=True)
+    return together([judged[number] for number in sorted(judged)])
+
+
+def _in_order(placed: Sequence[Placed]) -> list[Pair]:
+    """The pairs of all parts, with their answers, in the user's order."""
+    pairs: dict[int, Pair] = {}
+    for part in placed:
+        pairs |= zip(part.numbers, part.runs.pairs, strict=True)
+    return [pairs[number] for number in sorted(pairs)]
+
+
+def _notes_on_lengths(placed: Sequence[Placed]) -> tuple[str, ...]:
+    if len(placed) == 1:
+        return ()
+    places = f"key and query stand at {len(placed)} different places in these prompts"
+    return (f"{places}; other keys were tried in those like the first",)
+
+
+def worth_a_mean(batches: Sequence[Runs]) -> tuple[list[list[int]], int, int]:
+    """Of each batch the numbers of those pairs that a mean may hold, and how many are left out: pairs whose
+    gap is too small to divide by, and pairs on the wrong side where others are not."""
+    clean: list[float] = []
+    other: list[float] = []
+    pairs: list[tuple[int, int, Pair]] = []  # batch, number there, pair
+    for batch, runs in enumerate(batches):
+        clean += runs.values(runs.clean).tolist()
+        other += runs.values(runs.counterfactual).tolist()
+        pairs += [(batch, number, pair) for number, pair in enumerate(runs.pairs)]
     kept = [number for number, weak in enumerate(weak_pairs(clean, other)) if not weak]
     if not kept:
         small = f"no pair of these {len(clean)} has a gap worth dividing by"
@@ -175,73 +275,14 @@ def worth_a_mean(runs: Runs) -> tuple[Runs, int, int]:
         )
     right = []
     for number in kept:
-        has_foil = runs.pairs[number].metric.foil is not None
+        has_foil = pairs[number][2].metric.foil is not None
         if not is_wrong_side(has_foil, clean[number], other[number]):
             right.append(number)
-    chosen = right or kept
-    return runs.only(chosen), len(clean) - len(kept), len(kept) - len(chosen)
-
-
-def trace_texts(
-    model: Model,
-    texts: Sequence[str],
-    counterfactuals: Sequence[str | None],
-    spec: QuestionSpec,
-    *,
-    key: int | str,
-    query: int | str = -1,
-    **options: Any,
-) -> FamilyTrace:
-    """Trace a family of texts, each with its own counterfactual or with those words of the swap that it
-    has."""
-    if isinstance(counterfactuals, str) or len(counterfactuals) != len(texts):
-        raise PromptError(
-            f"{len(texts)} texts need as many counterfactuals, in a list; or a swap for all of them"
-        )
-    ends = _common_ends([to_prompt(model, text) for text in texts], key, query)
-    swap = spec.swap or {}
-    answers = _one_each(spec.answer, len(texts), "answer")
-    foils = _one_each(spec.foil, len(texts), "foil")
-    questions: list[Question] = []
-    for text, other, answer, foil in zip(texts, counterfactuals, answers, foils, strict=True):
-        own_swap = {old: new for old, new in swap.items() if stands_in(old, text)}
-        if swap and not own_swap:
-            raise PromptError(
-                f"no word of the swap stands in {text!r}; it has {', '.join(map(str, swap))}"
-            )
-        own = replace(
-            spec,
-            counterfactual=other,
-            swap=own_swap,
-            answer=answer,
-            foil=foil,
-            noise_at=ends[:1],
-        )
-        questions.append(to_question(model, text, own))
-    return trace_family(model, questions, key=ends[0], query=ends[1], **options)
-
-
-def _one_each(given: Any, count: int, name: str) -> list[Any]:
-    """The answer (or foil) of each of `count` prompts: one word for all of them, or a list with one each, in
-    which a list of words means that any of them counts."""
-    if given is None or isinstance(given, str):
-        return [given] * count
-    listed = list(given)
-    if len(listed) != count:
-        entries = f"{name}=[…] has {len(listed)} entries for {count} prompts"
-        raise PromptError(f"{entries}; give one for each prompt, or one word for all of them")
-    return listed
-
-
-def _common_ends(
-    prompts: Sequence[Prompt], key: int | str, query: int | str
-) -> tuple[int, int]:
-    """Key and query, which must stand at the same positions in all prompts."""
-    ends = {prompt.ends(key, query) for prompt in prompts}
-    if len(ends) > 1:
-        differ = f"key and query stand at different positions in these prompts: {sorted(ends)}"
-        raise PromptError(f"{differ}; trace each group by itself")
-    return ends.pop()
+    chosen: list[list[int]] = [[] for _ in batches]
+    for number in right or kept:
+        batch, own, _ = pairs[number]
+        chosen[batch].append(own)
+    return chosen, len(clean) - len(kept), len(kept) - len(right or kept)
 
 
 # Bootstrap

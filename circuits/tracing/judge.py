@@ -24,7 +24,6 @@ from typing import Final
 import torch
 
 from circuits.engine import SMALLEST_GAP, Row, Runs, values_of_others
-from circuits.engine.runs import draws_of
 from circuits.engine.selection import mapping_row
 from circuits.prompts import Prompt
 from circuits.tracing.learned import nothing_learned
@@ -132,7 +131,7 @@ def _reasons_of_size(
         reasons.append(
             _Reason(f"the gap of {gap:.2g} is smaller than a random word's ({random_words})")
         )
-    elif runs.pairs[pair].metric.kind != "custom" and abs(gap) < LEAST_GAP:
+    elif runs.pairs[pair].metric.is_of_predictions and abs(gap) < LEAST_GAP:
         reasons.append(_Reason(f"the gap is only {gap:.2g}"))
     return reasons
 
@@ -150,8 +149,8 @@ def _reasons_of_prediction(
     reasons = []
     # A user who names answer and foil asks about these two, whatever a third word does; but then their odds
     # must change.
-    large = metric.kind != "custom" and abs(values[0] - values[1]) >= TENFOLD
-    if said[0] == said[1] and not large:
+    large = metric.is_of_predictions and abs(values[0] - values[1]) >= TENFOLD
+    if said[0] == said[1] and not large and metric.kind != "probe":
         reasons.append(_Reason(f"both runs say {said[0]!r}", withholds=True))
     if probability is not None and probability < LEAST_PROBABILITY:
         hardly = f"the model hardly says {metric.answer_text!r} (probability {probability:.2g})"
@@ -222,7 +221,7 @@ def _answer_probability(runs: Runs, pair: int) -> float | None:
 def _predictions(runs: Runs, pair: int) -> tuple[str, str | None]:
     """The prediction of each run. Of several draws of noise it is that of the majority, else None."""
     row = sum(runs.draws[:pair])
-    draws = draws_of(runs.pairs[pair])
+    draws = runs.draws[pair]
     clean = int(runs.clean.logits[row, runs.metric.prediction].argmax(-1))
     predicted = runs.counterfactual.logits[row : row + draws, runs.metric.prediction].argmax(-1)
     tokens, counts = predicted.unique(return_counts=True)
@@ -252,7 +251,8 @@ def _parts_of_change(runs: Runs, ends: Ends) -> list[_Parts]:
             rows = [Row.of_residual(0, [key]), Row.of_residual(0, others)]
         else:
             rows = [mapping_row(runs.heads, key, query)]
-        effects = runs.only(measured).effects(rows).double().T.tolist()  # (pair, row)
+        swapped = runs.only(measured).effects(rows, direction="swap")
+        effects = swapped.double().T.tolist()  # (pair, row)
         for number, of_pair in zip(measured, effects, strict=True):
             elsewhere = of_pair[1] if key in changed else 1.0
             parts[number] = _Parts(of_pair[0], elsewhere)

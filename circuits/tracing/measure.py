@@ -1,7 +1,8 @@
 """Measuring a circuit: which heads carry key → query, and in which layers a token's information lives.
 
-1. The total of a mapping is the effect of all L·H edges of it in one run. Each head alone is measured in both
-   directions, `swap` and `restore`; its loading stands beside it.
+1. The total of a mapping is the effect of all L·H edges of it in one run, by the ablation of the runs (`swap`
+   unless the user chose another). Each head alone is measured so, and by `restore`; its loading stands beside
+   it.
 2. Carriers are found by greedy forward selection (`engine.selection`) until all of the total is reached or no
    further head helps. The whole path is kept, so the carriers of any share can be read off it.
 3. The effect of a carrier's query, key or value side: that side alone is computed from the counterfactual
@@ -14,7 +15,8 @@
    τ of the largest effect. The span is the contiguous range of such layers around the largest effect. So if
    layer 22 is the last to read a token, its span ends at 21, and the span of the query that reads it begins
    at 22. What only the embedding holds counts as layer 0. Then what each block writes there is replaced,
-   everything above recomputed: the layers with at least τ of the largest effect have built it.
+   everything above recomputed: the layers with at least τ of the largest effect have built it. Spans are
+   measured by the counterfactual whatever the ablation: that says what the token's own information is.
 6. Every effect is a share of the pair's gap, also where a token has a counterfactual of its own (a text, or
    noise on its embedding). `moves` says how far that counterfactual moves the metric in this unit. A token
    that it moves by less than 0.05 does not matter.
@@ -25,7 +27,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Final, TypeVar
 
 import torch
@@ -36,8 +38,8 @@ from circuits.engine import Row, Runs, gaps_of_noise, prepare
 from circuits.engine.loadings import loadings_of
 from circuits.engine.memory import run_bytes
 from circuits.engine.rows import Change
-from circuits.engine.selection import mapping_row, mapping_rows, select
-from circuits.engine.wires import wire_effects
+from circuits.engine.selection import Mapped, effects_over, mapping_row, select_over
+from circuits.engine.wires import DIRECTIONS_OF_WIRES, wire_effects
 from circuits.errors import PromptError
 from circuits.prompts import (
     NOISE_DRAWS,
@@ -165,71 +167,112 @@ def measure_mapping(
 
     `watch` is called with the mapping as far as it is measured: with its total, then with its heads.
     """
-    rows = mapping_rows(runs.heads, key, query)  # each head alone, and last all of them
-    swap = runs.effects(rows)
-    restore = runs.effects(rows, direction="restore")
-    *effects, total = _means(swap)
+    return measure_mapping_over(
+        [Mapped(runs, key, query)],
+        share=share,
+        controls=controls,
+        seed=seed,
+        progress=progress,
+        watch=watch,
+    )
+
+
+def measure_mapping_over(
+    parts: Sequence[Mapped],
+    *,
+    share: float = SHARE,
+    controls: bool = True,
+    seed: int = 0,
+    progress: Progress = silent,
+    watch: Watch[Mapping] = unwatched,
+) -> Mapping:
+    """The same over pairs of several lengths. Key and query of the record are those of the first part, and the
+    control of other keys is measured there."""
+    key, query = parts[0].key, parts[0].query
+    heads = parts[0].runs.heads
+    sets = [*([head] for head in heads), heads]  # each head alone, and last all of them
+    measured = effects_over(parts, sets)
+    restore = effects_over(parts, sets, direction="restore")
+    *effects, total = _means(measured)
     *restored, total_restored = _means(restore)
     watch(Mapping(key, query, total, total_restored))
 
     def report(reached: float) -> None:
         progress("carriers", min(99, int(100 * reached)), 100)
 
-    (path,) = select(
-        runs, key, query, effects=swap[:-1], totals=swap[-1], together=True, progress=report
-    )
+    path = select_over(parts, effects=measured[:-1], totals=measured[-1], progress=report)
     mapping = Mapping(
         key=key,
         query=query,
         total=total,
         restore=total_restored,
-        heads=_head_effects(runs, key, query, effects, restored),
+        heads=_head_effects(parts, effects, restored),
         path=tuple(Step(head, joint) for head, joint in path),
     )
     if not controls:
         return mapping
     watch(mapping)
-    sides = () if runs.absent else side_effects(runs, mapping.carriers(share), key, query)
-    return replace(mapping, controls=_controls(runs, mapping, share, seed), sides=sides)
+    return replace(
+        mapping,
+        controls=_controls(parts, mapping, share, seed),
+        sides=_sides_over(parts, mapping.carriers(share)),
+    )
 
 
 def _head_effects(
-    runs: Runs, key: int, query: int, effects: Sequence[float], restored: Sequence[float]
+    parts: Sequence[Mapped], effects: Sequence[float], restored: Sequence[float]
 ) -> tuple[HeadEffect, ...]:
     """The record of each head, given its effects in both directions; strongest first."""
+    heads = parts[0].runs.heads
     loadings: Sequence[float | None] = [None] * len(effects)
-    if runs.layout is not None:
-        loadings = loadings_of(runs, key, query).flatten().tolist()
+    if parts[0].runs.layout is not None and parts[0].runs.metric.kind != "probe":
+        by_part = [loadings_of(part.runs, part.key, part.query).flatten() for part in parts]
+        loadings = _mean_over_parts(parts, by_part).tolist()
     weights: list[list[float]] = []  # of every head on the edge, clean and counterfactual
-    for run in (runs.clean, runs.counterfactual):
-        # Each (head,)
-        by_layer = [layer.pattern_at(query)[:, :, key].mean(0) for layer in run.cache.layers]
-        weights.append(torch.cat(by_layer).tolist())
-    columns = zip(runs.heads, effects, restored, loadings, *weights, strict=True)
-    heads = [HeadEffect(*column) for column in columns]
-    return tuple(sorted(heads, key=lambda each: (-round(each.effect, 5), each.head)))
+    for side in ("clean", "counterfactual"):
+        by_part = []
+        for part in parts:
+            layers = getattr(part.runs, side).cache.layers
+            # Each (head,)
+            by_layer = [
+                layer.pattern_at(part.query)[:, :, part.key].mean(0) for layer in layers
+            ]
+            by_part.append(torch.cat(by_layer))
+        weights.append(_mean_over_parts(parts, by_part).tolist())
+    columns = zip(heads, effects, restored, loadings, *weights, strict=True)
+    records = [HeadEffect(*column) for column in columns]
+    return tuple(sorted(records, key=lambda each: (-round(each.effect, 5), each.head)))
 
 
-def _controls(runs: Runs, mapping: Mapping, share: float, seed: int) -> Controls:
-    key, query = mapping.ends
+def _mean_over_parts(
+    parts: Sequence[Mapped], values: Sequence[Float[torch.Tensor, " thing"]]
+) -> Float[torch.Tensor, " thing"]:
+    """The mean over the pairs of all parts, given the mean of each part."""
+    if len(parts) == 1:
+        return values[0]
+    counts = [len(part.runs.pairs) for part in parts]
+    return sum(count * value for count, value in zip(counts, values, strict=True)) / sum(counts)  # type: ignore[return-value]
+
+
+def _controls(parts: Sequence[Mapped], mapping: Mapping, share: float, seed: int) -> Controls:
+    query = mapping.query
+    runs = parts[0].runs
     carriers = mapping.carriers(share)
     others = [head for head in runs.heads if head not in carriers]
     size = min(len(carriers), len(others))
     draws = DRAWS if size else 0
     draw = random.Random(f"random heads/{seed}")
-    rows = [mapping_row(draw.sample(others, size), key, query) for _ in range(draws)]
-    rows.append(mapping_row(others, key, query))
-    rows += [mapping_row(runs.heads, other_key, query) for other_key in range(query + 1)]
-    effects = _means(runs.effects(rows))
-    of_random = sorted(effects[:draws])
-    of_others = effects[draws]
+    sets = [draw.sample(others, size) for _ in range(draws)]
+    *of_random, of_others = _means(effects_over(parts, [*sets, others]))
+    of_random.sort()
+    of_keys = [mapping_row(runs.heads, other_key, query) for other_key in range(query + 1)]
     return Controls(
         random_mean=sum(of_random) / draws if draws else 0.0,
         random_p95=of_random[int(0.95 * (draws - 1))] if draws else 0.0,
         random_draws=draws,
-        key_totals=tuple(effects[draws + 1 :]),
+        key_totals=tuple(_means(runs.effects(of_keys))),
         sufficiency=1 - of_others / mapping.total if carriers else 0.0,
-        identity=runs.identity(mapping_row(runs.heads, key, query)),
+        identity=max(part.runs.identity(part.row(runs.heads)) for part in parts),
         share=share,
         random_pool=len(others),
         random_size=size,
@@ -249,6 +292,22 @@ def side_wire(side: Side, head: Head, key: int | None, query: int) -> Wire:
     """The whole of one side, as a wire from everything below; without a key, all keys of the query."""
     reader = Reader(head.layer, side, head.index)
     return Wire(ALL, reader, query) if side == "query" else Wire(ALL, reader, key, query)
+
+
+def _sides_over(parts: Sequence[Mapped], heads: Sequence[Head]) -> tuple[SideEffects, ...]:
+    """The sides of each head, averaged over the pairs of all parts. Knockout shuts an edge, of which there are
+    no sides; nor are they measured without some heads."""
+    runs = parts[0].runs
+    if runs.absent or runs.ablation.kind not in DIRECTIONS_OF_WIRES:
+        return ()
+    measured = [side_effects(part.runs, heads, part.key, part.query) for part in parts]
+    if len(parts) == 1 or not measured[0]:
+        return measured[0]
+    sides = []
+    for of_head in zip(*measured, strict=True):
+        numbers = [torch.tensor(astuple(side)[1:], dtype=torch.float64) for side in of_head]
+        sides.append(SideEffects(of_head[0].head, *_mean_over_parts(parts, numbers).tolist()))
+    return tuple(sides)
 
 
 def side_effects(
@@ -276,16 +335,18 @@ def side_effects(
 
 @torch.inference_mode()
 def pattern_effects(runs: Runs, heads: Sequence[Head], key: int, query: int) -> list[float]:
-    """The effect of each head's weight on the edge being the counterfactual's, its value being clean."""
+    """The effect of each head's weight on the edge being ablated (of `swap`: the counterfactual's), its value
+    being that of the run in which it is measured."""
+    base = runs.base(runs.ablation.kind).cache
+    new = runs.replacement(runs.ablation.kind)
     outputs, rows = [], []
     for number, head in enumerate(heads):
-        clean = runs.clean.cache.layers[head.layer]
-        other = runs.counterfactual.cache.layers[head.layer]
-        weight = clean.pattern_at(query)[:, head.index, key]  # (pair,)
-        other_weight = other.pattern_at(query)[:, head.index, key]
-        # (pair, d_head)
-        moved = (other_weight - weight)[:, None] * clean.value[:, head.index, key]
-        outputs.append(clean.z[:, query, head.index] + moved)
+        own = base.layers[head.layer]
+        weight = own.pattern_at(query)[:, head.index, key]  # (input,)
+        other = new.run.layers[head.layer].pattern_at(query)[:, head.index, key]
+        # (input, d_head)
+        moved = (new.reduce(other) - weight)[:, None] * own.value[:, head.index, key]
+        outputs.append(own.z[:, query, head.index] + moved)
         rows.append(Row((Change(head.layer, query, "head", head.index, given=number),)))
     return _means(runs.effects(rows, given={"head": torch.stack(outputs, 1)}))
 
@@ -371,14 +432,15 @@ def measure_span(
 def measure_rows(
     runs: Runs, rows: Sequence[Row], *, at_once: int, progress: Progress = silent
 ) -> Float[torch.Tensor, "input row"]:
-    """The metric of every row, some rows at once, with a report of progress after each part."""
+    """The metric of every row with the counterfactual's values in the clean run, some rows at once, with a
+    report of progress after each part."""
     if at_once >= len(rows):
-        return runs.measure(rows)
+        return runs.measure(rows, direction="swap")
     progress("spans", 0, len(rows))
     parts: list[torch.Tensor] = []
     for first in range(0, len(rows), at_once):
         part = rows[first : first + at_once]
-        parts.append(runs.measure(part))
+        parts.append(runs.measure(part, direction="swap"))
         progress("spans", first + len(part), len(rows))
     return torch.cat(parts, 1)
 

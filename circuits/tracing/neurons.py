@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from circuits.components import Component
-from circuits.engine import Runs
+from circuits.engine import SWAP, Runs
 from circuits.engine.neurons import MlpNeurons, UnitRuns, block_of, promoted_tokens
 from circuits.errors import EdgeError, names_its_keywords
 from circuits.prompts import Prompt
@@ -48,7 +48,7 @@ def neurons(
         (True, '0.97')
     """
     component, position = parse_mlp(mlp, circuit.prompt)
-    runs = run_again(circuit, model=model)
+    runs = run_again(circuit, model=model, ablation=SWAP)  # neurons are swapped
     return explain_mlp(runs, component, position, seed=circuit.seed, progress=progress)
 
 

@@ -375,7 +375,8 @@ class Stability(Saved, Pictured):
     shares: tuple[tuple[float, tuple[Head, ...]], ...]  # the core at neighbouring shares
     restore: tuple[Head, ...] | None  # the carriers in the other direction; None for noise
     weak: int = 0  # counterfactuals that were left out: they hardly move the answer
-    question: QuestionControl | None = None  # the verdict on the pair that was asked first
+    # The verdict on the pair that was asked first, or on all pairs of a family.
+    question: QuestionControl | FamilyControl | None = None
     doubts: tuple[str, ...] = ()  # reasons why the modulation of that pair is withheld
 
     @property

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import numpy as np
 
 from circuits.components import SIDES, Component, Edge, Head, Side
+from circuits.engine.ablation import SWAP, Ablation
 from circuits.errors import EdgeError, PromptError, shortened
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
@@ -78,6 +79,7 @@ class Circuit(Saved, Pictured):
     stability: Stability | None = None  # where it was asked for
     # The smallest total of a mapping that was sought; None where one mapping was asked for, and in files of 0.2.
     least: float | None = None
+    ablation: Ablation = SWAP
 
     @property
     def gap(self) -> float:
@@ -376,6 +378,9 @@ class Why(Saved, Pictured):
     seed: int
     question: FamilyControl | None = None  # the verdict; None in files of version 0.2
     notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
+    ablation: Ablation = SWAP
+    # The pairs whose mean it is; empty where there is one, which `prompt` and `counterfactual` are.
+    pairs: tuple[Pair, ...] = ()
 
     @classmethod
     def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Why:

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -38,6 +38,7 @@ from circuits.prompts import (
     MetricKind,
     Noise,
     Pair,
+    ProbeMetric,
     Prompt,
     Question,
     QuestionSpec,
@@ -46,7 +47,8 @@ from circuits.prompts import (
     to_question,
 )
 from circuits.results import Progress, silent
-from circuits.tracing.family import bootstrap
+from circuits.tracing.asked import to_family
+from circuits.tracing.family import bootstrap, judge_placed, placed_runs
 from circuits.tracing.judge import judge_each
 from circuits.tracing.other_words import nearest_words
 from circuits.tracing.parts import CORE, SHARE, HeadStability, Stability
@@ -63,16 +65,17 @@ Heads = frozenset[Head]
 @names_its_keywords
 def stability(
     model: Any,
-    text: str,
+    text: Any,
     *,
-    key: int | str,
+    key: int | str | None = None,
     query: int | str = -1,
+    roles: Mapping[str, int | str] | None = None,
     n: int = RUNS,
     swap: Swap | None = None,
     counterfactual: str | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
-    metric: MetricKind | MetricFunction | None = None,
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None,
     rephrasings: Sequence[str] = (),
     share: float = SHARE,
     seed: int = 0,
@@ -80,7 +83,8 @@ def stability(
 ) -> Stability:
     """Which heads carry key → query whatever the counterfactual, over `n` of the same kind.
 
-    `rephrasings` are other texts in which key, query and the words of the swap stand by the same names.
+    `rephrasings` are other texts in which key, query and the words of the swap stand by the same names. Of a
+    family (what `trace` takes) each pair is a run, and `n` is not used: which heads carry in most of them?
 
         >>> steady = circuits.stability(model, TEXT, key="large", swap={"large": "hot"}, n=3)
         >>> print(*steady.core)
@@ -90,6 +94,10 @@ def stability(
         counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed
     )
     model = as_model(model)
+    if not isinstance(text, str) or text.endswith(".jsonl"):
+        return _of_family(model, text, spec, key, query, roles, share)
+    if key is None:
+        raise PromptError("name the position that is read: key=…, its index or its token")
     steady = measure_stability(
         model,
         text,
@@ -105,6 +113,27 @@ def stability(
     asked = to_question(model, text, replace(spec, noise_at=ends[:1]))
     question = judge_each(prepare(model, [asked], smallest_gap=0.0), ends=ends)[0]
     return replace(steady, question=question, doubts=question.withheld)
+
+
+def _of_family(
+    model: Model,
+    given: Any,
+    spec: QuestionSpec,
+    key: int | str | None,
+    query: int | str,
+    roles: Mapping[str, int | str] | None,
+    share: float,
+) -> Stability:
+    """The pairs of a family, each with carriers of its own."""
+    noise_at = None if key is None else (key,)
+    family = to_family(model, given, spec, roles=roles, noise_at=noise_at, lines=True)
+    asked = [(each.question, each.ends(key, query)) for each in family.asked]
+    placed = placed_runs(model, asked)
+    batches = [_measure(model, part.runs.pairs, part.ends, share) for part in placed]
+    record = _to_record(model, placed[0].ends, batches, share=share, seed=spec.seed)
+    question = judge_placed(placed)
+    weak = max(0, len(asked) - len(record.counterfactuals))
+    return replace(record, weak=weak, question=question, doubts=question.withheld)
 
 
 def measure_stability(

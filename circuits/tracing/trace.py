@@ -9,16 +9,18 @@ A family of pairs is traced as one mean mapping (`family`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
 
 from circuits.components import Head
-from circuits.engine import Runs, prepare
+from circuits.engine import Direction, Runs, prepare, to_ablation
 from circuits.errors import PromptError, names_its_keywords
 from circuits.models.load import as_model
 from circuits.models.model import Model
@@ -27,12 +29,12 @@ from circuits.prompts import (
     MetricFunction,
     MetricKind,
     Pair,
+    ProbeMetric,
     QuestionSpec,
     Swap,
     to_prompt,
     to_question,
 )
-from circuits.prompts.prompt import check_text
 from circuits.results import Progress, Watch, sha256_of, silent, unwatched
 from circuits.tracing.judge import judge_each
 from circuits.tracing.measure import both_values, measure_mapping, measured_model, span_of
@@ -46,18 +48,23 @@ if TYPE_CHECKING:
 MOST_MAPS: Final = 128 * 2**20  # bytes of attention maps in a circuit
 _PACKAGES: Final = ("keyquery-circuits", "torch", "transformer-lens", "transformers")
 Position = int | str
-Family = list[Pair] | tuple[Pair, ...] | list[str] | tuple[str, ...]
+# What `asked.to_family` reads; a single text is not one.
+Family = Sequence[Any] | Path | Any
+Roles = MappingType[str, Position]
 
 
 class Options(TypedDict, total=False):
     """The optional keywords of `trace`, for type checkers."""
 
+    roles: Roles | None
     swap: Swap | None
     counterfactual: str | Sequence[str] | None
     answer: Answer | None
     foil: Answer | None
-    metric: MetricKind | MetricFunction | None
+    metric: MetricKind | MetricFunction | ProbeMetric | None
     stability: int
+    ablation: Direction
+    reference: Sequence[str] | None
     share: float
     seed: int
     progress: Progress
@@ -70,21 +77,29 @@ def trace(
 ) -> Circuit: ...
 @overload
 def trace(
-    model: Any, text: Family, *, key: Position, query: Position = -1, **options: Unpack[Options]
+    model: Any,
+    text: Family,
+    *,
+    key: Position | None = None,
+    query: Position = -1,
+    **options: Unpack[Options],
 ) -> FamilyTrace: ...
 @names_its_keywords
 def trace(
     model: Any,
-    text: str | Family,
+    text: Any,
     *,
-    key: Position,
+    key: Position | None = None,
     query: Position = -1,
+    roles: Roles | None = None,
     swap: Swap | None = None,
     counterfactual: str | Sequence[str] | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
-    metric: MetricKind | MetricFunction | None = None,
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None,
     stability: int = 0,
+    ablation: Direction = "swap",
+    reference: Sequence[str] | None = None,
     share: float = SHARE,
     seed: int = 0,
     progress: Progress = silent,
@@ -95,10 +110,16 @@ def trace(
     `swap` replaces whole words (`{"large": "hot"}`) or tokens (`{5: "hot"}`). Of several answers any counts;
     an answer of several tokens is measured by its log-probability (`metric="logprob"`).
 
-    `text` is a prompt; or a family of prompts or pairs of equal length, and then the answer is their mean
-    with bootstrap intervals. Each prompt of a family takes the words of the swap that it has, or the
+    `text` is a prompt; or a family, and then the answer is the mean with bootstrap intervals: a list of
+    prompts, of (prompt, counterfactual), of pairs or of dicts, a pandas table, or a jsonl file. Prompts may
+    differ in length: key and query are found in each, by token, by index, or by a name that `roles` (or a
+    line's own) gives to a position. Each prompt of a family takes the words of the swap that it has, or the
     counterfactual at its place in the list; a list of answers or foils has one for each prompt. `stability=16`
     measures the mapping of one prompt under as many other counterfactuals, too.
+
+    `ablation` says what stands in the place of a message: "swap" (the counterfactual's), "restore" (the clean
+    one, in the counterfactual run), "zero", "mean" (over the texts of `reference`, or over the family),
+    "knockout" (the edge is shut, other keys renormalise) or "noise" (runs with noise on the changed tokens).
 
     `watch` is called with the circuit of one prompt as far as it is measured: with the total, the carriers,
     the controls, each span. What it raises ends the work.
@@ -110,22 +131,37 @@ def trace(
         '80%'
     """
     model = as_model(model)
+    chosen = to_ablation(model, ablation, reference)
+    if stability and chosen.kind != "swap":
+        raise PromptError("stability= compares counterfactuals, by ablation 'swap' alone")
     options: dict[str, Any] = {"share": share, "seed": seed, "progress": progress}
     spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
-    if not isinstance(text, str):
+    if not isinstance(text, str) or text.endswith(".jsonl"):
         if stability:
             raise PromptError(
                 "stability= is of one prompt; trace the prompts of a family one by one, or leave it out"
             )
         return _trace_several(
-            model, text, counterfactual, spec, key=key, query=query, **options
+            model,
+            text,
+            counterfactual,
+            spec,
+            key=key,
+            query=query,
+            roles=roles,
+            ablation=chosen,
+            **options,
         )
     if not (counterfactual is None or isinstance(counterfactual, str)):
         raise PromptError("one prompt takes one counterfactual; give its text, not a list")
-    ends = to_prompt(model, text).ends(key, query)
+    if key is None:
+        raise PromptError("name the position that is read: key=…, its index or its token")
+    prompt = to_prompt(model, text)
+    named = roles or {}
+    ends = prompt.ends(named.get(str(key), key), named.get(str(query), query))
     spec = replace(spec, counterfactual=counterfactual, noise_at=ends[:1])
     question = to_question(model, text, spec)
-    runs = prepare(model, [question])
+    runs = prepare(model, [question], ablation=chosen)
     circuit = trace_pair(runs, ends, watch=watch, **options)
     if not stability:
         return circuit
@@ -147,31 +183,29 @@ def trace(
 
 def _trace_several(
     model: Model,
-    family: Family,
+    given: Any,
     counterfactual: str | Sequence[str] | None,
     spec: QuestionSpec,
     *,
-    key: Position,
+    key: Position | None,
     query: Position,
+    roles: Roles | None,
     **options: Any,
 ) -> FamilyTrace:
-    """Trace a list of texts or a list of pairs."""
-    from circuits.tracing.family import trace_family, trace_texts
+    """Trace a family, in any of the ways in which one can be given (`asked.to_family`)."""
+    from circuits.tracing.asked import to_family
+    from circuits.tracing.family import trace_asked
+    from circuits.tracing.inputs import one_each
 
-    if not isinstance(family, list | tuple):
-        check_text(family)
-    for each in family:
-        if not isinstance(each, Pair):
-            check_text(each)
-    pairs = [each for each in family if isinstance(each, Pair)]
-    if len(pairs) == len(family):
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    if all(isinstance(each, Pair) for each in listed):
         _refuse_beside_pairs(counterfactual, spec)
-        return trace_family(model, pairs, key=key, query=query, **options)
-    texts = [each for each in family if isinstance(each, str)]
-    if len(texts) != len(family):
-        raise PromptError("a family is a list of texts or a list of pairs, not both")
-    others = [None] * len(texts) if counterfactual is None else counterfactual
-    return trace_texts(model, texts, others, spec, key=key, query=query, **options)
+    entries = one_each(given, counterfactual, spec)
+    noise_at = None if key is None else (key,)
+    own = replace(spec, answer=None, foil=None) if entries is not given else spec
+    family = to_family(model, entries, own, roles=roles, noise_at=noise_at, lines=True)
+    asked = [(each.question, each.ends(key, query)) for each in family.asked]
+    return trace_asked(model, asked, **options)
 
 
 def _refuse_beside_pairs(
@@ -269,6 +303,7 @@ def draft(
         versions=package_versions(),
         arrays_sha256=sha256_of(arrays),
         arrays=arrays,
+        ablation=runs.ablation,
     )
 
 

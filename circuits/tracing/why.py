@@ -15,14 +15,15 @@ from dataclasses import replace
 from typing import Any, Final, overload
 
 from circuits.components import SIDES, Component, Head, Side, components
-from circuits.engine import Row, Runs
+from circuits.engine import Row, Runs, prepare
 from circuits.engine.qk import score_parts
 from circuits.engine.rows import Layer
 from circuits.engine.selection import mapping_row
 from circuits.engine.wires import wire_effects
 from circuits.errors import EdgeError, PromptError
 from circuits.results import Progress, silent
-from circuits.tracing.circuit import run_again
+from circuits.tracing.circuit import model_of, run_again
+from circuits.tracing.family import FamilyTrace
 from circuits.tracing.judge import judge
 from circuits.tracing.measure import (
     measured_model,
@@ -55,7 +56,7 @@ def why(
 ) -> Neurons: ...
 @overload
 def why(
-    circuit: Circuit,
+    circuit: Circuit | FamilyTrace,
     head: str | Head,
     *,
     key: Position | None = None,
@@ -65,7 +66,7 @@ def why(
     progress: Progress = silent,
 ) -> Why: ...
 def why(
-    circuit: Circuit,
+    circuit: Circuit | FamilyTrace,
     head: str | Head | Component,
     *,
     key: Position | None = None,
@@ -79,18 +80,20 @@ def why(
     Of an MLP, such as `M3@9`: which of its neurons carry its effect (`circuits.neurons`).
 
     Without `key` and `query` it is the mapping that the circuit shows first. With `every_key` the head's key
-    and value sides are those of all keys of the query. `model` is needed where the circuit's own cannot be
-    loaded by name.
+    and value sides are those of all keys of the query. Of a trace of a family the numbers are means over its
+    pairs. `model` is needed where the circuit's own cannot be loaded by name.
 
         >>> answer = circuits.why(found, "L5H1")
         >>> print(answer.side("value").writers[0])
         M0@5
     """
+    if isinstance(circuit, FamilyTrace):
+        return _why_of_family(
+            circuit, head, key, query, every_key=every_key, model=model, progress=progress
+        )
     if not isinstance(circuit, Circuit):
         kind = getattr(circuit, "NAME", type(circuit).__name__)
-        raise PromptError(
-            f"why explains a circuit of one prompt, not {kind}; trace one of its prompts"
-        )
+        raise PromptError(f"why explains a circuit or a trace of a family, not {kind}")
     if is_mlp(head):
         if key is not None or query is not None or every_key:
             raise PromptError("an MLP reads where it stands; name its position as in M3@9")
@@ -106,6 +109,41 @@ def why(
     return explain(
         runs, checked, *ends, every_key=every_key, seed=circuit.seed, progress=progress
     )
+
+
+def _why_of_family(
+    family: FamilyTrace,
+    head: str | Head | Component,
+    key: Position | None,
+    query: Position | None,
+    *,
+    every_key: bool,
+    model: Any,
+    progress: Progress,
+) -> Why:
+    """The same of the mean over the pairs of a family."""
+    if is_mlp(head):
+        raise PromptError("the neurons of an MLP are those of one prompt; trace one of them")
+    if key is not None or query is not None:
+        raise PromptError("a trace of a family has one mapping; leave key and query out")
+    if family.source is None:
+        raise PromptError(
+            "this trace does not say which weights it was measured on: trace again"
+        )
+    if family.all_ends:
+        raise PromptError(
+            "key and query stand at different places in these prompts; trace those of one length"
+        )
+    if any(pair.metric.kind == "custom" for pair in family.pairs):
+        raise PromptError("a metric function is not in the record; call trace with it again")
+    measured = model_of(family.source.name, family.source, model)
+    runs = prepare(measured, family.pairs, ablation=family.ablation)
+    name = head.head if isinstance(head, Component) else head
+    seed = family.seed or 0
+    answer = explain(
+        runs, name, *family.mapping.ends, every_key=every_key, seed=seed, progress=progress
+    )
+    return replace(answer, pairs=family.pairs)
 
 
 def explain(
@@ -157,6 +195,7 @@ def explain(
         seed=seed,
         question=question,
         notes=notes_on(runs, question, ends=ends),
+        ablation=runs.ablation,
     )
 
 

@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from circuits.components import SIDES, Component, Head, Reader, Wire, by_name
+from circuits.engine.ablation import SWAP, Ablation
 from circuits.errors import EdgeError, PromptError
 from circuits.files import to_record
 from circuits.prompts import Metric, Noise, Pair, Prompt
@@ -171,6 +172,7 @@ class Wiring(Saved, Pictured):
     versions: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()  # what a reader must know before the numbers
     searched: bool = True  # False: a user took wires away from what the search found
+    ablation: Ablation = SWAP
 
     # The first pair stands for all in figures
 

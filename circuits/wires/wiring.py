@@ -24,13 +24,22 @@ from typing import Any, Final
 import torch
 
 from circuits.components import Component, Head, Wire
+from circuits.engine import SWAP, Ablation, Direction, to_ablation
 from circuits.engine.kept import Chosen, KeptRuns, WireTable
 from circuits.engine.runs import Runs
 from circuits.engine.wires import wire_effects
 from circuits.errors import PromptError, names_its_keywords
 from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.prompts import Answer, MetricFunction, MetricKind, Pair, QuestionSpec, Swap
+from circuits.prompts import (
+    Answer,
+    MetricFunction,
+    MetricKind,
+    Pair,
+    ProbeMetric,
+    QuestionSpec,
+    Swap,
+)
 from circuits.results import Progress, silent
 from circuits.tracing.asked import Asked, Roles, names_of_positions, prepared, to_family
 from circuits.tracing.circuit import model_of
@@ -50,6 +59,8 @@ from circuits.wires.record import (
 )
 from circuits.wires.search import AIMS, Aim, Found, Stage, search
 
+# What can stand in the place of wires that are not kept.
+ABLATIONS: Final[tuple[Direction, ...]] = ("swap", "zero", "mean", "noise")
 PAIRS: Final = 16  # of a task, unless the user says otherwise
 HELD_OUT: Final = 0.25  # of the pairs of a family
 DRAWS: Final = 10  # random circuits
@@ -67,7 +78,7 @@ def wiring(
     counterfactual: str | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
-    metric: MetricKind | MetricFunction | None = None,
+    metric: MetricKind | MetricFunction | ProbeMetric | None = None,
     share: float = SHARE,
     aim: Aim = "faithful",
     positions: bool | None = None,
@@ -76,6 +87,8 @@ def wiring(
     resamples: int = 0,
     held_out: float = HELD_OUT,
     count: int = PAIRS,
+    ablation: Direction = "swap",
+    reference: Sequence[str] | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Wiring:
@@ -87,7 +100,9 @@ def wiring(
     `positions` tells positions apart (default: for one prompt); `roles` names some of them:
     `{"S2": 9, "END": -1}`. `without` swaps heads away first, which finds those that then step in.
     `resamples` searches again on as many bootstrap resamples of the pairs. `held_out` is the share of a
-    family's pairs that the search does not see.
+    family's pairs that the search does not see. `ablation` is what stands in the place of the other wires:
+    "swap" (the counterfactual's writes), "zero", "mean" (over the texts of `reference`, or over the pairs that
+    the search sees) or "noise".
 
         >>> wires = circuits.wiring(model, "opposites", count=4)
         >>> wires.kept >= 0.8, len(wires.wires) < 200
@@ -96,6 +111,7 @@ def wiring(
     check_share(share)
     _check(aim, held_out, resamples)
     model = as_model(model)
+    chosen = to_ablation(model, ablation, reference, allowed=ABLATIONS, of="a search of wires")
     spec = QuestionSpec(
         counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed
     )
@@ -113,6 +129,7 @@ def wiring(
         aim=aim,
         without=without,
         resamples=resamples,
+        ablation=chosen,
         seed=seed,
         progress=progress,
     )
@@ -131,9 +148,10 @@ def search_family(
     resamples: int,
     seed: int,
     progress: Progress,
+    ablation: Ablation = SWAP,
 ) -> Wiring:
     """Search on some questions, and measure what was found on those and on others."""
-    circuits = _Circuits.of(model, seen, unseen, at_places=at_places)
+    circuits = _Circuits.of(model, seen, unseen, at_places=at_places, ablation=ablation)
     heads = _named_heads(circuits.seen.table, without)
     start = _start(circuits.seen.table, heads)
     found = search(circuits.seen, aim=aim, start=start, progress=progress)
@@ -149,6 +167,7 @@ def search_family(
         wires=tuple(wires),
         passes=found.passes,
         versions=package_versions(),
+        ablation=ablation,
     )
 
 
@@ -187,13 +206,22 @@ class _Circuits:
 
     @classmethod
     def of(
-        cls, model: Model, seen: Sequence[Asked], unseen: Sequence[Asked], *, at_places: bool
+        cls,
+        model: Model,
+        seen: Sequence[Asked],
+        unseen: Sequence[Asked],
+        *,
+        at_places: bool,
+        ablation: Ablation,
     ) -> _Circuits:
-        own = kept_runs(model, seen, at_places=at_places)
+        ablation = ablation.over([each.prompt for each in seen])
+        own = kept_runs(model, seen, at_places=at_places, ablation=ablation)
         places = own.table.places
         other = None
         if unseen:
-            other = kept_runs(model, unseen, at_places=at_places, first=places)
+            other = kept_runs(
+                model, unseen, at_places=at_places, first=places, ablation=ablation
+            )
         return cls(own, other, tuple(each.roles for each in (*seen, *unseen)))
 
     @property
@@ -203,10 +231,15 @@ class _Circuits:
 
 
 def kept_runs(
-    model: Model, asked: Sequence[Asked], *, at_places: bool, first: Sequence[str] = ()
+    model: Model,
+    asked: Sequence[Asked],
+    *,
+    at_places: bool,
+    first: Sequence[str] = (),
+    ablation: Ablation = SWAP,
 ) -> KeptRuns:
     """Run the questions; circuits on them have wires at places, or at all positions together."""
-    batches = prepared(model, asked, by_roles=at_places)
+    batches = prepared(model, asked, by_roles=at_places, ablation=ablation)
     if not at_places:
         return KeptRuns.everywhere(batches)
     names = []
@@ -556,7 +589,13 @@ def _again(wiring: Wiring, model: Any) -> _Circuits:
     loaded = model_of(wiring.source.name, wiring.source, model)
     asked = asked_again(wiring)
     split = len(wiring.seen)
-    return _Circuits.of(loaded, asked[:split], asked[split:], at_places=bool(wiring.places))
+    return _Circuits.of(
+        loaded,
+        asked[:split],
+        asked[split:],
+        at_places=bool(wiring.places),
+        ablation=wiring.ablation,
+    )
 
 
 def asked_again(wiring: Wiring) -> list[Asked]:
@@ -583,7 +622,10 @@ def kept_on(
     if at_places and roles is None:
         roles = dict(wiring.pairs[0].roles)
     family = to_family(loaded, given, spec, roles=roles, count=count, seed=wiring.seed)
-    runs = kept_runs(loaded, family.asked, at_places=at_places, first=wiring.places)
+    ablation = wiring.ablation.over([pair.prompt for pair in wiring.seen])
+    runs = kept_runs(
+        loaded, family.asked, at_places=at_places, first=wiring.places, ablation=ablation
+    )
     if at_places and runs.table.places != wiring.places:
         raise PromptError(
             "this circuit's wires stand at other positions than these prompts have; "
