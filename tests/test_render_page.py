@@ -302,7 +302,8 @@ def test_the_slider_adds_and_removes_carriers_along_the_path(show) -> None:
 def test_the_diagram_says_what_the_figure_says(show) -> None:
     page = show(planted())
     said = set(page.locator(".picture text").all_text_contents())
-    assert {"opposite", "large", "brackets", "small", "layer 12", "Modulated at 80% by"} <= said
+    assert {"opposite", "large", "small", "layer 12", "Modulated at 80% by"} <= said
+    assert "brackets: layers 0–10, built 0–10" in said
     assert {str(head) for head in CARRIERS} <= said
     assert (
         page.locator(".status").inner_text()
@@ -656,6 +657,7 @@ def test_a_wide_prompt_can_be_zoomed_dragged_and_fitted_and_nothing_is_out_of_re
 def test_zooming_keeps_the_point_under_the_mouse(show) -> None:
     page = show(wide(40))
     word = token(page, 20).locator(".word")
+    word.scroll_into_view_if_needed()
     box = box_of(word)
     point = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.mouse.move(*point)
@@ -671,16 +673,13 @@ def test_zooming_keeps_the_point_under_the_mouse(show) -> None:
 
 
 @pytest.mark.browser
-def test_a_picture_too_wide_to_be_read_opens_readable_with_its_mapping_in_the_middle(
-    show,
-) -> None:
+def test_a_picture_too_wide_to_be_read_opens_with_both_ends_of_its_mapping(show) -> None:
     page = show(wide(40))
-    assert page.locator(".zoom-level").inner_text().startswith("62%")
     frame = box_of(page.locator(".viewport"))
-    ends = [box_of(token(page, position).locator(".word")) for position in wide(40).focus or ()]
-    middle = sum(end["x"] + end["width"] / 2 for end in ends) / 2
-    assert middle == pytest.approx(frame["x"] + frame["width"] / 2, abs=3)
-    assert inside(page, token(page, 20).locator(".word"))
+    for position in wide(40).focus or ():
+        box = box_of(token(page, position).locator(".word"))
+        assert frame["x"] - 1 <= box["x"]
+        assert box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
 
 
 # Search, verdict, downloads
