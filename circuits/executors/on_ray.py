@@ -102,7 +102,9 @@ class OnRay:
             how = {"address": self.address} if self.address else self._own()
             try:
                 ray.init(log_to_driver=False, configure_logging=False, **how)
-            except (ConnectionError, RuntimeError, ValueError) as why:
+            except (
+                Exception
+            ) as why:  # Ray raises this very class where it does not start in time
                 raise ExecutorError(
                     f"cannot reach Ray at {self.address or LOOPBACK}: {in_one_line(str(why))}"
                 ) from why
