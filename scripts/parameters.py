@@ -18,7 +18,13 @@ SENTENCES = {
         '"faithful" keeps what the whole model does, no more and no less; "performance" keeps the '
         "metric, however high."
     ),
+    "ablation": (
+        'What stands in the changed places: "swap" (the counterfactual\'s values), "restore" (clean values, in '
+        'the counterfactual run), "zero", "mean" (over the reference), "knockout" (attention edges shut) or '
+        '"noise".'
+    ),
     "all_heads": "Draw every head, not only those that the task takes.",
+    "all_spans": "Draw every span, not only those on drawn mappings and the strongest others.",
     "answer": "The right next token; by default what the model says on the clean prompt. Of several any counts.",
     "arrays": "The arrays that stand beside the file.",
     "ax": "The matplotlib axes to draw on; by default a new figure.",
@@ -103,6 +109,7 @@ SENTENCES = {
     "query": "The position that reads: an index, an index from the end, or a token.",
     "question": "What is asked of each pair, as in `trace`.",
     "rankings": "What `rank` returned, one or several.",
+    "query_up": "Draw queries upwards, not downwards as published.",
     "read": "What `logit_attribution` returned.",
     "receiver": "The label of the receiver.",
     "rephrasings": "Other prompts that ask the same, beside other words.",
@@ -110,6 +117,7 @@ SENTENCES = {
     "result": "The result to draw.",
     "right": "The circuit on the right, if there are two.",
     "roles": 'Names for positions: `{"S2": 9, "END": -1}`.',
+    "reference": "Texts over whose runs a mean is taken; by default the prompts that are measured.",
     "runs": "What `prepare` returned.",
     "saved": "A result, or the file or folder that holds one.",
     "scores": "What `head_scores` returned.",
@@ -139,6 +147,7 @@ SENTENCES = {
     "tokens": "Ids of tokens.",
     "units": '"heads", "edges" (attention edges) or "wires" (component edges).',
     "wanted": "Which rows to keep.",
+    "width": "How many dimensions the residual stream has.",
     "watch": "Is called with the circuit as far as it is measured; what it raises ends the work.",
     "why": "Answers of `why` that the page shows.",
     "wire": "A wire, by name or as `Wire`.",

@@ -43,6 +43,7 @@ GROUPS = {
         "to_pair",
         "Pair",
         "FunctionMetric",
+        "ProbeMetric",
     ),
     "Measure": (
         "trace",

@@ -158,7 +158,7 @@ def test_every_command_is_told_in_one_plain_sentence(command: click.Command) -> 
 
 def test_the_commands_are_these() -> None:
     expected = "models tokens trace circuit compare render export explore heads rank"
-    expected += " edges why wiring patch path readings verify sparsify sparsity sweep"
+    expected += " edges why wiring patch path readings verify sparsify sparsity sweep mcp"
     assert list(cli.main.commands) == expected.split()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
@@ -46,7 +45,7 @@ def one_line(why: pytest.ExceptionInfo[CircuitsError]) -> str:
 # Positions, swaps, answers, texts
 
 
-@pytest.mark.parametrize("key", [5.0, True, (1, 9), None, [5]], ids=repr)
+@pytest.mark.parametrize("key", [5.0, True, (1, 9), [5]], ids=repr)
 def test_what_is_no_position_is_refused_with_the_positions_there_are(
     mini: Model, key: Any
 ) -> None:
@@ -88,13 +87,12 @@ def test_an_answer_that_is_not_text_is_refused(mini: Model, answer: Any) -> None
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (pd.DataFrame({"prompt": [TEXT]}), r"not a DataFrame; give its texts"),
         ([1, 2, 3], r"text, not 1; .*decode"),
         (torch.tensor([[1, 2, 3]]), r"not a Tensor; .*decode"),
         (7, "a prompt is text, not 7"),
         (None, "a prompt is text, not None"),
     ],
-    ids=["table", "token ids", "tensor", "number", "nothing"],
+    ids=["token ids", "tensor", "number", "nothing"],
 )
 def test_what_is_not_text_is_refused_as_a_prompt(mini: Model, text: Any, says: str) -> None:
     with pytest.raises(PromptError, match=says) as why:
@@ -105,7 +103,7 @@ def test_what_is_not_text_is_refused_as_a_prompt(mini: Model, text: Any, says: s
 def test_one_prompt_is_text_where_no_family_is_taken(mini: Model) -> None:
     verbs: tuple[Any, ...] = (circuits.to_pair, circuits.circuit)
     for verb in verbs:
-        with pytest.raises(PromptError, match="a prompt is text, not") as why:
+        with pytest.raises(PromptError, match=r"one prompt|a prompt is text") as why:
             verb(mini, (1, 2, 3), swap=SWAP)
         one_line(why)
 

@@ -134,15 +134,14 @@ def words_of(axes: Axes) -> list[str]:
 def test_the_curve_its_band_its_control_and_its_mark_are_those_of_the_ranking() -> None:
     ranking = ranking_of()
     axes = keep_curves(ranking).axes[0]
-    assert lines_of(axes, 5)[0].tolist() == [
-        [size, value]
-        for size, value in zip(ranking.keep.sizes, ranking.keep.explained, strict=True)
-    ]
-    assert [[0, 0], [4, 1]] in [line.tolist() for line in lines_of(axes, 2)]
+    # The axis is logarithmic and begins with one head.
+    points = zip(ranking.keep.sizes[1:], ranking.keep.explained[1:], strict=True)
+    assert lines_of(axes, 4)[0].tolist() == [[size, value] for size, value in points]
+    assert [[1, 0.25], [4, 1]] in [line.tolist() for line in lines_of(axes, 2)]
     band = np.concatenate(
         [np.asarray(path.vertices) for path in axes.collections[0].get_paths()]
     )
-    assert band[:, 1].min() == pytest.approx(-0.05) and band[:, 1].max() == pytest.approx(1.05)
+    assert band[:, 1].min() == pytest.approx(0.45) and band[:, 1].max() == pytest.approx(1.05)
     assert [2.0, 0.9] in [line[0].tolist() for line in lines_of(axes, 1)]
     legend, control, mark = words_of(axes)
     assert (
@@ -163,7 +162,7 @@ def test_two_models_stand_in_one_plot_with_one_legend_and_two_colours() -> None:
     colours = {
         to_hex(line.get_color())
         for line in axes.lines
-        if len(np.asarray(line.get_xdata())) == 5
+        if len(np.asarray(line.get_xdata())) == 4
     }
     assert len(colours) == 2
     light = sorted(sum(int(colour[at : at + 2], 16) for at in (1, 3, 5)) for colour in colours)
@@ -406,13 +405,17 @@ def test_figure_a_has_a_titled_panel_for_each_model_with_its_heads_in_order(
     assert {
         "GPT2",
         "Sparse GPT2",
-        f"words: {count_words(first)}{verdict_in_short(first)}",
-        f"words: {count_words(second)}{verdict_in_short(second)}",
+        f"{count_words(first)}{verdict_in_short(first)}",
+        f"{count_words(second)}{verdict_in_short(second)}",
     } <= set(words)
     assert [len(maps) for maps in found.maps] == [len(panel.heads) for panel in found.panels]
     every = [text.get_text() for text in comparison_grid(found, all_heads=True).axes[0].texts]
     named = [word for word in every if re.fullmatch(r"L\d+H\d+", word)]
-    assert named == [*map(str, found.order(0)), *map(str, found.order(1))]
+    in_order = [*map(str, found.order(0)), *map(str, found.order(1))]
+    shut = len(in_order) - len(named)  # counted in a line instead
+    assert shut < len(in_order) / 4 and (shut == 0 or any("shut" in word for word in every))
+    remaining = iter(in_order)
+    assert all(head in remaining for head in named)
 
 
 def test_models_of_different_shape_are_not_set_side_by_side(found: TaskComparison) -> None:

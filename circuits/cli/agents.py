@@ -20,7 +20,7 @@ from circuits.cli import options
 )
 @options.device
 def mcp_command(folder: Path, device: str) -> None:
-    """Serve these questions as tools to an agent (Model Context Protocol, over stdio)."""
+    """Serve these questions to agents as MCP tools over stdio."""
     from circuits.mcp import check_installed
 
     check_installed()

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from circuits.engine import SWAP, Ablation, Runs, prepare
-from circuits.errors import CircuitsError, PromptError
+from circuits.errors import CircuitsError, PromptError, shortened
 from circuits.files import parse_json, read_text
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, Question, QuestionSpec, to_prompt, to_question
-from circuits.prompts.prompt import stands_in
+from circuits.prompts.prompt import check_text, stands_in
 from circuits.results import Progress, silent
 
 Roles = tuple[tuple[str, int], ...]
@@ -99,8 +99,15 @@ def to_family(
     if hasattr(given, "to_dict") and hasattr(given, "columns"):
         given = given.to_dict("records")
     if not isinstance(given, Sequence) or not given:
-        raise PromptError(f"this is no question: {type(given).__name__}; {_WAYS}")
+        _refuse_tokens(given)
+        raise PromptError(f"a prompt is text, not {shortened(given)}; {_WAYS}")
     return Family(tuple(reader.of_entry(entry) for entry in given))
+
+
+def _refuse_tokens(given: Any) -> None:
+    """Say what to do with token ids, which are no text."""
+    if isinstance(given, int) or type(given).__name__ in ("Tensor", "ndarray"):
+        check_text(given)
 
 
 def _names_task(text: str) -> bool:
@@ -145,7 +152,8 @@ class _Reader:
             text, other = entry
             own = replace(self.spec, counterfactual=other, swap=None)
             return self.of_text(text, own, self.roles)
-        raise PromptError(f"a {type(entry).__name__} in a list is no question; {_WAYS}")
+        _refuse_tokens(entry)
+        raise PromptError(f"a prompt in a list is text, not {shortened(entry)}; {_WAYS}")
 
     def of_file(self, path: Path) -> Iterator[Asked]:
         """The lines of a jsonl file; a mistake is told with the number of its line."""
