@@ -61,7 +61,6 @@ GROUPS = {
         "sweep",
         "explore",
     ),
-    "Scale out": ("ModelSource", "Local", "OnRay", "OnSlurm", "plan_sweep", "SweepPlan"),
     "Read": ("logit_attribution", "logit_lens", "head_scores"),
     "Results": (
         "Circuit",

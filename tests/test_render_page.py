@@ -242,7 +242,7 @@ def sparse() -> Model:
 @pytest.fixture
 def show(browser: Browser, tmp_path: Path) -> Iterator[Any]:
     """Open a page of these circuits; at the end there was no complaint and no request but for the file."""
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page = browser.new_page(viewport={"width": 1440, "height": 2400})
     said: list[str] = []
     asked: list[str] = []
     page.on("console", lambda message: said.append(message.text))
