@@ -119,8 +119,8 @@ def test_an_explanation_of_a_family_is_a_mean_over_its_pairs(small: Model) -> No
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "no question"),
-        ([1], "no question"),
+        ([], "is text"),
+        ([1], "is text"),
         ([{"prompt": PROMPT, "key": "large", "swap": {"huge": "hot"}}], "huge"),
         ([{"text": PROMPT}], "needs a prompt"),
         ([PROMPT, LONGER], "no counterfactual|key"),
