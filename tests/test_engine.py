@@ -28,7 +28,7 @@ from circuits.zoo.language import tokenizer
 
 KEY, MIDDLE, LAST = 5, 6, 8
 # Noise has runs of its own: tests/test_ablation.py.
-OF_PREPARED = tuple(kind for kind in DIRECTIONS if kind != "noise")
+OF_PREPARED: tuple[Direction, ...] = tuple(kind for kind in DIRECTIONS if kind != "noise")
 CLOSE = 1e-4
 
 
@@ -644,7 +644,6 @@ def test_attending_in_windows_of_queries_changes_nothing(model: Model, gate: boo
     rows = [*single_rows(model, MIDDLE), *joint_rows(model, LAST + 1), *site_rows(LAST + 1)]
     whole = prepare(model, pairs, family=pairs)
     in_windows = prepare(model, pairs, family=pairs, budget=1)
-    direction: Direction
     for direction in OF_PREPARED:
         some = rows[: -len(site_rows(LAST + 1))] if direction == "knockout" else rows
         expected, got = (

@@ -207,8 +207,8 @@ def test_nothing_in_a_layer_overlaps_and_every_carrier_stands_in_its_layer(
     assert sorted(heads) == sorted(expected)
     rows = {row["first"]: row for row in layout["rows"]}
     for item in items:
-        assert rows[item["layer"]]["top"] < item["names"]["y"] <= item["y"]
-        assert item["y"] < rows[item["layer"]]["bottom"]
+        row = rows[item["layer"]]
+        assert row["top"] < item["y"] < row["bottom"]
         left, right = reach(item)
         assert layout["columns"][0]["left"] <= left and right <= layout["width"]
         for other in items:
