@@ -30,7 +30,9 @@ def split(model: Any, *, last: Any) -> Any:
     parts = ("model.embed_tokens", "model.rotary_emb", "model.layers.0", "lm_head")
     others = ("model.layers.1", "model.layers.2", "model.norm")
     places: Any = dict.fromkeys(parts, "cpu") | dict.fromkeys(others, last)
-    return dispatch_model(model, places, main_device=torch.device("cpu"), force_hooks=True)
+    # As a string: accelerate takes a torch.device for another place than "cpu", and offloads.
+    main: Any = "cpu"
+    return dispatch_model(model, places, main_device=main, force_hooks=True)
 
 
 @pytest.mark.long
