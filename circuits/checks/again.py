@@ -329,7 +329,8 @@ def _respelled_metric(model: Model, metric: Metric) -> Metric:
         foil_text=" or ".join(_spell(model, foils)) if foils else None,
         answers=answers if len(answers) > 1 else (),
         foils=foils if len(foils) > 1 else (),
-        sees=metric.sees,
+        # Of a file, only a probe reads other positions than the last.
+        sees=metric.sees if metric.probe is not None else 0,
         probe=metric.probe,
     )
 
