@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from jaxtyping import install_import_hook
+from shapes import check_shapes
 
 if TYPE_CHECKING:
     from circuits.models.model import Model
@@ -16,8 +16,7 @@ ARCHITECTURES = ("gpt2", "llama", "neox")
 ENGINE = ("block", "edges", "forward", "kept", "layout", "plain", "qk", "rows", "runs", "wires")
 CHECKED = [f"circuits.engine.{name}" for name in ENGINE]
 CHECKED += ["circuits.models.model", "circuits.sparsify.attention", "circuits.tracing.family"]
-# Checks shapes and types of tensors at every call.
-install_import_hook(CHECKED, "beartype.beartype")
+check_shapes(CHECKED)
 
 
 @pytest.fixture(scope="session")
