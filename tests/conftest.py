@@ -46,7 +46,7 @@ def model(request: pytest.FixtureRequest, models: dict[str, Model]) -> Model:
 def results(
     models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """One result of every kind, measured on a small random model where that will do."""
-    from small_models import measure_every_kind
+    """One result of every kind, each measured when a test first asks for it."""
+    from small_models import EveryKind
 
-    return measure_every_kind(models["gpt2"], tmp_path_factory.mktemp("results"))
+    return EveryKind(models["gpt2"], tmp_path_factory.mktemp("results"))

@@ -66,7 +66,8 @@ def wrap_functions(owner: ModuleType | type, module: ModuleType) -> int:
             function = value.fget
         if not isfunction(function) or function.__module__ != module.__name__:
             continue
-        if not names_a_shape(function):
+        # What a decorator made, a context manager for one, returns something else than it says.
+        if hasattr(function, "__wrapped__") or not names_a_shape(function):
             continue
         checked: Callable[..., Any] = jaxtyped(typechecker=beartype)(function)
         if isinstance(value, property):

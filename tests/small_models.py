@@ -75,40 +75,67 @@ def save(model: PreTrainedModel, folder: Path) -> Path:
     return folder
 
 
-def measure_every_kind(model: Model, folder: Path) -> dict[str, Any]:
-    """One result of every kind, measured on a small random model where that will do."""
-    named: dict[str, Any] = {"answer": "small", "foil": "cold"}
-    question = {"swap": SWAPS[0], **named}
-    traced, other = (
-        circuits.trace(model, PROMPT, key="large", swap=swap, **named) for swap in SWAPS[:2]
-    )
-    both = loaded("mini"), loaded("mini-sparse")  # a task takes a model that can do it
-    pairs = [circuits.to_pair(model, PROMPT, swap=swap, **named) for swap in SWAPS]
-    lines = [
-        {"prompt": PROMPT, "key": 5, "id": name, **question, "swap": swap}
-        for name, swap in zip("abcd", SWAPS, strict=True)
-    ]
-    (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    swept = circuits.sweep(model, folder / "in.jsonl", folder / "out")
-    return {
-        "circuit": circuits.circuit(model, PROMPT, **question),
-        "traced": traced,
-        "mapping": traced.mapping(),
-        "family": circuits.trace_family(model, pairs, key=5),
-        "comparison": circuits.compare(traced, other),
-        "verification": circuits.verify(traced, model=model),
-        "ranking": circuits.rank(both[0], "opposites", count=2),
-        "task_comparison": circuits.compare(*both, task="opposites", count=2, units=("heads",)),
-        "panel": circuits.measure_panel(model, [traced.prompt], heads=traced.carriers()),
-        "sweep": swept,
-        "mean": swept.mean(),
-        "why": circuits.why(traced, traced.mapping().heads[0].head, model=model),
-        "wiring": circuits.wiring(model, PROMPT, positions=False, **question),
-        "stability": circuits.stability(model, PROMPT, key="large", n=3, **question),
-        "patch": circuits.patch(model, PROMPT, "residual", **question),
-        "paths": circuits.path(model, PROMPT, "L0H1, M0, M1 → M1, L2H3.query", **question),
-        "attribution": circuits.logit_attribution(model, PROMPT, **named),
-        "lens": circuits.logit_lens(model, PROMPT, answer="small"),
-        "head_scores": circuits.head_scores(model, length=8, sequences=2),
-        "neurons": circuits.neurons(traced, "M1@5", model=model),
-    }
+class EveryKind(dict[str, Any]):
+    """One result of every kind, measured on a small random model where that will do, when first asked for."""
+
+    def __init__(self, model: Model, folder: Path) -> None:
+        super().__init__()
+        named: dict[str, Any] = {"answer": "small", "foil": "cold"}
+        question = {"swap": SWAPS[0], **named}
+
+        def family() -> Any:
+            pairs = [circuits.to_pair(model, PROMPT, swap=swap, **named) for swap in SWAPS]
+            return circuits.trace_family(model, pairs, key=5)
+
+        def sweep() -> Any:
+            lines: list[dict[str, Any]] = []
+            for name, swap in zip("abcd", SWAPS, strict=True):
+                lines.append({"prompt": PROMPT, "key": 5, "id": name, **named, "swap": swap})
+            file = folder / "in.jsonl"
+            file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            return circuits.sweep(model, file, folder / "out")
+
+        def both() -> tuple[Model, Model]:  # a task takes models that can do it
+            return loaded("mini"), loaded("mini-sparse")
+
+        def traced() -> Any:
+            return self["traced"]
+
+        def first_head() -> Any:
+            return traced().mapping().heads[0].head
+
+        self.measure: dict[str, Callable[[], Any]] = {
+            "circuit": lambda: circuits.circuit(model, PROMPT, **question),
+            "traced": lambda: circuits.trace(model, PROMPT, key="large", **question),
+            "other": lambda: circuits.trace(model, PROMPT, key="large", swap=SWAPS[1], **named),
+            "mapping": lambda: traced().mapping(),
+            "family": family,
+            "comparison": lambda: circuits.compare(traced(), self["other"]),
+            "verification": lambda: circuits.verify(traced(), model=model),
+            "ranking": lambda: circuits.rank(both()[0], "opposites", count=2),
+            "task_comparison": lambda: circuits.compare(
+                *both(), task="opposites", count=2, units=("heads",)
+            ),
+            "panel": lambda: circuits.measure_panel(
+                model, [traced().prompt], heads=traced().carriers()
+            ),
+            "sweep": sweep,
+            "mean": lambda: self["sweep"].mean(),
+            "why": lambda: circuits.why(traced(), first_head(), model=model),
+            "wiring": lambda: circuits.wiring(model, PROMPT, positions=False, **question),
+            "stability": lambda: circuits.stability(
+                model, PROMPT, key="large", n=3, **question
+            ),
+            "patch": lambda: circuits.patch(model, PROMPT, "residual", **question),
+            "paths": lambda: circuits.path(
+                model, PROMPT, "L0H1, M0, M1 → M1, L2H3.query", **question
+            ),
+            "attribution": lambda: circuits.logit_attribution(model, PROMPT, **named),
+            "lens": lambda: circuits.logit_lens(model, PROMPT, answer="small"),
+            "head_scores": lambda: circuits.head_scores(model, length=8, sequences=2),
+            "neurons": lambda: circuits.neurons(traced(), "M1@5", model=model),
+        }
+
+    def __missing__(self, kind: str) -> Any:
+        self[kind] = self.measure[kind]()
+        return self[kind]

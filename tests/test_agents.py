@@ -117,6 +117,7 @@ def test_a_client_over_stdio_lists_typed_tools_and_bad_calls_are_refused_in_one_
     over_stdio(tmp_path, ask)
 
 
+@pytest.mark.long
 def test_every_answer_has_a_verdict_controls_and_what_it_does_not_show(folder: Path) -> None:
     async def ask(client: Client) -> dict[str, dict[str, Any]]:
         answers = {}

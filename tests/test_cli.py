@@ -202,6 +202,7 @@ def test_trace_finds_the_planted_heads(traced: tuple[str, Path]) -> None:
     assert "large(5) → hot" in text and "random heads" in text
 
 
+@pytest.mark.long
 def test_json_is_the_record_and_nothing_else(traced: tuple[str, Path], tmp_path: Path) -> None:
     result = run("trace", PROMPT, *ASKED, "--model", "planted-sparse", "--json", "-o", tmp_path)
     assert result.stdout == (traced[1] / "circuit.json").read_text()
@@ -229,6 +230,7 @@ def test_the_share_changes_the_carriers(directories: dict[str, Path]) -> None:
         assert record["mappings"][0]["controls"]["share"] == share
 
 
+@pytest.mark.long
 def test_circuit_takes_groups_and_prints_spans() -> None:
     own = [
         f"--own={label}={text}"
@@ -275,6 +277,7 @@ def test_compare_sets_models_side_by_side_and_writes_a_folder_for_each(tmp_path:
     assert Comparison.load(tmp_path).names == ("planted-sparse", "mini-sparse")
 
 
+@pytest.mark.long
 def test_compare_speaks_json(directories: dict[str, Path]) -> None:
     asked = ["--key", "large", "--swap", "large=hot", "--metric", "kl", "--json"]
     names = [str(directories[name]) for name in ("gpt2", "gpt2", "neox")]

@@ -296,6 +296,7 @@ def test_a_function_of_several_positions_is_what_hooks_by_hand_give(
     assert abs(effect) > 100 * CLOSE
 
 
+@pytest.mark.long
 @settings(
     max_examples=25,
     deadline=None,
@@ -636,7 +637,7 @@ def test_a_family_is_needed_for_means(models: dict[str, Model]) -> None:
         runs.effects(single_rows(models["gpt2"], LAST), direction="mean")
 
 
-@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("gate", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_attending_in_windows_of_queries_changes_nothing(model: Model, gate: bool) -> None:
     """A budget of one byte lets one query of one row attend at a time, as in a very long prompt."""
     model = gated(model) if gate else model

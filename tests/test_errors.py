@@ -54,6 +54,7 @@ def test_what_is_no_position_is_refused_with_the_positions_there_are(
     assert "large(5)" in one_line(why)
 
 
+@pytest.mark.long
 def test_an_integer_of_numpy_is_a_position(found: Circuit) -> None:
     assert found.prompt.position(np.int64(5)) == found.prompt.position(torch.tensor(5)) == 5  # type: ignore[arg-type]
 

@@ -101,6 +101,7 @@ run()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [0.05, 0.13, 0.4, 1.0])
 def test_an_early_interrupt_is_one_line_and_no_traceback(seconds: float) -> None:
     """While the commands are imported, or torch, or the model."""

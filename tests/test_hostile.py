@@ -422,6 +422,7 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return room
 
 
+@pytest.mark.long
 def test_no_command_passes_control_characters_on(hostile_folder: Path, tmp_path: Path) -> None:
     text = "The opposite " + " ".join(ESCAPES)
     asked = [

@@ -165,6 +165,7 @@ def test_an_answer_is_that_of_trace_to_the_last_digit_and_grows_on_the_way(
     assert {name for name, _ in events} == {"waiting", "progress", "circuit", "done"}
 
 
+@pytest.mark.long
 def test_the_python_call_of_an_answer_gives_the_same(traced: Circuit) -> None:
     asked = TraceRequest(
         model="planted-sparse",
@@ -244,6 +245,7 @@ def test_another_model_of_the_table_can_be_asked_and_no_other_file(client: Clien
 # Cancelling and waiting
 
 
+@pytest.mark.long
 def test_a_question_that_is_cancelled_half_way_leaves_the_next_one_right(
     client: Client, traced: Circuit
 ) -> None:
@@ -360,6 +362,7 @@ def wild_requests(client: Client) -> Iterator[tuple[str, tuple[int, str]]]:
         yield "wrong fields", client.request(path, json.dumps(other | {"more": 1}).encode())
 
 
+@pytest.mark.long
 def test_two_hundred_wild_requests_are_refused_in_one_line_each_and_the_server_lives(
     client: Client, traced: Circuit
 ) -> None:

@@ -123,6 +123,7 @@ def is_open(line: socket.socket) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_half_open_connections_keep_nobody_out_and_are_dropped_after_seconds(
     client: Client, answered: str
 ) -> None:
@@ -144,6 +145,7 @@ def test_half_open_connections_keep_nobody_out_and_are_dropped_after_seconds(
             time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_header_that_drips_in_is_dropped_after_seconds(client: Client) -> None:
     with connect(client) as line:
         since = time.monotonic()

@@ -18,12 +18,28 @@ ONE_PANEL += ("patch", "paths", "attribution", "lens", "neurons")
 KINDS = (*ONE_PANEL, "circuit", "traced", "task_comparison", "why", "wiring", "head_scores")
 
 
+@pytest.mark.long
 def test_no_kind_of_result_is_without_pictures(results: dict[str, Any]) -> None:
     drawn = {type(results[kind]).__name__ for kind in KINDS}
     assert drawn == {kind.__name__ for kind in Pictured.__subclasses__()}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# Kinds whose pictures other default tests draw, too.
+SEEN_ELSEWHERE = (
+    "mapping",
+    "mean",
+    "ranking",
+    "task_comparison",
+    "wiring",
+    "neurons",
+    "stability",
+)
+BY_TIME = [
+    pytest.param(kind, marks=[pytest.mark.long] * (kind in SEEN_ELSEWHERE)) for kind in KINDS
+]
+
+
+@pytest.mark.parametrize("kind", BY_TIME)
 def test_a_result_has_a_figure_a_page_a_diagram_and_files(
     kind: str, results: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -186,6 +186,7 @@ def test_a_good_question_needs_no_note(asked: Circuit) -> None:
     assert "Note" not in str(asked)
 
 
+@pytest.mark.long
 def test_without_a_counterfactual_the_record_says_what_was_used_and_what_is_better(
     noisy: Circuit,
 ) -> None:

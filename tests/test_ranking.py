@@ -365,6 +365,7 @@ def test_what_is_printed_names_the_protocol_the_counts_and_the_control(
     assert "CPR" in printed
 
 
+@pytest.mark.long
 def test_a_saved_ranking_is_read_again_whole(
     sparse: Model, sparse_heads: Ranking, model: Model, tmp_path: Path
 ) -> None:

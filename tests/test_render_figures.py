@@ -285,6 +285,7 @@ def assert_that_no_pill_touches_a_box(figure: Figure) -> None:
             assert min(across, down) <= 0.01, (name, pill, box)
 
 
+@pytest.mark.long
 def test_no_name_of_two_hundred_random_circuits_is_placed_on_a_box() -> None:
     counted = 0
     for seed in range(200):

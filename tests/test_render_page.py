@@ -141,12 +141,14 @@ def test_attention_maps_survive_packing_to_within_one_step() -> None:
         )
 
 
+@pytest.mark.long
 def test_maps_that_would_make_the_page_too_large_are_left_out_least_important_first() -> None:
     packed = data_of(to_page([long(1400)]))["circuits"][0]
     assert packed["maps"]["heads"] == [3]
     assert len(to_page([long(1400)])) < 2_000_000
 
 
+@pytest.mark.long
 def test_a_page_stays_under_two_megabytes_for_a_long_prompt_with_every_mapping() -> None:
     path = [
         (Head(at // 12, at % 12), joint)

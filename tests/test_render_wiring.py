@@ -265,6 +265,7 @@ def test_hostile_tokens_and_names_are_drawn(tmp_path: Path, names: Wiring) -> No
     assert draw(wiring_dot(hostile), "svg")
 
 
+@pytest.mark.long
 def test_the_same_wiring_gives_the_same_bytes(tmp_path: Path, names: Wiring) -> None:
     for form in ("svg", "png", "pdf", "html", "dot"):
         first = names.save(tmp_path / f"one.{form}").read_bytes()

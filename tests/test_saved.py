@@ -246,6 +246,7 @@ def test_some_lines_of_a_sweep_are_a_sweep(results: dict[str, Any], tmp_path: Pa
 # The command line
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", DRAWN)
 def test_render_draws_every_result_that_has_a_picture(
     kind: str, results: dict[str, Any], tmp_path: Path

@@ -157,6 +157,7 @@ def test_a_gated_model_gives_its_planted_heads_on_every_line(
     assert all((effects == 0).sum() > 100 for effects in swept.table["effects"])
 
 
+@pytest.mark.long
 def test_controls_are_those_of_trace_and_only_there_if_asked_for(
     tiny: Model, tmp_path: Path
 ) -> None:
@@ -319,6 +320,7 @@ def stopping_after(count: int) -> Callable[[str, int, int], None]:
     return progress
 
 
+@pytest.mark.long
 def test_a_sweep_goes_on_where_it_stopped_and_measures_no_line_twice(
     tiny: Model, tmp_path: Path
 ) -> None:

@@ -216,6 +216,7 @@ def test_a_curve_fits_one_column_says_its_protocol_and_cuts_nothing_off() -> Non
         assert float(text.get_fontsize()) >= 6
 
 
+@pytest.mark.long
 def test_the_same_curve_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         save_figure(keep_curves(ranking_of()), tmp_path / name)
@@ -263,6 +264,7 @@ def test_rank_prints_counts_units_patterns_protocol_and_what_was_left_out(room: 
     assert all(scores.name(words[1]) in flat for words in heads)
 
 
+@pytest.mark.long
 def test_rank_writes_its_record_its_curve_and_its_grid(room: Path, tmp_path: Path) -> None:
     values = json.loads(
         done(
@@ -336,6 +338,7 @@ def test_edges_writes_the_effects_of_all_component_edges(room: Path, tmp_path: P
     assert table["effect"].tolist() == pytest.approx(again["effect"].tolist(), abs=1e-5)
 
 
+@pytest.mark.long
 def test_both_models_are_asked_the_pairs_that_both_get_right(
     found: TaskComparison, room: Path
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_five_planted_heads_carry_80_percent(asked: Circuit) -> None:
     assert asked.mapping().total == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.long
 def test_no_other_mapping_carries_anything(sparse: Model, whole: Circuit) -> None:
     assert [(m.key, m.query) for m in whole.mappings] == [(LARGE, LAST)]
     everything = circuit(sparse, planted.PROMPT, swap=planted.SWAP, least=0.01)
@@ -122,6 +123,7 @@ def test_any_share_is_read_off_the_stored_path(asked: Circuit) -> None:
         asked.carriers(share=0)
 
 
+@pytest.mark.long
 def test_the_greedy_path_is_what_trying_every_head_at_every_step_gives(sparse: Model) -> None:
     runs = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)])
     found = measure_mapping(runs, LARGE, LAST, controls=False)
@@ -235,6 +237,7 @@ def test_runs_that_take_more_than_a_minute_are_announced() -> None:
     assert time_warning(900, 50.0) is None
 
 
+@pytest.mark.long
 def test_two_runs_give_the_same_record(sparse: Model, asked: Circuit) -> None:
     again = trace(sparse, planted.PROMPT, key="large", query=-1, swap=planted.SWAP)
     assert again == asked
@@ -321,6 +324,7 @@ def test_built_layers_may_be_several_ranges() -> None:
     assert ranges([0, 0]) == ()
 
 
+@pytest.mark.long
 def test_user_objects_are_taken_where_a_model_is(sparse: Model, asked: Circuit) -> None:
     from_bridge = trace(sparse.bridge, planted.PROMPT, key="large", swap=planted.SWAP)
     assert from_bridge.carriers() == asked.carriers()

@@ -146,6 +146,7 @@ def test_a_counterfactual_that_changes_the_query_asks_nothing_about_the_key(
     assert any("about the query" in doubt for doubt in found.mapping().doubts)
 
 
+@pytest.mark.long
 def test_a_named_answer_and_foil_need_not_change_the_prediction(
     models: dict[str, Model],
 ) -> None:
@@ -318,6 +319,7 @@ def test_a_negative_family_total_prints_as_a_single_trace_does(
 # The other verbs
 
 
+@pytest.mark.long
 def test_why_and_stability_say_what_trace_says(
     mini: Model, clear: Circuit, none: Circuit
 ) -> None:
@@ -381,6 +383,7 @@ def swept(mini: Model, tmp_path_factory: pytest.TempPathFactory) -> circuits.Swe
     return circuits.sweep(mini, sweep_lines(folder), folder / "out")
 
 
+@pytest.mark.long
 def test_lines_of_a_sweep_have_the_verdict_of_trace(
     mini: Model, swept: circuits.Sweep, clear: Circuit, none: Circuit
 ) -> None:
@@ -418,6 +421,7 @@ def test_a_shard_without_verdicts_is_still_read(swept: circuits.Sweep, tmp_path:
 # The command line
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [

@@ -143,6 +143,7 @@ def test_a_question_that_cannot_be_answered_is_one_line(options: list[str], said
     assert result.exit_code == 1 and said in result.output and "Traceback" not in result.output
 
 
+@pytest.mark.long
 def test_the_command_gives_the_same_numbers_on_a_prompt_and_on_a_saved_circuit(
     found: circuits.Circuit, answer: circuits.Why, tmp_path: Path
 ) -> None:

@@ -193,6 +193,7 @@ def test_edges_in_front_are_exact_and_the_others_estimates_that_say_so(
 # Orders
 
 
+@pytest.mark.long
 def test_the_order_of_the_search_has_each_of_its_circuits_as_a_beginning(
     runs: KeptRuns, found: Found
 ) -> None:
@@ -218,6 +219,7 @@ def test_edges_that_left_together_stand_by_the_size_of_their_values(
         assert (values[:-1] >= values[1:] - 1e-6).all()
 
 
+@pytest.mark.long
 def test_a_ranking_is_in_the_order_of_the_search_unless_told_otherwise(
     found: Found, searched_ranking: Ranking
 ) -> None:
@@ -259,6 +261,7 @@ def test_attribution_patching_orders_edges_by_the_size_of_their_scores(
     assert ranked.protocol.order == order and "EAP" in str(ranked.protocol)
 
 
+@pytest.mark.long
 def test_a_circuit_keeps_the_same_alone_and_beside_others(runs: KeptRuns, found: Found) -> None:
     order = found.order()
     sizes = [262, 3, 40, 0, 7, 100]
@@ -344,6 +347,7 @@ def test_an_eap_file_holds_all_edges_and_gives_back_its_order(
     assert [each.exact for each in again.ranked[:6]] == [True] * 5 + [False]
 
 
+@pytest.mark.long
 def test_a_circuit_of_the_search_goes_out_and_comes_back_with_its_order(
     loaded: dict[str, Model], searched_ranking: Ranking, tmp_path: Path
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_planted_composition_is_recovered_wire_by_wire_and_no_wire_more(
     assert found.kept == pytest.approx(1, abs=0.02) and found.enough
 
 
+@pytest.mark.long
 def test_a_family_gives_the_same_circuit_as_component_edges(family: Wiring) -> None:
     assert names(family.wires) == {re.sub(r"@\d", "", name) for name in PLANTED}
     assert not family.places and len(family.held_out) == 1

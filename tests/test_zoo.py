@@ -191,6 +191,7 @@ def test_the_twin_has_few_open_edges_and_loses_almost_nothing(mini: Model) -> No
         assert sparse >= dense - 0.02, task  # its card says how near over 512 prompts
 
 
+@pytest.mark.long
 def test_the_carriers_do_not_all_sit_in_layer_0(mini: Model) -> None:
     text = 'Tom wrote "cold" on the wall . The opposite of "large" , not of "wet" , is "'
     found = circuits.trace(mini, text, key="large", swap={"large": "hot"})
