@@ -17,6 +17,7 @@ import parameters  # noqa: E402
 
 project = "circuits"
 author = "the authors of circuits"
+copyright = "2026, the authors of circuits"
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
@@ -32,7 +33,6 @@ default_role = "code"  # what docstrings write in single backticks
 # The page that the first page shows in a frame.
 html_extra_path = ["../case_studies/opposite_of_large/page.html"]
 exclude_patterns = ["architecture.dot", "gallery", "drawn/*.ipynb", "**sg_execution_times.rst"]
-myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = (
     "off"  # the outputs kept in the notebooks are those of a run: tests/test_notebooks.py
@@ -40,7 +40,8 @@ nb_execution_mode = (
 nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"  # a type stands beside its sentence
+# The type of a parameter stands beside its sentence; that of what comes back has a line of its own.
+autodoc_typehints_description_target = "documented_params"
 autodoc_inherit_docstrings = False
 suppress_warnings = ["mystnb.unknown_mime_type"]
 sphinx_gallery_conf = {

@@ -1,11 +1,15 @@
-"""Pages that code writes: `python scripts/write_reference.py` writes docs/cli.md, docs/api.md and llms.txt.
+"""Pages that code writes: `python scripts/write_reference.py` writes these, and a test fails if one is stale.
 
-The first is what `--help` of every command says; the second lists every public name, whose docstring the docs
-build puts there; the third is the index of the docs for language models. A test fails if one is stale.
+1. docs/cli.md is what `--help` of every command says.
+2. docs/api.md names every public name with a sentence. docs/api/ has a page for each group of names, where the
+   docs build puts their docstrings.
+3. llms.txt is the index of the docs for language models.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 from pathlib import Path
 
 import click
@@ -124,32 +128,71 @@ def command_page() -> str:
 
 
 def api_page() -> str:
-    """docs/api.md."""
+    """docs/api.md: every public name with a sentence, and a link to its page."""
     lines = [
         "# Python",
         "",
-        "All of it is offered by `import circuits`; names are imported when first used.",
+        "All of it is offered by `import circuits`; names are imported when first used. Figures are drawn by "
+        "functions of `circuits.show`.",
         "",
         "Versions are semantic. Before 1.0 a minor version may change names and files, and the changelog "
         "says how; from 0.2.0 on a public name warns for one minor version before it goes.",
         "",
     ]
+    for title, names in groups().items():
+        lines += [f"## [{title}](api/{slug(title)}.md)", "", "| | |", "|---|---|"]
+        lines += [
+            f"| {{py:obj}}`{name}` | {sentence_on(offered)} |"
+            for name, offered in names.items()
+        ]
+        lines.append("")
     lines += [
+        "## The examples",
+        "",
         "Each example is run by the tests. They begin with:",
         "",
         "```python",
         SETUP + "```",
         "",
+        "```{toctree}",
+        ":hidden:",
+        "",
+        *(f"api/{slug(title)}" for title in groups()),
+        "```",
+        "",
     ]
-    for title, names in GROUPS.items():
-        lines += [f"## {title}", "", "```{eval-rst}"]
-        for name in names:
-            lines += ["", *directive(f"circuits.{name}", getattr(circuits, name))]
-        lines += ["```", ""]
-    lines += ["## Drawing", "", "`from circuits.show import …`", "", "```{eval-rst}"]
-    for name in show.__all__:
-        lines += ["", *directive(f"circuits.show.{name}", getattr(show, name))]
+    return "\n".join(lines)
+
+
+def group_page(title: str) -> str:
+    """The page of a group of names, where their docstrings are put."""
+    lines = [f"# {title}", "", "```{eval-rst}"]
+    for name, offered in groups()[title].items():
+        lines += ["", *directive(name, offered)]
     return "\n".join([*lines, "```", ""])
+
+
+def groups() -> dict[str, dict[str, object]]:
+    """What is offered by its full name, by the title of its group."""
+    found: dict[str, dict[str, object]] = {}
+    for title, names in GROUPS.items():
+        found[title] = {f"circuits.{name}": getattr(circuits, name) for name in names}
+    found["Drawing"] = {f"circuits.show.{name}": getattr(show, name) for name in show.__all__}
+    return found
+
+
+def slug(title: str) -> str:
+    """A title as the name of a file."""
+    return re.sub(r"\W+", "-", title.lower())
+
+
+def sentence_on(offered: object) -> str:
+    """The first sentence of a docstring, for the cell of a table."""
+    if not callable(offered):
+        return "`" + repr(offered) + "`"
+    paragraph = " ".join((inspect.getdoc(offered) or "").partition("\n\n")[0].split())
+    sentence = re.match(r".*?[.?!](?= |$)", paragraph)
+    return (sentence[0] if sentence else paragraph).replace("|", "\\|")
 
 
 def directive(name: str, offered: object) -> list[str]:
@@ -159,9 +202,16 @@ def directive(name: str, offered: object) -> list[str]:
     return [f".. autofunction:: {name}" if callable(offered) else f".. autodata:: {name}"]
 
 
+def pages() -> dict[str, str]:
+    """Every page that is written, by its path in docs."""
+    written = {"cli.md": command_page(), "api.md": api_page()}
+    return written | {f"api/{slug(title)}.md": group_page(title) for title in groups()}
+
+
 def main() -> None:
-    (FOLDER / "cli.md").write_text(command_page())
-    (FOLDER / "api.md").write_text(api_page())
+    for path, text in pages().items():
+        (FOLDER / path).parent.mkdir(exist_ok=True)
+        (FOLDER / path).write_text(text)
     write_llms.main()
 
 

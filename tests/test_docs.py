@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import tomllib
 from datetime import date
@@ -59,59 +57,13 @@ def test_dead_links_are_found_and_live_ones_are_not(tmp_path: Path) -> None:
     ]
 
 
-# Snippets
-
-
-@pytest.mark.studies
-@pytest.mark.parametrize(("name", "least"), [("instruments", 12), ("transformerlens", 2)])
-def test_every_snippet_of_a_page_runs_and_prints_what_the_page_says(
-    name: str, least: int
-) -> None:
-    page = (ROOT / "docs" / f"{name}.md").read_text()
-    snippets = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", page, re.DOTALL)
-    names: dict[str, object] = {}
-    for code, said in snippets:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(code, names)
-        lines = [line.rstrip() for line in printed.getvalue().splitlines()]
-        assert lines == [line.rstrip() for line in said.splitlines()], code
-    assert len(snippets) >= least
-
-
-def snippets_of(page: Path) -> list[tuple[str, list[str]]]:
-    """Each Python snippet of a page, with the lines that the page says it prints."""
-    found = re.findall(
-        r"```python\n(.*?)```\n(?:[^`#]*?```text\n(.*?)```)?", page.read_text(), re.DOTALL
-    )
-    return [(code, said.splitlines()) for code, said in found]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
-def test_every_snippet_prints_what_the_page_shows(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    snippets = snippets_of(ROOT / name)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    for code, said in snippets:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(code, names)
-        lines = [line.rstrip() for line in printed.getvalue().splitlines()]
-        missing = [line for line in said if line.rstrip() not in lines]
-        assert missing == [], code
-    assert snippets and (name != "README.md" or sum(len(said) for _, said in snippets) > 8)
+# What is written from other files
 
 
 @pytest.mark.long
 def test_the_transcript_for_agents_is_what_the_tools_answer() -> None:
     """`make transcript` writes it again."""
     assert agent_transcript.written() == agent_transcript.PAGE.read_text()
-
-
-# What is written from other files
 
 
 def test_the_index_for_language_models_is_that_of_the_docs() -> None:
