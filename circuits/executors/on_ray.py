@@ -157,7 +157,7 @@ def _import_ray() -> Any:
         import ray
     except ImportError as why:
         raise ExecutorError(
-            "Ray is not installed here: pip install 'keyquery-circuits[ray]'"
+            "Ray is not installed here: pip install '.[ray]' in a clone of circuits"
         ) from why
     return ray
 

@@ -70,7 +70,7 @@ class OnSlurm:
             import submitit.helpers
         except ImportError as why:
             raise ExecutorError(
-                "submitit is not installed here: pip install 'keyquery-circuits[slurm]'"
+                "submitit is not installed here: pip install '.[slurm]' in a clone of circuits"
             ) from why
         if self.cluster == "slurm" and shutil.which("sbatch") is None:
             raise ExecutorError(

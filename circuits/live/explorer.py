@@ -128,7 +128,7 @@ def check_installed() -> None:
     """Raise an error that names the packages of the extra that are missing, if any is."""
     missing = [name.replace("_", "-") for name in _NEEDED if find_spec(name) is None]
     if missing:
-        install = "pip install 'keyquery-circuits[explore]'"
+        install = "pip install '.[explore]' in a clone of circuits"
         raise ModelError(
             f"explore needs {' and '.join(missing)}, not installed here: {install}"
         )

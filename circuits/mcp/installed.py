@@ -10,5 +10,5 @@ from circuits.errors import ModelError
 def check_installed() -> None:
     """Raise an error that says what to install if the Python SDK of the protocol is missing."""
     if find_spec("mcp") is None:
-        install = "pip install 'mcp>=2.3,<3', or circuits with its extra: pip install '.[mcp]'"
+        install = "pip install '.[mcp]' in a clone of circuits"
         raise ModelError(f"circuits mcp needs the package mcp, not installed here: {install}")
