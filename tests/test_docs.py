@@ -6,6 +6,7 @@ import re
 import tomllib
 from datetime import date
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import agent_transcript
@@ -136,6 +137,18 @@ def test_the_citation_has_what_a_reader_needs() -> None:
     assert date.fromisoformat(cited["date-released"]) <= date.today()
     assert cited["abstract"] and all(author["name"] for author in cited["authors"])
     assert cited["title"] in (ROOT / "README.md").read_text()
+
+
+def test_what_the_upgrade_notes_name_as_new_is_there_and_as_old_is_not() -> None:
+    page = (ROOT / "docs" / "upgrade.md").read_text()
+    rows = re.findall(r"^\| (`circuits\..*?) \| (`circuits\..*?) \|$", page, re.MULTILINE)
+    module = re.compile(r"`(circuits(?:\.[a-z_]+)+)`")
+    assert len(rows) > 5
+    for old, new in rows:
+        for name in module.findall(new):
+            assert find_spec(name) is not None, name
+        for name in module.findall(old) if "(" not in old else ():
+            assert find_spec(name) is None, name
 
 
 # What is released
