@@ -4,7 +4,7 @@
    package prints: errors, help, captions. It skips code: fenced blocks, backticks, links, examples.
 2. A word has at least three letters and nothing else; names with digits, dots or capitals inside are skipped.
 3. A word is known if it is in pyspellchecker's English dictionary or in scripts/words.txt, which holds names,
-   spellings and terms that the dictionary lacks.
+   spellings and terms that the dictionary lacks. A word there that nothing uses is named, too.
 """
 
 from __future__ import annotations
@@ -56,21 +56,32 @@ def own_words() -> set[str]:
     return set(OWN.read_text(encoding="utf-8").split())
 
 
-def unknown(texts: Iterator[tuple[Path, str]]) -> dict[str, Path]:
-    """The words that are in no dictionary, each with the first file that has it."""
+def first_uses(texts: Iterator[tuple[Path, str]]) -> dict[str, Path]:
+    """Every word with the first file that has it."""
     first: dict[str, Path] = {}
     for file, text in texts:
         for word in words(text):
             first.setdefault(word, file)
-    strange = SpellChecker().unknown([word for word in first if len(word) > 2]) - own_words()
-    return {word: first[word] for word in sorted(strange)}
+    return first
+
+
+def unknown(used: dict[str, Path]) -> dict[str, Path]:
+    """The words that are in no dictionary, each with the first file that has it."""
+    strange = SpellChecker().unknown([word for word in used if len(word) > 2]) - own_words()
+    return {word: used[word] for word in sorted(strange)}
 
 
 def main() -> None:
-    strange = unknown(prose())
-    lines = [f"{file.relative_to(ROOT)}: {word!r}" for word, file in strange.items()]
-    advice = "unknown words: correct them, or add what is right to scripts/words.txt"
-    sys.exit("\n".join([*lines, advice]) if lines else 0)
+    used = first_uses(prose())
+    wrong = [
+        f"{file.relative_to(ROOT)}: {word!r} is in no dictionary; correct it, or add what is right to {OWN.name}"
+        for word, file in unknown(used).items()
+    ]
+    wrong += [
+        f"{OWN.name}: nothing uses {word!r}; remove it"
+        for word in sorted(own_words() - used.keys())
+    ]
+    sys.exit("\n".join(wrong) if wrong else 0)
 
 
 if __name__ == "__main__":

@@ -94,27 +94,28 @@ def refused(result: CallToolResult) -> str:
 # The protocol
 
 
-def test_a_client_over_stdio_lists_typed_tools_and_bad_calls_are_refused_in_one_line(
+async def list_tools_and_call_them_wrongly(client: Client) -> None:
+    tools = (await client.list_tools()).tools
+    assert [tool.name for tool in tools] == TOOLS
+    for tool in tools:
+        fields = tool.input_schema["properties"]
+        assert all(field.get("description") for field in fields.values()), tool.name
+        assert tool.description and list((tool.output_schema or {})["properties"]) == ANSWER
+    bad_calls: list[tuple[str, dict[str, Any], str]] = [
+        ("trace", {"prompt": 3, "key": 1}, "prompt"),
+        ("trace", {"prompt": PROMPT}, "key"),
+        ("trace", {**ASKED, "key": 1, "layers": 2}, "layers"),
+        ("patch", {**ASKED, "sites": "neurons"}, "sites"),
+        ("train", {}, "no tool 'train'"),
+    ]
+    for tool, arguments, wrong in bad_calls:
+        assert wrong in refused(await client.call_tool(tool, arguments))
+
+
+def test_tools_are_listed_with_types_and_bad_calls_are_refused_in_one_line(
     tmp_path: Path,
 ) -> None:
-    async def ask(client: Client) -> None:
-        tools = (await client.list_tools()).tools
-        assert [tool.name for tool in tools] == TOOLS
-        for tool in tools:
-            fields = tool.input_schema["properties"]
-            assert all(field.get("description") for field in fields.values()), tool.name
-            assert tool.description and list((tool.output_schema or {})["properties"]) == ANSWER
-        bad_calls: list[tuple[str, dict[str, Any], str]] = [
-            ("trace", {"prompt": 3, "key": 1}, "prompt"),
-            ("trace", {"prompt": PROMPT}, "key"),
-            ("trace", {**ASKED, "key": 1, "layers": 2}, "layers"),
-            ("patch", {**ASKED, "sites": "neurons"}, "sites"),
-            ("train", {}, "no tool 'train'"),
-        ]
-        for tool, arguments, wrong in bad_calls:
-            assert wrong in refused(await client.call_tool(tool, arguments))
-
-    over_stdio(tmp_path, ask)
+    in_memory(tmp_path, list_tools_and_call_them_wrongly)
 
 
 @pytest.mark.long
@@ -274,6 +275,7 @@ def test_from_a_prompt_to_a_verified_circuit_over_stdio(tmp_path: Path) -> None:
         reports.append(progress)
 
     async def ask(client: Client) -> None:
+        await list_tools_and_call_them_wrongly(client)
         call = client.call_tool
         traced = answered(
             await call("trace", {**ASKED, "key": "large"}, progress_callback=heard)

@@ -106,12 +106,8 @@ def test_the_hooks_before_a_commit_run_what_make_check_runs() -> None:
 
 def test_a_misspelled_word_is_found_and_code_is_left_alone() -> None:
     text = "Every haed carries `teh` message of [its](teh.md) model's L5H1, as `Runs.efects` says; recieve it."
-    assert set(check_spelling.unknown(iter([(Path("page.md"), text)]))) == {"haed", "recieve"}
-
-
-def test_the_words_of_our_own_are_used_and_no_dictionary_has_them() -> None:
-    used = {word for _, text in check_spelling.prose() for word in check_spelling.words(text)}
-    assert check_spelling.own_words() <= used
+    used = check_spelling.first_uses(iter([(Path("page.md"), text)]))
+    assert set(check_spelling.unknown(used)) == {"haed", "recieve"}
 
 
 # Version

@@ -104,8 +104,8 @@ def with_a_small_sweep(models: dict[str, Model]) -> dict[str, Any]:
 def with_a_table_of_edges(models: dict[str, Model]) -> dict[str, Any]:
     from circuits.tasks.edges import write_edges
 
-    lines = [{**line, "roles": {"END": -1}} for line in small_questions()]
-    Path("task.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    line = {name: value for name, value in small_questions()[0].items() if name != "key"}
+    Path("task.jsonl").write_text(json.dumps({**line, "roles": {"END": -1}}) + "\n")
     task = circuits.to_task(models["gpt2"], "task.jsonl")
     write_edges(circuits.edge_effects(models["gpt2"], task, count=1), Path("edges.parquet"))
     return {}
