@@ -1,8 +1,8 @@
 """Pages that code writes: `python scripts/write_reference.py` writes these, and a test fails if one is stale.
 
 1. docs/cli.md is what `--help` of every command says.
-2. `docs/api.md` names every public name with a sentence. `docs/api/` has a page for each group of names, where the
-   docs build puts their docstrings.
+2. `docs/api.md` names every public name with a sentence. `docs/api/` has a page for each group of names, where
+   the docs build puts their docstrings.
 3. llms.txt is the index of the docs for language models.
 """
 
