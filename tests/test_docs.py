@@ -135,6 +135,14 @@ def test_the_citation_has_what_a_reader_needs() -> None:
     assert cited["title"] in (ROOT / "README.md").read_text()
 
 
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_the_files_that_a_newcomer_is_sent_to_are_there(page: str) -> None:
+    named = set(re.findall(r"`([\w./-]+(?:\.py|/))`", (ROOT / page).read_text()))
+    places = (ROOT, ROOT / "circuits")
+    missing = [path for path in named if not any((place / path).exists() for place in places)]
+    assert len(named) > 10 and missing == []
+
+
 def test_what_the_upgrade_notes_name_as_new_is_there_and_as_old_is_not() -> None:
     page = (ROOT / "docs" / "upgrade.md").read_text()
     rows = re.findall(r"^\| (`circuits\..*?) \| (`circuits\..*?) \|$", page, re.MULTILINE)
