@@ -103,11 +103,12 @@ def with_a_small_sweep(models: dict[str, Model]) -> dict[str, Any]:
 
 def with_a_table_of_edges(models: dict[str, Model]) -> dict[str, Any]:
     from circuits.tasks.edges import write_edges
+    from circuits.tasks.task import Item, Task
 
-    line = {name: value for name, value in small_questions()[0].items() if name != "key"}
-    Path("task.jsonl").write_text(json.dumps({**line, "roles": {"END": -1}}) + "\n")
-    task = circuits.to_task(models["gpt2"], "task.jsonl")
-    write_edges(circuits.edge_effects(models["gpt2"], task, count=1), Path("edges.parquet"))
+    text, swap = 'The opposite of "large" is "', {"large": "hot"}
+    pair = circuits.to_pair(models["gpt2"], text, swap=swap, answer="small", foil="cold")
+    task = Task("by hand", (Item(pair, ()),))
+    write_edges(circuits.edge_effects(models["gpt2"], task), Path("edges.parquet"))
     return {}
 
 
