@@ -30,7 +30,8 @@ from circuits.errors import CircuitsError, FileError
 from circuits.show import canvas
 from circuits.show import dot as diagram
 from circuits.show.dot import draw
-from circuits.show.scene import kept_positions, to_scene
+from circuits.show.graph import kept_positions
+from circuits.show.scene import to_scene
 from circuits.show.words import LONGEST_WORD, spell
 from circuits.tracing.records import Circuit
 

@@ -29,8 +29,9 @@ from circuits.show import canvas
 from circuits.show.canvas import save_figure
 from circuits.show.diagram import circuit_figure, ticks_of
 from circuits.show.figure import mapping_figure
+from circuits.show.graph import gains
 from circuits.show.layout import PRINT, lay_out
-from circuits.show.scene import gains, to_scene
+from circuits.show.scene import to_scene
 from circuits.tracing import CARRIES, QuestionControl
 from circuits.tracing.records import Circuit
 

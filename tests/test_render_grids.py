@@ -16,7 +16,8 @@ from circuits.components import Head
 from circuits.errors import EdgeError, FileError, PromptError
 from circuits.show import canvas
 from circuits.show.canvas import save_figure
-from circuits.show.grids import Panel, effect_map, head_grid, to_panel
+from circuits.show.grids import Panel, head_grid, to_panel
+from circuits.show.heatmaps import effect_map
 
 
 def texts(figure: Figure) -> list[Text]:

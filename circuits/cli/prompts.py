@@ -504,7 +504,7 @@ def _print_circuit(
     circuit: Circuit, share: float, result: ResultOptions, *, strict: bool
 ) -> None:
     """Write and print a circuit; with `strict`, fail if its question is not clear."""
-    from circuits.show.figure import fill_with_one
+    from circuits.show.folders import fill_with_one
     from circuits.show.tables import circuit_sections
 
     print_result(

@@ -48,7 +48,7 @@ def render_command(
     as_json: bool,
 ) -> None:
     """Draw a saved result as figures, a page and a Graphviz file."""
-    from circuits.show.figure import draw_files
+    from circuits.show.folders import draw_files
     from circuits.tracing.records import Circuit, Why
 
     folder = path if path.is_dir() else path.parent

@@ -1,4 +1,4 @@
-"""The palette, the fonts and the sheet of all matplotlib pictures, the attention maps on it, and its files.
+"""The palette, the fonts and the sheet of all matplotlib pictures, and their files.
 
 A sheet is one axes that fills its figure. Its unit is the point (1/72 inch), x runs right and y runs down, so
 that font sizes and lengths compare. Red is the mapping in question (its key, its cell, its carriers), blue is
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Any, Final, cast
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, get_font_names
@@ -104,13 +103,10 @@ _SETTINGS: Final = {
     "pdf.fonttype": 42,
 }
 
-_DOTS_PER_INCH: Final = 300
+DOTS_PER_INCH: Final = 300
 _NOTEBOOK_DOTS_PER_INCH: Final = 110
 _MOST_DOTS: Final = 7_000_000  # of a PNG; a larger sheet is drawn less finely
 _LONGEST_SIDE: Final = 60_000  # dots that a PNG can have along a side
-# Along a map's side; the weights of a longer map are pooled by their maximum.
-_MOST_MAP_PIXELS: Final = 144
-_MOST_PIXELS: Final = 6_000_000  # of the image that holds a group of maps
 
 
 # Colours
@@ -165,13 +161,6 @@ class ShownFigure(Figure):
         return picture.getvalue()
 
 
-def new_axes(width: float, height: float) -> Axes:
-    """Axes for one plot, on a new figure of this size in inches."""
-    return ShownFigure(
-        figsize=(width, height), dpi=_DOTS_PER_INCH, layout="constrained"
-    ).add_subplot()
-
-
 def figure_around(axes: Axes) -> Figure:
     """The figure that axes stand in."""
     return cast(Figure, axes.get_figure(root=True))
@@ -203,7 +192,7 @@ def save_figure(
     }
     width, height = figure.get_size_inches()
     dots = min(
-        _DOTS_PER_INCH,
+        DOTS_PER_INCH,
         (_MOST_DOTS / (width * height)) ** 0.5,
         _LONGEST_SIDE / max(width, height),
     )
@@ -380,7 +369,7 @@ def new_sheet(width: float, height: float, figure: Figure | None = None) -> Shee
     """An empty sheet of this size in points, on a new figure unless one is given."""
     with looks():
         if figure is None:
-            figure = ShownFigure(dpi=_DOTS_PER_INCH)
+            figure = ShownFigure(dpi=DOTS_PER_INCH)
         figure.set_size_inches(width / 72, height / 72)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, width), ylim=(height, 0), autoscale_on=False)
@@ -396,159 +385,3 @@ def width_of(text: str, font: Font) -> float:
         warnings.simplefilter("ignore")  # a letter without a glyph
         width, _, _ = text_to_path.get_text_width_height_descent(text, properties, ismath=False)
     return float(width)
-
-
-# Attention maps
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """Where a group of maps stands: its top left corner, the side of a map, and the space between maps."""
-
-    x: float
-    y: float
-    side: float
-    across: int  # maps in a row
-    gap: float = 5.0
-    below: float = 5.0  # space under each row, for names
-    query_up: bool = True  # query 0 is the lowest row of a map, else the highest
-
-    def corner(self, number: int) -> tuple[float, float]:
-        """The top left corner of a map."""
-        row, column = divmod(number, self.across)
-        return self.x + column * (self.side + self.gap), self.y + row * (self.side + self.below)
-
-
-def draw_tiles(
-    sheet: Sheet,
-    tiles: Tiles,
-    maps: Sequence[np.ndarray],
-    *,
-    cell: tuple[int, int] | None = None,
-    hatched: Collection[int] = (),
-) -> None:
-    """Draw maps (query, key) as one image, each in a thin frame; a red frame marks the cell (key, query).
-
-    The cells of the maps with the numbers in `hatched` have red stripes.
-    """
-    if not maps:
-        return
-    last_in_row = min(tiles.across, len(maps)) - 1
-    right = tiles.corner(last_in_row)[0] + tiles.side
-    bottom = tiles.corner(len(maps) - 1)[1] + tiles.side
-    _draw_image(
-        sheet, _joined(tiles, maps), Area(tiles.x, tiles.y, right - tiles.x, bottom - tiles.y)
-    )
-    corners = [tiles.corner(number) for number in range(len(maps))]
-    frames = [_square(sheet, x, y, tiles.side) for x, y in corners]
-    look: dict[str, Any] = {
-        "facecolors": "none",
-        "edgecolors": LINE,
-        "linewidths": 0.5,
-        "zorder": 4,
-    }
-    sheet.axes.add_collection(PolyCollection(frames, **look))
-    if cell is None:
-        return
-    key, query = cell
-    line = min(1.4, 0.5 + tiles.side / 60)
-    frames = []
-    for (x, y), weights in zip(corners, maps, strict=True):
-        step = tiles.side / len(weights)
-        # So the frame does not cover the cell, and is never too small to see.
-        side = max(step, 2.0) + line
-        middle_x = x + (key + 0.5) * step
-        from_top = len(weights) - 1 - query if tiles.query_up else query
-        middle_y = y + (from_top + 0.5) * step
-        frames.append(_square(sheet, middle_x - side / 2, middle_y - side / 2, side))
-    fills = [shade(float(weights[query, key])) for weights in maps]
-    look = {"facecolors": fills, "edgecolors": RED, "linewidths": line, "zorder": 4.5}
-    sheet.axes.add_collection(PolyCollection(frames, **look))
-    for number in hatched:
-        draw_stripes(sheet.axes, frames[number])
-
-
-def draw_stripes(axes: Axes, square: Sequence[tuple[float, float]]) -> None:
-    """Three diagonal stripes in a square whose corners run from the upper left one."""
-    (left, top), _, (right, bottom), _ = square
-    half = (right - left) / 2
-    for shift in (-half, 0.0, half):
-        x = (max(left, left + shift), min(right, right + shift))
-        y = (min(bottom, bottom + shift), max(top, top + shift))
-        axes.plot(x, y, color=RED, linewidth=0.6, zorder=4.6, solid_capstyle="butt")
-
-
-def draw_cross(
-    sheet: Sheet, x: float, y: float, *, arm: float = 13.0, query_up: bool = True
-) -> None:
-    """Draw the axes of a map with their corner at (x, y): keys run to the right, queries up or down."""
-    look = {
-        "arrowstyle": "-|>,head_width=0.15,head_length=0.25",
-        "color": MUTED,
-        "linewidth": 0.7,
-    }
-    look |= {"shrinkA": 0, "shrinkB": 0}
-    tip = y - arm if query_up else y + arm
-    for end in (sheet.at(x + arm, y), sheet.at(x, tip)):
-        sheet.axes.annotate("", end, sheet.at(x, y), arrowprops=look)
-    sheet.write(x + arm + 1, y, "K", NOTE, va="center")
-    sheet.write(x, tip - 1.5 if query_up else tip + 6, "Q", NOTE, ha="center")
-
-
-def draw_ramp(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    """Draw the colours of attention from 0 to 1, as a sample in a legend."""
-    bar = Area(ends[0], y - 3, ends[1] - ends[0], 6)
-    _draw_image(sheet, np.arange(256, dtype=np.uint8)[None], bar)
-    sheet.frame(bar, LINE, line=0.5, depth=3)
-
-
-def _draw_image(sheet: Sheet, weights: np.ndarray, area: Area) -> None:
-    """Draw weights, as bytes 0…255, in the colours of attention."""
-    # (weight, channel)
-    palette = (colormap()(np.arange(256))[:, :3] * 255).round().astype(np.uint8)
-    left, top = sheet.at(area.left, area.top)
-    right, bottom = sheet.at(area.right, area.bottom)
-    extent = (left, right, bottom, top)
-    sheet.axes.imshow(
-        palette[weights], extent=extent, interpolation="none", aspect="auto", zorder=2
-    )
-
-
-def _joined(tiles: Tiles, maps: Sequence[np.ndarray]) -> np.ndarray:
-    """One picture (row, column) of all maps as bytes 0…255."""
-    pixels = _pixels_of(maps, tiles.side)
-    gap = round(tiles.gap / tiles.side * pixels)
-    below = round(tiles.below / tiles.side * pixels)
-    rows = -(-len(maps) // tiles.across)
-    across = min(tiles.across, len(maps))
-    picture = np.zeros((rows, pixels + below, across, pixels + gap), dtype=np.uint8)
-    for number, weights in enumerate(maps):
-        row, column = divmod(number, tiles.across)
-        turned = np.asarray(weights)[::-1] if tiles.query_up else np.asarray(weights)
-        picture[row, :pixels, column, :pixels] = _resized(turned, pixels)
-    height, width = rows * (pixels + below), across * (pixels + gap)
-    return picture.reshape(height, width)[: height - below, : width - gap]
-
-
-def _pixels_of(maps: Sequence[np.ndarray], side: float) -> int:
-    """Pixels along a map's side: a whole number for each position of the longest map, if that fits."""
-    printed = int(side / 72 * _DOTS_PER_INCH)
-    most = max(8, min(_MOST_MAP_PIXELS, printed, int((_MOST_PIXELS / len(maps)) ** 0.5)))
-    longest = max(len(weights) for weights in maps)
-    return longest * (most // longest) if longest <= most else most
-
-
-def _resized(weights: np.ndarray, pixels: int) -> np.ndarray:
-    """A map as bytes 0…255 on a square of `pixels`; where weights share a pixel the largest is shown."""
-    if len(weights) > pixels:
-        starts = np.linspace(0, len(weights), pixels, endpoint=False).astype(int)
-        weights = np.maximum.reduceat(
-            np.maximum.reduceat(weights, starts, axis=0), starts, axis=1
-        )
-    nearest = np.arange(pixels) * len(weights) // pixels
-    return (np.clip(weights[np.ix_(nearest, nearest)], 0, 1) * 255).round().astype(np.uint8)
-
-
-def _square(sheet: Sheet, x: float, y: float, side: float) -> list[tuple[float, float]]:
-    corners = ((0, 0), (side, 0), (side, side), (0, side))
-    return [sheet.at(x + right, y + down) for right, down in corners]

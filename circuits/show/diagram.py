@@ -38,6 +38,7 @@ from circuits.show.canvas import (
     width_of,
 )
 from circuits.show.columns import NOTE_NAMES, NOTE_STEP, note_lines, upright_note
+from circuits.show.graph import OUTPUT
 from circuits.show.layout import PRINT, PlacedItem, Placement, free_spaces, lay_out
 from circuits.show.legend import (
     LINE_HEIGHT,
@@ -47,7 +48,7 @@ from circuits.show.legend import (
     wrapped,
     write_lines,
 )
-from circuits.show.scene import OUTPUT, Scene, to_scene
+from circuits.show.scene import Scene, to_scene
 from circuits.show.words import plural, spell
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from circuits.errors import CircuitsError, FileError
 from circuits.files import SIGNATURE
 from circuits.results import DRAWN_AS
 from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade, write_file
-from circuits.show.scene import OUTPUT, Scene, gains, kept_positions, to_scene
+from circuits.show.graph import OUTPUT, gains, kept_positions
+from circuits.show.scene import Scene, to_scene
 from circuits.show.words import name_rows, spell
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The mapping figure (figure B) of one model or two, and the files of a result folder.
+"""The mapping figure (figure B) of one model or two.
 
 1. Above stands what was found and what was asked. Of two circuits, the left half has the carriers of the first
    as small maps. The right half has those of the second under a red caption, in one row where they fit, and
@@ -6,21 +6,16 @@
 2. In every map the cell of the mapping has a red frame; it has stripes where the head attends to the key in the
    counterfactual alone.
 3. Words stand along the maps where a cell is as high as a letter, else the mapping's two positions.
-4. A result folder gets the circuit, its figures, its page and its DOT text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from matplotlib.figure import Figure
 
-from circuits.errors import PromptError
-from circuits.files import new_folder
-from circuits.results import FORMATS
 from circuits.show.canvas import (
     BLUE,
     COLUMN,
@@ -36,27 +31,20 @@ from circuits.show.canvas import (
     Area,
     Font,
     Sheet,
-    Tiles,
-    draw_cross,
-    draw_ramp,
-    draw_stripes,
-    draw_tiles,
     figure_around,
     looks,
     new_sheet,
-    save_figure,
     width_of,
 )
-from circuits.show.diagram import circuit_figure, draw_layout, legend_keys
-from circuits.show.dot import draw, to_dot
+from circuits.show.diagram import draw_layout, legend_keys
 from circuits.show.layout import Placement, lay_out
 from circuits.show.legend import Key, to_heading, to_legend, wrapped
-from circuits.show.page import to_page
+from circuits.show.maps import Tiles, draw_cross, draw_ramp, draw_stripes, draw_tiles
 from circuits.show.scene import Scene, to_scene
 from circuits.show.words import question_words, spell
 
 if TYPE_CHECKING:
-    from circuits.tracing.records import Circuit, Why
+    from circuits.tracing.records import Circuit
 
 # Lengths are in points.
 _FULL: Final = WIDTH * 72  # the width of two halves
@@ -68,7 +56,8 @@ _STEP: Final = 9.0  # from one line of text to the next
 _RED_BOLD: Final = Font(colour=RED, bold=True)
 _MOST_LEFT: Final = 80  # maps
 _MOST_RIGHT: Final = 12
-_LEFT_SHARE: Final = 0.43  # of the width
+_LEFT_SHARE: Final = 0.43  # of the width, as published
+_LEFT_SHARES: Final = (0.25, 0.3, 0.35, 0.4, 0.43, 0.46, 0.5)  # that are tried
 _CELL: Final = 6.4  # the side of a cell that a word of the smallest letters fits beside
 _LEAST_CELL: Final = 2.4  # the side of a cell in maps that have the space to grow
 _LARGEST: Final = 96.0  # the side of a map
@@ -94,16 +83,15 @@ def mapping_figure(
     """
     scenes = [to_scene(circuit, share) for circuit in (left, right) if circuit is not None]
     names = titles or [scene.circuit.source.name for scene in scenes]
-    left_half = None
-    start = 0.5
-    width = COLUMN * 72 - 1
-    if right is not None:
-        left_half = _plan_left(*scenes)
+    if right is None:
+        left_half = None
+        start = 0.5
+        right_half = _plan_right(scenes[0], COLUMN * 72 - 1, titled=False)
+    else:
+        left_half, right_half = _plan_halves(*scenes)
         start = left_half.width + 6.5
-        width = _FULL - start - 0.5
-    right_half = _plan_right(scenes[-1], width, titled=right is not None)
     finding, question = _words_above(scenes, names)
-    full = start + width + 0.5
+    full = start + right_half.width + 0.5
     heading = to_heading(finding, question, full - 2 * _PAD)
     top = heading.height + 8
     legend = to_legend(_legend_keys(scenes, right_half.layout), full - 2 * _PAD)
@@ -158,17 +146,6 @@ def _opening_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
     sheet.box(Area(ends[0] + 1, y - 3, 6, 6), RED, PAPER, line=1.1, rounding=0.1)
     corners = [(1, -3), (7, -3), (7, 3), (1, 3)]
     draw_stripes(sheet.axes, [sheet.at(ends[0] + x, y + down) for x, down in corners])
-
-
-def figure_of_circuit(circuit: Circuit, *, kind: str | None = None, **options: Any) -> Figure:
-    """The figure of a `kind`: "mapping", or "circuit", the default where no mapping was asked for."""
-    if kind is None:
-        kind = "circuit" if circuit.focus is None else "mapping"
-    if kind == "circuit":
-        return circuit_figure(circuit, **options)
-    if kind == "mapping":
-        return mapping_figure(circuit, **options)
-    raise PromptError(f"a circuit is drawn as kind='circuit' or 'mapping', not {kind!r}")
 
 
 # Maps with their labels
@@ -272,65 +249,55 @@ def _draw_frame(sheet: Sheet, scene: Scene, title: str, area: Area) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LeftHalf:
-    """The maps of the left half, and how well they fill it."""
+    """The maps of the left half, and how far it is from the wanted width, filled to the last map."""
 
     width: float
     grid: MapGrid
-    space: float  # the height that the grid may fill
-    waste: float  # 0 would be the wanted width, filled to the last map
+    waste: float
 
 
-def _plan_left(scene: Scene, beside: Scene) -> LeftHalf:
-    """Choose labels and the number of maps in a row so that the half is about as high as the right half."""
+def _plan_halves(scene: Scene, beside: Scene) -> tuple[LeftHalf, RightHalf]:
+    """Both halves, with the width, the labels and the maps in a row that waste the least space on the left."""
     best = None
-    for labels in (_word_labels(scene), _position_labels(scene)):
-        for across in range(1, 10):
-            half = _fitted_left(scene, beside, labels, across)
-            if half is not None and (best is None or half.waste < best.waste - 1e-9):
-                best = half
+    for share in _LEFT_SHARES:
+        width = _FULL * share
+        right = _plan_right(beside, _FULL - width - 7)
+        for labels in (_word_labels(scene), _position_labels(scene)):
+            for across in range(1, 10):
+                left = _plan_left(scene, right, labels, across, width)
+                if left is not None and (best is None or left.waste < best[0].waste):
+                    best = left, right
     assert best is not None  # one map in a row with positions is never refused
     return best
 
 
-def _fitted_left(scene: Scene, beside: Scene, labels: Labels, across: int) -> LeftHalf | None:
-    """The left half with these labels and so many maps in a row; None if the maps would be too small.
-
-    Its height is that of the right half, which depends on the width that the left half leaves for it, which
-    depends on the size of maps that fill the height. Three rounds bring these close enough together.
-    """
+def _plan_left(
+    scene: Scene, beside: RightHalf, labels: Labels, across: int, width: float
+) -> LeftHalf | None:
+    """The left half of this width, as high as the right one; None if its maps would be too small."""
     heads = scene.mapped(_MOST_LEFT)
     count = max(1, len(heads))
     rows = -(-count // across)
-    width = _FULL * _LEFT_SHARE
-    for _ in range(3):
-        right = _plan_right(beside, _FULL - width - 7)
-        space = _space_left(right)
-        side = min((space - labels.below) / rows - _NAME, max(right.grid.side, _SMALLEST_ROW))
-        wanted = MapGrid(labels, rows, across, side).width + 2 * _PAD + 1
-        width = min(max(wanted, 120.0), _FULL * 0.5)
-    right = _plan_right(beside, _FULL - width - 7)
-    space = _space_left(right)
+    inside = width - 2 * _PAD - 1
+    space = beside.height - _TITLE - 14
+    no_larger = max(beside.grid.side, _SMALLEST_ROW)  # than the maps beside them
     side = min(
         (space - labels.below) / rows - _NAME,
-        _side_in_width(labels, across, width - 2 * _PAD - 1),
-        max(right.grid.side, _SMALLEST_ROW),  # no larger than the maps beside them
+        _side_in_width(labels, across, inside),
+        no_larger,
     )
     longest_name = max((width_of(head, NAME) for head in heads), default=20.0)
     if side < max(labels.least, longest_name * 0.9) and (labels.upright or across > 1):
         return None
     grid = MapGrid(labels, rows, across, side)
-    waste = abs(width - _FULL * _LEFT_SHARE) / _FULL
+    waste = abs(width / _FULL - _LEFT_SHARE)
     waste += abs(space - grid.height) / space
+    waste += (inside - grid.width) / inside
     waste += 0.3 * (rows * across - count) / count
-    waste += 0.6 * (1 - side / max(right.grid.side, side))
-    if right.grid.rows > 1:
+    waste += 0.6 * (1 - side / no_larger)
+    if beside.grid.rows > 1:
         waste += 0.3
-    return LeftHalf(width, grid, space, waste)
-
-
-def _space_left(beside: RightHalf) -> float:
-    """The height for maps in a left half: that of the right half without title and margins."""
-    return beside.height - _TITLE - 14
+    return LeftHalf(width, grid, waste)
 
 
 def _draw_left(sheet: Sheet, scene: Scene, title: str, half: LeftHalf, height: float) -> None:
@@ -429,59 +396,3 @@ def _draw_right(sheet: Sheet, scene: Scene, title: str, half: RightHalf, left: f
         half.layout,
         label=label,
     )
-
-
-# Files
-
-
-def put(path: Path, text: str) -> None:
-    """Write a file in UTF-8, the same bytes on every system."""
-    path.write_bytes(text.encode())
-
-
-def draw_files(
-    folder: Path,
-    circuit: Circuit | Scene,
-    share: float | None = None,
-    formats: Sequence[str] = FORMATS,
-    *,
-    by_graphviz: bool = False,
-    why: Sequence[Why] = (),
-) -> None:
-    """Those of `figure` and `circuit` (.svg, .png, .pdf), `page.html` and `circuit.dot` that `formats` names.
-
-    With `by_graphviz` the diagram is also drawn by Graphviz, in the same formats; the page shows `why`.
-    """
-    scene = to_scene(circuit, share)
-    pictures = [form for form in formats if form not in ("html", "dot")]
-    if pictures:
-        save_figure(mapping_figure(scene), folder, pictures)
-        save_figure(circuit_figure(scene), folder, pictures, name="circuit")
-    if "html" in formats:
-        put(folder / "page.html", to_page(scene, why=why))
-    if "dot" in formats:
-        diagram = to_dot(scene)
-        put(folder / "circuit.dot", diagram.source)
-        if by_graphviz:
-            for form in pictures:
-                draw(diagram, folder / f"graphviz.{form}")
-
-
-def fill_with_one(folder: Path, circuit: Circuit, share: float | None = None) -> None:
-    """Write the circuit and everything that is drawn of it."""
-    circuit.save(folder)
-    draw_files(folder, circuit, share)
-
-
-def fill_with_several(
-    folder: Path, circuits: Sequence[Circuit], share: float | None = None
-) -> None:
-    """A folder for each circuit, named after its model; beside them a page of all, and of two the figure."""
-    scenes = [to_scene(circuit, share) for circuit in circuits]
-    for scene in scenes:
-        own = new_folder(folder, scene.circuit.source.name)
-        scene.circuit.save(own)
-        draw_files(own, scene, share)
-    if len(scenes) == 2:
-        save_figure(mapping_figure(*scenes), folder)
-    put(folder / "page.html", to_page(scenes))

@@ -1,28 +1,24 @@
-"""Many heads at a glance: the grid of attention maps in order (figure A), and the map of effects.
+"""Many heads at a glance: the grid of attention maps in order (figure A).
 
 1. `head_grid` draws titled panels of maps, by default nine in a row, with the query downwards and the key to
    the right, as in the paper. The name of a large map stands in its upper right corner, where no weight can be.
    A bracket says with which head 90% is reached; heads that do nothing on the prompt are counted in a line.
 2. `comparison_grid` draws the heads that a task takes in two models, in ranked order, a panel for each model,
    and beside them a table of what the maps show.
-3. `effect_map` draws the effect of every head, layer by head, layer 0 at the bottom.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from circuits.components import Head
 from circuits.errors import EdgeError, PromptError
 from circuits.show.canvas import (
-    EFFECT,
     HEADING_SMALL,
     INK,
     LINE,
@@ -32,19 +28,12 @@ from circuits.show.canvas import (
     PAPER,
     RED,
     SMALL,
-    WASH,
     WIDTH,
     Area,
     Font,
     Sheet,
-    Tiles,
-    colormap,
-    draw_cross,
-    draw_ramp,
-    draw_tiles,
     figure_around,
     looks,
-    new_axes,
     new_sheet,
     width_of,
 )
@@ -57,6 +46,7 @@ from circuits.show.legend import (
     wrapped,
     write_lines,
 )
+from circuits.show.maps import Tiles, draw_cross, draw_ramp, draw_tiles
 from circuits.show.task_tables import panel_facts
 from circuits.show.words import plural, question_words, spell, verdict_in_short
 
@@ -79,7 +69,6 @@ _CELL: Final = 6.4  # the side of a cell that a word fits beside
 _MOST_NINE: Final = 144  # heads of a panel that stand nine to a row
 _LONGEST_PROMPT: Final = 70  # characters of a prompt that is quoted
 _NOTHING: Final = 0.005  # an effect that would be written as 0.00
-SMALLEST_SCALE: Final = 0.05  # on a smaller scale, what does nothing would look strong
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,83 +391,3 @@ def _short_number(value: float) -> str:
     """`.32`, `-.05`, `1.02`: an effect in as few letters as say it."""
     text = f"{value:z.2f}"
     return text.replace("0.", ".", 1) if abs(value) < 0.995 else text
-
-
-# The map of effects
-
-
-def effect_map(
-    effects: Circuit | np.ndarray,
-    *,
-    share: float | None = None,
-    carriers: Sequence[str | Head] = (),
-    title: str = "",
-    ax: Axes | None = None,
-) -> Figure:
-    """What every head does, (layer, head), on a scale centred at 0; of a circuit, on the mapping in front.
-
-    Framed are the carriers: those given, else of a circuit the carriers of `share`, by default the circuit's.
-
-        >>> axes = show.effect_map(found).axes[0]
-        >>> axes.get_xlabel(), axes.get_ylabel()
-        ('head', 'layer')
-    """
-    framed = [Head.parse(head) for head in carriers]
-    if isinstance(effects, np.ndarray):
-        values = effects
-    else:
-        values = _effects_of(effects)
-        front = effects.front
-        if not title:
-            title = spell(effects.source.name)
-            title += f"\nkey {front.key} → query {front.query}" if front else ""
-        if not framed and front:
-            framed = list(front.carriers(effects.share if share is None else share))
-    if values.ndim != 2:
-        raise PromptError(
-            f"a map of effects is layer by head, so it has 2 axes, not {values.ndim}"
-        )
-    with looks():
-        if ax is None:
-            layers, heads = values.shape
-            side = min(0.2, 5.0 / max(layers, heads))  # inches, of a cell
-            ax = new_axes(max(heads * side + 1.2, 2.2), layers * side + 1.0)
-        _draw_effects(ax, values, framed)
-        ax.set_title(title)
-    return figure_around(ax)
-
-
-def _effects_of(circuit: Circuit) -> np.ndarray:
-    """The effects (layer, head) of all heads on the mapping in front; NaN where none was measured."""
-    effects = np.full((circuit.source.layers, circuit.source.heads), np.nan)
-    if circuit.front is not None:
-        for each in circuit.front.heads:
-            effects[each.head.layer, each.head.index] = each.effect
-    return effects
-
-
-def _draw_effects(ax: Axes, values: np.ndarray, framed: Sequence[Head]) -> None:
-    layers, heads = values.shape
-    strongest = float(np.nan_to_num(np.abs(values)).max(initial=SMALLEST_SCALE))
-    scale = colormap(EFFECT).with_extremes(bad=WASH)
-    image = ax.imshow(
-        values,
-        cmap=scale,
-        vmin=-strongest,
-        vmax=strongest,
-        interpolation="none",
-        origin="lower",
-    )
-    frame: dict[str, Any] = {"edgecolor": RED, "linewidth": 1.2, "zorder": 3, "clip_on": False}
-    for head in framed:
-        ax.add_patch(Rectangle((head.index - 0.5, head.layer - 0.5), 1, 1, fill=False, **frame))
-    ax.set(xlabel="head", xticks=range(0, heads, 1 if heads <= 16 else 4))
-    ax.set(ylabel="layer", yticks=range(0, layers, 1 if layers <= 16 else 5))
-    ax.set_xticks(np.arange(0.5, heads - 1), minor=True)
-    ax.set_yticks(np.arange(0.5, layers - 1), minor=True)
-    ax.grid(which="minor", color=LINE, linewidth=0.25)
-    ax.tick_params(which="both", length=0, pad=2)
-    bar = ax.figure.colorbar(image, ax=ax, fraction=0.05, pad=0.03, aspect=25)
-    bar.outline.set_linewidth(0.4)  # type: ignore[operator]
-    bar.ax.tick_params(length=0, labelsize=SMALL)
-    bar.set_label("effect (share of the gap)", fontsize=SMALL, labelpad=4)

@@ -1,10 +1,12 @@
 """Maps of numbers on named axes: patched sites, paths and readings, as heat maps and as text.
 
-1. The first axis runs down, the second to the right. A third axis (positions of heads) is drawn for the heads
-   with the strongest cells, a row each.
+1. The second axis runs to the right. Layers run up, so that layer 0 is at the bottom as in every figure; another
+   first axis runs down. A third axis (positions of heads) is drawn for the heads with the strongest cells, a row
+   each.
 2. Effects are drawn on a scale centred at 0, blue for the answer and orange against it. A cell that was not
    measured is grey.
-3. Each drawing function takes `ax=None` and returns the figure.
+3. `effect_map` draws the effect of every head on one mapping, layer by head.
+4. Each drawing function takes `ax=None` and returns the figure.
 """
 
 from __future__ import annotations
@@ -15,28 +17,35 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
+from circuits.components import Head
+from circuits.errors import PromptError
+from circuits.instruments.grids import OfPairs
+from circuits.instruments.reading_records import READING
 from circuits.show.canvas import (
     COLUMN,
     EFFECT,
     LINE,
-    MUTED,
+    NAME,
+    RED,
     SMALL,
     WIDTH,
-    Font,
     Stops,
     colormap,
     figure_around,
     looks,
-    new_axes,
     width_of,
 )
+from circuits.show.plots import add_scale, axes_for
+from circuits.show.scene import to_scene
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import asked_rows, model_words, note_line
-from circuits.show.words import plural, spell, verdict_words
+from circuits.show.words import plural, question_words, spell, verdict_words
 
 if TYPE_CHECKING:
     from circuits.instruments.grids import OnAxes, Patching, Paths
+    from circuits.tracing.records import Circuit
 
 _MOST_HEADS: Final = 24  # rows of a map of heads by position
 _MOST_CELLS: Final = 12  # rows of a table of the strongest cells
@@ -44,7 +53,7 @@ _MOST_LABELS: Final = 40  # along an axis; of a longer one every so many are nam
 _CELL: Final = 0.17  # inches, the height of a cell
 _LABEL: Final = 10  # characters of a token along an axis
 _UNMEASURED: Final = "#dfe3e8"  # the colour of a cell without a number
-_NAME: Final = Font(SMALL)
+SMALLEST_SCALE: Final = 0.05  # on a smaller scale, what does nothing would look strong
 
 
 # Figures
@@ -58,17 +67,71 @@ def grid_figure(result: OnAxes, *, title: str | None = None, ax: Axes | None = N
     'layer'
     """
     values, rows, columns = _two_axes(result)
-    if title is None:
-        title = grid_title(result)
-    label = (
-        f"{result.MEASURE} (share of the gap)" if result.MEASURE == "effect" else result.MEASURE
-    )
+    finding, question = grid_words(result)
+    label = result.MEASURE
+    if label == "effect":
+        label = "effect (share of the gap)"
     with looks():
-        if ax is None:
-            ax = new_axes(*_size(rows[1], columns[1]))
-        draw_map(ax, values, rows, columns, label=label)
-        ax.set_title(title, fontsize=SMALL, wrap=True)
+        ax = axes_for(ax, _size(rows[1], columns[1]), title or finding, question)
+        draw_map(ax, values, rows, columns)
+        add_scale(ax, label)
     return figure_around(ax)
+
+
+def effect_map(
+    effects: Circuit | np.ndarray,
+    *,
+    share: float | None = None,
+    carriers: Sequence[str | Head] = (),
+    title: str = "",
+    ax: Axes | None = None,
+) -> Figure:
+    """What every head does, (layer, head), on a scale centred at 0; of a circuit, on the mapping in front.
+
+    Framed are the carriers: those given, else of a circuit the carriers of `share`, by default the circuit's.
+    The title of a circuit's map is by default what was found; below it stands what was asked.
+
+        >>> axes = show.effect_map(found).axes[0]
+        >>> axes.get_xlabel(), axes.get_ylabel()
+        ('head', 'layer')
+    """
+    framed = [Head.parse(head) for head in carriers]
+    question = ""
+    if isinstance(effects, np.ndarray):
+        values = effects
+    else:
+        scene = to_scene(effects, share)
+        values = _effects_of(effects)
+        title = title or scene.finding
+        question = scene.question()
+        framed = framed or [Head.parse(head) for head in scene.carriers]
+    if values.ndim != 2:
+        raise PromptError(
+            f"a map of effects is layer by head, so it has 2 axes, not {values.ndim}"
+        )
+    strongest = float(np.nan_to_num(np.abs(values)).max(initial=SMALLEST_SCALE))
+    layers, heads = ([str(number) for number in range(size)] for size in values.shape)
+    side = min(0.2, 5.0 / max(values.shape))  # inches, of a cell
+    size = (max(len(heads) * side + 1.2, 2.6), len(layers) * side + 0.5)
+    with looks():
+        ax = axes_for(ax, size, title, question, notes="framed: carriers" if framed else "")
+        draw_map(ax, values, ("layer", layers), ("head", heads), limits=(-strongest, strongest))
+        ax.set_aspect("equal")
+        for head in framed:
+            corner = (head.index - 0.5, head.layer - 0.5)
+            frame = Rectangle(corner, 1, 1, fill=False, edgecolor=RED, linewidth=1.2, zorder=3)
+            ax.add_patch(frame).set_clip_on(False)
+        add_scale(ax, "effect (share of the gap)")
+    return figure_around(ax)
+
+
+def _effects_of(circuit: Circuit) -> np.ndarray:
+    """The effects (layer, head) of all heads on the mapping in front; NaN where none was measured."""
+    effects = np.full((circuit.source.layers, circuit.source.heads), np.nan)
+    if circuit.front is not None:
+        for each in circuit.front.heads:
+            effects[each.head.layer, each.head.index] = each.effect
+    return effects
 
 
 def _two_axes(
@@ -90,9 +153,9 @@ def _two_axes(
 def _size(rows: Sequence[str], columns: Sequence[str]) -> tuple[float, float]:
     """The figure's width and height in inches."""
     width = max(COLUMN, min(WIDTH, 1.2 + 0.1 * len(columns)))
-    below = max(width_of(spell(name, longest=_LABEL), _NAME) for name in columns) / 72
+    below = max(width_of(spell(name, longest=_LABEL), NAME) for name in columns) / 72
     cell = min(_CELL, 6.0 / len(rows))
-    return width, 0.75 + below + max(0.9, cell * len(rows))
+    return width, 0.4 + below + max(0.9, cell * len(rows))
 
 
 def draw_map(
@@ -101,28 +164,28 @@ def draw_map(
     rows: tuple[str, Sequence[str]],
     columns: tuple[str, Sequence[str]],
     *,
-    label: str,
     stops: Stops = EFFECT,
     limits: tuple[float, float] | None = None,
-    bar: bool = True,
 ) -> None:
     """Draw values (row, column) with the names of their axes and places; NaN is grey."""
     strongest = float(np.nan_to_num(np.abs(values)).max(initial=0.0)) or 1.0
     low, high = (-strongest, strongest) if limits is None else limits
     scale = colormap(stops).with_extremes(bad=_UNMEASURED)
-    look: dict[str, Any] = {"cmap": scale, "vmin": low, "vmax": high, "interpolation": "none"}
-    image = ax.imshow(values, aspect="auto", **look)
+    origin = "lower" if rows[0].endswith("layer") else "upper"
+    ax.imshow(
+        values,
+        cmap=scale,
+        vmin=low,
+        vmax=high,
+        interpolation="none",
+        aspect="auto",
+        origin=origin,
+    )
     _name_places(ax, rows, columns)
     ax.set_xticks(np.arange(0.5, len(columns[1]) - 1), minor=True)
     ax.set_yticks(np.arange(0.5, len(rows[1]) - 1), minor=True)
     ax.grid(which="minor", color=LINE, linewidth=0.25)
     ax.tick_params(which="both", length=0, pad=2, labelsize=SMALL)
-    if not bar:
-        return
-    scale_bar = ax.figure.colorbar(image, ax=ax, fraction=0.05, pad=0.02, aspect=25)
-    scale_bar.outline.set_linewidth(0.4)  # type: ignore[operator]
-    scale_bar.ax.tick_params(length=0, labelsize=SMALL, color=MUTED)
-    scale_bar.set_label(label, fontsize=SMALL, labelpad=3)
 
 
 def _name_places(
@@ -147,20 +210,33 @@ def _shortened(label: str) -> str:
     return f"{spell(word, longest=_LABEL)}({position}" if word else label
 
 
-def grid_title(result: OnAxes) -> str:
-    """What a map shows, in one or two lines."""
-    words = _WHAT[type(result).__name__](result)
-    name = result.model if hasattr(result, "model") else result.source.name  # type: ignore[attr-defined]
-    return f"{spell(name, longest=30)}: {words}"
+def grid_words(result: OnAxes) -> tuple[str, str]:
+    """What a map shows and where it is strongest, and what was asked of which model."""
+    what = _WHAT[type(result).__name__](result)
+    if isinstance(result, OfPairs):
+        question = question_words(result, result.source.name)
+        if len(result.pairs) > 1:
+            question += (
+                f"; mean of {plural(len(result.pairs), 'pair')}, of which this is the first"
+            )
+    else:
+        question = f"{spell(result.model, longest=30)}; {READING}"  # type: ignore[attr-defined]
+    strongest = result.strongest(1)
+    if not strongest:
+        return what, question
+    place, value = strongest[0]
+    where = []
+    for axis, label in zip(result.axes, place, strict=True):
+        where.append(label if axis.name == "position" else f"{axis.name} {label}")
+    return f"{what}: {value:z.2f} at {', '.join(where)}", question
 
 
 def _patched_words(result: Any) -> str:
-    pairs = f", {plural(len(result.pairs), 'pair')}" if len(result.pairs) > 1 else ""
     where = ""
     if result.sites not in ("residual", "attention", "mlp") and len(result.axes) == 2:
         all_of_them = len(result.positions) == len(result.prompt)
         where = " at all positions" if all_of_them else f" at {_listed(result.positions)}"
-    return f"{result.sites}{where}, {result.ablation.kind}{pairs}"
+    return f"{result.sites}{where}, {result.ablation.kind}"
 
 
 def _listed(positions: Sequence[int]) -> str:
@@ -214,7 +290,7 @@ def strongest_section(result: OnAxes, *, most: int = _MOST_CELLS) -> Section:
     rows = []
     for place, value in cells[:most]:
         rows.append((*(spell(name, longest=40) for name in place), value))
-    title = grid_title(result)
+    title, _ = grid_words(result)
     if len(cells) > most:
         title += f"; the strongest {most} of {len(cells):,}"
     return Section(title, (), columns, rows)

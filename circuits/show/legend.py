@@ -48,11 +48,23 @@ class Heading:
     def height(self) -> float:
         return _TITLE_HEIGHT * len(self.finding) + LINE_HEIGHT * len(self.question)
 
+    @property
+    def lines(self) -> list[tuple[float, str, Font]]:
+        """Every line with its font and its distance from the top to the baseline."""
+        lines = []
+        y = 0.0
+        for line in self.finding:
+            y += _TITLE_HEIGHT
+            lines.append((y - 2.5, line, FINDING))
+        for line in self.question:
+            y += LINE_HEIGHT
+            lines.append((y - 2.0, line, NOTE))
+        return lines
+
     def draw(self, sheet: Sheet, x: float, y: float) -> None:
         """Write both; the first line hangs from y."""
-        for number, line in enumerate(self.finding):
-            sheet.write(x, y + _TITLE_HEIGHT * (number + 1) - 2.5, line, FINDING)
-        write_lines(sheet, x, y + _TITLE_HEIGHT * len(self.finding), self.question)
+        for down, line, font in self.lines:
+            sheet.write(x, y + down, line, font)
 
 
 def to_heading(finding: str, question: str, width: float) -> Heading:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from circuits.instruments.reading_records import READING
-from circuits.show.canvas import (
-    COLUMN,
-    INK,
-    LINE,
-    MUTED,
-    SMALL,
-    effect_colour,
-    figure_around,
-    looks,
-    new_axes,
-)
+from circuits.show.canvas import COLUMN, SMALL, figure_around, looks
+from circuits.show.plots import axes_for, draw_bars
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import asked_rows, model_words, token
-from circuits.show.words import spell
+from circuits.show.words import question_words, spell
 
 if TYPE_CHECKING:
     from circuits.tracing.neuron_record import NeuronEffect, Neurons
@@ -39,31 +30,20 @@ def neurons_figure(found: Neurons, *, ax: Axes | None = None) -> Figure:
     """
     shown = found.neurons[:_MOST_BARS]
     few, together = _half(found)
-    bars = [(f"whole {found.name}", found.effect, ""), (f"first {few}", together, "")]
-    bars += [(f"n{each.neuron}", each.effect, _tokens(each)) for each in shown]
-    effects = [effect for _, effect, _ in bars]
+    names = [f"whole {found.name}", f"first {few}", *(f"n{each.neuron}" for each in shown)]
+    effects = [found.effect, together, *(each.effect for each in shown)]
+    notes = ["", "", *map(_tokens, shown)]
     low, high = min(0.0, *effects), max(0.0, *effects)
+    carry = "neuron carries" if few == 1 else "neurons carry"
+    finding = f"{few} of {len(found.effects)} {carry} {together:z.2f} of the {found.effect:z.2f} of {found.name}"
+    question = question_words(found, found.source.name)
     with looks():
-        if ax is None:
-            ax = new_axes(COLUMN, 0.85 + 0.15 * len(bars))
-        colours = [INK, INK, *map(effect_colour, effects[2:])]
-        ax.barh(range(len(bars)), effects, color=colours, height=0.7)
-        ax.set_yticks(range(len(bars)), [name for name, _, _ in bars])
-        for row, (_, effect, words) in enumerate(bars):
-            label: dict[str, Any] = {"xytext": (2, 0), "textcoords": "offset points"}
-            label |= {"va": "center", "fontsize": SMALL, "color": INK}
-            text = f"{effect:z.3f}  {words}" if words else f"{effect:z.3f}"
-            ax.annotate(text, (max(effect, 0.0), row), **label)
+        ax = axes_for(ax, (COLUMN, 0.55 + 0.15 * len(names)), finding, question)
+        draw_bars(ax, names, effects, whole=2, notes=notes)
         ax.set_xlim(low, high + 0.25 * (high - low))
-        ax.set_ylim(len(bars) - 0.4, -0.6)
-        ax.axvline(0, color=LINE, linewidth=0.6)
+        ax.set_ylim(len(names) - 0.4, -0.6)
         note = f"effect (share of the gap)\ntokens that a neuron raises: {READING}"
         ax.set_xlabel(note, fontsize=SMALL)
-        ax.tick_params(axis="y", length=0)
-        ax.tick_params(axis="x", color=MUTED)
-        ax.spines[["top", "right", "left"]].set_visible(False)
-        name = spell(found.source.name, longest=30)
-        ax.set_title(f"{name}: {len(found.effects)} neurons of {found.name}", fontsize=SMALL)
     return figure_around(ax)
 
 

@@ -15,18 +15,16 @@ from circuits.show.canvas import (
     ATTENTION,
     COLUMN,
     INK,
-    MUTED,
+    NAME,
     PAPER,
     SMALL,
     WIDTH,
-    Font,
-    ShownFigure,
     figure_around,
     looks,
-    new_axes,
     width_of,
 )
 from circuits.show.heatmaps import draw_map
+from circuits.show.plots import add_scale, axes_for, framed
 from circuits.show.sections import Column, Section, plain
 from circuits.show.words import plural, spell
 
@@ -37,7 +35,6 @@ _CELL: Final = 0.17  # inches, the height of a cell
 _WORD: Final = 0.34  # inches, the width of a cell with a word in it
 _MOST_PARTS: Final = 12  # rows of the table of parts
 _DARK: Final = 0.55  # of the scale: words on darker cells are white
-_NAME: Final = Font(SMALL)
 
 
 # Direct logit attribution
@@ -55,14 +52,15 @@ def attribution_figure(read: LogitAttribution, *, ax: Axes | None = None) -> Fig
     names = [*map(str, range(read.heads)), "MLP"]
     rows = ("layer", list(map(str, range(read.layers))))
     with looks():
-        if ax is None:
-            height = 1.05 + max(0.9, min(_CELL, 6.0 / read.layers) * read.layers)
-            ax = new_axes(COLUMN, height)
-        draw_map(ax, values, rows, ("head", names), label="logits")
+        height = 0.75 + max(0.9, min(_CELL, 6.0 / read.layers) * read.layers)
+        (name,), part = read.strongest(1)[0]
+        finding = f"{name} writes most directly to the answer: {part:z.2f} logits"
+        ax = axes_for(ax, (COLUMN, height), finding, _attribution_title(read))
+        draw_map(ax, values, rows, ("head", names))
+        add_scale(ax, "logits")
         ax.tick_params(axis="x", rotation=0 if read.heads <= 12 else 90)
         others = f"embedding {read.part('embed'):z.2f}, biases {read.part('biases'):z.2f}"
         ax.set_xlabel(f"head, and the MLP last\n{others}; {READING}", fontsize=SMALL)
-        ax.set_title(_attribution_title(read), fontsize=SMALL)
     return figure_around(ax)
 
 
@@ -105,29 +103,36 @@ def lens_figure(lens: LogitLens, *, ax: Axes | None = None) -> Figure:
     """
     layers, positions = lens.shape
     with looks():
-        if ax is None:
-            width = max(COLUMN, min(WIDTH, 1.1 + _WORD * positions))
-            ax = new_axes(width, 1.15 + min(_CELL, 7.0 / layers) * layers)
-        rows, columns = ((axis.name, axis.labels) for axis in lens.axes)
-        label = f"probability of {spell(lens.answer)}"
-        draw_map(
-            ax, lens.values, rows, columns, label=label, stops=ATTENTION, limits=(0.0, 1.0)
+        width = max(COLUMN, min(WIDTH, 1.1 + _WORD * positions))
+        size = (width, 0.85 + min(_CELL, 7.0 / layers) * layers)
+        ax = axes_for(
+            ax, size, _first_words(lens), f"logit lens; {spell(lens.model, longest=30)}"
         )
+        rows, columns = ((axis.name, axis.labels) for axis in lens.axes)
+        draw_map(ax, lens.values, rows, columns, stops=ATTENTION, limits=(0.0, 1.0))
+        add_scale(ax, f"probability of {spell(lens.answer)}")
         room = 0.72 * 72 * float(figure_around(ax).get_size_inches()[0]) / positions
         for layer in range(layers):
             for position in range(positions):
                 _write_word(ax, lens, layer, position, room)
         ax.set_xlabel(f"position; {READING}", fontsize=SMALL)
-        ax.set_title(f"{spell(lens.model, longest=30)}: logit lens", fontsize=SMALL)
     return figure_around(ax)
+
+
+def _first_words(lens: LogitLens) -> str:
+    """From which layer on the answer is first at the last position."""
+    settled = (
+        "never first" if lens.first_layer is None else f"first from layer {lens.first_layer} on"
+    )
+    return f"At the last position {spell(lens.answer)} is {settled}"
 
 
 def _write_word(ax: Axes, lens: LogitLens, layer: int, position: int, room: float) -> None:
     """The word of a cell, cut to the room that there is, in points; none where two letters do not fit."""
     word = spell(lens.top[layer][position], longest=12)
-    while len(word) > 1 and width_of(word, _NAME) > room:
+    while len(word) > 1 and width_of(word, NAME) > room:
         word = word.removesuffix("…")[:-1] + "…"
-    if width_of(word, _NAME) > room:
+    if width_of(word, NAME) > room:
         return
     dark = lens.values[layer, position] > _DARK
     style = {"ha": "center", "va": "center", "fontsize": SMALL, "color": PAPER if dark else INK}
@@ -154,9 +159,7 @@ def lens_sections(lens: LogitLens) -> list[Section]:
         Column(f"of {answer}", ".3f"),
         Column("rank", ">"),
     )
-    first = lens.first_layer
-    settled = "never" if first is None else f"from layer {first} on"
-    lines = [f"logit lens at the last position: {READING}; {answer} is first {settled}"]
+    lines = [f"logit lens: {READING}. {_first_words(lens)}"]
     last = spell(lens.prompt.words[-1])
     title = f"{spell(lens.model, longest=30)}: what each layer would say after {last}"
     return [Section(title, lines, columns, [(str(row[0]), *row[1:]) for row in rows])]
@@ -177,22 +180,25 @@ def scores_figure(scores: HeadScores, *, figure: Figure | None = None) -> Figure
     down = -(-len(names) // 2)
     each = 0.5 + max(0.5, min(0.1, 2.5 / layers) * layers)  # inches
     with looks():
-        figure = ShownFigure(dpi=300) if figure is None else figure
-        figure.set_size_inches(COLUMN, 0.45 + down * each)
-        figure.set_layout_engine("constrained")
+        question = f"{spell(scores.model, longest=30)}; {_random_words(scores)}"
+        figure = framed(figure, (COLUMN, 0.2 + down * each), _strongest_words(scores), question)
         panels = figure.subplots(down, 2, squeeze=False).flatten()
         for panel, name in zip(panels, names, strict=False):
             _draw_score(panel, scores, name)
         for empty in panels[len(names) :]:
             empty.set_axis_off()
-        image = panels[0].get_images()[0]
-        bar = figure.colorbar(image, ax=list(panels), fraction=0.04, pad=0.02, aspect=30)
-        bar.outline.set_linewidth(0.4)  # type: ignore[operator]
-        bar.ax.tick_params(length=0, labelsize=SMALL, color=MUTED)
-        bar.set_label(f"score ({READING})", fontsize=SMALL)
-        title = f"{spell(scores.model, longest=30)}: what heads do on random tokens"
-        figure.suptitle(title, fontsize=SMALL, x=0.02, ha="left", fontweight="bold")
+        add_scale(list(panels), f"score ({READING})")
     return figure
+
+
+def _strongest_words(scores: HeadScores) -> str:
+    """The head with the highest score."""
+    (name, layer, index), score = scores.strongest(1)[0]
+    return f"L{layer}H{index} scores highest: {name} {score:z.2f}"
+
+
+def _random_words(scores: HeadScores) -> str:
+    return f"{plural(scores.sequences, 'sequence')} of {scores.length} random tokens, repeated"
 
 
 def _draw_score(panel: Axes, scores: HeadScores, name: str) -> None:
@@ -204,10 +210,8 @@ def _draw_score(panel: Axes, scores: HeadScores, name: str) -> None:
         scores.score(name),
         ("layer", rows),
         ("head", columns),
-        label="",
         stops=ATTENTION,
         limits=(0.0, 1.0),
-        bar=False,
     )
     panel.set_yticks(range(0, layers, every[0]))
     panel.set_xticks(range(0, heads, every[1]))
@@ -231,7 +235,7 @@ def scores_sections(scores: HeadScores) -> list[Section]:
             own = scores.of_head(name)
             if max(own.values()) >= NAMED:
                 rows.append((name, *own.values(), scores.name(name)))
-    how = f"{plural(scores.sequences, 'sequence')} of {scores.length} random tokens, repeated"
+    how = _random_words(scores)
     if scores.words:
         how += f"; copying of {scores.words} tokens"
     if scores.successions:

@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 
 from circuits.components import Side
 from circuits.show import canvas, counterfactual_words, metric_words, spell
+from circuits.show.plots import draw_bars, framed
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import SMALL, token, visible
 from circuits.show.words import question_words, verdict_lines, verdict_words
@@ -30,7 +31,7 @@ _SIDES: Final[dict[Side, str]] = {
     "value": "value (what it moves)",
 }
 _MOST_WRITERS: Final = 8  # writers of a side, and parts of a score
-_LONGEST_VERDICT: Final = 100  # characters of a verdict above the picture
+_LONGEST_VERDICT: Final = 200  # characters of a verdict above the picture
 # Tokens along an attention map; of a longer prompt only key and query are named.
 _MOST_TICKS: Final = 16
 
@@ -125,39 +126,35 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
     room = 0.28 * (high - low or 1.0)  # for the number beside a bar
     left = low - room if low < 0 else low
     with canvas.looks():
-        figure = canvas.ShownFigure() if figure is None else figure
         width = canvas.WIDTH if len(sides) > 1 else 0.72 * canvas.WIDTH
-        figure.set_size_inches(width, 1.5 + 0.16 * max(most_bars, 6))
-        figure.set_layout_engine("constrained")
+        size = (width, 0.6 + 0.16 * max(most_bars, 6))
+        figure = framed(figure, size, *_words_above(why), notes=_explained(why))
         axes = figure.subplots(1, 1 + len(sides), width_ratios=(1.15, *map(_width, columns)))
         axes = [axes] if isinstance(axes, Axes) else list(axes)
         _draw_map(axes[0], why)
         for axis, side, bars in zip(axes[1:], sides, columns, strict=True):
             axis.set_title(_SIDES[side.side])
-            _draw_bars(axis, bars)
+            names, effects = zip(*bars, strict=True)
+            draw_bars(axis, names, effects)
+            axis.set_xlabel("effect (share of the gap)", fontsize=canvas.SMALL)
             axis.set_xlim(left, high + room)
             # So that the bars of all sides stand in the same rows.
             axis.set_ylim(most_bars - 0.5, -0.5)
-        figure.suptitle(_title(why), fontsize=canvas.BODY, ha="left", x=0.01)
-        look = {"fontsize": canvas.SMALL, "color": canvas.MUTED, "ha": "left", "x": 0.01}
-        figure.supxlabel(_explained(why, width), **look)
     return figure
 
 
-def _title(why: Why) -> str:
-    """What was found, what was asked, and a verdict that is not clear."""
+def _words_above(why: Why) -> tuple[str, str]:
+    """What was found, and what was asked with a verdict that is not clear."""
     strongest = max(why.sides, key=lambda side: abs(side.effect))
     finding = f"{why.head} reads {_ends(why)} mostly because of its {strongest.side}"
     if abs(strongest.effect) < SMALL:
         finding = f"No side of {why.head} at {_ends(why)} has an effect"
-    lines = [finding, question_words(why, why.source.name)]
-    verdict = verdict_words(why)
-    if verdict:
-        lines.append(textwrap.shorten(verdict, _LONGEST_VERDICT, placeholder=" …"))
-    return "\n".join(lines)
+    question = question_words(why, why.source.name)
+    verdict = textwrap.shorten(verdict_words(why), _LONGEST_VERDICT, placeholder=" …")
+    return finding, f"{question}; {verdict}" if verdict else question
 
 
-def _explained(why: Why, width: float) -> str:
+def _explained(why: Why) -> str:
     """The sides without an effect, and what names and numbers of the picture mean."""
     parts = []
     for side in why.sides:
@@ -168,7 +165,7 @@ def _explained(why: Why, width: float) -> str:
         "comes from the counterfactual run alone. Below it its writers, each swapped for this head alone: "
         "M4@13 is the MLP of layer 4 at position 13, L4H4@13 a head. Effects do not add up."
     )
-    return textwrap.fill(" ".join(parts), int(width * 24))
+    return " ".join(parts)
 
 
 def fill_with_why(folder: Path, why: Why) -> None:
@@ -189,26 +186,6 @@ def _bars(side: SideWriters) -> list[tuple[str, float]]:
 def _width(bars: Sequence[tuple[str, float]]) -> float:
     """The width of a side's column, relative to one with writers."""
     return 1.0 if len(bars) > 1 else 0.5
-
-
-def _draw_bars(axis: Axes, bars: Sequence[tuple[str, float]]) -> None:
-    names = [name for name, _ in bars]
-    effects = [effect for _, effect in bars]
-    colours = [canvas.INK, *map(canvas.effect_colour, effects[1:])]
-    axis.barh(range(len(bars)), effects, color=colours, height=0.7)
-    axis.set_yticks(range(len(bars)), names)
-    axis.axvline(0, color=canvas.LINE, linewidth=0.6)
-    axis.set_xlabel("effect (share of the gap)", fontsize=canvas.SMALL)
-    axis.spines[["top", "right", "left"]].set_visible(False)
-    axis.tick_params(axis="y", length=0)
-    for row, effect in enumerate(effects):
-        label = {
-            "xytext": (2, 0),
-            "textcoords": "offset points",
-            "va": "center",
-            "fontsize": canvas.SMALL,
-        }
-        axis.annotate(f"{effect:z.3f}", (max(effect, 0.0), row), **label)
 
 
 def _draw_map(axis: Axes, why: Why) -> None:

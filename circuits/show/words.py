@@ -127,6 +127,11 @@ def plural(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
+def heads_carry(count: int) -> str:
+    """`1 head carries`, `2 heads carry`."""
+    return f"{plural(count, 'head')} {'carries' if count == 1 else 'carry'}"
+
+
 def listed(texts: Sequence[str], *, most: int) -> str:
     """`a, b and 3 more`."""
     first = ", ".join(texts[:most])

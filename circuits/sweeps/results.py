@@ -19,7 +19,7 @@ import pyarrow as pa
 from circuits.components import Head
 from circuits.errors import FileError, PromptError, escaped
 from circuits.results import PICTURES, Pictured, Saved, require
-from circuits.show.words import spell, verdict_in_short, verdict_lines
+from circuits.show.words import heads_carry, plural, spell, verdict_in_short, verdict_lines
 from circuits.sweeps.store import Manifest, copy_lines, read_manifest, read_table
 from circuits.tracing import Circuit, FamilyControl, Interval, QuestionControl
 from circuits.tracing.circuit import model_of
@@ -29,7 +29,7 @@ from circuits.tracing.trace import trace
 from circuits.tracing.trust import weak_pairs
 
 if TYPE_CHECKING:
-    from circuits.show.results import HeadPlot
+    from circuits.show.head_plots import HeadPlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,17 @@ class MeanCircuit(Saved, Pictured):
         )
 
     def heads_to_plot(self) -> HeadPlot:
-        """What its figure shows; `circuits.show.results` draws it."""
-        from circuits.show.results import HeadPlot, interval_rows
+        """What its figure shows; `circuits.show.head_plots` draws it."""
+        from circuits.show.head_plots import HeadPlot, interval_rows
 
-        title = f"{spell(self.model)}, mean of {self.lines} lines, total {self.total.mean:z.2f}"
-        title += verdict_in_short(self)
-        rows = interval_rows([(mean.head, mean.effect) for mean in self.heads], self.carriers())
-        return HeadPlot(title, rows, marked="carries in at least half of the lines")
+        carriers = self.carriers()
+        finding = (
+            f"{heads_carry(len(carriers))} in at least half of {plural(self.lines, 'line')}"
+        )
+        total = f"total {self.total.mean:z.2f} of the gap"
+        question = f"{spell(self.model)}; mean of all lines{verdict_in_short(self)}; {total}"
+        rows = interval_rows([(mean.head, mean.effect) for mean in self.heads], carriers)
+        return HeadPlot(finding, question, rows, marked="carries in at least half of the lines")
 
     def _modulation_words(self) -> str:
         if not self.withheld:
