@@ -1,8 +1,7 @@
 """The pictures of docs/figures.md, from measured results: `python scripts/draw_gallery.py` draws all.
 
 1. Each question is measured once and kept in `--records`; delete a folder there to measure it again.
-2. `--check FOLDER` draws into another folder, to be looked at: each picture as it is, in greyscale, and as a
-   reader with deuteranopia sees it (the matrix of Machado, Oliveira and Fernandes, 2009, in linear light).
+2. `--png FOLDER` draws all of them as PNG into another folder, for `scripts/view_figures.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
-from PIL import Image
 
 import circuits
 from circuits.show import (
@@ -67,13 +64,6 @@ WORDS = {
     "cold": "rich",
 }
 TASKS = ("opposites", "indirect_object")
-DEUTERANOPIA = np.array(
-    [
-        [0.367322, 0.860646, -0.227968],
-        [0.280085, 0.672501, 0.047413],
-        [-0.011820, 0.042940, 0.968881],
-    ]
-)
 Pictures = Iterator[tuple[str, Callable[[], Figure | bytes]]]  # a name, and what draws it
 
 
@@ -153,46 +143,17 @@ def png(drawn: Figure | bytes) -> bytes:
     return data.getvalue()
 
 
-def seen(picture: Image.Image) -> Image.Image:
-    """As a reader with deuteranopia sees it."""
-    values = np.asarray(picture.convert("RGB")) / 255.0
-    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    changed = np.clip(linear @ DEUTERANOPIA.T, 0, 1)
-    shown = np.where(
-        changed <= 0.0031308, changed * 12.92, 1.055 * changed ** (1 / 2.4) - 0.055
-    )
-    return Image.fromarray((shown * 255).round().astype(np.uint8))
-
-
-def check(folder: Path, name: str, data: bytes) -> None:
-    """The picture three times: a wide one above itself, a high one beside itself."""
-    plain = Image.open(io.BytesIO(data)).convert("RGB")
-    three = [plain, plain.convert("L").convert("RGB"), seen(plain)]
-    width, height = plain.size
-    right, down = (0, height) if width > height else (width, 0)
-    sheet = Image.new("RGB", (width + 2 * right, height + 2 * down), "white")
-    for number, each in enumerate(three):
-        sheet.paste(each, (number * right, number * down))
-    folder.mkdir(parents=True, exist_ok=True)
-    sheet.save(folder / name)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the gallery again.")
     parser.add_argument(
         "--records", type=Path, default=Path("runs/gallery"), help="where results are kept"
     )
-    parser.add_argument(
-        "--check", type=Path, help="draw into this folder, as different readers see it"
-    )
+    parser.add_argument("--png", type=Path, help="draw into this folder, Graphviz as PNG too")
     asked = parser.parse_args()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, draw_it in pictures(asked.records, "png" if asked.check else "svg"):
-        data = png(draw_it())
-        if asked.check:
-            check(asked.check, name, data)
-        else:
-            (FOLDER / name).write_bytes(data)
+    folder = asked.png or FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, draw_it in pictures(asked.records, "png" if asked.png else "svg"):
+        (folder / name).write_bytes(png(draw_it()))
         print(name)
 
 

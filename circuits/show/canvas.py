@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast, get_args
 
 import matplotlib
 import numpy as np
@@ -26,10 +26,11 @@ from matplotlib.font_manager import FontProperties, get_font_names
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.textpath import text_to_path
 
-from circuits.errors import FileError
+from circuits.errors import FileError, PromptError
 from circuits.files import SIGNATURE
 from circuits.results import DRAWN_AS
 
+Theme = Literal["light", "dark"]  # the ground on which a saved figure is looked at
 # Values and their colours; colours between them are mixed linearly.
 Stops = tuple[tuple[float, str], ...]
 
@@ -172,8 +173,11 @@ def save_figure(
     formats: Sequence[str] = DRAWN_AS,
     *,
     name: str = "figure",
+    theme: Theme = "light",
 ) -> tuple[Path, ...]:
     """Write a figure as `folder/name.svg`, `.png`, `.pdf`; the same figure gives the same bytes.
+
+    With the theme "dark" it has light letters on a transparent ground, and `-dark` behind its name.
 
     >>> [path.name for path in show.save_figure(found.figure(), folder, ["svg"])]
     ['figure.svg']
@@ -196,12 +200,22 @@ def save_figure(
         (_MOST_DOTS / (width * height)) ** 0.5,
         _LONGEST_SIDE / max(width, height),
     )
+    if theme not in get_args(Theme):
+        raise PromptError(f"a figure has the theme {' or '.join(get_args(Theme))}, not {theme!r}")
+    colours = contextlib.nullcontext()
+    look: dict[str, Any] = {"dpi": dots}
+    if theme == "dark":
+        from circuits.show.dark import dark
+
+        colours = dark(figure)
+        look["facecolor"] = "none"
+        name = f"{name}-dark"
     paths = []
-    with looks(), writing_to(folder):
+    with looks(), writing_to(folder), colours:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for form in formats:
             paths.append(Path(folder) / f"{name}.{form}")
-            figure.savefig(paths[-1], format=form, dpi=dots, metadata=metadata[form])
+            figure.savefig(paths[-1], format=form, metadata=metadata[form], **look)
     return tuple(paths)
 
 
