@@ -201,7 +201,9 @@ def save_figure(
         _LONGEST_SIDE / max(width, height),
     )
     if theme not in get_args(Theme):
-        raise PromptError(f"a figure has the theme {' or '.join(get_args(Theme))}, not {theme!r}")
+        raise PromptError(
+            f"a figure has the theme {' or '.join(get_args(Theme))}, not {theme!r}"
+        )
     colours = contextlib.nullcontext()
     look: dict[str, Any] = {"dpi": dots}
     if theme == "dark":

@@ -23,14 +23,12 @@ from circuits.errors import PromptError
 from circuits.show.canvas import (
     BLUE,
     COLUMN,
-    HEADING_SMALL,
     LINE,
     MUTED,
     PAPER,
     SMALL,
     figure_around,
     looks,
-    width_of,
 )
 from circuits.show.plots import axes_for
 from circuits.show.words import spell
@@ -96,7 +94,7 @@ def keep_curves(
         for line in lines:
             _draw_curve(axes, line)
         for row, line in enumerate(lines):
-            _draw_count(axes, line, lines, share, row)
+            _draw_count(axes, line, share, row)
         _draw_legend(axes, lines, share)
         _label_axes(axes, rankings[0].protocol.units, share)
     return figure_around(axes)
@@ -124,7 +122,7 @@ def count_words(ranking: Ranking, share: float = MARKED) -> str:
 
 
 def _counts(lines: Sequence[KeepCurve], share: float) -> str:
-    """`90% of opposites is explained by 61 heads in mini, by 9 in mini-sparse`."""
+    """`90% of opposites takes 61 heads in mini and 9 heads in mini-sparse`."""
     found = []
     for line in lines:
         count, _, _ = line.ranking.count(share)
@@ -186,9 +184,7 @@ def _points(curve: Curve) -> list[np.ndarray]:
     return [shown, *(np.interp(shown, sizes, part) for part in values)]
 
 
-def _draw_count(
-    ax: Axes, line: KeepCurve, lines: Sequence[KeepCurve], share: float, row: int
-) -> None:
+def _draw_count(ax: Axes, line: KeepCurve, share: float, row: int) -> None:
     """Where a curve reaches the share: a marker with the interval of the count, a stem, and the count at its
     foot. The counts of two curves stand in different rows above the axis."""
     count, low, high = line.ranking.count(share)
@@ -205,7 +201,7 @@ def _draw_count(
     ax.plot([count, count], [0, share], color=line.colour, linewidth=0.6, zorder=1)
     marker: dict[str, Any] = {"marker": line.marker, "markeredgewidth": 0.6, "zorder": 6}
     ax.plot([count], [share], color=line.colour, markersize=4, markeredgecolor=PAPER, **marker)
-    left = _is_left_of_stem(ax, line, lines, share)
+    left = count > ax.get_xlim()[1] / 3  # at the right end of the axis
     ax.annotate(
         f"{count:,}",
         (count, 0),
@@ -219,27 +215,6 @@ def _draw_count(
         va="bottom",
         bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
     )
-
-
-def _is_left_of_stem(
-    ax: Axes, line: KeepCurve, lines: Sequence[KeepCurve], share: float
-) -> bool:
-    """Whether a count stands left of its stem: at the right end of the axis, or where another stem is close
-    on the right and the number has space on the left."""
-
-    def across(count: int) -> float:
-        """From a count to 0…1 across the plot."""
-        return (ax.transData + ax.transAxes.inverted()).transform((count, 0))[0]
-
-    count = line.ranking.count(share)[0]
-    assert count is not None
-    here = across(count)
-    if here > 0.85:
-        return True
-    others = [other.ranking.count(share)[0] for other in lines if other is not line]
-    crowded = any(other is not None and 0 < across(other) - here < 0.12 for other in others)
-    space = here * ax.get_window_extent().width / ax.figure.dpi * 72  # points
-    return crowded and space > width_of(f"{count:,}", HEADING_SMALL) + 3
 
 
 def _draw_legend(ax: Axes, lines: Sequence[KeepCurve], share: float) -> None:
