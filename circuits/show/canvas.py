@@ -82,6 +82,7 @@ _SETTINGS: Final = {
     "text.parse_math": False,
     "axes.edgecolor": LINE,
     "axes.labelcolor": INK,
+    "axes.labelsize": SMALL,
     "axes.linewidth": 0.6,
     "axes.labelpad": 2,
     "axes.titlepad": 6,

@@ -102,7 +102,7 @@ def fit_columns(
 ) -> Columns:
     """Columns between `left` and `right`; `notes` has what stands under the words, by position."""
     space = right - left - 6
-    positions = scene.shown(most=min(most, int(space / _NARROWEST)), bos=True)
+    positions = scene.shown(most=min(most, int(space / _NARROWEST)))
     below = []
     for position in positions:
         note = None if notes is None or position is None else notes.get(position)

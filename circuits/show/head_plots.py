@@ -188,7 +188,7 @@ def plot_heads(result: Any, *, most: int = MOST, ax: Axes | None = None) -> Figu
         ax.axvline(0, color=LINE, linewidth=0.6, zorder=0)
         ax.set_ylim(height - 0.4, -0.6)
         bars = "; bars: 95% intervals" if any(row.low is not None for row in shown) else ""
-        ax.set_xlabel(f"effect (share of the gap)\n◆ {plot.marked}{bars}", fontsize=SMALL)
+        ax.set_xlabel(f"effect (share of the gap)\n◆ {plot.marked}{bars}")
         ax.set_yticks(range(len(shown)), [row.name for row in shown])
         ax.tick_params(length=2, labelsize=SMALL, color=MUTED)
         ax.spines[["top", "right"]].set_visible(False)

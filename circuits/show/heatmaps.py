@@ -73,7 +73,8 @@ def grid_figure(result: OnAxes, *, title: str | None = None, ax: Axes | None = N
         label = "effect (share of the gap)"
     with looks():
         ax = axes_for(ax, _size(rows[1], columns[1]), title or finding, question)
-        draw_map(ax, values, rows, columns)
+        least = SMALLEST_SCALE if result.MEASURE == "effect" else 0.0
+        draw_map(ax, values, rows, columns, least=least)
         add_scale(ax, label)
     return figure_around(ax)
 
@@ -109,13 +110,12 @@ def effect_map(
         raise PromptError(
             f"a map of effects is layer by head, so it has 2 axes, not {values.ndim}"
         )
-    strongest = float(np.nan_to_num(np.abs(values)).max(initial=SMALLEST_SCALE))
     layers, heads = ([str(number) for number in range(size)] for size in values.shape)
     side = min(0.2, 5.0 / max(values.shape))  # inches, of a cell
     size = (max(len(heads) * side + 1.2, 2.6), len(layers) * side + 0.5)
     with looks():
         ax = axes_for(ax, size, title, question, notes="framed: carriers" if framed else "")
-        draw_map(ax, values, ("layer", layers), ("head", heads), limits=(-strongest, strongest))
+        draw_map(ax, values, ("layer", layers), ("head", heads), least=SMALLEST_SCALE)
         ax.set_aspect("equal")
         for head in framed:
             corner = (head.index - 0.5, head.layer - 0.5)
@@ -166,9 +166,13 @@ def draw_map(
     *,
     stops: Stops = EFFECT,
     limits: tuple[float, float] | None = None,
+    least: float = 0.0,
 ) -> None:
-    """Draw values (row, column) with the names of their axes and places; NaN is grey."""
-    strongest = float(np.nan_to_num(np.abs(values)).max(initial=0.0)) or 1.0
+    """Draw values (row, column) with the names of their axes and places; NaN is grey.
+
+    The scale has these limits, else it reaches to the strongest value, and no less far than `least`.
+    """
+    strongest = float(np.nan_to_num(np.abs(values)).max(initial=least)) or 1.0
     low, high = (-strongest, strongest) if limits is None else limits
     scale = colormap(stops).with_extremes(bad=_UNMEASURED)
     origin = "lower" if rows[0].endswith("layer") else "upper"
@@ -192,8 +196,8 @@ def _name_places(
     ax: Axes, rows: tuple[str, Sequence[str]], columns: tuple[str, Sequence[str]]
 ) -> None:
     """Write the names of axes and places; names that are longer than a number stand upright below."""
-    ax.set_xlabel(columns[0], fontsize=SMALL)
-    ax.set_ylabel(rows[0], fontsize=SMALL)
+    ax.set_xlabel(columns[0])
+    ax.set_ylabel(rows[0])
     for axis, labels in ((ax.xaxis, columns[1]), (ax.yaxis, rows[1])):
         every = -(-len(labels) // _MOST_LABELS)
         ticks = list(range(0, len(labels), every))
@@ -228,7 +232,7 @@ def grid_words(result: OnAxes) -> tuple[str, str]:
     where = []
     for axis, label in zip(result.axes, place, strict=True):
         where.append(label if axis.name == "position" else f"{axis.name} {label}")
-    return f"{what}: {value:z.2f} at {', '.join(where)}", question
+    return f"{what}: strongest at {', '.join(where)}, {value:z.2f}", question
 
 
 def _patched_words(result: Any) -> str:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from circuits.instruments.reading_records import READING
-from circuits.show.canvas import COLUMN, SMALL, figure_around, looks
+from circuits.show.canvas import COLUMN, figure_around, looks
 from circuits.show.plots import axes_for, draw_bars
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import asked_rows, model_words, token
@@ -43,7 +43,7 @@ def neurons_figure(found: Neurons, *, ax: Axes | None = None) -> Figure:
         ax.set_xlim(low, high + 0.25 * (high - low))
         ax.set_ylim(len(names) - 0.4, -0.6)
         note = f"effect (share of the gap)\ntokens that a neuron raises: {READING}"
-        ax.set_xlabel(note, fontsize=SMALL)
+        ax.set_xlabel(note)
     return figure_around(ax)
 
 

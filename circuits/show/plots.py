@@ -126,4 +126,4 @@ def add_scale(axes: Axes | Sequence[Axes], label: str) -> None:
     )
     bar.outline.set_linewidth(0.4)  # type: ignore[operator]
     bar.ax.tick_params(length=0, labelsize=SMALL, color=MUTED)
-    bar.set_label(label, fontsize=SMALL, labelpad=3)
+    bar.set_label(label, labelpad=3)

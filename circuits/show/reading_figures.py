@@ -60,7 +60,7 @@ def attribution_figure(read: LogitAttribution, *, ax: Axes | None = None) -> Fig
         add_scale(ax, "logits")
         ax.tick_params(axis="x", rotation=0 if read.heads <= 12 else 90)
         others = f"embedding {read.part('embed'):z.2f}, biases {read.part('biases'):z.2f}"
-        ax.set_xlabel(f"head, and the MLP last\n{others}; {READING}", fontsize=SMALL)
+        ax.set_xlabel(f"head, and the MLP last\n{others}; {READING}")
     return figure_around(ax)
 
 
@@ -115,7 +115,7 @@ def lens_figure(lens: LogitLens, *, ax: Axes | None = None) -> Figure:
         for layer in range(layers):
             for position in range(positions):
                 _write_word(ax, lens, layer, position, room)
-        ax.set_xlabel(f"position; {READING}", fontsize=SMALL)
+        ax.set_xlabel(f"position; {READING}")
     return figure_around(ax)
 
 

@@ -127,7 +127,10 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
     left = low - room if low < 0 else low
     with canvas.looks():
         width = canvas.WIDTH if len(sides) > 1 else 0.72 * canvas.WIDTH
-        size = (width, 0.6 + 0.16 * max(most_bars, 6))
+        rows = max(
+            most_bars, 6, 0.8 * min(len(why.prompt), _MOST_TICKS)
+        )  # words need less space than bars
+        size = (width, 0.7 + 0.16 * rows)
         figure = framed(figure, size, *_words_above(why), notes=_explained(why))
         axes = figure.subplots(1, 1 + len(sides), width_ratios=(1.15, *map(_width, columns)))
         axes = [axes] if isinstance(axes, Axes) else list(axes)
@@ -136,7 +139,7 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
             axis.set_title(_SIDES[side.side])
             names, effects = zip(*bars, strict=True)
             draw_bars(axis, names, effects)
-            axis.set_xlabel("effect (share of the gap)", fontsize=canvas.SMALL)
+            axis.set_xlabel("effect (share of the gap)")
             axis.set_xlim(left, high + room)
             # So that the bars of all sides stand in the same rows.
             axis.set_ylim(most_bars - 0.5, -0.5)
