@@ -57,17 +57,8 @@ def test_a_result_has_a_figure_a_page_a_diagram_and_files(
         assert result.save(tmp_path / f"first{ending}").read_bytes().startswith(start)
 
 
-TOUCHES = pytest.mark.xfail(reason="two labels of this figure still touch")
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=TOUCHES) if kind in ("task_comparison", "why") else kind
-        for kind in KINDS
-    ],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_text_of_a_figure_is_cut_or_overlaps_another(
     kind: str, results: dict[str, Any]
 ) -> None:
@@ -105,3 +96,13 @@ def test_a_notebook_shows_figures_and_diagrams_without_magic_and_without_dot(
     assert results[name].figure()._repr_png_().startswith(b"\x89PNG")
     picture = results[name].to_dot()._repr_mimebundle_()
     assert "<svg" in picture["image/svg+xml"]
+
+
+def test_every_plot_says_its_finding_and_then_its_question(results: dict[str, Any]) -> None:
+    for kind in ONE_PANEL:
+        figure = results[kind].figure()
+        finding, *question = [text for text in figure.texts if text.get_text()]
+        assert finding.get_fontweight() == "bold" and question, kind
+        axes = Figure().add_subplot()
+        results[kind].figure(ax=axes)
+        assert axes.get_title("left").startswith(finding.get_text()[:20]), kind

@@ -18,15 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from circuits.components import Head
+from circuits.errors import PromptError
 from circuits.show import canvas
 from circuits.show.canvas import save_figure
+from circuits.show.dark import darkened
 from circuits.show.diagram import circuit_figure, ticks_of
 from circuits.show.figure import mapping_figure
 from circuits.show.graph import gains
@@ -200,9 +202,6 @@ def test_no_text_of_a_random_circuit_is_cut_or_overlaps_another(seed: int) -> No
 
 
 @pytest.mark.studies
-@pytest.mark.xfail(
-    reason="in about one of a hundred circuits a head's name still touches another"
-)
 @pytest.mark.parametrize("first", range(6, 206, 50))
 def test_no_text_of_two_hundred_random_circuits_is_cut_or_overlaps_another(first: int) -> None:
     for seed in range(first, first + 50):
@@ -429,3 +428,23 @@ def test_hostile_tokens_are_drawn_and_saved_without_a_warning(tmp_path: Path) ->
         warnings.simplefilter("error")
         save_figure(mapping_figure(samples.hostile(samples.HOSTILE)), tmp_path)
         save_figure(mapping_figure(samples.hostile(("$\\frac$", "$x$ $", "%"))), tmp_path)
+
+
+def test_a_dark_figure_has_light_letters_and_afterwards_its_own_colours(tmp_path: Path) -> None:
+    figure = circuit_figure(samples.planted())
+    before = [to_hex(str(text.get_color())) for text in texts(figure)]
+    (saved,) = save_figure(figure, tmp_path, ["svg"], theme="dark")
+    assert saved.name == "figure-dark.svg"
+    written = set(re.findall(r"fill: (#[0-9a-f]{6})", saved.read_text()))
+    assert canvas.INK not in written and canvas.PAPER not in written
+    assert [to_hex(str(text.get_color())) for text in texts(figure)] == before
+    with pytest.raises(PromptError, match="light or dark"):
+        save_figure(figure, tmp_path, theme="sepia")  # type: ignore[arg-type]
+
+
+def test_dark_colours_keep_their_hue_and_the_order_of_their_lightness() -> None:
+    ramp = canvas.colormap()(np.linspace(0, 1, 20))[:, :3]
+    light = darkened(ramp) @ [0.2126, 0.7152, 0.0722]
+    assert (np.diff(light) > 0).all()  # more attention is lighter, where on paper it is darker
+    red = darkened(to_rgba_array(canvas.RED))[0]
+    assert red[0] > max(red[1:3]) and red[3] == 1

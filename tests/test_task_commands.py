@@ -204,8 +204,9 @@ def test_a_curve_fits_one_column_says_its_protocol_and_cuts_nothing_off() -> Non
     FigureCanvasAgg(figure).draw()
     width, height = figure.get_size_inches() * figure.dpi
     assert figure.get_size_inches()[0] <= 3.5
-    caption = figure.get_supxlabel().replace("\n", " ")
-    assert str(Protocol("heads")) in caption and caption.startswith("opposites, 2 pairs")
+    said = " ".join(text.get_text() for text in figure.texts)
+    assert said.startswith("90% of opposites takes 2 heads in mini") and "2 pairs" in said
+    assert str(Protocol("heads")) in said
     legend = figure.axes[0].get_legend()
     assert legend is not None
     for text in (*figure.texts, *legend.get_texts(), *figure.axes[0].texts):
