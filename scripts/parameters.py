@@ -140,7 +140,7 @@ SENTENCES = {
     "task": "A task by its name, its jsonl file, or a `Task`.",
     "test": "A function of a row that says whether it is wanted.",
     "text": "The prompt.",
-    "theme": 'The ground on which the figure is looked at: "light", or "dark" for light letters on a transparent ground.',
+    "theme": 'The ground to be drawn for: "light", or "dark" for light letters on a transparent ground.',
     "title": "The title of the picture.",
     "titles": "Titles of the panels.",
     "to": "A format, or the file to write.",
