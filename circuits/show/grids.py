@@ -362,12 +362,15 @@ def _draw_head(sheet: Sheet, panel: Panel, number: int, tiles: Tiles) -> None:
         _draw_bracket(sheet, side + tiles.gap / 2, -1, side + 1)
     if not panel.effects:
         return
+    effect = ""
     if abs(panel.effects[number]) >= _NOTHING:
         effect = _short_number(panel.effects[number])
         sheet.write(*(below if large else inside), effect, NOTE, ha="right", zorder=5)
     if large:
-        rank = f"{number + 1}: 90%" if is_last else f"{number + 1}"
         font = Font(SMALL, RED, bold=True) if is_last else NOTE
+        rank = f"{number + 1}: 90%" if is_last else f"{number + 1}"
+        if width_of(rank, font) + width_of(effect, NOTE) + 2 > side:
+            rank = f"{number + 1}"
         sheet.write(0, side + 6.5, rank, font)
 
 
