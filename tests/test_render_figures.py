@@ -27,12 +27,13 @@ from matplotlib.transforms import Bbox
 from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.show import canvas
+from circuits.show.arrows import PRINT
 from circuits.show.canvas import save_figure
 from circuits.show.dark import darkened
 from circuits.show.diagram import circuit_figure, ticks_of
 from circuits.show.figure import mapping_figure
 from circuits.show.graph import gains
-from circuits.show.layout import PRINT, lay_out
+from circuits.show.layout import lay_out
 from circuits.show.scene import to_scene
 from circuits.tracing import CARRIES, QuestionControl
 from circuits.tracing.records import Circuit

@@ -11,6 +11,7 @@ import render_samples as samples
 
 from circuits.components import Head
 from circuits.show import tables
+from circuits.show.comparison_tables import comparison_section
 from circuits.show.sections import Column, Section, section_html
 from circuits.tracing import HeadEffect, Mapping
 from circuits.tracing.records import Circuit
@@ -194,15 +195,13 @@ def test_a_notebook_without_graphviz_shows_the_tables_alone(
 
 
 def test_two_models_are_compared_row_by_row() -> None:
-    first, second = tables.comparison_section(
-        [samples.dense(), samples.planted()], share=0.8
-    ).rows
+    first, second = comparison_section([samples.dense(), samples.planted()], share=0.8).rows
     assert (first[0], first[3], second[0], second[3]) == ("GPT-2", 43, "Sparse GPT-2", 5)
     assert second[-1] == "1 head L10H1"
 
 
 def test_models_of_different_shape_have_no_overlap() -> None:
-    _, second = tables.comparison_section([samples.deep(), samples.planted()], share=0.8).rows
+    _, second = comparison_section([samples.deep(), samples.planted()], share=0.8).rows
     assert second[-1] == "not comparable"
 
 

@@ -150,8 +150,8 @@ def _compare_mappings(
     result: ResultOptions,
 ) -> list[Circuit]:
     """Trace the prompt on each model, print one table of all, and give the circuits back."""
+    from circuits.show.comparison_tables import comparison_section, comparison_values
     from circuits.show.folders import fill_with_several
-    from circuits.show.tables import comparison_section, comparison_values
     from circuits.tasks.compare import compare
 
     share = question["share"]

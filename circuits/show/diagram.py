@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from circuits.show.arrows import PRINT, PlacedItem, free_spaces
 from circuits.show.canvas import (
     COLUMN,
     EFFECT,
@@ -39,7 +40,7 @@ from circuits.show.canvas import (
 )
 from circuits.show.columns import NOTE_NAMES, NOTE_STEP, note_lines, upright_note
 from circuits.show.graph import OUTPUT
-from circuits.show.layout import PRINT, PlacedItem, Placement, free_spaces, lay_out
+from circuits.show.layout import Placement, lay_out
 from circuits.show.legend import (
     LINE_HEIGHT,
     Key,

@@ -2,8 +2,8 @@
 
 1. A span is a box in its columns. A picture shows the spans at the ends of its mappings, those that the user
    named, and the three strongest others.
-2. A mapping is an arrow from key to query in every layer in which heads carry it, with their names on it. Names
-   never stand on a box: they are shortened (`L5: 1 0 3`), stand beside the arrow, or are led out to the margin.
+2. A mapping is an arrow from key to query in every layer in which heads carry it, with their names: `arrows`
+   places it.
 3. A row is a layer, the lowest first. Arrows of a layer that would touch stand in lanes above each other, and
    the row is as high as its lanes. In a deep model a run of three or more layers in which no head carries and
    no box ends is one row.
@@ -15,89 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 from circuits.components import Head
 from circuits.show import Scene, gains, spell
-from circuits.show.canvas import HEADING_SMALL, NOTE, width_of
+from circuits.show.arrows import PRINT, Interval, PlacedItem, Sizes, in_lanes, place_arrow
+from circuits.show.canvas import NOTE, width_of
 from circuits.show.columns import Columns, fit_columns
 
 _GROUP: Final = 10.0  # the height of a line of groups under a printed sentence
 _NEVER_FOLDED: Final = 12  # layers of a model that is shown whole
 _OTHER_SPANS: Final = 3  # spans that are shown although no mapping begins or ends there
-_SHORT_MOST: Final = 6  # heads in a shortened name
 
 Named = tuple[str, dict[str, Any]]  # a node of the graph: its name and its attributes
-Interval = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """The lengths of a picture: points (1/72 inch) in print, pixels on the page."""
-
-    axis: float  # the width of the axis of layers
-    top: float  # the height above the last layer, where the output stands
-    lane: float  # the height of a lane
-    thin: float  # the height of a row without items
-    folded: float  # the height of a row that stands for several layers
-    margin: float  # of a row with lanes, half of it above them and half below
-    visible: float  # of an arrow, beside the names on it
-    beside: float  # from an arrow to the names after it
-    widest_led: float  # names in the margin
-    names_width: Callable[[Sequence[str]], float]
-    forms: Callable[[Sequence[str]], list[list[str]]]  # the ways to name heads, the best first
-
-
-def printed_forms(heads: Sequence[str]) -> list[list[str]]:
-    """`L5H1 L5H3 L5H0`, `L5: 1 3 0`, `L5: 1 3 +1`, `L5: 1 +2`: ways to name heads of a layer, each shorter."""
-    whole = [*heads[:3]] if len(heads) <= 3 else [*heads[:2], f"+{len(heads) - 2}"]
-    forms = [whole]
-    if len(heads) > 1:
-        layer, _, _ = heads[0].partition("H")
-        numbers = [head.rpartition("H")[2] for head in heads]
-        for count in range(min(len(heads), _SHORT_MOST), 0, -1):
-            more = [f"+{len(heads) - count}"] if count < len(heads) else []
-            forms.append([f"{layer}:", *numbers[:count], *more])
-    if len(heads) > 3:  # all numbers say more than two names
-        forms = [forms[1], *forms[2:]]
-    return forms
-
-
-PRINT: Final = Sizes(
-    axis=30.0,
-    top=33.0,
-    lane=10.5,
-    thin=9.0,
-    folded=11.0,
-    margin=4.0,
-    visible=12.0,
-    beside=5.0,
-    widest_led=60.0,
-    names_width=lambda names: width_of(" ".join(names), HEADING_SMALL) + 8,
-    forms=printed_forms,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedItem:
-    """What stands in a layer between `left` and `right`: an arrow with the names of its heads."""
-
-    layer: int
-    names: tuple[str, ...]  # of heads, and how many more there are
-    start: float
-    end: float  # of the arrow
-    text_x: float  # the centre of the names
-    left: float
-    right: float
-    effect: float = 0.0
-    front: bool = False
-    opening: bool = False  # its heads attend to the key in the counterfactual alone
-    led: bool = False  # the names stand in the margin, with a line to the arrow
-    node: str = ""  # of a group: its name in the graph
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.names)
 
 
 Rows = dict[tuple[int, int], tuple[float, float]]  # (first layer, last layer): (top, bottom)
@@ -319,138 +249,6 @@ def _fold_layers(depth: int, lanes: Lanes, boxes: Iterable[Named]) -> list[tuple
         rows.append((first, last))
         first = last + 1
     return rows
-
-
-class Extended(Protocol):
-    """What reaches from `left` to `right`."""
-
-    @property
-    def left(self) -> float: ...
-    @property
-    def right(self) -> float: ...
-
-
-E = TypeVar("E", bound=Extended)
-
-
-def in_lanes(items: Iterable[E]) -> list[list[E]]:
-    """Items in as few lanes as keep them apart; each takes the first lane in which it touches nothing."""
-    lanes: list[list[E]] = []
-    for item in items:
-        for lane in lanes:
-            if all(item.right < other.left or other.right < item.left for other in lane):
-                lane.append(item)
-                break
-        else:
-            lanes.append([item])
-    return lanes
-
-
-# Arrows
-
-
-def place_arrow(
-    layer: int,
-    heads: Sequence[str],
-    ends: Interval,
-    effect: float,
-    *,
-    across: Interval,
-    taken: Sequence[Interval],
-    sizes: Sizes,
-    front: bool = False,
-    opening: bool = False,
-) -> PlacedItem:
-    """An arrow from the first to the second of `ends`, with the names of its heads where no box is.
-
-    `across` is where the columns begin and end, and `taken` what boxes take of it. Names stand on the arrow as
-    they are or shortened, else after it or before it, else beyond the columns.
-    """
-    spaces = free_spaces(across, taken)
-    start, end = ends
-    names, centre, led = _place_names(heads, ends, spaces, across[1], sizes)
-    half = sizes.names_width(names) / 2
-    return PlacedItem(
-        layer=layer,
-        names=tuple(names),
-        start=start,
-        end=end,
-        text_x=centre,
-        left=min(start, centre - half) - 2,
-        right=max(end, centre + half) + 2,
-        effect=effect,
-        front=front,
-        opening=opening,
-        led=led,
-    )
-
-
-def free_spaces(across: Interval, taken: Sequence[Interval]) -> list[Interval]:
-    """What `taken` leaves of `across`, from left to right."""
-    left, right = across
-    spaces = []
-    for start, end in taken:
-        if start > left:
-            spaces.append((left, start))
-        left = max(left, end)
-    if right > left:
-        spaces.append((left, right))
-    return spaces
-
-
-def _place_names(
-    heads: Sequence[str], ends: Interval, spaces: Sequence[Interval], right: float, sizes: Sizes
-) -> tuple[list[str], float, bool]:
-    """The names in the best form that has a place, the centre of that place, and whether it is the margin."""
-    forms = sizes.forms(heads)
-    for place in (_on_arrow, _after_arrow, _before_arrow):
-        for names in forms:
-            centre = place(ends, spaces, sizes.names_width(names), sizes)
-            if centre is not None:
-                return names, centre, False
-    narrow = [names for names in forms if sizes.names_width(names) <= sizes.widest_led]
-    names = narrow[0] if narrow else forms[-1]
-    return names, right + sizes.beside + sizes.names_width(names) / 2, True
-
-
-def _on_arrow(
-    ends: Interval, spaces: Sequence[Interval], width: float, sizes: Sizes
-) -> float | None:
-    """The place nearest to the middle of the arrow, if enough of the arrow is left to be seen."""
-    start, end = ends
-    if end - start < width + sizes.visible:
-        return None
-    middle = (start + end) / 2
-    places = []
-    for space in spaces:
-        left, right = max(space[0], start), min(space[1], end)
-        if right - left >= width:
-            places.append(min(max(middle, left + width / 2), right - width / 2))
-    return min(places, key=lambda place: abs(place - middle), default=None)
-
-
-def _after_arrow(
-    ends: Interval, spaces: Sequence[Interval], width: float, sizes: Sizes
-) -> float | None:
-    """Directly after the box in which the arrow ends."""
-    for left, right in spaces:
-        if right > ends[1] + sizes.beside:
-            start = max(left + 2, ends[1] + sizes.beside)
-            is_next = left <= ends[1] + 3 * sizes.beside
-            return start + width / 2 if is_next and right - start >= width else None
-    return None
-
-
-def _before_arrow(
-    ends: Interval, spaces: Sequence[Interval], width: float, sizes: Sizes
-) -> float | None:
-    """Directly before the box in which the arrow starts."""
-    for left, right in reversed(spaces):
-        if left < ends[0] - sizes.beside:
-            end = min(right - 2, ends[0] - sizes.beside)
-            is_next = right >= ends[0] - 3 * sizes.beside
-            return end - width / 2 if is_next and end - left >= width else None
-    return None
 
 
 # Groups of positions

@@ -1,4 +1,4 @@
-"""A circuit as readable text, for terminals, files and notebooks; several circuits as one table.
+"""A circuit as readable text, for terminals, files and notebooks.
 
 The question comes first, then the mapping that was asked for with its carriers and how far to trust it, then
 the other mappings with a row each, and the spans.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from circuits.components import SIDES
-from circuits.errors import CircuitsError, PromptError
+from circuits.errors import CircuitsError
 from circuits.show import (
     counterfactual_words,
     listed,
@@ -137,7 +137,7 @@ def token(result: Circuit | Why | Wiring | Neurons, position: int) -> str:
     return f"{visible(result.prompt.words[position])}({position})"
 
 
-def _ends(circuit: Circuit, mapping: Mapping) -> str:
+def ends_text(circuit: Circuit, mapping: Mapping) -> str:
     """`large(5) → "(8)`."""
     return f"{token(circuit, mapping.key)} → {token(circuit, mapping.query)}"
 
@@ -170,7 +170,7 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
         Column("joint", "z.3f"),
     ]
     rows = [_head_row(mapping, each) for each in shown]
-    title = f"{_ends(circuit, mapping)}: total {mapping.total:z.2f} (restore {mapping.restore:z.2f})"
+    title = f"{ends_text(circuit, mapping)}: total {mapping.total:z.2f} (restore {mapping.restore:z.2f})"
     return Section(title + _unusual_total(mapping), lines, columns, rows, marked=len(first))
 
 
@@ -314,7 +314,7 @@ def _other_mappings(circuit: Circuit, mappings: Sequence[Mapping], share: float)
         carriers = listed([str(head) for head in mapping.carriers(share)], most=6) or "none"
         random = None if mapping.controls is None else mapping.controls.random_p95
         sufficiency = None if mapping.controls is None else mapping.controls.sufficiency
-        row = [_ends(circuit, mapping), mapping.total, mapping.restore, modulation]
+        row = [ends_text(circuit, mapping), mapping.total, mapping.restore, modulation]
         rows.append([*row, carriers, random, sufficiency])
     title = plural(len(mappings), "other mapping")
     if len(mappings) > _MOST_MAPPINGS:
@@ -367,90 +367,3 @@ def family_text(family: FamilyTrace) -> str:
     shown = family.heads[: max(5, len(family.carriers()))]
     heads = [f"  {head!s:8}{interval}" for head, interval in shown]
     return "\n".join([*lines, *carriers, *heads])
-
-
-# Several models
-
-
-def comparison_values(circuits: Sequence[Circuit], *, share: float) -> list[dict[str, Any]]:
-    """The same mapping in several models, for JSON.
-
-    `overlap` lists the carriers that a model has in common with the first one. It is None where the two
-    cannot be compared head by head.
-    """
-    values = []
-    for circuit in circuits:
-        mapping = circuit.mapping()
-        carriers = [str(head) for head in mapping.carriers(share)]
-        values.append(
-            {
-                "model": circuit.source.name,
-                "key": mapping.key,
-                "query": mapping.query,
-                "total": mapping.total,
-                "restore": mapping.restore,
-                "share": share,
-                "verdict": None if circuit.question is None else circuit.question.verdict,
-                "reasons": [] if circuit.question is None else list(circuit.question.reasons),
-                "withheld": list(mapping.doubts),
-                "modulation": mapping.modulation(share),
-                "heads": len(carriers),
-                "carriers": carriers,
-                "overlap": _overlap(circuits[0], circuit, share),
-                "open_edges": circuit.source.open_edges,
-                "edges": circuit.source.edges,
-            }
-        )
-    return values
-
-
-def comparison_section(circuits: Sequence[Circuit], *, share: float) -> Section:
-    """The same mapping in several models, one row each."""
-    columns = [
-        Column("model"),
-        Column("question"),
-        Column("total", "z.2f"),
-        Column(f"heads for {share:.0%}", "d"),
-        Column("modulated", ".0%"),
-        Column("open edges", ">"),
-        Column("carriers"),
-        Column("overlap"),
-    ]
-    rows = []
-    lines = []
-    for number, each in enumerate(comparison_values(circuits, share=share)):
-        name = visible(each["model"])
-        for reason in dict.fromkeys((*each["reasons"], *each["withheld"])):
-            lines.append(f"{name}: {visible(reason, longest=400)}")
-        shared = each["overlap"]
-        if number == 0:
-            overlap = "(itself)"
-        elif shared is None:
-            overlap = "not comparable"
-        else:
-            overlap = f"{plural(len(shared), 'head')} {' '.join(shared[:12])}"
-        open_edges = f"{each['open_edges']} of {each['edges']}"
-        carriers = listed(each["carriers"], most=12) or "none"
-        modulation = "withheld" if each["withheld"] else each["modulation"]
-        verdict = each["verdict"] or "not judged"
-        row = [name, verdict, each["total"], each["heads"], modulation]
-        rows.append([*row, open_edges, carriers, overlap])
-    return Section(_ends(circuits[0], circuits[0].mapping()), lines, columns, rows)
-
-
-def _overlap(first: Circuit, second: Circuit, share: float) -> list[str] | None:
-    """The carriers of the first circuit's mapping that also carry it in the second.
-
-    None where the models differ in layers or heads, the prompts in length, or the second circuit does not
-    have the mapping.
-    """
-    if (first.source.layers, first.source.heads) != (second.source.layers, second.source.heads):
-        return None
-    if len(first.prompt) != len(second.prompt):
-        return None
-    mapping = first.mapping()
-    try:
-        carriers = second.mapping(*mapping.ends).carriers(share)
-    except PromptError:
-        return None
-    return [str(head) for head in mapping.carriers(share) if head in carriers]
