@@ -136,7 +136,7 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
         axes = [axes] if isinstance(axes, Axes) else list(axes)
         _draw_map(axes[0], why)
         for axis, side, bars in zip(axes[1:], sides, columns, strict=True):
-            axis.set_title(_SIDES[side.side])
+            axis.set_title(_SIDES[side.side].replace(" (", "\n("), fontsize=canvas.SMALL)
             names, effects = zip(*bars, strict=True)
             draw_bars(axis, names, effects)
             axis.set_xlabel("effect (share of the gap)")
@@ -188,7 +188,7 @@ def _bars(side: SideWriters) -> list[tuple[str, float]]:
 
 def _width(bars: Sequence[tuple[str, float]]) -> float:
     """The width of a side's column, relative to one with writers."""
-    return 1.0 if len(bars) > 1 else 0.5
+    return 1.0 if len(bars) > 1 else 0.6
 
 
 def _draw_map(axis: Axes, why: Why) -> None:
