@@ -162,7 +162,7 @@ def _explained(why: Why) -> str:
     parts = []
     for side in why.sides:
         if abs(side.effect) < SMALL:
-            parts.append(f"{side.side} side: no effect ({side.effect:z.3f}).")
+            parts.append(f"{side.side.capitalize()} side: no effect ({side.effect:z.3f}).")
     parts.append(
         f"The head's message swapped has an effect of {why.effect:z.2f}. Whole side: what the head reads there "
         "comes from the counterfactual run alone. Below it its writers, each swapped for this head alone: "
