@@ -259,7 +259,7 @@ def test_names_that_do_not_fit_on_their_arrow_are_shortened_or_stand_beside_it()
     for key in (1, 6, 7):  # the boxes of brackets leave less space than the arrow is long
         mapping = samples.mapping_of(key, 8, path, total=0.9, controls=False)
         circuit = replace(samples.planted(), mappings=(mapping,), focus=(key, 8))
-        (item,) = lay_out(to_scene(circuit), 226).lanes
+        (item,) = lay_out(to_scene(circuit), 200).lanes
         spoken[key] = item.text
         assert key != 7 or not item.start < item.text_x < item.end
     assert spoken[1] == "L5: 1 10 3" and spoken[6].startswith("L5: 1")
