@@ -336,7 +336,7 @@ def _plan_right(scene: Scene, width: float, *, titled: bool = True) -> RightHalf
     inside = width - 2 * _PAD
     return RightHalf(
         width,
-        title=_TITLE if titled else 4.0,
+        title=_TITLE if titled else 8.0,
         verdict=wrapped(scene.verdict, HEADING_SMALL, inside)[:3],
         caption=wrapped(scene.caption, _RED_BOLD, inside - 2 * _CROSS),
         grid=_grid_above(scene, inside),
@@ -384,7 +384,7 @@ def _draw_right(sheet: Sheet, scene: Scene, title: str, half: RightHalf, left: f
     heads = scene.mapped(_MOST_RIGHT)
     grid_left = max(area.middle - half.grid.width / 2, area.left + _PAD)
     if heads:
-        draw_cross(sheet, area.left + _PAD + 2, y + 1, arm=8.0)
+        draw_cross(sheet, area.left + _PAD + 2, y - 4, arm=7.0)  # above the names of heads
     _draw_maps(sheet, scene, half.grid.tiles(grid_left, y), half.grid.labels, heads)
     y += half.grid.height + 8
     if half.more:

@@ -92,12 +92,15 @@ def lay_out(
         if data["heads"] and (data is scene.front or not only_front):
             mappings[ends] = data
     boxes = shown_spans(scene, mappings, others=len(scene.boxes) if all_spans else _OTHER_SPANS)
-    placed = _lay_out(scene, width, mappings, boxes, most, margin=0.0)
-    led = [item for item in placed.lanes if item.led]
-    if led:
-        margin = max(PRINT.names_width(item.names) for item in led) + PRINT.beside
+    margin = 0.0
+    while True:  # with a margin the columns are narrower, so longer names may need it
         placed = _lay_out(scene, width, mappings, boxes, most, margin=margin)
-    return placed
+        led = [
+            PRINT.names_width(item.names) + PRINT.beside for item in placed.lanes if item.led
+        ]
+        if max(led, default=0.0) <= margin:
+            return placed
+        margin = max(led)
 
 
 def _lay_out(
