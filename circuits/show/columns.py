@@ -57,7 +57,7 @@ class Columns:
         """The height of the words with the numbers above them."""
         if not self.upright:
             return self.size + 13
-        font = Font(self.size)
+        font = Font(self.size, bold=True)  # as the key's is
         return 12 + max(width_of(word, font) for word in self.words)
 
     @property
