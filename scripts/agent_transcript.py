@@ -75,7 +75,8 @@ async def transcript(folder: Path) -> str:
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "circuits", "mcp", "--folder", str(folder)],
-        env=dict(os.environ),
+        # With other threads the search for wires may round otherwise, and end with another circuit.
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     parts: list[str] = []
     async with Client(stdio_client(server)) as client:
