@@ -1,4 +1,4 @@
-"""The pictures of docs/figures.md, from measured results: `python scripts/draw_gallery.py` draws all.
+"""The pictures of docs/figures.md and docs/instruments.md, from measured results: `python scripts/draw_gallery.py` draws all.
 
 1. Each question is measured once and kept in `--records`; delete a folder there to measure it again.
 2. `--png FOLDER` draws all of them as PNG into another folder, for `scripts/view_figures.py`.
@@ -48,6 +48,7 @@ QUESTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "names-smollm2": ("smollm2", NAMES, {"counterfactual": NAMES.replace(", John", ", Mary")}),
     "long-stories15m": ("stories15m", LONG, {"counterfactual": LONG.replace(". Ben", ". Tom")}),
 }
+SENDERS = "L1H5@14, L1H11@14, M0@14, M1@14 -> M2@14, M4@14, a5.h1<q>@14, logits"
 ROLES = {"IO": 1, "S1": 3, "S2": 9, "END": -1}  # positions of STORY
 HEADS = {  # what the published circuit calls heads that do this
     "L1H2": "duplicate token",
@@ -89,6 +90,17 @@ def pictures(records: Path, graphviz: str) -> Pictures:
     yield "effects-opposite-mini.png", lambda: effect_map(first)
     yield from wires(records, graphviz)
     yield from tasks(records)
+    yield from instruments()
+
+
+def instruments() -> Pictures:
+    """The maps of docs/instruments.md, asked as there."""
+    mini = circuits.load("mini")
+    pair = circuits.to_pair(mini, NAMES, counterfactual=NAMES.replace(", John", ", Mary"))
+    yield "instruments-residual.png", circuits.patch(mini, pair, "residual").figure
+    yield "instruments-paths.png", circuits.path(mini, pair, SENDERS).figure
+    yield "instruments-lens.png", circuits.logit_lens(mini, NAMES).figure
+    yield "instruments-scores.png", circuits.head_scores(mini).figure
 
 
 def wires(records: Path, graphviz: str) -> Pictures:
