@@ -1,4 +1,4 @@
-"""The pictures of docs/figures.md and docs/instruments.md, from measured results: `python scripts/draw_gallery.py` draws all.
+"""The pictures of docs/figures.md and docs/instruments.md: `python scripts/draw_gallery.py` draws all.
 
 1. Each question is measured once and kept in `--records`; delete a folder there to measure it again.
 2. `--png FOLDER` draws all of them as PNG into another folder, for `scripts/view_figures.py`.
