@@ -384,7 +384,7 @@ def _draw_right(sheet: Sheet, scene: Scene, title: str, half: RightHalf, left: f
     heads = scene.mapped(_MOST_RIGHT)
     grid_left = max(area.middle - half.grid.width / 2, area.left + _PAD)
     if heads:
-        draw_cross(sheet, area.left + _PAD + 2, y - 4, arm=7.0)  # above the names of heads
+        draw_cross(sheet, area.left + _PAD + 2, y - 3, arm=6.0)  # above the names of heads
     _draw_maps(sheet, scene, half.grid.tiles(grid_left, y), half.grid.labels, heads)
     y += half.grid.height + 8
     if half.more:

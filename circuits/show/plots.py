@@ -58,8 +58,9 @@ def framed(
     if figure is None:
         figure = ShownFigure(dpi=300)
     width, height = size
-    heading = to_heading(finding, question, 72 * width - 2 * _EDGE)
-    below = wrapped(notes, NOTE, 72 * width - 2 * _EDGE)
+    inner = 0.97 * (72 * width - 2 * _EDGE)  # letters on a screen are up to 3% wider than in print
+    heading = to_heading(finding, question, inner)
+    below = wrapped(notes, NOTE, inner)
     top = heading.height + _EDGE
     bottom = LINE_HEIGHT * len(below)
     whole = 72 * height + top + bottom
