@@ -58,7 +58,8 @@ def framed(
     if figure is None:
         figure = ShownFigure(dpi=300)
     width, height = size
-    inner = 0.97 * (72 * width - 2 * _EDGE)  # letters on a screen are up to 3% wider than in print
+    # Letters on a screen are up to 3% wider than in print.
+    inner = 0.97 * (72 * width - 2 * _EDGE)
     heading = to_heading(finding, question, inner)
     below = wrapped(notes, NOTE, inner)
     top = heading.height + _EDGE
