@@ -30,6 +30,7 @@ from measure import CLOCKS, Aim, Line, Spread, interleave, megabytes, seconds, s
 
 import circuits
 from circuits.engine import prepare
+from circuits.engine.selection import Mapped
 from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.tracing import Mapping
@@ -88,9 +89,9 @@ def measure_alone(model: Model, line: dict[str, Any]) -> Mapping:
     pair = to_pair(
         model, line["prompt"], swap=line["swap"], answer=line["answer"], foil=line["foil"]
     )
-    return measure_mapping(
-        prepare(model, [pair]), pair.clean.position(line["key"]), len(pair) - 1, controls=False
-    )
+    key = pair.clean.position(line["key"])
+    part = Mapped(prepare(model, [pair]), key, len(pair) - 1)
+    return measure_mapping([part], controls=False)
 
 
 def check(

@@ -27,9 +27,12 @@ from measure import CLOCKS, Aim, Line, interleave, seconds, show, show_header
 
 import circuits
 from circuits.engine import Row, Runs, prepare
+from circuits.engine.selection import Mapped
 from circuits.prompts import Prompt
-from circuits.tracing.measure import measure_mapping, measure_span
+from circuits.tracing.aligned import Aligned
+from circuits.tracing.measure import measure_mapping
 from circuits.tracing.records import Circuit
+from circuits.tracing.spans import measure_span
 
 TOKENS, KEY, QUERY = 9, 5, 8
 HOOKED = 8  # forwards of the naive sweep that are run
@@ -100,8 +103,10 @@ def main() -> None:
     parts = {
         "the whole trace": lambda: trace(asked),
         "its two runs": lambda: prepare(asked.model, [asked.pair]),
-        "its mapping": lambda: measure_mapping(runs, KEY, QUERY),
-        "its two spans": lambda: [measure_span(runs, "", (at,)) for at in (KEY, QUERY)],
+        "its mapping": lambda: measure_mapping([Mapped(runs, KEY, QUERY)]),
+        "its two spans": lambda: [
+            measure_span([Aligned.whole(runs)], "", (at,)) for at in (KEY, QUERY)
+        ],
     }
     *taken, forwards = interleave(
         (*parts.values(), naive), repeats=3 if options.quick else 5, clock=CLOCKS[options.clock]

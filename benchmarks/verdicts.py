@@ -7,10 +7,10 @@
    with what follows, and a word of it is swapped; by a plain forward pass the model must predict the same and
    give it the same probability to 0.05. In a model of random weights no word means anything. How many
    questions does each verb call clear? `refused` counts those that end in an error. `wiring`, which takes
-   longest, is asked the first ten that are measured.
+   longest, is asked the first ten that are measured, or as many as a third number says.
 
 `python benchmarks/verdicts.py controls stories15m 200`
-`python benchmarks/verdicts.py nothing mini 100` (or stories15m, smollm2, random)
+`python benchmarks/verdicts.py nothing mini 100` (or stories15m, random; `nothing smollm2 20 2`)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from circuits.zoo.language import tokenizer
 
 SEEDS = 20
 SEEDED = 10  # questions that are asked again under every seed
-WIRED = 10  # questions to `wiring`, which takes longest
+WIRED = "10"  # questions to `wiring`, which takes longest
 CLEAN = (
     "The {girl} was very happy because",
     "{Tom} and {Ben} went to the park. {Ben} gave the ball to",
@@ -177,13 +177,13 @@ class Nothing:
         return {"key": self.key, **swap, **self.named}
 
 
-def nothing(name: str, count: str) -> None:
+def nothing(name: str, count: str, wired: str = WIRED) -> None:
     columns = ("trace", "family", "sweep", "why", "rank", "wiring")
     print(f"{'model':24}{'asked':>7}" + "".join(f"{column:>18}" for column in columns))
     for label, model, kind in _models(name):
         start = time.monotonic()
         questions = list(itertools.islice(_nothings(model, kind), int(count)))
-        told = _ask(model, questions)
+        told = _ask(model, questions, int(wired))
         cells = []
         for column in columns:
             verdicts = told[column]
@@ -258,8 +258,8 @@ def _nothings(model: Model, kind: str) -> Iterator[Nothing]:
         yield Nothing(clean, key, other, named, noise=metric == "noise")
 
 
-def _ask(model: Model, questions: list[Nothing]) -> dict[str, Counter[str]]:
-    """How many questions have each verdict, by verb."""
+def _ask(model: Model, questions: list[Nothing], wired: int) -> dict[str, Counter[str]]:
+    """How many questions have each verdict, by verb; `wiring` is asked the first `wired`."""
     told: dict[str, Counter[str]] = defaultdict(Counter)
     for question in questions:
         try:
@@ -273,7 +273,7 @@ def _ask(model: Model, questions: list[Nothing]) -> dict[str, Counter[str]]:
             _verdict(circuits.why(found, found.mapping().heads[0].head, model=model))
         ] += 1
         options = {name: value for name, value in question.question.items() if name != "key"}
-        if told["wiring"].total() < WIRED and not question.noise:
+        if told["wiring"].total() < wired and not question.noise:
             told["wiring"][_verdict(circuits.wiring(model, question.text, **options))] += 1
     for family in _families(model, questions):
         told["family"][family] += 1

@@ -26,9 +26,9 @@ from circuits.tasks.measurement import AttentionMeasurement, measure_attention
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import COUNTED, EXPLAINED, Ranking, Unit, Units
 from circuits.tasks.task import Task
-from circuits.tracing.records import SideWriters
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why
+from circuits.tracing.why_record import SideWriters
 
 DRAWS = 10  # random circuits
 WRITERS = 5  # of a side, the strongest

@@ -73,12 +73,12 @@ from .tracing.family import FamilyTrace as FamilyTrace
 from .tracing.family import trace_family as trace_family
 from .tracing.neuron_record import Neurons as Neurons
 from .tracing.neurons import neurons as neurons
-from .tracing.parts import Stability as Stability
 from .tracing.records import Circuit as Circuit
-from .tracing.records import Why as Why
 from .tracing.stability import stability as stability
+from .tracing.stability_record import Stability as Stability
 from .tracing.trace import trace as trace
 from .tracing.why import why as why
+from .tracing.why_record import Why as Why
 from .wires.record import Wiring as Wiring
 from .wires.wiring import wiring as wiring
 

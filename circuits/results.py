@@ -14,11 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
-from circuits.errors import CircuitsError, FileError, in_one_line
+from circuits.components import Head
+from circuits.errors import CircuitsError, FileError, PromptError, in_one_line
 from circuits.files import SIGNATURE, read_bytes, read_object, to_json, to_record, write_folder
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
     from graphviz import Digraph
     from matplotlib.figure import Figure
 
@@ -58,6 +60,47 @@ class Summarised:
         if len(summary) > LONGEST_SUMMARY:
             summary = f"{summary[: LONGEST_SUMMARY - 1]}…"
         return f"<{type(self).__name__} {summary}>"
+
+
+class Tabular:
+    """A result that is a table, too: `to_rows` has a row for each head, writer or other part."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+
+        def to_rows(self) -> list[dict[str, Any]]: ...
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """The rows as a pandas table."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_rows())
+
+
+class OfHeads(Tabular):
+    """A result that has numbers for heads, in rows with a `head`."""
+
+    __slots__ = ()
+
+    def head_shape(self) -> tuple[int, int] | None:
+        """How many layers, and heads a layer, the model has; None where the record does not say."""
+        return None
+
+    def head_array(self, value: str = "effect") -> np.ndarray:
+        """One column of the table as (layer, head); NaN where a head has none. Where the record does not say
+        how many heads there are, as far as its heads go."""
+        import numpy as np
+
+        rows = [row for row in self.to_rows() if value in row]
+        if not rows:
+            raise PromptError(f"no head of this result has a number that is called {value!r}")
+        heads = [Head.parse(row["head"]) for row in rows]
+        needed = (max(h.layer for h in heads) + 1, max(h.index for h in heads) + 1)
+        array = np.full(self.head_shape() or needed, np.nan)
+        for head, row in zip(heads, rows, strict=True):
+            number = row[value]
+            array[head.layer, head.index] = np.nan if number is None else number
+        return array
 
 
 class Pictured(Summarised):

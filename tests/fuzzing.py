@@ -47,9 +47,10 @@ from circuits.sweeps.store import read_manifest
 from circuits.tasks.compare import compare
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
 from circuits.tracing.family import trace_family
-from circuits.tracing.records import Circuit, Why
+from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why
+from circuits.tracing.why_record import Why
 from circuits.wires.record import Wiring
 from circuits.wires.wiring import wiring
 from circuits.zoo.language import tokenizer

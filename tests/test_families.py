@@ -116,6 +116,82 @@ def test_an_explanation_of_a_family_is_a_mean_over_its_pairs(small: Model) -> No
     assert circuits.verify(answer, model=small).holds
 
 
+def test_an_explanation_of_two_lengths_is_a_mean_over_its_pairs(
+    small: Model, tmp_path: Path
+) -> None:
+    family = circuits.trace(small, lines(PROMPT, LONGER), key="word", query="END")
+    answer = circuits.why(family, "L1H2", model=small)
+    alone = []
+    for line in lines(PROMPT, LONGER):
+        one = circuits.trace(small, [line], key="word", query="END")
+        alone.append(circuits.why(one, "L1H2", model=small))
+    for name in ("effect", "pattern", "weight", "gap"):
+        mean = np.mean([getattr(each, name) for each in alone])
+        assert getattr(answer, name) == pytest.approx(mean, abs=CLOSE)
+    for side in ("query", "key", "value"):
+        written = {each.writer: each.effect for each in answer.side(side).writers}
+        by_pair = [
+            {each.writer: each.effect for each in one.side(side).writers} for one in alone
+        ]
+        for writer, effect in written.items():
+            mean = np.mean([effects[writer] for effects in by_pair])
+            assert effect == pytest.approx(mean, abs=CLOSE)
+    assert answer.qk_attribution is not None
+    parts = [part.part for part in answer.qk_attribution.parts]
+    total = sum(parts) + answer.qk_attribution.rest
+    assert total == pytest.approx(answer.qk_attribution.score, abs=CLOSE)
+    assert circuits.Why.load(answer.save(tmp_path / "why")) == answer
+    assert circuits.verify(answer, model=small).holds
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("texts", [(PROMPT, PROMPT.replace("The", "John")), (PROMPT, LONGER)])
+def test_the_circuit_of_a_family_is_a_mean_over_its_pairs(
+    small: Model, texts: tuple[str, ...], tmp_path: Path
+) -> None:
+    listed = lines(*texts)
+    together = circuits.circuit(small, listed, least=0.02)
+    assert together.family is not None and len(together.family.counted) == 2
+    assert together.mappings
+    for mapping, total in zip(together.mappings, together.family.totals, strict=True):
+        assert total.mean == pytest.approx(mapping.total, abs=CLOSE)
+        by_pair = []
+        for line, pair in zip(listed, together.family.pairs, strict=True):
+            # Before the first role positions are shared by index, from there on by their distance to it.
+            shift = len(pair) - 9
+            key, query = (end + shift if end >= 5 else end for end in mapping.ends)
+            by_pair.append(circuits.trace(small, [line], key=key, query=query).total.mean)
+        assert np.mean(by_pair) == pytest.approx(mapping.total, abs=CLOSE)
+    assert circuits.Circuit.load(together.save(tmp_path / "circuit")) == together
+    assert circuits.verify(together, model=small).holds
+    ends = together.mappings[0].ends
+    answer = circuits.why(together, "L1H2", model=small)
+    measured = together.mapping(*ends).effect_of("L1H2").effect
+    assert answer.effect == pytest.approx(measured, abs=CLOSE)
+    assert "mean of 2 pairs" in str(together)
+
+
+@pytest.mark.long
+def test_the_circuit_of_one_pair_given_as_a_family_is_its_circuit(small: Model) -> None:
+    (line,) = lines(PROMPT)
+    named = {name: line[name] for name in ("swap", "answer", "foil")}
+    alone = circuits.circuit(small, PROMPT, **named)
+    of_family = circuits.circuit(small, [PROMPT], **named)
+    assert of_family.mappings == alone.mappings
+    assert of_family.spans == alone.spans
+    assert of_family.gap == alone.gap
+
+
+def test_a_path_of_two_lengths_is_found_by_role_in_each(small: Model) -> None:
+    listed = lines(PROMPT, LONGER)
+    together = circuits.path(small, listed, "M0@word → L1H2.value@END")
+    alone = [
+        circuits.path(small, [line], "M0@word → L1H2.value@END").effect() for line in listed
+    ]
+    assert together.per_pair.flatten() == pytest.approx(alone, abs=CLOSE)
+    assert together.effect() == pytest.approx(np.mean(alone), abs=CLOSE)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -136,5 +212,5 @@ def test_positions_that_prompts_do_not_share_are_asked_for(small: Model) -> None
     bare = [{**line, "roles": None} for line in lines(PROMPT, LONGER)]
     with pytest.raises(CircuitsError, match="roles"):
         circuits.patch(small, bare, "mlp")
-    with pytest.raises(CircuitsError, match="take a family"):
-        circuits.circuit(small, bare)  # type: ignore[arg-type]
+    with pytest.raises(CircuitsError, match="roles"):
+        circuits.circuit(small, bare)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 from run_notebooks import FOLDER, run, said
 
 MARKS = {
@@ -32,3 +35,39 @@ def test_every_notebook_is_run_and_shows_pictures_and_no_error() -> None:
             "error" not in kinds
             and sum("image/png" in forms for _, forms in said(notebook)) >= 2
         )
+
+
+BARE = """
+import circuits
+model = circuits.load("planted-sparse")
+TEXT = 'The opposite of "large" is "'
+found = circuits.trace(model, TEXT, key="large", swap={"large": "hot"})
+""".strip()
+RESULTS = (
+    "found",
+    "found.figure()",
+    "found.mapping()",
+    'circuits.patch(model, TEXT, "head", swap={"large": "hot"})',
+    "circuits.logit_lens(model, TEXT)",
+)
+
+
+@pytest.mark.long
+def test_a_bare_result_in_a_cell_shows_a_picture_without_magic_and_without_graphviz(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path has no `dot`, and no cell has a magic: what shows the picture is the result itself."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    cells = [new_code_cell(BARE), *map(new_code_cell, RESULTS)]
+    file = tmp_path / "bare.ipynb"
+    nbformat.write(new_notebook(cells=cells), file)
+    shown = run(file)
+    assert shown.cells[0].outputs == []
+    for cell in shown.cells[1:]:
+        forms: dict[str, str] = {}
+        for output in cell.outputs:
+            assert output.output_type in ("execute_result", "display_data"), output
+            forms |= output.data
+        assert "image/png" in forms or "<svg" in forms["text/html"], cell.source
+        assert "<Figure size" not in forms.get("text/html", "")

@@ -135,11 +135,11 @@ def test_names_of_paths_are_read_or_refused_in_one_line(
         mini, "When Mary and John went to the store, John gave a drink to"
     )
     if means is not None:
-        (path,) = parse_paths(written, layers=12, prompt=prompt)
+        (path,) = parse_paths(written, layers=12, position_of=prompt.position)
         assert str(path.wire) == means
         return
     with pytest.raises(CircuitsError) as refused:
-        for path in parse_paths(written, layers=12, prompt=prompt):
+        for path in parse_paths(written, layers=12, position_of=prompt.position):
             _ = path.wire
     assert "\n" not in str(refused.value)
 

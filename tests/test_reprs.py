@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import circuits
+from circuits.errors import CircuitsError
 from circuits.models.model import Model
 
 TEXT = 'The opposite of "large" is "'
@@ -69,3 +71,48 @@ def test_what_the_engine_holds_is_one_short_line(models: dict[str, Model]) -> No
     held = [pair, pair.clean, runs, runs.clean, runs.clean.cache, runs.clean.cache.layers[0]]
     for each in (*held, heads, circuits.Row(()), runs.layout, circuits.scan(runs), model):
         assert is_short(repr(each)), type(each)
+
+
+# What a row of each table is about, and a column of its numbers.
+TABLES = {
+    "traced": ("head", "effect"),
+    "circuit": ("head", "effect"),
+    "mapping": ("head", "loading"),
+    "family": ("head", "low"),
+    "comparison": ("head", "effect"),
+    "ranking": ("head", "effect"),
+    "panel": ("head", "peak"),
+    "mean": ("head", "effect"),
+    "stability": ("head", "carries"),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_result_about_heads_is_a_table_and_an_array(
+    results: dict[str, Any], kind: str
+) -> None:
+    result = results[kind]
+    name, column = TABLES[kind]
+    table = result.to_dataframe()
+    array = result.head_array(column)
+    assert array.ndim == 2 and len(table) > 0
+    if kind in ("traced", "circuit"):
+        table = result.mapping().to_dataframe()
+    for row in table.to_dict("records"):
+        head = circuits.Head.parse(row[name])
+        assert array[head.layer, head.index] == row[column]
+    assert np.isfinite(array).sum() == len(table)
+    with pytest.raises(CircuitsError, match="nonsense"):
+        result.head_array("nonsense")
+
+
+def test_other_results_are_tables(results: dict[str, Any]) -> None:
+    why = results["why"]
+    table = why.to_dataframe()
+    assert set(table["side"]) == {"query", "key", "value"}
+    of_heads = table[(table["side"] == "value") & table["writer"].str.contains("H")]
+    assert np.nansum(why.head_array("value")) == pytest.approx(of_heads["effect"].sum())
+    assert len(results["sweep"].to_dataframe()) == 4
+    assert results["verification"].to_dataframe().empty
+    rows = results["task_comparison"].to_dataframe()
+    assert set(rows["model"]) == {"mini", "mini-sparse"}

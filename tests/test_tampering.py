@@ -31,7 +31,17 @@ pytestmark = pytest.mark.long  # every kind of result is measured again many tim
 
 TEXT = "The large is"
 SWAP = {"large": "hot"}
-KINDS = ("trace", "noise", "sequence", "circuit", "why", "wiring", "family")
+KINDS = (
+    "trace",
+    "noise",
+    "sequence",
+    "circuit",
+    "why",
+    "wiring",
+    "family",
+    "circuit of a family",
+    "why of a family",
+)
 Path_ = tuple[str | int, ...]  # names of fields and numbers of items
 
 
@@ -46,6 +56,12 @@ def measured(tiny: Model) -> dict[str, Any]:
     question: dict[str, Any] = {"swap": SWAP, "answer": "small", "foil": "cold"}
     found = circuits.trace(tiny, TEXT, key="large", stability=2, **question)
     both_ways = {"large": "hot", "hot": "large"}
+    lines = []
+    for text in ("The large", "The is large"):
+        roles = {"word": "large", "END": -1}
+        line = {"prompt": text, "swap": SWAP, "roles": roles}
+        lines.append(line | {"answer": "small", "foil": "cold"})
+    of_family = circuits.trace(tiny, lines, key="word", query="END")
     return {
         "trace": found,
         "noise": circuits.trace(tiny, TEXT, key="large"),
@@ -60,6 +76,8 @@ def measured(tiny: Model) -> dict[str, Any]:
         "family": circuits.trace(
             tiny, [TEXT, "The hot is"], key=2, swap=both_ways, answer="small", foil="cold"
         ),
+        "circuit of a family": circuits.circuit(tiny, lines, least=0.1),
+        "why of a family": circuits.why(of_family, "L1H2", model=tiny),
     }
 
 

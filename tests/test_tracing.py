@@ -12,14 +12,16 @@ from small_models import loaded
 from circuits.components import Head
 from circuits.engine import Row, gaps_of_noise, prepare
 from circuits.engine.prepare import memory_warning, time_warning
-from circuits.engine.selection import mapping_row, mapping_rows
+from circuits.engine.selection import Mapped, mapping_row, mapping_rows
 from circuits.errors import CircuitsError, ModelError, PromptError
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, to_pair
 from circuits.tracing import Circuit
+from circuits.tracing.aligned import Aligned
 from circuits.tracing.circuit import circuit, ends_that_can_matter, notes_on_search
 from circuits.tracing.family import bootstrap, trace_family
-from circuits.tracing.measure import held, measure_mapping, measure_rows, ranges
+from circuits.tracing.measure import measure_mapping
+from circuits.tracing.spans import held, measure_rows, ranges
 from circuits.tracing.trace import trace
 from circuits.zoo import planted
 
@@ -126,7 +128,7 @@ def test_any_share_is_read_off_the_stored_path(asked: Circuit) -> None:
 @pytest.mark.long
 def test_the_greedy_path_is_what_trying_every_head_at_every_step_gives(sparse: Model) -> None:
     runs = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)])
-    found = measure_mapping(runs, LARGE, LAST, controls=False)
+    found = measure_mapping([Mapped(runs, LARGE, LAST)], controls=False)
     taken: list[Head] = []
     for step in found.path[:3]:
         left = [head for head in runs.heads if head not in taken]
@@ -179,9 +181,8 @@ def test_noise_on_single_tokens_moves_the_metric_as_a_pair_of_its_own_does(
     sparse: Model,
 ) -> None:
     runs, draws = prepare(sparse, [to_pair(sparse, planted.PROMPT, swap=planted.SWAP)]), 3
-    for position, gap in zip(
-        (2, LARGE), gaps_of_noise(runs, (2, LARGE), draws=draws, seed=1), strict=True
-    ):
+    (gaps,) = gaps_of_noise(runs, (2, LARGE), draws=draws, seed=1).tolist()
+    for position, gap in zip((2, LARGE), gaps, strict=True):
         noise = Pair(runs.pairs[0].clean, Noise((position,), draws=draws, seed=1), runs.metric)
         assert gap == pytest.approx(
             float(prepare(sparse, [noise], smallest_gap=0).gap[0]), abs=1e-4
@@ -201,7 +202,7 @@ def test_the_search_of_a_long_prompt_misses_no_mapping_of_a_circuit_and_a_note_s
     assert not any("sought" in note for note in every.notes)
     runs = prepare(model, [to_pair(model, text, **question)])
     queries = range(runs.first_difference, runs.length)
-    sought = ends_that_can_matter(runs, queries, 0.025, keys_at_once=3)
+    sought = ends_that_can_matter([Aligned.whole(runs)], queries, 0.025, keys_at_once=3)
     assert {mapping.ends for mapping in every.mappings} <= set(sought)
     assert len(sought) < sum(query + 1 for query in queries)
     assert notes_on_search(64) == () and "sought" in notes_on_search(65)[0]
@@ -214,7 +215,7 @@ def test_mappings_against_the_answer_are_left_out_of_a_circuit_and_named() -> No
     assert all(mapping.total > 0 for mapping in found.mappings)
     (note,) = [note for note in found.notes if note.startswith("works against the answer")]
     runs = prepare(model, [to_pair(model, text, swap={10: "Mary"})])
-    total = measure_mapping(runs, 14, 14, controls=False).total
+    total = measure_mapping([Mapped(runs, 14, 14)], controls=False).total
     assert total < -0.05 and f"14→14 ({total:.2f})" in note
 
 

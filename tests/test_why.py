@@ -16,6 +16,7 @@ import circuits
 from circuits.cli import main
 from circuits.components import Component, Edge, Head, Wire
 from circuits.engine import Row, prepare
+from circuits.engine.selection import Mapped
 from circuits.engine.wires import wire_effects
 from circuits.errors import CircuitsError, EdgeError
 from circuits.models.model import Model
@@ -64,7 +65,7 @@ def test_pattern_and_value_are_the_two_halves_of_a_message(
         expected = float(runs.effects([Row((row,))], given={"head": z[:, None]}))
         assert getattr(sides, own) == pytest.approx(expected, abs=1e-5)
     edge = float(runs.effects([Row.of_edges([Edge(head, 5, 8)])]))
-    assert explain(runs, head, 5, 8).effect == pytest.approx(edge, abs=1e-6)
+    assert explain([Mapped(runs, 5, 8)], head).effect == pytest.approx(edge, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -14,20 +14,24 @@ from typing import Any
 
 from circuits.components import Head, Wire
 from circuits.engine import Ablation, prepare
+from circuits.engine.selection import Mapped
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.models.load import Device
 from circuits.models.model import Model
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.prompts.metric import COMPARES_WITH_FOIL
 from circuits.results import Progress, unwatched
+from circuits.tracing.aligned import Aligned
 from circuits.tracing.asked import Asked
-from circuits.tracing.circuit import measure_circuit, model_of
+from circuits.tracing.circuit import family_circuit, measure_circuit
 from circuits.tracing.family import FamilyTrace, trace_asked
-from circuits.tracing.measure import counterfactual_text
 from circuits.tracing.parts import CARRIES, Span
-from circuits.tracing.records import Circuit, Why
+from circuits.tracing.records import Circuit
+from circuits.tracing.rerun import model_of
+from circuits.tracing.spans import counterfactual_text, label_of
 from circuits.tracing.trace import trace_pair
-from circuits.tracing.why import explain
+from circuits.tracing.why import explain, of_family, placed_parts
+from circuits.tracing.why_record import Why
 from circuits.wires.record import Wiring
 from circuits.wires.search import Aim
 from circuits.wires.wiring import asked_again, search_family
@@ -58,7 +62,7 @@ def question_of(record: Measurable, model: Model) -> Question:
         return _why_question(record, model, pair, ablation)
     if record.focus is not None:
         return TraceQuestion(pair, ablation, record.focus, record.share, record.seed)
-    return _circuit_question(record, pair, ablation)
+    return _circuit_question(record, model, pair, ablation)
 
 
 # The questions, one for each verb. They are frozen and hashable: equal questions have equal answers.
@@ -87,9 +91,10 @@ class TraceQuestion:
 
 @dataclass(frozen=True)
 class CircuitQuestion:
-    """All mappings of one pair that carry enough."""
+    """All mappings of one pair that carry enough, or of several on the mean."""
 
-    pair: Pair
+    asked: tuple[Asked, ...]
+    of_family: bool
     ablation: Ablation
     groups: tuple[tuple[str, tuple[int, ...]], ...]  # names that the user gave to positions
     texts: tuple[tuple[str, str], ...]  # spans with a counterfactual of their own, and its text
@@ -98,15 +103,13 @@ class CircuitQuestion:
     seed: int
 
     def measure(self, model: Model, progress: Progress) -> Circuit:
-        return measure_circuit(
-            prepare(model, [self.pair], ablation=self.ablation),
-            groups=dict(self.groups),
-            counterfactuals=dict(self.texts),
-            share=self.share,
-            least=self.least,
-            seed=self.seed,
-            progress=progress,
-        )
+        options: dict[str, Any] = {"share": self.share, "least": self.least, "seed": self.seed}
+        options |= {"groups": dict(self.groups), "progress": progress}
+        if self.of_family:
+            return family_circuit(model, self.asked, ablation=self.ablation, **options)
+        runs = prepare(model, [self.asked[0].question], ablation=self.ablation)
+        whole = [Aligned.whole(runs)]
+        return measure_circuit(whole, counterfactuals=dict(self.texts), **options)
 
 
 @dataclass(frozen=True)
@@ -117,23 +120,20 @@ class WhyQuestion:
     of_family: bool
     ablation: Ablation
     head: Head
-    key: int
-    query: int
+    ends: tuple[tuple[int, int], ...]  # key and query of each pair
     every_key: bool
     seed: int
 
     def measure(self, model: Model, progress: Progress) -> Why:
-        runs = prepare(model, self.pairs, ablation=self.ablation)
+        if self.of_family:
+            parts = placed_parts(model, self.pairs, self.ends, self.ablation)
+        else:
+            runs = prepare(model, self.pairs, ablation=self.ablation)
+            parts = [Mapped(runs, *self.ends[0])]
         answer = explain(
-            runs,
-            self.head,
-            self.key,
-            self.query,
-            every_key=self.every_key,
-            seed=self.seed,
-            progress=progress,
+            parts, self.head, every_key=self.every_key, seed=self.seed, progress=progress
         )
-        return replace(answer, pairs=runs.pairs) if self.of_family else answer
+        return of_family(answer, parts) if self.of_family else answer
 
 
 @dataclass(frozen=True)
@@ -205,33 +205,45 @@ def _why_question(record: Why, model: Model, pair: Pair, ablation: Ablation) -> 
         of_family=bool(record.pairs),
         ablation=ablation,
         head=record.head,
-        key=record.key,
-        query=record.query,
+        ends=record.all_ends or ((record.key, record.query),) * len(pairs),
         every_key=record.every_key,
         seed=record.seed,
     )
 
 
-def _circuit_question(record: Circuit, pair: Pair, ablation: Ablation) -> CircuitQuestion:
+def _circuit_question(
+    record: Circuit, model: Model, pair: Pair, ablation: Ablation
+) -> CircuitQuestion:
     groups = []
     texts = []
     for span in record.spans:
-        named = is_group(span, record.prompt)
+        named = is_group(span, record)
         if named:
             groups.append((span.label, span.positions))
-        text = _own_text(span, pair)
+        text = None if record.family is not None else _own_text(span, pair)
         if text is not None:
             texts.append((span.label if named else str(span.positions[0]), text))
-    least = CARRIES if record.least is None else record.least
+    asked = [Asked(pair)]
+    if record.family is not None:
+        pairs = [respelled_pair(model, each) for each in record.family.pairs]
+        asked = [Asked(*each) for each in zip(pairs, record.family.roles, strict=True)]
     return CircuitQuestion(
-        pair, ablation, tuple(groups), tuple(texts), record.share, least, record.seed
+        asked=tuple(asked),
+        of_family=record.family is not None,
+        ablation=ablation,
+        groups=tuple(groups),
+        texts=tuple(texts),
+        share=record.share,
+        least=CARRIES if record.least is None else record.least,
+        seed=record.seed,
     )
 
 
-def is_group(span: Span, prompt: Prompt) -> bool:
-    """Whether a user named the positions of a span: its label is not the word of its one token."""
-    word = prompt.words[span.positions[0]]
-    return len(span.positions) > 1 or span.label != (word.strip() or repr(word))
+def is_group(span: Span, record: Circuit) -> bool:
+    """Whether a user named the positions of a span: its label is neither a role nor the word of its token."""
+    first = span.positions[0]
+    role = None if record.family is None else record.family.role_at(first)
+    return len(span.positions) > 1 or span.label not in (label_of(record.prompt, first), role)
 
 
 def _own_text(span: Span, pair: Pair) -> str | None:
@@ -264,9 +276,8 @@ def _wiring_question(record: Wiring, model: Model) -> WiringQuestion:
 
 def _family_question(record: FamilyTrace, model: Model) -> FamilyQuestion:
     pairs = tuple(respelled_pair(model, pair) for pair in record.all_pairs)
-    ends = tuple(record.all_ends) or (record.mapping.ends,) * len(pairs)
     ablation = _respelled_ablation(model, record.ablation)
-    return FamilyQuestion(pairs, ends, record.share, ablation, record.seed or 0)
+    return FamilyQuestion(pairs, record.ends_of_each, record.share, ablation, record.seed or 0)
 
 
 # The pair

@@ -17,7 +17,7 @@ from circuits.checks.again import Measurable, is_group, own_model, question_of
 from circuits.checks.differences import TOLERANCE, differences
 from circuits.errors import EdgeError, FileError, PromptError, escaped
 from circuits.models.placement import Device
-from circuits.results import Progress, Saved, open_result, require, silent
+from circuits.results import Progress, Saved, Tabular, open_result, require, silent
 from circuits.tracing.records import Circuit
 from circuits.tracing.trace import package_versions
 
@@ -49,12 +49,14 @@ NOT_CHECKED: Final = {
     "arrays_sha256": "the arrays themselves are compared",
     "stability": "other counterfactuals than the pair's are not in the file",
     "repeated": "a pair that was given twice is in the file once",
+    "family.repeated": "a pair that was given twice is in the file once",
+    "family.roles": _NAME,
 }
 _MOST_PRINTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Verification(Saved):
+class Verification(Tabular, Saved):
     """A saved result beside the same measured again.
 
     >>> checked = circuits.verify(found, model=model)
@@ -76,6 +78,10 @@ class Verification(Saved):
 
     def check(self) -> None:
         require(len(self.differences) <= self.compared, "it has more differences than facts")
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each value that differs."""
+        return [{"difference": sentence} for sentence in self.differences]
 
     @property
     def holds(self) -> bool:
@@ -163,7 +169,7 @@ def _given_labels(record: Measurable) -> list[str]:
     """The labels of a circuit's spans that are not the word of a token, so that a user must have given them."""
     if not isinstance(record, Circuit):
         return []
-    named = [span for span in record.spans if is_group(span, record.prompt)]
+    named = [span for span in record.spans if is_group(span, record)]
     return [f"spans[{span.label}].label" for span in named]
 
 

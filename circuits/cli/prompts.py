@@ -235,6 +235,7 @@ def why_command(
 ) -> None:
     """Say why a head looks where it looks, and who wrote what it moves."""
     from circuits.components import Head
+    from circuits.engine.selection import Mapped
     from circuits.show.why import fill_with_why, why_sections
     from circuits.tracing.neurons import is_mlp
     from circuits.tracing.records import Circuit
@@ -252,8 +253,9 @@ def why_command(
             )
         else:
             runs, ends = _prepare_why(question, key, query, model, spec, note)
+            part = Mapped(runs, *ends)
             answer = explain(
-                runs, head, *ends, every_key=every_key, seed=spec["seed"], progress=note
+                [part], head, every_key=every_key, seed=spec["seed"], progress=note
             )
     print_result(
         result,

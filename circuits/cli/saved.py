@@ -49,7 +49,8 @@ def render_command(
 ) -> None:
     """Draw a saved result as figures, a page and a Graphviz file."""
     from circuits.show.folders import draw_files
-    from circuits.tracing.records import Circuit, Why
+    from circuits.tracing.records import Circuit
+    from circuits.tracing.why_record import Why
 
     folder = path if path.is_dir() else path.parent
     result = open_result(path / "circuit.json" if (path / "circuit.json").exists() else path)
@@ -100,7 +101,7 @@ def export_command(
 ) -> None:
     """Write a saved result in the format of another tool."""
     from circuits.show.export import EXPORTS, export, load_saved
-    from circuits.tracing.records import Why
+    from circuits.tracing.why_record import Why
 
     why = [Why.load(answer) for answer in answers]
     result = load_saved(path)

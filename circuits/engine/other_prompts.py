@@ -78,20 +78,18 @@ def _parts(runs: Runs, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
 @torch.inference_mode()
 def gaps_of_noise(
     runs: Runs, positions: Sequence[int], *, draws: int, seed: int
-) -> list[float]:
-    """How far noise at each of these positions alone moves the first pair's metric: the mean of its draws.
-    Every position gets the same draws."""
-    if not positions:
-        return []
-    one = runs.first_input()
+) -> Float[torch.Tensor, "pair position"]:
+    """How far noise at each of these positions alone moves each pair's metric: the mean of its draws. Every
+    position gets the same draws."""
+    first = runs.first_inputs()
     # (draw, d_model)
-    noise = noise_draws(runs.model, Noise((positions[0],), draws=draws, seed=seed))[:, 0]
+    noise = noise_draws(runs.model, Noise((0,), draws=draws, seed=seed))[:, 0]
     rows, values = [Row(())], []
     for position in positions:
         for draw in range(draws):
             rows.append(Row.of_given(0, [position], "residual", first=len(values)))
-            values.append(one.clean.cache.layers[0].pre[0, position] + noise[draw])
-    given: Given = {"residual": torch.stack(values)[None]}
-    measured = one.measure(rows, direction="swap", given=given)[0].double()
-    means = measured[1:].unflatten(0, (-1, draws)).mean(1)
-    return (measured[0] - means).tolist()
+            values.append(first.clean.cache.layers[0].pre[:, position] + noise[draw])
+    given: Given = {"residual": torch.stack(values, 1)}
+    measured = first.measure(rows, direction="swap", given=given).double()  # (pair, row)
+    means = measured[:, 1:].unflatten(1, (len(positions), draws)).mean(2)
+    return measured[:, :1] - means

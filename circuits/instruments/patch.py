@@ -39,7 +39,7 @@ from circuits.prompts import (
 )
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.asked import Asked
-from circuits.tracing.inputs import Position, run_batches, to_asked
+from circuits.tracing.inputs import Position, run_asked, to_asked
 from circuits.tracing.judge import judge_each, together
 from circuits.tracing.measure import measured_model, tells_sides
 from circuits.tracing.parts import QuestionControl
@@ -98,7 +98,7 @@ def patch(
     )
     chosen = to_ablation(model, ablation, reference, allowed=ABLATIONS, of=f"{sites} sites")
     progress("patching", 0, 1)
-    batches = run_batches(model, asked, ablation=chosen)
+    batches = run_asked(model, asked, ablation=chosen)
     names = positions
     if len(batches) > 1 and names is None and (each_position or sites in BY_POSITION):
         names = _shared_roles(asked)

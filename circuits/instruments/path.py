@@ -4,11 +4,12 @@
    run, and everything above the receiver is computed anew. This is path patching with direct paths: nothing
    between sender and receiver changes.
 2. All paths of a call are measured together. The answer is a matrix of senders × receivers.
+3. In a family of several lengths a position is found in each prompt, by its role, token or index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +21,21 @@ from circuits.errors import EdgeError, names_its_keywords
 from circuits.instruments.grids import Axis, Paths, values_on
 from circuits.instruments.path_names import Path, parse_paths
 from circuits.models.load import as_model
-from circuits.prompts import Answer, MetricFunction, MetricKind, ProbeMetric, QuestionSpec, Swap
+from circuits.prompts import (
+    Answer,
+    MetricFunction,
+    MetricKind,
+    Pair,
+    ProbeMetric,
+    QuestionSpec,
+    Swap,
+)
 from circuits.results import Progress, sha256_of, silent
-from circuits.tracing.inputs import Position, run_questions, to_questions
-from circuits.tracing.judge import judge
+from circuits.tracing.asked import Asked
+from circuits.tracing.inputs import Position, run_asked, to_asked
+from circuits.tracing.judge import judge_each, together
 from circuits.tracing.measure import measured_model, tells_sides
+from circuits.tracing.parts import QuestionControl
 from circuits.tracing.trace import package_versions
 from circuits.tracing.trust import notes_on
 
@@ -38,6 +49,7 @@ def path(
     swap: Swap | None = None,
     counterfactual: str | Sequence[str] | None = None,
     noise_at: Sequence[Position] | None = None,
+    roles: Mapping[str, Position] | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
     metric: MetricKind | MetricFunction | ProbeMetric | None = None,
@@ -50,7 +62,8 @@ def path(
 
     Several senders and receivers, divided by commas, make a matrix; so does a list of paths. Names of
     TransformerLens (`blocks.4.attn.hook_z[4]`) and of EAP (`a4.h4`, `a5.h1<q>`, `m3`) are read, too. Without
-    positions a path is that of all positions together. `text`, `ablation` and `reference` are what `patch` takes.
+    positions a path is that of all positions together. `text`, `roles`, `ablation` and `reference` are what
+    `patch` takes; positions are indices, tokens or roles.
 
         >>> paths = circuits.path(model, TEXT, "M0@5 → L5H1.value@8", swap={"large": "hot"})
         >>> f"{paths.effect():.3f}"
@@ -58,51 +71,68 @@ def path(
     """
     model = as_model(model)
     spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
-    questions = to_questions(
-        model, text, spec, counterfactual=counterfactual, noise_at=noise_at
+    asked = to_asked(
+        model, text, spec, counterfactual=counterfactual, noise_at=noise_at, roles=roles
     )
     listed = [paths] if isinstance(paths, str) else list(paths)
-    prompt = questions[0].clean
-    # Refuses a misspelt name before anything runs.
-    parsed = [parse_paths(each, layers=model.n_layers, prompt=prompt) for each in listed]
-    if not parsed:
+    if not listed:
         raise EdgeError("there is no path; write one as L4H4@13 → L5H1.query@13")
+    for each in listed:  # refuses a misspelt name before anything runs
+        parse_paths(each, layers=model.n_layers, position_of=asked[0].position)
     chosen = to_ablation(model, ablation, reference, allowed=DIRECTIONS_OF_WIRES, of="a path")
-    runs = run_questions(model, questions, ablation=chosen)
-    found = measure_paths(runs, parsed, seed=seed, progress=progress)
-    return replace(found, weak=len(questions) - len(runs.pairs))
+    batches = run_asked(model, asked, ablation=chosen)
+    found = measure_paths(batches, listed, seed=seed, progress=progress)
+    return replace(found, weak=len(asked) - len(found.pairs))
 
 
 def measure_paths(
-    runs: Runs,
-    groups: Sequence[Sequence[Path]],
+    batches: Sequence[tuple[Runs, Asked]],
+    listed: Sequence[str],
     *,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Paths:
-    """Every path of these groups; of several paths in a group those that cannot be are left out."""
+    """Every path that these texts name, on runs that were already made, each with a question that names their
+    positions; of several paths in a text those that cannot be are left out. Labels are those of the first."""
+    runs = batches[0][0]
     if not tells_sides(runs):
         raise EdgeError(f"paths cannot be patched on the plain path: {runs.model.no_scores}")
-    possible: list[Path] = []
-    for group in groups:
-        possible += _possible(runs, group)
-    wires = [each.wire for each in possible]
+    shown: list[Path] = []
+    effects: list[np.ndarray] = []  # of each batch, (path, pair)
 
     def report(done: int, total: int) -> None:
         progress("paths", done, total)
 
-    effects, _ = wire_effects(runs, wires, progress=report)
-    axes, cells = _matrix(possible, effects.numpy())
+    for some, asked in batches:
+        named = []
+        for each in listed:
+            group = parse_paths(each, layers=runs.model.n_layers, position_of=asked.position)
+            named += _possible(some, group)
+        shown = shown or named
+        if len(named) != len(shown):
+            raise EdgeError("a path is possible in some of these prompts and not in others")
+        measured, _ = wire_effects(some, [each.wire for each in named], progress=report)
+        effects.append(measured.numpy())
+    axes, cells = _matrix(shown, np.concatenate(effects, axis=1))
     arrays = {"values": values_on(axes, cells)}
-    question = judge(runs)
+    pairs: list[Pair] = []
+    clean: list[float] = []
+    other: list[float] = []
+    judged: list[QuestionControl] = []
+    for some, _ in batches:
+        pairs += some.pairs
+        clean += some.values(some.clean).tolist()
+        other += some.values(some.counterfactual).tolist()
+        judged += judge_each(some)
+    question = together(judged)
     return Paths(
         source=measured_model(runs),
-        pairs=runs.pairs,
-        wires=tuple(map(str, wires)),
+        pairs=tuple(pairs),
+        wires=tuple(str(each.wire) for each in shown),
         ablation=runs.ablation,
         axes=axes,
-        clean_values=tuple(runs.values(runs.clean).tolist()),
-        counterfactual_values=tuple(runs.values(runs.counterfactual).tolist()),
+        clean_values=tuple(clean),
+        counterfactual_values=tuple(other),
         question=question,
         notes=notes_on(runs, question),
         weak=0,

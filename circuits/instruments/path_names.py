@@ -12,13 +12,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from circuits.components import SIDES, Component, Head, Reader, Side, Wire
 from circuits.errors import EdgeError
-from circuits.prompts import Prompt
 
+PositionOf = Callable[[int | str], int]  # the position that an index, a token or a role names
 _HOOK: Final = re.compile(r"(?:blocks\.(\d{1,9})\.)?([a-z0-9_.]*hook_\w+)(?:\[([^\]]*)\])?")
 _HEAD_WRITES: Final = ("attn.hook_z", "attn.hook_result")
 _MLP_WRITES: Final = ("hook_mlp_out", "mlp.hook_out")
@@ -76,7 +77,7 @@ class Path:
         return f"{self.sender} → {self.receiver}"
 
 
-def parse_paths(text: str, *, layers: int, prompt: Prompt) -> list[Path]:
+def parse_paths(text: str, *, layers: int, position_of: PositionOf) -> list[Path]:
     """Every path from one of the senders to one of the receivers that a text names."""
     ends = text.replace("->", "→").split("→")
     if len(ends) != 2:
@@ -84,30 +85,30 @@ def parse_paths(text: str, *, layers: int, prompt: Prompt) -> list[Path]:
             f"{text!r} is not a path; write senders, an arrow and receivers: "
             "L4H4@13 → L5H1.query@13"
         )
-    senders = [parse_sender(name, prompt) for name in _parts(ends[0])]
+    senders = [parse_sender(name, position_of) for name in _parts(ends[0])]
     receivers: list[Receiver] = []
     for name in _parts(ends[1]):
-        receivers += parse_receivers(name, layers=layers, prompt=prompt)
+        receivers += parse_receivers(name, layers=layers, position_of=position_of)
     if not senders or not receivers:
         raise EdgeError(f"{text!r} names no sender or no receiver; write L4H4@13 → M5@13")
     return [Path(sender, receiver) for sender in senders for receiver in receivers]
 
 
-def parse_sender(name: str, prompt: Prompt) -> Sender:
+def parse_sender(name: str, position_of: PositionOf) -> Sender:
     """The writer that a name means."""
     hook = _HOOK.fullmatch(name)
     if hook is not None:
-        return _sender_of_hook(name, hook, prompt)
-    bare, position = _split_position(name, prompt)
+        return _sender_of_hook(name, hook, position_of)
+    bare, position = _split_position(name, position_of)
     return Sender(Component.parse(bare), position)
 
 
-def parse_receivers(name: str, *, layers: int, prompt: Prompt) -> list[Receiver]:
+def parse_receivers(name: str, *, layers: int, position_of: PositionOf) -> list[Receiver]:
     """The reader that a name means; the three sides of a head that is named without one."""
     hook = _HOOK.fullmatch(name)
     if hook is not None:
-        return [_receiver_of_hook(name, hook, layers, prompt)]
-    bare, position = _split_position(name, prompt)
+        return [_receiver_of_hook(name, hook, layers, position_of)]
+    bare, position = _split_position(name, position_of)
     bare = re.sub(r"\.([qkv])$", lambda short: f".{_long_side(short[1])}", bare)
     try:
         head = Head.parse(bare)
@@ -126,12 +127,12 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _split_position(name: str, prompt: Prompt) -> tuple[str, int | None]:
+def _split_position(name: str, position_of: PositionOf) -> tuple[str, int | None]:
     """`L5H1@13.query` and `L5H1.query@13` as the name without its position, and the position."""
     match = re.fullmatch(r"([^@]+)@(.+?)(\.(?:query|key|value|[qkv]))?", name)
     if match is None:
         return name, None
-    return match[1] + (match[3] or ""), prompt.position(match[2])
+    return match[1] + (match[3] or ""), position_of(match[2])
 
 
 def _at(name: str, position: int | None) -> str:
@@ -141,30 +142,32 @@ def _at(name: str, position: int | None) -> str:
 # Names of TransformerLens
 
 
-def _sender_of_hook(name: str, hook: re.Match[str], prompt: Prompt) -> Sender:
+def _sender_of_hook(name: str, hook: re.Match[str], position_of: PositionOf) -> Sender:
     layer, place = _layer_of(hook), hook[2]
     if place in _HEAD_WRITES and layer is not None:
-        position, head = _position_and_head(name, hook[3], prompt)
+        position, head = _position_and_head(name, hook[3], position_of)
         return Sender(Component(layer, "head", head), position)
     if place in _MLP_WRITES and layer is not None:
-        return Sender(Component(layer, "mlp"), _position(name, hook[3], prompt))
+        return Sender(Component(layer, "mlp"), _position(name, hook[3], position_of))
     if place in _EMBEDDINGS and layer is None:
-        return Sender(Component.parse("embed"), _position(name, hook[3], prompt))
+        return Sender(Component.parse("embed"), _position(name, hook[3], position_of))
     known = "blocks.4.attn.hook_z[4], blocks.3.hook_mlp_out or hook_embed"
     raise EdgeError(f"{name!r} is no sender; those of TransformerLens are {known}")
 
 
-def _receiver_of_hook(name: str, hook: re.Match[str], layers: int, prompt: Prompt) -> Receiver:
+def _receiver_of_hook(
+    name: str, hook: re.Match[str], layers: int, position_of: PositionOf
+) -> Receiver:
     layer, place = _layer_of(hook), hook[2]
     side = _SIDE_READS.fullmatch(place)
     if side is not None and layer is not None:
-        position, head = _position_and_head(name, hook[3], prompt)
+        position, head = _position_and_head(name, hook[3], position_of)
         return Receiver(Reader(layer, _long_side(side[1] or side[2]), head), position)
     if place in _MLP_READS and layer is not None:
-        return Receiver(Reader(layer, "mlp"), _position(name, hook[3], prompt))
+        return Receiver(Reader(layer, "mlp"), _position(name, hook[3], position_of))
     above_all = place == "hook_resid_post" and layer == layers - 1
     if above_all or (place in _LOGITS_READ and layer is None):
-        return Receiver(Reader(layers, "logits"), _position(name, hook[3], prompt))
+        return Receiver(Reader(layers, "logits"), _position(name, hook[3], position_of))
     known = "blocks.5.attn.hook_q[1], blocks.5.hook_mlp_in or ln_final.hook_in"
     raise EdgeError(f"{name!r} is no receiver; those of TransformerLens are {known}")
 
@@ -187,16 +190,18 @@ def _numbers(name: str, index: str | None) -> list[int | None]:
     return numbers
 
 
-def _position_and_head(name: str, index: str | None, prompt: Prompt) -> tuple[int | None, int]:
+def _position_and_head(
+    name: str, index: str | None, position_of: PositionOf
+) -> tuple[int | None, int]:
     """`[4]` and `[:, :, 4]` name a head at all positions, `[:, 13, 4]` at one."""
     *before, head = _numbers(name, index)
     if head is None or head < 0:
         raise EdgeError(f"{name!r} names no head; write its index in brackets: {name}[4]")
     position = before[-1] if before else None
-    return (None if position is None else prompt.position(position)), head
+    return (None if position is None else position_of(position)), head
 
 
-def _position(name: str, index: str | None, prompt: Prompt) -> int | None:
+def _position(name: str, index: str | None, position_of: PositionOf) -> int | None:
     """`[13]` and `[:, 13]` name a position."""
     position = _numbers(name, index)[-1]
-    return None if position is None else prompt.position(position)
+    return None if position is None else position_of(position)

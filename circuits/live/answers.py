@@ -28,9 +28,10 @@ from circuits.prompts.prompt import swapped
 from circuits.show import spell, to_scene
 from circuits.show.page import pack, pack_maps, pack_why
 from circuits.tracing.other_words import nearest_words
-from circuits.tracing.records import Circuit, Why
+from circuits.tracing.records import Circuit
 from circuits.tracing.trace import trace
 from circuits.tracing.why import why
+from circuits.tracing.why_record import Why
 
 _SHOWN_WORDS: Final = 6
 _CANDIDATES: Final = 48  # words that are run

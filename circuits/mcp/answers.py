@@ -13,7 +13,8 @@ from circuits.instruments.grids import Patching
 from circuits.mcp.reply import LIMITS, Reply, ToolAnswer, to_text
 from circuits.show.words import plural, verdict_values
 from circuits.tasks.ranking import Ranking
-from circuits.tracing.records import Circuit, Why
+from circuits.tracing.records import Circuit
+from circuits.tracing.why_record import Why
 from circuits.wires.record import Wiring
 
 _MOST: Final = 16  # rows of a list of numbers

@@ -27,7 +27,8 @@ from circuits.show.neuronpedia import to_neuronpedia
 from circuits.show.wiring import wiring_graph
 from circuits.show.words import verdict_values
 from circuits.tasks.ranking import EXPLAINED, Ranking, Shape
-from circuits.tracing.records import Circuit, Why
+from circuits.tracing.records import Circuit
+from circuits.tracing.why_record import Why
 from circuits.wires.record import Wiring
 
 Exportable = Circuit | Ranking | Wiring

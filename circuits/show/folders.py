@@ -16,7 +16,8 @@ from circuits.show.page import to_page
 from circuits.show.scene import Scene, to_scene
 
 if TYPE_CHECKING:
-    from circuits.tracing.records import Circuit, Why
+    from circuits.tracing.records import Circuit
+    from circuits.tracing.why_record import Why
 
 
 def put(path: Path, text: str) -> None:

@@ -18,7 +18,8 @@ from typing import Any, Final
 from circuits.components import EMBED, Component, Head
 from circuits.files import to_json
 from circuits.show.words import verdict_values
-from circuits.tracing.records import Circuit, QKAttribution, Why
+from circuits.tracing.records import Circuit
+from circuits.tracing.why_record import QKAttribution, Why
 
 _MOST_SUMS: Final = 8  # writers of a side that are listed with their sum
 

@@ -40,7 +40,8 @@ from circuits.show.page_layout import lay_out_page
 
 if TYPE_CHECKING:
     from circuits.tracing import Mapping
-    from circuits.tracing.records import Circuit, Why
+    from circuits.tracing.records import Circuit
+    from circuits.tracing.why_record import Why
 
 _MOST_BYTES: Final = 1_900_000  # of the page; what the numbers leave free is for the maps
 _LEAST_MAP_BYTES: Final = 100_000  # per circuit, before base64
@@ -211,7 +212,10 @@ def _question_line(circuit: Circuit) -> str:
     clean = f"{circuit.clean_value:z.2f}".replace("-", "−")
     changed = f"{circuit.counterfactual_value:z.2f}".replace("-", "−")
     values = f"prompt {clean}, counterfactual {changed}"
-    return f"{metric_words(circuit)} · {values} ({counterfactual_words(circuit)})"
+    changes = counterfactual_words(circuit)
+    if circuit.family is not None:
+        changes += f", mean of {len(circuit.family.counted)} pairs"
+    return f"{metric_words(circuit)} · {values} ({changes})"
 
 
 def _is_about(why: Why, circuit: Circuit) -> bool:

@@ -40,7 +40,8 @@ from circuits.tasks.compare import TaskComparison
 from circuits.tasks.ranking import Ranking
 from circuits.tracing import Mapping
 from circuits.tracing.neuron_record import Neurons
-from circuits.tracing.records import Circuit, Why
+from circuits.tracing.records import Circuit
+from circuits.tracing.why_record import Why
 from circuits.wires.record import Wiring
 
 _MOST_WRITERS: Final = 8  # of each side of a head in a diagram

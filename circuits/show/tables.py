@@ -29,7 +29,8 @@ from circuits.tracing import CARRIES, SHARE
 if TYPE_CHECKING:
     from circuits.tracing import Controls, FamilyTrace, HeadEffect, Mapping, MeasuredModel, Span
     from circuits.tracing.neuron_record import Neurons
-    from circuits.tracing.records import Circuit, Why
+    from circuits.tracing.records import Circuit
+    from circuits.tracing.why_record import Why
     from circuits.wires.record import Wiring
 
 MOST_WORDS: Final = 200  # a longer prompt is not printed whole
@@ -170,7 +171,10 @@ def _mapping(circuit: Circuit, mapping: Mapping, share: float) -> Section:
         Column("joint", "z.3f"),
     ]
     rows = [_head_row(mapping, each) for each in shown]
-    title = f"{ends_text(circuit, mapping)}: total {mapping.total:z.2f} (restore {mapping.restore:z.2f})"
+    total = f"{mapping.total:z.2f}"
+    if circuit.family is not None:  # of a mean, the interval over its pairs
+        total = str(circuit.family.totals[circuit.mappings.index(mapping)])
+    title = f"{ends_text(circuit, mapping)}: total {total} (restore {mapping.restore:z.2f})"
     return Section(title + _unusual_total(mapping), lines, columns, rows, marked=len(first))
 
 

@@ -23,7 +23,7 @@ from circuits.show.tables import SMALL, token, visible
 from circuits.show.words import question_words, verdict_lines, verdict_words
 
 if TYPE_CHECKING:
-    from circuits.tracing.records import QKAttribution, SideWriters, Why
+    from circuits.tracing.why_record import QKAttribution, SideWriters, Why
 
 _SIDES: Final[dict[Side, str]] = {
     "query": "query (what it asks for)",

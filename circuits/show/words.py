@@ -10,7 +10,8 @@ from circuits.errors import escaped
 
 if TYPE_CHECKING:
     from circuits.tracing.neuron_record import Neurons
-    from circuits.tracing.records import Circuit, Why
+    from circuits.tracing.records import Circuit
+    from circuits.tracing.why_record import Why
     from circuits.wires.record import Wiring
 
 LONGEST_WORD: Final = 32  # characters of a token that is shown whole
@@ -71,6 +72,9 @@ def question_words(
 ) -> str:
     """What was asked: counterfactual, metric and model: `large(5) → hot; logit(small) − logit(cold); mini`."""
     changed = counterfactual_words(result, longest=12, most=2, roles=roles)
+    family = getattr(result, "family", None)
+    if family is not None:
+        more += f", mean of {len(family.counted)} pairs"
     return f"{changed}{more}; {metric_words(result, longest=12)}; {spell(name, longest=40)}"
 
 

@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from circuits.components import Head
 from circuits.errors import FileError, PromptError, escaped
-from circuits.results import PICTURES, Pictured, Saved, require
+from circuits.results import PICTURES, OfHeads, Pictured, Saved, require
 from circuits.show.words import heads_carry, plural, spell, verdict_in_short, verdict_lines
 from circuits.sweeps.store import Manifest, copy_lines, read_manifest, read_table
 from circuits.tracing import Circuit, FamilyControl, Interval, QuestionControl
-from circuits.tracing.circuit import model_of
 from circuits.tracing.family import bootstrap
 from circuits.tracing.judge import together
+from circuits.tracing.rerun import model_of
 from circuits.tracing.trace import trace
 from circuits.tracing.trust import weak_pairs
 
@@ -45,7 +45,7 @@ class MeanHead:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MeanCircuit(Saved, Pictured):
+class MeanCircuit(OfHeads, Saved, Pictured):
     """The mean over lines. A head that carries in most lines carries in the mean circuit."""
 
     KIND: ClassVar = "mean"
@@ -78,6 +78,14 @@ class MeanCircuit(Saved, Pictured):
         return tuple(
             mean.head for mean in sorted(frequent, key=lambda mean: (-mean.carries, mean.head))
         )
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each head."""
+        rows = []
+        for each in self.heads:
+            mean = {"head": str(each.head), "carries": each.carries, "effect": each.effect.mean}
+            rows.append(mean | {"low": each.effect.low, "high": each.effect.high})
+        return rows
 
     def heads_to_plot(self) -> HeadPlot:
         """What its figure shows; `circuits.show.head_plots` draws it."""
@@ -136,6 +144,10 @@ class Sweep(Pictured):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row for each line."""
+        return self.rows.copy()
 
     def __eq__(self, other: object) -> bool:
         """The same lines of the same question with the same answers, in whatever folder."""

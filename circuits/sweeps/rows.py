@@ -21,7 +21,7 @@ import torch
 from circuits.components import Head
 from circuits.engine import SMALLEST_GAP, Runs, prepare
 from circuits.engine.memory import MemoryPlan, plan_memory
-from circuits.engine.selection import mapping_row, select
+from circuits.engine.selection import Mapped, mapping_row, select
 from circuits.errors import CircuitsError
 from circuits.models.model import Model
 from circuits.prompts import (
@@ -217,7 +217,9 @@ def _mapping_columns(
     if manifest.controls:
         for index in range(len(runs.pairs)):
             alone = runs.only([index])
-            mapping = measure_mapping(alone, key, query, share=share, seed=manifest.seed)
+            mapping = measure_mapping(
+                [Mapped(alone, key, query)], share=share, seed=manifest.seed
+            )
             doubts = doubts_about(mapping, judged[index], named=True)
             verdict = _verdict_columns(judged[index], doubts)
             columns.append(_controlled_columns(mapping, share) | verdict)

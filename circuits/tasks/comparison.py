@@ -11,7 +11,7 @@ import numpy as np
 from circuits.components import Head
 from circuits.errors import PromptError, escaped
 from circuits.prompts import Prompt
-from circuits.results import Arrays, Pictured, Saved, require
+from circuits.results import Arrays, OfHeads, Pictured, Saved, Tabular, require
 from circuits.tasks.patterns import Changed, PanelFigures, changed
 from circuits.tasks.ranking import COUNTED, EXPLAINED, Ranking, Units
 from circuits.tracing.parts import Verdict
@@ -34,7 +34,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Saved, Pictured):
+class Comparison(OfHeads, Saved, Pictured):
     """One mapping in two models.
 
     >>> both = circuits.compare(found, found)
@@ -91,6 +91,16 @@ class Comparison(Saved, Pictured):
         either = {*self.carriers[0], *self.carriers[1]}
         return len(self.overlap) / len(either) if either else 0.0
 
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each head whose effect changed, and for each carrier."""
+        rows = []
+        for each in self.moved:
+            carries = [each.head in heads for heads in self.carriers]
+            row = {"head": str(each.head), "before": each.before, "after": each.after}
+            row |= {"effect": each.after - each.before}
+            rows.append(row | {"carries_before": carries[0], "carries_after": carries[1]})
+        return rows
+
     def check(self) -> None:
         require(0 <= self.key <= self.query, "its key and query run backwards")
         require(0 < self.share <= 1, f"its share is {self.share}, not above 0 and at most 1")
@@ -140,7 +150,7 @@ def _names(heads: Sequence[Head]) -> str:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TaskComparison(Saved, Pictured):
+class TaskComparison(Tabular, Saved, Pictured):
     """One task in two models.
 
     >>> sparse = circuits.load("mini-sparse")
@@ -175,6 +185,15 @@ class TaskComparison(Saved, Pictured):
         return (
             f"of {self.models[0]} with {self.models[1]} on {self.task}: n90 {', '.join(counts)}"
         )
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each ranked unit of each model."""
+        rows = []
+        for couple in self.rankings:
+            for ranking in couple:
+                units = {"model": ranking.model, "units": ranking.protocol.units}
+                rows += [units | row for row in ranking.to_rows()]
+        return rows
 
     @property
     def maps(self) -> tuple[Maps, Maps]:

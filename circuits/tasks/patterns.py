@@ -18,7 +18,7 @@ itself, so it is left out.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
@@ -30,7 +30,7 @@ from circuits.errors import EdgeError, PromptError
 from circuits.models.load import as_model
 from circuits.models.model import PATTERN, Model
 from circuits.prompts import Prompt
-from circuits.results import Saved, require
+from circuits.results import OfHeads, Saved, require
 from circuits.tasks.task import END, Item, Task, of_equal_length
 
 Kind = Literal[
@@ -68,7 +68,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PanelFigures(Saved):
+class PanelFigures(OfHeads, Saved):
     """What a panel of maps shows, averaged over prompts. Shares are of the mass of queries 1 and later.
 
     >>> figures = circuits.measure_panel(model, [found.prompt], heads=found.carriers())
@@ -96,6 +96,15 @@ class PanelFigures(Saved):
     # For each head the named word of the task that its last row reads most, and the mean weight there: a map
     # may be of one kind as a whole, and the row that answers of another. Empty where words have no names.
     reads: tuple[tuple[str, float], ...] = ()
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each head of the panel: what kind of map it has, and the scores that say so."""
+        pairs = zip(self.heads, self.patterns, strict=True)
+        return [{"head": str(head), **asdict(pattern)} for head, pattern in pairs]
+
+    def head_array(self, value: str = "peak") -> np.ndarray:
+        """One score of the heads of the panel, (layer, head)."""
+        return super(PanelFigures, self).head_array(value)
 
     def read_by(self, head: str | Head) -> str:
         """`IO 0.62`: what a head's last row reads most, among the named words; empty where none are named."""

@@ -18,9 +18,9 @@ import numpy as np
 from circuits.components import ROUNDING, Component, Head, Reader, Wire, by_name
 from circuits.engine.ablation import SWAP, Ablation
 from circuits.engine.rows import Direction
-from circuits.errors import EdgeError
+from circuits.errors import EdgeError, PromptError
 from circuits.files import to_record
-from circuits.results import Arrays, Pictured, Saved, require
+from circuits.results import Arrays, OfHeads, Pictured, Saved, require
 from circuits.tasks.curve import Curve, first_at_least
 from circuits.tracing import check_share
 from circuits.tracing.family import RESAMPLES, resampled
@@ -186,7 +186,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Ranking(Saved, Pictured):
+class Ranking(OfHeads, Saved, Pictured):
     """The heads, attention edges or component edges of a task in order, and how many of them it takes.
 
     >>> ranking = circuits.rank(model, "opposites", count=4)
@@ -250,6 +250,21 @@ class Ranking(Saved, Pictured):
         """The units that explain `share`; all that are listed where it is never reached."""
         count, _, _ = self.count(share)
         return tuple(each.unit for each in self.ranked[:count])
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each ranked head or edge, in order; a head by the name `head`, an edge by `edge`."""
+        rows = []
+        for each in self.ranked:
+            name = "head" if isinstance(each.unit, Head) else "edge"
+            interval = {"effect": each.effect, "low": each.low, "high": each.high}
+            rows.append({name: str(each.unit), **interval, "exact": each.exact})
+        return rows
+
+    def head_array(self, value: str = "effect") -> np.ndarray:
+        """A number of every head, (layer, head)."""
+        if self.protocol.units != "heads":
+            raise PromptError(f"this ranking is of {self.protocol.units}, not of heads")
+        return super(Ranking, self).head_array(value)
 
     def random_at(self, size: int) -> float:
         """The explained effect of as many random units, read off the control between its nearest sizes."""

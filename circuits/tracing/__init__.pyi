@@ -8,7 +8,6 @@ from .parts import SHORT as SHORT
 from .parts import Controls as Controls
 from .parts import FamilyControl as FamilyControl
 from .parts import HeadEffect as HeadEffect
-from .parts import HeadStability as HeadStability
 from .parts import Interval as Interval
 from .parts import Mapping as Mapping
 from .parts import MeasuredModel as MeasuredModel
@@ -16,12 +15,13 @@ from .parts import Output as Output
 from .parts import QuestionControl as QuestionControl
 from .parts import SideEffects as SideEffects
 from .parts import Span as Span
-from .parts import Stability as Stability
 from .parts import Step as Step
 from .parts import check_share as check_share
 from .records import Circuit as Circuit
-from .records import QKAttribution as QKAttribution
-from .records import QKPart as QKPart
-from .records import SideWriters as SideWriters
-from .records import Why as Why
-from .records import WriterEffect as WriterEffect
+from .stability_record import HeadStability as HeadStability
+from .stability_record import Stability as Stability
+from .why_record import QKAttribution as QKAttribution
+from .why_record import QKPart as QKPart
+from .why_record import SideWriters as SideWriters
+from .why_record import Why as Why
+from .why_record import WriterEffect as WriterEffect

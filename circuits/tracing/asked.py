@@ -46,14 +46,18 @@ class Asked:
         if wanted is None:
             raise PromptError("name the key: key=…, or a key in every line")
         reader = query if self.query is None else self.query
-        position_of = dict(self.roles)
+        place_of = dict(self.roles)
         return self.prompt.ends(
-            position_of.get(str(wanted), wanted), position_of.get(str(reader), reader)
+            place_of.get(str(wanted), wanted), place_of.get(str(reader), reader)
         )
 
     @property
     def prompt(self) -> Prompt:
         return self.question.clean
+
+    def position(self, name: End) -> int:
+        """The position of this role, token or index."""
+        return self.prompt.position(dict(self.roles).get(str(name), name))
 
     def __len__(self) -> int:
         return len(self.prompt)

@@ -4,6 +4,8 @@
    In a long prompt all messages into each query are swapped together first, then those of groups of keys, and
    only the mappings of groups that have an effect are measured.
 2. The ends of mappings and every other token that matters get a span, each by a counterfactual there.
+3. Of a family every number is the mean over its pairs. Prompts of one length share their positions by index,
+   others those that roles name (`aligned`). The circuit is shown on the first prompt that the mean holds.
 """
 
 from __future__ import annotations
@@ -11,19 +13,20 @@ from __future__ import annotations
 from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from circuits.components import Edge, Head
-from circuits.engine import Ablation, Direction, Row, Runs, prepare, to_ablation
-from circuits.errors import ModelError, PromptError, names_its_keywords
-from circuits.models.load import as_model, load
+import numpy as np
+
+from circuits.components import Edge
+from circuits.engine import SWAP, Ablation, Direction, Row, prepare, to_ablation
+from circuits.engine.selection import effects_over, mapping_row
+from circuits.errors import PromptError, names_its_keywords
+from circuits.models.load import as_model
 from circuits.models.model import Model
-from circuits.models.placement import Device, to_device
 from circuits.prompts import (
     Answer,
     MetricFunction,
     MetricKind,
-    Pair,
     ProbeMetric,
     QuestionSpec,
     Swap,
@@ -31,40 +34,36 @@ from circuits.prompts import (
     to_question,
 )
 from circuits.results import Progress, silent
-from circuits.tracing.measure import (
-    MOST_NOISED,
-    counterfactual_text,
-    measure_mapping,
-    measure_span,
-    measured_in_parts,
-    span_of,
-    tokens_that_matter,
-    totals,
-)
-from circuits.tracing.parts import CARRIES, SHARE, SHORT, Mapping, Span
+from circuits.tracing.aligned import Aligned, effects_at, mapped, shared_places
+from circuits.tracing.asked import Asked
+from circuits.tracing.averaged import AveragedPairs
+from circuits.tracing.batches import judge_batches, run_family
+from circuits.tracing.family import bootstrap, each_once
+from circuits.tracing.inputs import is_family, to_family_asked
+from circuits.tracing.measure import measure_mapping
+from circuits.tracing.parts import CARRIES, SHARE, SHORT, FamilyControl, Interval, Mapping, Span
 from circuits.tracing.records import Circuit
-from circuits.tracing.trace import to_circuit
-
-if TYPE_CHECKING:
-    from circuits.tracing.records import Why
+from circuits.tracing.spans import MOST_NOISED, label_of, span_of, tokens_that_matter
+from circuits.tracing.trace import Position, Roles, to_circuit
 
 KEYS_AT_ONCE: Final = 16  # keys of a long prompt that are first measured together
 _NAMED: Final = 3  # mappings in a note
-Ends = tuple[int, int]  # key and query
+Ends = tuple[int, int]  # key and query, as shared positions
 
 
 @names_its_keywords
 def circuit(
     model: Any,
-    text: str,
+    text: Any,
     *,
-    key: int | str | None = None,
+    key: Position | None = None,
+    roles: Roles | None = None,
     swap: Swap | None = None,
-    counterfactual: str | None = None,
+    counterfactual: str | Sequence[str] | None = None,
     answer: Answer | None = None,
     foil: Answer | None = None,
     metric: MetricKind | MetricFunction | ProbeMetric | None = None,
-    groups: MappingType[str, Sequence[int | str]] | None = None,
+    groups: MappingType[str, Sequence[Position]] | None = None,
     counterfactuals: MappingType[str, str] | None = None,
     share: float = SHARE,
     least: float = CARRIES,
@@ -80,133 +79,177 @@ def circuit(
     (`{"opposite": 'The colour of "large" is "'}`), in the place of noise. `ablation` and `reference` are those
     of `trace`.
 
+    `text` is a prompt, or a family in any of the forms that `trace` takes; then every number is the mean over
+    its pairs. Prompts of different lengths are aligned by `roles` (or the roles of each line).
+
         >>> whole = circuits.circuit(model, TEXT, swap={"large": "hot"})
         >>> [mapping.ends for mapping in whole.mappings]
         [(5, 8)]
     """
-    if not isinstance(text, str):
-        ways = "trace (one mapping), stability, patch and wiring take a family"
-        raise PromptError(f"circuit measures one prompt, a text; {ways}")
     model = as_model(model)
-    noise_at = None if key is None else (to_prompt(model, text).position(key),)
-    spec = QuestionSpec(counterfactual, swap, noise_at, answer, foil, metric, seed)
     chosen = to_ablation(model, ablation, reference)
+    spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
+    options: dict[str, Any] = {"share": share, "least": least, "seed": seed}
+    options |= {"groups": groups or {}, "progress": progress}
+    if is_family(text):
+        if counterfactuals:
+            raise PromptError("counterfactuals= are texts of one prompt; leave them out")
+        asked = to_family_asked(model, text, counterfactual, spec, key=key, roles=roles)
+        return family_circuit(model, asked, ablation=chosen, **options)
+    if not (counterfactual is None or isinstance(counterfactual, str)):
+        raise PromptError("one prompt takes one counterfactual; give its text, not a list")
+    named = roles or {}
+    noise_at = None
+    if key is not None:
+        noise_at = (to_prompt(model, text).position(named.get(str(key), key)),)
+    spec = replace(spec, counterfactual=counterfactual, noise_at=noise_at)
     runs = prepare(model, [to_question(model, text, spec)], ablation=chosen)
-    return measure_circuit(
-        runs,
-        groups=groups or {},
-        counterfactuals=counterfactuals or {},
+    whole = Aligned.whole(runs)
+    return measure_circuit([whole], counterfactuals=counterfactuals or {}, **options)
+
+
+def family_circuit(
+    model: Model,
+    asked: Sequence[Asked],
+    *,
+    groups: MappingType[str, Sequence[Position]],
+    share: float,
+    least: float,
+    ablation: Ablation = SWAP,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Circuit:
+    """The circuit whose numbers are means over the pairs of these questions."""
+    different = each_once(asked)
+    alike = [(len(each), each.roles) for each in different]
+    places = shared_places(alike)
+    questions = [each.question for each in different]
+    family = run_family(model, questions, alike, ablation=ablation)
+    parts = [Aligned(batch.runs, places[batch.numbers[0]]) for batch in family.kept]
+    roles = different[family.numbers[0]].roles  # of the pair that the circuit is shown on
+    found = measure_circuit(
+        parts,
+        groups=groups,
+        counterfactuals={},
+        names=dict(roles),
+        question=judge_batches(family.every),
         share=share,
         least=least,
         seed=seed,
         progress=progress,
     )
+    averaged = AveragedPairs(
+        pairs=family.pairs,
+        roles=tuple(each.roles for each in different),
+        left_out=tuple(n for n in range(len(different)) if n not in family.numbers),
+        weak=family.weak,
+        wrong=family.wrong,
+        repeated=len(asked) - len(different),
+        totals=_intervals(parts, found.mappings, np.argsort(family.numbers), seed),
+    )
+    notes = [str(averaged), *found.notes]
+    missing = len(found.prompt) - len(parts[0].places)
+    if missing:
+        notes.append(
+            f"{missing} tokens of the first prompt have no counterpart in all others and are left out"
+        )
+    return replace(found, notes=tuple(notes), family=averaged)
+
+
+def _intervals(
+    parts: Sequence[Aligned], mappings: Sequence[Mapping], order: np.ndarray, seed: int
+) -> tuple[Interval, ...]:
+    """The total of each mapping with its interval over the pairs, which `order` puts into the user's."""
+    shown = parts[0].places
+    totals = []
+    for mapping in mappings:
+        key, query = (shown.index(position) for position in mapping.ends)
+        effects = effects_over(mapped(parts, key, query), [parts[0].runs.heads])
+        totals.append(effects[0].double().cpu().numpy()[order])
+    return tuple(bootstrap(np.stack(totals), seed=seed)) if totals else ()
 
 
 def measure_circuit(
-    runs: Runs,
+    parts: Sequence[Aligned],
     *,
-    groups: MappingType[str, Sequence[int | str]],
+    groups: MappingType[str, Sequence[Position]],
     counterfactuals: MappingType[str, str],
     share: float,
     least: float,
     seed: int,
+    names: MappingType[str, int] | None = None,
+    question: FamilyControl | None = None,
     progress: Progress = silent,
 ) -> Circuit:
-    """The circuit of the one pair of `runs`, which were already made."""
-    total_of = _totals(runs, least, progress)
+    """The circuit of the pairs of all parts, which were already run; `names` are those that a user gave to
+    positions of the first prompt, `question` the verdict on a family."""
+    total_of = _totals(parts, least, progress)
     carrying = [end for end, total in total_of.items() if total >= least]
     carrying.sort(key=lambda end: (-total_of[end], end))
     mappings: list[Mapping] = []
     for ends in carrying:
         progress("mappings", len(mappings), len(carrying))
-        mappings.append(measure_mapping(runs, *ends, share=share, seed=seed))
-    spans = _spans(runs, mappings, groups, counterfactuals, seed=seed, progress=progress)
-    notes = (*notes_on_search(runs.length), *_notes_on_negative(total_of, least))
-    found = to_circuit(runs, mappings, spans, focus=None, seed=seed, notes=notes)
+        mappings.append(measure_mapping(mapped(parts, *ends), share=share, seed=seed))
+    spans = _spans(
+        parts,
+        carrying,
+        groups,
+        counterfactuals,
+        names=names or {},
+        seed=seed,
+        progress=progress,
+    )
+    shown = parts[0].places
+    named = {(shown[key], shown[query]): total for (key, query), total in total_of.items()}
+    longest = max(part.runs.length for part in parts)
+    notes = (*notes_on_search(longest), *_notes_on_negative(named, least))
+    found = to_circuit(
+        [part.runs for part in parts],
+        mappings,
+        spans,
+        focus=None,
+        seed=seed,
+        notes=notes,
+        question=question,
+    )
     return replace(found, least=least)
-
-
-# A saved circuit, measured again
-
-
-def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = None) -> Circuit:
-    """The same question on the same pair, with some heads swapped to the counterfactual throughout."""
-    runs = run_again(circuit, model=model).without(heads)
-    mappings: list[Mapping] = []
-    for old in circuit.mappings:
-        controlled = old.controls is not None
-        share = old.controls.share if old.controls is not None else SHARE
-        mappings.append(
-            measure_mapping(
-                runs, *old.ends, share=share, controls=controlled, seed=circuit.seed
-            )
-        )
-    mappings.sort(key=lambda mapping: -mapping.total)
-    spans: list[Span] = []
-    for old_span in circuit.spans:
-        if old_span.counterfactual == counterfactual_text(runs.pairs[0]):
-            spans.append(measure_span(runs, old_span.label, old_span.positions))
-    return to_circuit(runs, mappings, spans, focus=circuit.focus, seed=circuit.seed)
-
-
-def model_of(name: str, record: Any, given: Any, *, device: Device = "cpu") -> Model:
-    """The model that a record was measured on: the given one, or the one that is loaded by this name.
-
-    `record` has a fingerprint, the gate, the BOS rule and perhaps a dtype; the model must have the same.
-    """
-    if given is None:
-        dtype = getattr(record, "dtype", "float32")
-        gate = record.gated or None
-        model = load(
-            name, device=to_device(device), gate=gate, bos=record.reads_bos, dtype=dtype
-        )
-    else:
-        model = as_model(given)
-    if model.fingerprint != record.fingerprint:
-        raise ModelError(
-            f"{model.name} has other weights than {name} had; give the right model=…"
-        )
-    if (model.gated, model.reads_bos) != (record.gated, record.reads_bos):
-        raise ModelError(
-            f"{model.name} has other gate or BOS rule than {name} had; give the right model=…"
-        )
-    return model
-
-
-def run_again(
-    circuit: Circuit | Why,
-    *,
-    model: Any = None,
-    device: Device = "cpu",
-    ablation: Ablation | None = None,
-) -> Runs:
-    """The runs of a saved pair on its own model, which is loaded by its name unless it is given; with the
-    circuit's own ablation unless another is named."""
-    if circuit.metric.kind == "custom":
-        raise PromptError(
-            "a metric function is not in the circuit's record; call trace with it again"
-        )
-    measured = model_of(circuit.source.name, circuit.source, model, device=device)
-    pair = Pair(circuit.prompt, circuit.counterfactual, circuit.metric)
-    return prepare(measured, [pair], ablation=ablation or circuit.ablation)
 
 
 # The search
 
 
-def _totals(runs: Runs, least: float, progress: Progress) -> dict[Ends, float]:
+def _totals(parts: Sequence[Aligned], least: float, progress: Progress) -> dict[Ends, float]:
     """The total of every (key, query), or in a long prompt of those that can matter."""
-    queries = range(runs.first_changed(), runs.length)
-    if runs.length <= SHORT:
-        ends = [(key, query) for query in queries for key in range(query + 1)]
+    longest = max(part.runs.length for part in parts)
+    queries = _queries(parts)
+    if longest <= SHORT:
+        ends = [(key, query) for query in queries for key in range(len(parts[0].places))]
+        ends = [end for end in ends if is_forward(parts, end)]
     else:
-        ends = ends_that_can_matter(runs, queries, least / 2, progress=progress)
-    return dict(zip(ends, totals(runs, ends, progress=progress), strict=True))
+        ends = ends_that_can_matter(parts, queries, least / 2, progress=progress)
+
+    def all_heads(part: Aligned, end: Ends) -> Row:
+        return mapping_row(part.runs.heads, *part.at(end))
+
+    return dict(zip(ends, effects_at(parts, ends, all_heads, "totals", progress), strict=True))
+
+
+def _queries(parts: Sequence[Aligned]) -> list[int]:
+    """The shared positions that are changed in any of the prompts."""
+    queries = []
+    for number in range(len(parts[0].places)):
+        if any(part.places[number] >= part.runs.first_changed() for part in parts):
+            queries.append(number)
+    return queries
+
+
+def is_forward(parts: Sequence[Aligned], end: Ends) -> bool:
+    """Whether the key stands at the query or before it in the prompts of all parts."""
+    return all(part.places[end[0]] <= part.places[end[1]] for part in parts)
 
 
 def ends_that_can_matter(
-    runs: Runs,
+    parts: Sequence[Aligned],
     queries: Sequence[int],
     least: float,
     *,
@@ -216,23 +259,29 @@ def ends_that_can_matter(
     """The mappings of a long prompt whose query, and whose group of keys, have an effect of at least `least`
     when all their messages are swapped together."""
 
-    def messages_of_group(group: tuple[int, range]) -> Row:
+    def messages_of_group(part: Aligned, group: tuple[int, Sequence[int]]) -> Row:
         query, keys = group
-        return Row.of_edges(Edge(head, key, query) for head in runs.heads for key in keys)
+        places = [(part.places[key], part.places[query]) for key in keys]
+        return Row.of_edges(Edge(head, *ends) for head in part.runs.heads for ends in places)
 
-    def all_messages(query: int) -> Row:
-        if runs.ablation.kind == "knockout":  # it shuts edges, not heads
-            return messages_of_group((query, range(query + 1)))
-        return Row.of_heads(runs.heads, [query])
+    def keys_of(query: int) -> list[int]:
+        every = range(len(parts[0].places))
+        return [key for key in every if is_forward(parts, (key, query))]
 
-    groups: list[tuple[int, range]] = []
-    effects = measured_in_parts(runs, queries, all_messages, "queries", progress)
+    def all_messages(part: Aligned, query: int) -> Row:
+        if part.runs.ablation.kind == "knockout":  # it shuts edges, not heads
+            return messages_of_group(part, (query, keys_of(query)))
+        return Row.of_heads(part.runs.heads, part.at([query]))
+
+    groups: list[tuple[int, Sequence[int]]] = []
+    effects = effects_at(parts, queries, all_messages, "queries", progress)
     for query, effect in zip(queries, effects, strict=True):
         if abs(effect) >= least:
-            for first in range(0, query + 1, keys_at_once):
-                groups.append((query, range(first, min(first + keys_at_once, query + 1))))
+            keys = keys_of(query)
+            for first in range(0, len(keys), keys_at_once):
+                groups.append((query, keys[first : first + keys_at_once]))
     ends: list[Ends] = []
-    effects = measured_in_parts(runs, groups, messages_of_group, "groups of keys", progress)
+    effects = effects_at(parts, groups, messages_of_group, "groups of keys", progress)
     for (query, keys), effect in zip(groups, effects, strict=True):
         if abs(effect) >= least:
             ends += [(key, query) for key in keys]
@@ -262,42 +311,57 @@ def _notes_on_negative(total_of: MappingType[Ends, float], least: float) -> tupl
 
 
 def _spans(
-    runs: Runs,
-    mappings: Sequence[Mapping],
-    groups: MappingType[str, Sequence[int | str]],
+    parts: Sequence[Aligned],
+    ends: Sequence[Ends],
+    groups: MappingType[str, Sequence[Position]],
     texts: MappingType[str, str],
     *,
+    names: MappingType[str, int],
     seed: int,
     progress: Progress,
 ) -> list[Span]:
-    """Spans of groups, ends of mappings, tokens with a text and others that matter, in the prompt's order."""
-    prompt = runs.pairs[0].clean
-    # The positions of every span; a token needs no label.
-    label_of: dict[tuple[int, ...], str | None] = {}
+    """Spans of groups, ends of mappings, tokens with a text and others that matter, in the prompt's order. All
+    positions are shared ones; users name those of the first prompt."""
+    prompt = parts[0].runs.pairs[0].clean
+    shown = parts[0].places
+
+    def shared(position: Position) -> int:
+        place = prompt.position(names.get(str(position), position))
+        if place not in shown:
+            raise PromptError(f"position {place} has no counterpart in all prompts")
+        return shown.index(place)
+
+    # The label of every span, by its positions.
+    label_of_span: dict[tuple[int, ...], str] = {}
     grouped: set[int] = set()
     for label, members in groups.items():
-        positions = tuple(prompt.position(member) for member in members)
-        label_of[positions] = label
+        positions = tuple(shared(member) for member in members)
+        label_of_span[positions] = label
         grouped.update(positions)
     text_of: dict[tuple[int, ...], str] = {}  # counterfactuals of their own
-    by_label = {label: positions for positions, label in label_of.items()}
+    by_label = {label: positions for positions, label in label_of_span.items()}
     for label, text in texts.items():
-        text_of[by_label.get(label) or (prompt.position(label),)] = text
+        text_of[by_label.get(label) or (shared(label),)] = text
     alone: set[int] = set()
     for positions in text_of:
         alone.update(positions)
-    for mapping in mappings:
-        alone.update(mapping.ends)
+    for mapping_ends in ends:
+        alone.update(mapping_ends)
     alone -= grouped
-    first = int(runs.model.reads_bos)
+    first = int(parts[0].runs.model.reads_bos)
     others = [
-        position for position in range(first, len(prompt)) if position not in grouped | alone
+        number
+        for number, place in enumerate(shown)
+        if place >= first and number not in grouped | alone
     ]
-    alone.update(tokens_that_matter(runs, others, seed=seed, progress=progress))
-    label_of |= {(position,): None for position in alone}
+    alone.update(tokens_that_matter(parts, others, seed=seed, progress=progress))
+    role_at = {place: name for name, place in names.items()}
+    for number in alone:
+        place = shown[number]
+        label_of_span[(number,)] = role_at.get(place) or label_of(prompt, place)
     spans: list[Span] = []
-    for positions in sorted(label_of):
-        progress("spans", len(spans), len(label_of))
-        label, text = label_of[positions], text_of.get(positions)
-        spans.append(span_of(runs, *positions, label=label, text=text, seed=seed))
+    for positions in sorted(label_of_span):
+        progress("spans", len(spans), len(label_of_span))
+        label, text = label_of_span[positions], text_of.get(positions)
+        spans.append(span_of(parts, *positions, label=label, text=text, seed=seed))
     return spans

@@ -1,10 +1,8 @@
 """One mapping over a family of prompts: means over pairs, with bootstrap intervals.
 
 1. Pairs of equal length with key and query at the same positions are run together; prompts of other lengths
-   are further batches (`placed_runs`). A pair that is given twice counts once.
-2. Each pair is judged as `trace` judges it (`judge`). Pairs whose gap is too small to divide by are left out,
-   and so are pairs on the wrong side (the clean run prefers the foil, or the counterfactual the answer) where
-   there are others.
+   are further batches. A pair that is given twice counts once.
+2. Each pair is judged as `trace` judges it (`judge`). Pairs that a mean cannot hold are left out (`batches`).
 3. Effects are measured on every pair that is left; carriers are chosen by greedy selection on the mean.
 4. Intervals are percentiles of seeded bootstrap resamples of the pairs.
 """
@@ -14,38 +12,39 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
 from circuits.components import Head
-from circuits.engine import SWAP, Ablation, Runs, prepare
+from circuits.engine import SWAP, Ablation
 from circuits.engine.selection import Mapped, effects_over
 from circuits.errors import PromptError
 from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import Pair, Question
-from circuits.results import Pictured, Progress, Saved, require, silent
-from circuits.tracing.judge import Ends, is_wrong_side, judge_each, together
-from circuits.tracing.measure import measure_mapping_over, measured_model
+from circuits.results import OfHeads, Pictured, Progress, Saved, require, silent
+from circuits.tracing.batches import RunBatch, judge_batches, run_family
+from circuits.tracing.judge import Ends
+from circuits.tracing.measure import measure_mapping, measured_model
 from circuits.tracing.parts import (
     SHARE,
     FamilyControl,
     Interval,
     Mapping,
     MeasuredModel,
-    QuestionControl,
 )
-from circuits.tracing.trust import doubts_about, notes_on, weak_pairs
+from circuits.tracing.trust import doubts_about, notes_on
 
+T = TypeVar("T")
 RESAMPLES: Final = 1000
 Each = Float[np.ndarray, "thing pair"]  # one number for each thing on each pair
 _AT_ONCE: Final = 2**22  # numbers of resampling weights in memory at a time
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FamilyTrace(Saved, Pictured):
+class FamilyTrace(OfHeads, Saved, Pictured):
     """A mapping averaged over pairs. `mapping` holds the means; the intervals stand beside it.
 
     >>> family = circuits.trace_family(model, [pair], key=5)
@@ -88,9 +87,27 @@ class FamilyTrace(Saved, Pictured):
             every.insert(number, pair)
         return tuple(every)
 
+    @property
+    def ends_of_each(self) -> tuple[tuple[int, int], ...]:
+        """Key and query of each of `all_pairs`."""
+        return self.all_ends or (self.mapping.ends,) * len(self.all_pairs)
+
     def carriers(self, share: float | None = None) -> tuple[Head, ...]:
         """The heads that carry `share` of the mean total."""
         return self.mapping.carriers(self.share if share is None else share)
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each head: its mean effect with the interval over the pairs, and what else was measured."""
+        interval_of = dict(self.heads)
+        rows = []
+        for row in self.mapping.to_rows():
+            interval = interval_of[Head.parse(row["head"])]
+            rows.append(row | {"low": interval.low, "high": interval.high})
+        return rows
+
+    def head_shape(self) -> tuple[int, int] | None:
+        """How many layers, and heads a layer, the model has; None in files of 0.2."""
+        return None if self.source is None else (self.source.layers, self.source.heads)
 
     def check(self) -> None:
         require(bool(self.pairs), "it has no pairs")
@@ -145,144 +162,65 @@ def trace_asked(
     """The same of pairs that each come with the positions of their key and query."""
     if not asked:
         raise PromptError("a family needs at least one prompt or pair")
-    different = _each_once(asked)
-    every = placed_runs(model, different, ablation=ablation)
-    question = judge_placed(every)
-    chosen, weak, wrong = worth_a_mean([part.runs for part in every])
-    parts = [
-        replace(part, runs=part.runs.only(own)) for part, own in zip(every, chosen, strict=True)
-    ]
-    numbers: list[int] = []  # of the pairs that are kept, among all
-    for part, own in zip(every, chosen, strict=True):
-        numbers += [part.numbers[number] for number in own]
-    mapped = [part.mapped for part in parts if part.runs.pairs]
-    mapping = measure_mapping_over(mapped, share=share, seed=seed, progress=progress)
+    different = each_once(asked)
+    questions = [question for question, _ in different]
+    all_ends = tuple(ends for _, ends in different)
+    alike = [(len(question.clean), ends) for question, ends in different]
+    family = run_family(model, questions, alike, ablation=ablation)
+
+    def ends_of(batch: RunBatch) -> Ends:
+        return all_ends[batch.numbers[0]]
+
+    question = judge_batches(family.every, ends_of)
+    parts = [Mapped(batch.runs, *ends_of(batch)) for batch in family.kept]
+    mapping = measure_mapping(parts, share=share, seed=seed, progress=progress)
     mapping = replace(mapping, doubts=doubts_about(mapping, question, named=True))
-    heads = mapped[0].runs.heads
+    heads = parts[0].runs.heads
     sets = [heads, mapping.carriers(share), *([head] for head in heads)]
-    effects = effects_over(mapped, sets).double().cpu().numpy()
-    order = np.argsort(numbers)
+    effects = effects_over(parts, sets).double().cpu().numpy()
+    order = np.argsort(family.numbers)
     total, joint, *single = bootstrap(effects[:, order], seed=seed)
     ranked = sorted(zip(heads, single, strict=True), key=lambda item: (-item[1].mean, item[0]))
-    settled = _in_order(every)
-    ends = tuple(ends for _, ends in different)
+    pairs = family.pairs
+    first = family.every[0]
     return FamilyTrace(
         model=model.name,
-        pairs=tuple(settled[number] for number in sorted(numbers)),
+        pairs=tuple(pairs[number] for number in sorted(family.numbers)),
         mapping=mapping,
         total=total,
         joint=joint,
         heads=tuple(ranked),
         share=share,
-        weak=weak,
-        wrong=wrong,
+        weak=family.weak,
+        wrong=family.wrong,
         repeated=len(asked) - len(different),
         question=question,
         notes=(
-            *notes_on(every[0].runs, question, ends=every[0].ends),
-            *_notes_on_lengths(every),
+            *notes_on(first.runs, question, ends=ends_of(first)),
+            *_notes_on_places(len(family.every)),
         ),
-        source=measured_model(mapped[0].runs),
+        source=measured_model(parts[0].runs),
         seed=seed,
-        left_out=tuple((n, pair) for n, pair in enumerate(settled) if n not in numbers),
+        left_out=tuple((n, pair) for n, pair in enumerate(pairs) if n not in family.numbers),
         ablation=ablation,
-        all_ends=() if len(every) == 1 else ends,
+        all_ends=() if len(family.every) == 1 else all_ends,
     )
 
 
-def _each_once(
-    asked: Sequence[tuple[Pair | Question, Ends]],
-) -> list[tuple[Pair | Question, Ends]]:
-    """The pairs in order, without repeats: the same pair twice says nothing about other prompts."""
-    different: list[tuple[Pair | Question, Ends]] = []
+def each_once(asked: Sequence[T]) -> list[T]:
+    """What was asked, in order, without repeats: the same pair twice says nothing about other prompts."""
+    different: list[T] = []
     for each in asked:
         if each not in different:
             different.append(each)
     return different
 
 
-# Pairs of several lengths
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Pairs of one length whose key and query stand at the same positions, run together."""
-
-    runs: Runs
-    ends: Ends
-    numbers: list[int]  # of the pairs among all
-
-    @property
-    def mapped(self) -> Mapped:
-        return Mapped(self.runs, *self.ends)
-
-
-def placed_runs(
-    model: Model, asked: Sequence[tuple[Pair | Question, Ends]], *, ablation: Ablation = SWAP
-) -> list[Placed]:
-    """Run all pairs, those of one length and with the same ends together, in the order in which they come."""
-    groups: dict[object, list[int]] = {}
-    for number, (question, ends) in enumerate(asked):
-        groups.setdefault((len(question.clean), ends), []).append(number)
-    prompts = [question.clean for question, _ in asked]
-    averaged = ablation.over(prompts) if len(groups) > 1 else ablation
-    placed = []
-    for numbers in groups.values():
-        questions = [asked[number][0] for number in numbers]
-        runs = prepare(model, questions, ablation=averaged, smallest_gap=0.0)
-        placed.append(Placed(runs, asked[numbers[0]][1], numbers))
-    return placed
-
-
-def judge_placed(placed: Sequence[Placed]) -> FamilyControl:
-    """The verdict on the pairs of all lengths together."""
-    judged: dict[int, QuestionControl] = {}
-    for part in placed:
-        judged |= zip(part.numbers, judge_each(part.runs, ends=part.ends), strict=True)
-    return together([judged[number] for number in sorted(judged)])
-
-
-def _in_order(placed: Sequence[Placed]) -> list[Pair]:
-    """The pairs of all parts, with their answers, in the user's order."""
-    pairs: dict[int, Pair] = {}
-    for part in placed:
-        pairs |= zip(part.numbers, part.runs.pairs, strict=True)
-    return [pairs[number] for number in sorted(pairs)]
-
-
-def _notes_on_lengths(placed: Sequence[Placed]) -> tuple[str, ...]:
-    if len(placed) == 1:
+def _notes_on_places(count: int) -> tuple[str, ...]:
+    if count == 1:
         return ()
-    places = f"key and query stand at {len(placed)} different places in these prompts"
+    places = f"key and query stand at {count} different places in these prompts"
     return (f"{places}; other keys were tried in those like the first",)
-
-
-def worth_a_mean(batches: Sequence[Runs]) -> tuple[list[list[int]], int, int]:
-    """Of each batch the numbers of those pairs that a mean may hold, and how many are left out: pairs whose
-    gap is too small to divide by, and pairs on the wrong side where others are not."""
-    clean: list[float] = []
-    other: list[float] = []
-    pairs: list[tuple[int, int, Pair]] = []  # batch, number there, pair
-    for batch, runs in enumerate(batches):
-        clean += runs.values(runs.clean).tolist()
-        other += runs.values(runs.counterfactual).tolist()
-        pairs += [(batch, number, pair) for number, pair in enumerate(runs.pairs)]
-    kept = [number for number, weak in enumerate(weak_pairs(clean, other)) if not weak]
-    if not kept:
-        small = f"no pair of these {len(clean)} has a gap worth dividing by"
-        raise PromptError(
-            f"{small}; swap words that matter more, or name another answer and foil"
-        )
-    right = []
-    for number in kept:
-        has_foil = pairs[number][2].metric.foil is not None
-        if not is_wrong_side(has_foil, clean[number], other[number]):
-            right.append(number)
-    chosen: list[list[int]] = [[] for _ in batches]
-    for number in right or kept:
-        batch, own, _ = pairs[number]
-        chosen[batch].append(own)
-    return chosen, len(clean) - len(kept), len(kept) - len(right or kept)
 
 
 # Bootstrap

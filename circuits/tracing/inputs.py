@@ -1,71 +1,37 @@
-"""The runs of one question or of several: what `patch` and `path` share."""
+"""What a user gave, as questions, and the runs of one question or of several: what the verbs share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from circuits.engine import SWAP, Ablation, Runs, prepare
 from circuits.errors import PromptError
 from circuits.models.model import Model
-from circuits.prompts import Pair, Question, QuestionSpec
+from circuits.prompts import Pair, QuestionSpec
 from circuits.tracing.asked import (
     Asked,
     RoleNames,
     is_text_with_counterfactual,
     to_family,
 )
-from circuits.tracing.family import worth_a_mean
+from circuits.tracing.batches import run_family
 
 Position = int | str
 
 
-def run_questions(
-    model: Model, questions: Sequence[Pair | Question], *, ablation: Ablation = SWAP
-) -> Runs:
-    """The runs of one pair, or of several without those whose gap is too small to divide by."""
-    if len(questions) == 1:
-        return prepare(model, questions, ablation=ablation)
-    runs = prepare(model, questions, ablation=ablation, smallest_gap=0.0)
-    (chosen,), _, _ = worth_a_mean([runs])
-    return runs.only(chosen)
-
-
-def run_batches(
+def run_asked(
     model: Model, asked: Sequence[Asked], *, ablation: Ablation = SWAP
 ) -> list[tuple[Runs, Asked]]:
-    """The runs of one question, or of several without those whose gap is too small to divide by: those of one
-    length, with the same roles, together. Each batch has its first question beside it."""
+    """The runs of one question, or of several without those that a mean cannot hold: those of one length, with
+    the same roles, together. Each batch has its first question beside it."""
+    questions = [each.question for each in asked]
     if len(asked) == 1:
-        return [(prepare(model, [asked[0].question], ablation=ablation), asked[0])]
-    groups: dict[object, list[Asked]] = {}
-    for each in asked:
-        groups.setdefault((len(each), each.roles), []).append(each)
-    if len(groups) > 1:
-        ablation = ablation.over([each.prompt for each in asked])
-    batches = []
-    for group in groups.values():
-        questions = [each.question for each in group]
-        batches.append(prepare(model, questions, ablation=ablation, smallest_gap=0.0))
-    chosen, _, _ = worth_a_mean(batches)
-    kept = []
-    for runs, numbers, group in zip(batches, chosen, groups.values(), strict=True):
-        if numbers:
-            kept.append((runs.only(numbers), group[0]))
-    return kept
-
-
-def to_questions(
-    model: Model,
-    asked: Any,
-    spec: QuestionSpec,
-    *,
-    counterfactual: str | Sequence[str] | None = None,
-    noise_at: Sequence[Position] | None = None,
-) -> list[Pair | Question]:
-    """What the user asked, as `to_asked` reads it, without names of positions."""
-    listed = to_asked(model, asked, spec, counterfactual=counterfactual, noise_at=noise_at)
-    return [each.question for each in listed]
+        return [(prepare(model, questions, ablation=ablation), asked[0])]
+    alike = [(len(each), each.roles) for each in asked]
+    kept = run_family(model, questions, alike, ablation=ablation).kept
+    return [(batch.runs, asked[batch.numbers[0]]) for batch in kept]
 
 
 def to_asked(
@@ -92,6 +58,43 @@ def to_asked(
     )
     family = to_family(model, asked, own, roles=roles, noise_at=noise_at, seed=spec.seed)
     return family.asked
+
+
+def is_family(text: Any) -> bool:
+    """Whether a user gave several prompts, and not the text of one."""
+    return not isinstance(text, str) or text.endswith(".jsonl")
+
+
+def to_family_asked(
+    model: Model,
+    given: Any,
+    counterfactual: str | Sequence[str] | None,
+    spec: QuestionSpec,
+    *,
+    key: Position | None,
+    roles: RoleNames | None,
+) -> tuple[Asked, ...]:
+    """The questions of a family, in any of the forms that `to_family` reads."""
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    if all(isinstance(each, Pair) for each in listed):
+        _refuse_beside_pairs(counterfactual, spec)
+    entries = one_each(given, counterfactual, spec)
+    noise_at = None if key is None else (key,)
+    own = replace(spec, answer=None, foil=None) if entries is not given else spec
+    return to_family(model, entries, own, roles=roles, noise_at=noise_at, lines=True).asked
+
+
+def _refuse_beside_pairs(
+    counterfactual: str | Sequence[str] | None, spec: QuestionSpec
+) -> None:
+    """Refuse what a pair already has."""
+    given = {"counterfactual": counterfactual, "swap": spec.swap, "answer": spec.answer}
+    given |= {"foil": spec.foil, "metric": spec.metric}
+    for name, value in given.items():
+        if value is not None:
+            raise PromptError(
+                f"{name}= does not go with a family of pairs, which have their own; leave it out"
+            )
 
 
 def one_each(asked: Any, counterfactual: str | Sequence[str] | None, spec: QuestionSpec) -> Any:

@@ -17,13 +17,13 @@ import numpy as np
 from circuits.components import Component
 from circuits.engine import SWAP, Runs
 from circuits.engine.neurons import MlpNeurons, UnitRuns, block_of, promoted_tokens
-from circuits.errors import EdgeError, names_its_keywords
+from circuits.errors import EdgeError, PromptError, names_its_keywords
 from circuits.prompts import Prompt
 from circuits.results import Progress, sha256_of, silent
-from circuits.tracing.circuit import run_again
 from circuits.tracing.measure import both_values, measured_model
 from circuits.tracing.neuron_record import NeuronEffect, Neurons
 from circuits.tracing.records import Circuit
+from circuits.tracing.rerun import run_again
 
 LISTED: Final = 16  # neurons that are described
 TOKENS: Final = 6  # that a neuron promotes
@@ -47,9 +47,11 @@ def neurons(
         >>> found_in.neurons[0].neuron < len(found_in.effects), f"{found_in.effect:.2f}"
         (True, '0.97')
     """
+    if circuit.family is not None:
+        raise PromptError("the neurons of an MLP are those of one prompt; trace one of them")
     component, position = parse_mlp(mlp, circuit.prompt)
-    runs = run_again(circuit, model=model, ablation=SWAP)  # neurons are swapped
-    return explain_mlp(runs, component, position, seed=circuit.seed, progress=progress)
+    (part,) = run_again(circuit, model=model, ablation=SWAP)  # neurons are swapped
+    return explain_mlp(part.runs, component, position, seed=circuit.seed, progress=progress)
 
 
 def is_mlp(name: Any) -> bool:
@@ -107,7 +109,7 @@ def explain_mlp(
         "counterfactual_activations": other.detach().cpu().numpy(),
     }
     pair = runs.pairs[0]
-    value, counterfactual_value = both_values(runs)
+    value, counterfactual_value = both_values([runs])
     return Neurons(
         source=measured_model(runs),
         prompt=pair.clean,

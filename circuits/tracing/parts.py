@@ -1,4 +1,4 @@
-"""The parts of a circuit: the model and the question, mappings, spans, stability, and the default thresholds.
+"""The parts of a circuit: the model and the question, mappings, spans, intervals, and the default thresholds.
 
 A `Mapping` says which heads carry key → query, a `Span` in which layers a token's information lives. All are
 frozen records of plain values. This module imports no model library: the help of the command line prints the
@@ -8,12 +8,12 @@ defaults.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 from circuits.components import ROUNDING, Head
 from circuits.errors import EdgeError, PromptError, escaped
-from circuits.results import Pictured, Saved, require
+from circuits.results import OfHeads, Pictured, require
 
 SHARE: Final = 0.8  # the share of a mapping's total that its carriers must reach
 CARRIES: Final = 0.05  # the smallest total of a mapping in a circuit, as a share of the gap
@@ -171,7 +171,7 @@ class Controls:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Mapping(Pictured):
+class Mapping(OfHeads, Pictured):
     """Key → query: its total, the effect of each head, and the greedy path that adds one head at a time."""
 
     key: int
@@ -225,6 +225,15 @@ class Mapping(Pictured):
         """The heads that work against the answer, strongest first."""
         against = [each for each in self.heads if each.effect < _AGAINST]
         return tuple(sorted(against, key=lambda each: each.effect))
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each head that was measured."""
+        carriers = self.carriers(SHARE if self.controls is None else self.controls.share)
+        rows = []
+        for each in self.heads:
+            row = asdict(each) | {"head": str(each.head), "carries": each.head in carriers}
+            rows.append(row)
+        return rows
 
     def effect_of(self, head: str | Head) -> HeadEffect:
         """The effect of one head on this mapping."""
@@ -339,89 +348,3 @@ class Interval:
         if self.pairs == 1:  # one pair says nothing about others
             return f"{self.mean:.3f}"
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-@dataclass(frozen=True, slots=True)
-class HeadStability:
-    """A head that carries the mapping under some counterfactuals."""
-
-    head: Head
-    carries: float  # the share of runs in which it is a carrier
-    effect: Interval  # over all runs
-
-    def __str__(self) -> str:
-        return f"{self.head!s:8}carries in {self.carries:.0%} of runs, effect {self.effect}"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Stability(Saved, Pictured):
-    """A mapping under other counterfactuals of the same kind.
-
-    >>> steady = circuits.stability(model, TEXT, key="large", swap={"large": "hot"}, n=3)
-    >>> len(steady.counterfactuals), set(steady.core) <= {each.head for each in steady.heads}
-    (3, True)
-    """
-
-    KIND: ClassVar = "stability"
-    NAME: ClassVar = "a record of stability"
-
-    key: int
-    query: int
-    share: float
-    counterfactuals: tuple[str, ...]  # one for each run
-    total: Interval
-    heads: tuple[HeadStability, ...]  # carriers of any run, the most frequent first
-    overlap: float  # the mean share that two runs' carriers have in common
-    shares: tuple[tuple[float, tuple[Head, ...]], ...]  # the core at neighbouring shares
-    restore: tuple[Head, ...] | None  # the carriers in the other direction; None for noise
-    weak: int = 0  # counterfactuals that were left out: they hardly move the answer
-    # The verdict on the pair that was asked first, or on all pairs of a family.
-    question: QuestionControl | FamilyControl | None = None
-    doubts: tuple[str, ...] = ()  # reasons why the modulation of that pair is withheld
-
-    @property
-    def core(self) -> tuple[Head, ...]:
-        """The heads that carry in at least 80% of the runs."""
-        return tuple(each.head for each in self.heads if each.carries >= CORE)
-
-    @property
-    def rim(self) -> tuple[Head, ...]:
-        """The other carriers."""
-        return tuple(each.head for each in self.heads if each.carries < CORE)
-
-    def check(self) -> None:
-        require(0 <= self.key <= self.query, "its key and query run backwards")
-        require(bool(self.counterfactuals), "it has no counterfactuals")
-        heads = [each.head for each in self.heads]
-        require(len(set(heads)) == len(heads), "it names a head twice")
-        shares = [
-            self.share,
-            *(each.carries for each in self.heads),
-            *(share for share, _ in self.shares),
-        ]
-        require(all(0 <= share <= 1 for share in shares), "it has a share below 0 or above 1")
-
-    def __str__(self) -> str:
-        weak = f" ({self.weak} more hardly move the answer)" if self.weak else ""
-        runs = (
-            f"{self.key}→{self.query} under {len(self.counterfactuals)} counterfactuals{weak}"
-        )
-        lines = [f"{runs}: total {self.total}, carriers overlap by {self.overlap:.0%}"]
-        if self.doubts:
-            lines.append(
-                f"Modulation withheld: {escaped(self.doubts[0])}; that holds for this core, too"
-            )
-        elif self.question is not None:
-            lines.append(f"Verdict on the question: {self.question.verdict}")
-        lines.append(f"core (in {CORE:.0%} of runs or more): {_names(self.core)}")
-        lines.append(f"rim: {_names(self.rim)}")
-        for share, core in self.shares:
-            lines.append(f"core at a share of {share:.0%}: {_names(core)}")
-        if self.restore is not None:
-            lines.append(f"carriers in the other direction (restore): {_names(self.restore)}")
-        lines += [f"  {each}" for each in self.heads[:8]]
-        return "\n".join(lines)
-
-
-def _names(heads: tuple[Head, ...]) -> str:
-    return " ".join(map(str, heads)) or "none"

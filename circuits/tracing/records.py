@@ -1,22 +1,22 @@
-"""The results of `trace`, `circuit` and `why`: frozen records of plain values that answer queries.
+"""`Circuit`, the result of `trace` and `circuit`: a frozen record of plain values that answers queries.
 
-1. A `Circuit` holds the mappings, the spans and the output of one pair (`parts`). `circuit.json` has every
-   number, `circuit.safetensors` beside it the attention patterns of the clean run.
-2. `Why` says which writers each side of one head reads, and holds the QK attribution of its score.
+It holds the mappings, the spans and the output of one pair, or their means over a family (`parts`).
+`circuit.json` has every number, `circuit.safetensors` beside it the attention patterns of the clean run.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from circuits.components import SIDES, Component, Edge, Head, Side
+from circuits.components import Edge, Head
 from circuits.engine.ablation import SWAP, Ablation
-from circuits.errors import EdgeError, PromptError, shortened
+from circuits.errors import EdgeError, PromptError
 from circuits.prompts import Metric, Noise, Pair, Prompt
-from circuits.results import Arrays, Pictured, Saved, require
+from circuits.results import Arrays, OfHeads, Pictured, Saved, require
+from circuits.tracing.averaged import AveragedPairs
 from circuits.tracing.parts import (
     SHARE,
     FamilyControl,
@@ -26,23 +26,21 @@ from circuits.tracing.parts import (
     Output,
     QuestionControl,
     Span,
-    Stability,
     check_positions,
 )
+from circuits.tracing.stability_record import Stability
 
 if TYPE_CHECKING:
     import networkx as nx
-    import pandas as pd
 
 Position = int | str | None  # an index, or the text of a token
-BIASES: Final = "biases"  # what no component wrote into a score
 
 
 # The circuit
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Circuit(Saved, Pictured):
+class Circuit(OfHeads, Saved, Pictured):
     """Spans, mappings with their carriers, and the output, for one pair on one model.
 
     >>> print(*found.carriers(share=0.5))
@@ -75,11 +73,14 @@ class Circuit(Saved, Pictured):
     # heads, and "heads": (map, 2) with the layer and index of each.
     arrays: Arrays = field(compare=False, repr=False, hash=False)
     notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
-    question: QuestionControl | None = None  # None in files of the first version
+    # The verdict on the pair, or on all of a family; None in files of the first version.
+    question: QuestionControl | FamilyControl | None = None
     stability: Stability | None = None  # where it was asked for
     # The smallest total of a mapping that was sought; None where one mapping was asked for, and in files of 0.2.
     least: float | None = None
     ablation: Ablation = SWAP
+    # Where the numbers are means over the pairs of a family; prompt and counterfactual are then the first's.
+    family: AveragedPairs | None = None
 
     @property
     def gap(self) -> float:
@@ -190,7 +191,7 @@ class Circuit(Saved, Pictured):
 
     def without(self, *heads: str | Head, model: Any = None) -> Circuit:
         """The circuit measured anew with these heads swapped to the counterfactual; never a subtraction."""
-        from circuits.tracing.circuit import measure_without
+        from circuits.tracing.rerun import measure_without
 
         return measure_without(self, [self.checked(head) for head in heads], model=model)
 
@@ -231,15 +232,26 @@ class Circuit(Saved, Pictured):
 
         return to_graph(self, share=share)
 
-    def to_dataframe(self) -> pd.DataFrame:
+    def to_rows(self) -> list[dict[str, Any]]:
         """One row per measured edge."""
-        import pandas as pd
-
         rows = []
         for edge, effect in self.edges():
             row = {"edge": str(edge), "key": edge.key, "query": edge.query, **asdict(effect)}
             rows.append(row | {"head": str(effect.head)})
-        return pd.DataFrame(rows)
+        return rows
+
+    def head_shape(self) -> tuple[int, int]:
+        """How many layers, and heads a layer, the model has."""
+        return self.source.layers, self.source.heads
+
+    def head_array(
+        self, value: str = "effect", *, key: Position = None, query: Position = None
+    ) -> np.ndarray:
+        """A number of every head, (layer, head), on one mapping, by default the one to show first."""
+        array = np.full(self.head_shape(), np.nan)
+        own = self.mapping(key, query).head_array(value)
+        array[: own.shape[0], : own.shape[1]] = own
+        return array
 
     def __str__(self) -> str:
         from circuits.show.tables import to_text
@@ -268,6 +280,8 @@ class Circuit(Saved, Pictured):
             mapping.check(length)
         for span in self.spans:
             span.check(self.source.layers, length)
+        if self.family is not None:
+            self.family.check(len(self.mappings))
 
     def _check_patterns(self, length: int) -> None:
         """Refuse patterns that are not finite numbers, one square matrix for each stored head."""
@@ -287,145 +301,3 @@ class Circuit(Saved, Pictured):
         shaped = patterns.shape == (*size, length, length) and patterns.dtype.kind == "f"
         finite = shaped and bool(np.isfinite(patterns).all())
         require(finite, f"its patterns are not finite numbers of {size} heads and its tokens")
-
-
-# Why
-
-
-@dataclass(frozen=True, slots=True)
-class WriterEffect:
-    """The effect of one writer on one side, and the head's attention weight on the edge with it swapped."""
-
-    writer: Component
-    position: int | None  # None: at every key
-    effect: float
-    weight: float
-
-    def __str__(self) -> str:
-        return str(self.writer) if self.position is None else f"{self.writer}@{self.position}"
-
-
-@dataclass(frozen=True, slots=True)
-class SideWriters:
-    """One side of the head: its effect, and who wrote what it reads, strongest first."""
-
-    side: Side
-    effect: float  # the whole side read from the counterfactual stream
-    weight: float  # the attention weight on the edge then
-    writers: tuple[WriterEffect, ...]
-    together: float  # the leading writers swapped in one run
-    leading: int  # how many these are
-
-
-@dataclass(frozen=True, slots=True)
-class QKPart:
-    """The part of the score that comes from one writer of the query and one writer of the key."""
-
-    query_writer: str
-    key_writer: str
-    part: float
-
-
-@dataclass(frozen=True, slots=True)
-class QKAttribution:
-    """The QK attribution of the clean score; `parts` and `rest` add up to it, and so do both sums."""
-
-    score: float
-    parts: tuple[QKPart, ...]  # the largest
-    rest: float  # all others
-    by_query_writer: tuple[tuple[str, float], ...]
-    by_key_writer: tuple[tuple[str, float], ...]
-
-    def check(self) -> None:
-        """Refuse a writer that is neither the name of a component nor the biases."""
-        names = [name for name, _ in (*self.by_query_writer, *self.by_key_writer)]
-        for part in self.parts:
-            names += [part.query_writer, part.key_writer]
-        for name in set(names) - {BIASES}:
-            require(str(Component.parse(name)) == name, f"{name!r} is not the name of a writer")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Why(Saved, Pictured):
-    """Why one head looks from one query at one key, and who wrote what it moves.
-
-    >>> answer = circuits.why(found, "L5H1")
-    >>> [side.side for side in answer.sides]
-    ['query', 'key', 'value']
-    """
-
-    KIND: ClassVar = "why"
-    NAME: ClassVar = "an explanation of a head"
-
-    source: MeasuredModel
-    prompt: Prompt
-    counterfactual: Prompt | Noise
-    metric: Metric
-    gap: float
-    head: Head
-    key: int
-    query: int
-    every_key: bool
-    weight: float
-    counterfactual_weight: float
-    effect: float  # of the message: pattern and value
-    pattern: float  # of the weight alone
-    sides: tuple[SideWriters, ...]
-    qk_attribution: QKAttribution | None  # None on the plain path
-    # The head's clean map, (query, key); None if too long.
-    attention: tuple[tuple[float, ...], ...] | None
-    engine: Literal["fast", "plain"]
-    seed: int
-    question: FamilyControl | None = None  # the verdict; None in files of version 0.2
-    notes: tuple[str, ...] = ()  # sentences that are printed above the numbers
-    ablation: Ablation = SWAP
-    # The pairs whose mean it is; empty where there is one, which `prompt` and `counterfactual` are.
-    pairs: tuple[Pair, ...] = ()
-
-    @classmethod
-    def from_stored(cls, stored: dict[str, Any], arrays: Arrays | None = None) -> Why:
-        """The record. Files of version 0.2 call QK attribution the ledger."""
-        values = dict(stored)
-        if "ledger" in values:
-            values["qk_attribution"] = values.pop("ledger")
-        return super(Why, cls).from_stored(values, arrays)
-
-    @property
-    def summary(self) -> str:
-        """Model, head, edge and effect."""
-        ends = " → ".join(self.prompt.named(position) for position in (self.key, self.query))
-        return f"of {self.source.name}: {self.head} reads {ends}, effect {self.effect:.3f}"
-
-    def side(self, name: Side) -> SideWriters:
-        """The query, key or value side."""
-        for side in self.sides:
-            if side.side == name:
-                return side
-        raise EdgeError(f"no side {shortened(name)} of a head; there are {', '.join(SIDES)}")
-
-    def __str__(self) -> str:
-        from circuits.show.wiring import why_text
-
-        return why_text(self)
-
-    def check(self) -> None:
-        # Refuses prompts of different lengths.
-        Pair(self.prompt, self.counterfactual, self.metric)
-        self.source.checked(self.head)
-        length = len(self.prompt)
-        inside = 0 <= self.key <= self.query < length
-        require(inside, "its key and query are not in its prompt, or run backwards")
-        if self.attention is not None:
-            square = len(self.attention) == length and all(
-                len(row) == length for row in self.attention
-            )
-            require(square, "its attention map is not that of its prompt")
-        names = tuple(side.side for side in self.sides)
-        require(names == SIDES, f"its sides are not {', '.join(SIDES)}")
-        if self.qk_attribution is not None:
-            self.qk_attribution.check()
-        for side in self.sides:
-            require(side.leading <= len(side.writers), "it has fewer writers than lead")
-            check_positions(
-                [each.position for each in side.writers if each.position is not None], length
-            )

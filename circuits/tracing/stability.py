@@ -48,10 +48,12 @@ from circuits.prompts import (
 )
 from circuits.results import Progress, silent
 from circuits.tracing.asked import to_family
-from circuits.tracing.family import bootstrap, judge_placed, placed_runs
+from circuits.tracing.batches import RunBatch, judge_batches, run_batches
+from circuits.tracing.family import bootstrap
 from circuits.tracing.judge import judge_each
 from circuits.tracing.other_words import nearest_words
-from circuits.tracing.parts import CORE, SHARE, HeadStability, Stability
+from circuits.tracing.parts import CORE, SHARE
+from circuits.tracing.stability_record import HeadStability, Stability
 from circuits.tracing.trust import weak_pairs
 
 RUNS: Final = 16
@@ -128,10 +130,15 @@ def _of_family(
     noise_at = None if key is None else (key,)
     family = to_family(model, given, spec, roles=roles, noise_at=noise_at, lines=True)
     asked = [(each.question, each.ends(key, query)) for each in family.asked]
-    placed = placed_runs(model, asked)
-    batches = [_measure(model, part.runs.pairs, part.ends, share) for part in placed]
-    record = _to_record(model, placed[0].ends, batches, share=share, seed=spec.seed)
-    question = judge_placed(placed)
+    alike = [(len(question.clean), ends) for question, ends in asked]
+    ran = run_batches(model, [question for question, _ in asked], alike)
+
+    def ends_of(batch: RunBatch) -> tuple[int, int]:
+        return asked[batch.numbers[0]][1]
+
+    batches = [_measure(model, batch.runs.pairs, ends_of(batch), share) for batch in ran]
+    record = _to_record(model, ends_of(ran[0]), batches, share=share, seed=spec.seed)
+    question = judge_batches(ran, ends_of)
     weak = max(0, len(asked) - len(record.counterfactuals))
     return replace(record, weak=weak, question=question, doubts=question.withheld)
 
@@ -228,7 +235,7 @@ def _to_pairs(model: Model, questions: Sequence[Question], count: int) -> list[P
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _Measured:
     """Runs of one length that were measured together."""
 
     pairs: tuple[Pair, ...]
@@ -251,7 +258,7 @@ def _measure(
     share: float,
     *,
     turn: bool = False,
-) -> _Batch:
+) -> _Measured:
     """Measure all pairs together, without those whose gap is too small. With `turn`, the first pair is
     measured with clean and counterfactual exchanged, too."""
     rows = mapping_rows(every_head(model), *ends)
@@ -265,7 +272,7 @@ def _measure(
     )
     kept = [number for number in range(len(measured)) if not weak[number]]
     if not kept:
-        return _Batch((), [], np.zeros((len(rows), 0)))
+        return _Measured((), [], np.zeros((len(rows), 0)))
     runs = runs.only(kept)
     effects = runs.effects(rows)
     paths = _paths(runs, ends, effects, min(1.0, share + _SPREAD))
@@ -275,7 +282,7 @@ def _measure(
     if len(own) < len(kept):  # the turned pair is the last
         turned = _up_to(paths[-1], share * float(of_runs[-1, -1]))
     own_pairs = tuple(runs.pairs[index] for index in own)
-    return _Batch(own_pairs, [paths[index] for index in own], of_runs[:, own], turned)
+    return _Measured(own_pairs, [paths[index] for index in own], of_runs[:, own], turned)
 
 
 def _paths(
@@ -318,7 +325,12 @@ def _up_to(path: Path, goal: float) -> Heads:
 
 
 def _to_record(
-    model: Model, ends: tuple[int, int], batches: Sequence[_Batch], *, share: float, seed: int
+    model: Model,
+    ends: tuple[int, int],
+    batches: Sequence[_Measured],
+    *,
+    share: float,
+    seed: int,
 ) -> Stability:
     lower = round(max(_SPREAD, share - _SPREAD), 2)
     higher = round(min(1.0, share + _SPREAD), 2)

@@ -14,21 +14,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
 
 from circuits.components import Head
 from circuits.engine import Direction, Runs, prepare, to_ablation
+from circuits.engine.selection import Mapped
 from circuits.errors import PromptError, names_its_keywords
 from circuits.models.load import as_model
-from circuits.models.model import Model
 from circuits.prompts import (
     Answer,
     MetricFunction,
     MetricKind,
-    Pair,
     ProbeMetric,
     QuestionSpec,
     Swap,
@@ -36,25 +35,26 @@ from circuits.prompts import (
     to_question,
 )
 from circuits.results import Progress, Watch, sha256_of, silent, unwatched
+from circuits.tracing.aligned import Aligned
+from circuits.tracing.family import FamilyTrace, trace_asked
+from circuits.tracing.inputs import is_family, to_family_asked
 from circuits.tracing.judge import judge_each
-from circuits.tracing.measure import both_values, measure_mapping, measured_model, span_of
-from circuits.tracing.parts import CARRIES, SHARE, Mapping, Output, Span
+from circuits.tracing.measure import both_values, measure_mapping, measured_model
+from circuits.tracing.parts import CARRIES, SHARE, FamilyControl, Mapping, Output, Span
 from circuits.tracing.records import Circuit
+from circuits.tracing.spans import span_of
 from circuits.tracing.trust import doubts_about, notes_on
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from circuits.tracing.family import FamilyTrace
-
-    # What `asked.to_family` reads; a single text is not one.
-    Family = list[Any] | tuple[Any, ...] | Path | pd.DataFrame
 
 
 MOST_MAPS: Final = 128 * 2**20  # bytes of attention maps in a circuit
 _PACKAGES: Final = ("keyquery-circuits", "torch", "transformer-lens", "transformers")
 Position = int | str
 Roles = MappingType[str, Position]
+# What `asked.to_family` reads; a single text is not one.
+Family: TypeAlias = "list[Any] | tuple[Any, ...] | Path | pd.DataFrame"
 
 
 class Options(TypedDict, total=False):
@@ -140,22 +140,14 @@ def trace(
         raise PromptError("stability= compares counterfactuals, by ablation 'swap' alone")
     options: dict[str, Any] = {"share": share, "seed": seed, "progress": progress}
     spec = QuestionSpec(swap=swap, answer=answer, foil=foil, metric=metric, seed=seed)
-    if not isinstance(text, str) or text.endswith(".jsonl"):
+    if is_family(text):
         if stability:
             raise PromptError(
                 "stability= is of one prompt; trace the prompts of a family one by one, or leave it out"
             )
-        return _trace_several(
-            model,
-            text,
-            counterfactual,
-            spec,
-            key=key,
-            query=query,
-            roles=roles,
-            ablation=chosen,
-            **options,
-        )
+        family = to_family_asked(model, text, counterfactual, spec, key=key, roles=roles)
+        asked = [(each.question, each.ends(key, query)) for each in family]
+        return trace_asked(model, asked, ablation=chosen, **options)
     if not (counterfactual is None or isinstance(counterfactual, str)):
         raise PromptError("one prompt takes one counterfactual; give its text, not a list")
     if key is None:
@@ -185,46 +177,6 @@ def trace(
     return replace(circuit, stability=steady)
 
 
-def _trace_several(
-    model: Model,
-    given: Any,
-    counterfactual: str | Sequence[str] | None,
-    spec: QuestionSpec,
-    *,
-    key: Position | None,
-    query: Position,
-    roles: Roles | None,
-    **options: Any,
-) -> FamilyTrace:
-    """Trace a family, in any of the ways in which one can be given (`asked.to_family`)."""
-    from circuits.tracing.asked import to_family
-    from circuits.tracing.family import trace_asked
-    from circuits.tracing.inputs import one_each
-
-    listed = list(given) if isinstance(given, list | tuple) else [given]
-    if all(isinstance(each, Pair) for each in listed):
-        _refuse_beside_pairs(counterfactual, spec)
-    entries = one_each(given, counterfactual, spec)
-    noise_at = None if key is None else (key,)
-    own = replace(spec, answer=None, foil=None) if entries is not given else spec
-    family = to_family(model, entries, own, roles=roles, noise_at=noise_at, lines=True)
-    asked = [(each.question, each.ends(key, query)) for each in family.asked]
-    return trace_asked(model, asked, **options)
-
-
-def _refuse_beside_pairs(
-    counterfactual: str | Sequence[str] | None, spec: QuestionSpec
-) -> None:
-    """Refuse what a pair already has."""
-    given = {"counterfactual": counterfactual, "swap": spec.swap, "answer": spec.answer}
-    given |= {"foil": spec.foil, "metric": spec.metric}
-    for name, value in given.items():
-        if value is not None:
-            raise PromptError(
-                f"{name}= does not go with a family of pairs, which have their own; leave it out"
-            )
-
-
 def trace_pair(
     runs: Runs,
     ends: tuple[int, int],
@@ -239,48 +191,50 @@ def trace_pair(
 
     def show(mapping: Mapping) -> None:
         if watch is not unwatched:
-            watch(draft(runs, [mapping], spans, focus=ends, seed=seed))
+            watch(draft([runs], [mapping], spans, focus=ends, seed=seed))
 
-    mapping = measure_mapping(
-        runs, *ends, share=share, seed=seed, progress=progress, watch=show
-    )
+    part = Mapped(runs, *ends)
+    mapping = measure_mapping([part], share=share, seed=seed, progress=progress, watch=show)
     if ends[1] >= runs.first_difference:  # else both runs are the same wherever the query reads
         for position in dict.fromkeys(ends):
             show(mapping)
-            span = span_of(runs, position, seed=seed, progress=progress)
+            span = span_of([Aligned.whole(runs)], position, seed=seed, progress=progress)
             if abs(span.moves) >= CARRIES:
                 spans.append(span)
-    return to_circuit(runs, [mapping], spans, focus=ends, seed=seed)
+    return to_circuit([runs], [mapping], spans, focus=ends, seed=seed)
 
 
 # The record
 
 
 def to_circuit(
-    runs: Runs,
+    batches: Sequence[Runs],
     mappings: Sequence[Mapping],
     spans: Sequence[Span],
     *,
     focus: tuple[int, int] | None,
     seed: int,
     notes: tuple[str, ...] = (),
+    question: FamilyControl | None = None,
 ) -> Circuit:
-    """The record of what was measured on one pair, with how far to trust it."""
-    question = judge_each(runs, ends=focus)[0]
+    """The record of what was measured on one pair, or on the mean of several, with how far to trust it.
+    Without a `question`, which is the verdict on several pairs, the one pair is judged."""
+    runs = batches[0]
+    judged = question or judge_each(runs, ends=focus)[0]
     checked = []
     for mapping in mappings:
-        doubts = doubts_about(mapping, question, named=mapping.ends == focus)
+        doubts = doubts_about(mapping, judged, named=mapping.ends == focus)
         checked.append(replace(mapping, doubts=doubts))
-    circuit = draft(runs, checked, spans, focus=focus, seed=seed)
+    circuit = draft(batches, checked, spans, focus=focus, seed=seed)
     return replace(
         circuit,
-        notes=(*notes_on(runs, question, checked, ends=focus), *notes),
-        question=question,
+        notes=(*notes_on(runs, judged, checked, ends=focus), *notes),
+        question=judged,
     )
 
 
 def draft(
-    runs: Runs,
+    batches: Sequence[Runs],
     mappings: Sequence[Mapping],
     spans: Sequence[Span],
     *,
@@ -288,8 +242,9 @@ def draft(
     seed: int,
 ) -> Circuit:
     """The record of what is measured so far, without the controls of the question."""
+    runs = batches[0]
     pair = runs.pairs[0]
-    clean, other = both_values(runs)
+    clean, other = both_values(batches)
     arrays = attention_maps(runs, mappings)
     return Circuit(
         source=measured_model(runs),

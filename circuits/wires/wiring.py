@@ -42,10 +42,10 @@ from circuits.prompts import (
 )
 from circuits.results import Progress, silent
 from circuits.tracing.asked import Asked, Roles, names_of_positions, prepared, to_family
-from circuits.tracing.circuit import model_of
 from circuits.tracing.judge import judge_each, together
 from circuits.tracing.measure import finite, measured_model
 from circuits.tracing.parts import SHARE, QuestionControl, check_share
+from circuits.tracing.rerun import model_of
 from circuits.tracing.trace import output_of, package_versions
 from circuits.tracing.trust import notes_on
 from circuits.wires.record import (
