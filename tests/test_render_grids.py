@@ -143,9 +143,15 @@ def test_the_map_of_effects_is_centred_at_zero_and_frames_the_carriers() -> None
     framed = set()
     for patch in axes.patches:
         assert isinstance(patch, Rectangle)
-        framed.add((round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)))
+        if to_hex(patch.get_edgecolor()) == canvas.RED:
+            framed.add((round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)))
     assert framed == {(head.layer, head.index) for head in CARRIERS}
-    assert {to_hex(patch.get_edgecolor()) for patch in axes.patches} == {canvas.RED}
+
+
+def test_a_cell_against_the_answer_has_a_minus_for_readers_who_see_no_hue() -> None:
+    figure = effect_map(np.array([[0.1, -0.4], [-0.001, 0.2]]))
+    places = {text.get_position() for text in figure.axes[0].texts if text.get_text() == "−"}
+    assert places == {(1, 0)}
 
 
 def test_effects_are_drawn_from_an_array_and_on_the_axes_given() -> None:

@@ -3,7 +3,8 @@
 1. A span is a box in the columns of its positions, from its first to its last layer; the layers that build it
    are shaded, and layers that write there while nothing is held are ticks. Positions that share a span are
    joined by a bracket under the sentence, with its name.
-2. A mapping's arrow is as wide as the effect of its heads. Names of the mapping in front are filled.
+2. A mapping's arrow is as wide as the effect of its heads; one against the answer ends in a bar. Names of the
+   mapping in front are filled.
 3. Folded layers are one grey row, and the axis says which they are.
 """
 
@@ -133,7 +134,7 @@ def legend_keys(scene: Scene, layout: Placement) -> list[Key]:
         item.front for item in layout.lanes
     ):
         keys.append(Key("the mapping in front", _front_sample, sample=10))
-    if any(item.effect < 0 and not item.front for item in layout.lanes):
+    if any(item.effect < 0 and item.start < item.end for item in layout.lanes):
         keys.append(Key("against the answer", _against_sample))
     return keys
 
@@ -159,7 +160,7 @@ def _arrow_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
 
 
 def _against_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    _draw_arrow(sheet, ends, y, 1.6, _strength(-0.6), depth=2)
+    _draw_arrow(sheet, ends, y, 1.6, _strength(-0.6), depth=2, against=True)
 
 
 def _dot_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
@@ -287,8 +288,10 @@ def _draw_item(sheet: Sheet, item: PlacedItem, y: float) -> None:
     colour = RED if item.front else _strength(item.effect)
     if item.start < item.end:
         width = 0.6 + 2.6 * min(abs(item.effect), 1.2)
+        ends = (item.start, item.end)
+        against = item.effect < 0
         style = _DASHED if item.opening else "-"
-        _draw_arrow(sheet, (item.start, item.end), y, width, colour, 2 + item.front, style)
+        _draw_arrow(sheet, ends, y, width, colour, 2 + item.front, style, against=against)
     else:
         sheet.axes.plot(*sheet.at(item.start, y), "o", color=colour, markersize=3, zorder=3)
     width = width_of(item.text, HEADING_SMALL) + 6
@@ -319,11 +322,14 @@ def _draw_arrow(
     colour: str,
     depth: float,
     style: Any = "-",
+    *,
+    against: bool = False,
 ) -> None:
+    """An arrow with a head, or `against` the answer with a bar, for readers who see no hue."""
     arrow = FancyArrowPatch(
         sheet.at(ends[0], y),
         sheet.at(ends[1], y),
-        arrowstyle="-|>",
+        arrowstyle="-[,widthB=0.45,lengthB=0" if against else "-|>",
         mutation_scale=5 + 1.5 * width,
         color=colour,
         linewidth=width,

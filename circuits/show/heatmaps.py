@@ -3,8 +3,8 @@
 1. The second axis runs to the right. Layers run up, so that layer 0 is at the bottom as in every figure; another
    first axis runs down. A third axis (positions of heads) is drawn for the heads with the strongest cells, a row
    each.
-2. Effects are drawn on a scale centred at 0, blue for the answer and orange against it. A cell that was not
-   measured is grey.
+2. Effects are drawn on a scale centred at 0, blue for the answer and orange with a minus against it. A cell that
+   was not measured is grey.
 3. `effect_map` draws the effect of every head on one mapping, layer by head.
 4. Each drawing function takes `ax=None` and returns the figure.
 """
@@ -26,8 +26,10 @@ from circuits.instruments.reading_records import READING
 from circuits.show.canvas import (
     COLUMN,
     EFFECT,
+    INK,
     LINE,
     NAME,
+    PAPER,
     RED,
     SMALL,
     WIDTH,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 _MOST_HEADS: Final = 24  # rows of a map of heads by position
 _MOST_CELLS: Final = 12  # rows of a table of the strongest cells
 _MOST_LABELS: Final = 40  # along an axis; of a longer one every so many are named
+_FAINT: Final = 0.1  # of the scale
 _CELL: Final = 0.17  # inches, the height of a cell
 _LABEL: Final = 10  # characters of a token along an axis
 _UNMEASURED: Final = "#dfe3e8"  # the colour of a cell without a number
@@ -118,9 +121,14 @@ def effect_map(
         draw_map(ax, values, ("layer", layers), ("head", heads), least=SMALLEST_SCALE)
         ax.set_aspect("equal")
         for head in framed:
-            corner = (head.index - 0.5, head.layer - 0.5)
-            frame = Rectangle(corner, 1, 1, fill=False, edgecolor=RED, linewidth=1.2, zorder=3)
-            ax.add_patch(frame).set_clip_on(False)
+            # A white line inside the red one, for readers to whom red is as dark as a strong effect.
+            for inset, colour, line in ((0.0, RED, 1.2), (0.09, PAPER, 0.6)):
+                corner = (head.index - 0.5 + inset, head.layer - 0.5 + inset)
+                side = 1 - 2 * inset
+                frame = Rectangle(
+                    corner, side, side, fill=False, edgecolor=colour, linewidth=line
+                )
+                ax.add_patch(frame).set(zorder=3, clip_on=False)
         add_scale(ax, "effect (share of the gap)")
     return figure_around(ax)
 
@@ -185,11 +193,20 @@ def draw_map(
         aspect="auto",
         origin=origin,
     )
+    if low < 0:
+        _mark_negative(ax, values, low)
     _name_places(ax, rows, columns)
     ax.set_xticks(np.arange(0.5, len(columns[1]) - 1), minor=True)
     ax.set_yticks(np.arange(0.5, len(rows[1]) - 1), minor=True)
     ax.grid(which="minor", color=LINE, linewidth=0.25)
     ax.tick_params(which="both", length=0, pad=2, labelsize=SMALL)
+
+
+def _mark_negative(ax: Axes, values: np.ndarray, low: float) -> None:
+    """Write a minus into the cells against the answer, for readers who see no hue; faint cells have none."""
+    for row, column in np.argwhere(values <= _FAINT * low):
+        colour = PAPER if values[row, column] < 0.75 * low else INK
+        ax.text(column, row, "−", ha="center", va="center", fontsize=SMALL, color=colour)
 
 
 def _name_places(
