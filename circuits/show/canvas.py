@@ -313,13 +313,15 @@ class Sheet:
         **look: Any,
     ) -> None:
         """Write text whose point `ha` of the baseline (left, center or right) is at (x, y)."""
-        look = {
-            "ha": ha,
-            "fontsize": font.size,
-            "color": font.colour,
-            "fontweight": font.weight,
-        } | look
-        self.axes.text(*self.at(x, y), text, **look)
+        self.axes.text(
+            *self.at(x, y),
+            text,
+            ha=ha,
+            fontsize=font.size,
+            color=font.colour,
+            fontweight=font.weight,
+            **look,
+        )
 
     def line(
         self,
@@ -333,13 +335,10 @@ class Sheet:
     ) -> None:
         """Draw a line through the points (x, y); what has more `depth` lies above."""
         points = [self.at(*point) for point in zip(x, y, strict=True)]
-        look: dict[str, Any] = {
-            "color": colour,
-            "linewidth": width,
-            "zorder": depth,
-            "linestyle": style,
-        }
-        self.axes.plot(*zip(*points, strict=True), **look)
+        across, down = zip(*points, strict=True)
+        self.axes.plot(
+            across, down, color=colour, linewidth=width, zorder=depth, linestyle=style
+        )
 
     def title(
         self, left: float, right: float, y: float, text: str, note: str, font: Font = NOTE
@@ -351,9 +350,9 @@ class Sheet:
 
     def frame(self, area: Area, edge: str, *, line: float, depth: float) -> None:
         """Draw a rectangle that is not filled."""
-        look: dict[str, Any] = {"facecolor": "none", "edgecolor": edge, "zorder": depth}
         corner = self.at(area.left, area.top)
-        patch = Rectangle(corner, area.width, area.height, linewidth=line, **look)
+        patch = Rectangle(corner, area.width, area.height, fill=False)
+        patch.set(edgecolor=edge, linewidth=line, zorder=depth)
         self.axes.add_patch(patch)
 
     def box(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -67,13 +67,9 @@ def draw_tiles(
     )
     corners = [tiles.corner(number) for number in range(len(maps))]
     frames = [_square(sheet, x, y, tiles.side) for x, y in corners]
-    look: dict[str, Any] = {
-        "facecolors": "none",
-        "edgecolors": LINE,
-        "linewidths": 0.5,
-        "zorder": 4,
-    }
-    sheet.axes.add_collection(PolyCollection(frames, **look))
+    sheet.axes.add_collection(
+        PolyCollection(frames, facecolors="none", edgecolors=LINE, linewidths=0.5, zorder=4)
+    )
     if cell is None:
         return
     key, query = cell
@@ -88,8 +84,9 @@ def draw_tiles(
         middle_y = y + (from_top + 0.5) * step
         frames.append(_square(sheet, middle_x - side / 2, middle_y - side / 2, side))
     fills = [shade(float(weights[query, key])) for weights in maps]
-    look = {"facecolors": fills, "edgecolors": RED, "linewidths": line, "zorder": 4.5}
-    sheet.axes.add_collection(PolyCollection(frames, **look))
+    sheet.axes.add_collection(
+        PolyCollection(frames, facecolors=fills, edgecolors=RED, linewidths=line, zorder=4.5)
+    )
     for number in hatched:
         draw_stripes(sheet.axes, frames[number])
 
