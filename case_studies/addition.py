@@ -9,11 +9,11 @@ of the carry in the twin (11 of 576 edges are open), and three carry 88% in the 
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import circuits
 from circuits.show import mapping_figure, save_figure
 from circuits.show.canvas import colormap, looks
+from circuits.show.plots import framed
 from circuits.tasks.patterns import attention_maps
 from circuits.zoo import addition
 
@@ -37,17 +37,24 @@ def main() -> None:
     sums = addition.sums(held_out=True)
     carried = np.array([first % 10 + second % 10 >= 10 for first, second in sums])
     print("model            predicts   edges from units, carry   without   difference")
+    found = []
     for model in models:
         right = addition.share_right(model.logits, sums)
         # Open edges: (sum, digit)
         edges = (attention(model, sums)[..., UNITS] > 0).sum((1, 2, 4))
         for number, digit in enumerate(DIGITS[:2]):
             yes, no = edges[carried, number].mean(), edges[~carried, number].mean()
+            if digit == "tens":
+                found.append(
+                    f"{yes:.2f} edges with a carry and {no:.2f} without in {model.name}"
+                )
             print(
                 f"{model.name:16} {digit:10} {yes:23.2f} {no:9.2f} {yes - no:+12.2f}   {right:.2%} right"
             )
     with looks():
-        figure = Figure(figsize=(7, 3.6), layout="constrained")
+        finding = f"For the tens the units are read by {', '.join(found)}"
+        question = "which token is read to predict each digit of a sum; three sums with and without carries"
+        figure = framed(None, (7, 3.4), finding, question)
         grid = figure.subplots(2, 3)
         for row, model in zip(grid, models, strict=True):
             for axes, pair, weights in zip(
@@ -62,9 +69,9 @@ def main() -> None:
                 )
         figure.colorbar(image, ax=grid, label="attention, all heads, one scale for both models")
     save_figure(figure, HERE, ["png", "svg"], name="who_reads_which_digit")
-    found = [circuits.trace(model, "3 6 + 2 8 = 0", **CARRY) for model in models]
-    print(circuits.compare(*found))
-    save_figure(mapping_figure(*found), HERE, ["png", "svg"], name="carry")
+    traced = [circuits.trace(model, "3 6 + 2 8 = 0", **CARRY) for model in models]
+    print(circuits.compare(*traced))
+    save_figure(mapping_figure(*traced), HERE, ["png", "svg"], name="carry")
 
 
 if __name__ == "__main__":
