@@ -381,7 +381,7 @@ def _draw_output(sheet: Sheet, scene: Scene, layout: Placement) -> float:
 
 
 def _draw_sentence(sheet: Sheet, scene: Scene, layout: Placement) -> None:
-    """The positions, the words under them, the layers of their boxes, and brackets with the names of spans."""
+    """The words with their positions, the layers of their boxes, and brackets with the names of spans."""
     columns = layout.columns
     top = layout.foot
     for word, position, centre, note in zip(
@@ -389,15 +389,17 @@ def _draw_sentence(sheet: Sheet, scene: Scene, layout: Placement) -> None:
     ):
         red = scene.is_key(position)
         number = "" if position is None else str(position)
-        sheet.write(centre, top + 8, number, Font(SMALL, RED if red else MUTED), ha="center")
+        numbers = Font(SMALL, RED if red else MUTED)
         font = Font(columns.size, RED if red else INK, bold=red)
         under = top + columns.words_height
         if columns.upright:
+            sheet.write(centre, top + 8, number, numbers, ha="center")
             sheet.write(centre, top + 11, word, font, ha="center", va="top", rotation=90)
             turned = {"ha": "center", "va": "top", "rotation": 90}
             sheet.write(centre, under + 2, upright_note(note), NOTE, **turned)
             continue
-        sheet.write(centre, top + 11 + columns.size, word, font, ha="center")
+        sheet.write(centre, top + 2.5 + columns.size, word, font, ha="center")
+        sheet.write(centre, under - 2, number, numbers, ha="center")
         for row, line in enumerate(note_lines(note)):
             sheet.write(centre, under + NOTE_STEP * (row + 1) - 2, line, NOTE, ha="center")
     _draw_note_names(sheet, layout)
