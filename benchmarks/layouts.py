@@ -1,5 +1,5 @@
-"""Architectures beside GPT-2 and Llama for `engine.py`: GPT-2 small's width and vocabulary, six layers of
-twelve heads, seeded random weights large enough that heads attend sharply."""
+"""Architectures beside GPT-2 for `engine.py` and `patching.py`: GPT-2 small's width and vocabulary, six layers
+of twelve heads, seeded random weights large enough that heads attend sharply."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ _HALF_SLIDING: Final = {
 }
 _GEMMA: Final = {**_GROUPED, **_HALF_SLIDING, "head_dim": 64, "query_pre_attn_scalar": 64}
 LAYOUTS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", {}),
+    "neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", {"rotary_pct": 0.25}),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _GROUPED),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**_GROUPED, "head_dim": 64}),
     "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", _GEMMA),

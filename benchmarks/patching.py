@@ -6,8 +6,8 @@
    judges the question, is timed beside it (`ours with the verdict`).
 2. TransformerLens gives the metric of each patched run. As a share of the gap it must be our effect to 1e-4,
    in every cell, or the run ends.
-3. Models: GPT-2 small's shape with random weights, `mini`, and `stories15m` where it can be fetched, on 12 to
-   15 tokens.
+3. Models: the shapes of GPT-2 small, and of a Llama and a GPT-NeoX of six layers, with random weights; `mini`;
+   and `stories15m` where it can be fetched; on 12 to 15 tokens.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 import torch
 from engine import COUNTERFACTUAL, PROMPT, gpt2_small, random_question
+from layouts import layout_model
 from measure import CLOCKS, Aim, Clock, Line, interleave, seconds, show, show_header
 from transformer_lens import patching
 
@@ -51,6 +52,10 @@ def models(names: list[str]) -> Iterator[tuple[Model, Pair]]:
     if "gpt2" in names:
         for key in (10, 5):  # where the pair differs: positions before it cost nothing
             asked = random_question(gpt2_small(), 14, key=key, query=13)
+            yield asked.model, asked.pair
+    for name in ("llama", "neox"):
+        if name in names:
+            asked = random_question(layout_model(name), 14, key=5, query=13)
             yield asked.model, asked.pair
     if "mini" in names:
         mini = circuits.load("mini")
@@ -128,7 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--models", default="gpt2,mini,stories15m")
+    parser.add_argument("--models", default="gpt2,llama,neox,mini,stories15m")
     parser.add_argument("--sites", default=",".join(PATCH_SITES))
     chosen = parser.parse_args()
     show_header()
