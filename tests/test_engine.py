@@ -17,8 +17,9 @@ from small_models import random_model
 from circuits.components import Edge, Head
 from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
 from circuits.engine.block import Block
+from circuits.engine.cache import Layer
 from circuits.engine.loadings import loadings, scan
-from circuits.engine.rows import Change, Layer, check_rows
+from circuits.engine.rows import Change, check_rows
 from circuits.engine.selection import WHOLE, mapping_row, select
 from circuits.errors import EdgeError, PromptError
 from circuits.models.load import as_model

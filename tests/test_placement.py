@@ -16,8 +16,8 @@ from accelerate import dispatch_model
 from small_models import PROMPT, SWAPS, random_model
 
 import circuits
+from circuits.engine.cache import Cache
 from circuits.engine.memory import BUDGET, plan_memory
-from circuits.engine.rows import Cache
 from circuits.errors import ModelError
 from circuits.models.model import Model
 from circuits.zoo.language import tokenizer

@@ -21,9 +21,9 @@ from small_models import random_model
 from circuits.components import ROUNDING, component_edges
 from circuits.engine import Runs, prepare
 from circuits.engine.attribution import attribution, integrated_attribution
+from circuits.engine.cache import Cache
 from circuits.engine.edges import EdgeTable
 from circuits.engine.kept import KeptRuns
-from circuits.engine.rows import Cache
 from circuits.engine.wires import wire_effects
 from circuits.errors import CircuitsError, FileError, PromptError
 from circuits.models.load import as_model

@@ -21,12 +21,12 @@ from circuits.engine.kept import (
     KeptRuns,
     PairBatch,
     Weights,
-    WireTable,
     check_gradients,
     parts_in_memory,
     shares_kept,
 )
 from circuits.engine.runs import Runs
+from circuits.engine.wire_table import WireTable
 from circuits.engine.wires import writes_of
 
 STEPS: Final = 5  # of EAP-IG, as its authors take

@@ -10,120 +10,34 @@
    and, for wires with weight 0, what adding them would bring.
 3. Weights are given for each input, so circuits run beside each other as copies of the inputs, and a
    gradient is that of one pair alone.
-4. `WireTable` numbers the wires: a component edge holds at all positions together, a wire at a place holds
-   at one position of every prompt, or at one role where prompts differ in length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 
-from circuits.components import EMBED, SIDES, Component, Reader, Side, Wire
+from circuits.components import EMBED, SIDES, Component, Reader, Side
+from circuits.engine.cache import Cache
 from circuits.engine.edges import EdgeTable
 from circuits.engine.forward import Forward
 from circuits.engine.memory import stream_bytes, streams_at_once
-from circuits.engine.rows import Cache, Row
+from circuits.engine.rows import Row
 from circuits.engine.runs import Runs
+from circuits.engine.wire_table import Chosen, Numbers, WireTable
 from circuits.engine.wires import Progress, no_progress, stream_of
 from circuits.errors import ModelError, PromptError
 
-Chosen = Bool[torch.Tensor, " wire"]
-Numbers = Int[torch.Tensor, " wire"]
 Places = Int[torch.Tensor, " pos"]  # the place of every position
 Weights = Float[torch.Tensor, "copy wire"]  # a copy is one input in one circuit
 Streams = Float[torch.Tensor, "copy pos d_model"]
 Kept = Float[torch.Tensor, "circuit pair"]  # shares of the gap
 
 _GRADIENT_BYTES = 2**31  # that one backward pass may keep
-
-
-# Which wires there are
-
-
-@dataclass(frozen=True)
-class WireTable:
-    """The wires of a model: every component edge, at all positions together or at each of some places."""
-
-    edges: EdgeTable
-    places: tuple[str, ...]  # names of positions; one empty name: all positions together
-    readable: Bool[torch.Tensor, "query key"]  # whether a head at one place can read another
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether its wires are component edges."""
-        return self.places == ("",)
-
-    def __len__(self) -> int:
-        return len(self.edges) * len(self.places)
-
-    @cached_property
-    def ends(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Row of the reader, column of the writer, and place of every wire."""
-        reader, writer = self.edges.exists.nonzero().unbind(1)
-        places = len(self.places)
-        place = torch.arange(places).repeat(len(reader))
-        return reader.repeat_interleave(places), writer.repeat_interleave(places), place
-
-    def name(self, number: int) -> tuple[Wire, str]:
-        """A wire as a component edge, and the name of its place."""
-        edge, place = divmod(number, len(self.places))
-        return self.edges.wires[edge], self.places[place]
-
-    def alive(self, chosen: Chosen) -> Chosen:
-        """The wires of a circuit on a way from the embedding to the logits."""
-        reader, writer, place = self.ends
-        present = torch.zeros(
-            *self.edges.exists.shape, len(self.places), dtype=torch.bool, device=chosen.device
-        )
-        present[reader[chosen], writer[chosen], place[chosen]] = True
-        reached = self._reached(present)
-        useful = self._useful(present)
-        alive = present & reached & useful[:, None]
-        return alive[reader, writer, place]
-
-    def _reached(
-        self, present: Bool[torch.Tensor, "reader writer place"]
-    ) -> Bool[torch.Tensor, "writer place"]:
-        """Which writers at which places some way of wires leads to, from the embedding up."""
-        reached = torch.zeros(present.shape[1:], dtype=torch.bool)
-        reached[0] = True
-        for number, component in enumerate(self.edges.writers[1:], 1):
-            for row in self.edges.rows_of(component):
-                arrives = (present[row] & reached).any(0)  # (place)
-                reached[number] |= self._read_at(row, arrives)
-        return reached
-
-    def _useful(
-        self, present: Bool[torch.Tensor, "reader writer place"]
-    ) -> Bool[torch.Tensor, "reader place"]:
-        """Which readers at which places lead on to the logits, from the logits down."""
-        useful = torch.zeros(present.shape[0], present.shape[2], dtype=torch.bool)
-        useful[-1] = True
-        for number in range(len(self.edges.writers) - 1, 0, -1):
-            leads_on = (present[:, number] & useful).any(0)  # (place)
-            for row in self.edges.rows_of(self.edges.writers[number]):
-                kind = self.edges.readers[row].kind
-                useful[row] = self._keys_of(leads_on) if kind in ("key", "value") else leads_on
-        return useful
-
-    def _read_at(
-        self, row: int, arrives: Bool[torch.Tensor, " place"]
-    ) -> Bool[torch.Tensor, " place"]:
-        """Where a reader's component writes something else if its stream differs at these places: a head
-        that reads another key or value writes at every query behind it."""
-        if self.edges.readers[row].kind not in ("key", "value"):
-            return arrives
-        return (self.readable & arrives).any(1)
-
-    def _keys_of(self, queries: Bool[torch.Tensor, " place"]) -> Bool[torch.Tensor, " place"]:
-        """The keys that some of these queries can read."""
-        return (self.readable & queries[:, None]).any(0)
 
 
 # The run of a circuit

@@ -17,9 +17,10 @@ import torch
 from jaxtyping import Bool, Float
 
 from circuits.components import Edge, Head
+from circuits.engine.cache import Layer
 from circuits.engine.forward import PlaceHeads, Places, RowForward, Streams
 from circuits.engine.layout import Layout, PromptBlock
-from circuits.engine.rows import Direction, Layer, Row
+from circuits.engine.rows import Direction, Row
 from circuits.engine.runs import Runs
 from circuits.errors import ModelError
 

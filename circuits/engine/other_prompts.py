@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, Int
 
+from circuits.engine.cache import Replacement
 from circuits.engine.forward import run_rows
 from circuits.engine.memory import stream_bytes, streams_at_once
 from circuits.engine.prepare import noise_draws
-from circuits.engine.rows import Given, Replacement, Row
+from circuits.engine.rows import Given, Row
 from circuits.engine.runs import Runs
 from circuits.prompts import Noise
 

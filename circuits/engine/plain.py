@@ -10,8 +10,6 @@ the reference that our own forward is tested against.
    rows run several times, until every layer knows its pattern from the run before: one more time than one row
    has layers with changed edges. Knockout edits scores, which such bridges ignore, so it is refused.
 3. Of a model on several devices each block edits on its own; the logits come back to the embedding's.
-4. `PlainBlock` sets a stream, or queries, keys and values, at a hook and reads what the block makes of them,
-   so it need not know how the block is built.
 """
 
 from __future__ import annotations
@@ -24,26 +22,9 @@ import torch
 from einops import rearrange, repeat
 from jaxtyping import Float, Int
 
-from circuits.components import SIDES, Side
-from circuits.engine.block import Heads, HeadWrites, OwnStreams, Stream
-from circuits.engine.layout import (
-    KeyHeads,
-    Patterns,
-    Positions,
-    Queries,
-    QueryHeads,
-    is_parallel,
-)
+from circuits.engine.cache import Cache, Layer, Replacement
 from circuits.engine.memory import stream_bytes, streams_at_once
-from circuits.engine.rows import (
-    Cache,
-    ChangeTable,
-    Layer,
-    Replacement,
-    Row,
-    Site,
-    changes_by_site,
-)
+from circuits.engine.rows import ChangeTable, Row, Site, changes_by_site
 from circuits.errors import ModelError
 from circuits.models.model import Model
 
@@ -101,7 +82,7 @@ def _layer(model: Model, kept: Mapping[str, torch.Tensor]) -> Layer:
     )
 
 
-def _copy_bytes(model: Model, length: int) -> int:
+def copy_bytes(model: Model, length: int) -> int:
     """Bytes that one copy of a prompt takes in the model's own forward."""
     return stream_bytes(
         d_model=model.d_model, heads=model.n_heads, length=length, vocab=model.vocab_size
@@ -123,7 +104,7 @@ def run_rows(
     if knockout and not model.edits_attention:
         raise ModelError(f"knockout cannot be measured here: {model.no_scores}; use zero")
     inputs, length = tokens.shape
-    step = streams_at_once(budget, inputs * _copy_bytes(model, length))
+    step = streams_at_once(budget, inputs * copy_bytes(model, length))
     parts = []
     for first in range(0, len(rows), step):
         batch = HookedRows(model, new, rows[first : first + step], knockout)
@@ -259,159 +240,3 @@ def _noise_hook(noise: Noises) -> list[Hook]:
     if noise is None:
         return []
     return [("embed.hook_out", lambda embedded, hook: embedded + noise)]
-
-
-def blocks_of(model: Model, length: int, budget: int) -> tuple[PlainBlock, ...]:
-    """The blocks of a model on a prompt of this length, computed by its own forward."""
-    return tuple(PlainBlock(model, layer, length, budget) for layer in range(model.n_layers))
-
-
-@dataclass(frozen=True)
-class PlainBlock:
-    """One block, computed by the model's own forward: one copy of the prompt for each stream."""
-
-    model: Model
-    layer: int
-    length: int
-    budget: int
-
-    @property
-    def parallel(self) -> bool:
-        return is_parallel(self.model.bridge)
-
-    def project(self, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
-        names = [
-            self._hook("attn.hook_q"),
-            self._hook("attn.hook_k"),
-            self._hook("attn.hook_v"),
-        ]
-        edits = {self._hook("hook_resid_pre"): self._on_prompt(stream, positions)}
-        sides = []
-        for side in self._forward(edits, names):
-            own = side[:, positions].unflatten(0, stream.shape[:-2])
-            sides.append(own.repeat_interleave(self.model.n_heads // own.shape[-2], -2))
-        query, key, value = sides
-        return query, key, value
-
-    def side(
-        self, streams: OwnStreams, side: Side, heads: Sequence[int], positions: Positions
-    ) -> Heads:
-        projected = self.project(streams, positions)[SIDES.index(side)]
-        own = [projected[..., number, :, head, :] for number, head in enumerate(heads)]
-        return torch.stack(own, -2)
-
-    def attend(
-        self,
-        query: QueryHeads,
-        key: KeyHeads,
-        value: KeyHeads,
-        *,
-        queries: Queries,
-        heads: Sequence[int],
-    ) -> tuple[Patterns, QueryHeads]:
-        """Set queries, keys and values at their hooks. Heads that share a key and value cannot be set in one
-        copy of the prompt, so each stream has as many copies as heads share: copy g holds the g-th head of
-        every group."""
-        batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
-        groups = self.model.n_key_value_heads
-        sharing = self.model.n_heads // groups
-        wanted = torch.tensor(heads, device=query.device)
-        copy, group = wanted % sharing, wanted // sharing
-
-        def flat(side: torch.Tensor) -> torch.Tensor:
-            # (stream, pos, head, d_head)
-            return side.expand(*batch, *side.shape[-3:]).flatten(0, -4)
-
-        own = flat(query)
-        streams, width = len(own), query.shape[-1]
-        all_queries = own.new_zeros(streams, sharing, self.length, self.model.n_heads, width)
-        all_queries[:, copy[:, None], queries, wanted[:, None]] = rearrange(
-            own, "s q h d -> s h q d"
-        )
-        edits = {self._hook("attn.hook_q"): all_queries.flatten(0, 1)}
-        for name, side in (("attn.hook_k", key), ("attn.hook_v", value)):
-            shared = own.new_zeros(streams, sharing, self.length, groups, width)
-            shared[:, copy, :, group] = rearrange(flat(side), "s k h d -> h s k d")
-            edits[self._hook(name)] = shared.flatten(0, 1)
-        pattern, z = self._forward(
-            edits, [self._hook("attn.hook_pattern"), self._hook("attn.hook_z")]
-        )
-        pattern = pattern.unflatten(0, (streams, sharing))[:, copy, wanted][:, :, queries]
-        z = z.reshape(streams, sharing, self.length, self.model.n_heads, width)
-        z = rearrange(z[:, copy, :, wanted], "h s q d -> s q h d")[:, queries]
-        return pattern.unflatten(0, batch), z.unflatten(0, batch)
-
-    def write(self, z: Heads) -> Stream:
-        positions = torch.arange(z.shape[-3], device=z.device)
-        edits = {self._hook("attn.hook_z"): self._on_prompt(z.flatten(-2), positions)}
-        (written,) = self._forward(edits, [self._hook("hook_attn_out")])
-        return written[:, positions].unflatten(0, z.shape[:-3])
-
-    def head_writes(self, z: Heads) -> HeadWrites:
-        """The write of each head alone, less the write when all heads are silent."""
-        heads = self.model.n_heads
-        one_head = torch.eye(heads).to(z)[:, None, :, None]  # (head alone, 1, head, 1)
-        alone = repeat(z, "... p h d -> ... g p h d", g=heads) * one_head
-        silent = self.write(torch.zeros_like(z[:1]))
-        written = self.write(alone) - silent[..., None, :, :]
-        return written.transpose(-2, -3)
-
-    def mlp_write(self, stream: Stream, positions: Positions) -> Stream:
-        norm = self._hook("ln2.hook_in")
-        if not self.model.has_hook(norm):
-            why = f"the MLPs of {self.model.name} have no norm of their own"
-            raise ModelError(
-                f"{why}, so what they read cannot be changed alone on the plain path"
-            )
-        edits = {norm: self._on_prompt(stream, positions)}
-        (written,) = self._forward(edits, [self._hook("hook_mlp_out")])
-        return written[:, positions].unflatten(0, stream.shape[:-2])
-
-    def _hook(self, name: str) -> str:
-        return f"blocks.{self.layer}.{name}"
-
-    def _on_prompt(
-        self, stream: Stream, positions: Positions
-    ) -> Float[torch.Tensor, "copy length width"]:
-        """Each stream as a whole prompt, with zeros at the positions that are not given."""
-        flat = stream.flatten(0, -3)
-        whole = flat.new_zeros(len(flat), self.length, stream.shape[-1])
-        whole[:, positions] = flat
-        return whole
-
-    def _forward(
-        self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]
-    ) -> list[torch.Tensor]:
-        """What stands at the wanted hooks when these values are set at others."""
-        copies = len(next(iter(edits.values())))
-        step = streams_at_once(self.budget, _copy_bytes(self.model, self.length))
-        parts: list[list[torch.Tensor]] = [[] for _ in wanted]
-        for first in range(0, copies, step):
-            some = {name: value[first : first + step] for name, value in edits.items()}
-            for part, caught in zip(parts, self._forward_some(some, wanted), strict=True):
-                part.append(caught)
-        return [torch.cat(part) for part in parts]
-
-    def _forward_some(
-        self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]
-    ) -> list[torch.Tensor]:
-        caught: dict[str, torch.Tensor] = {}
-        hooks: list[Hook] = []
-        for name, value in edits.items():
-            hooks.append(
-                (name, lambda tensor, hook, value=value: value.to(tensor).view(tensor.shape))
-            )
-        for name in wanted:
-            hooks.append(
-                (
-                    name,
-                    lambda tensor, hook, name=name: caught.update(
-                        {name: tensor.detach().clone()}
-                    ),
-                )
-            )
-        copies = len(next(iter(edits.values())))
-        tokens = torch.zeros(copies, self.length, dtype=torch.long, device=self.model.device)
-        with self.model.hooked(hooks):
-            self.model.forward(tokens)
-        return [caught[name] for name in wanted]

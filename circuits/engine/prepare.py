@@ -23,11 +23,11 @@ from jaxtyping import Float, Int
 from circuits.engine import plain
 from circuits.engine.ablation import SWAP, Ablation
 from circuits.engine.block import Stream
-from circuits.engine.forward import whole_run
+from circuits.engine.cache import Cache
 from circuits.engine.layout import Layout, read_layout
 from circuits.engine.memory import BUDGET, free_memory, plan_memory
-from circuits.engine.rows import Cache
 from circuits.engine.runs import Run, Runs, Way, first_difference
+from circuits.engine.whole import whole_run
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Noise, Pair, Prompt, Question

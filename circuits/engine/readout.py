@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch.nn import functional as F
 
+from circuits.engine.cache import Cache
 from circuits.engine.layout import Layout, PromptBlock
-from circuits.engine.rows import Cache
 
 TOP: Final = 5  # tokens among which a copied token must be
 _SAMPLE: Final = 2048  # tokens that a copied token must beat before all others are computed

@@ -1,24 +1,21 @@
-"""Rows, which say what one run of the model has changed, and caches, which hold what a run computed.
+"""Rows, which say what one run of the model has changed.
 
-1. A `Row` is a set of changes, each at a layer, a position and a site: `edge` (the message of one head from
-   one key to one query), `head` (all that a head writes at a position: its `z`), `attention` and `mlp` (what
-   they write at a position), `residual` (the stream at the input of a layer).
-2. A `Cache` holds one run of a batch of inputs, layer by layer.
-3. A `Replacement` says what stands in the changed places: the values of another run, nothing (`zero`), a mean
-   over a family, or values that the caller computed (`given`).
+A `Row` is a set of changes, each at a layer, a position and a site: `edge` (the message of one head from one
+key to one query), `head` (all that a head writes at a position: its `z`), `attention` and `mlp` (what they
+write at a position), `residual` (the stream at the input of a layer). What stands in the changed places is a
+`cache.Replacement`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 
 from circuits.components import Edge, Head
-from circuits.engine.layout import PromptBlock
 from circuits.errors import EdgeError
 
 # The kinds of ablation (`engine.ablation` says what each is).
@@ -28,7 +25,6 @@ DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
 OF_PAIR: Final[tuple[Direction, ...]] = ("swap", "restore", "noise")
 Site = Literal["edge", "head", "attention", "mlp", "residual"]
 Indices = Int[torch.Tensor, " change"]
-InputIndex = slice | Int[torch.Tensor, " input"]
 Given = Mapping[Site, Float[torch.Tensor, "input value width"]]
 
 
@@ -172,131 +168,3 @@ def changes_by_site(rows: Sequence[Row]) -> dict[tuple[int, Site], list[tuple[in
         for change in row.changes:
             found.setdefault((change.layer, change.site), []).append((number, change))
     return found
-
-
-# What a run computed
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Layer:
-    """One block of one run. Keys and values are repeated for every head and rotated where the model rotates.
-
-    Attention weights are not kept, since they grow with the square of the prompt: `pattern` computes them
-    again from queries and keys. The plain path, which sees no rotated keys, keeps them instead.
-    """
-
-    pre: Float[torch.Tensor, "input pos d_model"]  # the stream at the block's input
-    value: Float[torch.Tensor, "input head pos d_head"]
-    z: Float[torch.Tensor, "input pos head d_head"]
-    attention: Float[torch.Tensor, "input pos d_model"]  # what attention writes
-    mlp: Float[torch.Tensor, "input pos d_model"]  # what the MLP writes
-    query: Float[torch.Tensor, "input head pos d_head"] | None = None
-    key: Float[torch.Tensor, "input head pos d_head"] | None = None
-    block: PromptBlock | None = None
-    kept_pattern: Float[torch.Tensor, "input head query key"] | None = None
-
-    def __repr__(self) -> str:
-        return f"Layer({_shape_of(self.pre)})"
-
-    def of_inputs(self, index: InputIndex) -> Layer:
-        """The layer for some of the inputs."""
-        chosen = {}
-        for each in fields(self):
-            stored = getattr(self, each.name)
-            chosen[each.name] = stored[index] if isinstance(stored, torch.Tensor) else stored
-        return Layer(**chosen)
-
-    def pattern(
-        self, queries: Int[torch.Tensor, " query"] | None = None
-    ) -> Float[torch.Tensor, "input head query key"]:
-        """The attention weights at these queries, or at all of them."""
-        if queries is None:
-            queries = torch.arange(self.pre.shape[1], device=self.pre.device)
-        if self.kept_pattern is not None:
-            return self.kept_pattern[:, :, queries]
-        assert self.query is not None and self.key is not None and self.block is not None
-        products = self.query[:, :, queries] @ self.key.mT
-        return self.block.block.pattern(products, self.block.hidden[queries])
-
-    def pattern_at(self, query: int) -> Float[torch.Tensor, "input head key"]:
-        """The attention weights at one query."""
-        return self.pattern(torch.tensor([query], device=self.pre.device))[:, :, 0]
-
-    def weights(
-        self, head: Indices, key: Indices, query: Indices
-    ) -> Float[torch.Tensor, "input change"]:
-        """The attention weights of some edges."""
-        queries, which = query.unique(return_inverse=True)
-        return self.pattern(queries)[:, head, which, key]
-
-    def messages(
-        self, head: Indices, key: Indices, query: Indices
-    ) -> Float[torch.Tensor, "input change d_head"]:
-        """What each edge adds to its head's output `z`: weight times value."""
-        return self.weights(head, key, query)[..., None] * self.value[:, head, key]
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Cache:
-    """One run: its blocks, and the stream above the last of them."""
-
-    layers: tuple[Layer, ...]
-    final: Float[torch.Tensor, "input pos d_model"]
-
-    def __repr__(self) -> str:
-        return f"Cache({len(self.layers)} layers, {_shape_of(self.final)})"
-
-    def of_inputs(self, index: InputIndex) -> Cache:
-        """The run of some of the inputs."""
-        layers = tuple(layer.of_inputs(index) for layer in self.layers)
-        return Cache(layers, self.final[index])
-
-    def pre(self, layer: int) -> Float[torch.Tensor, "input pos d_model"]:
-        """The residual stream at the input of a layer; of the number of layers: above the last block."""
-        return self.layers[layer].pre if layer < len(self.layers) else self.final
-
-
-def _shape_of(stream: Float[torch.Tensor, "input pos d_model"]) -> str:
-    inputs, length, width = stream.shape
-    return f"{inputs} inputs of {length} tokens, d_model {width}"
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """What stands in the changed places: the values of a run, their mean over its inputs, or nothing."""
-
-    run: Cache
-    reduced: Literal["mean", "zero"] | None = None
-    given: Given = field(default_factory=dict)
-
-    def reduce(self, values: torch.Tensor) -> torch.Tensor:
-        """(input, …) as it is, as its mean (1, …), or as zeros."""
-        if self.reduced == "mean":
-            return values.mean(0, keepdim=True)
-        if self.reduced == "zero":
-            return torch.zeros_like(values)
-        return values
-
-    def messages(
-        self, layer: int, head: Indices, key: Indices, query: Indices
-    ) -> Float[torch.Tensor, "input change d_head"]:
-        """The new message of each edge."""
-        return self.reduce(self.run.layers[layer].messages(head, key, query))
-
-    def values(
-        self, layer: int, site: Site, table: ChangeTable
-    ) -> Float[torch.Tensor, "input change width"]:
-        """What each change of a site puts there: the caller's value where it names one, else the run's."""
-        if site == "residual":
-            own = self.run.pre(layer)[:, table.position]
-        elif site == "head":
-            own = self.run.layers[layer].z[:, table.position, table.head]
-        elif site == "attention":
-            own = self.run.layers[layer].attention[:, table.position]
-        else:
-            own = self.run.layers[layer].mlp[:, table.position]
-        own = self.reduce(own)
-        if site not in self.given:
-            return own
-        of_caller = self.given[site][:, table.given.clamp(min=0)]
-        return torch.where((table.given >= 0)[:, None], of_caller, own)

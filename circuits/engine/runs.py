@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from circuits.components import Head
-from circuits.engine import plain
+from circuits.engine import plain, plain_block
 from circuits.engine.ablation import SWAP, Ablation
+from circuits.engine.cache import Cache, Replacement, all_ablated
 from circuits.engine.forward import run_rows
 from circuits.engine.layout import AnyBlock, Layout
 from circuits.engine.memory import BYTES
-from circuits.engine.rows import (
-    OF_PAIR,
-    Cache,
-    Change,
-    ChangeTable,
-    Direction,
-    Given,
-    Replacement,
-    Row,
-    check_rows,
-)
+from circuits.engine.reach import Reach, changed_inputs, without_heads
+from circuits.engine.rows import OF_PAIR, Direction, Given, Row, check_rows
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Metric, Noise, Pair
@@ -127,7 +118,7 @@ class Runs:
         """The model's blocks on these prompts, computed by our forward or by the model's own."""
         if self.layout is not None:
             return self.layout.on_prompt(self.clean.cache.final)
-        return plain.blocks_of(self.model, self.length, self.budget)
+        return plain_block.blocks_of(self.model, self.length, self.budget)
 
     # Measuring
 
@@ -182,9 +173,9 @@ class Runs:
         self.check(rows, direction)
         base = self.base(direction)
         new = replace(self.replacement(direction), given=given or {})
-        rows = [self._that_reach(self._with_absent(row, direction), direction) for row in rows]
+        rows = self._that_matter(rows, direction)
         values = self._value(base).expand(-1, len(rows)).clone()
-        changed = self._changed(rows, base, new, direction)
+        changed = changed_inputs(rows, base.cache, new, knockout=direction == "knockout")
         live = changed.any(0).nonzero().flatten().tolist()
         if live:
             run = self._run_rows([rows[number] for number in live], base, new, direction)
@@ -199,6 +190,23 @@ class Runs:
             "length": self.length,
         }
         check_rows(rows, direction=direction, **sizes)
+
+    def _that_matter(self, rows: Sequence[Row], direction: Direction) -> list[Row]:
+        """The rows without changes that cannot matter, in a model without its absent heads."""
+        reach = Reach(
+            first_changed=self.first_changed(direction),
+            first_read=self.length - self.metric.positions_read,
+            layers=self._layers_read,
+            is_probe=self.metric.kind == "probe",
+        )
+        every_position = range(self.length)
+        kept = []
+        for row in rows:
+            if self.absent:
+                swapped = direction != "restore"
+                row = without_heads(row, self.absent, every_position, swapped=swapped)
+            kept.append(reach.that_matter(row))
+        return kept
 
     @torch.inference_mode()
     def identity(self, row: Row) -> float:
@@ -248,7 +256,7 @@ class Runs:
             noisy=None if self.noisy is None else self.noisy.of_inputs(index),
         )
 
-    # What a direction changes
+    # What an ablation puts where
 
     def base(self, direction: Direction) -> Run:
         """The run in which a direction changes something."""
@@ -281,30 +289,9 @@ class Runs:
     @torch.inference_mode(False)  # gradients of a later pass may need it
     @torch.no_grad()
     def ablated(self) -> Cache:
-        """What every writer writes and every reader sees where all writers are ablated.
-
-        Of `swap` and `noise` this is a run. Of a mean, what is seen is the mean of what is seen. Of `zero` the
-        biases of the attention layers remain, which belong to no writer.
-        """
+        """What every writer writes and every reader sees where all writers are ablated."""
         new = self.replacement(self.ablation.kind)
-        if new.reduced is None:
-            return new.run
-        inputs = len(self.clean.tokens)
-        seen = torch.zeros_like(self.clean.cache.final)
-        layers = []
-        for number, stored in enumerate(new.run.layers):
-            reduced = {}
-            for name in ("pre", "value", "z", "attention", "mlp"):
-                values = new.reduce(getattr(stored, name))
-                reduced[name] = values[:1].expand(inputs, *[-1] * (values.dim() - 1))
-            if new.reduced == "zero":
-                bias = self.blocks[number].write(reduced["z"])
-                reduced |= {"pre": seen, "attention": bias}
-                seen = seen + bias
-            layers.append(replace(stored, **reduced, query=None, key=None, kept_pattern=None))
-        if new.reduced == "mean":
-            seen = new.reduce(new.run.final).expand(inputs, -1, -1)
-        return Cache(tuple(layers), seen)
+        return all_ablated(new, self.blocks, inputs=len(self.clean.tokens))
 
     def ablated_head_writes(self, layer: int) -> Float[torch.Tensor, "input pos head d_model"]:
         """What each head of a layer adds to the stream where it is ablated."""
@@ -313,65 +300,6 @@ class Runs:
         return (
             written[:1].expand(len(self.clean.tokens), -1, -1, -1) if new.reduced else written
         )
-
-    def _with_absent(self, row: Row, direction: Direction) -> Row:
-        """The row in a model where some heads are absent: swapped in every run, never restored."""
-        if not self.absent:
-            return row
-        absent = {(head.layer, head.index) for head in self.absent}
-
-        def is_present(change: Change) -> bool:
-            return (
-                change.site not in ("edge", "head") or (change.layer, change.head) not in absent
-            )
-
-        present = row.only(is_present)
-        if direction == "restore":
-            return present
-        swapped = Row.of_heads(self.absent, range(self.length))
-        return Row(tuple(sorted((*present.changes, *swapped.changes))))
-
-    def _that_reach(self, row: Row, direction: Direction) -> Row:
-        """The row without changes that cannot matter: those before the first difference, where both runs are
-        the same, and those that no position where the metric is read can read any more."""
-        first = self.first_changed(direction)
-        first_read = self.length - self.metric.positions_read
-
-        def reaches(change: Change) -> bool:
-            if change.position < first and change.given < 0:
-                return False
-            read_by = change.layer if change.site == "residual" else change.layer + 1
-            if read_by > self._layers_read and self.metric.kind == "probe":
-                return False  # above the probe, or inside the block that reads what it reads
-            return read_by < self._layers_read or change.position >= first_read
-
-        return row if all(map(reaches, row.changes)) else row.only(reaches)
-
-    def _changed(
-        self, rows: Sequence[Row], base: Run, new: Replacement, direction: Direction
-    ) -> Bool[torch.Tensor, "input row"]:
-        """Which rows change which inputs. A row of edges whose old and new messages are equal (both gates are
-        shut) changes nothing."""
-        device = base.tokens.device
-        changed = torch.zeros(len(base.tokens), len(rows), dtype=torch.bool, device=device)
-        # Layer -> row and edge.
-        edges_of: dict[int, list[tuple[int, Change]]] = defaultdict(list)
-        for number, row in enumerate(rows):
-            if direction == "knockout" or any(change.site != "edge" for change in row.changes):
-                changed[:, number] = bool(row.changes)
-                continue
-            for change in row.changes:
-                edges_of[change.layer].append((number, change))
-        inputs = torch.arange(len(base.tokens), device=device)[:, None]
-        for layer, listed in edges_of.items():
-            table = ChangeTable.of(listed, device)
-            ends = (table.head, table.key, table.position)
-            differs = (
-                new.messages(layer, *ends) != base.cache.layers[layer].messages(*ends)
-            ).any(-1)
-            differs = differs.expand(len(inputs), -1)
-            changed.index_put_((inputs, table.row[None]), differs, accumulate=True)
-        return changed
 
     # Running rows and reading the metric
 

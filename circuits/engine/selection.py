@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Bool, Float
 
 from circuits.components import ROUNDING, Edge, Head
-from circuits.engine.rows import Cache, Direction, Row
+from circuits.engine.cache import Cache
+from circuits.engine.rows import Direction, Row
 from circuits.engine.runs import Runs
 
 # A path ends when it has this share of the total, whatever share is wanted.

@@ -19,16 +19,8 @@ from typing import Final, Literal, get_args
 import torch
 from jaxtyping import Float
 
-from circuits.engine.rows import (
-    DIRECTIONS,
-    Cache,
-    Change,
-    Direction,
-    Given,
-    Replacement,
-    Row,
-    Site,
-)
+from circuits.engine.cache import Cache, Replacement
+from circuits.engine.rows import DIRECTIONS, Change, Direction, Given, Row, Site
 from circuits.engine.runs import Runs
 from circuits.engine.wires import projections
 from circuits.errors import EdgeError

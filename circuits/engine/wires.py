@@ -19,9 +19,10 @@ import torch
 from jaxtyping import Float
 
 from circuits.components import ALL, SIDES, Component, Reader, Side, Wire
+from circuits.engine.cache import Cache
 from circuits.engine.layout import Positions
 from circuits.engine.memory import BYTES, stream_bytes, streams_at_once
-from circuits.engine.rows import Cache, Direction, Given, Row, Site
+from circuits.engine.rows import Direction, Given, Row, Site
 from circuits.engine.runs import Runs
 from circuits.errors import EdgeError
 

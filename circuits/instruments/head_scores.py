@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 from circuits.engine import plain
-from circuits.engine.forward import whole_run
+from circuits.engine.cache import Cache
 from circuits.engine.layout import Layout
 from circuits.engine.prepare import known_layout
 from circuits.engine.readout import head_outputs, is_in_top, is_largest_of
-from circuits.engine.rows import Cache
+from circuits.engine.whole import whole_run
 from circuits.errors import ModelError, names_its_keywords
 from circuits.instruments.grids import Axis
 from circuits.instruments.reading_records import HeadScores

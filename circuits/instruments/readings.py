@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from circuits.components import components
-from circuits.engine.forward import whole_run
+from circuits.engine.cache import Cache
 from circuits.engine.layout import Layout
 from circuits.engine.prepare import known_layout
 from circuits.engine.readout import direct_parts, lens_of
-from circuits.engine.rows import Cache
+from circuits.engine.whole import whole_run
 from circuits.errors import ModelError, PromptError, names_its_keywords
 from circuits.instruments.grids import Axis, position_labels
 from circuits.instruments.reading_records import LogitAttribution, LogitLens

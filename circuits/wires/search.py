@@ -25,7 +25,8 @@ from typing import Final, Literal
 import torch
 from jaxtyping import Float
 
-from circuits.engine.kept import Chosen, KeptRuns
+from circuits.engine.kept import KeptRuns
+from circuits.engine.wire_table import Chosen
 from circuits.results import Progress, silent
 
 Aim = Literal["faithful", "performance"]

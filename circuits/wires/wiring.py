@@ -25,8 +25,9 @@ import torch
 
 from circuits.components import Component, Head, Wire
 from circuits.engine import SWAP, Ablation, Direction, to_ablation
-from circuits.engine.kept import Chosen, KeptRuns, WireTable
+from circuits.engine.kept import KeptRuns
 from circuits.engine.runs import Runs
+from circuits.engine.wire_table import Chosen, WireTable
 from circuits.engine.wires import wire_effects
 from circuits.errors import PromptError, names_its_keywords
 from circuits.models.load import as_model

@@ -1,0 +1,96 @@
+"""Runs of whole prompts from their embeddings, of which everything is kept: the base of all rows."""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+
+from circuits.engine.cache import Cache, Layer
+from circuits.engine.forward import (
+    PlaceHeads,
+    Places,
+    Queries,
+    RowForward,
+    RowHeads,
+    Streams,
+)
+from circuits.engine.layout import Layout, PromptBlock
+from circuits.engine.memory import BUDGET
+from circuits.engine.rows import Row
+
+
+class KeptRun(RowForward):
+    """A run of prompts from their embeddings of which everything is kept. It may share the positions before
+    `start` with a base run that has the same tokens there."""
+
+    def __init__(
+        self, blocks: tuple[PromptBlock, ...], base: Cache | None, *, start: int, budget: int
+    ) -> None:
+        length = len(blocks[0].hidden)
+        super().__init__(
+            blocks, base, [Row(())], start=start, read=length - start, budget=budget
+        )
+        self.active = [0]
+        self.layers: list[Layer] = []
+
+    def cache(self, embedded: Float[torch.Tensor, "input pos d_model"]) -> Cache:
+        """Run the prompts and return what was kept."""
+        top = self.run(embedded[:, None, self.start :])
+        final = self._whole(top[:, 0], None if self.base is None else self.base.final)
+        return Cache(tuple(self.layers), final)
+
+    def step(self, layer: int, stream: Streams) -> Streams:
+        above = super().step(layer, stream)
+        base = None if self.base is None else self.base.layers[layer]
+        self.layers.append(
+            Layer(
+                pre=self._whole(stream[:, 0], base and base.pre),
+                query=self._by_head(self.query, base and base.query),
+                key=self._by_head(self.key, base and base.key),
+                value=self._by_head(self.value, base and base.value),
+                z=self._whole(self.z[:, 0], base and base.z),
+                attention=self._whole(self.written, base and base.attention),
+                mlp=self._whole(self.added, base and base.mlp),
+                block=self.blocks[layer],
+            )
+        )
+        return above
+
+    def _attend(self, layer: int, query: Queries, key: RowHeads, value: RowHeads) -> Queries:
+        self.query, self.key, self.value = query, key, value
+        self.z = super()._attend(layer, query, key, value)
+        return self.z
+
+    def attention_write(self, layer: int, z: PlaceHeads) -> Places:
+        self.written = super().attention_write(layer, z)
+        return self.written
+
+    def mlp_write(self, layer: int, stream: Places) -> Places:
+        self.added = super().mlp_write(layer, stream)
+        return self.added
+
+    def _by_head(self, own: RowHeads, base: torch.Tensor | None) -> torch.Tensor:
+        """(input, head, pos, d_head) at all positions."""
+        own = rearrange(own[:, 0], "i t h d -> i h t d")
+        if base is None:
+            return own.contiguous()
+        return torch.cat((base[:, :, : self.start], own), 2)
+
+    def _whole(self, own: torch.Tensor, base: torch.Tensor | None) -> torch.Tensor:
+        """(input, pos, …) at all positions: those before `start` are the base run's."""
+        return own if base is None else torch.cat((base[:, : self.start], own), 1)
+
+
+def whole_run(
+    layout: Layout,
+    embedded: Float[torch.Tensor, "input pos d_model"],
+    *,
+    base: Cache | None = None,
+    start: int = 0,
+    budget: int = BUDGET,
+) -> Cache:
+    """Run prompts from their embeddings and keep everything. Positions before `start` are those of `base`,
+    which has the same tokens there, and are not computed again."""
+    blocks = layout.on_prompt(embedded)
+    return KeptRun(blocks, base, start=start, budget=budget).cache(embedded)
