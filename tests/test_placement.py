@@ -14,9 +14,11 @@ import pytest
 import torch
 from accelerate import dispatch_model
 from small_models import PROMPT, SWAPS, random_model
+from torch.profiler import ProfilerActivity, profile
 
 import circuits
-from circuits.engine.cache import Cache
+from circuits.engine import Ablation
+from circuits.engine.cache import Cache, Layer, LayersOnCPU
 from circuits.engine.memory import BUDGET, plan_memory
 from circuits.errors import ModelError
 from circuits.models.model import Model
@@ -81,6 +83,77 @@ def kept_bytes(cache: Cache) -> int:
     return total
 
 
+@pytest.mark.parametrize("kind", ["swap", "noise", "mean"])
+@pytest.mark.parametrize("path", ["fast", "plain"])
+def test_what_is_offloaded_is_on_the_cpu_and_changes_no_effect(
+    models: dict[str, Model], path: Any, kind: Any
+) -> None:
+    model = models["llama"]
+    pairs = []
+    for swap in SWAPS:
+        pairs.append(circuits.to_pair(model, PROMPT, swap=swap, answer="small", foil="cold"))
+    last = len(pairs[0]) - 1
+    rows = [circuits.Row.of_heads([head], [last]) for head in circuits.engine.every_head(model)]
+    rows.append(circuits.Row.of_residual(1, [last]))
+    asked: Any = {"path": path, "ablation": Ablation(kind), "family": pairs}
+    here = circuits.prepare(model, pairs, **asked)
+    offloaded = circuits.prepare(model, pairs, **asked, offload=True)
+    for cache in (offloaded.clean.cache, offloaded.counterfactual.cache):
+        assert isinstance(cache.layers, LayersOnCPU)
+        devices = {layer.pre.device.type for layer in cache.layers.kept}
+        assert devices == {"cpu"} and len(cache.layers) == model.n_layers
+    assert torch.equal(offloaded.effects(rows), here.effects(rows))
+    assert torch.equal(offloaded.only([1]).effects(rows), here.only([1]).effects(rows))
+
+
+def test_a_layer_that_was_offloaded_comes_back_to_its_own_device() -> None:
+    """The device `meta` holds no numbers, but a tensor knows that it is there."""
+    kept = LayersOnCPU()
+    stream = torch.randn(1, 3, 4)
+    heads = torch.randn(1, 2, 3, 2)
+    layer = Layer(stream, heads, heads.transpose(1, 2), stream, stream)
+    kept.append(layer, torch.device("meta"))
+    assert kept.kept[0].pre.device.type == "cpu"
+    back = kept[0]
+    assert {back.pre.device.type, back.value.device.type, back.z.device.type} == {"meta"}
+    chosen = kept.of_inputs(slice(0, 1))
+    assert chosen.kept[0].pre.device.type == "cpu" and chosen[0].mlp.device.type == "meta"
+
+
+@pytest.mark.parametrize("budget", [2**18, 2**20, BUDGET])
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+def test_rows_on_their_way_stay_within_the_plan(
+    models: dict[str, Model], architecture: str, budget: int
+) -> None:
+    model = models[architecture]
+    pair = circuits.to_pair(model, PROMPT, swap=SWAPS[0], answer="small", foil="cold")
+    runs = circuits.prepare(model, [pair], budget=budget)
+    rows = []
+    for layer in range(model.n_layers):
+        for position in range(len(pair)):
+            rows.append(circuits.Row.of_residual(layer, [position]))
+    rows = 4 * rows
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        runs.effects(rows)
+    plan = runs.plan()
+    # What is read at the end is kept for all rows: a stream each.
+    read = 2 * 4 * len(rows) * model.d_model
+    assert peak_bytes(recorded) <= plan.streams + read
+
+
+def peak_bytes(recorded: Any) -> int:
+    """The most bytes of tensors that were in memory at once, beside those that were there before."""
+    changes = []
+    for event in recorded.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            changes.append((event.start_ns(), event.nbytes()))
+    held = most = 0
+    for _, change in sorted(changes, key=lambda each: each[0]):
+        held += change
+        most = max(most, held)
+    return most
+
+
 @pytest.mark.parametrize("path", ["fast", "plain"])
 def test_runs_keep_what_was_planned(models: dict[str, Model], path: Any) -> None:
     model = models["gpt2"]
@@ -88,7 +161,7 @@ def test_runs_keep_what_was_planned(models: dict[str, Model], path: Any) -> None
     for swap in SWAPS:
         pairs.append(circuits.to_pair(model, PROMPT, swap=swap, answer="small", foil="cold"))
     runs = circuits.prepare(model, pairs, path=path)
-    planned = plan_memory(model, length=len(pairs[0]), inputs=len(pairs), plain=path == "plain")
+    planned = runs.plan()
     kept = kept_bytes(runs.clean.cache) + kept_bytes(runs.counterfactual.cache)
     # The plain path keeps no queries and keys.
     assert 0.7 * planned.runs <= kept <= planned.runs

@@ -1,15 +1,16 @@
 """What a run computed, and what of it stands in the changed places of other runs.
 
-1. A `Cache` holds one run of a batch of inputs, layer by layer.
+1. A `Cache` holds one run of a batch of inputs, layer by layer. `LayersOnCPU` keeps the layers in the memory of
+   the CPU, where a GPU has too little.
 2. A `Replacement` says what stands in the changed places of a row: the values of another run, nothing
    (`zero`), a mean over a family, or values that the caller computed (`given`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Literal, overload
 
 import torch
 from jaxtyping import Float, Int
@@ -43,11 +44,19 @@ class Layer:
 
     def of_inputs(self, index: InputIndex) -> Layer:
         """The layer for some of the inputs."""
-        chosen = {}
+        return self._with_tensors(lambda stored: stored[index])
+
+    def to(self, device: torch.device) -> Layer:
+        """The layer with its tensors on a device."""
+        return self._with_tensors(lambda stored: stored.to(device))
+
+    def _with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Layer:
+        """The layer with something else in the place of each of its tensors."""
+        changed = {}
         for each in fields(self):
             stored = getattr(self, each.name)
-            chosen[each.name] = stored[index] if isinstance(stored, torch.Tensor) else stored
-        return Layer(**chosen)
+            changed[each.name] = change(stored) if isinstance(stored, torch.Tensor) else stored
+        return Layer(**changed)
 
     def pattern(
         self, queries: Int[torch.Tensor, " query"] | None = None
@@ -79,11 +88,55 @@ class Layer:
         return self.weights(head, key, query)[..., None] * self.value[:, head, key]
 
 
+class LayersOnCPU(Sequence[Layer]):
+    """The layers of a run, kept in the memory of the CPU.
+
+    A layer that is asked for is brought to the device that computed it. The last one stays there until
+    another is asked for, since a block asks for its layer several times.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[Layer] = []
+        self._devices: list[torch.device] = []
+        self._at_hand: tuple[int, Layer] | None = None
+
+    def append(self, layer: Layer, device: torch.device) -> None:
+        """Keep a layer that is used on this device."""
+        self.kept.append(layer.to(torch.device("cpu")))
+        self._devices.append(device)
+
+    def of_inputs(self, index: InputIndex) -> LayersOnCPU:
+        """The layers for some of the inputs."""
+        if isinstance(index, torch.Tensor):
+            index = index.cpu()
+        chosen = LayersOnCPU()
+        for layer, device in zip(self.kept, self._devices, strict=True):
+            chosen.append(layer.of_inputs(index), device)
+        return chosen
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @overload
+    def __getitem__(self, number: int) -> Layer: ...
+    @overload
+    def __getitem__(self, number: slice) -> LayersOnCPU: ...
+    def __getitem__(self, number: int | slice) -> Layer | LayersOnCPU:
+        if isinstance(number, slice):
+            chosen = LayersOnCPU()
+            for layer, device in zip(self.kept[number], self._devices[number], strict=True):
+                chosen.append(layer, device)
+            return chosen
+        if self._at_hand is None or self._at_hand[0] != number:
+            self._at_hand = (number, self.kept[number].to(self._devices[number]))
+        return self._at_hand[1]
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Cache:
     """One run: its blocks, and the stream above the last of them."""
 
-    layers: tuple[Layer, ...]
+    layers: Sequence[Layer]
     final: Float[torch.Tensor, "input pos d_model"]
 
     def __repr__(self) -> str:
@@ -91,6 +144,8 @@ class Cache:
 
     def of_inputs(self, index: InputIndex) -> Cache:
         """The run of some of the inputs."""
+        if isinstance(self.layers, LayersOnCPU):
+            return Cache(self.layers.of_inputs(index), self.final[index])
         layers = tuple(layer.of_inputs(index) for layer in self.layers)
         return Cache(layers, self.final[index])
 

@@ -45,9 +45,9 @@ class Forward(ABC):
     def __init__(self, blocks: Sequence[AnyBlock]) -> None:
         self.blocks = blocks
 
-    def run(self, stream: torch.Tensor) -> torch.Tensor:
-        """Take streams from the input of layer 0 to above the last block."""
-        for layer in range(len(self.blocks)):
+    def run(self, stream: torch.Tensor, *, first_layer: int = 0) -> torch.Tensor:
+        """Take streams from the input of a layer to above the last block."""
+        for layer in range(first_layer, len(self.blocks)):
             stream = self.step(layer, self.enter(layer, stream))
         return stream
 
@@ -115,9 +115,6 @@ class RowForward(Forward):
         self.place_of: dict[tuple[int, int], int] = {}
         self.joining_at_input: dict[int, list[int]] = defaultdict(list)  # layer -> rows
         self.joining_inside: dict[int, list[int]] = defaultdict(list)
-        for number, row in enumerate(rows):
-            if row.changes:
-                self._plan(number, row)
 
     def _plan(self, number: int, row: Row) -> None:
         """A row joins at the input of the layer of its first change if the change is made there: of the
@@ -133,6 +130,9 @@ class RowForward(Forward):
     def top(self) -> Float[torch.Tensor, "input row read d_model"]:
         """Run all rows and return their streams above the last block, where they are read."""
         assert self.base is not None
+        for number, row in enumerate(self.rows):
+            if row.changes:
+                self._plan(number, row)
         inputs, _, width = self.base.final.shape
         nothing = self.base.final.new_empty(inputs, 0, self.length - self.start, width)
         stream = self.enter(len(self.blocks), self.run(nothing))

@@ -22,7 +22,7 @@ import torch
 from einops import rearrange, repeat
 from jaxtyping import Float, Int
 
-from circuits.engine.cache import Cache, Layer, Replacement
+from circuits.engine.cache import Cache, Layer, LayersOnCPU, Replacement
 from circuits.engine.memory import stream_bytes, streams_at_once
 from circuits.engine.rows import ChangeTable, Row, Site, changes_by_site
 from circuits.errors import ModelError
@@ -42,13 +42,16 @@ KEPT: Final = ("attn.hook_pattern", "attn.hook_v", *HOOK_OF.values())
 
 
 def run(
-    model: Model, tokens: Tokens, noise: Noises, *, read: int = 1
+    model: Model, tokens: Tokens, noise: Noises, *, read: int = 1, offload: bool = False
 ) -> tuple[Cache, Float[torch.Tensor, "input read vocab"]]:
-    """Run prompts and keep everything; also the logits at the last `read` positions."""
+    """Run prompts and keep everything, with `offload` on the CPU; also the logits at the last `read`
+    positions."""
     kept: dict[str, torch.Tensor] = {}
 
     def keep(value: torch.Tensor, hook: Any, *, name: str) -> None:
-        kept[name] = value.detach().clone()
+        copied = value.detach().clone()
+        is_final = name.endswith("hook_resid_post")
+        kept[name] = copied.cpu() if offload and not is_final else copied
 
     wanted = []
     for layer in range(model.n_layers):
@@ -63,9 +66,14 @@ def run(
     if missing:
         raise RuntimeError(f"hooks that did not fire: {', '.join(missing)}")
     layers = []
-    for layer in range(model.n_layers):
-        layers.append(_layer(model, {name: kept[f"blocks.{layer}.{name}"] for name in KEPT}))
-    return Cache(tuple(layers), kept[wanted[-1]]), logits
+    on_cpu = LayersOnCPU()
+    for number in range(model.n_layers):
+        layer = _layer(model, {name: kept[f"blocks.{number}.{name}"] for name in KEPT})
+        if offload:
+            on_cpu.append(layer, model.device_of(number))
+        else:
+            layers.append(layer)
+    return Cache(on_cpu if offload else tuple(layers), kept[wanted[-1]]), logits
 
 
 def _layer(model: Model, kept: Mapping[str, torch.Tensor]) -> Layer:

@@ -52,13 +52,17 @@ def prepare(
     ablation: Ablation = SWAP,
     path: Way | None = None,
     budget: int = BUDGET,
+    offload: bool | None = None,
     smallest_gap: float = SMALLEST_GAP,
 ) -> Runs:
     """Run the pairs clean and counterfactual; `path` forces the fast or the plain path.
 
     A question, which does not name its answer and foil, takes them from what the model predicts in these
     runs. `ablation` is how rows are measured unless the caller says otherwise. `family` are pairs over whose
-    clean runs `mean` averages, in the place of the ablation's own reference.
+    clean runs `mean` averages, in the place of the ablation's own reference. `budget` is how many bytes of
+    rows pass a block together (`Runs.plan` says what follows). `offload` keeps what the runs computed on the
+    CPU and brings it back layer by layer, for a GPU that holds the weights and little else; None is what the
+    model was loaded with.
 
         >>> runs = circuits.prepare(model, [pair])
         >>> row = circuits.Row.of_edges([circuits.Edge.parse("L5H1:5→8")])
@@ -72,7 +76,8 @@ def prepare(
     averaged = [pair.clean for pair in family or ()]
     if ablation.kind == "mean" and not averaged:
         averaged = ablation.reference_for([pair.clean for pair in pair_without_answer])
-    runs = _run(model, pair_without_answer, averaged, ablation, path, budget)
+    offload = model.offload if offload is None else offload
+    runs = _run(model, pair_without_answer, averaged, ablation, path, budget, offload)
     settled = []
     for number, each in enumerate(pairs):
         settled.append(
@@ -121,6 +126,7 @@ def _run(
     ablation: Ablation,
     path: Way | None,
     budget: int,
+    offload: bool,
 ) -> Runs:
     """Run the pairs; `averaged` are the prompts whose mean is wanted, if any."""
     noises = _noises_of(pairs, ablation)
@@ -138,26 +144,31 @@ def _run(
         )
     _warn_of_time(model, length, sum(draws))
     if layout is None:
-        clean = Run(clean_tokens, None, *plain.run(model, clean_tokens, None, read=read), read)
-        other = Run(
-            other_tokens, noise, *plain.run(model, other_tokens, noise, read=read), read
-        )
+        kept, logits = plain.run(model, clean_tokens, None, read=read, offload=offload)
+        clean = Run(clean_tokens, None, kept, logits, read)
+        kept, logits = plain.run(model, other_tokens, noise, read=read, offload=offload)
+        other = Run(other_tokens, noise, kept, logits, read)
     else:
         embedded = layout.embed(other_tokens)
         if noise is not None:
             embedded = embedded + noise
         caches = _both_runs(
-            layout, layout.embed(clean_tokens), embedded, first_difference(pairs), budget
+            layout,
+            layout.embed(clean_tokens),
+            embedded,
+            start=first_difference(pairs),
+            budget=budget,
+            offload=offload,
         )
         clean = Run(clean_tokens, None, caches[0], layout, read)
         other = Run(other_tokens, noise, caches[1], layout, read)
     family = noisy = None
     if averaged:
         tokens = torch.tensor([prompt.tokens for prompt in averaged], device=model.device)
-        family = _kept(model, layout, tokens, None, budget)
+        family = _kept(model, layout, tokens, None, budget, offload)
     if ablation.kind == "noise":
         everywhere = _noise(model, length, draws, noises, [True] * len(pairs))
-        noisy = _kept(model, layout, clean_tokens, everywhere, budget)
+        noisy = _kept(model, layout, clean_tokens, everywhere, budget, offload)
     return Runs(
         model,
         tuple(pairs),
@@ -178,27 +189,29 @@ def _kept(
     tokens: Int[torch.Tensor, "input pos"],
     noise: Float[torch.Tensor, "input pos d_model"] | None,
     budget: int,
+    offload: bool,
 ) -> Cache:
     """One run of prompts, with noise on their embeddings if there is any, of which everything is kept."""
     if layout is None:
-        return plain.run(model, tokens, noise)[0]
+        return plain.run(model, tokens, noise, offload=offload)[0]
     embedded = layout.embed(tokens)
     if noise is not None:
         embedded = embedded + noise
-    return whole_run(layout, embedded, budget=budget)
+    return whole_run(layout, embedded, budget=budget, offload=offload)
 
 
 def _both_runs(
-    layout: Layout, clean: Stream, other: Stream, start: int, budget: int
+    layout: Layout, clean: Stream, other: Stream, *, start: int, budget: int, offload: bool
 ) -> tuple[Cache, Cache]:
     """Run both sides from their embeddings, which are equal before `start`. Short prompts run as one batch,
     so that every matrix is read once for both (`prepare` takes 0.74 of the time at 9 tokens). Long prompts
     share the positions before the first difference."""
     if clean.shape[1] <= SHORT:
-        both = whole_run(layout, torch.cat((clean, other)), budget=budget)
+        both = whole_run(layout, torch.cat((clean, other)), budget=budget, offload=offload)
         return both.of_inputs(slice(0, len(clean))), both.of_inputs(slice(len(clean), None))
-    base = whole_run(layout, clean, budget=budget)
-    return base, whole_run(layout, other, base=base, start=start, budget=budget)
+    base = whole_run(layout, clean, budget=budget, offload=offload)
+    above = whole_run(layout, other, base=base, start=start, budget=budget, offload=offload)
+    return base, above
 
 
 def _tokens_of(

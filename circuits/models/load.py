@@ -57,11 +57,14 @@ def load(
     bos: bool | None = None,
     dtype: Dtype | None = None,
     device: Device = "cpu",
+    offload: bool = False,
 ) -> Model:
     """Load a model by its name in the table of known models, its path, or its hub id.
 
     `dtype=None` is fp32, in which effects are exact to a few millionths; where others stored or published
-    their weights in half precision, a warning says so. `device="auto"` is a GPU, if there is one.
+    their weights in half precision, a warning says so. `device="auto"` is a GPU, if there is one. With
+    `offload` what measurements keep of their runs is in the memory of the CPU, for a GPU that holds the
+    weights and little else.
 
     `gate=None` runs the model as its files say: a known name as in the table, a folder as in `circuits.json`
     (`{"gate": true}`), dense where nothing is said. `gate=False` runs a gated model without its gate.
@@ -78,7 +81,9 @@ def load(
     device = to_device(device)
     with reading(name):
         weights = find(str(name), dtype=wanted)
-        model = _to_model(str(name), weights, device=device, gate=gate, bos=bos)
+        model = _to_model(
+            str(name), weights, device=device, gate=gate, bos=bos, offload=offload
+        )
     is_known = lookup(str(name)) is not None
     if wanted is None and _is_half(weights.stored) and not model.gated and not is_known:
         _warn_of_half(
@@ -277,7 +282,13 @@ def _read(path: Path, adapters: tuple[Path, ...], dtype: torch.dtype | None) -> 
 
 
 def _to_model(
-    name: str, weights: Weights, *, device: Device, gate: bool | None, bos: bool | None
+    name: str,
+    weights: Weights,
+    *,
+    device: Device,
+    gate: bool | None,
+    bos: bool | None,
+    offload: bool = False,
 ) -> Model:
     from circuits.models.bridge import to_bridge
     from circuits.models.model import Model
@@ -292,7 +303,7 @@ def _to_model(
     if bos is None:
         bos = reads_bos_by_default(weights.tokenizer, weights.model.config.model_type)
     bridge = to_bridge(name, weights, device)
-    return Model(name, bridge, weights.tokenizer, gated=is_gated, reads_bos=bos)
+    return Model(name, bridge, weights.tokenizer, is_gated, bos, offload)
 
 
 # Text without weights

@@ -213,6 +213,7 @@ class Model:
     tokenizer: Tokenizer
     gated: bool
     reads_bos: bool
+    offload: bool = False  # what runs keep is on the CPU, and brought back layer by layer
     # Whether edits of scores and patterns reach the logits.
     edits_attention: bool = field(init=False)
 
