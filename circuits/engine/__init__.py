@@ -4,7 +4,7 @@
 2. `Runs.effects` takes rows (sets of changes) and measures all of them together, by the kind of `ablation`
    that was chosen: by our own forward (`forward`) where the model's layout is known, else by the model's own
    forward with hooks (`plain`). `Runs.path` says which.
-3. `wires` and `joint` measure what one component writes and another reads, one at a time or many in one run.
+3. `wires` measures what one component writes and another reads, one at a time; `kept` runs circuits of them.
 4. `selection` adds heads greedily, `loadings` reads all edges at once, `qk` takes a score apart, and
    `other_prompts` puts other words into a prompt that was run.
 """
