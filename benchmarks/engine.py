@@ -412,6 +412,38 @@ def arithmetic(act: Callable[[], object]) -> int:
     return counted.get_total_flops()
 
 
+def reachable(settings: Settings) -> Iterator[Line]:
+    """The query in the middle, by arithmetic: how much of the hooked forwards' is left, and what it would take
+    if nothing but its matrix products took time, at the speed of one large product."""
+    asked = _gpt2(64, middle=True)()
+    runs, rows = prepare(asked.model, [asked.pair]), asked.rows(asked.heads)
+    hooked, changes = asked.some_heads(8), message_changes(asked)
+    one = partial(patch_by_forwards, asked, changes, hooked)
+    work = arithmetic(lambda: runs.effects(rows))
+    all_forwards = arithmetic(one) / len(hooked) * len(rows)
+    named = "gpt2 64 tokens, query middle: matrix products of all 144 rows"
+    share = Spread((all_forwards / work,))
+    counts = (f"{work / 1e9:.0f} GFLOP", f"{all_forwards / 1e9:.0f} GFLOP")
+    yield Line(named, "those of (a), counted", *counts, share)
+    places, width = 1024, 768
+    matrices = [torch.randn(4 * width, width) for _ in range(8)]
+    stream = torch.randn(places, width)
+
+    def plain_products() -> None:
+        for matrix in matrices:
+            torch.nn.functional.linear(stream, matrix)
+
+    plain_products()
+    products, forwards = interleave((plain_products, one), repeats=3, clock=settings.clock)
+    size = len(matrices) * 2 * places * width * 4 * width
+    fastest = products.scaled(work / size)
+    forwards = forwards.scaled(len(rows) / len(hooked))
+    speed = f"at the speed of a plain product, {size / products.median / 1e9:.0f} GFLOP/s"
+    against = f"(a) a hooked forward a row{_scaled(hooked, len(rows))}"
+    times = (seconds(fastest.median), seconds(forwards.median))
+    yield Line(f"{named} {speed}", against, *times, forwards.of(fastest), Aim("≥", 25))
+
+
 def growth(settings: Settings) -> Iterator[Line]:
     """The larger sweep as a multiple of the smaller."""
 
@@ -495,6 +527,7 @@ def sections(settings: Settings) -> Iterator[tuple[str, Callable[[], Iterator[Li
         yield case.name, lambda case=case: compare(case, settings)
     yield "scan", lambda: whole_scan(settings)
     if not settings.quick:
+        yield "reachable", lambda: reachable(settings)
         yield "growth", lambda: growth(settings)
     yield "memory", lambda: memory(settings)
 
@@ -513,7 +546,7 @@ def main() -> None:
         "--only",
         metavar="NAME",
         default="",
-        help="lines whose name contains this: gpt2, smollm2, 'gpt2 64', layout, scan, growth, memory",
+        help="lines whose name contains this: gpt2, smollm2, 'gpt2 64', layout, scan, reachable, growth, memory",
     )
     parser.add_argument(
         "--clock",

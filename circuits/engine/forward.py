@@ -82,6 +82,35 @@ class Forward(ABC):
         return stream
 
 
+class Numbering:
+    """The numbers of one block's places: every computed position of the rows under way, row by row, then the
+    positions at which joining rows change something."""
+
+    def __init__(self, under_way: Sequence[int], positions: range) -> None:
+        self.rows = len(under_way)
+        self.positions = len(positions)
+        self.joining: list[tuple[int, int]] = []  # row and position
+        self._number: dict[tuple[int, int], int] = {}
+        for row in under_way:
+            for position in positions:
+                self._number[row, position] = len(self._number)
+
+    @property
+    def first_joining(self) -> int:
+        """The number of the first place of a joining row."""
+        return self.rows * self.positions
+
+    def join(self, row: int, position: int) -> None:
+        """Number a place of a joining row, if it has no number yet."""
+        if (row, position) not in self._number:
+            self._number[row, position] = len(self._number)
+            self.joining.append((row, position))
+
+    def of(self, row: int, position: int) -> int | None:
+        """The number of a place; None where the block does not write at it."""
+        return self._number.get((row, position))
+
+
 class RowForward(Forward):
     """Rows that share their first position, on top of a base run."""
 
@@ -111,8 +140,7 @@ class RowForward(Forward):
         self.device = blocks[0].hidden.device
         self.changes = changes_by_site(rows)
         self.active: list[int] = []  # which rows the streams hold, in their order
-        # Row and position -> place in the present block.
-        self.place_of: dict[tuple[int, int], int] = {}
+        self.places = Numbering((), range(0))  # of the present block
         self.joining_at_input: dict[int, list[int]] = defaultdict(list)  # layer -> rows
         self.joining_inside: dict[int, list[int]] = defaultdict(list)
 
@@ -180,40 +208,30 @@ class RowForward(Forward):
         z = self._attend_all(layer, stream)
         positions = z.shape[2]
         places = stream[:, :, -positions:].flatten(1, 2)
-        self._number_places(layer, positions)
-        here = self.joining_inside.get(layer)
-        if not here:
-            return places, z.flatten(1, 2)
+        z = z.flatten(1, 2)
+        self.places = self._numbered(layer, positions)
+        if not self.places.joining:
+            return places, z
         assert self.base is not None
         stored = self.base.layers[layer]
-        joining = [place for place in self.place_of if place[0] in set(here)]
-        at = torch.tensor(
-            [position for _, position in joining], dtype=torch.long, device=self.device
-        )
-        z_of_joining = self._changed_z(layer, stored, stored.z[:, at], first=places.shape[1])
-        return torch.cat((places, stored.pre[:, at]), 1), torch.cat(
-            (z.flatten(1, 2), z_of_joining), 1
-        )
+        at = [position for _, position in self.places.joining]
+        joining_z = self._changed_z(layer, stored, stored.z[:, at])
+        return torch.cat((places, stored.pre[:, at]), 1), torch.cat((z, joining_z), 1)
 
-    def _number_places(self, layer: int, positions: int) -> None:
-        """Number the places of this block: every computed position of the rows under way, then the positions
-        at which joining rows change something."""
-        first = self.length - positions
-        self.shape = (len(self.active), positions)  # of the places of rows under way
-        self.place_of = {}
-        for row in self.active:
-            for position in range(first, self.length):
-                self.place_of[row, position] = len(self.place_of)
+    def _numbered(self, layer: int, positions: int) -> Numbering:
+        """The places of this block. In the last block those that are not read later are left out."""
+        places = Numbering(self.active, range(self.length - positions, self.length))
         first_read = self.length - self.read if layer == len(self.blocks) - 1 else 0
         for row in self.joining_inside.get(layer, ()):
             for change in self.rows[row].changes:
                 if change.layer == layer and change.position >= first_read:
-                    self.place_of.setdefault((row, change.position), len(self.place_of))
+                    places.join(row, change.position)
+        return places
 
-    def _changed_z(self, layer: int, stored: Layer, z: PlaceHeads, *, first: int) -> PlaceHeads:
-        """The base run's `z` at places of joining rows, with their edges and heads changed. `first` is the
-        number of the first of these places."""
+    def _changed_z(self, layer: int, stored: Layer, z: PlaceHeads) -> PlaceHeads:
+        """The base run's `z` at the places of joining rows, with their edges and heads changed."""
         assert self.new is not None
+        first = self.places.first_joining
         heads = self._placed(layer, "head", first)
         edges = self._placed(layer, "edge", first)
         if edges is not None:
@@ -228,17 +246,19 @@ class RowForward(Forward):
     def leave(self, layer: int, stream: Places) -> Streams:
         """Give the rows under way their streams back, and add those that joined inside: the base run's stream
         above the block, except at their places."""
-        rows, positions = self.shape
-        under_way = stream[:, : rows * positions].unflatten(1, (rows, positions))
+        places = self.places
+        first = places.first_joining
+        under_way = stream[:, :first].unflatten(1, (places.rows, places.positions))
         here = self.joining_inside.get(layer)
         if not here:
             return under_way
         joined = self._copies_of_base(layer + 1, len(here))
-        number = {row: n for n, row in enumerate(here)}
-        places = [(number[row], position) for row, position in self.place_of if row in number]
-        if places:
-            which, where = torch.tensor(places, device=self.device).unbind(1)
-            joined[:, which, where - self.length] = stream[:, rows * positions :]
+        if places.joining:
+            order = {row: number for number, row in enumerate(here)}
+            which = [order[row] for row, _ in places.joining]
+            # Counted from the end: above the last block there are only the positions that are read.
+            where = [position - self.length for _, position in places.joining]
+            joined[:, which, where] = stream[:, first:]
         return self._join(under_way, here, joined)
 
     # Changes
@@ -258,8 +278,8 @@ class RowForward(Forward):
         """Changes at the places from number `first` on; `row` is the number of the place."""
         chosen = []
         for row, change in self.changes.get((layer, site), ()):
-            place = self.place_of.get((row, change.position), -1)
-            if place >= first:
+            place = self.places.of(row, change.position)
+            if place is not None and place >= first:
                 chosen.append((place, change))
         return ChangeTable.of(chosen, self.device) if chosen else None
 
