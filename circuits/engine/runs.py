@@ -189,6 +189,7 @@ class Runs:
         values = self._measured(on_top, kept, self.replacement(direction), direction)
         return self._shares(values, direction)
 
+    @torch.no_grad()
     def _shares(self, values: Values, direction: Direction) -> Effects:
         """How far the metric of rows lies from that of the unchanged run, as a share of each pair's gap."""
         unchanged = self._value(self.base(direction))
