@@ -18,15 +18,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 
 from circuits.engine.cache import Cache, Layer, Replacement
-from circuits.engine.layout import AnyBlock, Layout, PromptBlock
-from circuits.engine.memory import stream_bytes, streams_at_once, windows
+from circuits.engine.layout import AnyBlock, PromptBlock
+from circuits.engine.memory import windows
 from circuits.engine.rows import ChangeTable, Row, Site, changes_by_site
 
 Streams = Float[torch.Tensor, "input row pos d_model"]
@@ -177,10 +177,8 @@ class RowForward(Forward):
         first = self.length - stream.shape[2]
         table = self._changes(layer, "residual", first, self.length)
         if table is not None:
-            assert self.new is not None
-            stream[:, table.row, table.position - first] = self.new.values(
-                layer, "residual", table
-            )
+            new = self._new_values(layer, "residual", table)
+            stream[:, table.row, table.position - first] = new
         return stream
 
     def _copies_of_base(self, layer: int, rows: int) -> Streams:
@@ -212,8 +210,7 @@ class RowForward(Forward):
         self.places = self._numbered(layer, positions)
         if not self.places.joining:
             return places, z
-        assert self.base is not None
-        stored = self.base.layers[layer]
+        stored = self._base_layer(layer)
         at = [position for _, position in self.places.joining]
         joining_z = self._changed_z(layer, stored, stored.z[:, at])
         return torch.cat((places, stored.pre[:, at]), 1), torch.cat((z, joining_z), 1)
@@ -230,17 +227,16 @@ class RowForward(Forward):
 
     def _changed_z(self, layer: int, stored: Layer, z: PlaceHeads) -> PlaceHeads:
         """The base run's `z` at the places of joining rows, with their edges and heads changed."""
-        assert self.new is not None
         first = self.places.first_joining
         heads = self._placed(layer, "head", first)
         edges = self._placed(layer, "edge", first)
         if edges is not None:
             ends = (edges.head, edges.key, edges.position)
-            change = self.new.messages(layer, *ends) - stored.messages(*ends)
+            change = self._new_messages(layer, edges) - stored.messages(*ends)
             flat = (edges.row - first) * z.shape[2] + edges.head
             z.flatten(1, 2).index_add_(1, flat, change.expand(len(z), -1, -1))
         if heads is not None:
-            z[:, heads.row - first, heads.head] = self.new.values(layer, "head", heads)
+            z[:, heads.row - first, heads.head] = self._new_values(layer, "head", heads)
         return z
 
     def leave(self, layer: int, stream: Places) -> Streams:
@@ -293,9 +289,27 @@ class RowForward(Forward):
         """Put new values in the place of what a block writes."""
         table = self._placed(layer, site)
         if table is not None:
-            assert self.new is not None
-            written[:, table.row] = self.new.values(layer, site, table)
+            written[:, table.row] = self._new_values(layer, site, table)
         return written
+
+    def _new_values(
+        self, layer: int, site: Site, table: ChangeTable
+    ) -> Float[torch.Tensor, "input change width"]:
+        """What each change of a site puts in its place."""
+        assert self.new is not None
+        return self.new.values(layer, site, table)
+
+    def _new_messages(
+        self, layer: int, table: ChangeTable
+    ) -> Float[torch.Tensor, "input change d_head"]:
+        """The message that each edge is given."""
+        assert self.new is not None
+        return self.new.messages(layer, table.head, table.key, table.position)
+
+    def _base_layer(self, layer: int) -> Layer:
+        """What the base run computed in a block."""
+        assert self.base is not None
+        return self.base.layers[layer]
 
     # Attention of the rows under way
 
@@ -326,10 +340,8 @@ class RowForward(Forward):
         z = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
         table = self._changes(layer, "head", first, self.length)
         if table is not None:
-            assert self.new is not None
-            z[:, table.row, table.position - first, table.head] = self.new.values(
-                layer, "head", table
-            )
+            new = self._new_values(layer, "head", table)
+            z[:, table.row, table.position - first, table.head] = new
         return z
 
     def _attend_window(
@@ -385,8 +397,7 @@ class RowForward(Forward):
         self, layer: int, side: str
     ) -> Float[torch.Tensor, "input head key d_head"]:
         """Keys or values of the base run before `start`."""
-        assert self.base is not None
-        stored = self.base.layers[layer]
+        stored = self._base_layer(layer)
         whole = stored.value if side == "value" else stored.key
         assert whole is not None
         return whole[:, :, : self.start]
@@ -401,66 +412,11 @@ class RowForward(Forward):
         first: int,
     ) -> None:
         """Take the message that each edge carries in its row out of `z`, and put the new one in."""
-        assert self.new is not None and self.base is not None
         weight = pattern[:, table.row, table.head, table.position - first, table.key]
         own = value[:, table.row, (table.key - self.start).clamp(min=0), table.head]
-        shared = self.base.layers[layer].value[:, table.head, table.key]
+        shared = self._base_layer(layer).value[:, table.head, table.key]
         read = torch.where((table.key >= self.start)[:, None], own, shared)
-        new = self.new.messages(layer, table.head, table.key, table.position)
-        change = new - weight[..., None] * read
+        change = self._new_messages(layer, table) - weight[..., None] * read
         _, _, queries, heads, _ = z.shape
         flat = (table.row * queries + table.position - first) * heads + table.head
         z.flatten(1, 3).index_add_(1, flat, change.expand(len(z), -1, -1))
-
-
-def run_rows(
-    layout: Layout,
-    base: Cache,
-    new: Replacement,
-    rows: Sequence[Row],
-    *,
-    budget: int,
-    read: int = 1,
-    knockout: bool = False,
-    layers: int | None = None,
-) -> Float[torch.Tensor, "input row read d_model"]:
-    """The stream above the last block, at the last `read` positions, of every row on top of a base run; or the
-    stream above the first `layers` blocks, which alone are run."""
-    blocks = layout.on_prompt(base.final)
-    if layers is not None:
-        blocks = blocks[:layers]
-        base = Cache(base.layers[:layers], base.pre(layers))
-    inputs, _, width = base.final.shape
-    top = base.final.new_empty(inputs, len(rows), read, width)
-    for start, numbers in _chunks(layout, base, rows, budget):
-        forward = RowForward(
-            blocks,
-            base,
-            [rows[number] for number in numbers],
-            new,
-            start=start,
-            read=read,
-            budget=budget,
-            knockout=knockout,
-        )
-        top[:, numbers] = forward.top()
-    return top
-
-
-def _chunks(
-    layout: Layout, base: Cache, rows: Sequence[Row], budget: int
-) -> Iterator[tuple[int, list[int]]]:
-    """Rows that start at the same position, in the order of the layers in which they join, as many at a time
-    as the budget holds."""
-    inputs, length, width = base.final.shape
-    by_start: dict[int, list[int]] = defaultdict(list)
-    for number, row in enumerate(rows):
-        by_start[row.first_position].append(number)
-    for start, numbers in by_start.items():
-        stream = stream_bytes(
-            d_model=width, heads=layout.heads, length=length, positions=length - start
-        )
-        step = streams_at_once(budget, inputs * stream)
-        numbers.sort(key=lambda number: rows[number].first_layer)
-        for first in range(0, len(numbers), step):
-            yield start, numbers[first : first + step]

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, Int
 
+from circuits.engine.batches import run_rows
 from circuits.engine.cache import Replacement
-from circuits.engine.forward import run_rows
 from circuits.engine.memory import stream_bytes, streams_at_once
 from circuits.engine.prepare import noise_draws
 from circuits.engine.rows import Given, Row

@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from circuits.components import Head
 from circuits.engine import plain, plain_block
 from circuits.engine.ablation import SWAP, Ablation
+from circuits.engine.batches import run_rows
 from circuits.engine.cache import Cache, Replacement, all_ablated
-from circuits.engine.forward import run_rows
 from circuits.engine.layout import AnyBlock, Layout
 from circuits.engine.memory import BYTES, MemoryPlan, plan_memory
 from circuits.engine.reach import Reach, changed_inputs, without_heads
