@@ -67,7 +67,7 @@ def test_no_text_of_a_figure_is_cut_or_overlaps_another(
     assert_that_no_text_is_cut_or_overlaps(figure)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BY_TIME)
 def test_a_single_panel_is_drawn_on_axes_that_are_given_and_several_are_refused(
     kind: str, results: dict[str, Any]
 ) -> None:

@@ -329,14 +329,14 @@ BAD: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
 }
 
 
+# Noise is measured with eight draws; the others of these repeat a verdict in another sentence.
+SLOW = ("noise on BOS", "noise on the relation", "noise on a word that is not read")
+SLOW += ("answer and foil exchanged", "answer of low probability", "key after the difference")
+
+
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(
-            name, marks=[pytest.mark.long] * (name in ("noise on BOS", "noise on the relation"))
-        )
-        for name in BAD
-    ],
+    [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in BAD],
 )
 def test_a_bad_question_is_called_one(answer_to: Callable[[str], Circuit], name: str) -> None:
     *_, verdict, reason, doubt = BAD[name]

@@ -126,7 +126,10 @@ def test_the_share_of_every_picture_is_that_of_the_circuit_unless_another_is_giv
     assert "Modulated at 61% by" in said and "All 3 heads map key 5 to query 8" in said
     dots = to_dot(half).source, to_dot(half, share=0.8).source
     assert "Modulated at 61% by" in dots[0] and "Modulated at 80% by" in dots[1]
-    assert to_panel(half).heads == CARRIERS[:3] and len(effect_map(half).axes[0].patches) == 3
+    assert to_panel(half).heads == CARRIERS[:3]
+    # A frame has a second line inside, so a cell may have several patches.
+    framed = {tuple(patch.get_center()) for patch in effect_map(half).axes[0].patches}  # type: ignore[attr-defined]
+    assert len(framed) == 3
     page = to_page(half)
     assert '"share":0.5' in page and 'value="50"' in page and ">50%</output>" in page
     assert '"share":0.8' in to_page(half, share=0.8) and '"share":0.5' in to_page(
