@@ -337,7 +337,7 @@ def _plan_right(scene: Scene, width: float, *, titled: bool = True) -> RightHalf
     return RightHalf(
         width,
         title=_TITLE if titled else 8.0,
-        verdict=wrapped(scene.verdict, HEADING_SMALL, inside)[:3],
+        verdict=wrapped(scene.verdict, HEADING_SMALL, inside - 2 * _CROSS)[:3],
         caption=wrapped(scene.caption, _RED_BOLD, inside - 2 * _CROSS),
         grid=_grid_above(scene, inside),
         more=scene.more(_MOST_RIGHT),
