@@ -12,8 +12,8 @@
 5. Seconds (processor time of one thread) and forward passes are those of finding the order, without the runs
    that evaluate it. A backward pass counts as two forward passes, the effect of one edge as one.
 6. `acdc` walks from the logits down and removes every edge whose removal moves the kept share by less than a
-   threshold: one run an edge. Each threshold gives one circuit, no order, so it has no areas. It is run where
-   the model has at most `--walk` edges.
+   threshold: one run for each edge that still leads to the logits. Each threshold gives one circuit, no order,
+   so it has no areas. It is run where the model has at most `--walk` edges.
 """
 
 from __future__ import annotations
@@ -181,18 +181,27 @@ METHODS: dict[str, Callable[[KeptRuns], Orders]] = {
 }
 
 
-def walk(kept: KeptRuns, threshold: float) -> torch.Tensor:
-    """ACDC: the edges whose removal, from the logits down, moves the kept share by the threshold or more."""
+def walk(kept: KeptRuns, threshold: float) -> tuple[torch.Tensor, int]:
+    """ACDC: the edges whose removal, from the logits down, moves the kept share by the threshold or more, and
+    how many runs that took. An edge into a reader that no longer leads to the logits moves nothing, so it goes
+    without a run."""
+    reader_of = kept.table.ends[0]
     chosen = torch.ones(len(kept.table), dtype=torch.bool)
     now = float(kept.kept(chosen[None]).mean())
-    for number in range(len(chosen) - 1, -1, -1):
-        chosen[number] = False
-        without = float(kept.kept(chosen[None]).mean())
-        if abs(without - now) < threshold:
-            now = without
-        else:
-            chosen[number] = True
-    return kept.table.alive(chosen)
+    runs = 1
+    for reader in range(int(reader_of.max()), -1, -1):
+        # Readers above are done, so whether this one leads to the logits is settled.
+        chosen = kept.table.alive(chosen)
+        edges = (chosen & (reader_of == reader)).nonzero().flatten().tolist()
+        for number in reversed(edges):
+            chosen[number] = False
+            without = float(kept.kept(chosen[None]).mean())
+            runs += 1
+            if abs(without - now) < threshold:
+                now = without
+            else:
+                chosen[number] = True
+    return kept.table.alive(chosen), runs
 
 
 # One line of the table
@@ -245,7 +254,7 @@ def evaluate_walk(
     """A line for each threshold: its one circuit counts for a share where it keeps as much."""
     for threshold in thresholds:
         start = time.process_time()
-        circuit = walk(seen, threshold)
+        circuit, runs = walk(seen, threshold)
         seconds = time.process_time() - start
         kept = float(seen.kept(circuit[None]).mean())
         other = unseen.kept(circuit[None])[0]
@@ -263,7 +272,7 @@ def evaluate_walk(
                 held_out,
                 *none,
                 f"{seconds:.0f}",
-                f"{len(circuit) + 1:,}",
+                f"{runs:,}",
             ]
         )
 
