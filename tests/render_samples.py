@@ -15,14 +15,8 @@ from circuits.results import sha256_of
 from circuits.tracing import Controls, HeadEffect, Mapping, MeasuredModel, Output, Span, Step
 from circuits.tracing.parts import FamilyControl
 from circuits.tracing.records import Circuit
-from circuits.wires.record import (
-    CurvePoint,
-    Member,
-    RandomCircuits,
-    WiredPair,
-    WireValue,
-    Wiring,
-)
+from circuits.wires.parts import CurvePoint, Member, RandomCircuits, WiredPair, WireValue
+from circuits.wires.record import Wiring
 
 WORDS = ("<|endoftext|>", "The", " opposite", " of", ' "', "large", '"', " is", ' "')
 CARRIERS = tuple(Head.parse(name) for name in ("L11H7", "L10H1", "L9H7", "L9H1", "L8H6"))

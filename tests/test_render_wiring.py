@@ -23,7 +23,8 @@ from circuits.show.canvas import RED, save_figure
 from circuits.show.wiring import headline, strongest_path
 from circuits.show.wiring_dot import wiring_dot
 from circuits.show.wiring_figure import wiring_figure
-from circuits.wires.record import Node, Wiring
+from circuits.wires.parts import Node
+from circuits.wires.record import Wiring
 
 PLACES = ("P0", "IO", "S1", "P3", "S2", "END")
 NAMES = (

@@ -38,8 +38,9 @@ from circuits.tasks.rank import rank
 from circuits.tasks.ranking import ComponentEdge, Ranking, heads_of
 from circuits.tasks.task import Item, Task
 from circuits.tasks.wires import from_eap, kept_runs_of
+from circuits.wires.measured import numbers_of
 from circuits.wires.search import SCALES, Found, search
-from circuits.wires.wiring import numbers_of, wiring
+from circuits.wires.wiring import wiring
 from circuits.zoo.language import tokenizer
 
 TEXTS = (

@@ -25,9 +25,10 @@ from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.show.export import export, load_saved
 from circuits.tasks.wires import from_eap
+from circuits.wires.random_circuits import random_circuit
 from circuits.wires.record import Wiring
 from circuits.wires.search import merit, search
-from circuits.wires.wiring import random_circuit, wiring
+from circuits.wires.wiring import wiring
 from circuits.zoo.language import tokenizer, vocabulary
 from circuits.zoo.planted import _POSITIONS, _Draft
 
@@ -114,7 +115,8 @@ def family(planted: Model) -> Wiring:
                 "foil": other,
             }
         )
-    return wiring(planted, asked, share=0.95)
+    sought = [("red red dog cat cat", "green red dog cat cat")]
+    return wiring(planted, asked, share=0.95, against=sought)
 
 
 def names(wires: Any) -> set[str]:
@@ -136,6 +138,27 @@ def test_a_family_gives_the_same_circuit_as_component_edges(family: Wiring) -> N
     assert names(family.wires) == {re.sub(r"@\d", "", name) for name in PLANTED}
     assert not family.places and len(family.held_out) == 1
     assert family.held_out[0].kept == pytest.approx(1, abs=0.05)
+
+
+def test_the_circuit_of_another_behaviour_keeps_it_and_not_this_one(
+    planted: Model, family: Wiring
+) -> None:
+    """Which word is sought passes by the query alone: of the other circuit's wires three are needed here."""
+    other = family.against
+    assert other is not None and other.pairs[0].kept == pytest.approx(1, abs=0.05)
+    assert other.kept < 0.05 and 3 <= other.shared <= other.wires <= len(family.wires)
+    with pytest.raises(PromptError, match="positions=False"):
+        wiring(planted, TEXT, against="opposites", **QUESTION)
+
+
+def test_a_circuit_that_keeps_less_of_pairs_that_it_did_not_see_says_so_at_once(
+    family: Wiring,
+) -> None:
+    assert family.generalises and "50%" not in str(family)
+    unseen = tuple(replace(pair, kept=0.5) for pair in family.held_out)
+    worse = replace(family, pairs=(*family.seen, *unseen))
+    assert not worse.generalises
+    assert any("50%" in line for line in str(worse).splitlines()[:4])
 
 
 def test_random_circuits_keep_nothing_and_the_rest_without_the_circuit_neither(

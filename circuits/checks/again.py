@@ -22,7 +22,7 @@ from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.prompts.metric import COMPARES_WITH_FOIL
 from circuits.results import Progress, unwatched
 from circuits.tracing.aligned import Aligned
-from circuits.tracing.asked import Asked
+from circuits.tracing.asked import Asked, Family
 from circuits.tracing.circuit import family_circuit, measure_circuit
 from circuits.tracing.family import FamilyTrace, trace_asked
 from circuits.tracing.parts import CARRIES, Span
@@ -32,10 +32,10 @@ from circuits.tracing.spans import counterfactual_text, label_of
 from circuits.tracing.trace import trace_pair
 from circuits.tracing.why import explain, of_family, placed_parts
 from circuits.tracing.why_record import Why
+from circuits.wires.again import asked_again, to_asked
+from circuits.wires.again import measure_again as measure_wires_again
 from circuits.wires.record import Wiring
-from circuits.wires.search import Aim
-from circuits.wires.wiring import asked_again, search_family
-from circuits.wires.wiring import measure_again as measure_wires_again
+from circuits.wires.wiring import Asking, search_family
 
 Measurable = Circuit | Wiring | Why | FamilyTrace
 
@@ -142,31 +142,11 @@ class WiringQuestion:
 
     seen: tuple[Asked, ...]
     held_out: tuple[Asked, ...]
-    task: str
-    at_places: bool
-    share: float
-    aim: Aim
-    without: tuple[Head, ...]
-    resamples: int
-    ablation: Ablation
-    seed: int
+    asking: Asking
     chosen: tuple[Wire, ...] | None  # of a circuit that the user made smaller
 
     def measure(self, model: Model, progress: Progress) -> Wiring:
-        found = search_family(
-            model,
-            self.seen,
-            self.held_out,
-            task=self.task,
-            at_places=self.at_places,
-            share=self.share,
-            aim=self.aim,
-            without=self.without,
-            resamples=self.resamples,
-            ablation=self.ablation,
-            seed=self.seed,
-            progress=progress,
-        )
+        found = search_family(model, self.seen, self.held_out, self.asking, progress=progress)
         if self.chosen is None:
             return found
         return measure_wires_again(found, self.chosen, model=model)
@@ -254,24 +234,35 @@ def _own_text(span: Span, pair: Pair) -> str | None:
 
 
 def _wiring_question(record: Wiring, model: Model) -> WiringQuestion:
-    asked = []
-    for each in asked_again(record):
-        assert isinstance(each.question, Pair)
-        asked.append(replace(each, question=respelled_pair(model, each.question)))
+    asked = [_respelled(model, each) for each in asked_again(record)]
+    against = None
+    if record.against is not None:
+        others = [_respelled(model, to_asked(pair)) for pair in record.against.pairs]
+        against = Family(tuple(others), record.against.task)
     split = len(record.seen)
-    return WiringQuestion(
-        seen=tuple(asked[:split]),
-        held_out=tuple(asked[split:]),
+    asking = Asking(
         task=record.task,
         at_places=bool(record.places),
         share=record.share,
         aim=record.aim,
         without=record.without_heads,
         resamples=0 if record.overlap is None else record.overlap.resamples,
+        against=against,
         ablation=_respelled_ablation(model, record.ablation),
         seed=record.seed,
+    )
+    return WiringQuestion(
+        seen=tuple(asked[:split]),
+        held_out=tuple(asked[split:]),
+        asking=asking,
         chosen=None if record.searched else tuple(each.wire for each in record.wires),
     )
+
+
+def _respelled(model: Model, asked: Asked) -> Asked:
+    """The same question, its pair spelled anew by the model."""
+    assert isinstance(asked.question, Pair)
+    return replace(asked, question=respelled_pair(model, asked.question))
 
 
 def _family_question(record: FamilyTrace, model: Model) -> FamilyQuestion:

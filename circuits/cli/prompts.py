@@ -362,6 +362,11 @@ def _prepare_why(
     metavar="N",
     help="Search again on N resamples of the pairs, and say how alike the circuits are.",
 )
+@option(
+    "--against",
+    metavar="TASK",
+    help="As a control, what the circuit of this task or jsonl file keeps, with as many wires.",
+)
 @options.repeatable(
     "--role",
     options.to_pairs,
@@ -378,6 +383,7 @@ def wiring_command(
     count: int | None,
     without: tuple[str, ...],
     resamples: int,
+    against: str | None,
     role: dict[str, str] | None,
     result: ResultOptions,
     **question: Any,
@@ -385,7 +391,8 @@ def wiring_command(
     """Find the smallest circuit that keeps a behaviour."""
     from circuits.show.wiring import wiring_sections
     from circuits.tasks.names import TASKS
-    from circuits.wires.wiring import PAIRS, wiring
+    from circuits.wires.pairs import PAIRS
+    from circuits.wires.wiring import wiring
 
     asked: Any = Path(prompt) if prompt.endswith(".jsonl") else prompt
     with progress() as note:
@@ -402,6 +409,7 @@ def wiring_command(
             count=count or PAIRS,
             without=without,
             resamples=resamples,
+            against=against,
             roles=roles,
             progress=note,
             **question,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 import networkx as nx
@@ -20,12 +21,13 @@ from circuits.show import spell
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import asked_rows, model_words, token, visible
 from circuits.show.why import why_figure, why_sections, why_text  # noqa: F401  # callers find them here, too
-from circuits.show.words import verdict_lines
-from circuits.wires.record import Node
+from circuits.show.words import note_line, verdict_lines
+from circuits.wires.parts import Node
 
 if TYPE_CHECKING:
     from circuits.components import Wire
-    from circuits.wires.record import WiredPair, WireValue, Wiring
+    from circuits.wires.parts import OtherCircuit, WiredPair, WireValue
+    from circuits.wires.record import Wiring
 
 _MOST_ROWS: Final = 80  # of the table of wires
 _MOST_PAIRS: Final = 3  # prompts that are printed
@@ -71,7 +73,16 @@ def _question(wiring: Wiring) -> Section:
     if named:
         roles = [f"{visible(role)} is {token(wiring, position)}" for role, position in named]
         rows.append(("roles", ", ".join(roles)))
-    return Section(title, verdict_lines(wiring), rows=rows)
+    return Section(title, [*verdict_lines(wiring), *_warning(wiring)], rows=rows)
+
+
+def _warning(wiring: Wiring) -> list[str]:
+    """What a circuit that serves only the pairs that the search saw says of itself."""
+    if wiring.generalises:
+        return []
+    unseen = fmean(pair.kept for pair in wiring.held_out)
+    saw = f"keeps {wiring.kept:z.0%} of the pairs it saw, {unseen:z.0%} of pairs it did not"
+    return [note_line(f"{saw}: search with more pairs")]
 
 
 def _kept(wiring: Wiring) -> Section:
@@ -91,6 +102,8 @@ def _kept(wiring: Wiring) -> Section:
         overlap = wiring.overlap
         alike = f"Jaccard {overlap.jaccard:.2f} with {overlap.resamples} circuits of resampled pairs"
         rows.append(("overlap", f"{alike}; {len(overlap.core)} wires are in all of them"))
+    if wiring.against is not None:
+        rows.append(("another", _other_circuit(wiring.against)))
     if wiring.without_heads:
         gone = " ".join(map(str, wiring.without_heads))
         left = f"{gone} swapped away; all other wires keep {wiring.reachable:z.3f}"
@@ -106,11 +119,20 @@ def _kept(wiring: Wiring) -> Section:
     return Section("What it keeps", rows=rows)
 
 
+def _other_circuit(other: OtherCircuit) -> str:
+    own = fmean(pair.kept for pair in other.pairs)
+    name = visible(other.task) if other.task else "other prompts"
+    where = f"{own:z.3f} there, {other.kept:z.3f} here"
+    return (
+        f"{other.wires} wires found for {name} keep {where}; both circuits have {other.shared}"
+    )
+
+
 _SHARES: Final = (0.5, 0.8, 0.9, 0.95)
 
 
 def _mean_and_worst(pairs: Sequence[WiredPair]) -> str:
-    mean = sum(pair.kept for pair in pairs) / len(pairs)
+    mean = fmean(pair.kept for pair in pairs)
     if len(pairs) == 1:
         return f"{mean:z.3f} of the gap"
     worst = min(pair.kept for pair in pairs)

@@ -15,18 +15,11 @@ from circuits.components import SIDES
 from circuits.show.canvas import INK, MUTED, PAPER, RED
 from circuits.show.dot import BOX, box_label, new_page
 from circuits.show.wiring import headline, strongest_path
-from circuits.show.wiring_figure import (
-    AGAINST,
-    OTHER_COLOUR,
-    SIDE_COLOURS,
-    caption,
-    checked_names,
-    place_token,
-    subtitle,
-)
-from circuits.show.wiring_layout import Strand, to_grid, to_strands
+from circuits.show.wiring_grid import Strand, to_grid, to_strands
+from circuits.show.wiring_marks import AGAINST, OTHER_COLOUR, SIDE_COLOURS
+from circuits.show.wiring_words import caption, checked_names, place_token, subtitle
 from circuits.show.words import spell
-from circuits.wires.record import LOGITS, Node
+from circuits.wires.parts import LOGITS, Node
 
 if TYPE_CHECKING:
     from circuits.components import Component

@@ -1,40 +1,37 @@
 """Where the nodes and wires of a wiring stand: boxes in rows and columns, and wires in lanes beside them.
 
-1. Rows are layers, the heads of a layer below its MLP; layers without nodes have no row. Columns are the
-   places in use; a wiring without places has one column. Barycentre sweeps order the boxes of a row.
-2. A wire that passes rows runs straight up in a lane beside the boxes of a column. Within a column it passes
-   on the side where it crosses fewer wires, longer wires outside of shorter ones. A wire to a later place
-   runs left of the column that it goes to.
-3. A wire changes its x only in the space between two rows, where no box is. So no wire touches a box other
+1. `wiring_grid` puts nodes into rows and columns, `wiring_lanes` long wires into lanes beside the columns.
+2. A wire changes its x only in the space between two rows, where no box is. So no wire touches a box other
    than those that it joins.
+3. Where everything does not fit into the width, lanes stand closer together; then the figure becomes wider.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from circuits.components import SIDES
-from circuits.wires.record import LOGITS, Node
+from circuits.show.wiring_grid import Grid, Strand, to_grid, to_strands
+from circuits.show.wiring_lanes import (
+    Lane,
+    Size,
+    box_centres,
+    box_size,
+    row_width,
+    side_room,
+    sides_in_use,
+    to_lanes,
+)
+from circuits.wires.parts import Node
 
 if TYPE_CHECKING:
-    from circuits.wires.record import WireValue, Wiring
+    from circuits.wires.record import Wiring
 
 # All lengths are in points.
-THINNEST: Final = 0.5  # line of a wire without value
-_WIDEST: Final = 3.0  # line of the most valuable wire
-# Boxes of a column side by side; more heads of a layer take another row.
-_MOST_IN_ROW: Final = 4
-_SWEEPS: Final = 8
-_BETWEEN_BOXES: Final = 7.0  # in a row
 _BETWEEN_COLUMNS: Final = 12.0
-_CLEARANCE: Final = 4.0  # between a box and the lane beside it
-_LANE: Final = 1.8  # free space between two lanes
-_FAR: Final = 40.0  # a wire rather crosses another than that it runs so much farther outside
 _LOWEST_GAP: Final = 10.0  # between two rows
 _HIGHEST_GAP: Final = 20.0
 _RISE: Final = 0.09  # a gap is higher by this share of the longest way aside in it
@@ -48,53 +45,6 @@ _SPREADS: Final = (
     0.5,
     0.35,
 )  # of the space between lanes, widest first
-
-
-@dataclass(frozen=True, slots=True)
-class Strand:
-    """A wire on its way to one of its readers."""
-
-    each: WireValue
-    start: Node
-    end: Node
-    line: float  # its width
-
-    @property
-    def side(self) -> str:
-        return self.each.wire.reader.kind
-
-    @property
-    def head(self) -> float:
-        """The width of its arrowhead."""
-        return 2.2 + self.line
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    width: float
-    height: float
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The rows, from the embeddings up, and the columns; of each node its row and column."""
-
-    rows: tuple[tuple[Node, ...], ...]
-    columns: tuple[int | None, ...]
-    row: Mapping[Node, int]
-    column: Mapping[Node, int]
-
-    def passed(self, strand: Strand) -> range:
-        """The rows between a wire's ends."""
-        return range(self.row[strand.start] + 1, self.row[strand.end])
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """Where a wire passes rows: at this distance left (−) or right (+) of the centre of a column."""
-
-    column: int
-    offset: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,205 +103,14 @@ def lay_out(
     """
     strands = to_strands(wiring)
     grid = to_grid(wiring, strands)
-    sizes = {node: _box_size(node, strands, label_size(node)) for node in grid.row}
+    sizes = {node: box_size(node, strands, label_size(node)) for node in grid.row}
     footers = [footer_width(place) for place in grid.columns]
     for spread in _SPREADS:
-        lanes = _lanes(grid, strands, sizes, spread)
+        lanes = to_lanes(grid, strands, sizes, spread)
         centres, needed = _centres(grid, strands, sizes, lanes, footers, width)
         if needed <= width or spread == _SPREADS[-1]:
             return _placed(grid, strands, sizes, lanes, centres, max(width, needed))
     raise AssertionError("the last spread is always taken")
-
-
-# Wires, rows and columns
-
-
-def to_strands(wiring: Wiring) -> tuple[Strand, ...]:
-    """Every wire with every node that it ends at."""
-    largest = max((abs(each.value) for each in wiring.wires), default=1.0) or 1.0
-    strands = []
-    for each in wiring.wires:
-        line = THINNEST + (_WIDEST - THINNEST) * abs(each.value) / largest
-        for end in wiring.readers_of(each.wire):
-            strands.append(Strand(each, Node.written(each.wire), end, line))
-    return tuple(strands)
-
-
-def to_grid(wiring: Wiring, strands: Sequence[Strand]) -> Grid:
-    """The rows and columns of a wiring's nodes."""
-    nodes = wiring.nodes or (LOGITS,)
-    last = len(wiring.places) - 1 if wiring.places else None
-    places = {node: last if node == LOGITS else node.place for node in nodes}
-    columns = tuple(sorted(set(places.values()), key=lambda place: place or 0))
-    column = {node: columns.index(place) for node, place in places.items()}
-    levels: dict[tuple[int, bool], list[Node]] = defaultdict(list)
-    for node in nodes:
-        if node.component is None:
-            levels[wiring.source.layers, False].append(node)
-        else:
-            levels[node.component.layer, node.component.kind == "mlp"].append(node)
-    ordered = _ordered([levels[level] for level in sorted(levels)], column, strands)
-    rows: list[tuple[Node, ...]] = []
-    for level in ordered:
-        rows += _folded(level, column)
-    row = {node: number for number, nodes in enumerate(rows) for node in nodes}
-    return Grid(tuple(rows), columns, row, column)
-
-
-def _ordered(
-    levels: list[list[Node]], column: Mapping[Node, int], strands: Sequence[Strand]
-) -> list[list[Node]]:
-    """Order the nodes of each level by the mean place of their neighbours below, then above, and so on."""
-    neighbours: dict[Node, list[Node]] = defaultdict(list)
-    for strand in strands:
-        neighbours[strand.start].append(strand.end)
-        neighbours[strand.end].append(strand.start)
-    place = {}
-    for level in levels:
-        place |= _spread(level, column)
-    for sweep in range(_SWEEPS):
-        numbers = range(len(levels)) if sweep % 2 == 0 else reversed(range(len(levels)))
-        for number in numbers:
-            pulls = {}
-            for node in levels[number]:
-                pulls[node] = fmean([place[other] for other in neighbours[node]] or [0.0])
-            levels[number] = sorted(
-                levels[number], key=lambda node: (column[node], pulls[node])
-            )
-            place |= _spread(levels[number], column)
-    return levels
-
-
-def _spread(level: Sequence[Node], column: Mapping[Node, int]) -> dict[Node, float]:
-    """Places of a level's nodes for the sweeps: those of a column stand around its number."""
-    place = {}
-    for number in {column[node] for node in level}:
-        group = [node for node in level if column[node] == number]
-        for index, node in enumerate(group):
-            place[node] = 10.0 * number + index - (len(group) - 1) / 2
-    return place
-
-
-def _folded(level: Sequence[Node], column: Mapping[Node, int]) -> list[tuple[Node, ...]]:
-    """A level as one row, or as several where a column has too many boxes for one."""
-    groups: dict[int, list[Node]] = defaultdict(list)
-    for node in level:
-        groups[column[node]].append(node)
-    count = max(-(-len(group) // _MOST_IN_ROW) for group in groups.values())
-    rows: list[list[Node]] = [[] for _ in range(count)]
-    for group in groups.values():
-        share = -(-len(group) // count)
-        for number in range(count):
-            rows[number] += group[number * share : (number + 1) * share]
-    return [tuple(row) for row in rows if row]
-
-
-def _box_size(node: Node, strands: Sequence[Strand], label: Size) -> Size:
-    """Room for the label, for the arrowheads below and for the wires above."""
-    entering = sum(_side_room(node, side, strands) for side in _sides_in_use(node, strands))
-    leaving = sum(strand.line + 1.2 for strand in strands if strand.start == node)
-    return Size(max(label.width, entering + 3, leaving + 5), label.height)
-
-
-def _sides_in_use(node: Node, strands: Sequence[Strand]) -> list[str]:
-    used = {strand.side for strand in strands if strand.end == node}
-    return sorted(used)
-
-
-def _side_room(node: Node, side: str, strands: Iterable[Strand]) -> float:
-    """The width that the arrowheads of a side take; a side of a head has its letter above them."""
-    heads = [strand.head for strand in strands if strand.end == node and strand.side == side]
-    least = 6.5 if side in SIDES else 0.0
-    return max(least, sum(heads) + 0.3 * len(heads))
-
-
-# Lanes
-
-
-def _lanes(
-    grid: Grid, strands: Sequence[Strand], sizes: Mapping[Node, Size], spread: float
-) -> dict[Strand, Lane]:
-    """The lane of every wire that passes a row."""
-    long = [strand for strand in strands if grid.passed(strand)]
-    inside = [s for s in long if grid.column[s.start] == grid.column[s.end]]
-    across = [s for s in long if grid.column[s.start] != grid.column[s.end]]
-    inside.sort(key=lambda s: (len(grid.passed(s)), grid.row[s.start]))
-    # So that a wire from a lower row, which is nearer to its goal, crosses none from a higher row.
-    across.sort(key=lambda s: (grid.row[s.start], grid.row[s.end]))
-    offsets = _box_centres(grid, sizes, [0.0] * len(grid.columns))
-    beside: dict[tuple[int, int], list[tuple[Strand, float]]] = defaultdict(list)
-    for strand in inside:
-        column = grid.column[strand.end]
-        sides = []
-        for sign in (1, -1):
-            others = [other for other, _ in beside[column, sign]]
-            crossed = _crossings(grid, strand, others, strands, sign)
-            distance = _free_distance(grid, strand, beside[column, sign], sizes, spread)
-            ends = (offsets[strand.start], offsets[strand.end])
-            aside = fmean(abs(sign * distance - offset) for offset in ends)
-            sides.append((crossed + aside / _FAR, distance, sign))
-        _, distance, sign = min(sides, key=lambda side: side[0])
-        beside[column, sign].append((strand, distance))
-    for strand in across:
-        placed = beside[grid.column[strand.end], -1]
-        placed.append((strand, _free_distance(grid, strand, placed, sizes, spread)))
-    lanes = {}
-    for (column, sign), placed in beside.items():
-        for strand, distance in placed:
-            lanes[strand] = Lane(column, sign * distance)
-    return lanes
-
-
-def _crossings(
-    grid: Grid,
-    strand: Strand,
-    others: Iterable[Strand],
-    strands: Iterable[Strand],
-    sign: int,
-) -> int:
-    """How many wires a wire within a column crosses on one side: those there whose rows overlap with its own
-    in part, and those from and to other columns that begin or end between its ends."""
-    first, last = grid.row[strand.start], grid.row[strand.end]
-    count = 0
-    for other in others:
-        low, high = grid.row[other.start], grid.row[other.end]
-        count += low < first < high < last or first < low < last < high
-    column = grid.column[strand.end]
-    for other in strands:
-        if grid.column[other.start] == grid.column[other.end]:
-            continue
-        if sign > 0 and grid.column[other.start] == column:
-            count += first < grid.row[other.start] < last
-        if sign < 0 and grid.column[other.end] == column:
-            count += first < grid.row[other.end] < last
-    return count
-
-
-def _free_distance(
-    grid: Grid,
-    strand: Strand,
-    placed: Iterable[tuple[Strand, float]],
-    sizes: Mapping[Node, Size],
-    spread: float,
-) -> float:
-    """How far from the centre of its last column a wire has room: outside of the boxes that it passes and of
-    all wires placed before that pass the same rows."""
-    column = grid.column[strand.end]
-    rows = grid.passed(strand)
-    widest = max(_row_width(grid, row, column, sizes) for row in rows)
-    nearest = widest / 2 + _CLEARANCE + strand.line / 2 if widest else 1.0 + strand.line
-    for other, distance in placed:
-        both = set(rows) & set(grid.passed(other))
-        if both:
-            between = (other.line + strand.line) / 2 + _LANE * spread
-            nearest = max(nearest, distance + between)
-    return nearest
-
-
-def _row_width(grid: Grid, row: int, column: int, sizes: Mapping[Node, Size]) -> float:
-    """How wide the boxes of a column are in a row, with the space between them."""
-    widths = [sizes[node].width for node in grid.rows[row] if grid.column[node] == column]
-    return sum(widths) + _BETWEEN_BOXES * max(0, len(widths) - 1)
 
 
 # Columns
@@ -392,7 +151,7 @@ def _reach(
     footer."""
     reach = []
     for row in range(len(grid.rows)):
-        left = right = _row_width(grid, row, column, sizes) / 2
+        left = right = row_width(grid, row, column, sizes) / 2
         for strand in strands:
             lane = lanes.get(strand)
             if lane is None or lane.column != column or row not in grid.passed(strand):
@@ -415,7 +174,7 @@ def _placed(
     width: float,
 ) -> WiringLayout:
     """Coordinates of everything."""
-    xs = _box_centres(grid, sizes, centres)
+    xs = box_centres(grid, sizes, centres)
     lane_x = {strand: centres[lane.column] + lane.offset for strand, lane in lanes.items()}
     sides = {node: _sides(node, strands, xs, lane_x, sizes) for node in grid.row}
     leaving = _leaving(grid, strands, xs, lane_x)
@@ -439,20 +198,6 @@ def _placed(
     return WiringLayout(grid, boxes, tuple(courses), tuple(centres), width, height)
 
 
-def _box_centres(
-    grid: Grid, sizes: Mapping[Node, Size], centres: Sequence[float]
-) -> dict[Node, float]:
-    xs = {}
-    for number, row in enumerate(grid.rows):
-        for column, centre in enumerate(centres):
-            x = centre - _row_width(grid, number, column, sizes) / 2
-            for node in row:
-                if grid.column[node] == column:
-                    xs[node] = x + sizes[node].width / 2
-                    x += sizes[node].width + _BETWEEN_BOXES
-    return xs
-
-
 def _sides(
     node: Node,
     strands: Sequence[Strand],
@@ -463,11 +208,11 @@ def _sides(
     """The middle of each side of a box along its lower edge. Sides stand in the order in which their wires
     come from the left."""
     pulls = {}
-    for side in _sides_in_use(node, strands):
+    for side in sides_in_use(node, strands):
         wires = [s for s in strands if s.end == node and s.side == side]
         pulls[side] = fmean(lane_x.get(strand, xs[strand.start]) for strand in wires)
     order = sorted(pulls, key=lambda side: pulls[side])
-    rooms = {side: _side_room(node, side, strands) for side in order}
+    rooms = {side: side_room(node, side, strands) for side in order}
     free = (sizes[node].width - sum(rooms.values())) / (len(rooms) + 1)
     x = xs[node] - sizes[node].width / 2
     middles = {}

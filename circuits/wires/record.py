@@ -6,135 +6,41 @@
    by every query behind it.
 2. `wires` is the smallest circuit of the search that keeps `share`. `curve` has all circuits of the search,
    and `members` the wires of the smaller ones, so that `at` finds a circuit of another size.
-3. Queries only read. A node is named by its component, with or without a place and a side: `L4H4`,
-   `L4H4@13`, `L4H4@END`, `L4H4.query`, `M3@9`, `embed@5`, `logits`.
+3. What it is asked is answered by `queries`; what must be measured for an answer, by `again`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from circuits.components import SIDES, Component, Head, Reader, Wire, by_name
+from circuits.components import SIDES, Component, Head, Reader, Wire
 from circuits.engine.ablation import SWAP, Ablation
 from circuits.errors import EdgeError, PromptError
 from circuits.files import to_record
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tracing.parts import FamilyControl, MeasuredModel, Output, check_share
+from circuits.wires import queries
+from circuits.wires.parts import (
+    LOGITS,
+    CurvePoint,
+    Member,
+    Node,
+    OtherCircuit,
+    Overlap,
+    RandomCircuits,
+    WiredPair,
+    WireValue,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
 
-MOST_PATHS: Final = 1000
 
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A component at a place, or at all positions together; without component it is the logits."""
-
-    component: Component | None = None
-    place: int | None = None
-
-    def __str__(self) -> str:
-        if self.component is None:
-            return "logits"
-        return str(self.component) if self.place is None else f"{self.component}@{self.place}"
-
-    @classmethod
-    def parse(cls, name: str) -> Node:
-        """Read `L4H4@13`, `M3@9`, `embed@5`, `L4H4` and `logits`."""
-        if name == "logits":
-            return cls()
-        component, sign, place = name.partition("@")
-        if not sign:
-            return cls(Component.parse(component))
-        if not (place.isascii() and place.isdigit() and len(place) < 10):
-            raise EdgeError(
-                f"{name!r} is not a node; write it as L4H4@13, M3@9, embed@5 or logits"
-            )
-        return cls(Component.parse(component), int(place))
-
-    @classmethod
-    def written(cls, wire: Wire) -> Node:
-        """Where a wire begins."""
-        return cls(wire.writer, wire.position)
-
-    __get_pydantic_core_schema__ = classmethod(by_name)
-
-
-LOGITS: Final = Node()
-
-
-@dataclass(frozen=True, slots=True)
-class WiredPair:
-    """One pair, and how much of its gap the circuit keeps."""
-
-    prompt: Prompt
-    counterfactual: Prompt | Noise
-    metric: Metric
-    clean_value: float  # the metric on the clean prompt
-    counterfactual_value: float
-    kept: float
-    held_out: bool = False  # the search did not see it
-    roles: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def gap(self) -> float:
-        return self.clean_value - self.counterfactual_value
-
-
-@dataclass(frozen=True, slots=True)
-class WireValue:
-    """A wire of the circuit."""
-
-    wire: Wire
-    value: float  # what the circuit keeps less without this wire, in an exact run
-    effect: float  # of swapping this wire alone in the whole model
-    new: bool = False  # a head of it joined only after others were swapped away
-
-    def __str__(self) -> str:
-        return f"{self.wire} {self.value:z.3f}"
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A wire, and the size of the smallest circuit of the search that has it."""
-
-    wire: Wire
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
-    """One circuit of the search, on the pairs that the search saw."""
-
-    wires: int
-    kept: float  # mean over pairs
-    worst: float  # of any pair
-    distance: float  # from the whole model: the mean of |1 − kept|
-
-
-@dataclass(frozen=True, slots=True)
-class RandomCircuits:
-    """How much circuits of as many random wires keep. They are made of ways from the embedding to the logits,
-    as the circuit is, and share no wire with it."""
-
-    mean: float
-    largest: float
-    draws: int
-
-
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """How alike circuits are that were searched on bootstrap resamples of the pairs."""
-
-    resamples: int
-    jaccard: float  # mean over the resamples: shared wires over all wires of both
-    core: tuple[Wire, ...]  # wires of the circuit that every resample has
+# Held-out pairs keep at least so much of what the pairs keep that the search saw; else a wiring warns.
+GENERALISES: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -173,6 +79,7 @@ class Wiring(Saved, Pictured):
     notes: tuple[str, ...] = ()  # what a reader must know before the numbers
     searched: bool = True  # False: a user took wires away from what the search found
     ablation: Ablation = SWAP
+    against: OtherCircuit | None = None
 
     # The first pair stands for all in figures
 
@@ -223,6 +130,14 @@ class Wiring(Saved, Pictured):
         return self.kept >= self.share * self.reachable - 1e-9
 
     @property
+    def generalises(self) -> bool:
+        """Whether held-out pairs keep about as much as those that the search saw; True where none are held
+        out."""
+        if not self.held_out:
+            return True
+        return fmean(pair.kept for pair in self.held_out) >= GENERALISES * self.kept
+
+    @property
     def verdict(self) -> str:
         """Whether the question is clear, weak or none, as `trace` judges it."""
         return self.question.verdict
@@ -265,44 +180,17 @@ class Wiring(Saved, Pictured):
 
     def into(self, node: str | Node | Reader | Head) -> tuple[WireValue, ...]:
         """The wires that end at a node, or at one side of it, the most valuable first."""
-        wanted = self._selector(node)
-        return tuple(each for each in self.wires if self._ends_at(each.wire, wanted))
+        return queries.into(self, node)
 
     def out_of(self, node: str | Node | Component | Head) -> tuple[WireValue, ...]:
         """The wires that begin at a node, the most valuable first."""
-        wanted = self._selector(node)
-        if wanted.side is not None:
-            raise EdgeError(
-                f"{node} is a side, where wires end; those of a head begin at {wanted.component}"
-            )
-        return tuple(each for each in self.wires if wanted.is_writer_of(each.wire))
-
-    def _ends_at(self, wire: Wire, wanted: Selector) -> bool:
-        is_side = wanted.side in (None, wire.reader.kind)
-        return is_side and any(wanted.matches(node) for node in self.readers_of(wire))
+        return queries.out_of(self, node)
 
     def paths(
         self, start: str | Node, end: str | Node = "logits"
     ) -> tuple[tuple[str, ...], ...]:
         """Every path along the wires from one node to another, as the nodes passed."""
-        first, last = self._selector(start), self._selector(end)
-        following = self._following()
-        paths: list[tuple[str, ...]] = []
-        for node in self.nodes:
-            if first.matches(node):
-                paths += islice(_paths(node, following, last), MOST_PATHS + 1)
-        if len(paths) > MOST_PATHS:
-            many = f"there are more than {MOST_PATHS} paths from {start} to {end}"
-            raise EdgeError(f"{many}; name a nearer end, or take a circuit of a smaller share")
-        return tuple(paths)
-
-    def _following(self) -> dict[Node, list[Node]]:
-        """Where the wires out of each node lead, each node once."""
-        following: dict[Node, list[Node]] = {}
-        for each in self.wires:
-            after = following.setdefault(Node.written(each.wire), [])
-            after += [node for node in self.readers_of(each.wire) if node not in after]
-        return following
+        return queries.paths(self, start, end)
 
     # Other circuits of the search, and other pairs
 
@@ -311,7 +199,7 @@ class Wiring(Saved, Pictured):
     ) -> Wiring:
         """The circuit of this search that keeps another share, or the largest one of at most so many wires.
         What it keeps, and the value of each wire, is measured anew."""
-        from circuits.wires.wiring import measure_again
+        from circuits.wires.again import measure_again
 
         if (share is None) == (edges is None):
             raise PromptError("name a share such as 0.9, or a number of edges, one of the two")
@@ -348,70 +236,20 @@ class Wiring(Saved, Pictured):
         self, *parts: str | Wire | Node | Component | Head, model: Any = None
     ) -> Wiring:
         """The circuit less some wires or nodes; what is kept then is measured anew, never subtracted."""
-        from circuits.wires.wiring import measure_again
+        from circuits.wires.again import measure_again
 
         removed: set[Wire] = set()
         for part in parts:
-            named = self._wires_of(part)
-            if not named:
-                raise EdgeError(f"{part} is not in this wiring; it has {self._some_nodes()}")
-            removed |= named
+            removed |= queries.wires_of(self, part)
         left = [each.wire for each in self.wires if each.wire not in removed]
         return measure_again(self, left, model=model)
 
     def keeps(self, given: Any, *, model: Any = None, **question: Any) -> tuple[float, ...]:
         """How much of the gap this circuit keeps on other questions: a task, prompts or pairs, given as to
         `wiring`."""
-        from circuits.wires.wiring import kept_on
+        from circuits.wires.again import kept_on
 
         return kept_on(self, given, model=model, **question)
-
-    def _wires_of(self, part: str | Wire | Node | Component | Head) -> set[Wire]:
-        """The wire of this name, or all wires into and out of a node."""
-        name = str(part)
-        wires = {each.wire for each in self.wires}
-        if "→" in name or "->" in name:
-            return {Wire.parse(self._by_number(name), layers=self.source.layers)} & wires
-        wanted = self._selector(name)
-        return {
-            wire for wire in wires if self._ends_at(wire, wanted) or wanted.is_writer_of(wire)
-        }
-
-    def _by_number(self, name: str) -> str:
-        """A wire's name with the number of its place in the place of its role."""
-        writer, sign, rest = name.replace("->", "→").partition("@")
-        place, arrow, reader = rest.partition("→")
-        if not sign or place.isdigit():
-            return name
-        return f"{writer}@{self.place(place)}{arrow}{reader}"
-
-    def _some_nodes(self) -> str:
-        names = [self.node_name(node) for node in reversed(self.nodes)]
-        more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-        return ", ".join(names[:12]) + more
-
-    def _selector(self, name: object) -> Selector:
-        """What a name such as `L4H4@END.query` means in this model and prompt."""
-        owner, side = str(name).strip(), None
-        before, _, last = owner.rpartition(".")
-        if last in SIDES:
-            owner, side = before, last
-        component, sign, named = owner.partition("@")
-        place = self.place(named) if sign else None
-        if component.strip().lower() == "logits":
-            return Selector(None, place, None)
-        parsed = Component.parse(component)
-        if (
-            parsed.kind == "all"
-            or parsed.layer >= self.source.layers
-            or parsed.index >= self.source.heads
-        ):
-            last_head = Head(self.source.layers - 1, self.source.heads - 1)
-            there = f"embed, L0H0…{last_head}, M0…M{self.source.layers - 1} and logits"
-            raise EdgeError(f"no {component} in {self.source.name}, which has {there}")
-        if side is not None and parsed.kind != "head":
-            raise EdgeError(f"{parsed} has no {side} side; only heads have sides")
-        return Selector(parsed, place, side)
 
     def place(self, name: int | str) -> int:
         """The number of a place: by its name, or, in a single prompt, by its index or its token."""
@@ -485,7 +323,8 @@ class Wiring(Saved, Pictured):
 
     def check(self) -> None:
         require(bool(self.seen) and bool(self.curve), "it has no pairs or no curve")
-        for pair in self.pairs:
+        others = () if self.against is None else self.against.pairs
+        for pair in (*self.pairs, *others):
             # Refuses prompts of different lengths.
             Pair(pair.prompt, pair.counterfactual, pair.metric)
         self.source.check(self.output)
@@ -496,35 +335,6 @@ class Wiring(Saved, Pictured):
             _check_wire(wire, self.source, len(self.places))
         sizes = [point.wires for point in self.curve]
         require(sizes == sorted(sizes, reverse=True), "its curve does not fall")
-
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """A part of the wiring that a user named: a component or the logits (None), at one place or at any, and
-    one side of it or all."""
-
-    component: Component | None
-    place: int | None
-    side: str | None
-
-    def matches(self, node: Node) -> bool:
-        anywhere = self.place is None or node.component is None
-        return node.component == self.component and (anywhere or node.place == self.place)
-
-    def is_writer_of(self, wire: Wire) -> bool:
-        return self.matches(Node.written(wire)) and self.component is not None
-
-
-def _paths(
-    node: Node, following: dict[Node, list[Node]], last: Selector
-) -> Iterator[tuple[str, ...]]:
-    """Every path from a node to the selected ones; there are no circles, as wires run upwards."""
-    if last.matches(node):
-        yield (str(node),)
-        return
-    for after in following.get(node, ()):
-        for path in _paths(after, following, last):
-            yield (str(node), *path)
 
 
 # Files
