@@ -30,9 +30,9 @@ from circuits.models import ZOO
 from circuits.models.load import load
 from circuits.models.model import Model
 from circuits.sparsify.measure import original_of
+from circuits.tasks.attention import measure_attention
 from circuits.tasks.compare import to_same_task
 from circuits.tasks.curve import first_at_least, measure_curve
-from circuits.tasks.measurement import measure_attention
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import COUNTED, EXPLAINED, SHARES, Ranking, Units
 from circuits.tasks.task import Task

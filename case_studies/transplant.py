@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from circuits.components import SIDES, Head, Side
 from circuits.models.model import Model
 from circuits.show.canvas import BLUE, COLUMN, LINE, MUTED, WIDTH, looks, shade
-from circuits.tasks.measurement import AttentionMeasurement, measure_attention
+from circuits.tasks.attention import AttentionMeasurement, measure_attention
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import COUNTED, EXPLAINED, Ranking, Unit, Units
 from circuits.tasks.task import Task

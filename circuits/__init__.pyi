@@ -57,6 +57,8 @@ from .sweeps.sweep import sweep as sweep
 from .tasks.compare import compare as compare
 from .tasks.comparison import Comparison as Comparison
 from .tasks.comparison import TaskComparison as TaskComparison
+from .tasks.eap import EapGraph as EapGraph
+from .tasks.eap import from_eap as from_eap
 from .tasks.edges import edge_effects as edge_effects
 from .tasks.patterns import PanelFigures as PanelFigures
 from .tasks.patterns import Pattern as Pattern
@@ -66,8 +68,6 @@ from .tasks.rank import rank as rank
 from .tasks.ranking import Ranking as Ranking
 from .tasks.task import Task as Task
 from .tasks.task import to_task as to_task
-from .tasks.wires import EapGraph as EapGraph
-from .tasks.wires import from_eap as from_eap
 from .tracing.circuit import circuit as circuit
 from .tracing.family import FamilyTrace as FamilyTrace
 from .tracing.family import trace_family as trace_family

@@ -19,8 +19,8 @@ from circuits.engine import Row, prepare
 from circuits.errors import FileError, PromptError
 from circuits.models.model import Model
 from circuits.prompts import Pair, Prompt, to_pair
+from circuits.tasks.attention import measure_edges, measure_heads
 from circuits.tasks.curve import Curve, areas, first_at_least, geometric, measure_curve
-from circuits.tasks.measurement import measure_edges, measure_heads
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import MLPS, SHARES, Mlps, Protocol, Ranking, RoleEdge, Units
 from circuits.tasks.task import Item, Task

@@ -32,12 +32,13 @@ from circuits.prompts import to_pair
 from circuits.show.export import export
 from circuits.tasks.compare import compare
 from circuits.tasks.curve import MIB_SHARES
+from circuits.tasks.eap import from_eap
 from circuits.tasks.edges import edge_effects, write_edges
 from circuits.tasks.orders import by_size, explained
 from circuits.tasks.rank import rank
 from circuits.tasks.ranking import ComponentEdge, Ranking, heads_of
 from circuits.tasks.task import Item, Task
-from circuits.tasks.wires import from_eap, kept_runs_of
+from circuits.tasks.wires import kept_runs_of
 from circuits.wires.measured import numbers_of
 from circuits.wires.search import SCALES, Found, search
 from circuits.wires.wiring import wiring

@@ -24,7 +24,7 @@ from circuits.models.load import as_model
 from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.show.export import export, load_saved
-from circuits.tasks.wires import from_eap
+from circuits.tasks.eap import from_eap
 from circuits.wires.random_circuits import random_circuit
 from circuits.wires.record import Wiring
 from circuits.wires.search import merit, search

@@ -5,7 +5,7 @@
    marked as in the graph. These tools put edges in the order of the size of their scores. So where effects
    make the order, they are the scores; where the search or a file made it, scores fall from 1 to 0 along the
    order and `effect` stands beside them. The format has no positions, so an edge of a wiring has the score of
-   its strongest wire; the wires of the circuit are marked as in the graph. `tasks.wires.from_eap` reads the
+   its strongest wire; the wires of the circuit are marked as in the graph. `tasks.eap.from_eap` reads the
    format back.
 3. The format of Neuronpedia takes a circuit: see `show.neuronpedia`.
 """

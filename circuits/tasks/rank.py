@@ -6,7 +6,7 @@
 2. The keep curve: for k = 0, 1, 2, … the first k units are kept and all others swapped, in one run. Explained
    effect = (M(kept) − M(counterfactual)) / gap, averaged over pairs. The control keeps random units.
 
-`tasks.measurement` measures heads and attention edges, `tasks.wires` component edges.
+`tasks.attention` measures heads and attention edges, `tasks.wires` component edges.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from circuits.errors import PromptError
 from circuits.executors.executor import Executor, here_and_there
 from circuits.models.model import Model
 from circuits.results import Progress, silent
+from circuits.tasks.attention import measure_attention
 from circuits.tasks.curve import Curve, Values, geometric, measure_curve
+from circuits.tasks.eap import EapGraph
 from circuits.tasks.measurement import (
     Effects,
     Measurement,
     groups_that_run_together,
-    measure_attention,
 )
 from circuits.tasks.names import OrderName
 from circuits.tasks.ranking import (
@@ -42,7 +43,7 @@ from circuits.tasks.ranking import (
     Units,
 )
 from circuits.tasks.task import PAIRS, Item, Task, to_task
-from circuits.tasks.wires import EapGraph, measure_wires
+from circuits.tasks.wires import measure_wires
 from circuits.tracing import Interval
 from circuits.tracing.family import bootstrap
 from circuits.tracing.judge import judge_each, together

@@ -1,4 +1,4 @@
-"""The component edges of a task: what `rank(units="wires")` measures, and circuits of EAP-IG and MIB.
+"""The component edges of a task: what `rank(units="wires")` measures.
 
 1. Their order is one of `tasks.orders`, by default that of the search for small circuits. The first edges of
    an order are measured exactly, each by itself, to stand beside it; the effects of the others are estimated
@@ -6,23 +6,16 @@
    sign, are measured and ranked by effect, the others by the estimate.
 2. The keep curve swaps all other edges together in one run. Here the embedding and the MLPs are units like
    heads: keeping no edge explains exactly 0, keeping all explains exactly 1.
-3. The order may come from a file instead. Such a file is
-
-       {"cfg": {"n_layers": 12, "n_heads": 12, …},
-        "edges": {"a9.h9->a10.h0<q>": {"score": 0.1, "in_graph": true}, …}}
-
-   EAP-IG and MIB put edges in the order of the size of their scores; so does `EapGraph.order`. Where no edge
-   has a score, those that are in the graph come first.
+3. The order may come from a file of EAP-IG or MIB instead (`tasks.eap`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -33,134 +26,21 @@ from circuits.engine.attribution import attribution, integrated_attribution
 from circuits.engine.edges import EdgeTable
 from circuits.engine.kept import KeptRuns
 from circuits.engine.wires import wire_effects
-from circuits.errors import EdgeError, FileError
 from circuits.executors.executor import Executor, ModelSource
-from circuits.files import read_object
 from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.tasks import curve
+from circuits.tasks.eap import EapGraph, load_order, numbers_in_order
 from circuits.tasks.measurement import Effects, Measurement, groups_that_run_together, to_numpy
 from circuits.tasks.names import ORDERS, OrderName
 from circuits.tasks.orders import EdgeOrder, by_size, explained, searched
-from circuits.tasks.ranking import ComponentEdge, Protocol, Shape, holds_everywhere
+from circuits.tasks.ranking import ComponentEdge, Protocol, Shape
 from circuits.tasks.task import Item
 
 PAIRS_A_PART: Final = 4  # pairs that a worker measures together
 # Component edges that are measured exactly, unless the user says otherwise
 MOST_WIRES: Final = 4000  # to be ranked by their effects
 MOST_BESIDE: Final = 400  # to stand beside another order
-
-
-# Files of EAP-IG and MIB
-
-
-@dataclass(frozen=True, slots=True)
-class EapEdge:
-    """One component edge of a file."""
-
-    wire: Wire
-    score: float | None
-    in_graph: bool
-
-
-@dataclass(frozen=True, slots=True)
-class EapGraph:
-    """A circuit that EAP-IG, MIB or `circuits export --to eap` wrote.
-
-    >>> file = folder / "eap.json"
-    >>> _ = file.write_text(export(found, "eap"))
-    >>> graph = circuits.EapGraph.load(file)
-    >>> graph.layers, graph.heads
-    (12, 12)
-    """
-
-    layers: int
-    heads: int
-    edges: tuple[EapEdge, ...]
-
-    @property
-    def wires(self) -> tuple[Wire, ...]:
-        """The edges that are in the graph."""
-        return tuple(edge.wire for edge in self.edges if edge.in_graph)
-
-    def order(self) -> tuple[Wire, ...]:
-        """All edges of the file, the one with the largest score first."""
-
-        def key(edge: EapEdge) -> tuple[float, bool]:
-            return -abs(edge.score or 0.0), not edge.in_graph
-
-        return tuple(edge.wire for edge in sorted(self.edges, key=key))
-
-    @classmethod
-    def load(cls, path: str | Path) -> EapGraph:
-        """Read a file of EAP-IG, of MIB, or one that `circuits export --to eap` wrote."""
-        file = Path(path)
-        stored = read_object(file)
-        config = stored.get("cfg")
-        listed = stored.get("edges")
-        if not isinstance(config, Mapping) or not isinstance(listed, Mapping) or not listed:
-            raise FileError(
-                f"{file} is not a circuit of EAP-IG or MIB: it needs `cfg` and `edges`"
-            )
-        for name in ("n_layers", "n_heads"):
-            size = config.get(name)
-            if type(size) is not int or size < 1:
-                raise FileError(
-                    f"{file} is not a circuit of EAP-IG or MIB: its cfg has no {name}"
-                )
-        layers, heads = config["n_layers"], config["n_heads"]
-        edges = tuple(_read_edge(file, name, stored, layers) for name, stored in listed.items())
-        return cls(layers, heads, edges)
-
-
-def from_eap(path: str | Path) -> EapGraph:
-    """The component edges of a circuit that EAP-IG or MIB wrote as JSON, with their scores.
-
-    >>> file = folder / "eap.json"
-    >>> _ = file.write_text(export(found, "eap"))
-    >>> len(circuits.from_eap(file).edges) > 0
-    True
-    """
-    return EapGraph.load(path)
-
-
-def _read_edge(file: Path, name: str, stored: Any, layers: int) -> EapEdge:
-    try:
-        wire = Wire.parse(name, layers=layers)
-    except EdgeError as why:
-        raise FileError(f"{file}: {why}") from why
-    if not holds_everywhere(wire):
-        raise FileError(
-            f"{file}: {name!r} names a position; an edge of EAP holds at all of them"
-        )
-    fields = stored if isinstance(stored, Mapping) else {}
-    score = fields.get("score")
-    in_graph = fields.get("in_graph", False)
-    is_score = score is None or (isinstance(score, int | float) and math.isfinite(score))
-    if not is_score or not isinstance(in_graph, bool):
-        raise FileError(
-            f"{file}: {name!r} needs a `score` that is a number and `in_graph`, true or false"
-        )
-    return EapEdge(wire, None if score is None else float(score), in_graph)
-
-
-def _numbers_in_order(graph: EapGraph, table: EdgeTable, model: Model) -> list[int]:
-    """The order of a file by the numbers of the edges; edges that it does not name come last."""
-    if (graph.layers, graph.heads) != (table.layers, table.heads):
-        theirs = f"the file is of a model of {graph.layers} layers of {graph.heads} heads"
-        raise FileError(f"{theirs}; {model.name} has {table.layers} of {table.heads}")
-    number_of = {wire: number for number, wire in enumerate(table.wires)}
-    order = graph.order()
-    missing = [wire for wire in order if wire not in number_of]
-    if missing:
-        raise FileError(
-            f"the file has {len(missing)} edges that {model.name} has not, such as {missing[0]}"
-        )
-    named = [number_of[wire] for wire in order]
-    return list(dict.fromkeys([*named, *range(len(table))]))
-
-
-# Measuring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,14 +186,6 @@ def mib_areas(
     return curve.areas(curve.MIB_SHARES, [value_at[size] for size in wanted])
 
 
-def _load_order(path: str | Path) -> EapGraph:
-    """The circuit in a file, which is taken for a misspelt order if there is none."""
-    if not Path(path).exists():
-        allowed = f"{', '.join(ORDERS)}, or the path of a circuit of EAP-IG or MIB"
-        raise FileError(f"no order {str(path)!r}, and no such file; there are {allowed}")
-    return EapGraph.load(path)
-
-
 def kept_runs_of(model: Model, items: Sequence[Item], *, ablation: Ablation = SWAP) -> KeptRuns:
     """Run the pairs of a task; circuits on them are of component edges."""
     batches = []
@@ -351,8 +223,8 @@ def measure_wires(
     name = "search" if order is None else order
     file = None
     if not isinstance(name, str) or name not in ORDERS:
-        graph = name if isinstance(name, EapGraph) else _load_order(name)
-        file = _numbers_in_order(graph, table, model)
+        graph = name if isinstance(name, EapGraph) else load_order(name)
+        file = numbers_in_order(graph, table, model)
         name = "given"
     usual = MOST_WIRES if name == "effect" else MOST_BESIDE
     most = min(most or usual, len(table))
