@@ -20,7 +20,7 @@ from circuits.engine import prepare
 from circuits.engine.kept import KeptRuns
 from circuits.engine.wires import wire_effects
 from circuits.errors import CircuitsError, EdgeError, FileError, ModelError, PromptError
-from circuits.models.load import as_model
+from circuits.models.load import as_model, load
 from circuits.models.model import Model
 from circuits.prompts import to_pair
 from circuits.show.export import export, load_saved
@@ -30,7 +30,15 @@ from circuits.wires.record import Wiring
 from circuits.wires.search import merit, search
 from circuits.wires.wiring import wiring
 from circuits.zoo.language import tokenizer, vocabulary
-from circuits.zoo.planted import _POSITIONS, _Draft
+from circuits.zoo.planted import (
+    _OTHERS,
+    _POSITIONS,
+    INDUCTION_PROMPT,
+    PLANTED_CARRIERS,
+    PROMPT,
+    SWAP,
+    _Draft,
+)
 
 # A planted model. L1H0 reads at the last word: its query was written by L0H0, which copied what is sought;
 # its key, at 4, by L0H1, which copied the name of what is found there; its value by L0H2, which copied what
@@ -92,6 +100,11 @@ def planted() -> Model:
     return replace(as_model((compose(), tokenizer())), reads_bos=True)
 
 
+@pytest.fixture(scope="module")
+def induction() -> Model:
+    return load("planted-induction")
+
+
 QUESTION: Any = {"counterfactual": OTHER, "answer": "dog", "foil": "house"}
 
 
@@ -134,12 +147,46 @@ def test_a_planted_composition_is_recovered_wire_by_wire_and_no_wire_more(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("counterfactual", "expected"),
+    [
+        ("red house blue cat red", {"embed@2→L1H2.value", "L1H2@5→logits"}),
+        (
+            "green dog blue cat red",
+            {"embed@1→L0H1.value", "L0H1@2→L1H2.key", "L1H2@5→logits"},
+        ),
+    ],
+)
+def test_the_planted_induction_circuit_is_found_and_no_wire_more(
+    induction: Model, counterfactual: str, expected: set[str]
+) -> None:
+    """What was changed passes by the value of the second head, or by its key, which the first head wrote."""
+    asked = {"counterfactual": counterfactual, "answer": "dog"}
+    got = wiring(induction, INDUCTION_PROMPT, share=0.99, **asked)
+    assert names(got.wires) == expected and got.kept == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.studies
+def test_the_planted_facts_pass_by_the_planted_mlps_and_heads_and_no_edge_more() -> None:
+    """Four MLPs write the answers at the subject, 21 heads move them to the end."""
+    got = wiring("planted-sparse", PROMPT, swap=SWAP, positions=False, share=0.999)
+    mlps = [f"M{layer}" for layer in range(4)]
+    heads = {*PLANTED_CARRIERS, *(f"L{layer}H{index}" for layer, index in _OTHERS)}
+    expected = {f"embed→{mlp}" for mlp in mlps} | {f"{head}→logits" for head in heads}
+    for head in heads:
+        written = [mlp for mlp in mlps if int(mlp[1:]) < int(head[1:].partition("H")[0])]
+        expected |= {f"{mlp}→{head}.value" for mlp in written}
+    assert names(got.wires) == expected
+
+
+@pytest.mark.long
 def test_a_family_gives_the_same_circuit_as_component_edges(family: Wiring) -> None:
     assert names(family.wires) == {re.sub(r"@\d", "", name) for name in PLANTED}
     assert not family.places and len(family.held_out) == 1
     assert family.held_out[0].kept == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.long
 def test_the_circuit_of_another_behaviour_keeps_it_and_not_this_one(
     planted: Model, family: Wiring
 ) -> None:
@@ -151,6 +198,7 @@ def test_the_circuit_of_another_behaviour_keeps_it_and_not_this_one(
         wiring(planted, TEXT, against="opposites", **QUESTION)
 
 
+@pytest.mark.long
 def test_a_circuit_that_keeps_less_of_pairs_that_it_did_not_see_says_so_at_once(
     family: Wiring,
 ) -> None:
