@@ -259,8 +259,9 @@ def truth(
                     _below(part, by_name.get(name))
                     and (part.writes & read & apart[position]).any()
                 ):
-                    # Logits and MLPs read where they stand.
-                    reader = f"{name}@{at}{side}" if side else name
+                    # Logits and MLPs read where they stand, and a wire into a key or value may be read by
+                    # several queries: its name has the place of its writer alone.
+                    reader = f"{name}@{at}{side}" if side == ".query" else name + side
                     wires.add((f"{part.name}@{position}", reader))
                     waiting.append((part.name, position))
                     if side == ".value":

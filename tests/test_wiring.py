@@ -161,7 +161,7 @@ def test_the_planted_induction_circuit_is_found_and_no_wire_more(
     induction: Model, counterfactual: str, expected: set[str]
 ) -> None:
     """What was changed passes by the value of the second head, or by its key, which the first head wrote."""
-    asked = {"counterfactual": counterfactual, "answer": "dog"}
+    asked: Any = {"counterfactual": counterfactual, "answer": "dog"}
     got = wiring(induction, INDUCTION_PROMPT, share=0.99, **asked)
     assert names(got.wires) == expected and got.kept == pytest.approx(1, abs=0.01)
 
@@ -202,11 +202,11 @@ def test_the_circuit_of_another_behaviour_keeps_it_and_not_this_one(
 def test_a_circuit_that_keeps_less_of_pairs_that_it_did_not_see_says_so_at_once(
     family: Wiring,
 ) -> None:
-    assert family.generalises and "50%" not in str(family)
-    unseen = tuple(replace(pair, kept=0.5) for pair in family.held_out)
+    assert family.generalises and "37%" not in str(family)
+    unseen = tuple(replace(pair, kept=0.37) for pair in family.held_out)
     worse = replace(family, pairs=(*family.seen, *unseen))
     assert not worse.generalises
-    assert any("50%" in line for line in str(worse).splitlines()[:4])
+    assert any("37%" in line for line in str(worse).splitlines()[:4])
 
 
 def test_random_circuits_keep_nothing_and_the_rest_without_the_circuit_neither(
