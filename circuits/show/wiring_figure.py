@@ -34,7 +34,7 @@ from circuits.show.legend import LINE_HEIGHT, to_heading, to_legend, wrapped, wr
 from circuits.show.wiring import headline, strongest_path
 from circuits.show.wiring_layout import Box, WiringLayout, lay_out
 from circuits.show.wiring_marks import SIDE_COLOURS, draw_wire, legend_keys
-from circuits.show.wiring_words import Labels, caption, checked_names, subtitle, text_width
+from circuits.show.wiring_words import BoxLabels, caption, checked_names, subtitle, text_width
 from circuits.wires.parts import Node
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def wiring_figure(
     """
     inches = ONE_COLUMN if width is None else width
     with looks():
-        labels = Labels(wiring, checked_names(wiring, names or {}))
+        labels = BoxLabels(wiring, checked_names(wiring, names or {}))
         layout = lay_out(
             wiring,
             label_size=labels.size,
@@ -80,7 +80,7 @@ def wiring_figure(
 def _draw(
     wiring: Wiring,
     layout: WiringLayout,
-    labels: Labels,
+    labels: BoxLabels,
     width: float,
     figure: Figure | None,
 ) -> Figure:
@@ -125,7 +125,9 @@ def _draw_layers(wiring: Wiring, sheet: Sheet, layout: WiringLayout) -> None:
             sheet.write(-_AXIS + 1.5, between, "⋮", NOTE, va="center", zorder=5)
 
 
-def _draw_circuit(wiring: Wiring, sheet: Sheet, layout: WiringLayout, labels: Labels) -> None:
+def _draw_circuit(
+    wiring: Wiring, sheet: Sheet, layout: WiringLayout, labels: BoxLabels
+) -> None:
     """Wires below boxes; the more valuable wires above the others, the strongest path above all."""
     path = strongest_path(wiring)
     front = {(start, end, wire) for start, end, wire in path}

@@ -35,7 +35,7 @@ def checked_names(wiring: Wiring, names: Mapping[str, str]) -> dict[Component, s
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class BoxLabels:
     """What is written in the boxes and below the columns."""
 
     wiring: Wiring

@@ -11,8 +11,8 @@ import torch
 
 from circuits.components import Wire
 from circuits.engine.kept import KeptRuns
-from circuits.engine.wire_table import Chosen, WireTable
 from circuits.engine.runs import Runs
+from circuits.engine.wire_table import Chosen, WireTable
 from circuits.engine.wires import wire_effects
 from circuits.results import Progress
 from circuits.tracing.measure import finite

@@ -22,7 +22,6 @@ from circuits.files import to_record
 from circuits.prompts import Metric, Noise, Pair, Prompt
 from circuits.results import Arrays, Pictured, Saved, require
 from circuits.tracing.parts import FamilyControl, MeasuredModel, Output, check_share
-from circuits.wires import queries
 from circuits.wires.parts import (
     LOGITS,
     CurvePoint,
@@ -180,17 +179,23 @@ class Wiring(Saved, Pictured):
 
     def into(self, node: str | Node | Reader | Head) -> tuple[WireValue, ...]:
         """The wires that end at a node, or at one side of it, the most valuable first."""
-        return queries.into(self, node)
+        from circuits.wires.queries import into
+
+        return into(self, node)
 
     def out_of(self, node: str | Node | Component | Head) -> tuple[WireValue, ...]:
         """The wires that begin at a node, the most valuable first."""
-        return queries.out_of(self, node)
+        from circuits.wires.queries import out_of
+
+        return out_of(self, node)
 
     def paths(
         self, start: str | Node, end: str | Node = "logits"
     ) -> tuple[tuple[str, ...], ...]:
         """Every path along the wires from one node to another, as the nodes passed."""
-        return queries.paths(self, start, end)
+        from circuits.wires.queries import paths
+
+        return paths(self, start, end)
 
     # Other circuits of the search, and other pairs
 
@@ -237,10 +242,11 @@ class Wiring(Saved, Pictured):
     ) -> Wiring:
         """The circuit less some wires or nodes; what is kept then is measured anew, never subtracted."""
         from circuits.wires.again import measure_again
+        from circuits.wires.queries import wires_of
 
         removed: set[Wire] = set()
         for part in parts:
-            removed |= queries.wires_of(self, part)
+            removed |= wires_of(self, part)
         left = [each.wire for each in self.wires if each.wire not in removed]
         return measure_again(self, left, model=model)
 
