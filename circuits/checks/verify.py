@@ -36,6 +36,8 @@ NOT_CHECKED: Final = {
     "without_heads": _SETTING,
     "searched": _SETTING,
     "task": _NAME,
+    "against.task": _NAME,
+    "against.pairs[].roles": _NAME,
     "pairs[].roles": _NAME,
     "pairs[].held_out": _SETTING,
     "share": _SETTING,
