@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -26,6 +26,7 @@ from circuits.engine.block import Stream
 from circuits.engine.cache import Cache
 from circuits.engine.layout import Layout, read_layout
 from circuits.engine.memory import BUDGET, free_memory, plan_memory
+from circuits.engine.plain import Noises, Tokens
 from circuits.engine.runs import Run, Runs, Way, first_difference
 from circuits.engine.whole import whole_run
 from circuits.errors import PromptError
@@ -69,39 +70,46 @@ def prepare(
         >>> f"{runs.effects([row]).item():.3f}"
         '0.076'
     """
-    pair_without_answer = [
+    unanswered = [
         each.pair_without_answer if isinstance(each, Question) else each for each in pairs
     ]
-    _check_together(pair_without_answer, family or ())
+    _check_together(unanswered, family or ())
     averaged = [pair.clean for pair in family or ()]
     if ablation.kind == "mean" and not averaged:
-        averaged = ablation.reference_for([pair.clean for pair in pair_without_answer])
+        averaged = ablation.reference_for([pair.clean for pair in unanswered])
     offload = model.offload if offload is None else offload
-    runs = _run(model, pair_without_answer, averaged, ablation, path, budget, offload)
+    runs = _run(model, unanswered, averaged, ablation, path, budget, offload)
     settled = []
     for number, each in enumerate(pairs):
-        settled.append(
-            each
-            if isinstance(each, Pair)
-            else each.with_predictions(model, *runs.predictions(number))
-        )
-    if len({pair.metric.kind for pair in settled}) > 1:
+        if isinstance(each, Question):
+            each = each.with_predictions(model, *runs.predictions(number))
+        settled.append(each)
+    _check_metrics(settled, runs)
+    runs = replace(runs, pairs=tuple(settled))
+    _check_gaps(runs, smallest_gap)
+    return runs
+
+
+def _check_metrics(pairs: Sequence[Pair], runs: Runs) -> None:
+    if len({pair.metric.kind for pair in pairs}) > 1:
         raise PromptError("pairs that are run together have the same kind of metric")
-    layers = {pair.metric.probe.layer for pair in settled if pair.metric.probe is not None}
+    layers = {pair.metric.probe.layer for pair in pairs if pair.metric.probe is not None}
     if len(layers) > 1:
         raise PromptError("pairs that are run together have their probes at one layer")
     if layers and runs.layout is None:
+        name = runs.model.name
         raise PromptError(
-            f"a probe needs the layout of {model.name}, which the fast path does not know"
+            f"a probe needs the layout of {name}, which the fast path does not know"
         )
-    runs = replace(runs, pairs=tuple(settled))
+
+
+def _check_gaps(runs: Runs, smallest: float) -> None:
     for pair, gap in zip(runs.pairs, runs.gap.tolist(), strict=True):
-        if not abs(gap) >= smallest_gap:
+        if not abs(gap) >= smallest:  # also where it is not a number
             small = f"the counterfactual changes {pair.metric} by only {gap:.2g}, too little to divide by"
             raise PromptError(
                 f"{small}; swap a word that matters more, or name another answer and foil"
             )
-    return runs
 
 
 def _check_together(pairs: Sequence[Pair], family: Sequence[Pair]) -> None:
@@ -143,32 +151,17 @@ def _run(
             f"the fast path does not know the layout of {model.name}; take the plain path"
         )
     _warn_of_time(model, length, sum(draws))
-    if layout is None:
-        kept, logits = plain.run(model, clean_tokens, None, read=read, offload=offload)
-        clean = Run(clean_tokens, None, kept, logits, read)
-        kept, logits = plain.run(model, other_tokens, noise, read=read, offload=offload)
-        other = Run(other_tokens, noise, kept, logits, read)
-    else:
-        embedded = layout.embed(other_tokens)
-        if noise is not None:
-            embedded = embedded + noise
-        caches = _both_runs(
-            layout,
-            layout.embed(clean_tokens),
-            embedded,
-            start=first_difference(pairs),
-            budget=budget,
-            offload=offload,
-        )
-        clean = Run(clean_tokens, None, caches[0], layout, read)
-        other = Run(other_tokens, noise, caches[1], layout, read)
+    keeper = _Keeper(model, layout, budget, offload)
+    clean, other = keeper.both(
+        clean_tokens, other_tokens, noise, start=first_difference(pairs), read=read
+    )
     family = noisy = None
     if averaged:
         tokens = torch.tensor([prompt.tokens for prompt in averaged], device=model.device)
-        family = _kept(model, layout, tokens, None, budget, offload)
+        family = keeper.cache(tokens, None)
     if ablation.kind == "noise":
         everywhere = _noise(model, length, draws, noises, [True] * len(pairs))
-        noisy = _kept(model, layout, clean_tokens, everywhere, budget, offload)
+        noisy = keeper.cache(clean_tokens, everywhere)
     return Runs(
         model,
         tuple(pairs),
@@ -183,35 +176,62 @@ def _run(
     )
 
 
-def _kept(
-    model: Model,
-    layout: Layout | None,
-    tokens: Int[torch.Tensor, "input pos"],
-    noise: Float[torch.Tensor, "input pos d_model"] | None,
-    budget: int,
-    offload: bool,
-) -> Cache:
-    """One run of prompts, with noise on their embeddings if there is any, of which everything is kept."""
-    if layout is None:
-        return plain.run(model, tokens, noise, offload=offload)[0]
-    embedded = layout.embed(tokens)
-    if noise is not None:
-        embedded = embedded + noise
-    return whole_run(layout, embedded, budget=budget, offload=offload)
+@dataclass(frozen=True)
+class _Keeper:
+    """How prompts are run so that everything is kept: by our forward, or without a layout by the model's
+    own."""
 
+    model: Model
+    layout: Layout | None
+    budget: int
+    offload: bool  # what is kept is on the CPU
 
-def _both_runs(
-    layout: Layout, clean: Stream, other: Stream, *, start: int, budget: int, offload: bool
-) -> tuple[Cache, Cache]:
-    """Run both sides from their embeddings, which are equal before `start`. Short prompts run as one batch,
-    so that every matrix is read once for both (`prepare` takes 0.74 of the time at 9 tokens). Long prompts
-    share the positions before the first difference."""
-    if clean.shape[1] <= SHORT:
-        both = whole_run(layout, torch.cat((clean, other)), budget=budget, offload=offload)
-        return both.of_inputs(slice(0, len(clean))), both.of_inputs(slice(len(clean), None))
-    base = whole_run(layout, clean, budget=budget, offload=offload)
-    above = whole_run(layout, other, base=base, start=start, budget=budget, offload=offload)
-    return base, above
+    def both(
+        self, clean: Tokens, other: Tokens, noise: Noises, *, start: int, read: int
+    ) -> tuple[Run, Run]:
+        """Both sides of the pairs, which are equal before `start`; the other side's embeddings have the
+        noise, if there is any. The metric reads the last `read` positions."""
+        if self.layout is None:
+            return self._by_hooks(clean, None, read), self._by_hooks(other, noise, read)
+        sides = self._embedded(clean, None), self._embedded(other, noise)
+        if clean.shape[1] <= SHORT:
+            # One batch, so that every matrix is read once for both: 0.74 of the time at 9 tokens.
+            both = self._whole(torch.cat(sides))
+            first = both.of_inputs(slice(0, len(clean)))
+            second = both.of_inputs(slice(len(clean), None))
+        else:
+            first = self._whole(sides[0])
+            second = self._whole(sides[1], base=first, start=start)
+        return (
+            Run(clean, None, first, self.layout, read),
+            Run(other, noise, second, self.layout, read),
+        )
+
+    def cache(self, tokens: Tokens, noise: Noises) -> Cache:
+        """What a run of prompts computed, with noise on their embeddings if there is any."""
+        if self.layout is None:
+            return self._by_hooks(tokens, noise, 1).cache
+        return self._whole(self._embedded(tokens, noise))
+
+    def _by_hooks(self, tokens: Tokens, noise: Noises, read: int) -> Run:
+        cache, logits = plain.run(self.model, tokens, noise, read=read, offload=self.offload)
+        return Run(tokens, noise, cache, logits, read)
+
+    def _embedded(self, tokens: Tokens, noise: Noises) -> Stream:
+        assert self.layout is not None
+        embedded = self.layout.embed(tokens)
+        return embedded if noise is None else embedded + noise
+
+    def _whole(self, embedded: Stream, *, base: Cache | None = None, start: int = 0) -> Cache:
+        assert self.layout is not None
+        return whole_run(
+            self.layout,
+            embedded,
+            base=base,
+            start=start,
+            budget=self.budget,
+            offload=self.offload,
+        )
 
 
 def _tokens_of(
