@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from small_models import random_model
 
 from circuits.components import Edge, Head
-from circuits.engine import DIRECTIONS, Ablation, Direction, Row, Runs, prepare
+from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
 from circuits.engine.block import Block
 from circuits.engine.cache import Layer
 from circuits.engine.loadings import loadings, scan
@@ -398,27 +398,6 @@ def test_a_rows_effect_does_not_depend_on_its_company(model: Model) -> None:
     in_small_chunks = replace(runs, budget=1).effects(rows)
     torch.testing.assert_close(together, alone, rtol=0, atol=5e-5)
     torch.testing.assert_close(together, in_small_chunks, rtol=0, atol=5e-5)
-
-
-@pytest.mark.parametrize("direction", OF_PREPARED)
-def test_rows_on_top_of_chosen_edges_are_those_with_all_edges_in_one_row(
-    model: Model, direction: Direction
-) -> None:
-    pairs = pairs_of(model)
-    prepared = prepare(model, pairs, family=pairs)
-    runs = replace(prepared, ablation=Ablation(direction))
-    for query in (MIDDLE, LAST):
-        # Chosen heads below, in and above the layers of the others.
-        chosen = [Head(0, 1), Head(1, 0), Head(model.n_layers - 1, 2)]
-        tried = [head for head in runs.heads if head not in chosen]
-        joint = runs.effects([mapping_row([*chosen, head], KEY, query) for head in tried])
-        rows = [mapping_row([head], KEY, query) for head in tried]
-        on_top = runs.joint_effects(mapping_row(chosen, KEY, query), rows)
-        torch.testing.assert_close(on_top, joint, rtol=0, atol=CLOSE)
-        # A run that does not fit into the budget is not kept: every row has all edges.
-        small = replace(runs, budget=1)
-        whole = small.joint_effects(mapping_row(chosen, KEY, query), rows)
-        torch.testing.assert_close(whole, joint, rtol=0, atol=CLOSE)
 
 
 @pytest.mark.parametrize("gate", [False, True], ids=["dense", "gated"])

@@ -45,9 +45,9 @@ class Forward(ABC):
     def __init__(self, blocks: Sequence[AnyBlock]) -> None:
         self.blocks = blocks
 
-    def run(self, stream: torch.Tensor, *, first_layer: int = 0) -> torch.Tensor:
-        """Take streams from the input of a layer to above the last block."""
-        for layer in range(first_layer, len(self.blocks)):
+    def run(self, stream: torch.Tensor) -> torch.Tensor:
+        """Take streams from the input of layer 0 to above the last block."""
+        for layer in range(len(self.blocks)):
             stream = self.step(layer, self.enter(layer, stream))
         return stream
 

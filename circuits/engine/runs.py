@@ -19,7 +19,6 @@ from circuits.engine.layout import AnyBlock, Layout
 from circuits.engine.memory import BYTES, MemoryPlan, plan_memory
 from circuits.engine.reach import Reach, changed_inputs, without_heads
 from circuits.engine.rows import OF_PAIR, Direction, Given, Row, check_rows
-from circuits.engine.whole import kept_row
 from circuits.errors import PromptError
 from circuits.models.model import Model
 from circuits.prompts import Metric, Noise, Pair
@@ -163,57 +162,12 @@ class Runs:
         """The effect of every row on every pair, as a share of the pair's gap. `given` are values that the
         rows' changes name by number. Without a `direction` it is the ablation of these runs."""
         direction = direction or self.ablation.kind
-        values = self.measure(rows, direction=direction, given=given)
-        return self._shares(values, direction)
-
-    def joint_effects(self, chosen: Row, rows: Sequence[Row]) -> Effects:
-        """The effect of each row of edges together with the edges of `chosen`, by the ablation of these runs.
-
-        `chosen` runs once and is kept, and the rows run on top of it. So each row joins in the layer of its
-        own first edge, however low `chosen` begins. Of `chosen` it carries the edges above that layer, where
-        its streams are no longer those that were kept.
-        """
-        direction = self.ablation.kind
-        kept = self._kept_with(chosen, direction)
-        if kept is None:
-            joint = [Row(tuple(sorted((*chosen.changes, *row.changes)))) for row in rows]
-            return self.effects(joint)
-        knockout = direction == "knockout"
-        on_top = []
-        for row in rows:
-            # A row that joins at the input of a layer (knockout) computes that layer's attention again.
-            lowest = row.first_layer if knockout else row.first_layer + 1
-            above = [change for change in chosen.changes if change.layer >= lowest]
-            on_top.append(Row(tuple(sorted((*row.changes, *above)))))
-        self.check(on_top, direction)
-        values = self._measured(on_top, kept, self.replacement(direction), direction)
-        return self._shares(values, direction)
-
-    @torch.no_grad()
-    def _shares(self, values: Values, direction: Direction) -> Effects:
-        """How far the metric of rows lies from that of the unchanged run, as a share of each pair's gap."""
-        unchanged = self._value(self.base(direction))
-        # Averaged together, so that equal values stay equal.
-        means = self.mean_over_draws(torch.cat((unchanged, values), 1))
-        change = means[:, :1] - means[:, 1:]
+        values = self.mean_over_draws(
+            self.measure([Row(()), *rows], direction=direction, given=given)
+        )
+        change = values[:, :1] - values[:, 1:]
         gap = -self.gap if direction == "restore" else self.gap
         return (change / gap[:, None]).T
-
-    @torch.inference_mode()
-    def _kept_with(self, chosen: Row, direction: Direction) -> Run | None:
-        """The run in which a direction changes something, with some edges changed. None where it would not
-        be kept: on the plain path, without some heads, and where it takes more memory than the budget."""
-        (chosen,) = self._that_matter([chosen], direction)
-        base = self.base(direction)
-        bytes_kept = len(base.tokens) * self.plan().run
-        if self.layout is None or self.absent or not chosen.changes or bytes_kept > self.budget:
-            return None
-        new = self.replacement(direction)
-        knockout = direction == "knockout"
-        cache = kept_row(
-            self.layout, base.cache, new, chosen, budget=self.budget, knockout=knockout
-        )
-        return replace(base, cache=cache)
 
     @torch.inference_mode()
     def measure(
@@ -223,18 +177,12 @@ class Runs:
         direction: Direction | None = None,
         given: Given | None = None,
     ) -> Values:
-        """The metric of every row on every input."""
+        """The metric of every row on every input. A row that cannot change anything is not run: its value is
+        exactly that of the base run."""
         direction = direction or self.ablation.kind
         self.check(rows, direction)
+        base = self.base(direction)
         new = replace(self.replacement(direction), given=given or {})
-        return self._measured(rows, self.base(direction), new, direction)
-
-    @torch.inference_mode()
-    def _measured(
-        self, rows: Sequence[Row], base: Run, new: Replacement, direction: Direction
-    ) -> Values:
-        """The metric of every row on top of a run. A row that cannot change anything is not run: its value is
-        exactly that of the run."""
         rows = self._that_matter(rows, direction)
         values = self._value(base).expand(-1, len(rows)).clone()
         changed = changed_inputs(rows, base.cache, new, knockout=direction == "knockout")

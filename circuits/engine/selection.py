@@ -1,8 +1,7 @@
 """Greedy selection: which heads carry a mapping key → query, in the order in which they add most.
 
 1. Each step adds the head that raises the joint effect of the heads chosen so far most. Every candidate is
-   measured by a run in which the chosen heads' messages and its own are all replaced
-   (`Runs.joint_effects`).
+   measured by a row in which the chosen heads' messages and its own are all replaced.
 2. Two joint effects that differ by no more than `ROUNDING` count as equal, since that much may depend on
    threads and batches; of equal heads the lower one is taken. So a head that adds no more than that does not
    help, and a share is reached if no more than that is missing.
@@ -92,12 +91,8 @@ def select_over(
         candidates &= torch.tensor([head in among for head in heads])
     goal = min(share, WHOLE) * total - ROUNDING
 
-    def joint(chosen: Sequence[Head], tried: Sequence[Head]) -> Float[torch.Tensor, " tried"]:
-        effects = []
-        for part in parts:
-            rows = [part.row([head]) for head in tried]
-            effects.append(part.runs.joint_effects(part.row(chosen), rows))
-        return torch.cat(effects, 1).double().mean(1).cpu()
+    def joint(sets: Sequence[Sequence[Head]]) -> Float[torch.Tensor, " set"]:
+        return effects_over(parts, sets).double().mean(1).cpu()
 
     return _path(joint, heads, single.mean(1), candidates, goal, total, progress)
 
@@ -154,7 +149,7 @@ def _weights(
 
 
 def _path(
-    joint_of: Callable[[Sequence[Head], Sequence[Head]], Float[torch.Tensor, " tried"]],
+    joint_of: Callable[[Sequence[Sequence[Head]]], Float[torch.Tensor, " set"]],
     heads: Sequence[Head],
     single: Float[torch.Tensor, " head"],
     candidates: Bool[torch.Tensor, " head"],
@@ -178,7 +173,7 @@ def _path(
             numbers = candidates.nonzero().flatten().tolist()
             joint = torch.zeros(len(heads), dtype=torch.float64)
             if numbers:
-                joint[numbers] = joint_of(chosen, [heads[number] for number in numbers])
+                joint[numbers] = joint_of([[*chosen, heads[number]] for number in numbers])
     return path
 
 

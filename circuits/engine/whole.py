@@ -1,18 +1,12 @@
-"""Runs of which everything is kept, so that rows can run on top of them.
-
-1. `whole_run` runs prompts from their embeddings.
-2. `kept_row` keeps one row on top of a base run as a base run of its own.
-"""
+"""Runs of whole prompts from their embeddings, of which everything is kept: the base of all rows."""
 
 from __future__ import annotations
-
-from typing import Final
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 
-from circuits.engine.cache import Cache, Layer, LayersOnCPU, Replacement
+from circuits.engine.cache import Cache, Layer, LayersOnCPU
 from circuits.engine.forward import (
     PlaceHeads,
     Places,
@@ -25,48 +19,28 @@ from circuits.engine.layout import Layout, PromptBlock
 from circuits.engine.memory import BUDGET
 from circuits.engine.rows import Row
 
-_UNCHANGED: Final = Row(())
-
 
 class KeptRun(RowForward):
-    """A run of which everything is kept, with the changes of one row if there is any. It may share the
-    positions before `start` with a base run that is the same there."""
+    """A run of which everything is kept. It may share the positions before `start` with a base run that has
+    the same tokens there."""
 
     def __init__(
         self,
         blocks: tuple[PromptBlock, ...],
         base: Cache | None,
-        row: Row = _UNCHANGED,
-        new: Replacement | None = None,
         *,
         start: int,
         budget: int,
-        knockout: bool = False,
-        offload: bool = False,
+        offload: bool,
     ) -> None:
         read = len(blocks[0].hidden) - start
-        super().__init__(
-            blocks, base, [row], new, start=start, read=read, budget=budget, knockout=knockout
-        )
+        super().__init__(blocks, base, [Row(())], start=start, read=read, budget=budget)
         self.active = [0]
         self.layers: list[Layer] | LayersOnCPU = LayersOnCPU() if offload else []
 
     def cache(self, embedded: Float[torch.Tensor, "input pos d_model"]) -> Cache:
         """Run the prompts from their embeddings and return what was kept."""
-        return self._from_layer(0, embedded)
-
-    def cache_of_row(self) -> Cache:
-        """Run the row on top of the base run, which it equals below its first layer, and return what was
-        kept."""
-        assert self.base is not None
-        first = self.rows[0].first_layer
-        self.layers = list(self.base.layers[:first])
-        return self._from_layer(first, self.base.pre(first))
-
-    def _from_layer(
-        self, layer: int, stream: Float[torch.Tensor, "input pos d_model"]
-    ) -> Cache:
-        top = self.run(stream[:, None, self.start :], first_layer=layer)
+        top = self.run(embedded[:, None, self.start :])
         final = self._whole(top[:, 0], None if self.base is None else self.base.final)
         layers = tuple(self.layers) if isinstance(self.layers, list) else self.layers
         return Cache(layers, final)
@@ -130,20 +104,3 @@ def whole_run(
     blocks = layout.on_prompt(embedded)
     run = KeptRun(blocks, base, start=start, budget=budget, offload=offload)
     return run.cache(embedded)
-
-
-def kept_row(
-    layout: Layout,
-    base: Cache,
-    new: Replacement,
-    row: Row,
-    *,
-    budget: int,
-    knockout: bool = False,
-) -> Cache:
-    """One row of edges on top of a base run, kept as a base run of its own."""
-    blocks = layout.on_prompt(base.final)
-    run = KeptRun(
-        blocks, base, row, new, start=row.first_position, budget=budget, knockout=knockout
-    )
-    return run.cache_of_row()
