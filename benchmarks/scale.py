@@ -31,9 +31,9 @@ WAYS = {
 }
 
 
-def run(file: Path, out: Path, shard: int, options: tuple[str, ...]) -> tuple[float, float]:
+def run(file: Path, out: Path, options: list[str]) -> tuple[float, float]:
     """Seconds of the whole command, and from its manifest to its last shard."""
-    asked = ["sweep", str(file), "--model", MODEL, "-o", str(out), "--shard", str(shard)]
+    asked = ["sweep", str(file), "--model", MODEL, "-o", str(out)]
     start = time.perf_counter()
     subprocess.run(
         [sys.executable, "-m", "circuits", *asked, *options],
@@ -52,13 +52,19 @@ def main() -> None:
     )
     parser.add_argument("--lines", type=int, default=2000)
     parser.add_argument("--shard", type=int, default=250, help="lines of a shard")
+    parser.add_argument(
+        "--share", type=float, default=0.8, help="with 0.1, a line takes a third of the time"
+    )
+    parser.add_argument("--keep", type=Path, help="write into this folder and leave it there")
     options = parser.parse_args()
+    settings = ["--shard", str(options.shard), "--share", str(options.share)]
     with TemporaryDirectory() as name:
-        room = Path(name)
+        room = options.keep or Path(name)
+        room.mkdir(exist_ok=True)
         file = write(room / "lines.jsonl", questions(options.lines, starts=STARTS))
         taken = {}
         for number, (way, how) in enumerate(WAYS.items()):
-            taken[way] = run(file, room / str(number), options.shard, how)
+            taken[way] = run(file, room / str(number), [*settings, *how])
             print(f"{way}: {taken[way][0]:.1f} s, measuring {taken[way][1]:.1f} s", flush=True)
         tables = [read_table(room / str(number)) for number in range(len(WAYS))]
         for way, table in zip(WAYS, tables, strict=True):
@@ -70,7 +76,7 @@ def main() -> None:
     show_header()
     one = taken.pop("1 process")
     for way, theirs in taken.items():
-        told = f"{MODEL}: sweep of {options.lines} lines by {way}"
+        told = f"{MODEL}: sweep of {options.lines} lines (share {options.share:g}) by {way}"
         for part, mine, its in zip(
             ("the whole command", "measuring"), theirs, one, strict=True
         ):
