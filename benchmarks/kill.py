@@ -13,8 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from killing import CASES, MOMENTS, kill_and_go_on
+from killing import CASES, LINES, MOMENTS, SHARD, TASK_SHARD, kill_and_go_on
 from small_models import random_model, save
+
+from circuits.files import to_markdown
 
 
 def main() -> None:
@@ -24,20 +26,23 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--moments", nargs="+", type=float, default=list(MOMENTS))
     options = parser.parse_args()
+    table = []
     with TemporaryDirectory() as name:
         model = save(random_model("gpt2"), Path(name) / "model")
         for case in options.cases:
+            row = [case]
             for moment in options.moments:
                 room = Path(name) / f"{case} {moment}"
                 room.mkdir()
                 start = time.perf_counter()
                 there = kill_and_go_on(case, moment, model, room)
-                taken = time.perf_counter() - start
-                print(
-                    f"{case:24} killed at {moment:g} ({there} shards there): finished by the same "
-                    f"command, every line once, {taken:.0f} s",
-                    flush=True,
-                )
+                shard = TASK_SHARD if "submitit" in case else SHARD
+                row.append(f"{there} of {LINES // shard}")
+                print(f"{case}: {row[-1]}, {time.perf_counter() - start:.0f} s", flush=True)
+            table.append(row)
+    print("\nShards that were there when it was killed; each was finished by the same command,")
+    print(f"{LINES} lines, every one once:\n")
+    print(to_markdown(("killed", *(f"at {moment:g}" for moment in options.moments)), table))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,10 @@ executors.
    `measure_mapping(controls=False)`. Of (a) and (b) some pairs are run and the time is counted a pair;
    `--full` runs all. Their carriers must be those of the sweep and their effects equal to 1e-4, or the run
    ends. A sweep with `--controls` (c) measures a pair at a time, all that (a) does but spans.
-2. Memory of one process over 1,000 prompts of three lengths: what it holds at five moments, and its peak up
+2. Lines of one length run together. 200 lines of 9 to 24 tokens in a mixed order, in shards of 16, where a
+   batch is a line or two, beside the same lines sorted by length, where a batch is a shard: what is lost to
+   small batches, and the most that padding could win.
+3. Memory of one process over 1,000 prompts of three lengths: what it holds at five moments, and its peak up
    to there.
 """
 
@@ -164,6 +167,34 @@ def compare_with_traces(room: Path, count: int, options: argparse.Namespace) -> 
         )
 
 
+# Lengths
+
+
+def compare_lengths(room: Path, count: int, options: argparse.Namespace) -> None:
+    """The same lines in a mixed order and sorted by length."""
+    model = circuits.load(MODEL)
+    turn = iter(range(1000))
+    lines = questions(count)
+    for number, line in enumerate(lines):
+        line["prompt"] = "The " * (number * 7 % 16) + line["prompt"]
+    by_length = sorted(lines, key=lambda line: len(line["prompt"].split()))
+    mixed, ordered = write(room / "mixed.jsonl", lines), write(room / "sorted.jsonl", by_length)
+
+    def run(file: Path) -> None:
+        circuits.sweep(model, file, room / f"lengths{next(turn)}", shard=16)
+
+    run(write(room / "one.jsonl", lines[:1]))
+    theirs, ours = interleave(
+        (partial(run, mixed), partial(run, ordered)),
+        repeats=1 if options.quick else 3,
+        clock=CLOCKS[options.clock],
+    )
+    told = f"{MODEL}: sweep of {count} lines of 16 lengths, a line"
+    cells = seconds(ours.median / count), seconds(theirs.median / count), theirs.of(ours)
+    name = "mixed, shards of 16 (ours: sorted by length)"
+    show(Line(told, name, *cells, Aim("<", 1.5)).cells())
+
+
 # Memory
 
 
@@ -222,7 +253,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="fewer lines and one turn")
     parser.add_argument("--full", action="store_true", help="trace every pair instead of some")
-    parser.add_argument("--only", choices=("traces", "memory"), help="one part")
+    parser.add_argument("--only", choices=("traces", "lengths", "memory"), help="one part")
     parser.add_argument(
         "--clock",
         choices=CLOCKS,
@@ -238,6 +269,7 @@ def main() -> None:
         room = Path(folder)
         parts = {
             "traces": partial(compare_with_traces, room, 24 if options.quick else 200, options),
+            "lengths": partial(compare_lengths, room, 48 if options.quick else 200, options),
             "memory": partial(show_memory, room, 90 if options.quick else 1000),
         }
         show_header()

@@ -258,7 +258,7 @@ def result_classes() -> dict[str, type[Saved]]:
     from circuits.checks.verify import Verification
     from circuits.instruments.grids import Patching, Paths
     from circuits.instruments.reading_records import HeadScores, LogitAttribution, LogitLens
-    from circuits.sweeps.results import MeanCircuit
+    from circuits.sweeps.mean import MeanCircuit
     from circuits.tasks.comparison import Comparison, TaskComparison
     from circuits.tasks.patterns import PanelFigures
     from circuits.tasks.ranking import Ranking

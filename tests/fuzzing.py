@@ -43,7 +43,7 @@ from circuits.show.export import EXPORTS, export
 from circuits.sparsify.checkpoint import load_checkpoint, save_checkpoint
 from circuits.sparsify.text import read_texts
 from circuits.sweeps.lines import read_lines
-from circuits.sweeps.store import read_manifest
+from circuits.sweeps.manifest import read_manifest
 from circuits.tasks.compare import compare
 from circuits.tasks.ranking import Curve, Protocol, Ranked, Ranking, RoleEdge
 from circuits.tracing.family import trace_family

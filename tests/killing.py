@@ -1,8 +1,11 @@
 """Sweeps that are killed (−9) at some moment and run again: the driver, an actor of Ray, a task of submitit.
 
-Each case is `circuits sweep` in a process of its own, killed when a share of its shards is there. Tasks of
-submitit run all at once, so that there the moment is one of time. The same command must then finish, with
-every line exactly once. `benchmarks/kill.py` runs all five moments, `test_executors.py` one of them.
+1. Each case is `circuits sweep` in a process of its own, killed when a share of its shards is there; at the
+   share 0, two seconds after its first worker began.
+2. What a killed driver started ends with it. Tasks of submitit alone go on, as those of SLURM do.
+3. The same command must then finish, with every line exactly once.
+
+`benchmarks/kill.py` kills at all five moments, `test_executors.py` at one of them.
 """
 
 from __future__ import annotations
@@ -15,68 +18,71 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from circuits.sweeps.results import open_sweep
 
-MOMENTS = (0.1, 0.3, 0.5, 0.7, 0.9)
-PATIENCE = 600.0  # seconds
-LINES, SHARD = 400, 10
-TASK_SHARD = 100  # submitit starts a task for each shard, all at once
+MOMENTS = (0.0, 0.25, 0.5, 0.75, 0.9)  # the share of shards that are there
+PATIENCE = 900.0  # seconds
+LINES = 400
+SHARD, TASK_SHARD = 10, 50  # submitit starts a task for each shard, all at once
 Command = subprocess.Popen[bytes]
 
 
-def driver(command: Command) -> None:
-    command.kill()
+@dataclass(frozen=True)
+class Case:
+    """Who measures, and who is killed."""
 
+    options: tuple[str, ...]
+    worker: str  # words in the command line of a worker; none for the driver itself
+    kills_worker: bool = False
+    goes_on: bool = False  # whether the command survives it
+    leaves_workers: bool = False  # whether workers go on without their driver
 
-def actor(command: Command) -> None:
-    below(command, "ray::_Actor")[0].kill()
-
-
-def task(command: Command) -> None:
-    below(command, "submitit")[0].kill()
+    def workers(self, command: Command) -> list[psutil.Process]:
+        return below(command, self.worker) if self.worker else [psutil.Process(command.pid)]
 
 
 RAY = ("--executor", "ray", "--workers", "2")
 SLURM = ("--executor", "slurm", "--slurm-cluster", "local")
-CASES: dict[str, tuple[tuple[str, ...], Callable[[Command], None], bool]] = {
-    # the options, who is killed, and whether the command then goes on by itself
-    "driver": ((), driver, False),
-    "driver of two processes": (("--workers", "2"), driver, False),
-    "actor of Ray": (RAY, actor, True),
-    "driver of Ray": (RAY, driver, False),
-    "task of submitit": (SLURM, task, False),
-    "driver of submitit": (SLURM, driver, False),
+ACTOR, TASK, PROCESS = "ray::_Actor", "submitit.core._submit", "spawn_main"
+CASES = {
+    "driver": Case((), ""),
+    "driver of two processes": Case(("--workers", "2"), PROCESS),
+    "actor of Ray": Case(RAY, ACTOR, kills_worker=True, goes_on=True),
+    "driver of Ray": Case(RAY, ACTOR),
+    "task of submitit": Case(SLURM, TASK, kills_worker=True),
+    "driver of submitit": Case(SLURM, TASK, leaves_workers=True),
 }
 
 
-def kill_and_go_on(case: str, moment: float, model: Path, room: Path) -> int:
+def kill_and_go_on(name: str, moment: float, model: Path, room: Path) -> int:
     """Kill once, run again, and check every line; how many shards were there when it was killed."""
-    options, kill, goes_on = CASES[case]
-    by_tasks = "submitit" in case
-    shard = TASK_SHARD if by_tasks else SHARD
+    case = CASES[name]
+    shard = TASK_SHARD if TASK in case.worker else SHARD
     file, out = write_lines(room / "lines.jsonl"), room / "out"
-    asked = [str(file), "-o", str(out), "--model", str(model), "--shard", str(shard), *options]
-    with running(asked) as first:
-        if by_tasks:
-            wait(lambda: bool(below(first, "submitit")), first)
-            time.sleep(10 * moment)
+    asked = [str(file), "-o", str(out), "--model", str(model), "--shard", str(shard)]
+    with running([*asked, *case.options]) as first:
+        wait(lambda: bool(case.workers(first)), first)
+        if moment:
+            wait(lambda: len(shards(out)) >= int(moment * LINES / shard), first)
         else:
-            wanted = max(1, round(moment * LINES / shard))
-            wait(lambda: len(shards(out)) >= wanted, first)
+            time.sleep(2)
         there = len(shards(out))
-        with suppress(IndexError):  # a task may have ended a moment ago
-            kill(first)
+        started = below(first)
+        victim = case.workers(first)[0] if case.kills_worker else psutil.Process(first.pid)
+        victim.kill()
         ended_well = first.wait(PATIENCE) == 0
-    if goes_on and not ended_well:
-        raise AssertionError("the command did not survive the death of one of its workers")
-    with running(asked) as again:
-        if again.wait(PATIENCE) != 0:
-            assert again.stderr is not None
-            raise AssertionError(again.stderr.read().decode())
+        if not case.leaves_workers:
+            wait(lambda: not any(map(lives, started)))
+    assert ended_well or not case.goes_on, "the command did not survive the death of a worker"
+    with running([*asked, *case.options]) as again:
+        assert again.stderr is not None
+        told = again.stderr.read().decode()
+        assert again.wait(PATIENCE) == 0, told
     check_whole(out)
     return there
 
@@ -126,22 +132,29 @@ def shards(out: Path) -> list[Path]:
     return list((out / "shards").glob("*.parquet"))
 
 
-def wait(until: Callable[[], bool], command: Command) -> None:
-    """Wait for something to happen while a command runs."""
+def wait(until: Callable[[], bool], command: Command | None = None) -> None:
+    """Wait for something to happen, while a command runs."""
     end = time.monotonic() + PATIENCE
     while not until():
-        if command.poll() is not None:
+        if command is not None and command.poll() is not None:
             assert command.stderr is not None
             raise AssertionError(f"it ended before it was killed: {command.stderr.read()!r}")
         assert time.monotonic() < end, "it hangs"
         time.sleep(0.02)
 
 
-def below(command: Command, words: str) -> list[psutil.Process]:
-    """The processes that a command started, with these words in their command lines."""
+def below(command: Command, words: str = "") -> list[psutil.Process]:
+    """The living processes that a command started, with these words in their command lines."""
     found = []
     for each in psutil.Process(command.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if words in " ".join(each.cmdline()):
+            if lives(each) and words in " ".join(each.cmdline()):
                 found.append(each)
     return found
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -32,7 +32,7 @@ from training_processes import (
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from circuits.cli.jobs import sparsify_command, sparsity_command
+from circuits.cli.sparsify import sparsify_command, sparsity_command
 from circuits.errors import CircuitsError, FileError, ModelError
 from circuits.models.load import find, load
 from circuits.models.model import Model

@@ -29,9 +29,9 @@ from circuits.cli import main
 from circuits.errors import CircuitsError, FileError, ModelError, PromptError
 from circuits.models.model import Model
 from circuits.show.page import to_page
+from circuits.sweeps.batches import to_batches
 from circuits.sweeps.lines import read_line, read_lines
 from circuits.sweeps.results import Sweep, open_sweep
-from circuits.sweeps.rows import to_batches
 from circuits.sweeps.store import shards_in
 from circuits.sweeps.sweep import SweepSettings, manifest_of, sweep
 from circuits.tracing.family import bootstrap

@@ -24,7 +24,6 @@ from circuits import __version__
 from circuits.cli.agents import mcp_command
 from circuits.cli.compare import compare_command
 from circuits.cli.instruments import patch_command, path_command, readings_command
-from circuits.cli.jobs import sparsify_command, sparsity_command, sweep_command
 from circuits.cli.output import Failure
 from circuits.cli.prompts import (
     circuit_command,
@@ -36,6 +35,8 @@ from circuits.cli.prompts import (
     wiring_command,
 )
 from circuits.cli.saved import export_command, render_command, verify_command
+from circuits.cli.sparsify import sparsify_command, sparsity_command
+from circuits.cli.sweep import sweep_command
 from circuits.cli.tasks import edges_command, heads_command, rank_command
 from circuits.errors import CircuitsError, in_one_line
 

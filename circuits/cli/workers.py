@@ -50,16 +50,19 @@ class WorkerOptions:
         return self.executor == "local" and (self.workers or 1) == 1
 
     def start(self, folder: Path) -> Executor:
-        """The executor; SLURM's logs and tasks go into a part of this folder."""
+        """The executor, refused before any work if something that it needs is not here. SLURM's logs and
+        tasks go into a part of this folder."""
         self._refuse_what_does_not_fit()
         if self.executor == "ray":
-            from circuits.executors.on_ray import OnRay
+            from circuits.executors.on_ray import OnRay, check_ray
 
+            check_ray()
             return OnRay(self.workers, self.address, self.gpus)
         if self.executor == "slurm":
-            from circuits.executors.on_slurm import OnSlurm
+            from circuits.executors.on_slurm import OnSlurm, check_slurm
 
             cluster = "local" if self.slurm_cluster == "local" else "slurm"
+            check_slurm(cluster)
             return OnSlurm(folder / "slurm", self.slurm, cluster)
         from circuits.executors.local import Local
 

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from circuits.errors import CircuitsError, ExecutorError, in_one_line
@@ -95,7 +96,9 @@ class OnRay:
     def _cluster(self) -> Iterator[Any]:
         """Ray, connected; what was started here is shut down at the end of the `with`."""
         with _environment({} if self.address else _OWN_CLUSTER):
-            ray = _import_ray()
+            check_ray()
+            import ray
+
             if ray.is_initialized():
                 yield ray
                 return
@@ -104,7 +107,7 @@ class OnRay:
                 ray.init(log_to_driver=False, configure_logging=False, **how)
             except (
                 Exception
-            ) as why:  # Ray raises this very class where it does not start in time
+            ) as why:  # a plain Exception is what Ray raises if it starts too slowly
                 raise ExecutorError(
                     f"cannot reach Ray at {self.address or LOOPBACK}: {in_one_line(str(why))}"
                 ) from why
@@ -152,14 +155,10 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as why:
-        raise ExecutorError(
-            "Ray is not installed here: pip install '.[ray]' in a clone of circuits"
-        ) from why
-    return ray
+def check_ray() -> None:
+    """Refuse to begin where Ray is not installed. (Importing it takes a second, finding it does not.)"""
+    if find_spec("ray") is None:
+        raise ExecutorError("Ray is not installed here: pip install '.[ray]' in a clone of circuits")
 
 
 def _check_loopback(ray: Any) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -44,14 +45,17 @@ class OnSlurm:
         all others have ended."""
         if not parts:
             return
-        submit = self._submitit()
-        executor = submit.AutoExecutor(self.folder.resolve(), cluster=self.cluster)
+        check_slurm(self.cluster)
+        import submitit
+        import submitit.helpers
+
+        executor = submitit.AutoExecutor(self.folder.resolve(), cluster=self.cluster)
         executor.update_parameters(name="circuits", **self._parameters())
         worker = Worker(source_of(model), work)
         jobs = executor.map_array(worker.measure, parts)
         number_of = {job.job_id: number for number, job in enumerate(jobs)}
         failures = []
-        for job in submit.helpers.as_completed(jobs, poll_frequency=POLL):
+        for job in submitit.helpers.as_completed(jobs, poll_frequency=POLL):
             failure = job.exception()
             if failure is None:
                 yield number_of[job.job_id], job.result()
@@ -64,23 +68,21 @@ class OnSlurm:
                 f"same again submits the others; logs are in {self.folder}; the first said: {said}"
             )
 
-    def _submitit(self) -> Any:
-        try:
-            import submitit
-            import submitit.helpers
-        except ImportError as why:
-            raise ExecutorError(
-                "submitit is not installed here: pip install '.[slurm]' in a clone of circuits"
-            ) from why
-        if self.cluster == "slurm" and shutil.which("sbatch") is None:
-            raise ExecutorError(
-                "there is no sbatch here: run this where jobs are submitted, or try it on this machine "
-                "with the cluster 'local'"
-            )
-        return submitit
-
     def _parameters(self) -> dict[str, Any]:
         """The options as submitit takes them; on this machine they have no meaning."""
         if self.cluster == "local":
             return {}
         return {f"slurm_{name}": value for name, value in self.options.items()}
+
+
+def check_slurm(cluster: Cluster) -> None:
+    """Refuse to begin where submitit is not installed, or where no job can be submitted."""
+    if find_spec("submitit") is None:
+        raise ExecutorError(
+            "submitit is not installed here: pip install '.[slurm]' in a clone of circuits"
+        )
+    if cluster == "slurm" and shutil.which("sbatch") is None:
+        raise ExecutorError(
+            "there is no sbatch here: run this where jobs are submitted, or try it on this machine "
+            "with the cluster 'local'"
+        )

@@ -3,7 +3,7 @@
 1. The sample is a shard of lines, drawn from the whole file. One line is measured before the clock starts.
 2. Memory is that of a worker: its weights, the runs of one batch that are kept, and the streams on their way.
 3. With so many workers, each as fast as this process, shards are measured in rounds. Every worker loads the
-   model once.
+   model once; a task of SLURM is one shard, and loads it for that.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from circuits.engine.memory import BUDGET, MemoryPlan
 from circuits.executors.executor import ModelSource
 from circuits.models.load import as_model
 from circuits.results import Summarised
+from circuits.sweeps.batches import memory_of, to_batches
 from circuits.sweeps.lines import Line, Lines, read_line, read_lines
-from circuits.sweeps.rows import measure_lines, memory_of, to_batches
+from circuits.sweeps.rows import measure_lines
 from circuits.sweeps.sweep import SweepSettings, manifest_of
 
 SAMPLE: Final = 64  # lines, at most
-CLUSTERS: Final = (1, 2, 4, 8, 16, 64, 256)  # workers
+CLUSTERS: Final = (1, 2, 4, 8, 16, 64, 256)  # numbers of workers for which the time is printed
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,6 +49,7 @@ class SweepPlan(Summarised):
     seconds_to_load: float
     weights: int  # bytes
     batch: MemoryPlan  # of the largest batch in the sample
+    workers: int | None = None  # a number that is printed beside `CLUSTERS`
 
     @property
     def shards(self) -> int:
@@ -58,33 +60,53 @@ class SweepPlan(Summarised):
         """Bytes of a worker's tensors: weights, kept runs, streams."""
         return self.weights + self.batch.runs + max(BUDGET, self.batch.streams)
 
+    def rounds(self, workers: int) -> int:
+        """How many shards the busiest of so many workers measures."""
+        return math.ceil(self.shards / workers)
+
     def seconds(self, workers: int) -> float:
         """How long so many workers take, each as fast as the sample was measured."""
-        rounds = math.ceil(self.shards / workers)
-        lines = min(self.lines, rounds * self.shard)
+        lines = min(self.lines, self.rounds(workers) * self.shard)
         return self.seconds_to_load + lines * self.seconds_a_line
 
     def __str__(self) -> str:
-        memory = f"{self.memory / 1e9:.2f} GB a worker: weights {self.weights / 1e9:.2f} GB, {self.batch}"
-        pace = f"{1e3 * self.seconds_a_line:.1f} ms a line on {self.device}"
+        wrong = f", {self.wrong} of them with errors" if self.wrong else ""
+        to_load = _duration(self.shards * self.seconds_to_load)
         lines = [
-            f"{self.lines} lines on {self.model}: {self.shards} shards of {self.shard} lines",
-            f"memory: {memory}, beside what Python and its libraries take",
-            f"time: {pace}, by {self.sample} lines that were measured ({self.wrong} with errors); "
-            f"{self.seconds_to_load:.1f} s to load the model",
+            f"{self.lines} lines on {self.model}, cut into {self.shards} shards of {self.shard} lines",
+            f"a line takes {_short(self.seconds_a_line)} on this {self.device}, by a sample of "
+            f"{self.sample} lines{wrong}; loading the model takes {_short(self.seconds_to_load)}",
+            f"a worker's tensors take {self.memory / 1e9:.2f} GB: weights {self.weights / 1e9:.2f} GB, "
+            f"{self.batch}; Python and its libraries come on top",
+            "",
+            f"{'workers':>8}  {'shards each':>11}  time",
         ]
-        for workers in CLUSTERS:
-            if workers <= self.shards:
-                named = "worker" if workers == 1 else "workers"
-                lines.append(f"{workers:>6} {named}: {_duration(self.seconds(workers))}")
-        last = f"{self.shards} workers or more: {_duration(self.seconds(self.shards))}, one shard each"
+        for workers in self.counts():
+            time = _duration(self.seconds(workers))
+            lines.append(f"{workers:>8}  {self.rounds(workers):>11}  {time}")
         return "\n".join(
-            [*lines, f"{last}; a worker is a core or a GPU as fast as this {self.device}"]
+            [
+                *lines,
+                "",
+                f"A worker is a core or a GPU as fast as this {self.device}; more than {self.shards} "
+                "are of no use.",
+                f"SLURM's tasks load the model for each shard: {to_load} more, divided by the workers.",
+            ]
         )
 
+    def counts(self) -> list[int]:
+        """The numbers of workers for which the time is printed, up to one for each shard."""
+        numbers = {each for each in CLUSTERS if each < self.shards} | {self.shards}
+        if self.workers is not None:
+            numbers.add(self.workers)
+        return sorted(numbers)
 
-def plan_sweep(model: Any, prompts: str | Path, **settings: Any) -> SweepPlan:
-    """What `sweep` would take with these settings, by a sample of the lines.
+
+def plan_sweep(
+    model: Any, prompts: str | Path, *, workers: int | None = None, **settings: Any
+) -> SweepPlan:
+    """What `sweep` would take with these settings, by a sample of the lines. `workers` is a number of cores
+    or GPUs whose time is printed beside that of other numbers.
 
     >>> lines = folder / "planned.jsonl"
     >>> line = json.dumps({"prompt": TEXT, "key": 5, "swap": {"large": "hot"}})
@@ -99,9 +121,8 @@ def plan_sweep(model: Any, prompts: str | Path, **settings: Any) -> SweepPlan:
     to_load = time.perf_counter() - began
     manifest = manifest_of(loaded, lines, wanted)
     sample = _sample(lines, min(SAMPLE, manifest.shard, len(lines)))
-    measure_lines(
-        loaded, sample[:1], manifest, batch=1
-    )  # the first reads and verifies the layout
+    # The first measurement on a model also reads and verifies its layout.
+    measure_lines(loaded, sample[:1], manifest, batch=1)
     began = time.perf_counter()
     rows = measure_lines(loaded, sample, manifest, batch=wanted.batch)
     seconds = time.perf_counter() - began
@@ -119,6 +140,7 @@ def plan_sweep(model: Any, prompts: str | Path, **settings: Any) -> SweepPlan:
         seconds_to_load=to_load,
         weights=sum(each.numel() * each.element_size() for each in parameters),
         batch=max(plans, key=lambda each: each.runs),
+        workers=workers,
     )
 
 
@@ -126,6 +148,11 @@ def _sample(lines: Lines, count: int) -> list[Line]:
     """So many lines, drawn at random: every tenth line may be of one kind."""
     chosen = sorted(random.Random(0).sample(range(len(lines)), count))
     return [read_line(lines.numbers[at], lines.raw[at]) for at in chosen]
+
+
+def _short(seconds: float) -> str:
+    """A time of seconds or less."""
+    return f"{1e3 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _duration(seconds: float) -> str:

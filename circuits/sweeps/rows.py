@@ -1,8 +1,7 @@
 """The rows of the table that the lines of a shard become.
 
-1. Lines with the same length, key, query, kind of counterfactual and metric are cut into batches, as large as
-   the user allows and memory permits. Which lines are run together depends on the shard alone. Both runs of
-   each pair in a batch show what the model predicts; from that come the answers and foils that were not given.
+1. Both runs of each pair in a batch (`batches`) show what the model predicts; from that come the answers and
+   foils that were not given.
 2. Each line's question is judged as `trace` judges it.
 3. Where the manifest says so, each line is asked again under other counterfactuals (`circuits.stability`).
 4. An error belongs to its line alone: a line that cannot be read or measured gets its error as its row.
@@ -11,69 +10,31 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import torch
 
 from circuits.components import Head
 from circuits.engine import SMALLEST_GAP, Runs, prepare
-from circuits.engine.memory import MemoryPlan, plan_memory
 from circuits.engine.selection import Mapped, mapping_row, select
 from circuits.errors import CircuitsError
 from circuits.models.model import Model
-from circuits.prompts import (
-    NOISE_DRAWS,
-    Noise,
-    Pair,
-    Question,
-    QuestionSpec,
-    to_prompt,
-    to_question,
-)
+from circuits.prompts import Noise, Pair
+from circuits.sweeps.batches import TokenizedLine, to_batches, to_row
 from circuits.sweeps.lines import Line, brief
-from circuits.sweeps.store import Manifest, TableRow
+from circuits.sweeps.manifest import Manifest
+from circuits.sweeps.parquet import TableRow
 from circuits.tracing import Mapping, QuestionControl
 from circuits.tracing.judge import judge_each
 from circuits.tracing.measure import measure_mapping
 from circuits.tracing.stability import stability
 from circuits.tracing.trust import doubts_about, doubts_of_carriers, doubts_of_sums
 
-MEMORY: Final = 256 * 2**20  # bytes of cached runs in a batch, at most
 LARGEST: Final = 1e30  # no number of a model that works comes near it
-# Columns
+# The columns that only a sweep with controls has.
 CONTROLS: Final = ("random_mean", "random_p95", "key_totals", "sufficiency", "identity")
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizedLine:
-    """A line as the model reads it. Its answer and foil may still depend on the model's predictions."""
-
-    line: Line
-    question: Question
-    key: int
-    query: int
-
-    @property
-    def is_noisy(self) -> bool:
-        return isinstance(self.question.counterfactual, Noise)
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """Lines of equal shape can be measured together."""
-        question = self.question
-        sizes = (len(question.clean), len(question.sequence))
-        return (*sizes, self.is_noisy, self.key, self.query, question.kind)
-
-    @property
-    def draws(self) -> int:
-        """How many counterfactuals of it are run."""
-        return NOISE_DRAWS if self.is_noisy else 1
-
-
-Batch = list[TokenizedLine]  # lines of one shape that are run together
 
 
 def measure_lines(
@@ -86,59 +47,6 @@ def measure_lines(
     if manifest.stability:
         rows = [row | _stability_columns(model, row, manifest) for row in rows]
     return rows
-
-
-def to_batches(
-    model: Model, lines: Sequence[Line], manifest: Manifest, *, batch: int
-) -> tuple[list[Batch], list[TableRow]]:
-    """The lines in batches of one shape, and the rows of those that have an error."""
-    wrong: list[TableRow] = []
-    shapes: dict[tuple[Any, ...], Batch] = defaultdict(list)
-    for line in lines:
-        tokenized = _tokenize(model, line, manifest)
-        if isinstance(tokenized, TokenizedLine):
-            shapes[tokenized.shape].append(tokenized)
-        else:
-            wrong.append(tokenized)
-    batches = []
-    for alike in shapes.values():
-        size = max(1, min(batch, MEMORY // memory_of(model, alike[:1]).runs))
-        for start in range(0, len(alike), size):
-            batches.append(alike[start : start + size])
-    return batches, wrong
-
-
-def memory_of(model: Model, batch: Batch) -> MemoryPlan:
-    """What a batch takes while it is measured."""
-    length = len(batch[0].question.clean)
-    return plan_memory(model, length=length, inputs=len(batch) * batch[0].draws)
-
-
-def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | TableRow:
-    """The line for the model, or its row with an error."""
-    given = line.question
-    if given is None:
-        return to_row(line, line.error)
-    try:
-        key, query = to_prompt(model, given.prompt).ends(given.key, given.query)
-        metric: Any = given.metric  # a name that is checked when the question is made
-        spec = QuestionSpec(
-            counterfactual=given.counterfactual,
-            swap=given.swap,
-            noise_at=(key,),
-            answer=given.answer,
-            foil=given.foil,
-            metric=metric,
-            seed=manifest.seed,
-        )
-        return TokenizedLine(line, to_question(model, given.prompt, spec), key, query)
-    except (
-        CircuitsError,
-        ValueError,
-        TypeError,
-        OverflowError,
-    ) as why:  # the last three: from a tokenizer
-        return to_row(line, brief(why))
 
 
 @torch.inference_mode()
@@ -316,15 +224,3 @@ def _measured_row(line: TokenizedLine, pair: Pair, columns: TableRow) -> TableRo
         "foil": pair.metric.foil_text,
     }
     return to_row(line.line) | asked | columns
-
-
-def to_row(line: Line, error: str | None = None) -> TableRow:
-    """The columns that every line has, measured or not."""
-    return {
-        "line": line.number,
-        "id": line.id,
-        "prompt": line.prompt,
-        "error": error,
-        "asked": None if line.question is None else line.question.to_json(),
-        "metadata": line.metadata,
-    }

@@ -22,9 +22,9 @@ from circuits.models.model import Model
 from circuits.results import Progress, silent
 from circuits.sweeps import BATCH, store
 from circuits.sweeps.lines import Lines, Shard, read_lines
+from circuits.sweeps.manifest import Manifest
 from circuits.sweeps.results import Sweep, open_sweep
 from circuits.sweeps.rows import measure_lines
-from circuits.sweeps.store import Manifest
 from circuits.tracing import SHARE, check_share
 
 SHARDS: Final = 16  # that a file is cut into, where their size allows
