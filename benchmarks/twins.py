@@ -27,8 +27,8 @@ from circuits.sparsify import LITTLE_LANGUAGE
 from circuits.sparsify.card import lengths_table
 from circuits.sparsify.measure import Sparsity, first_rows, measure, original_of, weights_of
 from circuits.sparsify.sampling import sample_rows
+from circuits.sparsify.small_vocabulary import Tokens
 from circuits.sparsify.text import (
-    Tokens,
     context_of,
     little_language,
     read_texts,

@@ -22,9 +22,8 @@ from circuits.sparsify.sampling import (
     OwnWords,
     Sampling,
     sample_rows,
-    shrunk,
-    survey,
 )
+from circuits.sparsify.small_vocabulary import shrunk, survey
 from circuits.sparsify.text import corpus_for
 
 

@@ -7,8 +7,8 @@
 
 On the command line: `circuits sparsify mini -o runs/mini-sparse`. Read the modules in this order: `twin` (the
 verb `sparsify`), `settings` (what decides a twin's weights), `training` (one step, and the loop), `attention`
-(the gate), `text` and `sampling` (the rows of each step), `processes` (several of them), `checkpoint`,
-`measure` (what came of it) and `card`.
+(the gate), `text`, `sampling` and `small_vocabulary` (the rows of each step), `processes` (several of them),
+`checkpoint`, `measure` (what came of it) and `card`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from circuits.models.model import Model, open_gates
 from circuits.models.placement import Device, to_device
 from circuits.sparsify.attention import Rule, Scores, allowed_edges, dense, hard, logits_under
 from circuits.sparsify.settings import LITTLE_LANGUAGE
+from circuits.sparsify.small_vocabulary import Tokens
 from circuits.sparsify.text import (
-    Tokens,
     context_of,
     little_language,
     speaks_little_language,

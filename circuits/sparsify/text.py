@@ -26,14 +26,13 @@ from circuits.files import parse_json, read_text
 from circuits.models.folder import Weights
 from circuits.sparsify.sampling import (
     HELD_OUT_ROWS,
-    KeptTokens,
     OwnWords,
     Sampling,
-    Tokens,
     bos_of,
     to_tokens,
 )
 from circuits.sparsify.settings import SHORT_ROWS, Settings
+from circuits.sparsify.small_vocabulary import KeptTokens, Tokens
 from circuits.zoo import language
 
 # The weight of words of the little language that are no answers; most are chance.

@@ -37,7 +37,8 @@ from circuits.sparsify.checkpoint import (
 )
 from circuits.sparsify.processes import Processes
 from circuits.sparsify.settings import Settings
-from circuits.sparsify.text import Corpus, Tokens
+from circuits.sparsify.small_vocabulary import Tokens
+from circuits.sparsify.text import Corpus
 
 Logits = Float[torch.Tensor, "batch pos vocab"]
 LOG_EVERY: Final = 5  # steps

@@ -28,8 +28,9 @@ from circuits.sparsify.card import draw_training, write_card
 from circuits.sparsify.checkpoint import load_checkpoint, read_log
 from circuits.sparsify.measure import AnyModel, Sparsity, measure, weights_of
 from circuits.sparsify.processes import join
-from circuits.sparsify.sampling import KeptTokens, Sampling, shrunk
+from circuits.sparsify.sampling import Sampling
 from circuits.sparsify.settings import LITTLE_LANGUAGE, Settings, settings_for
+from circuits.sparsify.small_vocabulary import KeptTokens, shrunk
 from circuits.sparsify.text import Corpus, context_of, corpus_for, speaks_little_language
 from circuits.sparsify.training import Student, TrainingRun, train
 from circuits.zoo.evaluate import Score, score_all, score_stories
