@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,26 @@ def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("command", ["sweep FILE -o OUT", "edges T -o OUT/e.parquet", "rank T"])
+@pytest.mark.parametrize("package, executor", [("ray", "ray"), ("submitit", "slurm")])
+def test_a_missing_extra_is_one_line_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, executor: str, command: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    file = write(tmp_path / "in.jsonl", alike(1))
+    named = {"FILE": str(file), "T": "opposites", "OUT": str(tmp_path / "out")}
+    words = re.sub("|".join(named), lambda found: named[found[0]], command).split()
+    units = ["--units", "wires"] if words[0] == "rank" else []
+    done = CliRunner().invoke(main, [*words, *units, "--executor", executor])
+    assert done.exit_code == 1 and f"keyquery-circuits[{executor}]" in done.stderr
+    assert done.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_heads_are_ranked_by_one_process(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["rank", "opposites", "--workers", "2"])
+    assert done.exit_code == 1 and "--units wires" in done.stderr
+
+
 def test_a_plan_counts_shards_and_memory_and_writes_nothing(
     tiny: Model, tmp_path: Path
 ) -> None:
@@ -228,8 +250,13 @@ def test_a_plan_counts_shards_and_memory_and_writes_nothing(
     assert one - planned.seconds_to_load == pytest.approx(100 * planned.seconds_a_line)
     assert two - planned.seconds_to_load == pytest.approx(50 * planned.seconds_a_line)
     assert planned.seconds(1000) == planned.seconds(10)
-    done = CliRunner().invoke(main, ["sweep", str(file), "--model", tiny.name, "--plan"])
+    asked = ["sweep", str(file), "--model", tiny.name, "--plan", "--workers", "3"]
+    done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0 and "7 shards of 16 lines" in done.stdout
+    rounds = {
+        int(row[0]): int(row[1]) for row in re.findall(r"^ +(\d+) +(\d+) ", done.stdout, re.M)
+    }
+    assert rounds == {1: 7, 2: 4, 3: 3, 4: 2, 7: 1}
     assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "few.jsonl"}
 
 

@@ -17,6 +17,7 @@ from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
 from circuits.cli.output import fail_unless_clear, print_files, print_result, progress
 from circuits.cli.workers import WorkerOptions, workers
+from circuits.errors import PromptError
 from circuits.files import to_json
 from circuits.results import Saved
 from circuits.tasks import TASKS
@@ -99,6 +100,10 @@ def rank_command(
         protocol["order"] = str(protocol["order"])
         protocol["units"] = "wires"
     if not workers.is_this_process:
+        if protocol["units"] != "wires":
+            raise PromptError(
+                "--executor and --workers go with --units wires; heads and edges take seconds without"
+            )
         protocol["executor"] = workers.start(result.output or Path())
     with progress() as note:
         loaded = model.load(note)

@@ -84,5 +84,5 @@ def check_slurm(cluster: Cluster) -> None:
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise ExecutorError(
             "there is no sbatch here: run this where jobs are submitted, or try it on this machine "
-            "with the cluster 'local'"
+            "with the cluster 'local' (--slurm-cluster local)"
         )
