@@ -269,7 +269,7 @@ def main() -> None:
         room = Path(folder)
         parts = {
             "traces": partial(compare_with_traces, room, 24 if options.quick else 200, options),
-            "lengths": partial(compare_lengths, room, 48 if options.quick else 200, options),
+            "lengths": partial(compare_lengths, room, 96 if options.quick else 200, options),
             "memory": partial(show_memory, room, 90 if options.quick else 1000),
         }
         show_header()

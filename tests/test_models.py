@@ -19,8 +19,9 @@ from transformers import AutoTokenizer
 import circuits
 from circuits import models
 from circuits.errors import ModelError, PromptError
+from circuits.models.hooks import EDITED, check_hooks
 from circuits.models.load import as_model, load
-from circuits.models.model import EDITED, Model, check_hooks
+from circuits.models.model import Model
 from circuits.zoo.language import tokenizer
 
 

@@ -27,8 +27,9 @@ import torch
 from circuits.components import Head
 from circuits.engine.runs import every_head
 from circuits.errors import EdgeError, PromptError
+from circuits.models.hooks import PATTERN
 from circuits.models.load import as_model
-from circuits.models.model import PATTERN, Model
+from circuits.models.model import Model
 from circuits.prompts import Prompt
 from circuits.results import OfHeads, Saved, require
 from circuits.tasks.task import END, Item, Task, of_equal_length
