@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -46,6 +47,27 @@ def run(file: Path, out: Path, options: list[str]) -> tuple[float, float]:
     return whole, max(written) - (out / "manifest.json").stat().st_mtime
 
 
+def measure(room: Path, ways: list[str], options: argparse.Namespace) -> dict[str, list[float]]:
+    """The times of each way; those that an earlier call left in `room` are not measured again."""
+    file = write(room / "lines.jsonl", questions(options.lines, starts=STARTS))
+    settings = ["--shard", str(options.shard), "--share", str(options.share)]
+    taken = {}
+    for way in ways:
+        out = room / way.replace(" ", "-")
+        times = out.with_suffix(".json")
+        if not times.exists():
+            times.write_text(json.dumps(run(file, out, [*settings, *WAYS[way]])))
+        taken[way] = json.loads(times.read_text())
+        print(f"{way}: {taken[way][0]:.1f} s, measuring {taken[way][1]:.1f} s", flush=True)
+    tables = [read_table(room / way.replace(" ", "-")) for way in ways]
+    for way, table in zip(ways, tables, strict=True):
+        if not table.equals(tables[0]) or len(table) != options.lines:
+            raise SystemExit(f"{way} gave other rows than {ways[0]}")
+    columns = tables[0].num_columns
+    print(f"\n{options.lines} lines, {columns} columns: the same rows, bit for bit.\n")
+    return taken
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -53,40 +75,29 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=2000)
     parser.add_argument("--shard", type=int, default=250, help="lines of a shard")
     parser.add_argument(
-        "--share", type=float, default=0.8, help="with 0.1, a line takes a third of the time"
+        "--share", type=float, default=0.8, help="with 0.1, a line takes a quarter of the time"
     )
-    parser.add_argument("--keep", type=Path, help="write into this folder and leave it there")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument(
+        "--keep", type=Path, help="a folder for all results; what it has is not measured again"
+    )
     options = parser.parse_args()
-    settings = ["--shard", str(options.shard), "--share", str(options.share)]
     with TemporaryDirectory() as name:
         room = options.keep or Path(name)
         room.mkdir(exist_ok=True)
-        file = write(room / "lines.jsonl", questions(options.lines, starts=STARTS))
-        taken = {}
-        for number, (way, how) in enumerate(WAYS.items()):
-            taken[way] = run(file, room / str(number), [*settings, *how])
-            print(f"{way}: {taken[way][0]:.1f} s, measuring {taken[way][1]:.1f} s", flush=True)
-        tables = [read_table(room / str(number)) for number in range(len(WAYS))]
-        for way, table in zip(WAYS, tables, strict=True):
-            if not table.equals(tables[0]) or len(table) != options.lines:
-                raise SystemExit(f"{way} gave other rows than one process")
-    print(
-        f"\n{options.lines} lines, {tables[0].num_columns} columns: the same rows, bit for bit.\n"
-    )
+        taken = measure(room, options.ways, options)
+    one = taken.pop("1 process", None)
+    if one is None:
+        return
     show_header()
-    one = taken.pop("1 process")
     for way, theirs in taken.items():
         told = f"{MODEL}: sweep of {options.lines} lines (share {options.share:g}) by {way}"
-        for part, mine, its in zip(
-            ("the whole command", "measuring"), theirs, one, strict=True
-        ):
+        parts = zip(("the whole command", "measuring"), theirs, one, strict=True)
+        for part, mine, its in parts:
             ratio = Spread((its / mine,))
             aim = Aim("≥", 1.2) if way == "2 processes" else None
-            show(
-                Line(
-                    f"{told}, {part}", "1 process", seconds(mine), seconds(its), ratio, aim
-                ).cells()
-            )
+            cells = seconds(mine), seconds(its), ratio, aim
+            show(Line(f"{told}, {part}", "1 process", *cells).cells())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 ARCHITECTURES = ("gpt2", "llama", "neox")
 ENGINE = ("block", "edges", "forward", "kept", "layout", "plain", "qk", "rows", "runs", "wires")
 CHECKED = [f"circuits.engine.{name}" for name in ENGINE]
-CHECKED += ["circuits.models.model", "circuits.sparsify.attention", "circuits.tracing.family"]
+CHECKED += ["circuits.models.hooks", "circuits.models.model"]
+CHECKED += ["circuits.sparsify.attention", "circuits.tracing.family"]
 check_shapes(CHECKED)
 
 
