@@ -25,7 +25,7 @@ SLURM: Final[dict[str, tuple[Any, str]]] = {
     "partition": (options.text, "The partition of the tasks."),
     "account": (options.text, "The account that pays."),
     "qos": (options.text, "The quality of service."),
-    "time": (COUNT, "Minutes that a task may take."),
+    "time": (COUNT, "Minutes that a task may take; by default 60."),
     "mem": (options.text, "The memory of a task, such as 32GB."),
     "cpus-per-task": (COUNT, "Cores of a task."),
     "gpus-per-node": (COUNT, "GPUs of a task."),

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from circuits.models.model import Model
 
 POLL: Final = 1.0  # seconds between two looks at the tasks
+MINUTES: Final = (
+    60  # that a task may take, where the options do not say; submitit's own default is 5
+)
+_WEEK: Final = 7 * 24 * 60  # minutes: tasks on this machine are not to run out of time
 Cluster = Literal["slurm", "local"]
 
 
@@ -62,17 +66,28 @@ class OnSlurm:
             else:
                 failures.append(failure)
         if failures:
-            said = in_one_line(str(failures[0]))[-300:]
             raise ExecutorError(
                 f"{len(failures)} of {len(jobs)} tasks failed; what is finished is kept, and running the "
-                f"same again submits the others; logs are in {self.folder}; the first said: {said}"
+                f"same again submits the others; logs are in {self.folder}; the first {_reason(failures[0])}"
             )
 
     def _parameters(self) -> dict[str, Any]:
         """The options as submitit takes them; on this machine they have no meaning."""
         if self.cluster == "local":
-            return {}
-        return {f"slurm_{name}": value for name, value in self.options.items()}
+            return {"timeout_min": _WEEK}
+        options = {"time": MINUTES} | dict(self.options)
+        return {f"slurm_{name}": value for name, value in options.items()}
+
+
+def _reason(failure: Exception) -> str:
+    """What happened to a task: the last line of its traceback, around which submitit puts words of its own."""
+    from submitit.core.utils import UncompletedJobError
+
+    if isinstance(failure, UncompletedJobError):
+        return "ended without a result: it was killed, or ran out of memory or time"
+    traceback = str(failure).partition("You can check full logs")[0]
+    lines = [line for line in traceback.splitlines() if line.strip("- ")]
+    return f"said: {in_one_line(lines[-1])[:300]}"
 
 
 def check_slurm(cluster: Cluster) -> None:
