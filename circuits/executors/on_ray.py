@@ -158,7 +158,9 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 def check_ray() -> None:
     """Refuse to begin where Ray is not installed. (Importing it takes a second, finding it does not.)"""
     if find_spec("ray") is None:
-        raise ExecutorError("Ray is not installed here: pip install '.[ray]' in a clone of circuits")
+        raise ExecutorError(
+            "Ray is not installed here: pip install '.[ray]' in a clone of circuits"
+        )
 
 
 def _check_loopback(ray: Any) -> None:
