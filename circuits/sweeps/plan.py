@@ -25,6 +25,7 @@ from circuits.sweeps.rows import measure_lines
 from circuits.sweeps.sweep import SweepSettings, manifest_of
 
 SAMPLE: Final = 64  # lines, at most
+IDLE: Final = 0.7  # a process that has a processor for less of its time is on a busy machine
 CLUSTERS: Final = (1, 2, 4, 8, 16, 64, 256)  # numbers of workers for which the time is printed
 
 
@@ -50,6 +51,9 @@ class SweepPlan(Summarised):
     weights: int  # bytes
     batch: MemoryPlan  # of the largest batch in the sample
     workers: int | None = None  # a number that is printed beside `CLUSTERS`
+    computing: float = (
+        1.0  # the share of the measured time in which this process had a processor
+    )
 
     @property
     def shards(self) -> int:
@@ -76,6 +80,7 @@ class SweepPlan(Summarised):
             f"{self.lines} lines on {self.model}, cut into {self.shards} shards of {self.shard} lines",
             f"a line takes {_short(self.seconds_a_line)} on this {self.device}, by a sample of "
             f"{self.sample} lines{wrong}; loading the model takes {_short(self.seconds_to_load)}",
+            *self._busy_lines(),
             f"a worker's tensors take {self.memory / 1e9:.2f} GB: weights {self.weights / 1e9:.2f} GB, "
             f"{self.batch}; Python and its libraries come on top",
             "",
@@ -93,6 +98,16 @@ class SweepPlan(Summarised):
                 f"SLURM's tasks load the model for each shard: {to_load} more, divided by the workers.",
             ]
         )
+
+    def _busy_lines(self) -> list[str]:
+        """Nothing, unless the machine was too busy for the sample to say how long an idle one takes."""
+        if self.computing >= IDLE:
+            return []
+        alone = _short(self.seconds_a_line * self.computing)
+        return [
+            f"this machine is busy: the sample had a processor {self.computing:.0%} of the time; alone, a "
+            f"line would take about {alone}"
+        ]
 
     def counts(self) -> list[int]:
         """The numbers of workers for which the time is printed, up to one for each shard."""
@@ -123,9 +138,12 @@ def plan_sweep(
     sample = _sample(lines, min(SAMPLE, manifest.shard, len(lines)))
     # The first measurement on a model also reads and verifies its layout.
     measure_lines(loaded, sample[:1], manifest, batch=1)
-    began = time.perf_counter()
+    began, computed = time.perf_counter(), time.process_time()
     rows = measure_lines(loaded, sample, manifest, batch=wanted.batch)
     seconds = time.perf_counter() - began
+    computing = (
+        (time.process_time() - computed) / seconds if loaded.device.type == "cpu" else 1.0
+    )
     batches, _ = to_batches(loaded, sample, manifest, batch=wanted.batch)
     plans = [memory_of(loaded, each) for each in batches] or [MemoryPlan(0, 0, 0, 0)]
     parameters = loaded.bridge.state_dict().values()
@@ -141,6 +159,7 @@ def plan_sweep(
         weights=sum(each.numel() * each.element_size() for each in parameters),
         batch=max(plans, key=lambda each: each.runs),
         workers=workers,
+        computing=min(1.0, computing),
     )
 
 
