@@ -250,6 +250,8 @@ def test_a_plan_counts_shards_and_memory_and_writes_nothing(
     assert one - planned.seconds_to_load == pytest.approx(100 * planned.seconds_a_line)
     assert two - planned.seconds_to_load == pytest.approx(50 * planned.seconds_a_line)
     assert planned.seconds(1000) == planned.seconds(10)
+    idle, busy = (str(replace(planned, computing=share)).splitlines() for share in (1.0, 0.2))
+    assert len(busy) == len(idle) + 1
     asked = ["sweep", str(file), "--model", tiny.name, "--plan", "--workers", "3"]
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0 and "7 shards of 16 lines" in done.stdout
