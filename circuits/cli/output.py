@@ -53,12 +53,18 @@ def progress(
     from rich.console import Console
     from rich.progress import (
         BarColumn,
+        ProgressColumn,
         SpinnerColumn,
         TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
     )
     from rich.progress import Progress as Bar
+    from rich.text import Text
+
+    class TimeLeft(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            return Text(_time_left(task.fields["ends"]))
 
     console = Console(stderr=True)
     is_drawn = shown and console.is_interactive
@@ -68,12 +74,12 @@ def progress(
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
+        TimeLeft(),
         console=console,
         transient=True,
         disable=not is_drawn,
     )
-    bar.add_task("loading", total=None, left="")
+    bar.add_task("loading", total=None, ends=None)
     task = bar.tasks[0]
     began = last_log = time.monotonic()
     pace = Pace(measured)
@@ -83,8 +89,8 @@ def progress(
         nonlocal last_log, announced
         now = time.monotonic()
         left = pace.report(stage, done, total, now)
-        estimate = "" if left is None else f"{timedelta(seconds=round(left))} left"
-        bar.update(task.id, description=stage, completed=done, total=total, left=estimate)
+        ends = None if left is None else now + left
+        bar.update(task.id, description=stage, completed=done, total=total, ends=ends)
         if not shown:
             return
         if left is not None and left >= LONG and announced != pace.stage:
@@ -96,10 +102,8 @@ def progress(
 
     def log() -> None:
         """One line on how far the work is, and without an estimate on how long it has taken."""
-        left = (
-            task.fields["left"]
-            or f"{timedelta(seconds=round(time.monotonic() - began))} so far"
-        )
+        so_far = f"{timedelta(seconds=round(time.monotonic() - began))} so far"
+        left = _time_left(task.fields["ends"]) or so_far
         if task.total is None:
             click.echo(f"{task.description}: {left}", err=True)
             return
@@ -128,6 +132,13 @@ def progress(
         timer.cancel()
         timer.join()
         bar.stop()
+
+
+def _time_left(ends: float | None) -> str:
+    """How long a stage takes until the moment when it is thought to end; empty where that is not known, or
+    has gone by."""
+    left = -1 if ends is None else round(ends - time.monotonic())
+    return f"{timedelta(seconds=left)} left" if left >= 0 else ""
 
 
 def _duration(seconds: float) -> str:
