@@ -18,7 +18,6 @@ NAMES = ("Tom", "Ben", "Tim", "Sam", "Max", "Anna")
 PLACES = ("park", "beach", "zoo", "store")
 THINGS = ("ball", "toy", "cake", "book")
 TEXT = "{} and {} went to the {}. {} gave the {} to"
-COPIED = "{} had a {}. {} wanted the"
 PAIRS = 16
 ROLES = {
     "L1H2": "duplicate token",
@@ -46,27 +45,9 @@ def questions() -> list[dict[str, str]]:
     return asked
 
 
-def copied_things() -> list[dict[str, str]]:
-    """Another behaviour, as a control: the thing that was named before is named again."""
-    asked = []
-    for (name, other), (thing, instead) in zip(
-        permutations(NAMES, 2), permutations(THINGS, 2), strict=False
-    ):
-        text = COPIED.format(name, "{}", other)
-        asked.append(
-            {
-                "prompt": text.format(thing),
-                "counterfactual": text.format(instead),
-                "answer": thing,
-                "foil": instead,
-            }
-        )
-    return asked
-
-
 def main() -> None:
     model = circuits.load(MODEL)
-    found = circuits.wiring(model, questions(), against=copied_things())
+    found = circuits.wiring(model, questions())
     print(found)
     save_figure(found.figure(names=ROLES), HERE, formats=("png", "svg"), name="wiring")
     for path in found.paths("embed", "logits")[:3]:
