@@ -17,8 +17,9 @@ from circuits.instruments.grids import Patching, Paths
 from circuits.instruments.reading_records import HeadScores, LogitAttribution, LogitLens
 
 PAGE = Path(__file__).parents[1] / "docs" / "instruments.md"
-# The page is about mini. stories15m has six heads a layer, so one head takes the place of another.
-IN_THE_PLACE_OF = {'load("mini")': 'load("stories15m")', "L1H11": "L1H3"}
+# The page is about mini. stories15m has six heads a layer and other tokens, so one head and one word take the
+# place of others.
+IN_THE_PLACE_OF = {'load("mini")': 'load("stories15m")', "L1H11": "L1H3", '"wet"': '"big"'}
 
 
 def on_stories(code: str) -> str:
