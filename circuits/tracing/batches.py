@@ -129,8 +129,7 @@ def run_family(
 
 def only_of(batches: Sequence[RunBatch], numbers: Sequence[int]) -> tuple[RunBatch, ...]:
     """The pairs with these numbers, in batches; that of the first pair comes first."""
-    kept = [batch.only(numbers) for batch in batches]
-    kept = [batch for batch in kept if batch.numbers]
+    kept = [batch.only(numbers) for batch in batches if set(batch.numbers) & set(numbers)]
     return tuple(sorted(kept, key=lambda batch: batch.numbers[0]))
 
 
