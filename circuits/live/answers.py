@@ -1,7 +1,7 @@
 """The answers to the page's requests.
 
 1. The answer to a question is that of `circuits.trace` itself: the page is sent the circuit as it grows, then
-   the whole.
+   the whole. Without some heads it is that of `Circuit.without`.
 2. Proposals for a token are words of the same form (a word or not, with a space in front or without) that lie
    nearest to it in the embedding. All are run, and those that change the model's answer are kept, the most
    probable new answer first. A proposal must be read back as the same prompt with that one token changed.
@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from circuits.models.model import Model
 from circuits.prompts import Prompt, to_prompt
 from circuits.prompts.prompt import swapped
 from circuits.show import spell, to_scene
+from circuits.show.figure import draw_files
 from circuits.show.page import pack, pack_maps, pack_why
 from circuits.tracing.other_words import nearest_words
 from circuits.tracing.records import Circuit
@@ -37,6 +39,8 @@ _SHOWN_WORDS: Final = 6
 _CANDIDATES: Final = 48  # words that are run
 _TOKENS_PER_RUN: Final = 1_024
 _OTHER_MODELS: Final = 2  # kept in memory beside the first
+SAVED_AS: Final = ("svg", "html")
+_drawing = threading.Lock()  # matplotlib draws one figure at a time
 
 
 class Models:
@@ -92,17 +96,19 @@ class Answer:
     def to_page_data(self, job_id: str) -> dict[str, Any]:
         """The circuit as the page reads it."""
         scene = to_scene(self.circuit)
-        return pack(scene, self.whys) | {
+        packed = pack(scene, self.whys)
+        return packed | {
             "id": job_id,
+            "name": " without ".join([packed["name"], *self.question.without]),
             "group": self.question.group,
             "bos": int(self.circuit.source.reads_bos),
             "asking": self.question.model_dump(mode="json"),
-            "call": self.question.to_call(),
+            "python": self.question.to_python(),
             "maps": pack_maps(scene),
         }
 
     def save(self, folder: Path) -> Path:
-        """Write a folder that `circuits render` reads, with the answers of `why`."""
+        """Write a folder with the circuit, its figures and page, and the answers of `why`."""
         question = self.question
         check_folder(folder)
         own = new_folder(folder, f"{question.model}-{question.key}-{question.query}")
@@ -115,11 +121,13 @@ class Answer:
         return own
 
     def _write_files(self, folder: Path) -> None:
-        """Write the circuit and the answers of `why` so far."""
+        whys = list(self.whys)  # another request may add one meanwhile
         self.circuit.save(folder)
-        for each in list(self.whys):  # another request may add one meanwhile
+        for each in whys:
             name = f"why-{each.head}-{each.key}-{each.query}.json"
             (folder / name).write_bytes(each.to_json().encode())
+        with _drawing:
+            draw_files(folder, self.circuit, formats=SAVED_AS, why=whys)
 
 
 def read_tokens(models: Models, request: PromptRequest) -> dict[str, Any]:
@@ -203,14 +211,14 @@ def _is_one_change(model: Model, prompt: Prompt, position: int, word: str, token
 
 
 def measure(models: Models, question: TraceRequest, job: Job) -> Answer:
-    """Trace, and emit the circuit as it grows."""
+    """Trace, and emit the circuit as it grows; with heads to be left out, measure the whole without them."""
     model = models.model(question.model, job)
 
     def watch(partial: Circuit) -> None:
         job.check()
-        job.emit(
-            "circuit", Answer(question, partial).to_page_data(job.id) | {"unfinished": True}
-        )
+        if not question.without:
+            packed = Answer(question, partial).to_page_data(job.id)
+            job.emit("circuit", packed | {"unfinished": True})
 
     circuit = trace(
         model,
@@ -222,6 +230,9 @@ def measure(models: Models, question: TraceRequest, job: Job) -> Answer:
         watch=watch,
     )
     job.check()
+    if question.without:
+        job.progress("without " + " ".join(question.without), 0, 1)
+        circuit = circuit.without(*question.without, model=model)
     answer = Answer(question, circuit)
     job.emit("circuit", answer.to_page_data(job.id))
     return answer

@@ -12,12 +12,14 @@ LARGEST_BODY: Final = 64 * 2**10  # bytes
 _LONGEST_PROMPT: Final = 4_000  # characters
 _LARGEST_POSITION: Final = 100_000
 _MOST_SWAPS: Final = 256
+_MOST_HEADS: Final = 64
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Text = Annotated[str, Field(min_length=1, max_length=_LONGEST_PROMPT)]
 Position = Annotated[int, Field(ge=0, le=_LARGEST_POSITION)]
 Identifier = Annotated[str, Field(pattern=r"^[\w-]{1,40}$")]
 Token = Annotated[str, Field(max_length=200)]
+HeadName = Annotated[str, Field(pattern=r"^L\d{1,4}H\d{1,4}$")]
 
 
 class MalformedRequest(PromptError):
@@ -46,7 +48,10 @@ class ProposalRequest(PageRequest):
 
 
 class TraceRequest(PageRequest):
-    """Which heads carry key → query; without a swap, noise is added at the key."""
+    """Which heads carry key → query; where nothing is swapped, noise is added at the key.
+
+    With heads in `without`, the same of the model in which they are swapped to the counterfactual.
+    """
 
     model: Name
     prompt: Text
@@ -54,19 +59,27 @@ class TraceRequest(PageRequest):
     query: Position
     group: Identifier  # circuits of one group stand side by side
     swap: dict[Position, Token] = Field(default={}, max_length=_MOST_SWAPS)
+    without: tuple[HeadName, ...] = Field(default=(), max_length=_MOST_HEADS)
 
-    def to_call(self) -> str:
-        """The Python call that gives the same answer."""
+    def to_python(self) -> str:
+        """The Python that gives the same answer, after `import circuits`."""
         swap = f", swap={self.swap!r}" if self.swap else ""
         ends = f"key={self.key}, query={self.query}"
-        return f"circuits.trace(circuits.load({self.model!r}), {self.prompt!r}, {ends}{swap})"
+        lines = [
+            f"model = circuits.load({self.model!r})",
+            f"found = circuits.trace(model, {self.prompt!r}, {ends}{swap})",
+        ]
+        if self.without:
+            heads = ", ".join(map(repr, self.without))
+            lines.append(f"found = found.without({heads}, model=model)")
+        return "\n".join([*lines, "print(found)\n"])
 
 
 class WhyRequest(PageRequest):
     """Why a head of an answered question looks where it looks."""
 
     job: Identifier
-    head: Annotated[str, Field(pattern=r"^L\d{1,4}H\d{1,4}$")]
+    head: HeadName
     key: Position
     query: Position
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 NOISE_SCALE: Final = 3.0  # standard deviations of the embedding
 NOISE_DRAWS: Final = 8
+_MOST_QUOTED: Final = 8  # tokens of a difference that a message quotes
 _MOST_DRAWS: Final = 1000
 
 
@@ -88,7 +90,10 @@ class Pair:
             counts = (
                 f"must have the same number of tokens, but have {len(clean)} and {len(other)}"
             )
-            raise PromptError(f"prompt and counterfactual {counts}: {clean} against {other}")
+            lengths = _lengths_where_they_differ(clean.words, other.words)
+            raise PromptError(
+                f"prompt and counterfactual {counts}{lengths}: {clean} against {other}"
+            )
         if clean.tokens == other.tokens:
             same = "the counterfactual is the same as the prompt"
             raise PromptError(f"{same}: nothing to compare; swap a word of it")
@@ -108,6 +113,19 @@ class Pair:
             return self.counterfactual.positions
         both = zip(self.clean.tokens, self.counterfactual.tokens, strict=True)
         return tuple(index for index, (clean, other) in enumerate(both) if clean != other)
+
+
+def _lengths_where_they_differ(clean: Sequence[str], other: Sequence[str]) -> str:
+    """`; 'Ben' is 1 token, 'Bartholomew' is 5`: what is left of both without their common ends."""
+    parts = [list(clean), list(other)]
+    for end in (0, -1):
+        while all(parts) and parts[0][end] == parts[1][end]:
+            for part in parts:
+                part.pop(end)
+    if not all(parts) or max(map(len, parts)) > _MOST_QUOTED:
+        return ""
+    first, second = (f"{shortened(''.join(part).strip())} is {len(part)}" for part in parts)
+    return f"; {first} token{'' if len(parts[0]) == 1 else 's'}, {second}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ import numpy as np
 
 from circuits.components import Head
 from circuits.errors import PromptError
+from circuits.prompts import Prompt
 from circuits.show import (
     OUTPUT,
     Scene,
@@ -182,6 +183,7 @@ def pack(scene: Scene, why: Iterable[Why] = (), *, digits: int | None = None) ->
         "spans": _pack_spans(scene),
         "mappings": mappings,
         "picture": lay_out_page(scene, shown, labels, carriers),
+        "program": _program(circuit),
         "whys": [pack_why(answer) for answer in why if _is_about(answer, circuit)],
     }
 
@@ -216,6 +218,24 @@ def _question_line(circuit: Circuit) -> str:
     if circuit.family is not None:
         changes += f", mean of {len(circuit.family.counted)} pairs"
     return f"{metric_words(circuit)} · {values} ({changes})"
+
+
+def _program(circuit: Circuit) -> list[str] | None:
+    """The Python that measures another mapping of the pair: what stands before its key, between key and query,
+    and after its query. None where the metric is a function, which no file holds."""
+    metric = circuit.metric
+    if metric.kind == "custom":
+        return None
+    options = ""
+    if isinstance(circuit.counterfactual, Prompt):
+        options += f", counterfactual={circuit.counterfactual.text!r}"
+    if metric.kind == "logit_diff":
+        options += f", answer={metric.answer_text!r}, foil={metric.foil_text!r}"
+    else:
+        options += f", metric={metric.kind!r}"
+    load = f"model = circuits.load({circuit.source.name!r})"
+    before = f"import circuits\n\n{load}\nfound = circuits.trace(model, {circuit.prompt.text!r}, key="
+    return [before, ", query=", f"{options})\nprint(found)\n"]
 
 
 def _is_about(why: Why, circuit: Circuit) -> bool:

@@ -7,6 +7,7 @@ export function toFragment(state) {
   );
   const parts = {
     group: state.group,
+    beside: state.beside,
     pair: key === undefined ? "" : `${key}-${query}`,
     share: state.percentage,
     pick: state.picking,
@@ -23,6 +24,8 @@ export function fromFragment(text) {
   const read = { views: {} };
   const group = parts.get("group")?.match(/^[\w-]+$/);
   if (group) read.group = group[0];
+  const beside = parts.get("beside")?.match(/^[\w-]+$/);
+  if (beside) read.beside = beside[0];
   const pair = parts.get("pair")?.match(/^(\d+)-(\d+)$/);
   if (pair) read.pair = [Number(pair[1]), Number(pair[2])];
   const share = parts.get("share")?.match(/^\d+$/);

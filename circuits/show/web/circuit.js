@@ -76,10 +76,14 @@ export function weightAt(circuit, head, query, key) {
   return circuit.weights[circuit.mapStarts.get(head) + (query * (query + 1)) / 2 + key];
 }
 
-// The total of every key to this query: of the mappings in the file, else as measured for the controls.
-export function totalsOf(circuit, mapping, query) {
-  const totals = new Map(mapping?.controls?.key_totals.entries());
-  for (const known of circuit.mappings) if (known.query === query) totals.set(known.key, known.total);
+// The total of every key to this query: of the mappings in the file, else as measured for their controls.
+export function totalsOf(circuit, query) {
+  const totals = new Map();
+  const known = circuit.mappings.filter((mapping) => mapping.query === query);
+  for (const { controls } of known) {
+    for (const [key, total] of controls?.key_totals.entries() || []) totals.set(key, total);
+  }
+  for (const { key, total } of known) totals.set(key, total);
   return totals;
 }
 

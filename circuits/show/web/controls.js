@@ -3,7 +3,7 @@
 import { modulationOf } from "./circuit.js";
 import { element, fillFacts } from "./dom.js";
 import { chosen } from "./state.js";
-import { number, percent, plural, tokenAt, verdictOf } from "./text.js";
+import { MEASURING, number, numberSoFar, percent, plural, tokenAt, verdictOf } from "./text.js";
 
 export function renderVerdict({ circuit, verdict }) {
   const { kind, title, sentence, reasons } = verdictOf(circuit, chosen(circuit).mapping);
@@ -15,22 +15,22 @@ export function renderVerdict({ circuit, verdict }) {
 
 export const totalFacts = (mapping) => [
   ["Total", number(mapping.total), "share of the gap: all heads of this mapping at once"],
-  ["Restore", number(mapping.restore), "share of the gap: the total in the other direction"],
+  ["Restore", numberSoFar(mapping, mapping.restore), "share of the gap: the total in the other direction"],
 ];
 
 export function renderControls({ circuit, controls: list }) {
   const { mapping, carriers } = chosen(circuit);
   if (!mapping) return fillFacts(list, []);
-  const joint = carriers.length ? carriers.at(-1).joint : 0;
   const ofTotal = carriers.length ? `, ${percent(modulationOf(mapping, carriers))} of the total` : "";
-  const facts = [
-    ...totalFacts(mapping),
-    ["Carriers", number(joint), `share of the gap: joint effect of ${plural(carriers.length, "head")}${ofTotal}`],
-  ];
+  const meaning = `share of the gap: joint effect of ${plural(carriers.length, "head")}${ofTotal}`;
+  const areSought = mapping.unfinished && !mapping.path.length;
+  const joint = carriers.length ? carriers.at(-1).joint : 0;
+  const carried = areSought ? ["Carriers", MEASURING, ""] : ["Carriers", number(joint), meaning];
+  const facts = [...totalFacts(mapping), carried];
   const { controls } = mapping;
   if (!controls) {
-    const why = circuit.unfinished ? "being measured" : "not measured for this mapping";
-    return fillFacts(list, [...facts, ["Controls", "–", why]]);
+    const pending = circuit.unfinished ? [MEASURING, ""] : ["–", "not measured for this mapping"];
+    return fillFacts(list, [...facts, ["Controls", ...pending]]);
   }
   const { random_mean, random_p95, random_draws, sufficiency, identity, key_totals } = controls;
   const share = percent(controls.share);

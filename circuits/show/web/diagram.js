@@ -2,10 +2,10 @@
 
 import { carriersOf, mappingOf, modulationOf, nameOf, totalsOf } from "./circuit.js";
 import { replaceKeepingFocus, setLabel, svg } from "./dom.js";
-import { chooseToken, isPinned, itemText, kindOf, makeSelectable, togglePin } from "./items.js";
+import { chooseToken, isPinned, itemShape, itemText, kindOf, makeSelectable, togglePin } from "./items.js";
 import { layOut, rowOf } from "./layout.js";
 import { chosen, live, state, withPair } from "./state.js";
-import { arrowText, headText, outputText, percent, rolesOf, SMALLEST_SCALE, tokenAt } from "./text.js";
+import { arrowText, headText, MEASURING, outputText, percent, rolesOf, SMALLEST_SCALE, tokenAt } from "./text.js";
 import { placePicture } from "./zoom.js";
 
 const CHIP = 18; // the height of a head's name
@@ -53,12 +53,6 @@ export function markPinned(column) {
     node.classList.toggle("pinned", pinned);
     if (kindOf(item) !== "token" && kindOf(item) !== "gap") node.setAttribute("aria-pressed", String(pinned));
   }
-}
-
-// A group of shapes that stands for an item; `name` is its class.
-function itemShape(circuit, item, name, ...shapes) {
-  const attributes = { class: `item ${name}`, role: "button", tabindex: -1, "data-item": item };
-  return setLabel(svg("g", { ...attributes, "aria-pressed": "false" }, ...shapes), itemText(circuit, item));
 }
 
 function drawRows({ picture }, { rows, right }) {
@@ -221,7 +215,7 @@ function drawCaption(circuit) {
 function captionOf(mapping, carriers) {
   if (mapping.doubts.length) return "Modulation withheld";
   if (carriers.length) return `Modulated at ${percent(modulationOf(mapping, carriers))} by`;
-  return mapping.unfinished ? "Measuring" : "Carried by no head";
+  return mapping.unfinished ? MEASURING : "Carried by no head";
 }
 
 function drawColumn(column, token, foot) {
@@ -244,8 +238,8 @@ function tokenShapes({ text, x, left, width }, number, foot) {
 // A token with a bar as high as its total to the chosen query; the query is underlined.
 function drawToken(circuit, token, foot) {
   const { position, x, left, right } = token;
-  const { pair, mapping } = chosen(circuit);
-  const totals = totalsOf(circuit, mapping, pair[1]);
+  const { pair } = chosen(circuit);
+  const totals = totalsOf(circuit, pair[1]);
   const largest = Math.max(SMALLEST_SCALE, ...[...totals.values()].map(Math.abs));
   const total = totals.get(position);
   const height = total === undefined ? 0 : Math.max(1, (14 * Math.abs(total)) / largest);

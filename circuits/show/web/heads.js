@@ -5,7 +5,7 @@ import { attentionColour, attentionPixels, effectColour } from "./colours.js";
 import { element, replaceKeepingFocus, setLabel, svg } from "./dom.js";
 import { makeSelectable } from "./items.js";
 import { chosen, pairOf, state } from "./state.js";
-import { headText, number, percent, SMALLEST_SCALE } from "./text.js";
+import { headText, MEASURING, number, percent, SMALLEST_SCALE } from "./text.js";
 
 // An attention map with the queries upwards, and a red frame around the cell of the chosen mapping.
 // The frame is filled with the cell's colour and never narrower than it can be seen.
@@ -54,7 +54,7 @@ export function renderCarriers({ circuit, carriers: container }) {
     );
     return makeSelectable(setLabel(made, headText(circuit, mapping, head, carriers)), circuit, item);
   };
-  container.dataset.empty = circuit.unfinished ? "Carriers are being found." : "No head carries this mapping.";
+  container.dataset.empty = circuit.unfinished ? MEASURING : "No head carries this mapping.";
   replaceKeepingFocus(container, ".tile", "data-item", () => {
     container.replaceChildren(...carriers.map(tile));
   });

@@ -1,19 +1,17 @@
 // One item, large: a head with its map, its effect beside that of random heads, and its three sides; or the
 // numbers of a box, an arrow, a token, a writer or the output.
 
-import { carriersOf, headNamed, nameOf, sidesOf, weightAt } from "./circuit.js";
+import { carriersOf, nameOf, weightAt } from "./circuit.js";
 import { totalFacts } from "./controls.js";
-import { element, fillFacts, setLabel, svg } from "./dom.js";
+import { element, fillFacts, svg } from "./dom.js";
 import { buildMap, paintMap } from "./heads.js";
 import { arrowOf, numberOf, inspectedItem, isPinned, itemText, kindOf, spanOf, togglePin } from "./items.js";
 import { chosen, live, pairOf, state } from "./state.js";
-import { number, percent, SMALLEST_SCALE, tokenAt, writerText } from "./text.js";
+import { number, numberSoFar, percent, tokenAt } from "./text.js";
+import { buildTree, renderTree } from "./tree.js";
 
 const MOST_LABELLED = 48; // tokens on the axes of a map; of more, the chosen two
 const MOST_LARGE = 24; // tokens whose labels have the usual size
-const MOST_WRITERS = 6;
-const LEAST_EFFECT = 0.0005; // of a writer that is listed
-const SIDES = { query: "what it asks for", key: "what it finds", value: "what it moves" };
 
 export function buildInspector(column) {
   const { circuit } = column;
@@ -31,9 +29,10 @@ export function buildInspector(column) {
     missing: element("p", { class: "missing", text: "This head's map was left out to keep the page small." }),
     facts: element("dl", { class: "facts" }),
     chance: element("div", { class: "chance" }),
-    sides: element("div", { class: "sides" }),
+    actions: element("span", { class: "actions" }),
+    sides: buildTree(),
   };
-  const { title, role, pin, text, map, keys, queries, reading, missing, facts, chance, sides } = inspector;
+  const { title, role, actions, pin, text, map, keys, queries, reading, missing, facts, chance, sides } = inspector;
   const corner = element("span", { class: "corner", "aria-hidden": "true", text: "Q ↑  K →" });
   inspector.large = element(
     "div",
@@ -46,8 +45,10 @@ export function buildInspector(column) {
   inspector.root = element(
     "div",
     { class: "card inspector", role: "region", "aria-label": "What is chosen" },
-    element("div", { class: "titles" }, title, role, pin),
-    ...[text, inspector.large, missing, reading, facts, chance, sides],
+    element("div", { class: "titles" }, title, role, actions, pin),
+    text,
+    element("div", { class: "map-and-tree" }, element("div", {}, inspector.large, missing, reading), sides),
+    ...[facts, chance],
   );
   map.addEventListener("mousemove", (event) => {
     const box = map.getBoundingClientRect();
@@ -69,7 +70,7 @@ export function renderInspector(column) {
   inspector.root.classList.toggle("is-pinned", pinned);
   inspector.pin.textContent = pinned ? "Free (Esc)" : "Pin";
   inspector.pin.setAttribute("aria-pressed", String(pinned));
-  for (const part of ["large", "missing", "reading", "chance", "sides"]) inspector[part].hidden = !isHead;
+  for (const part of ["large", "missing", "reading", "chance", "sides", "actions"]) inspector[part].hidden = !isHead;
   inspector.text.hidden = isHead;
   if (isHead) renderHead(column, numberOf(item));
   else renderOther(column, item);
@@ -121,15 +122,16 @@ function renderHead(column, head) {
   if (hasMap) renderLargeMap(column, head);
   const measured = mapping?.heads.get(head);
   const effect = measured?.effect;
-  const loading = measured?.loading === null ? "not measured" : number(measured?.loading);
+  const loading = measured?.loading === null ? "not measured" : numberSoFar(circuit, measured?.loading);
   fillFacts(inspector.facts, [
-    ["Effect", number(effect), "share of the gap: its message replaced by the counterfactual's"],
-    ["Restore", number(measured?.restore), "share of the gap: its clean message put back"],
+    ["Effect", numberSoFar(circuit, effect), "share of the gap: its message replaced by the counterfactual's"],
+    ["Restore", numberSoFar(circuit, measured?.restore), "share of the gap: its clean message put back"],
     ["Loading", loading, "share of the gap: linear, patterns frozen"],
     ["Weight", weightText(circuit, head, pair, measured), "attention on this edge, clean → counterfactual"],
   ]);
   renderChance(inspector.chance, mapping, carriers, head);
-  renderSides(column, mapping, head);
+  renderTree(inspector.sides, circuit, mapping, head);
+  inspector.actions.replaceChildren(...(live.headActions ? live.headActions(circuit, head) : []));
 }
 
 function weightText(circuit, head, [key, query], measured) {
@@ -207,58 +209,4 @@ function effectsOfOthers(mapping, carriers, head) {
   const carrying = new Set(carriers.map((carrier) => carrier.head));
   const others = [...mapping.heads].filter(([other]) => other !== head && !carrying.has(other));
   return others.map(([, measured]) => measured.effect).sort((a, b) => a - b);
-}
-
-// The three sides of the head, with the writers of each where the file holds an answer of `why`.
-function renderSides({ circuit, inspector }, mapping, head) {
-  const known = sidesOf(circuit, mapping, head);
-  const parts = [];
-  if (known) {
-    const writers = known.sides.flatMap((side) => side.writers || []);
-    const effects = [...known.sides.map((side) => side.effect), ...writers.map(([, , effect]) => effect)];
-    const largest = Math.max(SMALLEST_SCALE, ...effects.map(Math.abs));
-    const weightAlone = `the weight alone does ${number(known.pattern)}.`;
-    const text = `Each side alone from the counterfactual run; ${weightAlone}`;
-    parts.push(element("h4", { text: "What it reads: its three sides" }));
-    parts.push(...known.sides.map((side) => sideBlock(circuit, head, side, largest)));
-    parts.push(element("p", { class: "meaning", text }));
-  }
-  const hasWriters = known && known.sides[0].writers;
-  if (live.whyButton && mapping && !mapping.unfinished && !hasWriters) {
-    parts.push(live.whyButton(circuit, head));
-  }
-  inspector.sides.replaceChildren(...parts);
-}
-
-function sideBlock(circuit, head, { side, effect, writers }, largest) {
-  const block = element("div", { class: "side", role: "group", "aria-label": `${side} side` });
-  block.append(element("div", { class: "whole" }, ...effectBar(`${side}: ${SIDES[side]}`, effect, largest)));
-  if (!writers) return block;
-  const numbered = [...writers.entries()];
-  const listed = numbered.filter(([, [, , part]]) => Math.abs(part) >= LEAST_EFFECT).slice(0, MOST_WRITERS);
-  for (const [index, writer] of listed) {
-    const [name, position, part] = writer;
-    const isHead = /^L\d+H\d+$/.test(name);
-    const item = isHead ? `head:${headNamed(circuit, name)}` : `writer:${head}-${side}-${index}`;
-    const text = writerText(side, writer);
-    const onclick = () => togglePin(circuit, item);
-    const attributes = { type: "button", class: "writer", title: text, "data-item": item, onclick };
-    const where = position === null ? name : `${name}@${position}`;
-    block.append(setLabel(element("button", attributes, ...effectBar(where, part, largest)), text));
-  }
-  if (!listed.length) {
-    block.append(element("p", { class: "meaning", text: "no writer below has an effect there" }));
-  }
-  return block;
-}
-
-// A name, a bar as long as the effect's share of the largest, and the number.
-function effectBar(name, effect, largest) {
-  const fill = element("i", { class: effect < 0 ? "fill against" : "fill", "aria-hidden": "true" });
-  fill.style.width = `${Math.min(100, (100 * Math.abs(effect)) / largest)}%`;
-  return [
-    element("span", { class: "who", text: name }),
-    element("span", { class: "track" }, fill),
-    element("span", { class: "num", text: number(effect, 3) }),
-  ];
 }

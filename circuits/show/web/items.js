@@ -2,6 +2,7 @@
 // `head:143`, `token:5`, `box:4+6`, `arrow:5-8`, `writer:143-query-0`, `output`.
 
 import { mappingOf, writerAt } from "./circuit.js";
+import { setLabel, svg } from "./dom.js";
 import { chosen, circuitWith, live, pairOf, state, update, withPair } from "./state.js";
 import { arrowText, boxText, headText, outputText, tokenText, writerText } from "./text.js";
 import { hideTooltip, showTooltip } from "./tooltip.js";
@@ -19,7 +20,7 @@ export function itemText(circuit, item) {
     case "head":
       return headText(circuit, mapping, numberOf(item), carriers);
     case "token":
-      return tokenText(circuit, mapping, numberOf(item), pair);
+      return tokenText(circuit, numberOf(item), pair);
     case "box":
       return boxText(spanOf(circuit, item));
     case "arrow":
@@ -86,6 +87,12 @@ export function chooseToken(circuit, position) {
   else choosePair(circuit, pair);
 }
 
+// A group of shapes that stands for an item; `name` is its class.
+export function itemShape(circuit, item, name, ...shapes) {
+  const attributes = { class: `item ${name}`, role: "button", tabindex: -1, "data-item": item };
+  return setLabel(svg("g", { ...attributes, "aria-pressed": "false" }, ...shapes), itemText(circuit, item));
+}
+
 // Give an element the behaviour of an item: a tooltip, the inspector while nothing is pinned, and a click.
 export function makeSelectable(element, circuit, item, select = () => togglePin(circuit, item)) {
   const enter = () => {
@@ -100,6 +107,11 @@ export function makeSelectable(element, circuit, item, select = () => togglePin(
   element.addEventListener("mouseleave", leave);
   element.addEventListener("focus", () => element.matches(":focus-visible") && enter()); // a click shows none
   element.addEventListener("blur", leave);
+  return makeClickable(element, select);
+}
+
+// Shapes are clicked by Enter and the space bar, too, as buttons are.
+export function makeClickable(element, select) {
   element.addEventListener("click", select);
   if (!(element instanceof HTMLElement)) {
     element.addEventListener("keydown", (event) => {

@@ -14,6 +14,8 @@ import {
   circuitWith,
   circuitsOf,
   groupOf,
+  isShown,
+  live,
   onChange,
   page,
   pairOf,
@@ -30,7 +32,7 @@ const LEGEND =
   "the query, as wide as what they add to the joint effect (share of the gap). Red: the chosen mapping.";
 const MOST_CHIPS = 12; // mappings listed below a diagram
 const MOST_FOUND = 8;
-const DRAWN_WHOLE = ["circuits", "group", "percentage", "picking", "pairs", "printing"];
+const DRAWN_WHOLE = ["circuits", "group", "beside", "percentage", "picking", "pairs", "printing"];
 
 let columns = [];
 
@@ -52,6 +54,7 @@ function buildColumn(circuit, index) {
     shown: [...circuit.picture.columns], // a gap that is opened becomes its positions
     verdict: element("div", { class: "verdict", role: "note" }),
     picture: svg("svg", { class: "picture", role: "group", tabindex: -1 }), // its items take the focus
+    actions: group("actions", { "aria-label": "What can be measured next" }),
     status: element("p", { class: "status", role: "status" }),
     chips: group("chips", { "aria-label": "Mappings in this file" }),
     carriers: group("tiles", { "aria-labelledby": id("carriers") }),
@@ -64,15 +67,16 @@ function buildColumn(circuit, index) {
   column.inspector = buildInspector(column);
   const tools = buildTools(column);
   const axes = element("span", { class: "axes", "aria-hidden": "true", text: "Q ↑  K →" });
-  const carriersTitle = heading("Carriers, up to which share of the total", { id: id("carriers") });
-  const effectsTitle = heading("Effect of every head, share of the gap", { id: id("effects") });
+  const carriersTitle = heading("Carriers, and the share of the total up to each", { id: id("carriers") });
+  const effectsTitle = heading("Effect of every head, as a share of the gap", { id: id("effects") });
   column.root = element(
     "section",
-    { class: "column", "aria-labelledby": id("name") },
+    { class: "column", "aria-labelledby": id("name"), "data-circuit": circuit.id },
     element(
       "div",
       { class: "heading" },
       element("h2", { id: id("name"), dir: "auto", text: circuit.name }),
+      element("p", { class: "prompt", dir: "auto", text: circuit.prompt }), // where several prompts are shown
       element("p", { text: circuit.model_line }),
       element("p", { class: "lede", text: circuit.question_line }),
     ),
@@ -80,7 +84,7 @@ function buildColumn(circuit, index) {
     element(
       "div",
       { class: "main" },
-      card("diagram", tools, element("p", { class: "legend", text: LEGEND }), column.viewport, column.status, column.chips),
+      card("diagram", tools, element("p", { class: "legend", text: LEGEND }), column.viewport, column.actions, column.status, column.chips),
       card("controls", heading("Controls of this mapping"), column.controls),
     ),
     element(
@@ -90,7 +94,7 @@ function buildColumn(circuit, index) {
         "maps",
         element("div", { class: "titles" }, carriersTitle, axes),
         column.carriers,
-        heading("Greedy path, share of the total"),
+        heading("Greedy path, as a share of the total"),
         column.curve,
       ),
       card("", effectsTitle, column.effects, column.scale),
@@ -122,8 +126,29 @@ function renderColumn(column) {
   renderPath(column);
   renderEffects(column);
   renderInspector(column);
+  renderActions(column);
   renderControls(column);
   markPinned(column);
+}
+
+// What can be done next, where the diagram is: on a live page with the pinned head; else, where the chosen mapping
+// is not in the file, the program that measures it.
+function renderActions({ circuit, actions }) {
+  const { pinned } = state;
+  const [key, query] = pairOf(circuit);
+  const button = (text, onclick) => element("button", { type: "button", class: "tool", text, onclick });
+  const shown = [];
+  if (live.headActions && pinned?.id === circuit.id && kindOf(pinned.item) === "head") {
+    const buttons = live.headActions(circuit, numberOf(pinned.item));
+    shown.push(element("span", { text: itemText(circuit, pinned.item) }), ...buttons, button("Free (Esc)", unpin));
+  } else if (!live.askMapping && circuit.program && !chosen(circuit).mapping && key <= query) {
+    const [before, between, after] = circuit.program;
+    const program = `${before}${key}${between}${query}${after}`;
+    const copy = ({ target }) => copyText(program, target);
+    shown.push(element("span", { text: "Its heads can be measured:" }), button("Copy the Python for it", copy));
+  }
+  actions.replaceChildren(...shown);
+  actions.hidden = !shown.length;
 }
 
 function renderChips({ circuit, chips }) {
@@ -162,26 +187,44 @@ function redraw(changed) {
   if (!isSame || changed.some((name) => DRAWN_WHOLE.includes(name))) {
     renderToolbar();
     columns.forEach(renderColumn);
-  } else if (changed.includes("pinned")) {
+  } else if (changed.includes("pinned") || changed.includes("jobs")) {
     columns.forEach(renderInspector);
+    columns.forEach(renderActions);
     columns.forEach(markPinned);
   } else if (changed.includes("hovered") && !state.pinned) {
     columns.forEach(renderInspector);
   } else if (changed.includes("views")) {
     columns.forEach(placePicture);
   }
+  if (["circuits", "group", "beside", "waiting"].some((name) => changed.includes(name))) renderPending();
+  live.render?.(changed);
   scheduleAddress();
 }
 
 function buildColumns(circuits) {
   columns = circuits.map(buildColumn);
   byId("columns").replaceChildren(...columns.map((column) => column.root));
-  byId("columns").classList.toggle("single", columns.length === 1);
+  const prompts = new Set(circuits.map((circuit) => circuit.prompt));
+  byId("columns").classList.toggle("prompts", prompts.size > 1);
   if (circuits.length) {
-    byId("title").textContent = circuits[0].prompt;
+    byId("title").textContent = [...prompts].join(" · ");
     document.title = circuits[0].prompt;
   }
   renderFound();
+}
+
+// Beside the columns stands what was asked and has no circuit yet.
+function renderPending() {
+  const container = byId("columns");
+  for (const card of container.querySelectorAll(".pending")) card.remove();
+  const asked = state.waiting.filter(({ question }) => isShown(question.group));
+  const card = ({ question: { model, key, query, without }, tokens }) => {
+    const ends = `${tokenAt(tokens, key)} → ${tokenAt(tokens, query)}`;
+    const text = `measuring… ${ends} on ${[model, ...without].join(" without ")}`;
+    return element("p", { class: "card pending", text });
+  };
+  container.append(...asked.map(card));
+  container.classList.toggle("single", container.children.length === 1);
 }
 
 // Toolbar
@@ -189,18 +232,26 @@ function buildColumns(circuits) {
 function renderToolbar() {
   byId("share").value = state.percentage;
   byId("share-value").textContent = percent(state.percentage / 100);
-  byId(`pick-${state.picking}`).checked = true;
+  for (const radio of pickers()) radio.checked = radio.value === state.picking;
   const groups = [...new Set(state.circuits.map(groupOf))];
-  const option = (group, index) => {
-    const text = `${index + 1}. ${circuitsOf(group).at(-1).choice}`;
-    return element("option", { value: group, text, selected: group === state.group });
-  };
-  byId("prompts").replaceChildren(...groups.map(option));
+  const options = (chosenGroup) =>
+    groups.map((group, index) => {
+      const text = `${index + 1}. ${circuitsOf(group)[0].choice}`;
+      return element("option", { value: group, text, selected: group === chosenGroup });
+    });
+  byId("prompts").replaceChildren(...options(state.group));
+  byId("beside").replaceChildren(element("option", { value: "", text: "nothing" }), ...options(state.beside));
   byId("picker").hidden = groups.length < 2;
 }
 
+const pickers = () => document.querySelectorAll("input[data-picking]");
+
 function chooseGroup(group) {
-  update({ group, pinned: null });
+  update({ group, beside: state.beside === group ? "" : state.beside, pinned: null });
+}
+
+function chooseBeside(group) {
+  update({ beside: state.group === group ? "" : group, pinned: null });
 }
 
 function stepGroup(step) {
@@ -256,23 +307,25 @@ export function openAddress(address) {
   const read = fromFragment(address);
   const groups = state.circuits.map(groupOf);
   const group = groups.includes(read.group) ? read.group : groups[0] || "";
+  const beside = groups.includes(read.beside) && read.beside !== group ? read.beside : "";
   const [first] = circuitsOf(group);
   const isInside = first && read.pair?.every((position) => position < first.words.length);
   const pairs = isInside ? { ...state.pairs, [group]: read.pair } : state.pairs;
   const views = Object.entries(read.views).filter(([id]) => circuitWith(id));
   const percentage = read.percentage ?? Math.round(page.share * 100);
   const picking = read.picking || "key";
-  update({ group, percentage, pairs, picking, pinned: null, views: Object.fromEntries(views) });
+  update({ group, beside, percentage, pairs, picking, pinned: null, views: Object.fromEntries(views) });
   const owner = read.pinned && circuitWith(read.pinned.id);
   if (owner && exists(owner, read.pinned.item)) update({ pinned: read.pinned });
 }
 
 function addListeners() {
   byId("share").addEventListener("input", (event) => update({ percentage: Number(event.target.value) }));
-  for (const radio of document.querySelectorAll("input[name=picking]")) {
+  for (const radio of pickers()) {
     radio.addEventListener("change", () => update({ picking: radio.value }));
   }
   byId("prompts").addEventListener("change", (event) => chooseGroup(event.target.value));
+  byId("beside").addEventListener("change", (event) => chooseBeside(event.target.value));
   byId("before").addEventListener("click", () => stepGroup(-1));
   byId("after").addEventListener("click", () => stepGroup(1));
   byId("search").addEventListener("input", renderFound);

@@ -7,6 +7,7 @@ export const page = JSON.parse(document.getElementById("data").textContent);
 export const state = {
   circuits: page.circuits.map(unpack),
   group: "", // the circuits of one group stand side by side
+  beside: "", // a second group that is shown to the right of the first
   percentage: Math.round(page.share * 100), // the share of a mapping's total that its carriers must reach
   picking: "key", // the end of the mapping that a click on a token sets
   pairs: {}, // [key, query] that was chosen in each group
@@ -14,10 +15,17 @@ export const state = {
   hovered: null, // the same, for what the mouse or the keyboard is at
   views: {}, // {x, y, scale} of the diagrams that were moved or zoomed, by circuit
   printing: false,
+  // Of a live page:
+  form: null, // the question that is put together, with what the server said of it
+  waiting: [], // questions that were asked and have no circuit yet, each with its group
+  progress: { text: "", share: 0 }, // of what is measured
+  error: "", // what the reader must mend
+  jobs: [], // the jobs that are being measured
 };
 
 // What a live page can do beyond a file; a page that is a file leaves these null.
-export const live = { askMapping: null, whyButton: null };
+// `askMapping(circuit, pair)`, `headActions(circuit, head)` gives buttons, `render(changed)` draws the form.
+export const live = { askMapping: null, headActions: null, render: null };
 
 let redraw = () => {};
 
@@ -33,7 +41,11 @@ export function update(changes) {
 
 export const groupOf = (circuit) => String(circuit.group);
 export const circuitsOf = (group) => state.circuits.filter((circuit) => groupOf(circuit) === group);
-export const shownCircuits = () => circuitsOf(state.group);
+export const isShown = (group) => group === state.group || (group !== "" && group === state.beside);
+export const shownCircuits = () => {
+  const groups = [...new Set([state.group, state.beside])];
+  return groups.flatMap((group) => circuitsOf(group));
+};
 export const circuitWith = (id) => state.circuits.find((circuit) => circuit.id === id);
 
 // Circuits of one group share the chosen mapping, unless their models cut the prompt into other tokens.

@@ -12,6 +12,11 @@ export function number(value, digits = 2) {
   return isZero ? text.replace("-", "") : text.replace("-", "−");
 }
 
+// What is said of all that the server has not measured yet.
+export const MEASURING = "measuring…";
+export const numberSoFar = (circuit, value) =>
+  circuit.unfinished && (value === null || value === undefined) ? MEASURING : number(value);
+
 export const percent = (value) => `${Math.round(value * 100)}%`;
 export const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 export const tokenAt = (circuit, position) => `${circuit.spelled[position]} (${position})`;
@@ -24,7 +29,8 @@ export function headText(circuit, mapping, head, carriers) {
     parts.push(`joint ${percent(carriers[step].joint / mapping.total)} of the total`);
   }
   const measured = mapping?.heads.get(head);
-  parts.push(measured ? `effect ${number(measured.effect)}` : "no effect measured");
+  if (measured) parts.push(`effect ${number(measured.effect)}`);
+  else parts.push(circuit.unfinished ? MEASURING : "no effect measured");
   return parts.join(", ");
 }
 
@@ -38,15 +44,15 @@ export function arrowText(circuit, mapping, percentage) {
   const carriers = carriersOf(mapping, percentage);
   const ends = `${tokenAt(circuit, mapping.key)} to ${tokenAt(circuit, mapping.query)}`;
   const total = `${ends}: total ${number(mapping.total)}`;
-  if (!carriers.length) return `${total}, ${mapping.unfinished ? "being measured" : "carried by no head"}`;
+  if (!carriers.length) return `${total}, ${mapping.unfinished ? MEASURING : "carried by no head"}`;
   const names = carriers.map(({ head }) => nameOf(circuit, head)).join(" ");
   const modulated = `modulated at ${percent(modulationOf(mapping, carriers))}`;
   return `${total}, ${mapping.doubts.length ? "share withheld" : modulated} by ${names}`;
 }
 
-export function tokenText(circuit, mapping, position, [key, query]) {
+export function tokenText(circuit, position, [key, query]) {
   const roles = rolesOf(position, [key, query]).join(" and ");
-  const total = totalsOf(circuit, mapping, query).get(position);
+  const total = totalsOf(circuit, query).get(position);
   const share = total === undefined ? "" : `total ${number(total)} to the query`;
   return [circuit.spelled[position], `position ${position}`, roles, share].filter(Boolean).join(", ");
 }
@@ -66,10 +72,14 @@ export function writerText(side, [name, position, effect, weight]) {
 export function statusText(circuit, mapping, carriers, [key, query]) {
   const ends = `${tokenAt(circuit, key)} → ${tokenAt(circuit, query)}`;
   if (key > query) return `${ends} runs backwards: attention reads from a key at or before its query.`;
-  if (!mapping) return `${ends} carries nothing measurable, or was not measured: it is not in this file.`;
+  if (!mapping) {
+    const known = totalsOf(circuit, query).get(key);
+    if (known === undefined) return `${ends}: its total was not measured.`;
+    return `${ends}: its total is ${number(known)} of the gap; its heads were not measured.`;
+  }
   const total = number(mapping.total);
   if (mapping.unfinished && !mapping.path.length) {
-    return `${ends}: its total is ${total} of the gap; carriers are being found.`;
+    return `${ends}: its total is ${total} of the gap; its carriers: ${MEASURING}`;
   }
   if (!carriers.length) return `${ends}: no head carries it (total ${total}).`;
   const one = carriers.length === 1;
@@ -94,9 +104,12 @@ export function verdictOf(circuit, mapping) {
   const { question } = circuit;
   const doubts = mapping ? mapping.doubts : [];
   if (!question) {
-    const pending = "the controls are being measured.";
-    const sentence = circuit.unfinished ? pending : "this file holds no control of its question.";
-    return { kind: "unknown", title: "Not judged", sentence, reasons: doubts.map(aboutMapping) };
+    const reasons = doubts.map(aboutMapping);
+    if (circuit.unfinished) {
+      return { kind: "unknown", title: MEASURING, sentence: "the verdict comes with the controls.", reasons };
+    }
+    const sentence = "this file holds no control of its question.";
+    return { kind: "unknown", title: "Not judged", sentence, reasons };
   }
   const [title, sentence] = VERDICTS[question.verdict];
   const further = doubts.filter((doubt) => !question.reasons.includes(doubt));

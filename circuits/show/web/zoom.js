@@ -37,7 +37,7 @@ export function addZoom(column) {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     const box = viewport.getBoundingClientRect();
-    zoom(column, Math.exp(-event.deltaY * 0.004), event.clientX - box.left, event.clientY - box.top);
+    zoom(column, Math.exp(-event.deltaY * 0.004), [event.clientX - box.left, event.clientY - box.top]);
   });
   viewport.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey) return;
@@ -100,8 +100,20 @@ function fit(column) {
   setView(column, { x: 0, y: 0, scale: fitScale(column.layout, frameOf(column)) });
 }
 
+// Where the middle of the mapping in front is in the viewport, or the nearest place that is seen.
+function pointInFront({ circuit, layout, viewport, placed }) {
+  const { width, height } = frameOf({ viewport });
+  const ends = layout.columns.filter(({ position }) => pairOf(circuit).includes(position));
+  const heights = layout.arrows.filter(({ front }) => front).map(({ y }) => y);
+  const middle = (values, otherwise) =>
+    values.length ? (Math.min(...values) + Math.max(...values)) / 2 : otherwise;
+  const x = middle(ends.map((column) => column.x), layout.width / 2) * placed.scale - viewport.scrollLeft;
+  const y = middle(heights, layout.height / 2) * placed.scale - viewport.scrollTop;
+  return [Math.min(Math.max(x, 0), width), Math.min(Math.max(y, 0), height)];
+}
+
 // The point of the picture at (x, y) of the viewport stays where it is.
-function zoom(column, factor, x = column.viewport.offsetWidth / 2, y = column.viewport.offsetHeight / 2) {
+function zoom(column, factor, [x, y] = pointInFront(column)) {
   const before = viewOf(column);
   const scale = Math.min(MOST, Math.max(LEAST, before.scale * factor));
   const shift = 1 / before.scale - 1 / scale;
