@@ -3,6 +3,7 @@ the tests to others needs none of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import pytest
 from shapes import check_shapes
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from circuits.models.model import Model
 
 ARCHITECTURES = ("gpt2", "llama", "neox")
@@ -18,6 +21,15 @@ CHECKED = [f"circuits.engine.{name}" for name in ENGINE]
 CHECKED += ["circuits.models.hooks", "circuits.models.model"]
 CHECKED += ["circuits.sparsify.attention", "circuits.tracing.family"]
 check_shapes(CHECKED)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests of a process; each test opens pages of its own."""
+    from chromium import launched
+
+    with launched() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

@@ -44,12 +44,6 @@ def opened(mini: Model, folder: Path) -> Iterator[Explorer]:
         yield page
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium.launched() as running:
-        yield running
-
-
 @pytest.fixture
 def tab(browser: Browser, opened: Explorer) -> Iterator[Any]:
     """Opens tabs of the live page; at the end none complained and all spoke with the server alone."""
@@ -57,6 +51,7 @@ def tab(browser: Browser, opened: Explorer) -> Iterator[Any]:
 
     def open_tab(fragment: str = "") -> Page:
         page = browser.new_page(viewport={"width": 1300, "height": 900})
+        page.set_default_timeout(120_000)  # a loaded machine measures slowly
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
@@ -120,7 +115,10 @@ def test_from_a_typed_prompt_to_an_answer_with_the_numbers_of_trace(
     assert page.locator("#ask-next .next").first.inner_text().startswith("small ")
     assert page.locator("#ask-go").is_disabled()
     page.locator(f'.ask-chip[data-position="{LARGE}"]').click()
-    page.locator(f'.ask-chip[data-position="{LAST}"]').click()
+    page.locator(".ask-switch input[value=query]").check()
+    page.locator(f'.ask-chip[data-position="{LAST - 1}"]').click()
+    page.locator(f'.ask-chip[data-position="{LAST}"]').click()  # the switch stays on query
+    assert form_of(page)[:2] == (LARGE, LAST)
     page.locator(".proposal").first.wait_for()
     word = page.locator(".proposal b").first.inner_text()
     assert page.locator(f'.other[data-position="{LARGE}"]').input_value() == word
@@ -136,22 +134,133 @@ def test_from_a_typed_prompt_to_an_answer_with_the_numbers_of_trace(
     assert page.locator(".verdict").first.inner_text().startswith("A clear question")
 
 
-def test_an_example_is_answered_after_one_click_and_the_form_says_what_was_asked(
-    tab: Any, mini: Model
-) -> None:
+def form_of(page: Page) -> tuple[int, int, str, dict[int, str], str]:
+    """What the form asks: key, query, prompt, the words that are swapped, the model."""
+    key, query = (
+        int(str(page.locator(f".ask-chip.{end}").get_attribute("data-position")))
+        for end in ("key", "query")
+    )
+    swap = {}
+    for field in page.locator(".other.changed").all():
+        swap[int(str(field.get_attribute("data-position")))] = field.input_value()
+    prompt, model = (page.locator(name).input_value() for name in ("#prompt", "#model"))
+    return key, query, prompt, swap, model
+
+
+def shown_question(page: Page) -> tuple[int, int, str, dict[int, str], str]:
+    """The same of the question that is answered in the first column."""
+    key = int(str(page.locator(".picture .token.key").first.get_attribute("data-position")))
+    query = int(str(page.locator(".picture .token.query").first.get_attribute("data-position")))
+    line = page.locator(".heading .lede").first.inner_text()
+    swap = {int(place): word for place, word in re.findall(r"\((\d+)\) → ([^,)]+)", line)}
+    model = page.locator(".column h2").first.inner_text()
+    return key, query, page.locator("h1").inner_text(), swap, model
+
+
+def test_from_opening_to_the_first_answer_is_one_click(tab: Any, mini: Model) -> None:
     page = tab()
     page.locator("#ask-examples button", has_text="opposite").click()
     page.locator("#ask-said", has_text="answered in").wait_for()
-    assert page.locator("#prompt").input_value() == PROMPT
-    assert page.locator(".ask-chip.key").get_attribute("data-position") == str(LARGE)
-    assert page.locator(".ask-chip.query").get_attribute("data-position") == str(LAST)
-    assert page.locator(f'.other[data-position="{LARGE}"]').input_value() == "hot"
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: "hot"})
     named = page.locator(".tile .name").all_inner_texts()
     assert named == [str(head) for head in found.carriers()]
-    # A click in the diagram asks again, and the form follows.
+
+
+def test_whatever_question_is_shown_the_form_says_it(tab: Any) -> None:
+    page = tab()
+    draft = page.locator("#ask-draft")
+    page.locator("#ask-examples button", has_text="opposite").click()
+    page.locator("#ask-said", has_text="answered in").wait_for()
+    asked = form_of(page)
+    assert asked == (LARGE, LAST, PROMPT, {LARGE: "hot"}, "mini") == shown_question(page)
+    # A token of the diagram is clicked: its question is measured.
     page.locator('.token[data-position="2"]').first.click()
-    page.locator('.ask-chip.key[data-position="2"]').wait_for()
+    page.locator('.picture .token.key[data-position="2"]').wait_for()
+    page.locator("#ask-said", has_text="answered in").wait_for()
+    assert form_of(page) == shown_question(page) == (2, *asked[1:])
+    # One that runs backwards is shown, too, but cannot be asked.
+    page.locator("#pick-query").check()
+    page.locator('.token[data-position="1"]').first.click()
+    assert form_of(page) == shown_question(page) and page.locator("#ask-go").is_disabled()
+    # The first question again, by the history, and both side by side.
+    page.locator("#prompts").select_option(index=0)
+    assert form_of(page) == shown_question(page) == asked
+    page.locator("#beside").select_option(index=2)
+    assert page.locator(".column").count() == 2 and form_of(page) == asked
+    assert draft.inner_text() == ""
+    # What is edited is no longer what is shown, and the page says so.
+    page.locator("#beside").select_option(index=0)
+    field = page.locator(f'.other[data-position="{LARGE}"]')
+    field.fill("hot cold")
+    field.press("Tab")
+    assert "another question" in draft.inner_text()
+    page.locator("#ask-go").click()
+    page.locator("#ask-error", has_text="same number of tokens").wait_for()
+    line = page.locator("#ask-error").inner_text()
+    assert "'large' is 1 token, 'hot cold' is 2" in line
+    assert form_of(page)[3] == {LARGE: "hot cold"} and "another question" in draft.inner_text()
+    page.reload()
+    page.locator(".column").wait_for()
+    assert form_of(page) == shown_question(page) == asked
+
+
+NOTE_WORDS = """() => {
+  const noted = (window.noted = []);
+  const note = () => {
+    if (!document.querySelector(".column")) return;
+    const isPartly = document.querySelector(".verdict").textContent.startsWith("measuring");
+    const tiles = document.querySelector(".tiles");
+    const empty = tiles.children.length ? "" : tiles.dataset.empty;
+    noted.push([isPartly, document.querySelector("main").innerText + empty]);
+  };
+  new MutationObserver(note).observe(document.body, { childList: true, subtree: true });
+}"""
+
+
+def test_a_null_question_is_said_to_be_measured_and_then_to_be_nothing(tab: Any) -> None:
+    page = tab()
+    page.evaluate(NOTE_WORDS)
+    page.locator("#prompt").fill(PROMPT)
+    page.locator('.ask-chip[data-position="1"]').click()
+    field = page.locator('.other[data-position="1"]')
+    field.fill("In")
+    field.press("Tab")
+    ask(page)
+    noted = page.evaluate("window.noted")
+    partly = [text for is_partly, text in noted if is_partly]
+    assert partly and all("measuring…" in text for text in partly)
+    assert not any(re.search("[Nn]o head carries", text) for text in partly)
+    assert "clear" not in str(page.locator(".verdict").get_attribute("class")).split()
+    assert "withheld" in page.locator("main").inner_text()
+    assert page.locator(".scale").inner_text().split() == ["−0.05", "+0.05"]
+
+
+def test_a_head_is_knocked_out_from_the_diagram_and_the_answer_stands_beside_the_first(
+    tab: Any, mini: Model
+) -> None:
+    page = tab()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("#ask-examples button", has_text="opposite").click()
+    page.locator("#ask-said", has_text="answered in").wait_for()
+    name = page.locator(".chip-head.front text").first.text_content()
+    page.locator(".chip-head.front").first.click()
+    page.locator(".diagram .actions button", has_text="Without").click()
+    page.locator(".column").nth(1).wait_for()
+    found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: "hot"})
+    less = found.without(str(name), model=mini)
+    assert page.locator("h2").all_inner_texts() == ["mini", f"mini without {name}"]
+    second = page.locator(".column").nth(1)
+    named = second.locator(".tile .name").all_inner_texts()
+    assert named == [str(head) for head in less.carriers()]
+    total = second.locator(".controls .value").first.inner_text()
+    assert total == f"{less.mapping().total:z.2f}".replace("-", "−")
+    # Copied, both run and give the same.
+    page.locator("#ask-python").click()
+    program = page.evaluate("navigator.clipboard.readText()")
+    assert program.startswith("import circuits\n") and program.count("circuits.trace(") == 2
+    given: dict[str, Any] = {}
+    exec(program, given)
+    assert given["found"].mapping() == less.mapping()
 
 
 def test_the_counterfactual_can_be_edited_token_by_token(tab: Any, mini: Model) -> None:
@@ -180,15 +289,18 @@ def test_a_head_is_explained_another_key_traced_and_the_answer_saved_and_copied(
     word = page.locator(f'.other[data-position="{LARGE}"]').input_value()
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
     page.locator(".tile").first.click()
-    page.locator(".why").click()
-    page.locator(".side .writer").first.wait_for()
+    page.locator(".inspector .actions button", has_text="Why?").click()
+    page.locator(".tree .writer").first.wait_for()
     told = circuits.why(found, found.carriers()[0], model=mini)
-    shown = page.locator(".side .whole .num").all_inner_texts()
+    shown = page.locator(".tree .side .num").all_text_contents()
     assert shown == [f"{side.effect:z.3f}".replace("-", "−") for side in told.sides]
     page.locator("#ask-save").click()
     page.locator("#ask-said", has_text="saved in").wait_for()
     saved = Path(page.locator("#ask-said").inner_text().removeprefix("saved in "))
     assert saved.parent == folder and Circuit.load(saved) == found
+    written = {file.name for file in saved.iterdir()}
+    assert {"figure.svg", "circuit.svg", "page.html", "circuit.json"} <= written
+    assert '"writers":[[' in (saved / "page.html").read_text()
     page.keyboard.press("Escape")
     page.locator('.token[data-position="2"]').click()
     page.locator(".status", has_text="opposite (2)").wait_for()
@@ -202,7 +314,7 @@ def test_a_head_is_explained_another_key_traced_and_the_answer_saved_and_copied(
 
 def test_two_models_stand_side_by_side(tab: Any, mini: Model) -> None:
     page = tab()
-    page.locator("#beside").select_option("mini-sparse")
+    page.locator("#second").select_option("mini-sparse")
     type_prompt(page)
     page.locator("#ask-go").click()
     page.locator(".column").nth(1).locator(".tile").first.wait_for()

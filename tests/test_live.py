@@ -175,7 +175,26 @@ def test_the_python_call_of_an_answer_gives_the_same(traced: Circuit) -> None:
         group="g",
         swap={KEY: "hot"},
     )
-    assert eval(asked.to_call()) == traced
+    ran: dict[str, Any] = {"circuits": circuits}
+    exec(asked.to_python(), ran)
+    assert ran["found"] == traced
+
+
+def test_without_a_head_the_answer_is_that_of_without(
+    client: Client, sparse: Model, traced: Circuit
+) -> None:
+    head = str(traced.carriers()[0])
+    events = client.hear("ask", **question(without=[head]))
+    (answer,) = [value for name, value in events if name == "circuit"]
+    less = traced.without(head, model=sparse)
+    exact = plain(pack(to_scene(less)))
+    assert answer["mappings"] == exact["mappings"] and "unfinished" not in answer
+    assert answer["name"] == f"planted-sparse without {head}"
+    ran: dict[str, Any] = {"circuits": circuits}
+    exec(answer["python"], ran)
+    assert ran["found"].mappings == less.mappings
+    name, told = client.hear("ask", **question(without=["L99H0"]))[-1]
+    assert name == "failed" and "L99H0" in told["error"]
 
 
 def test_why_is_measured_for_a_head_of_an_answer(
@@ -198,6 +217,9 @@ def test_an_answer_is_saved_as_a_folder_that_render_reads_with_its_writers(
     client.hear("why", job=job, head=str(traced.carriers()[0]), key=KEY, query=QUERY)
     saved = Path(client.post("save", job=job)["folder"])
     assert saved.parent == folder and Circuit.load(saved) == traced
+    assert (saved / "figure.svg").exists() and (saved / "circuit.svg").exists()
+    page = (saved / "page.html").read_text()
+    assert '"writers":[[' in page
     ran = CliRunner().invoke(main, ["render", str(saved), "--format", "html"])
     assert ran.exit_code == 0, ran.output
     assert '"writers":[[' in (saved / "page.html").read_text()

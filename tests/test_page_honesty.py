@@ -5,12 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import chromium
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -49,12 +47,6 @@ def test_the_scale_of_a_figure_of_nothing_ends_at_five_percent_of_the_gap() -> N
 def _images(axes: Axes) -> list[Any]:
     images: list[Any] = list(axes.images)
     return [image for image in images if np.ndim(image.get_array()) == 2]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium.launched() as opened:
-        yield opened
 
 
 def show(browser: Browser, circuit: Circuit, folder: Path, **changed: Any) -> Page:
@@ -100,7 +92,10 @@ def test_while_it_is_measured_nothing_is_said_to_carry_nothing(
     circuit = replace(planted(), mappings=(empty,), focus=(5, 8), question=None)
     content = "getComputedStyle(document.querySelector('.tiles'), '::after').content"
     page = show(browser, circuit, tmp_path, unfinished=True)
-    assert "being found" in page.evaluate(content)
+    assert "measuring…" in page.evaluate(content)
+    assert "measuring…" in page.inner_text(".verdict") and "measuring…" in page.inner_text(
+        ".facts"
+    )
     assert "o head carries" not in page.inner_text("body")
     page = show(browser, circuit, tmp_path)
     assert "No head carries" in page.evaluate(content)

@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import chromium
 import pytest
 from render_samples import CARRIERS, deep, dense, long, mapping_of, planted, span_of, wide
 
@@ -19,6 +18,9 @@ from circuits.show.layout import lay_out
 from circuits.show.page import pack, pack_maps
 from circuits.show.page_layout import PAGE
 from circuits.tracing.records import Circuit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.browser
 Run = Callable[..., Any]
@@ -40,27 +42,22 @@ def serve(route: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
+def run(browser: Browser) -> Iterator[Run]:
     """Evaluate an expression with what the modules export in scope; `circuit` is the sample given."""
-    with chromium.launched() as browser:
-        page = browser.new_page()
-        page.route("http://page.test/**", serve)
-        page.goto("http://page.test/")
+    page = browser.new_page()
+    page.route("http://page.test/**", serve)
+    page.goto("http://page.test/")
 
-        def evaluate(expression: str, circuit: Circuit | None = None, **values: Any) -> Any:
-            packed = None
-            if circuit is not None:
-                scene = to_scene(circuit)
-                packed = json.loads(json.dumps(pack(scene) | {"maps": pack_maps(scene)}))
-            given = {
-                "modules": MODULES,
-                "expression": expression,
-                "packed": packed,
-                "values": values,
-            }
-            return page.evaluate(SCRIPT, given)
+    def evaluate(expression: str, circuit: Circuit | None = None, **values: Any) -> Any:
+        packed = None
+        if circuit is not None:
+            scene = to_scene(circuit)
+            packed = json.loads(json.dumps(pack(scene) | {"maps": pack_maps(scene)}))
+        given = {"modules": MODULES, "expression": expression}
+        return page.evaluate(SCRIPT, given | {"packed": packed, "values": values})
 
-        yield evaluate
+    yield evaluate
+    page.close()
 
 
 def crossed() -> Circuit:
@@ -152,6 +149,7 @@ def test_what_is_doubted_has_no_share_in_words(run: Run) -> None:
 def test_an_address_holds_all_that_is_chosen_and_gives_it_back(run: Run) -> None:
     state = {
         "group": "3",
+        "beside": "5",
         "percentage": 61,
         "picking": "query",
         "pairs": {"3": [2, 8]},
@@ -161,6 +159,7 @@ def test_an_address_holds_all_that_is_chosen_and_gives_it_back(run: Run) -> None
     back = run("fromFragment('#' + toFragment(state))", state=state)
     assert back == {
         "group": "3",
+        "beside": "5",
         "pair": [2, 8],
         "percentage": 61,
         "picking": "query",

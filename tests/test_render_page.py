@@ -231,12 +231,6 @@ def test_a_page_needs_a_circuit() -> None:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium.launched() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def sparse() -> Model:
     return loaded("planted-sparse")
 
@@ -356,7 +350,7 @@ def test_clicking_tokens_changes_the_mapping_in_every_column_of_the_prompt(show)
     assert "key" in str(token(page, 2, 1).get_attribute("class"))
     token(page, 3).click()
     assert names(page) == []
-    assert "not in this file" in page.locator(".status").first.inner_text()
+    assert "its heads were not measured" in page.locator(".status").first.inner_text()
     page.locator("#pick-query").check()
     token(page, 1).click()
     assert "runs backwards" in page.locator(".status").first.inner_text()
@@ -751,11 +745,13 @@ def test_a_head_stands_beside_random_heads_and_with_the_writers_of_its_sides(
     alone.sort()
     assert f"each of the {len(alone)} other heads" in beside
     assert f"95th percentile {alone[int(0.95 * (len(alone) - 1))]:.2f}" in beside
-    sides = page.locator(".side .whole").all_inner_texts()
-    assert [side.split(":")[0] for side in sides] == ["query", "key", "value"]
+    sides = page.locator(".tree .side .name").all_text_contents()
+    assert sides == ["query", "key", "value"]
     best = max(told.sides[2].writers, key=lambda writer: abs(writer.effect))
-    writer = page.locator(".side").nth(2).locator(".writer").first
-    assert str(best) in writer.inner_text() and f"{best.effect:.3f}" in writer.inner_text()
+    words = f"writes into the value: effect {best.effect:.2f}"
+    writer = page.locator(".tree .writer").and_(page.locator(f'[aria-label*="{words}"]')).first
+    where = writer.locator("text").all_text_contents()
+    assert where == [str(best), f"{best.effect:.3f}"]
     writer.click()
     assert page.locator(".inspector.is-pinned").count() == 1
 
@@ -815,7 +811,12 @@ def test_a_long_prompt_is_elided_and_its_gaps_open(show) -> None:
     page.locator(".token.gap").first.click()
     page.locator(".tool", has_text="Fit").click()
     token(page, 20).click()
-    assert "not in this file" in page.locator(".status").inner_text()
+    assert "its heads were not measured" in page.locator(".status").inner_text()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator(".diagram .actions button").click()
+    program = page.evaluate("navigator.clipboard.readText()")
+    assert "key=20, query=119" in program
+    compile(program, "copied", "exec")
 
 
 @pytest.mark.browser

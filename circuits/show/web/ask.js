@@ -5,7 +5,7 @@ import { byId, copyText, element } from "./dom.js";
 import { attempt, renderForm, startForm } from "./form.js";
 import { openAddress } from "./page.js";
 import { post, runJob } from "./server.js";
-import { circuitWith, circuitsOf, groupOf, live, pairOf, shownCircuits, state, update } from "./state.js";
+import { chosen, circuitWith, circuitsOf, groupOf, live, pairOf, shownCircuits, state, update } from "./state.js";
 
 const STAGES = { carriers: "finding carriers", writers: "who wrote what it reads" };
 
@@ -73,8 +73,9 @@ function askWithout(circuit, head) {
 }
 
 function askAll(asked) {
+  const before = { group: state.group, beside: state.beside };
   update({ group: asked[0].question.group, beside: "", pinned: null });
-  return Promise.all(asked.map(ask));
+  return Promise.all(asked.map((waiting) => ask({ ...waiting, before })));
 }
 
 // Measure a question. Its circuit is shown as it grows; an error is one line of the form.
@@ -115,16 +116,16 @@ function receiveCircuit(waiting, packed) {
   });
 }
 
-// A question that was cancelled or failed leaves no circuit behind. Another is shown, but the form keeps what it
-// says, to be mended.
+// A question that was cancelled or failed leaves no circuit behind. What was shown before is shown again, but the
+// form keeps what it says, to be mended.
 function endQuestion(waiting, job) {
   const circuits = state.circuits.filter((circuit) => circuit.id !== job || !circuit.unfinished);
   const stillWaiting = state.waiting.filter((each) => each !== waiting);
   const jobs = state.jobs.filter(({ id }) => id !== job);
   const groups = [...circuits.map(groupOf), ...stillWaiting.map(({ question }) => question.group)];
   const isLost = state.group !== "" && !groups.includes(state.group);
-  const group = isLost ? groups.at(-1) ?? "" : state.group;
-  update({ circuits, waiting: stillWaiting, jobs, group, form: { ...state.form, isKept: isLost } });
+  const shown = isLost ? waiting.before : {};
+  update({ circuits, waiting: stillWaiting, jobs, ...shown, form: { ...state.form, isKept: isLost } });
 }
 
 function showProgress(text, share) {
@@ -138,7 +139,7 @@ function cancelAll() {
 // Buttons of a head
 
 function headActions(circuit, head) {
-  const mapping = circuit.mappings.find(({ key, query }) => `${key}-${query}` === pairOf(circuit).join("-"));
+  const { mapping } = chosen(circuit);
   if (!mapping || circuit.unfinished) return [];
   const button = (about, text, title, onclick) => {
     const isMeasured = state.jobs.some((job) => job.about === about);
@@ -147,14 +148,14 @@ function headActions(circuit, head) {
   };
   const buttons = [];
   const name = nameOf(circuit, head);
-  const hasWhy = circuit.whys.some((why) => why.head === head && why.key === mapping.key && why.query === mapping.query);
-  if (!hasWhy && !circuit.asking.without.length) {
+  const isWhy = (why) => why.head === head && why.key === mapping.key && why.query === mapping.query;
+  if (!circuit.whys.some(isWhy) && !circuit.asking.without.length) {
     const title = `Who wrote what ${name} reads`;
     buttons.push(button(aboutWhy(circuit, head), "Why?", title, () => askWhy(circuit, head)));
   }
   const without = [...circuit.asking.without, name];
-  const isBeside = circuitsOf(groupOf(circuit)).some(({ asking }) => asking.without.join(" ") === without.join(" "));
-  if (!isBeside && !circuit.asking.without.includes(name)) {
+  const isThis = ({ asking }) => asking.without.join(" ") === without.join(" ");
+  if (!circuitsOf(groupOf(circuit)).some(isThis) && !circuit.asking.without.includes(name)) {
     const title = `Measure the circuit with ${name} swapped to the counterfactual, and show it beside this one`;
     const about = aboutQuestion({ ...circuit.asking, without });
     buttons.push(button(about, `Without ${name}`, title, () => askWithout(circuit, head)));

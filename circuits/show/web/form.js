@@ -211,7 +211,8 @@ function renderActs() {
 function instruction({ key, query }, tokens) {
   if (key === null) return "Click the key: the token that is read.";
   if (key > query) {
-    return "The key stands after the query, which reads only what comes before it: choose an earlier key or a later query.";
+    const order = "The key stands after the query, which reads only what comes before it";
+    return `${order}: choose an earlier key or a later query.`;
   }
   return `${tokenAt(tokens, query)} reads ${tokenAt(tokens, key)}.`;
 }

@@ -8,7 +8,7 @@ import { arrowText, boxText, headText, outputText, tokenText, writerText } from 
 import { hideTooltip, showTooltip } from "./tooltip.js";
 
 export const kindOf = (item) => item.split(":")[0];
-export const placeOf = (item) => item.slice(item.indexOf(":") + 1);
+const placeOf = (item) => item.slice(item.indexOf(":") + 1);
 export const numberOf = (item) => Number(placeOf(item));
 
 export const spanOf = (circuit, item) => circuit.spans.find((span) => span.name === placeOf(item));

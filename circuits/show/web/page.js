@@ -84,7 +84,12 @@ function buildColumn(circuit, index) {
     element(
       "div",
       { class: "main" },
-      card("diagram", tools, element("p", { class: "legend", text: LEGEND }), column.viewport, column.actions, column.status, column.chips),
+      card(
+        "diagram",
+        tools,
+        element("p", { class: "legend", text: LEGEND }),
+        ...[column.viewport, column.actions, column.status, column.chips],
+      ),
       card("controls", heading("Controls of this mapping"), column.controls),
     ),
     element(

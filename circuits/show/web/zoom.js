@@ -9,7 +9,7 @@ import { hideTooltip } from "./tooltip.js";
 const LEAST = 0.1;
 const MOST = 6;
 const LARGEST_FIT = 1.4;
-const READABLE = 0.5; // below this scale words are too small: a wide picture opens larger, not whole
+const READABLE = 0.7; // below this scale words are too small: a wide picture opens larger, not whole
 const STEP = 1.25;
 const MARGIN = 8; // beside what the opening view must show
 
