@@ -70,16 +70,21 @@ export async function attempt(work) {
 
 // Reading the prompt
 
+// Raise an error on, if the answer is still wanted.
+const onlyIf = (isWanted) => (error) => {
+  if (isWanted()) throw error;
+};
+
 function readPrompt() {
   return attempt(async () => {
     const { model, prompt } = state.form;
-    if (!prompt.trim() || tokensOfForm()) return;
-    const read = await post("tokens", { model, prompt }).catch((error) => {
-      if (isCurrent({ model, prompt }, "model", "prompt")) throw error;
-    });
-    if (!read || !isCurrent({ model, prompt }, "model", "prompt")) return;
-    editForm({ tokens: { model, prompt, ...read }, query: read.words.length - 1 });
-    loadNextWords();
+    if (!prompt.trim()) return;
+    const isWanted = () => isCurrent({ model, prompt }, "model", "prompt");
+    const read = () => post("tokens", { model, prompt });
+    const tokens = tokensOfForm() || { model, prompt, ...(await read().catch(onlyIf(isWanted))) };
+    if (!tokens.words || !isWanted()) return;
+    editForm({ tokens, query: state.form.query ?? tokens.words.length - 1 });
+    if (!isCurrent(state.form.nextWords, "model", "prompt")) loadNextWords();
   });
 }
 

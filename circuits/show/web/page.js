@@ -235,6 +235,7 @@ function renderPending() {
 // Toolbar
 
 function renderToolbar() {
+  document.querySelector(".toolbar").hidden = !state.circuits.length;
   byId("share").value = state.percentage;
   byId("share-value").textContent = percent(state.percentage / 100);
   for (const radio of pickers()) radio.checked = radio.value === state.picking;
