@@ -884,8 +884,13 @@ def test_a_long_prompt_opens_with_key_query_and_output_in_sight(show, width: int
         if fit:
             page.get_by_role("button", name="Fit the whole picture").first.click()
         frame = box_of(page.locator(".viewport").first)
-        for thing in (token(page, 5), token(page, 41), page.locator(".output").first):
+        in_sight = [token(page, 5), token(page, 41), page.locator(".output").first]
+        in_sight += [page.locator(f'.box[data-positions="{at}"] .frame') for at in (5, 41)]
+        in_sight += [page.locator(".axis-layer").nth(at) for at in (0, -1)]
+        for thing in in_sight:
             box = box_of(thing)
+            if width >= 1300:  # on a phone the diagram stands below its question
+                assert 0 <= box["y"] and box["y"] + box["height"] <= 900
             assert frame["x"] - 1 <= box["x"]
             assert box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
             assert frame["y"] - 1 <= box["y"]

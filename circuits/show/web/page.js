@@ -28,10 +28,11 @@ import { hideTooltip, placeTooltip } from "./tooltip.js";
 import { addZoom, buildTools, placePicture } from "./zoom.js";
 
 const LEGEND =
-  "Outline: layers that hold a token. Shaded: layers that build it. Arrow: heads that read the key and write to " +
-  "the query, as wide as what they add to the joint effect (share of the gap). Red: the chosen mapping.";
+  "Outline: layers that hold a token. Shaded: layers that build it. Arrow: heads that read the key and write to the " +
+  "query, as wide as their part of the joint effect (share of the gap). Red: the chosen mapping.";
 const MOST_CHIPS = 12; // mappings listed below a diagram
 const MOST_FOUND = 8;
+const LONG_TITLE = 80; // characters; a longer one is set smaller
 const DRAWN_WHOLE = ["circuits", "group", "beside", "percentage", "picking", "pairs", "printing"];
 
 let columns = [];
@@ -212,7 +213,9 @@ function buildColumns(circuits) {
   const prompts = new Set(circuits.map((circuit) => circuit.prompt));
   byId("columns").classList.toggle("prompts", prompts.size > 1);
   if (circuits.length) {
-    byId("title").textContent = [...prompts].join(" · ");
+    const title = [...prompts].join(" · ");
+    byId("title").textContent = title;
+    byId("title").classList.toggle("long", title.length > LONG_TITLE);
     document.title = circuits[0].prompt;
   }
   renderFound();

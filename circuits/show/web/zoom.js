@@ -12,6 +12,8 @@ const LARGEST_FIT = 1.4;
 const READABLE = 0.7; // below this scale words are too small: a wide picture opens larger, not whole
 const STEP = 1.25;
 const MARGIN = 8; // beside what the opening view must show
+const LEAST_HEIGHT = 480; // of a diagram, however much stands above it
+const BELOW = 16; // from the diagram to the end of the window
 
 // The buttons above the diagram.
 export function buildTools(column) {
@@ -134,11 +136,13 @@ function openingView({ circuit, layout }, frame) {
   return { x: Math.max(0, left - spare / 2), y: 0, scale };
 }
 
-// The viewport is as high as the whole picture at the width there is, within limits.
+// The viewport is as high as the whole picture at the width there is, but no higher than what is left of the
+// window when the page opens.
 export function placePicture(column) {
   const { circuit, viewport, picture, layout } = column;
   const byWidth = Math.min(viewport.offsetWidth / layout.width, LARGEST_FIT);
-  const highest = Math.max(640, 0.75 * window.innerHeight); // so that what is said below stays in sight
+  const top = viewport.getBoundingClientRect().top + window.scrollY;
+  const highest = Math.max(LEAST_HEIGHT, window.innerHeight - top - BELOW);
   const height = layout.height * Math.max(byWidth, READABLE);
   viewport.style.height = `${Math.round(Math.min(Math.max(height, 220), highest))}px`;
   const frame = frameOf(column);
