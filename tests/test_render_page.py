@@ -890,7 +890,7 @@ def test_a_long_prompt_opens_with_key_query_and_output_in_sight(show, width: int
         for thing in in_sight:
             box = box_of(thing)
             if width >= 1300:  # on a phone the diagram stands below its question
-                assert 0 <= box["y"] and box["y"] + box["height"] <= 900
+                assert box["y"] >= 0 and box["y"] + box["height"] <= 900
             assert frame["x"] - 1 <= box["x"]
             assert box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
             assert frame["y"] - 1 <= box["y"]
