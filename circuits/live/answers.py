@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from circuits.errors import CircuitsError, ModelError
+from circuits.errors import CircuitsError, EdgeError, ModelError
 from circuits.files import check_folder, new_folder, write_folder
 from circuits.live.jobs import Job
 from circuits.live.requests import PromptRequest, ProposalRequest, TraceRequest, WhyRequest
@@ -97,9 +97,10 @@ class Answer:
         """The circuit as the page reads it."""
         scene = to_scene(self.circuit)
         packed = pack(scene, self.whys)
+        left_out = " and ".join(self.question.without)
         return packed | {
             "id": job_id,
-            "name": " without ".join([packed["name"], *self.question.without]),
+            "name": f"{packed['name']} without {left_out}" if left_out else packed["name"],
             "group": self.question.group,
             "bos": int(self.circuit.source.reads_bos),
             "asking": self.question.model_dump(mode="json"),
@@ -111,7 +112,8 @@ class Answer:
         """Write a folder with the circuit, its figures and page, and the answers of `why`."""
         question = self.question
         check_folder(folder)
-        own = new_folder(folder, f"{question.model}-{question.key}-{question.query}")
+        left_out = "".join(f"-without-{head}" for head in question.without)
+        own = new_folder(folder, f"{question.model}-{question.key}-{question.query}{left_out}")
         try:
             write_folder(own, self._write_files)
         except CircuitsError:
@@ -240,6 +242,8 @@ def measure(models: Models, question: TraceRequest, job: Job) -> Answer:
 
 def explain(models: Models, answer: Answer, request: WhyRequest, job: Job) -> None:
     """Measure why a head of an answer looks where it looks."""
+    if answer.question.without:
+        raise EdgeError("heads were left out of this answer; ask why of the one with all heads")
     model = models.model(answer.question.model, job)
     explanation = why(
         answer.circuit,

@@ -228,7 +228,8 @@ function renderPending() {
   const asked = state.waiting.filter(({ question }) => isShown(question.group));
   const card = ({ question: { model, key, query, without }, tokens }) => {
     const ends = `${tokenAt(tokens, key)} → ${tokenAt(tokens, query)}`;
-    const text = `measuring… ${ends} on ${[model, ...without].join(" without ")}`;
+    const leftOut = without.length ? ` without ${without.join(" and ")}` : "";
+    const text = `measuring… ${ends} on ${model}${leftOut}`;
     return element("p", { class: "card pending", text });
   };
   container.append(...asked.map(card));
