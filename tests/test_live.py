@@ -180,6 +180,7 @@ def test_the_python_call_of_an_answer_gives_the_same(traced: Circuit) -> None:
     assert ran["found"] == traced
 
 
+@pytest.mark.long
 def test_without_a_head_the_answer_is_that_of_without(
     client: Client, sparse: Model, traced: Circuit
 ) -> None:

@@ -26,6 +26,7 @@ from circuits.models.load import load, load_vocabulary
 from circuits.models.model import Model
 from circuits.prompts import Prompt, to_prompt
 from circuits.prompts.prompt import swapped
+from circuits.results import Watch, unwatched
 from circuits.show import spell, to_scene
 from circuits.show.figure import draw_files
 from circuits.show.page import pack, pack_maps, pack_why
@@ -213,16 +214,32 @@ def _is_one_change(model: Model, prompt: Prompt, position: int, word: str, token
 
 
 def measure(models: Models, question: TraceRequest, job: Job) -> Answer:
-    """Trace, and emit the circuit as it grows; with heads to be left out, measure the whole without them."""
+    """Trace, and emit the circuit as it grows."""
     model = models.model(question.model, job)
 
     def watch(partial: Circuit) -> None:
         job.check()
-        if not question.without:
-            packed = Answer(question, partial).to_page_data(job.id)
-            job.emit("circuit", packed | {"unfinished": True})
+        job.emit(
+            "circuit", Answer(question, partial).to_page_data(job.id) | {"unfinished": True}
+        )
 
-    circuit = trace(
+    circuit = _trace(model, question, job, watch)
+    job.check()
+    return _emitted(Answer(question, circuit), job)
+
+
+def measure_without(
+    models: Models, question: TraceRequest, known: Circuit | None, job: Job
+) -> Answer:
+    """Measure the question without some heads; `known` is its answer with all of them, if there is one."""
+    model = models.model(question.model, job)
+    circuit = known or _trace(model, question, job, unwatched)
+    job.progress("without " + " and ".join(question.without), 0, 1)
+    return _emitted(Answer(question, circuit.without(*question.without, model=model)), job)
+
+
+def _trace(model: Model, question: TraceRequest, job: Job, watch: Watch[Circuit]) -> Circuit:
+    return trace(
         model,
         question.prompt,
         key=question.key,
@@ -231,11 +248,9 @@ def measure(models: Models, question: TraceRequest, job: Job) -> Answer:
         progress=job.progress,
         watch=watch,
     )
-    job.check()
-    if question.without:
-        job.progress("without " + " ".join(question.without), 0, 1)
-        circuit = circuit.without(*question.without, model=model)
-    answer = Answer(question, circuit)
+
+
+def _emitted(answer: Answer, job: Job) -> Answer:
     job.emit("circuit", answer.to_page_data(job.id))
     return answer
 

@@ -35,6 +35,7 @@ from circuits.live.answers import (
     Models,
     explain,
     measure,
+    measure_without,
     read_tokens,
     send_next_words,
     send_proposals,
@@ -54,6 +55,7 @@ from circuits.live.requests import (
 )
 from circuits.show.page import fill_page
 from circuits.tracing import SHARE
+from circuits.tracing.records import Circuit
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -149,7 +151,10 @@ class Endpoints:
 
     def ask(self, sent: TraceRequest) -> dict[str, Any]:
         self.models.check(sent.model)
-        return self._start(partial(measure, self.models, sent))
+        if not sent.without:
+            return self._start(partial(measure, self.models, sent))
+        known = self._with_all_heads(sent)
+        return self._start(partial(measure_without, self.models, sent, known))
 
     def why(self, sent: WhyRequest) -> dict[str, Any]:
         return self._start(
@@ -165,6 +170,14 @@ class Endpoints:
 
     def _start(self, work: Callable[[Job], Any], *, quick: bool = False) -> dict[str, Any]:
         return {"job": self.jobs.add(Job(work, quick=quick)).id}
+
+    def _with_all_heads(self, question: TraceRequest) -> Circuit | None:
+        """The answer to the same question with all heads, if it was asked before."""
+        wanted = question.model_copy(update={"without": ()})
+        for job in self.jobs.answered():
+            if isinstance(job.answer, Answer) and job.answer.question == wanted:
+                return job.answer.circuit
+        return None
 
     def _answer(self, job_id: str) -> Answer:
         answer = self.jobs.find(job_id).answer
