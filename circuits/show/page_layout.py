@@ -8,22 +8,14 @@ The page's script adds up widths and looks up heights; every decision is made he
 2. Down, the arrow of a mapping in a layer keeps its lane at every share; the lane has space for all heads of
    the path. Lanes that nothing stands in are closed, so rows differ between shares: a stage is the rows of
    the shares with the same carriers.
-3. Texts are measured in DejaVu Sans, which comes with matplotlib and is wider than the fonts of browsers.
-   Lengths are pixels.
+3. Lengths are pixels; `page_sizes` measures texts.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-import unicodedata
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import text_to_path
 
 from circuits.components import Head
 from circuits.show import OUTPUT, Scene
@@ -32,13 +24,20 @@ from circuits.show.layout import (
     Lanes,
     Named,
     PlacedItem,
-    Sizes,
     groups_under,
     in_lanes,
     place_arrow,
     shown_spans,
     stack_layers,
     taken_by,
+)
+from circuits.show.page_sizes import (
+    MOST_NAMES,
+    PAGE,
+    PILL_GAP,
+    pill_width,
+    pills_width,
+    text_width,
 )
 
 if TYPE_CHECKING:
@@ -50,9 +49,6 @@ _NARROWEST: Final = 38  # the least width of a column, and the width of a gap
 # Of the picture without its axis, so that names have space after an arrow.
 _LEAST_WIDTH: Final = 360
 _HALF_BOX: Final = 18.0  # half the largest width of a box
-_PILL_GAP: Final = 3  # between the pills of two heads
-_PILL_LETTER: Final = 8  # the width of a letter of a head's name, on average
-_MOST_NAMES: Final = 6  # on one arrow
 _LONGEST_NAME: Final = 10  # letters of a head's name
 _SENTENCE: Final = 70  # the height of the words, with what stands above and below each
 _GROUP: Final = 18  # the height of a line of groups under the sentence
@@ -62,55 +58,6 @@ _WORD: Final = 15.0
 _CAPTION: Final = 12.5
 _NOTE: Final = 11.5
 _TITLE: Final = 13.0
-
-
-@functools.lru_cache(maxsize=4096)
-def text_width(text: str, size: float, *, bold: bool = False) -> int:
-    """How wide a text is, in whole pixels; a letter that is as wide as a Chinese one counts as a square."""
-    wide = [letter for letter in text if unicodedata.east_asian_width(letter) in "WF"]
-    others = "".join(letter for letter in text if letter not in wide)
-    font = FontProperties(
-        family=["DejaVu Sans"], size=size, weight="bold" if bold else "normal"
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a letter without a glyph
-        width, _, _ = text_to_path.get_text_width_height_descent(others, font, ismath=False)
-    return math.ceil(width + size * len(wide))
-
-
-def _pill_width(length: int) -> int:
-    """The width of the pill of a head, `L4H11`, or of `+3`, by the number of its letters."""
-    return _PILL_LETTER * max(length, 3) + 12
-
-
-def _pills_width(names: Sequence[str]) -> float:
-    """The width of pills side by side."""
-    return sum(_pill_width(len(name)) for name in names) + _PILL_GAP * (len(names) - 1)
-
-
-def _pill_forms(heads: Sequence[str]) -> list[list[str]]:
-    """The first six names, three or one, and how many more there are."""
-    forms = []
-    for most in (_MOST_NAMES, 3, 1):
-        more = [f"+{len(heads) - most}"] if len(heads) > most else []
-        if not forms or len(heads) > most:
-            forms.append([*heads[:most], *more])
-    return forms
-
-
-PAGE: Final = Sizes(
-    axis=58,
-    top=92,
-    lane=24,
-    thin=15,
-    folded=20,
-    margin=8,
-    visible=26,
-    beside=10,
-    widest_led=320,
-    names_width=_pills_width,
-    forms=_pill_forms,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +129,8 @@ def lay_out_page(
         "gap": _NARROWEST,
         "beyond": width - right + 8,  # the width of the picture after its last column
         "held": _held(scene),
-        "pill_widths": [_pill_width(length) for length in range(_LONGEST_NAME + 1)],
-        "pill_gap": _PILL_GAP,
+        "pill_widths": [pill_width(length) for length in range(_LONGEST_NAME + 1)],
+        "pill_gap": PILL_GAP,
         "arrows": [[_pack_track(track, lanes, starts) for track in each] for each in tracks],
         "captions": [_names_in_caption(mapping, space) for mapping in mappings],
         "stages": stages,
@@ -344,11 +291,11 @@ def _pack_track(
     """
     (lane,) = [number for number, each in enumerate(lanes[track.layer]) if track in each]
     places = []
-    for arrow in track.arrows[: _MOST_NAMES + 1]:
+    for arrow in track.arrows[: MOST_NAMES + 1]:
         named = sum(name in track.heads for name in arrow.names)
         before = [position for position, x in starts.items() if x <= arrow.text_x]
         position = before[-1] if before else next(iter(starts))
-        left = arrow.text_x - _pills_width(arrow.names) / 2 - starts[position]
+        left = arrow.text_x - pills_width(arrow.names) / 2 - starts[position]
         places.append([named, position, _short(left), int(arrow.led)])
     effects = [round(arrow.effect, 3) for arrow in track.arrows]
     return [track.layer, lane, track.steps, places, effects]
