@@ -70,22 +70,21 @@ export async function attempt(work) {
 
 // Reading the prompt
 
-// Raise an error on, if the answer is still wanted.
-const onlyIf = (isWanted) => (error) => {
-  if (isWanted()) throw error;
-};
-
-function readPrompt() {
-  return attempt(async () => {
-    const { model, prompt } = state.form;
-    if (!prompt.trim()) return;
-    const isWanted = () => isCurrent({ model, prompt }, "model", "prompt");
-    const read = () => post("tokens", { model, prompt });
-    const tokens = tokensOfForm() || { model, prompt, ...(await read().catch(onlyIf(isWanted))) };
-    if (!tokens.words || !isWanted()) return;
-    editForm({ tokens, query: state.form.query ?? tokens.words.length - 1 });
-    if (!isCurrent(state.form.nextWords, "model", "prompt")) loadNextWords();
-  });
+async function readPrompt() {
+  const { model, prompt } = state.form;
+  const isWanted = () => isCurrent({ model, prompt }, "model", "prompt"); // the user may have typed on meanwhile
+  update({ error: "" });
+  if (!prompt.trim()) return;
+  let tokens = tokensOfForm();
+  try {
+    tokens ??= { model, prompt, ...(await post("tokens", { model, prompt })) };
+  } catch (error) {
+    if (isWanted()) update({ error: error.message });
+    return;
+  }
+  if (!isWanted()) return;
+  editForm({ tokens, query: state.form.query ?? tokens.words.length - 1 });
+  if (!isCurrent(state.form.nextWords, "model", "prompt")) loadNextWords();
 }
 
 function loadNextWords() {
