@@ -653,7 +653,7 @@ def test_a_wide_prompt_can_be_zoomed_dragged_and_fitted_and_nothing_is_out_of_re
 def test_zooming_keeps_the_point_under_the_mouse(show) -> None:
     page = show(wide(40))
     # A picture that is larger than its frame can be scrolled both ways.
-    for _ in range(4):
+    for _ in range(8):
         page.locator(".tool", has_text="+").click()
     word = token(page, 20).locator(".word")
     word.scroll_into_view_if_needed()
