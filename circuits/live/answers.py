@@ -28,7 +28,7 @@ from circuits.prompts import Prompt, to_prompt
 from circuits.prompts.prompt import swapped
 from circuits.results import Watch, unwatched
 from circuits.show import spell, to_scene
-from circuits.show.figure import draw_files
+from circuits.show.folders import draw_files
 from circuits.show.page import pack, pack_maps, pack_why
 from circuits.tracing.other_words import nearest_words
 from circuits.tracing.records import Circuit
