@@ -65,11 +65,12 @@ def ask_and_look(page: Page, folder: Path) -> None:
     save_screenshot(page, folder / "live-why.png", of=".inspector")
     page.locator(".diagram .actions button", has_text="Without").click()
     page.locator(".column").nth(1).wait_for()
+    page.keyboard.press("Escape")
     save_screenshot(page, folder / "live-without.png", of=".columns", height=640)
 
 
 def save_screenshot(page: Page, file: Path, *, of: str = "", height: int = 1100) -> None:
-    """Save the window, or one thing from its upper left corner, as a small PNG of 224 colours."""
+    """Save the window, or one thing from its upper left corner, as a PNG of 256 colours."""
     page.mouse.move(1, 1)
     page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(300)
@@ -79,7 +80,9 @@ def save_screenshot(page: Page, file: Path, *, of: str = "", height: int = 1100)
         assert box is not None
         clip = dict(box) | {"height": min(box["height"], height)}
     page.screenshot(path=file, clip=clip, full_page=True)  # type: ignore[arg-type]
-    Image.open(file).convert("RGB").quantize(224).save(file, optimize=True)
+    Image.open(file).convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE).save(
+        file, optimize=True
+    )
 
 
 if __name__ == "__main__":

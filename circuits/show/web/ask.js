@@ -6,6 +6,7 @@ import { attempt, renderForm, startForm } from "./form.js";
 import { openAddress } from "./page.js";
 import { post, runJob } from "./server.js";
 import { chosen, circuitWith, circuitsOf, groupOf, live, pairOf, shownCircuits, state, update } from "./state.js";
+import { MEASURING } from "./text.js";
 
 const STAGES = { carriers: "finding carriers", writers: "who wrote what it reads" };
 
@@ -144,7 +145,7 @@ function headActions(circuit, head) {
   const button = (about, text, title, onclick) => {
     const isMeasured = state.jobs.some((job) => job.about === about);
     const attributes = { type: "button", class: "tool", title, disabled: isMeasured, onclick };
-    return element("button", { ...attributes, text: isMeasured ? "measuring…" : text });
+    return element("button", { ...attributes, text: isMeasured ? MEASURING : text });
   };
   const buttons = [];
   const name = nameOf(circuit, head);

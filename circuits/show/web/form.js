@@ -6,9 +6,10 @@ import { EXAMPLES } from "./examples.js";
 import { addRovingFocus, byId, element, replaceKeepingFocus, setLabel } from "./dom.js";
 import { post, runJob } from "./server.js";
 import { circuitsOf, page, pairOf, shownCircuits, state, update } from "./state.js";
-import { percent, rolesOf, tokenAt } from "./text.js";
+import { MEASURING, percent, rolesOf, tokenAt } from "./text.js";
 
 const TYPING_PAUSE = 200; // milliseconds without a key before the prompt is read
+const LEAST_PROBABILITY = 0.005; // of a next word that is shown
 
 const OPENING = {
   model: page.model,
@@ -242,7 +243,8 @@ function renderNextWords() {
   if (!said) return;
   const next = ({ spelled, probability }) =>
     element("span", { class: "next" }, element("b", { text: spelled }), ` ${percent(probability)}`);
-  byId("ask-next").replaceChildren(...(said.words ? said.words.map(next) : ["measuring…"]));
+  const likely = said.words?.filter(({ probability }) => probability >= LEAST_PROBABILITY);
+  byId("ask-next").replaceChildren(...(likely ? likely.map(next) : [MEASURING]));
 }
 
 function renderProposals() {

@@ -100,7 +100,7 @@ function drawSide({ side, effect, writers, listed }, y, hasWriters) {
     svg("rect", { x: SIDE.left, ...size }),
     svg("text", { class: "name", x: SIDE.left + 8, y: y - 5 }, side),
     svg("text", { class: "num", x: SIDE.right - 8, y: y - 5 }, number(effect, 3)),
-    svg("text", { class: "small", x: SIDE.left + 8, y: y + 10 }, isEmpty ? "no writer below" : MEANINGS[side]),
+    svg("text", { class: "small", x: SIDE.left + 8, y: y + 10 }, isEmpty ? "no writer moves it" : MEANINGS[side]),
   );
 }
 
