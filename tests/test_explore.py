@@ -254,7 +254,7 @@ def test_a_head_is_knocked_out_from_the_diagram_and_the_answer_stands_beside_the
     page.locator(".column").nth(1).wait_for()
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: "hot"})
     less = found.without(str(name), model=mini)
-    assert page.locator("h2").all_inner_texts() == ["mini", f"mini without {name}"]
+    assert page.locator(".column h2").all_inner_texts() == ["mini", f"mini without {name}"]
     second = page.locator(".column").nth(1)
     named = second.locator(".tile .name").all_inner_texts()
     assert named == [str(head) for head in less.carriers()]

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,7 +89,7 @@ class Pair:
             counts = (
                 f"must have the same number of tokens, but have {len(clean)} and {len(other)}"
             )
-            lengths = _lengths_where_they_differ(clean.words, other.words)
+            lengths = _lengths_where_they_differ(clean, other)
             raise PromptError(
                 f"prompt and counterfactual {counts}{lengths}: {clean} against {other}"
             )
@@ -115,17 +114,38 @@ class Pair:
         return tuple(index for index, (clean, other) in enumerate(both) if clean != other)
 
 
-def _lengths_where_they_differ(clean: Sequence[str], other: Sequence[str]) -> str:
+def _lengths_where_they_differ(clean: Prompt, other: Prompt) -> str:
     """`; 'Ben' is 1 token, 'Bartholomew' is 5`: what is left of both without their common ends."""
-    parts = [list(clean), list(other)]
+    words = [list(clean.words), list(other.words)]
     for end in (0, -1):
-        while all(parts) and parts[0][end] == parts[1][end]:
-            for part in parts:
-                part.pop(end)
-    if not all(parts) or max(map(len, parts)) > _MOST_QUOTED:
+        while all(words) and words[0][end] == words[1][end]:
+            for each in words:
+                each.pop(end)
+    counts = [len(each) for each in words]
+    if not all(counts) or max(counts) > _MOST_QUOTED:
         return ""
-    first, second = (f"{shortened(''.join(part).strip())} is {len(part)}" for part in parts)
-    return f"; {first} token{'' if len(parts[0]) == 1 else 's'}, {second}"
+    texts = [shortened(text) for text in _different_words(clean.text, other.text)]
+    plural = "" if counts[0] == 1 else "s"
+    return f"; {texts[0]} is {counts[0]} token{plural}, {texts[1]} is {counts[1]}"
+
+
+def _different_words(one: str, other: str) -> tuple[str, str]:
+    """What is left of two texts without their common ends, in whole words."""
+    start = _common(one, other)
+    while start and one[start - 1].isalnum():
+        start -= 1
+    end = _common(one[start:][::-1], other[start:][::-1])
+    while end and one[-end].isalnum():
+        end -= 1
+    return one[start : len(one) - end], other[start : len(other) - end]
+
+
+def _common(one: str, other: str) -> int:
+    """With how many equal characters two texts begin."""
+    count = 0
+    while count < min(len(one), len(other)) and one[count] == other[count]:
+        count += 1
+    return count
 
 
 @dataclass(frozen=True, slots=True)
