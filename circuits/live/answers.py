@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,6 @@ from circuits.models.load import load, load_vocabulary
 from circuits.models.model import Model
 from circuits.prompts import Prompt, to_prompt
 from circuits.prompts.prompt import swapped
-from circuits.results import Watch, unwatched
 from circuits.show import spell, to_scene
 from circuits.show.folders import draw_files
 from circuits.show.page import pack, pack_maps, pack_why
@@ -233,12 +233,14 @@ def measure_without(
 ) -> Answer:
     """Measure the question without some heads; `known` is its answer with all of them, if there is one."""
     model = models.model(question.model, job)
-    circuit = known or _trace(model, question, job, unwatched)
+    circuit = known or _trace(model, question, job, lambda partial: job.check())
     job.progress("without " + " and ".join(question.without), 0, 1)
     return _emitted(Answer(question, circuit.without(*question.without, model=model)), job)
 
 
-def _trace(model: Model, question: TraceRequest, job: Job, watch: Watch[Circuit]) -> Circuit:
+def _trace(
+    model: Model, question: TraceRequest, job: Job, watch: Callable[[Circuit], None]
+) -> Circuit:
     return trace(
         model,
         question.prompt,
