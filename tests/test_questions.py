@@ -30,6 +30,7 @@ from circuits.tracing import Circuit
 from circuits.tracing.circuit import circuit
 from circuits.tracing.family import FamilyTrace
 from circuits.tracing.judge import judge_each
+from circuits.tracing.parts import QuestionControl
 from circuits.tracing.stability import stability
 from circuits.tracing.trace import attention_maps, trace
 from circuits.tracing.trust import notes_on
@@ -391,7 +392,7 @@ def test_a_model_that_says_the_same_whatever_it_reads_is_refused() -> None:
 def test_a_good_question_is_clear_and_its_control_survives_the_disk(
     asked: Circuit, tmp_path: Path
 ) -> None:
-    assert asked.question is not None and asked.question.verdict == "clear"
+    assert isinstance(asked.question, QuestionControl) and asked.question.verdict == "clear"
     assert len(asked.question.other_gaps) == 16 and asked.question.said == ("small", "cold")
     assert Circuit.load(asked.save(tmp_path)).question == asked.question
     assert asked.mapping().doubts == () and "Modulated at" in str(asked)

@@ -102,7 +102,7 @@ class OnRay:
             if ray.is_initialized():
                 yield ray
                 return
-            how = {"address": self.address} if self.address else self._own()
+            how: dict[str, Any] = {"address": self.address} if self.address else self._own()
             try:
                 ray.init(log_to_driver=False, configure_logging=False, **how)
             except (

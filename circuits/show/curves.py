@@ -221,10 +221,9 @@ def _draw_legend(ax: Axes, lines: Sequence[KeepCurve], share: float) -> None:
     handles = []
     for line in lines:
         label = f"{spell(line.title, longest=24)}: {count_words(line.ranking, share)}"
-        look = {"color": line.colour, "marker": line.marker}
-        handles.append(
-            Line2D([], [], label=label, linewidth=1.2, markersize=4, mec=PAPER, **look)
-        )
+        handle = Line2D([], [], color=line.colour, marker=line.marker, mec=PAPER, label=label)
+        handle.set(linewidth=1.2, markersize=4)
+        handles.append(handle)
     random = "kept in random order"
     handles.append(Line2D([], [], color=MUTED, linewidth=0.8, linestyle=_DASHED, label=random))
     ax.legend(

@@ -17,6 +17,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
 
 _TURN: Final = np.array(  # hue-rotate(180deg), for rows of (red, green, blue)
@@ -49,7 +50,7 @@ def _artists(figure: Figure) -> list[Artist]:
     """All artists of a figure, also those that texts have and do not list: boxes and arrows."""
     artists = figure.findobj()
     for text in figure.findobj(Text):
-        beside = [text.get_bbox_patch()]
+        beside: list[Patch | None] = [text.get_bbox_patch()]
         if isinstance(text, Annotation):
             beside.append(text.arrow_patch)
         artists += [patch for patch in beside if patch is not None]
@@ -58,8 +59,9 @@ def _artists(figure: Figure) -> list[Artist]:
 
 def _darken(artist: Artist) -> Iterator[Callable[[], Any]]:
     """Turn the colours of one artist; what is returned turns them back."""
-    if isinstance(artist, AxesImage) and np.ndim(artist.get_array()) == 3:
-        pixels = np.asarray(artist.get_array())
+    values = artist.get_array() if isinstance(artist, AxesImage) else None
+    if isinstance(artist, AxesImage) and values is not None and values.ndim == 3:
+        pixels = np.asarray(values)
         scale = 255 if pixels.dtype == np.uint8 else 1
         artist.set_data((darkened(pixels / scale) * 255).round().astype(np.uint8))
         yield lambda: artist.set_data(pixels)

@@ -21,8 +21,13 @@ from matplotlib.patches import Rectangle
 
 from circuits.components import Head
 from circuits.errors import PromptError
-from circuits.instruments.grids import OfPairs
-from circuits.instruments.reading_records import READING
+from circuits.instruments.grids import Patching, Paths
+from circuits.instruments.reading_records import (
+    READING,
+    HeadScores,
+    LogitAttribution,
+    LogitLens,
+)
 from circuits.show.canvas import (
     COLUMN,
     EFFECT,
@@ -46,8 +51,9 @@ from circuits.show.tables import asked_rows, model_words, note_line
 from circuits.show.words import plural, question_words, spell, verdict_words
 
 if TYPE_CHECKING:
-    from circuits.instruments.grids import OnAxes, Patching, Paths
     from circuits.tracing.records import Circuit
+
+MapOnAxes = Patching | Paths | LogitAttribution | LogitLens | HeadScores
 
 _MOST_HEADS: Final = 24  # rows of a map of heads by position
 _MOST_CELLS: Final = 12  # rows of a table of the strongest cells
@@ -62,7 +68,9 @@ SMALLEST_SCALE: Final = 0.05  # on a smaller scale, what does nothing would look
 # Figures
 
 
-def grid_figure(result: OnAxes, *, title: str | None = None, ax: Axes | None = None) -> Figure:
+def grid_figure(
+    result: MapOnAxes, *, title: str | None = None, ax: Axes | None = None
+) -> Figure:
     """The map of any result on axes, drawn into `ax` or on a figure of its own, one column wide.
 
     >>> patched = circuits.patch(model, TEXT, "mlp", swap={"large": "hot"})
@@ -143,7 +151,7 @@ def _effects_of(circuit: Circuit) -> np.ndarray:
 
 
 def _two_axes(
-    result: OnAxes,
+    result: MapOnAxes,
 ) -> tuple[np.ndarray, tuple[str, Sequence[str]], tuple[str, Sequence[str]]]:
     """The values of a map with its two axes; of three axes the first two are joined, strongest rows kept."""
     values = result.values
@@ -231,17 +239,17 @@ def _shortened(label: str) -> str:
     return f"{spell(word, longest=_LABEL)}({position}" if word else label
 
 
-def grid_words(result: OnAxes) -> tuple[str, str]:
+def grid_words(result: MapOnAxes) -> tuple[str, str]:
     """What a map shows and where it is strongest, and what was asked of which model."""
-    what = _WHAT[type(result).__name__](result)
-    if isinstance(result, OfPairs):
+    if isinstance(result, Patching | Paths):
         question = question_words(result, result.source.name)
         if len(result.pairs) > 1:
             question += (
                 f"; mean of {plural(len(result.pairs), 'pair')}, of which this is the first"
             )
     else:
-        question = f"{spell(result.model, longest=30)}; {READING}"  # type: ignore[attr-defined]
+        question = f"{spell(result.model, longest=30)}; {READING}"
+    what = _what_is_shown(result)
     strongest = result.strongest(1)
     if not strongest:
         return what, question
@@ -252,7 +260,15 @@ def grid_words(result: OnAxes) -> tuple[str, str]:
     return f"{what}: strongest at {', '.join(where)}, {value:z.2f}", question
 
 
-def _patched_words(result: Any) -> str:
+def _what_is_shown(result: MapOnAxes) -> str:
+    if isinstance(result, LogitAttribution):
+        return "direct logit attribution"
+    if isinstance(result, LogitLens):
+        return "logit lens"
+    if isinstance(result, HeadScores):
+        return "scores of heads"
+    if isinstance(result, Paths):
+        return f"paths, {result.ablation.kind}"
     where = ""
     if result.sites not in ("residual", "attention", "mlp") and len(result.axes) == 2:
         all_of_them = len(result.positions) == len(result.prompt)
@@ -263,15 +279,6 @@ def _patched_words(result: Any) -> str:
 def _listed(positions: Sequence[int]) -> str:
     shown = ", ".join(map(str, positions[:6]))
     return f"{shown}, …" if len(positions) > 6 else shown
-
-
-_WHAT: Final[dict[str, Any]] = {
-    "Patching": _patched_words,
-    "Paths": lambda result: f"paths, {result.ablation.kind}",
-    "LogitAttribution": lambda _: "direct logit attribution",
-    "LogitLens": lambda _: "logit lens",
-    "HeadScores": lambda _: "scores of heads",
-}
 
 
 # Text
@@ -301,7 +308,7 @@ def asked_section(result: Any) -> Section:
     return Section(model_words(result.source), lines, rows=rows)
 
 
-def strongest_section(result: OnAxes, *, most: int = _MOST_CELLS) -> Section:
+def strongest_section(result: MapOnAxes, *, most: int = _MOST_CELLS) -> Section:
     """The cells with the largest numbers."""
     cells = result.strongest()
     columns = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from circuits.errors import escaped
 
 if TYPE_CHECKING:
+    from circuits.instruments.grids import OfPairs
     from circuits.tracing.neuron_record import Neurons
     from circuits.tracing.records import Circuit
     from circuits.tracing.why_record import Why
@@ -31,7 +32,7 @@ def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
 
 
 def metric_words(
-    result: Circuit | Why | Wiring | Neurons, *, longest: int = LONGEST_WORD
+    result: Circuit | Why | Wiring | Neurons | OfPairs, *, longest: int = LONGEST_WORD
 ) -> str:
     """The metric with its tokens spelled."""
     metric = result.metric
@@ -41,7 +42,7 @@ def metric_words(
 
 
 def counterfactual_words(
-    result: Circuit | Why | Wiring | Neurons,
+    result: Circuit | Why | Wiring | Neurons | OfPairs,
     *,
     longest: int = LONGEST_WORD,
     most: int = 8,
@@ -64,7 +65,7 @@ def counterfactual_words(
 
 
 def question_words(
-    result: Circuit | Why | Wiring | Neurons,
+    result: Circuit | Why | Wiring | Neurons | OfPairs,
     name: str,
     *,
     roles: Mapping[int, str] | None = None,
