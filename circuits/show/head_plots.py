@@ -24,7 +24,7 @@ from circuits.show.canvas import (
     figure_around,
     looks,
 )
-from circuits.show.heatmaps import grid_words
+from circuits.show.heatmaps import MapOnAxes, grid_words
 from circuits.show.plots import axes_for, write_beside
 from circuits.show.words import heads_carry, plural, spell, verdict_in_short
 from circuits.tasks.compare import Comparison
@@ -161,6 +161,7 @@ def _(comparison: Comparison) -> HeadPlot:
 @heads_of_result.register
 def _(result: OnAxes) -> HeadPlot:
     rows = [HeadRow(" ".join(place), value) for place, value in result.strongest()]
+    assert isinstance(result, MapOnAxes)  # all maps that there are
     return HeadPlot(*grid_words(result), rows)
 
 
