@@ -86,9 +86,10 @@ gallery: .venv/tested  # the pictures of docs/figures.md
 notebooks: .venv/tested  # runs them from top to bottom and keeps what they say
 	$(TORCH) $(BIN)/python scripts/run_notebooks.py
 
+# -a: every page is written, or the search index loses the entries of those that are not.
 docs: .venv/documented  # writes build/docs/index.html; warnings are errors
 	$(BIN)/python scripts/write_reference.py
-	@start=$$(date +%s) && $(TORCH) $(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs && \
+	@start=$$(date +%s) && $(TORCH) $(BIN)/python -m sphinx -W --keep-going -q -a -b html docs build/docs && \
 	echo "$$(find build/docs -name '*.html' | wc -l) pages in $$(($$(date +%s) - start)) s: build/docs/index.html"
 
 search: docs  # the words that a reader types find the right page first; needs Chromium

@@ -1,4 +1,4 @@
-"""The lines of a shard, tokenized and put into batches that are run together.
+"""The lines of a shard, turned into tokens and put into batches that are run together.
 
 Lines with the same length, key, query, kind of counterfactual and metric make a batch, as large as the user
 allows and memory permits. Which lines are run together depends on the shard alone, never on who measures it,
