@@ -351,13 +351,11 @@ def test_a_broken_question_is_one_line_of_the_page_and_the_next_is_answered(tab:
 def test_a_question_that_is_cancelled_leaves_the_next_one_right(tab: Any, mini: Model) -> None:
     page = tab()
     type_prompt(page)
-    for _ in range(3):
+    for _ in range(4):
         page.locator("#ask-go").click()
+        # Not a click of the mouse: an answer that is there at once hides the button.
         page.evaluate("document.getElementById('ask-cancel').click()")
         page.locator("#ask-said", has_text=re.compile("cancelled|answered")).wait_for()
-    page.locator("#ask-go").click()
-    page.locator("#ask-cancel").click()
-    page.locator("#ask-said", has_text=re.compile("cancelled|answered")).wait_for()
     ask(page)
     word = page.locator(f'.other[data-position="{LARGE}"]').input_value()
     found = circuits.trace(mini, PROMPT, key=LARGE, query=LAST, swap={LARGE: word})
