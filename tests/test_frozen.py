@@ -1,7 +1,8 @@
 """The numbers do not move: what `trace`, `circuit` and a sweep answered in version 0.1 is answered still.
 
 To 1e-6, of a number above 1 relative to it. Single precision does not reach that through the thirty layers of
-SmolLM2, in a mean over draws of noise, or where a modulation divides by a total of a tenth (the sweep).
+SmolLM2, in a mean over draws of noise, or where a modulation divides by a total of a tenth of a gap of a
+tenth (the sweep).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MODELS += [
     for name in ("planted-sparse", "planted-dense", "smollm2")
 ]
 TOLERANCE = 1e-6
-LOOSER = {"smollm2": 4e-6, "noise": 4e-6, "sweep": 1e-5}
+LOOSER = {"smollm2": 4e-6, "noise": 4e-6, "sweep": 5e-5}
 NEW = ("sha256", "arrays_sha256", "versions", "schema")
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 from architectures import ARCHITECTURES, WINDOW, Architecture, ByHand
-from test_engine import joint_rows, pairs_of, single_rows, site_rows
+from test_engine import OF_PREPARED, joint_rows, pairs_of, single_rows, site_rows
 
 from circuits import Circuit, trace
 from circuits.components import SIDES, Edge, Head
-from circuits.engine import DIRECTIONS, Direction, Row, Runs, prepare
+from circuits.engine import Direction, Row, Runs, prepare
 from circuits.engine.loadings import loadings
 from circuits.errors import ModelError
 from circuits.models.load import as_model
@@ -120,7 +120,7 @@ def test_both_paths_agree_on_joint_rows_streams_and_writes_in_every_direction(
     known: Loaded,
 ) -> None:
     joint, sites = joint_rows(known.model, LAST + 1, count=4), site_rows(LAST + 1)
-    for direction in DIRECTIONS:
+    for direction in OF_PREPARED:
         if direction == "knockout" and not known.model.edits_attention:
             with pytest.raises(
                 ModelError, match=r"knockout cannot be measured here: .* discards .* use zero"

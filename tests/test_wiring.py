@@ -12,6 +12,7 @@ import networkx as nx
 import pytest
 import torch
 from click.testing import CliRunner
+from small_models import loaded
 
 import circuits
 from circuits.cli import main
@@ -169,7 +170,7 @@ def test_the_planted_induction_circuit_is_found_and_no_wire_more(
 @pytest.mark.studies
 def test_the_planted_facts_pass_by_the_planted_mlps_and_heads_and_no_edge_more() -> None:
     """Four MLPs write the answers at the subject, 21 heads move them to the end."""
-    got = wiring("planted-sparse", PROMPT, swap=SWAP, positions=False, share=0.999)
+    got = wiring(loaded("planted-sparse"), PROMPT, swap=SWAP, positions=False, share=0.999)
     mlps = [f"M{layer}" for layer in range(4)]
     heads = {*PLANTED_CARRIERS, *(f"L{layer}H{index}" for layer, index in _OTHERS)}
     expected = {f"embed→{mlp}" for mlp in mlps} | {f"{head}→logits" for head in heads}

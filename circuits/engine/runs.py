@@ -258,7 +258,7 @@ class Runs:
         return replace(self._of_inputs(starts), draws=(1,) * len(starts))
 
     def _of_inputs(self, inputs: Sequence[int]) -> Runs:
-        index = torch.tensor(inputs, device=self.model.device)
+        index = torch.tensor(inputs, dtype=torch.long, device=self.model.device)
         return replace(
             self,
             clean=self.clean.of_inputs(index),
