@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 SENTENCES = {
+    "against": "Another behaviour (a task, or prompts): its circuit of that size is run here, as a control.",
     "aim": (
         '"faithful" keeps what the whole model does, no more and no less; "performance" keeps the '
         "metric, however high."
