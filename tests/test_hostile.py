@@ -663,7 +663,7 @@ def test_a_circuit_that_fits_its_checksum_and_not_itself_is_refused(tmp_path: Pa
 def test_wild_input_is_accepted_or_refused_in_one_line(
     reader: Reader, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    few = max(4, reader.many // 100)
+    few = max(3, reader.many // 200)
 
     @hypothesis.settings(
         max_examples=few,

@@ -25,7 +25,8 @@ def test_no_kind_of_result_is_without_pictures(results: dict[str, Any]) -> None:
 
 
 # Kinds whose pictures other default tests draw, too.
-SEEN_ELSEWHERE = (
+SEEN_ELSEWHERE: tuple[str, ...] = ("attribution", "lens", "traced", "comparison")
+SEEN_ELSEWHERE += (
     "mapping",
     "mean",
     "ranking",

@@ -228,6 +228,7 @@ def test_the_plain_path_is_said(mini: Model) -> None:
     assert any("plain path" in note for note in notes_on(runs, judge_each(runs)[0]))
 
 
+@pytest.mark.long
 def test_notes_are_kept_and_a_file_without_them_is_read(
     asked: Circuit, noisy: Circuit, tmp_path: Path
 ) -> None:

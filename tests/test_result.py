@@ -49,7 +49,10 @@ def noisy() -> Circuit:
 # Files
 
 
-@pytest.mark.parametrize("name", ["measured", "induction", "noisy"])
+LONGER = [pytest.param(name, marks=pytest.mark.long) for name in ("induction", "noisy")]
+
+
+@pytest.mark.parametrize("name", ["measured", *LONGER])
 def test_a_measured_circuit_survives_the_disk(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_no_other_mapping_carries_anything(sparse: Model, whole: Circuit) -> Non
     assert [(m.key, m.query) for m in everything.mappings] == [(LARGE, LAST)]
 
 
+@pytest.mark.long
 def test_tokens_are_built_in_the_planted_layers(whole: Circuit) -> None:
     built = {span.label: span.built for span in whole.spans}
     for label, layers in planted.BUILT.items():

@@ -241,6 +241,7 @@ def test_pairs_judged_together_are_judged_as_each_alone(mini: Model) -> None:
     assert "1 of 3 pairs is not clear" in of_all.notes[0]
 
 
+@pytest.mark.long
 def test_a_family_has_a_verdict_and_prints_it(mini: Model, tmp_path: Path) -> None:
     family = trace(
         mini, [TEXT, 'The opposite of "fast" is "'], key=5, swap=SWAP | {"fast": "wet"}
@@ -395,6 +396,7 @@ def test_lines_of_a_sweep_have_the_verdict_of_trace(
     assert table["doubts"][1] and not table["doubts"][0]
 
 
+@pytest.mark.long
 def test_the_mean_of_a_sweep_holds_clear_lines_alone(swept: circuits.Sweep) -> None:
     mean = swept.mean()
     assert (mean.lines, mean.weak, mean.unclear) == (2, 1, 1)

@@ -195,6 +195,7 @@ def test_clean_into_clean_changes_nothing(mini: Model) -> None:
     assert wire_effects(same, wires)[0].abs().max() < 1e-5
 
 
+@pytest.mark.long
 def test_a_neuronpedia_graph_holds_the_writers_and_the_parts_of_the_score(
     found: circuits.Circuit, answer: circuits.Why
 ) -> None:

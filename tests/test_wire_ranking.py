@@ -210,6 +210,7 @@ def test_the_order_of_the_search_has_each_of_its_circuits_as_a_beginning(
         assert row == pytest.approx(stage.kept.numpy(), abs=1e-4)
 
 
+@pytest.mark.long
 def test_edges_that_left_together_stand_by_the_size_of_their_values(
     runs: KeptRuns, found: Found
 ) -> None:

@@ -197,7 +197,8 @@ SHAPES = [
         architecture,
         gated,
         id=f"{architecture}-{'gated' if gated else 'dense'}",
-        marks=[pytest.mark.long] * (gated and architecture != "gpt2"),
+        marks=[pytest.mark.long]
+        * (architecture == "llama" or (gated and architecture != "gpt2")),
     )
     for architecture in ARCHITECTURES
     for gated in (False, True)

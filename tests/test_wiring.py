@@ -382,6 +382,7 @@ def test_print_names_places_by_role_and_leads_with_what_is_kept(found: Wiring) -
     assert len(table) == 7 and set(table["place"]) >= {"END", "S"}
 
 
+@pytest.mark.long
 def test_a_wiring_survives_the_disk_and_gives_the_same_bytes(
     found: Wiring, family: Wiring, tmp_path: Path
 ) -> None:
