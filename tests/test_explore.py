@@ -318,13 +318,31 @@ def test_a_head_is_explained_another_key_traced_and_the_answer_saved_and_copied(
     assert page.locator("#prompts option").count() >= 2  # the history
 
 
+def test_a_question_that_is_begun_before_the_history_arrives_stays(tab: Any) -> None:
+    ask_first = tab()
+    type_prompt(ask_first)
+    ask(ask_first)  # so that there is a history
+    page, held = tab(), []
+    page.route("**/history", lambda route: held.append(route))
+    page.reload()
+    page.locator("#second").select_option("mini-sparse")
+    type_prompt(page)
+    with page.expect_response("**/history"):
+        held.pop().continue_()
+    page.locator("#prompts option").nth(1).wait_for(state="attached")
+    assert page.locator("#prompt").input_value() == PROMPT
+    assert page.locator("#second").input_value() == "mini-sparse"
+    assert page.locator(".tile").count() == 0
+
+
 def test_two_models_stand_side_by_side(tab: Any, mini: Model) -> None:
     page = tab()
     page.locator("#second").select_option("mini-sparse")
     type_prompt(page)
     page.locator("#ask-go").click()
     page.locator(".column").nth(1).locator(".tile").first.wait_for()
-    page.locator(".verdict.clear, .verdict.weak").nth(1).wait_for()
+    page.locator("#ask-cancel").wait_for(state="hidden")  # both have answered
+    assert page.locator("#second").input_value() == "mini-sparse"
     word = page.locator(f'.other[data-position="{LARGE}"]').input_value()
     for column, name in enumerate(("mini", "mini-sparse")):
         found = circuits.trace(load(name), PROMPT, key=LARGE, query=LAST, swap={LARGE: word})

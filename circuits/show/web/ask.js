@@ -2,7 +2,7 @@
 
 import { alignedPositions, nameOf, unpack } from "./circuit.js";
 import { byId, copyText, element } from "./dom.js";
-import { attempt, renderForm, startForm } from "./form.js";
+import { attempt, isUntouched, renderForm, startForm } from "./form.js";
 import { openAddress } from "./page.js";
 import { post, runJob } from "./server.js";
 import { chosen, circuitWith, circuitsOf, groupOf, live, pairOf, shownCircuits, state, update } from "./state.js";
@@ -17,7 +17,7 @@ export function startAsking(openedAt) {
     const response = await fetch("history");
     const answers = await response.json();
     update({ circuits: [...state.circuits, ...answers.map(unpack)] });
-    openAddress(openedAt);
+    if (isUntouched()) openAddress(openedAt); // who has begun a question keeps it
   });
 }
 
@@ -70,20 +70,24 @@ function isSameQuestion(one, other) {
 // The question of a circuit again, without one more head. Its answer stands beside the first.
 function askWithout(circuit, head) {
   const without = [...circuit.asking.without, nameOf(circuit, head)];
-  ask({ question: { ...circuit.asking, without }, tokens: circuit });
+  const waiting = { question: { ...circuit.asking, without }, tokens: circuit };
+  update({ waiting: [...state.waiting, waiting] });
+  ask(waiting);
 }
 
+// Show these questions, and measure them. They wait together, so that the form names both models from the start.
 function askAll(asked) {
   const before = { group: state.group, beside: state.beside };
-  update({ group: asked[0].question.group, beside: "", pinned: null });
-  return Promise.all(asked.map((waiting) => ask({ ...waiting, before })));
+  const waiting = asked.map((each) => ({ ...each, before }));
+  update({ group: asked[0].question.group, beside: "", pinned: null, waiting: [...state.waiting, ...waiting] });
+  return Promise.all(waiting.map(ask));
 }
 
-// Measure a question. Its circuit is shown as it grows; an error is one line of the form.
+// Measure a question that waits. Its circuit is shown as it grows; an error is one line of the form.
 async function ask(waiting) {
   const { question } = waiting;
   let job = null;
-  update({ waiting: [...state.waiting, waiting], progress: { text: "asked", share: 0 } });
+  update({ progress: { text: "asked", share: 0 } });
   const handlers = {
     waiting: ({ ahead }) => showProgress(ahead ? `${ahead} before it` : "begun", 0),
     progress: ({ stage, done, total }) => showProgress(STAGES[stage] || stage, total ? done / total : 0),

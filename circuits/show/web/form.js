@@ -3,7 +3,7 @@
 // as long as the form still says the same. Whenever another question is shown below, the form follows it.
 
 import { EXAMPLES } from "./examples.js";
-import { addRovingFocus, byId, element, replaceKeepingFocus, setLabel } from "./dom.js";
+import { addRovingFocus, byId, drawIfChanged, element, replaceKeepingFocus, setLabel } from "./dom.js";
 import { post, runJob } from "./server.js";
 import { circuitsOf, page, pairOf, shownCircuits, state, update } from "./state.js";
 import { MEASURING, percent, rolesOf, tokenAt } from "./text.js";
@@ -24,6 +24,9 @@ const OPENING = {
   followed: "", // the question below that the form followed last
   isKept: false, // whether the form does not follow the next change of what is shown below
 };
+
+// Whether nobody has chosen or typed anything yet, nor is about to: the cursor is not in the form.
+export const isUntouched = () => state.form === OPENING && !document.activeElement.closest(".ask");
 
 const editForm = (changes) => update({ form: { ...state.form, ...changes } });
 
@@ -193,9 +196,7 @@ export function renderForm(changed) {
   renderActs();
   if (!tokens) return;
   byId("ask-step").textContent = instruction(state.form, tokens);
-  replaceKeepingFocus(byId("ask-chips"), ".ask-chip", "data-position", () => {
-    byId("ask-chips").replaceChildren(...tokens.words.map((_, position) => tokenButton(tokens, position)));
-  });
+  renderChips(tokens);
   renderNextWords();
   renderProposals();
   renderCounterfactual(tokens);
@@ -220,6 +221,15 @@ function instruction({ key, query }, tokens) {
     return `${order}: choose an earlier key or a later query.`;
   }
   return `${tokenAt(tokens, query)} reads ${tokenAt(tokens, key)}.`;
+}
+
+function renderChips(tokens) {
+  const { key, query } = state.form;
+  const chips = byId("ask-chips");
+  const draw = () => chips.replaceChildren(...tokens.words.map((_, position) => tokenButton(tokens, position)));
+  drawIfChanged(chips, [tokens, key, query, state.picking], () =>
+    replaceKeepingFocus(chips, ".ask-chip", "data-position", draw),
+  );
 }
 
 function tokenButton({ spelled }, position) {
@@ -263,23 +273,25 @@ function renderProposals() {
     return element("button", attributes, element("b", { text: spelled }), answer);
   };
   const none = "no word of its kind changes the answer; write one below, or ask with noise on the key";
-  replaceKeepingFocus(byId("ask-proposals"), ".proposal", "data-word", () => {
-    if (!said.words) byId("ask-proposals").textContent = "looking for words that change the answer…";
-    else byId("ask-proposals").replaceChildren(...(said.words.length ? said.words.map(proposal) : [none]));
+  const proposals = byId("ask-proposals");
+  drawIfChanged(proposals, [said, state.form.swap[said.key]], () => {
+    replaceKeepingFocus(proposals, ".proposal", "data-word", () => {
+      if (!said.words) proposals.textContent = "looking for words that change the answer…";
+      else proposals.replaceChildren(...(said.words.length ? said.words.map(proposal) : [none]));
+    });
+    for (const button of proposals.children) button.removeAttribute("tabindex");
   });
-  for (const button of byId("ask-proposals").children) button.removeAttribute("tabindex");
 }
 
 // The counterfactual's fields are made anew only when their words change, so that nothing is lost while one types.
 function renderCounterfactual(tokens) {
   const { swap } = state.form;
   const container = byId("ask-other");
-  const words = JSON.stringify([tokens.model, tokens.words, swap]);
-  if (container.dataset.words === words) return;
-  container.dataset.words = words;
-  const focused = container.contains(document.activeElement) ? document.activeElement.dataset.position : null;
-  container.replaceChildren(...tokens.words.map((word, position) => counterfactualInput(tokens, word, position)));
-  if (focused !== null) container.children[focused]?.focus();
+  drawIfChanged(container, [tokens.model, tokens.words, swap], () => {
+    const focused = container.contains(document.activeElement) ? document.activeElement.dataset.position : null;
+    container.replaceChildren(...tokens.words.map((word, position) => counterfactualInput(tokens, word, position)));
+    if (focused !== null) container.children[focused]?.focus();
+  });
 }
 
 function counterfactualInput({ bos }, word, position) {
