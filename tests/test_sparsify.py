@@ -567,6 +567,23 @@ def test_an_adapter_trains_on_the_models_own_words_and_loads_gated(
     assert measured.tokens == 128 * 9
 
 
+@pytest.mark.long
+def test_a_training_begins_as_the_published_twin_that_it_is_given(
+    foreign: dict[str, Path], tmp_path: Path
+) -> None:
+    name, published = str(foreign["llama"]), tmp_path / "published"
+    settings = Settings(steps=3, batch=2, length=10, warmup=1, lora=2)
+    sparsify(name, published, settings=settings)
+    shutil.rmtree(published / "training")  # no checkpoint is published
+    hardly = replace(settings, steps=1, learning_rate=1e-9)
+    sparsify(name, tmp_path / "further", settings=replace(hardly, lora=4), after=published)
+    before, after = load(published), load(tmp_path / "further")
+    tokens = tokens_of(before)
+    torch.testing.assert_close(before.logits(tokens), after.logits(tokens), rtol=0, atol=1e-5)
+    with pytest.raises(FileError, match="of at most this rank"):
+        sparsify(name, tmp_path / "smaller", settings=replace(hardly, lora=1), after=published)
+
+
 def test_the_card_sets_the_tasks_of_both_models_side_by_side(
     directories: dict[str, Path], tmp_path: Path
 ) -> None:

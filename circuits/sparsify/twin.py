@@ -13,10 +13,11 @@ import json
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from circuits.errors import FileError, ModelError
 from circuits.models.folder import FLAGS_FILE, Weights, quiet
@@ -34,6 +35,8 @@ from circuits.sparsify.small_vocabulary import KeptTokens, shrunk
 from circuits.sparsify.text import Corpus, context_of, corpus_for, speaks_little_language
 from circuits.sparsify.training import Student, TrainingRun, train
 from circuits.zoo.evaluate import Score, score_all, score_stories
+
+_ADAPTER: Final = "adapter_model.safetensors"
 
 
 def sparsify(
@@ -55,8 +58,8 @@ def sparsify(
     `model` is a name, a path, a `Model` (read again by its name) or a Hugging Face model with its tokenizer,
     which stays as it is. The twin learns from `text`, from what the model writes itself if there is none, or,
     with `own_words`, from both in turn. `sampling` says how the model's own text is sampled, and `prompts`
-    what it completes in a share `prompted` of the steps. `after` is the folder of an earlier training whose
-    weights this one begins with. One process trains on `device`; of several, each where its launcher put it.
+    what it completes in a share `prompted` of the steps. `after` is the folder of an earlier training, or of a
+    finished twin, whose weights this one begins with. One process trains on `device`; of several, each where its launcher put it.
     Twins are trained in fp32.
     """
     processes = join()
@@ -133,14 +136,34 @@ def _with_adapter(model: Any, settings: Settings) -> Any:
 
 
 def _begin_with(student: Student, corpus: Corpus, earlier: Path) -> Corpus:
-    """Take over the weights of an earlier training, and say so in the name of the text."""
+    """Take over the weights of an earlier training or of a finished twin, and say so in the name of the text."""
     checkpoint = earlier / "training" / "checkpoint.safetensors"
+    if not checkpoint.exists() and (earlier / _ADAPTER).exists():
+        _take_adapter(student, earlier / _ADAPTER)
+        return replace(corpus, name=f"{corpus.name}, after {earlier.name} as published")
     # The moments belong to the earlier training.
     unused = torch.optim.AdamW(student.parameters.values())
     progress = load_checkpoint(checkpoint, student.parameters, unused)
     return replace(
         corpus, name=f"{corpus.name}, after {progress['step']} steps of {earlier.name}"
     )
+
+
+def _take_adapter(student: Student, path: Path) -> None:
+    """Copy a twin's adapter into the student's, whose rank may be higher.
+
+    An adapter adds B·A to a weight. The further rows of A keep their random values and the further columns of B
+    their zeros, so the student begins as exactly that twin.
+    """
+    stored = load_file(path)
+    for name, parameter in student.parameters.items():
+        value = stored.get(name.replace(".default.", "."))  # files leave out the adapter's name
+        if value is None or any(
+            had > has for had, has in zip(value.shape, parameter.shape, strict=True)
+        ):
+            raise FileError(f"{path} does not fit: it has no {name} of at most this rank")
+        rows, columns = value.shape
+        parameter.data[:rows, :columns] = value
 
 
 def _publish(run: TrainingRun, weights: Weights, folder: Path, name: str) -> Sparsity:
