@@ -59,8 +59,8 @@ def sparsify(
     which stays as it is. The twin learns from `text`, from what the model writes itself if there is none, or,
     with `own_words`, from both in turn. `sampling` says how the model's own text is sampled, and `prompts`
     what it completes in a share `prompted` of the steps. `after` is the folder of an earlier training, or of a
-    finished twin, whose weights this one begins with. One process trains on `device`; of several, each where its launcher put it.
-    Twins are trained in fp32.
+    finished twin, whose weights this one begins with. One process trains on `device`; of several, each where
+    its launcher put it. Twins are trained in fp32.
     """
     processes = join()
     device = to_device(device)
