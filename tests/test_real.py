@@ -7,6 +7,7 @@ import torch
 
 from circuits.models.load import load
 from circuits.models.model import Model
+from circuits.prompts import to_pair
 from circuits.tracing.circuit import circuit
 from circuits.tracing.trace import trace
 
@@ -81,6 +82,15 @@ def test_a_story_goes_on_as_stories_do(stories15m: Model) -> None:
     ):
         logits = stories15m.logits(torch.tensor([stories15m.tokenize(text)]))
         assert stories15m.spell(int(logits[0, -1].argmax())) == answer
+
+
+@pytest.mark.parametrize("spelling", ["she", " she"])
+def test_an_answer_may_have_the_space_that_the_tokenizer_writes_itself(
+    stories15m: Model, spelling: str
+) -> None:
+    text = "The girl was very happy because"
+    pair = to_pair(stories15m, text, swap={"girl": "boy"}, answer=spelling, foil="he")
+    assert str(pair.metric) == "logit( she) − logit( he)"
 
 
 def test_each_role_of_the_indirect_object_circuit_has_one_head(stories15m: Model) -> None:

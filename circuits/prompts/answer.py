@@ -79,11 +79,24 @@ def _spellings(model: Model, text: str) -> list[tuple[int, ...]]:
     spellings = [text] if text[0].isspace() else [text, f" {text}"]
     known = []
     for spelling in spellings:
-        tokens = model.tokenizer(spelling, add_special_tokens=False)["input_ids"]
+        tokens = _tokens(model, spelling)
         if model.tokenizer.unk_token_id not in tokens:
-            known.append(tuple(tokens))
+            known.append(tokens)
     if not known:
         raise PromptError(
             f"{model.name} does not know {text!r}, so it cannot be an answer or a foil"
         )
     return known
+
+
+def _tokens(model: Model, spelling: str) -> tuple[int, ...]:
+    """The tokens of an answer. Some tokenizers put a space before every text by themselves; one that is written
+    as well would be a token of its own, and is left out."""
+    tokens = tuple(model.tokenizer(spelling, add_special_tokens=False)["input_ids"])
+    if spelling.startswith(" "):
+        without = tuple(
+            model.tokenizer(spelling.lstrip(" "), add_special_tokens=False)["input_ids"]
+        )
+        if tokens[1:] == without:
+            return without
+    return tokens
