@@ -219,7 +219,7 @@ def _all_but(table: WireTable, heads: Sequence[Head]) -> Chosen:
         if Component.of(head) not in writers:
             last = Head(table.edges.layers - 1, table.edges.heads - 1)
             raise PromptError(f"no head {head} in this model, which has L0H0…{last}")
-        chosen &= table.ends[1] != writers.index(Component.of(head))
+        chosen &= table.ends.writer != writers.index(Component.of(head))
     return chosen
 
 
