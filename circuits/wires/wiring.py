@@ -43,7 +43,7 @@ from circuits.wires.measured import measure_circuit, named_wires
 from circuits.wires.pairs import HELD_OUT, PAIRS, SplitRuns, split_off, wired_pairs
 from circuits.wires.parts import CurvePoint, Member, OtherCircuit, Overlap
 from circuits.wires.record import Wiring
-from circuits.wires.search import AIMS, Aim, Found, Stage, search
+from circuits.wires.search import AIMS, Aim, SearchResult, Stage, search
 
 # What can stand in the place of wires that are not kept.
 ABLATIONS: Final[tuple[Direction, ...]] = ("swap", "zero", "mean", "noise")
@@ -223,7 +223,7 @@ def _all_but(table: WireTable, heads: Sequence[Head]) -> Chosen:
     return chosen
 
 
-def _smallest(found: Found, share: float) -> Stage:
+def _smallest(found: SearchResult, share: float) -> Stage:
     """The smallest circuit that keeps a share of what all its wires keep; else the one that keeps most."""
     reachable = float(found.stages[0].kept.mean())
     stage = found.smallest(share * reachable)
@@ -243,7 +243,7 @@ def _point(stage: Stage) -> CurvePoint:
     )
 
 
-def _members(table: WireTable, found: Found) -> tuple[Member, ...]:
+def _members(table: WireTable, found: SearchResult) -> tuple[Member, ...]:
     """The wires of the smaller circuits, each with the size of the smallest that has it, that one first."""
     stages = [stage for stage in found.stages if len(stage) <= MOST_MEMBERS]
     members: list[Member] = []
@@ -275,7 +275,7 @@ def _newcomers(seen: KeptRuns, stage: Stage, asking: Asking, progress: Progress)
 
 
 def _overlap(
-    seen: KeptRuns, found: Found, asking: Asking, progress: Progress
+    seen: KeptRuns, found: SearchResult, asking: Asking, progress: Progress
 ) -> Overlap | None:
     """Search again on resampled pairs, among the wires of a larger circuit of the first search."""
     if not asking.resamples:
