@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -51,16 +52,14 @@ def run(
 
     def keep(value: torch.Tensor, hook: Any, *, name: str) -> None:
         copied = value.detach().clone()
-        is_final = name.endswith("hook_resid_post")
-        kept[name] = copied.cpu() if offload and not is_final else copied
+        kept[name] = copied.cpu() if offload and name != final else copied
 
     wanted = []
     for layer in range(model.n_layers):
         wanted += [f"blocks.{layer}.{name}" for name in KEPT]
-    wanted.append(f"blocks.{model.n_layers - 1}.hook_resid_post")
-    hooks = [
-        (name, lambda value, hook, name=name: keep(value, hook, name=name)) for name in wanted
-    ]
+    final = f"blocks.{model.n_layers - 1}.hook_resid_post"
+    wanted.append(final)
+    hooks = [(name, partial(keep, name=name)) for name in wanted]
     with model.hooked([*_noise_hook(noise), *hooks]):
         logits = model.forward(tokens)[:, -read:].to(model.device)
     missing = [name for name in wanted if name not in kept]
@@ -74,7 +73,7 @@ def run(
             on_cpu.append(layer, model.device_of(number))
         else:
             layers.append(layer)
-    return Cache(on_cpu if offload else tuple(layers), kept[wanted[-1]]), logits
+    return Cache(on_cpu if offload else tuple(layers), kept[final]), logits
 
 
 def _layer(model: Model, kept: Mapping[str, torch.Tensor]) -> Layer:
