@@ -324,9 +324,11 @@ def _mlp(mlp: Any) -> Mlp:
 
 
 def _activation(mlp: Any) -> Activation:
-    names = ("act", "act_fn", "activation_fn")
-    act = next(getattr(mlp, name) for name in names if hasattr(mlp, name))
-    return _tanh_gelu if type(act).__name__ in _TANH_GELU else act
+    for name in ("act", "act_fn", "activation_fn"):
+        if hasattr(mlp, name):
+            act = getattr(mlp, name)
+            return _tanh_gelu if type(act).__name__ in _TANH_GELU else act
+    raise AttributeError(f"{type(mlp).__name__} has no activation function of a known name")
 
 
 def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:
