@@ -154,7 +154,8 @@ def scan(runs: Runs, *, direction: Direction | None = None, most: int = MOST_EDG
     shape = (runs.model.n_layers, runs.model.n_heads, runs.length, runs.length)
     chosen = torch.ones(shape, dtype=torch.bool).tril()
     if int(chosen.sum()) > most:
-        estimate = loadings(runs, of="change").abs().cpu() * chosen
+        # Many estimates are 0, those of all edges before the first difference: what is no edge comes after them.
+        estimate = loadings(runs, of="change").abs().cpu().masked_fill(~chosen, -1.0)
         chosen = torch.zeros(shape, dtype=torch.bool)
         chosen.view(-1)[estimate.flatten().topk(most).indices] = True
     rows = []
