@@ -263,15 +263,17 @@ def _newcomers(seen: KeptRuns, stage: Stage, asking: Asking, progress: Progress)
     if not asking.without:
         return set()
     found = search(seen, aim=asking.aim, progress=progress)
-    usual: set[Component | None] = set()
+    usual: set[Component] = set()
     for wire in named_wires(seen.table, _smallest(found, asking.share).wires):
-        usual |= {wire.writer, wire.reader.component}
-    new = set()
-    for wire in named_wires(seen.table, stage.wires):
-        for end in (wire.writer, wire.reader.component):
-            if end is not None and end.kind == "head" and end not in usual:
-                new.add(wire)
-    return new
+        usual |= _heads_of(wire)
+    wires = named_wires(seen.table, stage.wires)
+    return {wire for wire in wires if _heads_of(wire) - usual}
+
+
+def _heads_of(wire: Wire) -> set[Component]:
+    """The heads at which a wire begins or ends."""
+    ends = (wire.writer, wire.reader.component)
+    return {end for end in ends if end is not None and end.kind == "head"}
 
 
 def _overlap(
@@ -283,14 +285,16 @@ def _overlap(
     circuit = _smallest(found, asking.share).wires
     larger = found.of_size(_RESAMPLED_FROM * int(circuit.sum()))
     start = circuit if larger is None else larger.wires
-    shared = circuit.clone()
+    shared = circuit.clone()  # by all circuits so far
     similarities = []
     for number in range(asking.resamples):
         draw = Random(f"resample/{asking.seed}/{number}")
         numbers = [draw.randrange(seen.pairs) for _ in range(seen.pairs)]
         again = search(seen.of_pairs(numbers), aim=asking.aim, start=start)
         other = _smallest(again, asking.share).wires
-        similarities.append(int((circuit & other).sum()) / int((circuit | other).sum()))
+        in_both = int((circuit & other).sum())
+        in_any = int((circuit | other).sum())
+        similarities.append(in_both / in_any)
         shared &= other
         progress("resamples", number + 1, asking.resamples)
     core = named_wires(seen.table, shared)
