@@ -33,7 +33,8 @@ _EDGE: Final = re.compile(
 )
 _MLP: Final = re.compile(r"m(?:lp)?(\d{1,9})", re.IGNORECASE | re.ASCII)
 _WRITER: Final = re.compile(r"(?P<name>[^@]+?)(?:@(?P<position>\d{1,9}))?", re.ASCII)
-_EAP_SIDES: Final = {side[0]: side for side in SIDES}  # as EAP writes them: q, k, v
+# As EAP and TransformerLens write sides.
+SIDE_OF_LETTER: Final[dict[str, Side]] = {"q": "query", "k": "key", "v": "value"}
 
 
 def _stripped(name: Any, kind: str, example: str) -> str:
@@ -51,9 +52,8 @@ def by_name(cls: Any, source: Any, handler: Any) -> Any:
         try:
             return cls.parse(name)
         except EdgeError as error:
-            raise ValueError(
-                error
-            ) from error  # after a ValueError pydantic tries the next class of a union
+            # After a ValueError pydantic tries the next class of a union.
+            raise ValueError(error) from error
 
     return core_schema.no_info_after_validator_function(
         parse, core_schema.str_schema(strict=True)
@@ -150,7 +150,9 @@ class Component(_Named):
     def __str__(self) -> str:
         if self.kind == "head":
             return f"L{self.layer}H{self.index}"
-        return f"M{self.layer}" if self.kind == "mlp" else self.kind
+        if self.kind == "mlp":
+            return f"M{self.layer}"
+        return self.kind
 
     @property
     def eap(self) -> str:
@@ -216,22 +218,18 @@ class Reader(_Named):
     def __str__(self) -> str:
         if self.kind == "logits":
             return "logits"
-        return (
-            f"M{self.layer}"
-            if self.kind == "mlp"
-            else f"L{self.layer}H{self.index}.{self.kind}"
-        )
+        if self.kind == "mlp":
+            return f"M{self.layer}"
+        return f"L{self.layer}H{self.index}.{self.kind}"
 
     @property
     def eap(self) -> str:
         """Its name in EAP and MIB: `a5.h1<q>`, `m3`, `logits`."""
         if self.component is None:
             return "logits"
-        return (
-            f"{self.component.eap}<{self.kind[0]}>"
-            if self.kind in SIDES
-            else self.component.eap
-        )
+        if self.kind == "mlp":
+            return self.component.eap
+        return f"{self.component.eap}<{self.kind[0]}>"
 
     @property
     def component(self) -> Component | None:
@@ -258,7 +256,7 @@ class Reader(_Named):
             return cls(layers, "logits")
         in_eap = re.fullmatch(r"(.+)<([qkv])>", bare)
         if in_eap is not None:
-            bare = f"{in_eap[1]}.{_EAP_SIDES[in_eap[2]]}"
+            bare = f"{in_eap[1]}.{SIDE_OF_LETTER[in_eap[2]]}"
         owner, _, side = bare.rpartition(".")
         if side in SIDES:
             head = Head.parse(owner)
@@ -347,7 +345,8 @@ def readers(*, layers: int, heads: int) -> tuple[Reader, ...]:
     """Every reader of a model, from the lowest heads up to the logits."""
     listed = []
     for layer in range(layers):
-        listed += [Reader(layer, side, head) for head in range(heads) for side in SIDES]
+        for head in range(heads):
+            listed += [Reader(layer, side, head) for side in SIDES]
         listed.append(Reader(layer, "mlp"))
     return (*listed, Reader(layers, "logits"))
 
@@ -355,9 +354,8 @@ def readers(*, layers: int, heads: int) -> tuple[Reader, ...]:
 def component_edges(*, layers: int, heads: int, parallel: bool = False) -> tuple[Wire, ...]:
     """Every wire over all positions together: 32,491 in GPT-2 small, query, key and value told apart."""
     writers = components(layers=layers, heads=heads)
-    return tuple(
-        Wire(writer, reader)
-        for reader in readers(layers=layers, heads=heads)
-        for writer in writers
-        if reader.sees(writer, parallel=parallel)
-    )
+    wires = []
+    for reader in readers(layers=layers, heads=heads):
+        below = [writer for writer in writers if reader.sees(writer, parallel=parallel)]
+        wires += [Wire(writer, reader) for writer in below]
+    return tuple(wires)

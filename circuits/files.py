@@ -31,7 +31,7 @@ _SIGNS_OF_OURS: Final = (SIGNATURE.encode(), b'"arrays_sha256"', b'"circuits swe
 _INVISIBLE: Final = re.compile(
     "[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
-# Pydantic adds it to unions.
+# Pydantic adds the type to the place of a value in a union; no field has such a name.
 _TYPE_NAME: Final = re.compile(r"str|int|float|bool|none|(list|tuple|dict)\[.*")
 T = TypeVar("T")
 
@@ -113,16 +113,13 @@ def to_record(kind: type[T], values: Any, name: object = "it") -> T:
         return _adapter(kind).validate_json(json.dumps(values))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fields = [str(part)[:40] for part in first["loc"]]
-        where = (
-            ".".join(field for field in fields if not _TYPE_NAME.fullmatch(field))
-            or "the value"
-        )
+        parts = [str(part)[:40] for part in first["loc"]]
+        fields = [part for part in parts if not _TYPE_NAME.fullmatch(part)]
+        where = ".".join(fields) or "the value"
         if first["type"] == "missing":
             raise FileError(f"{name}: {where} is missing") from error
-        raise FileError(
-            f"{name}: {where} is {str(first['input'])[:40]!r}: {first['msg']}"
-        ) from error
+        value = str(first["input"])[:40]
+        raise FileError(f"{name}: {where} is {value!r}: {first['msg']}") from error
 
 
 @cache
@@ -260,7 +257,8 @@ def _check_replaceable(target: Path) -> None:
         raise FileError(
             f"cannot write {target}: there is a folder of that name; choose another folder"
         )
-    if not any(map(_is_ours, (target, *target.parent.glob("*.json")))):
+    results_beside = target.parent.glob("*.json")
+    if not _is_ours(target) and not any(map(_is_ours, results_beside)):
         raise FileError(
             f"{target} was not written by circuits; move it away or choose another folder"
         )

@@ -95,8 +95,11 @@ class OfHeads(Tabular):
         if not rows:
             raise PromptError(f"no head of this result has a number that is called {value!r}")
         heads = [Head.parse(row["head"]) for row in rows]
-        needed = (max(h.layer for h in heads) + 1, max(h.index for h in heads) + 1)
-        array = np.full(self.head_shape() or needed, np.nan)
+        shape = self.head_shape()
+        if shape is None:
+            layers = max(head.layer for head in heads) + 1
+            shape = (layers, max(head.index for head in heads) + 1)
+        array = np.full(shape, np.nan)
         for head, row in zip(heads, rows, strict=True):
             number = row[value]
             array[head.layer, head.index] = np.nan if number is None else number
@@ -170,6 +173,7 @@ class Saved(Summarised):
         values = {**self.header(), **_fields_of(self), **(beside or {})}
         body = to_json(values, default=_to_plain, sort_keys=True)
         checksum = _sha256(body.encode())
+        # As the last field, behind all that it is the checksum of.
         return body.removesuffix("\n}") + f',\n "sha256": "{checksum}"\n}}\n'
 
     def save(self, path: str | Path, **options: Any) -> Path:
@@ -313,11 +317,10 @@ def _read_values(file: Path, cls: type[Saved]) -> dict[str, Any]:
     kind = _kind_of(stored)
     if kind != cls.KIND:
         other = result_classes().get(kind)
-        raise FileError(
-            f"{file} is not {cls.NAME}" + (f": it is {other.NAME}" if other else "")
-        )
+        is_other = "" if other is None else f": it is {other.NAME}"
+        raise FileError(f"{file} is not {cls.NAME}{is_other}")
     schema = stored["schema"]
-    if schema != cls.SCHEMA or type(schema) is not int:
+    if schema != cls.SCHEMA or type(schema) is not int:  # True and 1.0 equal 1
         other = f"{file} has schema {repr(schema)[:40]}, this version reads {cls.SCHEMA}"
         raise FileError(f"{other}; measure it again")
     checksum = stored.pop("sha256", None)

@@ -521,6 +521,17 @@ def test_scan_of_a_long_prompt_measures_the_leading_edges_and_says_which(model: 
     assert part.effect[~part.measured].eq(0).all()
 
 
+def test_scan_measures_edges_alone_also_where_few_of_them_can_change_anything(
+    model: Model,
+) -> None:
+    """Before the first difference all estimates are 0, as they are where there is no edge."""
+    runs = prepare(model, pairs_of(model)[:1])
+    edges = model.n_layers * model.n_heads * len(runs.pairs[0]) * (len(runs.pairs[0]) + 1) // 2
+    part = scan(runs, most=edges - 1)
+    assert int(part.measured.sum()) == edges - 1
+    torch.testing.assert_close(part.effect, scan(runs).effect, rtol=0, atol=1e-5)
+
+
 def test_loadings_are_the_messages_times_the_gradient_of_the_frozen_model(model: Model) -> None:
     """At the last layer the way from a message to the metric is short enough to be written out."""
     runs = prepare(

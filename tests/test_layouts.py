@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, WINDOW, Architecture, ByHand
+from architectures import ARCHITECTURES, GPT_LIKE, WINDOW, Architecture, ByHand, _make
 from test_engine import OF_PREPARED, joint_rows, pairs_of, single_rows, site_rows
 
 from circuits import Circuit, trace
@@ -238,6 +238,13 @@ def test_what_the_plain_path_does_not_measure_is_said(tmp_path: Path) -> None:
     assert [each.loading for each in found.mappings[0].heads] == [None] * 12
     assert "not measured" in str(found) and "plain path" in str(found)
     assert Circuit.load(found.save(tmp_path / "out")) == found
+
+
+def test_a_model_whose_parts_have_other_names_takes_the_plain_path() -> None:
+    """BLOOM's MLP calls its activation function `gelu_impl`."""
+    bloom = _make("BloomForCausalLM", "BloomConfig", **GPT_LIKE)
+    model = as_model((bloom(), tokenizer()), bos=True)
+    assert prepare(model, pairs_of(model)).path == "plain"
 
 
 @torch.no_grad()

@@ -40,7 +40,7 @@ from circuits.tasks.ranking import ComponentEdge, Ranking, heads_of
 from circuits.tasks.task import Item, Task
 from circuits.tasks.wires import kept_runs_of
 from circuits.wires.measured import numbers_of
-from circuits.wires.search import SCALES, Found, search
+from circuits.wires.search import SCALES, SearchResult, search
 from circuits.wires.wiring import wiring
 from circuits.zoo.language import tokenizer
 
@@ -81,7 +81,7 @@ def runs(loaded: dict[str, Model]) -> KeptRuns:
 
 
 @pytest.fixture(scope="module")
-def found(runs: KeptRuns) -> Found:
+def found(runs: KeptRuns) -> SearchResult:
     """All circuits that the search passed on that pair."""
     return search(runs)
 
@@ -197,7 +197,7 @@ def test_edges_in_front_are_exact_and_the_others_estimates_that_say_so(
 
 @pytest.mark.long
 def test_the_order_of_the_search_has_each_of_its_circuits_as_a_beginning(
-    runs: KeptRuns, found: Found
+    runs: KeptRuns, found: SearchResult
 ) -> None:
     order = found.order()
     assert sorted(order) == list(range(262))
@@ -212,7 +212,7 @@ def test_the_order_of_the_search_has_each_of_its_circuits_as_a_beginning(
 
 @pytest.mark.long
 def test_edges_that_left_together_stand_by_the_size_of_their_values(
-    runs: KeptRuns, found: Found
+    runs: KeptRuns, found: SearchResult
 ) -> None:
     together = [pair for pair in pairwise(found.stages) if len(pair[0]) - len(pair[1]) > 1]
     assert together
@@ -224,7 +224,7 @@ def test_edges_that_left_together_stand_by_the_size_of_their_values(
 
 @pytest.mark.long
 def test_a_ranking_is_in_the_order_of_the_search_unless_told_otherwise(
-    found: Found, searched_ranking: Ranking
+    found: SearchResult, searched_ranking: Ranking
 ) -> None:
     wires = component_edges(layers=3, heads=4)
     names = [str(ComponentEdge.of(wires[number])) for number in found.order()]
@@ -265,7 +265,9 @@ def test_attribution_patching_orders_edges_by_the_size_of_their_scores(
 
 
 @pytest.mark.long
-def test_a_circuit_keeps_the_same_alone_and_beside_others(runs: KeptRuns, found: Found) -> None:
+def test_a_circuit_keeps_the_same_alone_and_beside_others(
+    runs: KeptRuns, found: SearchResult
+) -> None:
     order = found.order()
     sizes = [262, 3, 40, 0, 7, 100]
     together = explained(runs, order, sizes)

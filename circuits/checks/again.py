@@ -197,12 +197,13 @@ def _circuit_question(
     groups = []
     texts = []
     for span in record.spans:
-        named = is_group(span, record)
-        if named:
-            groups.append((span.label, span.positions))
+        name = str(span.positions[0])
+        if is_group(span, record):
+            name = span.label
+            groups.append((name, span.positions))
         text = None if record.family is not None else _own_text(span, pair)
         if text is not None:
-            texts.append((span.label if named else str(span.positions[0]), text))
+            texts.append((name, text))
     asked = [Asked(pair)]
     if record.family is not None:
         pairs = [respelled_pair(model, each) for each in record.family.pairs]
@@ -221,16 +222,21 @@ def _circuit_question(
 
 def is_group(span: Span, record: Circuit) -> bool:
     """Whether a user named the positions of a span: its label is neither a role nor the word of its token."""
-    first = span.positions[0]
-    role = None if record.family is None else record.family.role_at(first)
-    return len(span.positions) > 1 or span.label not in (label_of(record.prompt, first), role)
+    position = span.positions[0]
+    if len(span.positions) > 1:
+        return True
+    role = None if record.family is None else record.family.role_at(position)
+    return span.label not in (label_of(record.prompt, position), role)
 
 
 def _own_text(span: Span, pair: Pair) -> str | None:
     """The text that a user gave as the counterfactual of a span; None if it is the pair's, or noise."""
-    noise = str(Noise(span.positions)).partition("(")[0]
-    of_pair = span.counterfactual == counterfactual_text(pair)
-    return None if of_pair or span.counterfactual.startswith(noise) else span.counterfactual
+    noise = str(Noise(span.positions)).partition("(")[0]  # whatever its scale, draws and seed
+    if span.counterfactual.startswith(noise):
+        return None
+    if span.counterfactual == counterfactual_text(pair):
+        return None
+    return span.counterfactual
 
 
 def _wiring_question(record: Wiring, model: Model) -> WiringQuestion:
@@ -300,7 +306,8 @@ def _respelled_prompt(model: Model, prompt: Prompt, appended: int) -> Prompt:
         text_holds = model.tokenize(prompt.text) == own
     except CircuitsError:
         text_holds = False
-    spelled = "".join(words[model.reads_bos : len(own)])
+    first = 1 if model.reads_bos else 0  # BOS is no part of the text
+    spelled = "".join(words[first : len(own)])
     return Prompt(prompt.text if text_holds else spelled, prompt.tokens, words)
 
 

@@ -67,9 +67,8 @@ class Differences:
     unchecked: frozenset[str] = frozenset()
     compared: int = 0
     sentences: list[str] = field(default_factory=list)
-    skipped: set[str] = field(
-        default_factory=set
-    )  # fields of `unchecked` that the records have
+    # Fields of `unchecked` that the records have.
+    skipped: set[str] = field(default_factory=set)
 
     def compare(self, was: Any, now: Any, place: Place) -> None:
         """Compare two values in the form in which they are saved."""
@@ -110,15 +109,13 @@ class Differences:
         item_then = dict(zip(names_then, was, strict=True))
         item_now = dict(zip(names_now, now, strict=True))
         for name in dict.fromkeys([*names_then, *names_now]):
+            at = place.item(name)
             if name in item_then and name in item_now:
-                self.compare(item_then[name], item_now[name], place.item(name))
-            elif place.item(name).field not in self.unchecked:
+                self.compare(item_then[name], item_now[name], at)
+            elif at.field not in self.unchecked:
                 self.compared += 1
-                self._tell(
-                    place.item(name),
-                    _shown(item_then.get(name, _ABSENT)),
-                    _shown(item_now.get(name, _ABSENT)),
-                )
+                then = item_then.get(name, _ABSENT)
+                self._tell(at, _shown(then), _shown(item_now.get(name, _ABSENT)))
         if set(names_then) == set(names_now) and names_then != names_now:
             in_old_order = [item_now[name] for name in names_then]
             by_position = "positions" in now[0]
@@ -191,8 +188,10 @@ def _name_of(item: Any) -> str | None:
     shown = []
     for name in _NAMING:
         part = item.get(name)
-        if part is not None:
-            shown.append(", ".join(map(str, part)) if isinstance(part, list) else str(part))
+        if isinstance(part, list):
+            shown.append(", ".join(map(str, part)))
+        elif part is not None:
+            shown.append(str(part))
     return " ".join(shown) or None
 
 
@@ -203,13 +202,12 @@ def _listed(names: Sequence[str]) -> str:
 def _sorted_alike(items: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether `items` are sorted by their effect or by its size, the largest first, and `other`, the same
     items in another order, are sorted so as well within the tolerance."""
-    if isinstance(items[0], list):  # a name and its number
-        names: list[str | int] = [1]
-    else:
-        names = [name for name in _SORTED_BY if name in items[0]]
-    for name in names:
-        numbers = [_number_of(item[name]) for item in items]
-        others = [_number_of(item[name]) for item in other]
+    keys: list[str | int] = [name for name in _SORTED_BY if name in items[0]]
+    if isinstance(items[0], list):
+        keys = [1]  # the items are pairs of a name and its number
+    for key in keys:
+        numbers = [_number_of(item[key]) for item in items]
+        others = [_number_of(item[key]) for item in other]
         by_number = _descends(numbers, ROUNDING) and _descends(others, TOLERANCE)
         by_size = _descends(np.abs(numbers), ROUNDING) and _descends(np.abs(others), TOLERANCE)
         if by_number or by_size:

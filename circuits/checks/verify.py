@@ -159,8 +159,8 @@ def open_saved(saved: object) -> Measurable:
 
 
 def _kind_of(record: Measurable) -> Kind:
-    (kind,) = [kind for kind in get_args(Kind) if kind == record.KIND]
-    return kind
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    return kinds[kinds.index(record.KIND)]
 
 
 def _name_of(record: Measurable) -> str:

@@ -43,7 +43,9 @@ class Ablation:
 
     def __str__(self) -> str:
         count = len(self.reference)
-        over = f"{count} other prompt{'s' if count > 1 else ''}" if count else "the family"
+        over = "the family"
+        if count:
+            over = f"{count} other prompt" if count == 1 else f"{count} other prompts"
         return f"{self.kind}: {_WORDS[self.kind].format(over)}"
 
     def over(self, prompts: Sequence[Prompt]) -> Ablation:
@@ -57,8 +59,10 @@ class Ablation:
         length = len(prompts[0])
         named = self.reference or prompts
         fitting = [prompt for prompt in named if len(prompt) == length]
+        # Over a single prompt that is the measured one itself, the mean would change nothing.
         different = {prompt.tokens for prompt in fitting}
-        if len(different) > 1 or different - {prompt.tokens for prompt in prompts}:
+        measured = {prompt.tokens for prompt in prompts}
+        if len(different) > 1 or different - measured:
             return fitting
         needs = f"ablation 'mean' averages over other prompts of {length} tokens"
         if self.reference:

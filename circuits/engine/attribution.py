@@ -57,11 +57,13 @@ def _gradient(batch: PairBatch, table: WireTable, alpha: float) -> Scores:
     """The scores of all wires from one run whose embeddings lie at `alpha` between the two prompts."""
     runs = batch.runs
     check_gradients(runs)
-    from_embedding = table.ends[1] == 0
+    from_embedding = table.ends.writer == 0  # the embedding is the first writer
     weights = torch.where(from_embedding, alpha, 1.0).to(runs.model.device, runs.model.dtype)
     with torch.inference_mode(False), torch.enable_grad():
-        probes = torch.zeros(len(batch.pairs), len(table), device=weights.device)
-        probes = probes.to(weights.dtype).requires_grad_()
+        size = (len(batch.pairs), len(table))  # (pair, wire)
+        probes = torch.zeros(
+            size, dtype=weights.dtype, device=weights.device, requires_grad=True
+        )
         draws = torch.tensor(runs.draws, device=weights.device)
         forward = ProbedForward(batch, table, probes.repeat_interleave(draws, 0))
         top = forward.top(weights.repeat(len(runs.clean.tokens), 1))

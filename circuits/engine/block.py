@@ -80,11 +80,12 @@ class Norm:
         return stream - stream.mean(-1, keepdim=True) if self._is_layer_norm else stream
 
     def _gain(self, like: torch.Tensor) -> torch.Tensor:
-        """The gain. A root-mean-square norm is asked for what it makes of ones, because Gemma stores its
-        gain less one."""
+        """The gain (d_model). A root-mean-square norm is asked for what it makes of ones, because Gemma stores
+        its gain less one."""
         if self._is_layer_norm:
             return self.module.weight
         ones = like.new_ones(like.shape[-1])
+        # The mean square of ones is 1, so the norm has divided its gain by √(1 + ε).
         return self.module(ones) * (1 + self._epsilon) ** 0.5
 
 
@@ -117,15 +118,20 @@ class Mlp:
         parts: Float[torch.Tensor, "*batch part d_model"],
         neurons: Sequence[int],
     ) -> Float[torch.Tensor, "*batch part neuron"]:
-        """How much of the change of some neurons, from the input `other` to `normed`, each part of the
-        difference of the inputs makes up. Parts that add up to the difference add up to the change: the
-        activation function counts with its mean slope between both inputs."""
+        """Split the change of some neurons between two inputs of the MLP among the parts of the inputs'
+        difference. The input is `normed` in one run and `other` in the other; `parts` add up to normed − other,
+        and what is returned for each of them adds up to the neurons' activations at normed less at other.
+
+        The activation function is replaced by its mean slope between both inputs. A product of two factors
+        changes by the change of each times the mean of the other: ab − a′b′ = (a − a′)(b + b′)/2 +
+        (b − b′)(a + a′)/2.
+        """
         chosen = list(neurons)
 
         def read(layer: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            """What a layer makes of both inputs, (…, neuron), and of each part, (…, part, neuron)."""
             columns = matrix_of(layer)[:, chosen]  # (d_model, neuron)
-            both = (layer(each)[..., chosen] for each in (normed, other))
-            return *both, parts @ columns
+            return layer(normed)[..., chosen], layer(other)[..., chosen], parts @ columns
 
         value, other_value, value_parts = read(self.inner)
         if self.gate is None:
@@ -137,7 +143,8 @@ class Mlp:
         return value_parts * mean_gate[..., None, :] + gate_parts * by_gate[..., None, :]
 
     def _slope(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """The mean slope of the activation function between two inputs; where they are equal, around them."""
+        """The mean slope of the activation function between two inputs; where they are (nearly) equal, its
+        slope around them."""
         step = torch.where((one - other).abs() < _STEP, _STEP, 0.0)
         above, below = one + step, other - step
         return (self.act(above) - self.act(below)) / (above - below)
@@ -194,8 +201,11 @@ class Block:
     ) -> tuple[Heads, Heads, Heads]:
         """Project one stream for all heads. Keys and values that heads share are repeated for each of them.
         `rotation` is that of the stream's positions."""
-        projected = self.qkv(self.attention_norm(stream)).unflatten(-1, (-1, self.d_head))
-        groups = (projected.shape[-2] - self.heads) // 2
+        projected = self.qkv(self.attention_norm(stream))  # queries, keys, values in one row
+        projected = projected.unflatten(
+            -1, (-1, self.d_head)
+        )  # (…, pos, head + 2 group, d_head)
+        groups = (projected.shape[-2] - self.heads) // 2  # how many keys, and values, there are
         query, key, value = projected.split((self.heads, groups, groups), -2)
         query = self._normed_and_rotated(query, self.query_norm, rotation)
         key = self._normed_and_rotated(key, self.key_norm, rotation)
@@ -207,25 +217,22 @@ class Block:
         """Project one side (queries, keys or values) of some heads, each from a stream of its own."""
         normed = self.attention_norm(streams)
         projected = self.project_side(normed, side, heads)
-        return self.placed(projected, side, rotation)
-
-    def project_side(self, normed: OwnStreams, side: Side, heads: Sequence[int]) -> Heads:
-        """One side of some heads from streams that the norm has already scaled: the matrix and its bias."""
-        layer = {"query": self.q, "key": self.k, "value": self.v}[side]
-        matrix = matrix_of(layer).T.unflatten(0, (-1, self.d_head))  # (group, d_head, d_model)
-        sharing = self.heads // len(matrix)  # heads that share one key or value
-        groups = [head // sharing for head in heads]
-        projected = torch.einsum("...hpm,hdm->...phd", normed, matrix[groups])
-        if layer.bias is None:
-            return projected
-        return projected + layer.bias.unflatten(0, (-1, self.d_head))[groups]
-
-    def placed(self, projected: Groups, side: Side, rotation: Rotation | None) -> Groups:
-        """Queries or keys after the norm of single heads and the rotation; values as they are."""
         if side == "value":
             return projected
         norm = self.query_norm if side == "query" else self.key_norm
         return self._normed_and_rotated(projected, norm, rotation)
+
+    def project_side(self, normed: OwnStreams, side: Side, heads: Sequence[int]) -> Heads:
+        """Multiply streams that the norm has already scaled by the heads' matrices W_Q, W_K or W_V, and add the
+        bias. Heads that share a key and value share the matrix."""
+        layer = {"query": self.q, "key": self.k, "value": self.v}[side]
+        matrix = matrix_of(layer).T.unflatten(0, (-1, self.d_head))  # (group, d_head, d_model)
+        sharing = self.heads // len(matrix)  # heads that share one key or value
+        groups = [head // sharing for head in heads]
+        projected = torch.einsum("...hpm,hdm->...phd", normed, matrix[groups])  # m: d_model
+        if layer.bias is None:
+            return projected
+        return projected + layer.bias.unflatten(0, (-1, self.d_head))[groups]
 
     def for_each_head(self, groups: Groups) -> Heads:
         """Repeat keys or values for every head that reads them."""
@@ -282,15 +289,15 @@ class Block:
     def write(self, z: Heads) -> Stream:
         """What the heads' outputs add to the stream, bias included."""
         written = self.o(z.flatten(-2))
-        return (
-            written if self.attention_write_norm is None else self.attention_write_norm(written)
-        )
+        if self.attention_write_norm is None:
+            return written
+        return self.attention_write_norm(written)
 
     def head_writes(self, z: Heads) -> HeadWrites:
         """What each head adds to the stream. All heads and the bias together make `write`. Where the model
         norms the write, each head's part is scaled as the whole write of this run is."""
         matrices = matrix_of(self.o).unflatten(0, (self.heads, -1))  # (head, d_head, d_model)
-        parts = torch.einsum("...hd,hdm->...hm", z, matrices)
+        parts = torch.einsum("...hd,hdm->...hm", z, matrices)  # (…, pos, head, d_model)
         if self.attention_write_norm is None:
             return parts
         whole = self.o(z.flatten(-2))
@@ -326,14 +333,17 @@ def hidden_keys(
     """Which keys each query must not read: later ones, and those before its window."""
     query = queries[:, None]
     key = torch.arange(length, device=queries.device)
-    later = key > query
-    return later if window is None else later | (key <= query - window)
+    later = key > query  # (query, key)
+    if window is None:
+        return later
+    before_window = key <= query - window
+    return later | before_window
 
 
 def rotated(heads: Groups, rotation: Rotation, *, adjacent: bool = False) -> Groups:
     """Turn the first `d_rotary` numbers of each head by its position's angle: the first half against the
     second, or `adjacent` numbers against each other."""
-    cos, sin = rotation[:, :, None]  # (pos, 1, d_rotary) each
+    cos, sin = rotation[:, :, None]  # each (pos, 1, d_rotary): the same for every head
     turned = heads[..., : cos.shape[-1]]
     kept = heads[..., cos.shape[-1] :]
     if adjacent:
@@ -342,4 +352,6 @@ def rotated(heads: Groups, rotation: Rotation, *, adjacent: bool = False) -> Gro
         left, right = turned.chunk(2, dim=-1)
         across = torch.cat((-right, left), dim=-1)
     turned = turned * cos + across * sin
-    return torch.cat((turned, kept), dim=-1) if kept.shape[-1] else turned
+    if kept.shape[-1] == 0:
+        return turned
+    return torch.cat((turned, kept), dim=-1)

@@ -78,6 +78,7 @@ class Layer:
         self, head: Indices, key: Indices, query: Indices
     ) -> Float[torch.Tensor, "input change"]:
         """The attention weights of some edges."""
+        # The pattern of a query is computed once, however many edges end there.
         queries, which = query.unique(return_inverse=True)
         return self.pattern(queries)[:, head, which, key]
 
@@ -196,31 +197,42 @@ class Replacement:
         own = self.reduce(own)
         if site not in self.given:
             return own
-        of_caller = self.given[site][:, table.given.clamp(min=0)]
-        return torch.where((table.given >= 0)[:, None], of_caller, own)
+        is_given = table.given >= 0
+        of_caller = self.given[site][:, table.given.clamp(min=0)]  # (input, change, width)
+        return torch.where(is_given[:, None], of_caller, own)
 
 
 def all_ablated(new: Replacement, blocks: Sequence[AnyBlock], *, inputs: int) -> Cache:
-    """What every writer writes and every reader sees where all writers are ablated.
+    """What every writer writes and every reader sees where all writers are ablated, as a run of so many
+    inputs.
 
-    Of `swap` and `noise` this is a run. Of a mean, what is seen is the mean of what is seen. Of `zero` the
-    biases of the attention layers remain, which belong to no writer.
+    Of `swap` and `noise` this is a run that was made. Of `mean` each tensor is its mean over the family, the
+    streams too. Of `zero` the writers add nothing, so that the stream holds only the biases of the attention
+    layers below, which belong to no writer.
     """
     if new.reduced is None:
         return new.run
-    final = new.run.final
-    seen = final.new_zeros(inputs, *final.shape[1:])
+
+    def ablated(values: torch.Tensor) -> torch.Tensor:
+        """(input, …): the same for every input."""
+        one = new.reduce(values)[:1]
+        return one.expand(inputs, *one.shape[1:])
+
     layers = []
+    stream = ablated(new.run.layers[0].pre)
     for block, stored in zip(blocks, new.run.layers, strict=True):
-        reduced = {}
-        for name in ("pre", "value", "z", "attention", "mlp"):
-            values = new.reduce(getattr(stored, name))
-            reduced[name] = values[:1].expand(inputs, *[-1] * (values.dim() - 1))
+        layer = Layer(
+            pre=ablated(stored.pre),
+            value=ablated(stored.value),
+            z=ablated(stored.z),
+            attention=ablated(stored.attention),
+            mlp=ablated(stored.mlp),
+            block=stored.block,
+        )
         if new.reduced == "zero":
-            bias = block.write(reduced["z"])
-            reduced |= {"pre": seen, "attention": bias}
-            seen = seen + bias
-        layers.append(replace(stored, **reduced, query=None, key=None, kept_pattern=None))
-    if new.reduced == "mean":
-        seen = new.reduce(final).expand(inputs, -1, -1)
-    return Cache(tuple(layers), seen)
+            bias = block.write(layer.z)  # of silent heads
+            layer = replace(layer, pre=stream, attention=bias)
+            stream = stream + bias
+        layers.append(layer)
+    final = stream if new.reduced == "zero" else ablated(new.run.final)
+    return Cache(tuple(layers), final)

@@ -15,7 +15,8 @@ from circuits.engine.runs import Runs
 
 @dataclass(frozen=True)
 class EdgeTable:
-    """The component edges of a model of this shape, in their order."""
+    """The component edges of a model of this shape, in their order. Each has a reader, which is a row of the
+    matrix `exists`, and a writer, which is a column."""
 
     layers: int
     heads: int
@@ -65,12 +66,12 @@ class EdgeTable:
         return len(SIDES) * self.heads + 1
 
     def rows_of_heads(self, layer: int) -> range:
-        """The readers of all heads of a layer: query, key and value of each."""
+        """The rows of all heads of a layer: query, key and value of each."""
         first = layer * self.readers_in_layer
         return range(first, first + len(SIDES) * self.heads)
 
     def rows_of(self, component: Component) -> range:
-        """The readers of a component: the three sides of a head, or the MLP itself. The embedding has none."""
+        """The rows of a component: the three sides of a head, or the MLP itself. The embedding reads nothing."""
         if component.kind == "embed":
             return range(0)
         heads = self.rows_of_heads(component.layer)

@@ -27,7 +27,7 @@ from jaxtyping import Float
 from circuits.engine.cache import Cache, Layer, Replacement
 from circuits.engine.layout import AnyBlock, PromptBlock
 from circuits.engine.memory import windows
-from circuits.engine.rows import ChangeTable, Row, Site, changes_by_site
+from circuits.engine.rows import ChangeTable, Indices, Row, Site, changes_by_site
 
 Streams = Float[torch.Tensor, "input row pos d_model"]
 # With rows that have joined.
@@ -165,7 +165,9 @@ class RowForward(Forward):
         nothing = self.base.final.new_empty(inputs, 0, self.length - self.start, width)
         stream = self.enter(len(self.blocks), self.run(nothing))
         top = self.base.final[:, None, -self.read :].repeat(1, len(self.rows), 1, 1)
-        top[:, self.active, -stream.shape[2] :] = stream
+        # Rows that start behind the first position that is read are the base run's before `start`.
+        computed = stream.shape[2]
+        top[:, self.active, -computed:] = stream
         return top
 
     # Rows join the batch
@@ -174,6 +176,7 @@ class RowForward(Forward):
         joining = self.joining_at_input.get(layer)
         if joining:
             stream = self._join(stream, joining, self._copies_of_base(layer, len(joining)))
+        # The first position of the streams: `start`, or above the last block the first that is read.
         first = self.length - stream.shape[2]
         table = self._changes(layer, "residual", first, self.length)
         if table is not None:
@@ -196,6 +199,7 @@ class RowForward(Forward):
         rows: list[int],
         joined: Float[torch.Tensor, "input joining pos d_model"],
     ) -> MoreStreams:
+        """Put rows behind those under way; `joined` are their streams."""
         stream = torch.cat((stream, joined), 1) if self.active else joined
         self.active = self.active + rows
         return stream
@@ -231,10 +235,9 @@ class RowForward(Forward):
         heads = self._placed(layer, "head", first)
         edges = self._placed(layer, "edge", first)
         if edges is not None:
-            ends = (edges.head, edges.key, edges.position)
-            change = self._new_messages(layer, edges) - stored.messages(*ends)
-            flat = (edges.row - first) * z.shape[2] + edges.head
-            z.flatten(1, 2).index_add_(1, flat, change.expand(len(z), -1, -1))
+            old = stored.messages(edges.head, edges.key, edges.position)
+            change = self._new_messages(layer, edges) - old
+            add_to_heads(z, edges.row - first, edges.head, change)
         if heads is not None:
             z[:, heads.row - first, heads.head] = self._new_values(layer, "head", heads)
         return z
@@ -245,17 +248,17 @@ class RowForward(Forward):
         places = self.places
         first = places.first_joining
         under_way = stream[:, :first].unflatten(1, (places.rows, places.positions))
-        here = self.joining_inside.get(layer)
-        if not here:
+        joining = self.joining_inside.get(layer)
+        if not joining:
             return under_way
-        joined = self._copies_of_base(layer + 1, len(here))
+        joined = self._copies_of_base(layer + 1, len(joining))
         if places.joining:
-            order = {row: number for number, row in enumerate(here)}
+            order = {row: number for number, row in enumerate(joining)}
             which = [order[row] for row, _ in places.joining]
             # Counted from the end: above the last block there are only the positions that are read.
             where = [position - self.length for _, position in places.joining]
             joined[:, which, where] = stream[:, first:]
-        return self._join(under_way, here, joined)
+        return self._join(under_way, joining, joined)
 
     # Changes
 
@@ -265,9 +268,10 @@ class RowForward(Forward):
         if not listed:
             return None
         order = {row: number for number, row in enumerate(self.active)}
-        chosen = [
-            (order[row], c) for row, c in listed if row in order and first <= c.position < stop
-        ]
+        chosen = []
+        for row, change in listed:
+            if row in order and first <= change.position < stop:
+                chosen.append((order[row], change))
         return ChangeTable.of(chosen, self.device) if chosen else None
 
     def _placed(self, layer: int, site: Site, first: int = 0) -> ChangeTable | None:
@@ -316,12 +320,12 @@ class RowForward(Forward):
     def _attend_all(self, layer: int, stream: Streams) -> Queries:
         """What the heads read at all positions; in the last block, at those that are read later."""
         bound = self.blocks[layer]
+        block = bound.block
         if not self.active:
-            return stream.new_empty(
-                len(stream), 0, stream.shape[2], bound.block.heads, bound.block.d_head
-            )
+            inputs, _, positions, _ = stream.shape
+            return stream.new_empty(inputs, 0, positions, block.heads, block.d_head)
         rotation = None if bound.rotation is None else bound.rotation[:, self.start :]
-        query, key, value = bound.block.queries_keys_values(stream, rotation)
+        query, key, value = block.queries_keys_values(stream, rotation)
         if layer == len(self.blocks) - 1:
             query = query[:, :, -self.read :]
         return self._attend(layer, query, key, value)
@@ -330,13 +334,11 @@ class RowForward(Forward):
         """What the heads read, in windows of queries that bound the scores in memory."""
         inputs, rows, queries, heads, _ = query.shape
         first = self.length - queries
+        scores_a_query = inputs * rows * heads * self.length
         parts = []
-        for window in windows(queries, inputs * rows * heads * self.length, self.budget):
-            parts.append(
-                self._attend_window(
-                    layer, query[:, :, window], key, value, first + window.start
-                )
-            )
+        for window in windows(queries, scores_a_query, self.budget):
+            some = query[:, :, window]
+            parts.append(self._attend_window(layer, some, key, value, first + window.start))
         z = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
         table = self._changes(layer, "head", first, self.length)
         if table is not None:
@@ -365,17 +367,15 @@ class RowForward(Forward):
     ) -> RowPatterns:
         """The attention weights over all keys: those before `start` are the base run's."""
         bound = self.blocks[layer]
-        products = rearrange(query, "i r q h d -> i r h q d") @ rearrange(
-            key, "i r k h d -> i r h d k"
-        )
+        own_queries = rearrange(query, "i r q h d -> i r h q d")
+        own_keys = rearrange(key, "i r k h d -> i r h d k")
+        products = own_queries @ own_keys  # (input, row, head, query, key from `start` on)
         if self.start:
             # All rows read the same earlier keys, so one product serves them all.
-            flat = (
-                rearrange(query, "i r q h d -> i h (r q) d")
-                @ self._before_start(layer, "key").mT
-            )
+            all_queries = rearrange(query, "i r q h d -> i h (r q) d")
+            flat = all_queries @ self._before_start(layer, "key").mT
             earlier = rearrange(flat, "i h (r q) k -> i r h q k", r=query.shape[1])
-            products = torch.cat((earlier, products), -1)
+            products = torch.cat((earlier, products), -1)  # (input, row, head, query, key)
         scores = bound.block.scores(products, bound.hidden[first : first + query.shape[2]])
         if knocked_out is None:
             return bound.block.weights(scores)
@@ -413,10 +413,23 @@ class RowForward(Forward):
     ) -> None:
         """Take the message that each edge carries in its row out of `z`, and put the new one in."""
         weight = pattern[:, table.row, table.head, table.position - first, table.key]
+        # The value at a key before `start` is the base run's, at a later one the row's own.
+        is_own = table.key >= self.start
         own = value[:, table.row, (table.key - self.start).clamp(min=0), table.head]
         shared = self._base_layer(layer).value[:, table.head, table.key]
-        read = torch.where((table.key >= self.start)[:, None], own, shared)
+        read = torch.where(is_own[:, None], own, shared)  # (input, change, d_head)
         change = self._new_messages(layer, table) - weight[..., None] * read
-        _, _, queries, heads, _ = z.shape
-        flat = (table.row * queries + table.position - first) * heads + table.head
-        z.flatten(1, 3).index_add_(1, flat, change.expand(len(z), -1, -1))
+        place = table.row * z.shape[2] + table.position - first  # row by row, query by query
+        add_to_heads(z.flatten(1, 2), place, table.head, change)
+
+
+def add_to_heads(
+    z: PlaceHeads,
+    place: Indices,
+    head: Indices,
+    change: Float[torch.Tensor, "input change d_head"],
+) -> None:
+    """Add each change, in place, to the `z` of one head at one place. Several changes may go to the same head
+    and place (edges from different keys): `index_add_` adds all of them, where `z[…] += …` would keep one."""
+    by_head = z.flatten(1, 2)  # (input, place and head, d_head), the same memory
+    by_head.index_add_(1, place * z.shape[2] + head, change.expand(len(z), -1, -1))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from einops import rearrange
@@ -25,7 +26,7 @@ from circuits.components import EMBED, SIDES, Component, Reader, Side
 from circuits.engine.cache import Cache
 from circuits.engine.edges import EdgeTable
 from circuits.engine.forward import Forward
-from circuits.engine.memory import stream_bytes, streams_at_once
+from circuits.engine.memory import BYTES, stream_bytes, streams_at_once
 from circuits.engine.rows import Row
 from circuits.engine.runs import Runs
 from circuits.engine.wire_table import Chosen, Numbers, WireTable
@@ -58,24 +59,24 @@ class CircuitForward(Forward):
         self.table = table
         self.place_of = place_of  # position -> place
         self.copies = copies
-        self.other: Cache = runs.ablated
+        self.ablated: Cache = runs.ablated  # the counterfactual, where the ablation is `swap`
         self.positions = torch.arange(runs.length, device=runs.model.device)
-        ends = [each[wires] for each in table.ends]
         # Only readers and writers that have wires take part: each is known by its number among these.
-        self.readers, self.reader = ends[0].unique(return_inverse=True)
-        self.writers, self.writer = ends[1].unique(return_inverse=True)
-        self.place = ends[2]
+        self.readers, self.reader_of_wire = table.ends.reader[wires].unique(return_inverse=True)
+        self.writers, self.writer_of_wire = table.ends.writer[wires].unique(return_inverse=True)
+        self.place_of_wire = table.ends.place[wires]
         self.wired = {table.edges.writers[number] for number in self.writers.tolist()}
 
     def top(self, weights: Weights) -> Float[torch.Tensor, "copy read d_model"]:
         """Run the circuits, each wire present with its weight, and return what the logits see."""
         self.mask = self._mask(weights)
-        self.differences: list[Streams] = []  # of the writers so far
-        embedded = self._copied(self.runs.clean.cache.layers[0].pre - self.other.layers[0].pre)
+        self.differences: list[Streams] = []  # of the writers so far, in the order of `writers`
+        clean = self.runs.clean.cache.layers[0].pre
+        embedded = self._copied(clean - self.ablated.layers[0].pre)
         self._wrote(EMBED, embedded)
         self.run(embedded)
-        row = len(self.table.edges.readers) - 1
-        seen = self._copied(self.other.final) + self._arriving(self._numbers_of([row]))[:, :, 0]
+        logits = self._numbers_of([len(self.table.edges.readers) - 1])  # the last reader
+        seen = self._copied(self.ablated.final) + self._arriving(logits)[:, :, 0]
         return seen[:, -self.runs.metric.positions_read :]
 
     def _mask(self, weights: Weights) -> Float[torch.Tensor, "copy pos_or_1 reader writer"]:
@@ -83,12 +84,14 @@ class CircuitForward(Forward):
         size = (len(weights), len(self.table.places), len(self.readers), len(self.writers))
         empty = weights.new_zeros(size)
         copy = torch.arange(len(weights), device=weights.device)[:, None]
-        mask = empty.index_put((copy, self.place, self.reader, self.writer), weights)
+        ends = (copy, self.place_of_wire, self.reader_of_wire, self.writer_of_wire)
+        mask = empty.index_put(ends, weights)  # not in place: gradients flow to the weights
         return mask if self.table.everywhere else mask[:, self.place_of]
 
     def _copied(self, streams: torch.Tensor) -> torch.Tensor:
-        """The streams of the inputs, for every copy."""
-        return streams.repeat(self.copies, *[1] * (streams.dim() - 1))
+        """(input, …) as (copy, …): copy after copy of all inputs."""
+        once = [1] * (streams.dim() - 1)
+        return streams.repeat(self.copies, *once)
 
     def _numbers_of(self, rows: Sequence[int]) -> Int[torch.Tensor, " row"]:
         """The numbers of readers among those that have wires; −1 for a reader without."""
@@ -99,43 +102,47 @@ class CircuitForward(Forward):
     def _arriving(
         self, readers: Int[torch.Tensor, " row"]
     ) -> Float[torch.Tensor, "copy pos row d_model"]:
-        """How far the streams of some readers lie from the counterfactual; 0 where a reader has no wires."""
+        """How far the streams of some readers lie from the counterfactual: the differences of the writers
+        below, each with the weight of its wire. 0 where a reader has no wires."""
         below = len(self.differences)
-        like = self.other.final
-        if below == 0 or not (readers >= 0).any():
-            size = (self.copies * len(like), like.shape[1], len(readers), like.shape[2])
-            return like.new_zeros(size)
+        has_wires = readers >= 0
+        if below == 0 or not has_wires.any():
+            inputs, length, width = self.ablated.final.shape
+            size = (self.copies * inputs, length, len(readers), width)
+            return self.ablated.final.new_zeros(size)
         stacked = torch.stack(self.differences, 2)  # (copy, pos, writer, d_model)
-        mask = self.mask[:, :, readers.clamp(min=0), :below]
-        mask = mask * (readers >= 0)[:, None]
+        mask = self.mask[:, :, readers.clamp(min=0), :below]  # (copy, pos or 1, row, writer)
+        mask = mask * has_wires[:, None]
         return mask.to(stacked.dtype) @ stacked
 
     # One block
 
     def heads(self, layer: int, stream: Streams) -> tuple[Streams, Streams]:
-        """The heads of a layer that have wires read; what the others read is the counterfactual's."""
+        """The heads of a layer that have wires read; what the others read is the counterfactual's. Here the
+        second of what is returned is not `z` but how far the heads' writes lie from the counterfactual's."""
         rows = self.table.edges.rows_of_heads(layer)
         numbers = self._numbers_of(rows).unflatten(0, (-1, len(SIDES)))  # (head, side)
-        active = (numbers >= 0).any(1).nonzero().flatten()
-        stored = self.other.layers[layer].z
-        block = self.blocks[layer]
-        if not len(active):
-            written = torch.zeros_like(stream)[:, :, None].expand(-1, -1, stored.shape[2], -1)
-        else:
+        active = (numbers >= 0).any(1).nonzero().flatten()  # heads with wires into any side
+        stored = self.ablated.layers[layer].z
+        if len(active):
             read = self._read(layer, active.tolist(), numbers[active])
             z = self._copied(stored).index_copy(2, active, read)
-            written = block.head_writes(z) - self._copied(self.runs.ablated_head_writes(layer))
-        for head, difference in enumerate(written.unbind(2)):
+            written = self.blocks[layer].head_writes(z)  # (copy, pos, head, d_model)
+            differences = written - self._copied(self.runs.ablated_head_writes(layer))
+        else:
+            heads = stored.shape[2]
+            differences = torch.zeros_like(stream)[:, :, None].expand(-1, -1, heads, -1)
+        for head, difference in enumerate(differences.unbind(2)):
             self._wrote(Component(layer, "head", head), difference)
-        return stream, written.sum(2)
+        return stream, differences.sum(2)
 
     def _read(
         self, layer: int, heads: list[int], numbers: Int[torch.Tensor, "head side"]
     ) -> Float[torch.Tensor, "copy pos head d_head"]:
         """What some heads read, each of their sides from a stream of its own."""
         block = self.blocks[layer]
-        stream = self._copied(self.other.layers[layer].pre)
-        arriving = self._arriving(numbers.T.flatten())  # (copy, pos, side · head, d_model)
+        stream = self._copied(self.ablated.layers[layer].pre)
+        arriving = self._arriving(numbers.T.flatten())  # (copy, pos, side and head, d_model)
         seen = stream[:, :, None] + arriving
         own = rearrange(seen, "c p (s h) d -> s c h p d", s=len(SIDES))
         sides: dict[Side, torch.Tensor] = {}
@@ -145,20 +152,21 @@ class CircuitForward(Forward):
         return block.attend(query, key, value, queries=self.positions, heads=heads)[1]
 
     def attention_write(self, layer: int, z: Streams) -> Streams:
-        return z  # `heads` has computed what they write
+        return z  # the difference of the heads' writes, from `heads`
 
     def mlp_write(self, layer: int, stream: Streams) -> Streams:
+        """How far the MLP's write lies from the counterfactual's."""
         component = Component(layer, "mlp")
-        number = self._numbers_of(self.table.edges.rows_of(component))
-        written = torch.zeros_like(stream)
+        number = self._numbers_of(self.table.edges.rows_of(component))  # one
+        difference = torch.zeros_like(stream)
         if int(number) >= 0:
             reader = Reader(layer, "mlp")
-            base = stream_of(self.other, reader, parallel=self.table.edges.parallel)
+            base = stream_of(self.ablated, reader, parallel=self.table.edges.parallel)
             seen = self._copied(base) + self._arriving(number)[:, :, 0]
-            other = self._copied(self.other.layers[layer].mlp)
-            written = self.blocks[layer].mlp_write(seen, self.positions) - other
-        self._wrote(component, written)
-        return written
+            ablated = self._copied(self.ablated.layers[layer].mlp)
+            difference = self.blocks[layer].mlp_write(seen, self.positions) - ablated
+        self._wrote(component, difference)
+        return difference
 
     def _wrote(self, component: Component, difference: Streams) -> None:
         """Remember how far a writer's output lies from the counterfactual's, if a wire begins there."""
@@ -209,15 +217,15 @@ class KeptRuns:
         """Circuits of wires at places; `names` are those of every position, for each batch. Places that are
         named `first` have the lowest numbers, whether or not these prompts have them."""
         _refuse_probes(batches)
-        listed_names = [name for listed in names for name in listed]
-        places = tuple(dict.fromkeys((*first, *listed_names)))
+        places = tuple(dict.fromkeys((*first, *chain.from_iterable(names))))  # each once
         number_of = {name: number for number, name in enumerate(places)}
-        readable = torch.zeros(len(places), len(places), dtype=torch.bool)
+        readable = torch.zeros(len(places), len(places), dtype=torch.bool)  # (query, key)
         placed = []
         for (runs, pairs), listed in zip(batches, names, strict=True):
             place_of = torch.tensor([number_of[name] for name in listed])
             for position, place in enumerate(place_of.tolist()):
-                readable[place, place_of[: position + 1]] = True
+                up_to_here = place_of[: position + 1]
+                readable[place, up_to_here] = True
             placed.append(PairBatch(runs, pairs, place_of.to(runs.model.device)))
         table = WireTable(EdgeTable.of(batches[0][0]), places, readable)
         return cls(table, tuple(placed), sum(len(pairs) for _, pairs in batches))
@@ -251,32 +259,39 @@ class KeptRuns:
         return kept
 
     def _kept(self, batch: PairBatch, circuits: Bool[torch.Tensor, "circuit wire"]) -> Kept:
-        wires = circuits.any(0).nonzero().flatten()
         runs = batch.runs
-        inputs = len(runs.clean.tokens)
-        if len(wires):
-            weights = circuits[:, wires].to(runs.model.device, runs.model.dtype)
-            forward = CircuitForward(
-                runs, self.table, batch.place_of, wires, copies=len(circuits)
-            )
-            top = forward.top(weights.repeat_interleave(inputs, 0)).unflatten(0, (-1, inputs))
-        elif runs.ablation.kind == "swap":
+        if not circuits.any() and runs.ablation.kind == "swap":
+            # Without any wire the run is the counterfactual's.
             return torch.zeros(len(circuits), len(batch.pairs), dtype=torch.float64)
-        else:
-            seen = runs.ablated.final[:, -runs.metric.positions_read :]
-            top = seen.expand(len(circuits), -1, -1, -1)
+        top = self._top(batch, circuits)
         shares = _shares_by_rows(runs, top) if runs.layout is None else shares_kept(runs, top)
         return shares.double().cpu()
+
+    def _top(
+        self, batch: PairBatch, circuits: Bool[torch.Tensor, "circuit wire"]
+    ) -> Float[torch.Tensor, "circuit input read d_model"]:
+        """What the logits see in each circuit."""
+        runs = batch.runs
+        wires = circuits.any(0).nonzero().flatten()  # that any of the circuits has
+        if not len(wires):
+            seen = runs.ablated.final[:, -runs.metric.positions_read :]
+            return seen.expand(len(circuits), -1, -1, -1)
+        weights = circuits[:, wires].to(runs.model.device, runs.model.dtype)
+        forward = CircuitForward(runs, self.table, batch.place_of, wires, copies=len(circuits))
+        inputs = len(runs.clean.tokens)
+        top = forward.top(weights.repeat_interleave(inputs, 0))  # copy after copy of all inputs
+        return top.unflatten(0, (-1, inputs))
 
     def _circuits_at_once(
         self, batch: PairBatch, circuits: Bool[torch.Tensor, "circuit wire"]
     ) -> int:
         """How many circuits run beside each other: every reader of a block has a stream of its own."""
         runs = batch.runs
-        used = self.table.ends[0][circuits.any(0)]
-        layer = used // self.table.edges.readers_in_layer
-        widest = int(torch.bincount(layer).max()) if len(used) else 1
-        readers = min(widest, self.table.edges.readers_in_layer)
+        in_layer = self.table.edges.readers_in_layer
+        readers_of_wires = self.table.ends.reader[circuits.any(0)]
+        wires_by_layer = torch.bincount(readers_of_wires // in_layer, minlength=1)
+        # At most this many readers of a layer have wires.
+        readers = min(int(wires_by_layer.max()), in_layer)
         stream = stream_bytes(
             d_model=runs.model.d_model, heads=runs.model.n_heads, length=runs.length
         )
@@ -308,6 +323,7 @@ class KeptRuns:
         runs = batch.runs
         check_gradients(runs)
         with torch.inference_mode(False), torch.enable_grad():
+            # Each pair has weights of its own, so the gradient of the sum is that of each pair alone.
             own = weights.repeat(len(batch.pairs), 1).requires_grad_()  # (pair, wire)
             draws = torch.tensor(runs.draws, device=own.device)
             forward = CircuitForward(runs, self.table, batch.place_of, wires, copies=1)
@@ -362,7 +378,7 @@ def parts_in_memory(batch: PairBatch) -> Iterator[tuple[Runs, list[int]]]:
     model = runs.model
     # Every layer keeps the differences of all writers below, once for the heads and once for the MLP.
     writers = model.n_layers * (model.n_heads + 1)
-    pair = 4 * runs.length * model.d_model * model.n_layers * (writers + 12 * model.n_heads)
+    pair = BYTES * runs.length * model.d_model * model.n_layers * (writers + 12 * model.n_heads)
     step = max(1, _GRADIENT_BYTES // (pair * max(runs.draws)))
     for first in range(0, len(batch.pairs), step):
         numbers = list(range(first, min(first + step, len(batch.pairs))))

@@ -104,12 +104,12 @@ class PromptBlock:
         return self.block.parallel
 
     def project(self, stream: Stream, positions: Positions) -> tuple[Heads, Heads, Heads]:
-        return self.block.queries_keys_values(stream, self._turn(positions))
+        return self.block.queries_keys_values(stream, self._rotation_at(positions))
 
     def side(
         self, streams: OwnStreams, side: Side, heads: Sequence[int], positions: Positions
     ) -> Heads:
-        return self.block.side(streams, side, heads, self._turn(positions))
+        return self.block.side(streams, side, heads, self._rotation_at(positions))
 
     def attend(
         self,
@@ -131,7 +131,7 @@ class PromptBlock:
     def mlp_write(self, stream: Stream, positions: Positions) -> Stream:
         return self.block.mlp_write(stream)
 
-    def _turn(self, positions: Positions) -> Rotation | None:
+    def _rotation_at(self, positions: Positions) -> Rotation | None:
         return None if self.rotation is None else self.rotation[:, positions]
 
 
@@ -201,11 +201,9 @@ class Layout:
         return self._capped(logits)
 
     def _capped(self, logits: torch.Tensor) -> torch.Tensor:
-        return (
-            logits
-            if self.logit_cap is None
-            else (logits / self.logit_cap).tanh() * self.logit_cap
-        )
+        if self.logit_cap is None:
+            return logits
+        return (logits / self.logit_cap).tanh() * self.logit_cap
 
 
 def read_layout(model: Model) -> Layout:
@@ -234,7 +232,7 @@ def _raw(component: Any) -> Any:
     return component
 
 
-def _steady(component: Any) -> Any:
+def _projection(component: Any) -> Any:
     """The Hugging Face module of a projection. One with dropout inside, such as an adapter that is being
     trained, is left to the model's own forward, which runs in eval mode."""
     module = _raw(component)
@@ -254,19 +252,21 @@ def _block(
 ) -> Block:
     attention = block.attn
     raw = _raw(attention)
-    q, k, v = _steady(attention.q), _steady(attention.k), _steady(attention.v)
+    q = _projection(attention.q)
+    k = _projection(attention.k)
+    v = _projection(attention.v)
+    # Attention and MLP of a parallel block may share one norm.
+    in_front_of_mlp = getattr(block, "ln2", block.ln1)
     return Block(
         heads=model.n_heads,
         d_head=model.d_head,
         attention_norm=Norm(_raw(block.ln1)),
-        mlp_norm=Norm(
-            _raw(getattr(block, "ln2", block.ln1))
-        ),  # parallel blocks may share one norm
+        mlp_norm=Norm(_raw(in_front_of_mlp)),
         q=q,
         k=k,
         v=v,
-        qkv=_projections(raw, q, k, v),
-        o=_steady(attention.o),
+        qkv=_joint_projection(raw, q, k, v),
+        o=_projection(attention.o),
         mlp=_mlp(block.mlp),
         scale=float(getattr(raw, "scaling", None) or model.d_head**-0.5),
         parallel=is_parallel(model.bridge),
@@ -297,13 +297,14 @@ def _head_norm(attention: Any, name: str, d_head: int) -> Norm | None:
 def _window(config: Any, layer: int) -> int | None:
     """How far back a layer reads: where the configuration has kinds of layers, only the sliding ones."""
     kinds = getattr(config, "layer_types", None)
-    is_sliding = kinds is None or kinds[layer] == "sliding_attention"
-    return getattr(config, "sliding_window", None) if is_sliding else None
+    if kinds is not None and kinds[layer] != "sliding_attention":
+        return None
+    return getattr(config, "sliding_window", None)
 
 
-def _projections(attention: Any, *parts: Any) -> Callable[[Stream], torch.Tensor]:
-    """Queries, keys and values beside each other; in one product where the model keeps the three as parts of
-    one matrix."""
+def _joint_projection(attention: Any, *parts: Any) -> Callable[[Stream], torch.Tensor]:
+    """Queries, keys and values beside each other; in one product where the three are parts of one matrix in
+    memory (GPT-2's `c_attn`)."""
     joint = getattr(attention, "c_attn", None)
     if joint is not None:
         storage = joint.weight.untyped_storage().data_ptr()
@@ -314,14 +315,20 @@ def _projections(attention: Any, *parts: Any) -> Callable[[Stream], torch.Tensor
 
 def _mlp(mlp: Any) -> Mlp:
     gate = getattr(mlp, "gate", None)
-    inner, outer = _steady(getattr(mlp, "in")), _steady(mlp.out)
-    return Mlp(inner, outer, _activation(_raw(mlp)), None if gate is None else _steady(gate))
+    return Mlp(
+        inner=_projection(getattr(mlp, "in")),
+        outer=_projection(mlp.out),
+        act=_activation(_raw(mlp)),
+        gate=None if gate is None else _projection(gate),
+    )
 
 
 def _activation(mlp: Any) -> Activation:
-    names = ("act", "act_fn", "activation_fn")
-    act = next(getattr(mlp, name) for name in names if hasattr(mlp, name))
-    return _tanh_gelu if type(act).__name__ in _TANH_GELU else act
+    for name in ("act", "act_fn", "activation_fn"):
+        if hasattr(mlp, name):
+            act = getattr(mlp, name)
+            return _tanh_gelu if type(act).__name__ in _TANH_GELU else act
+    raise AttributeError(f"{type(mlp).__name__} has no activation function of a known name")
 
 
 def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:
@@ -329,17 +336,15 @@ def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:
     tanh's time."""
     if x.device.type != "cpu" or torch.is_grad_enabled():
         return F.gelu(x, approximate="tanh")
-    twice = 2 * math.sqrt(2 / math.pi)
-    return (
-        torch.addcmul(x.new_tensor(twice), x, x, value=0.044715 * twice)
-        .mul_(x)
-        .sigmoid_()
-        .mul_(x)
-    )
+    scale = 2 * math.sqrt(2 / math.pi)
+    # 2u = x (scale + 0.044715 · scale · x²), in place but for the first step.
+    twice_u = torch.addcmul(x.new_tensor(scale), x, x, value=0.044715 * scale).mul_(x)
+    return twice_u.sigmoid_().mul_(x)
 
 
 def _embedding(bridge: Any) -> Callable[[torch.Tensor], Stream]:
-    words, positions = _raw(bridge.embed), getattr(bridge, "pos_embed", None)
+    words = _raw(bridge.embed)
+    positions = getattr(bridge, "pos_embed", None)
     if positions is None:
         return words
     table = _raw(positions)
@@ -353,21 +358,23 @@ def _embedding(bridge: Any) -> Callable[[torch.Tensor], Stream]:
 
 def _rotations(bridge: Any, config: Any) -> list[Callable[[Stream], Rotation] | None]:
     """The rotation of every block. Blocks that turn alike share one function, so that it runs once."""
-    rotary, blocks = getattr(bridge, "rotary_emb", None), bridge.blocks
-    if rotary is None:
-        tables = [getattr(_raw(block.attn), "embed_positions", None) for block in blocks]
+    if getattr(bridge, "rotary_emb", None) is None:
+        tables = [getattr(_raw(block.attn), "embed_positions", None) for block in bridge.blocks]
         return [None if table is None else _adjacent_rotation(table) for table in tables]
-    kinds = config.layer_types if hasattr(_raw(rotary), "layer_types") else [None] * len(blocks)
-    of_kind = {kind: _rotation(_raw(rotary), kind) for kind in kinds}
-    return [of_kind[kind] for kind in kinds]
+    rotary = _raw(bridge.rotary_emb)
+    if not hasattr(rotary, "layer_types"):
+        return [_rotation(rotary, None)] * len(bridge.blocks)
+    of_kind = {kind: _rotation(rotary, kind) for kind in config.layer_types}
+    return [of_kind[kind] for kind in config.layer_types]
 
 
 def _rotation(rotary: Any, kind: str | None) -> Callable[[Stream], Rotation]:
+    """The rotation of blocks of one kind; None where all blocks turn alike."""
     more = {} if kind is None else {"layer_type": kind}
 
     def rotation(stream: Stream) -> Rotation:
         positions = torch.arange(stream.shape[-2], device=stream.device)[None]
-        cos, sin = rotary(stream[:1], positions, **more)
+        cos, sin = rotary(stream[:1], positions, **more)  # each (1, pos, d_rotary)
         return torch.stack((cos[0], sin[0]))
 
     return rotation
@@ -377,7 +384,8 @@ def _adjacent_rotation(table: torch.Tensor) -> Callable[[Stream], Rotation]:
     """GPT-J keeps a table of sines beside cosines, one for each pair of neighbours."""
 
     def rotation(stream: Stream) -> Rotation:
-        sin, cos = table[: stream.shape[-2]].to(stream).repeat_interleave(2, -1).chunk(2, -1)
+        of_pairs = table[: stream.shape[-2]].to(stream)  # (pos, sines and cosines)
+        sin, cos = of_pairs.repeat_interleave(2, -1).chunk(2, -1)
         return torch.stack((cos, sin))
 
     return rotation

@@ -58,7 +58,8 @@ def _loadings(runs: Runs, queries: slice, keys: slice, of: Of) -> Edges:
                 )
             share = runs.mean_over_draws(parts) / runs.gap[:, None, None, None]
             by_layer.append(share.mean(0))  # (head, query, key)
-    return torch.stack(by_layer[::-1])
+    by_layer.reverse()  # gradients come from the last layer down
+    return torch.stack(by_layer)
 
 
 def _products(
@@ -127,15 +128,16 @@ class Scan:
     @property
     def exact(self) -> bool:
         """Whether every edge was measured."""
-        length = self.measured.shape[-1]
-        return bool(self.measured[..., *torch.tril_indices(length, length)].all())
+        every_edge = torch.ones_like(self.measured).tril()  # key at or before query
+        left_out = every_edge & ~self.measured
+        return not left_out.any()
 
     def top(self, count: int) -> list[tuple[Edge, float]]:
         """The strongest edges with their effects."""
         order = self.effect.abs().flatten().argsort(descending=True, stable=True)[:count]
         strongest = []
-        for place in torch.stack(torch.unravel_index(order, self.effect.shape), 1).tolist():
-            layer, head, query, key = place
+        places = torch.stack(torch.unravel_index(order, self.effect.shape), 1)
+        for layer, head, query, key in places.tolist():
             edge = Edge(Head(layer, head), key, query)
             strongest.append((edge, float(self.effect[layer, head, query, key])))
         return strongest
@@ -152,13 +154,10 @@ def scan(runs: Runs, *, direction: Direction | None = None, most: int = MOST_EDG
     shape = (runs.model.n_layers, runs.model.n_heads, runs.length, runs.length)
     chosen = torch.ones(shape, dtype=torch.bool).tril()
     if int(chosen.sum()) > most:
-        estimate = loadings(runs, of="change").abs().cpu() * chosen
-        largest = estimate.flatten().topk(most).indices
-        chosen = (
-            torch.zeros(chosen.numel(), dtype=torch.bool)
-            .index_fill(0, largest, True)
-            .view(shape)
-        )
+        # Many estimates are 0, those of all edges before the first difference: what is no edge comes after them.
+        estimate = loadings(runs, of="change").abs().cpu().masked_fill(~chosen, -1.0)
+        chosen = torch.zeros(shape, dtype=torch.bool)
+        chosen.view(-1)[estimate.flatten().topk(most).indices] = True
     rows = []
     for layer, head, query, key in chosen.nonzero().tolist():
         rows.append(Row.of_edges([Edge(Head(layer, head), key, query)]))

@@ -20,7 +20,8 @@ from jaxtyping import Float
 
 from circuits.components import Component, Reader, components
 from circuits.engine.block import Block
-from circuits.engine.memory import BYTES
+from circuits.engine.cache import Cache
+from circuits.engine.memory import BYTES, streams_at_once
 from circuits.engine.rows import Change, Direction, Given, Row
 from circuits.engine.runs import Effects, Runs
 from circuits.engine.wires import stream_of, writes_of
@@ -48,7 +49,8 @@ class Units(Protocol):
         parts: torch.Tensor,
         units: Sequence[int],
     ) -> torch.Tensor:
-        """How much each part (…, part, d_model) of the difference of two normed inputs changes some units."""
+        """How much each part (…, part, d_model) of the difference of two normed inputs (…, d_model) changes
+        some units: (…, part, unit)."""
         ...
 
 
@@ -98,10 +100,13 @@ class UnitRuns:
 
     def _read(self, *, clean: bool) -> Float[torch.Tensor, "input pos d_model"]:
         """What the MLP reads in a run."""
-        cache = (self.runs.clean if clean else self.runs.counterfactual).cache
+        reader = Reader(self.layer, "mlp")
         parallel = self.runs.blocks[0].parallel
-        stream = stream_of(cache, Reader(self.layer, "mlp"), parallel=parallel)
+        stream = stream_of(self._cache(clean=clean), reader, parallel=parallel)
         return stream[:, list(self.positions)]
+
+    def _cache(self, *, clean: bool) -> Cache:
+        return self.runs.clean.cache if clean else self.runs.counterfactual.cache
 
     @torch.inference_mode()
     def effects(
@@ -114,8 +119,8 @@ class UnitRuns:
         block = block_of(self.runs, self.layer)
         # Not the units' sum: what a transcoder does not explain stays as it is.
         written = block.mlp(block.mlp_norm(self._read(clean=base_is_clean)))
-        each = len(written) * len(self.positions) * written.shape[-1] * BYTES
-        step = max(1, self.runs.budget // each)
+        row = BYTES * written.numel()
+        step = streams_at_once(self.runs.budget, row)
         parts = []
         for first in range(0, len(groups), step):
             some = groups[first : first + step]
@@ -154,22 +159,20 @@ class UnitRuns:
         parallel = runs.blocks[0].parallel
         writers = tuple(each for each in listed if reader.sees(each, parallel=parallel))
         norm = block_of(runs, self.layer).mlp_norm
-        sides = []  # of each run the parts of the normed input, and the normed input
-        for clean in (True, False):
-            stream = self._read(clean=clean)
-            parts = self._parts(writers, stream, clean=clean)
-            sides.append((norm.linear(parts, stream[:, :, None]), norm(stream)))
-        (clean_parts, normed), (other_parts, other) = sides
-        by_part = self.units.changes_by_part(normed, other, clean_parts - other_parts, units)
+        clean, other = self._read(clean=True), self._read(clean=False)
+        clean_parts = norm.linear(self._parts(writers, clean, clean=True), clean[:, :, None])
+        other_parts = norm.linear(self._parts(writers, other, clean=False), other[:, :, None])
+        difference = clean_parts - other_parts  # (input, pos, part, d_model)
+        by_part = self.units.changes_by_part(norm(clean), norm(other), difference, units)
         return writers, by_part.sum(1).mean(0)
 
     def _parts(
         self, writers: Sequence[Component], stream: torch.Tensor, *, clean: bool
     ) -> Float[torch.Tensor, "input pos part d_model"]:
         """What each writer adds to a stream, and last what no writer does: the biases of attention."""
-        cache = (self.runs.clean if clean else self.runs.counterfactual).cache
         positions = torch.tensor(self.positions, device=stream.device)
-        written = writes_of(self.runs, cache, writers, positions).transpose(1, 2)
+        written = writes_of(self.runs, self._cache(clean=clean), writers, positions)
+        written = written.transpose(1, 2)  # (input, pos, writer, d_model)
         rest = stream - written.sum(2)
         return torch.cat((written, rest[:, :, None]), 2)
 

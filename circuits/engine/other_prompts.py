@@ -62,8 +62,8 @@ def _rows(
     embedded = runs.layout.embed(tokens.flatten(0, 1).to(runs.model.device))
     count = len(positions)
     rows = [Row.of_given(0, positions, "residual", first=n * count) for n in range(others)]
-    # (input, other and position, d)
-    values = embedded[:, list(positions)].unflatten(0, (inputs, others)).flatten(1, 2)
+    new = embedded[:, list(positions)].unflatten(0, (inputs, others))
+    values = new.flatten(1, 2)  # (input, other and position, d_model)
     return rows, {"residual": values}
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -23,6 +24,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 
 from circuits.engine.cache import Cache, Layer, LayersOnCPU, Replacement
+from circuits.engine.forward import add_to_heads
 from circuits.engine.memory import stream_bytes, streams_at_once
 from circuits.engine.rows import ChangeTable, Row, Site, changes_by_site
 from circuits.errors import ModelError
@@ -50,16 +52,14 @@ def run(
 
     def keep(value: torch.Tensor, hook: Any, *, name: str) -> None:
         copied = value.detach().clone()
-        is_final = name.endswith("hook_resid_post")
-        kept[name] = copied.cpu() if offload and not is_final else copied
+        kept[name] = copied.cpu() if offload and name != final else copied
 
     wanted = []
     for layer in range(model.n_layers):
         wanted += [f"blocks.{layer}.{name}" for name in KEPT]
-    wanted.append(f"blocks.{model.n_layers - 1}.hook_resid_post")
-    hooks = [
-        (name, lambda value, hook, name=name: keep(value, hook, name=name)) for name in wanted
-    ]
+    final = f"blocks.{model.n_layers - 1}.hook_resid_post"
+    wanted.append(final)
+    hooks = [(name, partial(keep, name=name)) for name in wanted]
     with model.hooked([*_noise_hook(noise), *hooks]):
         logits = model.forward(tokens)[:, -read:].to(model.device)
     missing = [name for name in wanted if name not in kept]
@@ -73,7 +73,7 @@ def run(
             on_cpu.append(layer, model.device_of(number))
         else:
             layers.append(layer)
-    return Cache(on_cpu if offload else tuple(layers), kept[wanted[-1]]), logits
+    return Cache(on_cpu if offload else tuple(layers), kept[final]), logits
 
 
 def _layer(model: Model, kept: Mapping[str, torch.Tensor]) -> Layer:
@@ -170,17 +170,16 @@ class HookedRows:
 
         def set_heads(z: torch.Tensor, hook: Any) -> torch.Tensor:
             edited = z.clone()
+            # Some bridges show `z` with heads, (…, pos, head, d_head), others with one row a position.
             heads = self._by_row(edited.flatten(2)).unflatten(3, (self.model.n_heads, -1))
-            heads[:, table.row, table.position, table.head] = self.new.values(
-                layer, site, table
-            )
+            new = self.new.values(layer, site, table)
+            heads[:, table.row, table.position, table.head] = new
             return edited
 
         def set_stream(value: torch.Tensor, hook: Any) -> torch.Tensor:
             edited = value.clone()
-            self._by_row(edited)[:, table.row, table.position] = self.new.values(
-                layer, site, table
-            )
+            new = self.new.values(layer, site, table)
+            self._by_row(edited)[:, table.row, table.position] = new
             return edited
 
         if site == "residual" and layer == self.model.n_layers:
@@ -197,22 +196,20 @@ class HookedRows:
             noted["value"] = self._by_row(value)[:, table.row, table.key, table.head // sharing]
 
         def note_weight(pattern: torch.Tensor, hook: Any) -> None:
-            noted["weight"] = self._by_row(pattern)[
-                :, table.row, table.head, table.position, table.key
-            ]
+            by_row = self._by_row(pattern)
+            noted["weight"] = by_row[:, table.row, table.head, table.position, table.key]
 
         def replace(z: torch.Tensor, hook: Any) -> torch.Tensor | None:
-            if (
-                "weight" not in noted
-            ):  # the pattern is shown after `z`: known from the next time on
+            # Where the pattern is shown only after `z`, it is known from the next time on.
+            if "weight" not in noted:
                 return None
             message = self.new.messages(layer, table.head, table.key, table.position)
             change = message - noted["weight"][..., None] * noted["value"]
             inputs, _, d_head = change.shape
-            # (input, row·pos·head, d_head)
-            flat = self._by_row(z).reshape(inputs, -1, d_head).clone()
-            index = (table.row * z.shape[1] + table.position) * self.model.n_heads + table.head
-            return flat.index_add_(1, index, change).view(z.shape)
+            edited = z.clone(memory_format=torch.contiguous_format)
+            by_place = edited.view(inputs, -1, self.model.n_heads, d_head)  # row by row
+            add_to_heads(by_place, table.row * z.shape[1] + table.position, table.head, change)
+            return edited
 
         where = f"blocks.{layer}.attn"
         return [
@@ -228,12 +225,9 @@ class HookedRows:
 
         def shut(scores: torch.Tensor, hook: Any) -> torch.Tensor:
             scores = scores.clone()
-            self._by_row(scores)[
-                :, table.row, table.head, table.position, table.key
-            ] = -torch.inf
-            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(
-                1
-            )
+            by_row = self._by_row(scores)
+            by_row[:, table.row, table.head, table.position, table.key] = -torch.inf
+            later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)  # (query, key)
             without_keys.append((scores.isneginf() | later).all(-1, keepdim=True))
             return scores
 

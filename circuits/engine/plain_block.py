@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from einops import rearrange, repeat
@@ -84,18 +86,18 @@ class PlainBlock:
         groups = self.model.n_key_value_heads
         sharing = self.model.n_heads // groups
         wanted = torch.tensor(heads, device=query.device)
-        copy, group = wanted % sharing, wanted // sharing
+        group = wanted // sharing
+        copy = wanted % sharing
 
         def flat(side: torch.Tensor) -> torch.Tensor:
-            # (stream, pos, head, d_head)
+            """(stream, pos, head, d_head)"""
             return side.expand(*batch, *side.shape[-3:]).flatten(0, -4)
 
         own = flat(query)
         streams, width = len(own), query.shape[-1]
         all_queries = own.new_zeros(streams, sharing, self.length, self.model.n_heads, width)
-        all_queries[:, copy[:, None], queries, wanted[:, None]] = rearrange(
-            own, "s q h d -> s h q d"
-        )
+        by_head = rearrange(own, "s q h d -> s h q d")
+        all_queries[:, copy[:, None], queries, wanted[:, None]] = by_head
         edits = {self._hook("attn.hook_q"): all_queries.flatten(0, 1)}
         for name, side in (("attn.hook_k", key), ("attn.hook_v", value)):
             shared = own.new_zeros(streams, sharing, self.length, groups, width)
@@ -104,7 +106,8 @@ class PlainBlock:
         pattern, z = self._forward(
             edits, [self._hook("attn.hook_pattern"), self._hook("attn.hook_z")]
         )
-        pattern = pattern.unflatten(0, (streams, sharing))[:, copy, wanted][:, :, queries]
+        pattern = pattern.unflatten(0, (streams, sharing))[:, copy, wanted]
+        pattern = pattern[:, :, queries]  # (stream, head, query, key)
         z = z.reshape(streams, sharing, self.length, self.model.n_heads, width)
         z = rearrange(z[:, copy, :, wanted], "h s q d -> s q h d")[:, queries]
         return pattern.unflatten(0, batch), z.unflatten(0, batch)
@@ -119,9 +122,9 @@ class PlainBlock:
         """The write of each head alone, less the write when all heads are silent."""
         heads = self.model.n_heads
         one_head = torch.eye(heads).to(z)[:, None, :, None]  # (head alone, 1, head, 1)
-        alone = repeat(z, "... p h d -> ... g p h d", g=heads) * one_head
+        alone = repeat(z, "... p h d -> ... a p h d", a=heads) * one_head
         silent = self.write(torch.zeros_like(z[:1]))
-        written = self.write(alone) - silent[..., None, :, :]
+        written = self.write(alone) - silent[..., None, :, :]  # (…, head alone, pos, d_model)
         return written.transpose(-2, -3)
 
     def mlp_write(self, stream: Stream, positions: Positions) -> Stream:
@@ -164,20 +167,16 @@ class PlainBlock:
         self, edits: Mapping[str, torch.Tensor], wanted: Sequence[str]
     ) -> list[torch.Tensor]:
         caught: dict[str, torch.Tensor] = {}
+
+        def put(tensor: torch.Tensor, hook: Any, *, value: torch.Tensor) -> torch.Tensor:
+            return value.to(tensor).view(tensor.shape)
+
+        def catch(tensor: torch.Tensor, hook: Any, *, name: str) -> None:
+            caught[name] = tensor.detach().clone()
+
         hooks: list[Hook] = []
-        for name, value in edits.items():
-            hooks.append(
-                (name, lambda tensor, hook, value=value: value.to(tensor).view(tensor.shape))
-            )
-        for name in wanted:
-            hooks.append(
-                (
-                    name,
-                    lambda tensor, hook, name=name: caught.update(
-                        {name: tensor.detach().clone()}
-                    ),
-                )
-            )
+        hooks += [(name, partial(put, value=value)) for name, value in edits.items()]
+        hooks += [(name, partial(catch, name=name)) for name in wanted]
         copies = len(next(iter(edits.values())))
         tokens = torch.zeros(copies, self.length, dtype=torch.long, device=self.model.device)
         with self.model.hooked(hooks):

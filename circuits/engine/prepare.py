@@ -70,22 +70,22 @@ def prepare(
         >>> f"{runs.effects([row]).item():.3f}"
         '0.076'
     """
-    unanswered = [
-        each.pair_without_answer if isinstance(each, Question) else each for each in pairs
-    ]
+    unanswered: list[Pair] = []
+    for each in pairs:
+        unanswered.append(each.pair_without_answer if isinstance(each, Question) else each)
     _check_together(unanswered, family or ())
     averaged = [pair.clean for pair in family or ()]
     if ablation.kind == "mean" and not averaged:
         averaged = ablation.reference_for([pair.clean for pair in unanswered])
     offload = model.offload if offload is None else offload
     runs = _run(model, unanswered, averaged, ablation, path, budget, offload)
-    settled = []
+    answered: list[Pair] = []
     for number, each in enumerate(pairs):
         if isinstance(each, Question):
             each = each.with_predictions(model, *runs.predictions(number))
-        settled.append(each)
-    _check_metrics(settled, runs)
-    runs = replace(runs, pairs=tuple(settled))
+        answered.append(each)
+    _check_metrics(answered, runs)
+    runs = replace(runs, pairs=tuple(answered))
     _check_gaps(runs, smallest_gap)
     return runs
 
@@ -142,8 +142,8 @@ def _run(
     length = len(pairs[0])
     read = pairs[0].metric.positions_read
     clean_tokens, other_tokens = _tokens_of(model, pairs, draws)
-    of_pair = [isinstance(pair.counterfactual, Noise) for pair in pairs]
-    noise = _noise(model, length, draws, noises, of_pair)
+    is_counterfactual = [isinstance(pair.counterfactual, Noise) for pair in pairs]
+    noise = _noise(model, length, draws, noises, is_counterfactual)
     _warn_of_memory(model, length, sum(draws))
     layout = None if path == "plain" else known_layout(model, clean_tokens[:1])
     if path == "fast" and layout is None:
@@ -193,18 +193,19 @@ class _Keeper:
         noise, if there is any. The metric reads the last `read` positions."""
         if self.layout is None:
             return self._by_hooks(clean, None, read), self._by_hooks(other, noise, read)
-        sides = self._embedded(clean, None), self._embedded(other, noise)
+        clean_embedded = self._embedded(clean, None)
+        other_embedded = self._embedded(other, noise)
         if clean.shape[1] <= SHORT:
             # One batch, so that every matrix is read once for both: 0.74 of the time at 9 tokens.
-            both = self._whole(torch.cat(sides))
-            first = both.of_inputs(slice(0, len(clean)))
-            second = both.of_inputs(slice(len(clean), None))
+            both = self._whole(torch.cat((clean_embedded, other_embedded)))
+            clean_cache = both.of_inputs(slice(0, len(clean)))
+            other_cache = both.of_inputs(slice(len(clean), None))
         else:
-            first = self._whole(sides[0])
-            second = self._whole(sides[1], base=first, start=start)
+            clean_cache = self._whole(clean_embedded)
+            other_cache = self._whole(other_embedded, base=clean_cache, start=start)
         return (
-            Run(clean, None, first, self.layout, read),
-            Run(other, noise, second, self.layout, read),
+            Run(clean, None, clean_cache, self.layout, read),
+            Run(other, noise, other_cache, self.layout, read),
         )
 
     def cache(self, tokens: Tokens, noise: Noises) -> Cache:
@@ -240,9 +241,9 @@ def _tokens_of(
     """The clean and the counterfactual tokens of every input. Noise is added to the clean embeddings."""
     clean, other = [], []
     for pair, count in zip(pairs, draws, strict=True):
-        counterfactual = (
-            pair.clean if isinstance(pair.counterfactual, Noise) else pair.counterfactual
-        )
+        counterfactual = pair.counterfactual
+        if isinstance(counterfactual, Noise):
+            counterfactual = pair.clean
         clean += [pair.clean.tokens] * count
         other += [counterfactual.tokens] * count
     return torch.tensor(clean, device=model.device), torch.tensor(other, device=model.device)
@@ -272,7 +273,8 @@ def _noise(
     noises: Sequence[Noise | None],
     wanted: Sequence[bool],
 ) -> Float[torch.Tensor, "input pos d_model"] | None:
-    """The noise on the embeddings of every input, of the pairs where it is wanted; None where of none."""
+    """The noise on the embeddings of every input: 0 for the pairs where it is not wanted. None where it is
+    wanted for no pair."""
     if not any(wanted):
         return None
     # OPT embeds into fewer dimensions than its stream has.
@@ -307,6 +309,7 @@ def known_layout(model: Model, probe: Int[torch.Tensor, "1 pos"]) -> Layout | No
         return None
     longest, layout, _ = _layouts.get(model, (0, None, 0.0))
     never_read = longest == 0
+    # A layout that failed on a shorter prompt is not tried again.
     if probe.shape[1] > longest and (never_read or layout is not None):
         layout, seconds = _verified_layout(model, probe)
         _layouts[model] = (probe.shape[1], layout, seconds)
@@ -353,7 +356,8 @@ def memory_warning(length: int, needed: int, free: int | None) -> str | None:
 
 def _warn_of_time(model: Model, length: int, inputs: int) -> None:
     longest, _, seconds = _layouts.get(model, (length, None, 0.0))
-    warning = time_warning(length, 2 * inputs * seconds * length / longest)
+    seconds_a_run = seconds * length / longest
+    warning = time_warning(length, 2 * inputs * seconds_a_run)  # clean and counterfactual
     if warning is not None:
         warnings.warn(warning, stacklevel=5)
 

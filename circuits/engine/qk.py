@@ -74,11 +74,13 @@ def _parts_of_side(
     ) -> Float[torch.Tensor, "part d_head"]:
         return block.project_side(parts[:, None, None], side, [head.index])[:, 0, 0]
 
+    # `project` adds the projection's bias to each part; it belongs to the biases alone.
     nothing = torch.zeros_like(stream)
-    of_bias = project(nothing)
-    parts = project(normed) - of_bias
-    norm_bias = block.attention_norm.bias
-    parts[-1] += project(nothing if norm_bias is None else norm_bias[None])[0]
+    parts = project(normed) - project(nothing)
+    norm_bias = (
+        nothing if block.attention_norm.bias is None else block.attention_norm.bias[None]
+    )
+    parts[-1] += project(norm_bias)[0]
     norm = block.query_norm if side == "query" else block.key_norm
     if norm is not None:
         parts = norm.linear(parts, parts.sum(0, keepdim=True))

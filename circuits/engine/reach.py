@@ -28,7 +28,7 @@ class Reach:
 
     def that_matter(self, row: Row) -> Row:
         """The row without changes that cannot matter."""
-        return row if all(map(self._matters, row.changes)) else row.only(self._matters)
+        return row.only(self._matters)
 
     def _matters(self, change: Change) -> bool:
         is_own = change.given < 0
@@ -49,8 +49,9 @@ def without_heads(
     places = {(head.layer, head.index) for head in absent}
 
     def is_present(change: Change) -> bool:
-        of_head = change.site in ("edge", "head")
-        return not of_head or (change.layer, change.head) not in places
+        if change.site not in ("edge", "head"):
+            return True
+        return (change.layer, change.head) not in places
 
     present = row.only(is_present)
     if not swapped:
@@ -77,7 +78,8 @@ def changed_inputs(
     for layer, listed in edges_of.items():
         table = ChangeTable.of(listed, device)
         ends = (table.head, table.key, table.position)
-        own = base.layers[layer].messages(*ends)
-        differs = (new.messages(layer, *ends) != own).any(-1).expand(inputs, -1)
+        old = base.layers[layer].messages(*ends)  # (input, change, d_head)
+        differs = (new.messages(layer, *ends) != old).any(-1).expand(inputs, -1)
+        # Of the edges of one row any may differ: `accumulate` is a logical or.
         changed.index_put_((every_input, table.row[None]), differs, accumulate=True)
     return changed

@@ -13,7 +13,7 @@ without it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,14 +37,13 @@ def direction_of(
 ) -> tuple[Float[torch.Tensor, " d_model"], float]:
     """The direction in the normed final stream that is the mean logit of the answers less that of the foils
     (without foils, less the mean of all tokens), and what the unembedding's bias adds."""
-    direction = layout.unembed[list(answers)].mean(0)
-    others = layout.unembed[list(foils)] if foils else layout.unembed
-    direction = direction - others.mean(0)
+    chosen = list(answers)
+    others = list(foils) or slice(None)  # without foils every token
+    direction = layout.unembed[chosen].mean(0) - layout.unembed[others].mean(0)
     if layout.unembed_bias is None:
         return direction, 0.0
-    bias = layout.unembed_bias
-    other = bias[list(foils)].mean() if foils else bias.mean()
-    return direction, float(bias[list(answers)].mean() - other)
+    bias = layout.unembed_bias[chosen].mean() - layout.unembed_bias[others].mean()
+    return direction, float(bias)
 
 
 def direct_parts(
@@ -53,7 +52,8 @@ def direct_parts(
     """What each component of one run writes at the last position in the direction of the answer: the
     embedding, the heads and the MLP of every layer, and last the biases. Also their sum, as it is read."""
     direction, bias = direction_of(layout, answers, foils)
-    norm, final = layout.final_norm, cache.final[0, -1]
+    norm = layout.final_norm
+    final = cache.final[0, -1]  # (d_model)
     written = torch.cat(list(_last_writes(layout, cache)))  # (component, d_model)
     rest = final - written.sum(0)  # the biases of the attention layers
     parts = norm.linear(torch.cat((written, rest[None])), final) @ direction
@@ -72,24 +72,23 @@ def _last_writes(layout: Layout, cache: Cache) -> Iterator[Writes]:
 # Logit lens
 
 
-def lens_of(
-    layout: Layout, cache: Cache, token: int
-) -> Iterator[
-    tuple[
-        Float[torch.Tensor, " pos"],
-        Int[torch.Tensor, " pos"],
-        Float[torch.Tensor, " pos"],
-        Int[torch.Tensor, " pos"],
-    ]
-]:
-    """For the input of each layer, and above the last, at every position of one run: the probability of a
-    token, how many tokens stand before it, the largest probability, and the token that has it."""
+class LensLayer(NamedTuple):
+    """What one layer would predict if it were the last, at every position of one run."""
+
+    probability: Float[torch.Tensor, " pos"]  # of the answer
+    rank: Int[torch.Tensor, " pos"]  # how many tokens stand before the answer
+    top_probability: Float[torch.Tensor, " pos"]
+    top_token: Int[torch.Tensor, " pos"]
+
+
+def lens_of(layout: Layout, cache: Cache, token: int) -> Iterator[LensLayer]:
+    """What the stream at the input of each layer, and above the last, says of a token."""
     for layer in range(len(cache.layers) + 1):
         probabilities = layout.logits(cache.pre(layer)[0]).float().softmax(-1)  # (pos, vocab)
         own = probabilities[:, token]
         before = (probabilities > own[:, None]).sum(-1)
         top, which = probabilities.max(-1)
-        yield own, before, top, which
+        yield LensLayer(own, before, top, which)
 
 
 # What a head copies
@@ -118,7 +117,7 @@ def is_in_top(
     vocab = len(layout.unembed)
     sample = torch.arange(0, vocab, max(1, vocab // _SAMPLE), device=writes.device)
     in_top = _before(layout, normed, own, tokens, sample) < most
-    (left,) = in_top.nonzero(as_tuple=True)
+    left = in_top.nonzero().flatten()
     every = torch.arange(vocab, device=writes.device)
     for some in left.split(max(1, _AT_ONCE // vocab)):
         in_top[some] = _before(layout, normed[some], own[some], tokens[some], every) < most

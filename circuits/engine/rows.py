@@ -157,8 +157,11 @@ class ChangeTable:
     @classmethod
     def of(cls, changes: Sequence[tuple[int, Change]], device: torch.device) -> ChangeTable:
         """From pairs of a row's number and its change."""
-        listed = [(row, c.position, c.head, c.key, c.given) for row, c in changes]
-        return cls(*torch.tensor(listed, device=device).reshape(-1, 5).unbind(1))
+        listed = []
+        for row, change in changes:
+            listed.append((row, change.position, change.head, change.key, change.given))
+        columns = torch.tensor(listed, device=device).unbind(1)
+        return cls(*columns)
 
 
 def changes_by_site(rows: Sequence[Row]) -> dict[tuple[int, Site], list[tuple[int, Change]]]:

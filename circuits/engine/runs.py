@@ -16,7 +16,7 @@ from circuits.engine.ablation import SWAP, Ablation
 from circuits.engine.batches import run_rows
 from circuits.engine.cache import Cache, Replacement, all_ablated
 from circuits.engine.layout import AnyBlock, Layout
-from circuits.engine.memory import BYTES, MemoryPlan, plan_memory
+from circuits.engine.memory import BYTES, MemoryPlan, plan_memory, streams_at_once
 from circuits.engine.reach import Reach, changed_inputs, without_heads
 from circuits.engine.rows import OF_PAIR, Direction, Given, Row, check_rows
 from circuits.errors import PromptError
@@ -146,11 +146,11 @@ class Runs:
     def predictions(self, pair: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The logits at the last position of one pair, clean and counterfactual. Noise has no single
         prediction: None."""
-        row = sum(self.draws[:pair])
-        noisy = isinstance(self.pairs[pair].counterfactual, Noise)
-        return self.clean.logits[row, -1], None if noisy else self.counterfactual.logits[
-            row, -1
-        ]
+        first = sum(self.draws[:pair])  # the pair's first input
+        clean = self.clean.logits[first, -1]
+        if isinstance(self.pairs[pair].counterfactual, Noise):
+            return clean, None
+        return clean, self.counterfactual.logits[first, -1]
 
     def effects(
         self,
@@ -162,9 +162,9 @@ class Runs:
         """The effect of every row on every pair, as a share of the pair's gap. `given` are values that the
         rows' changes name by number. Without a `direction` it is the ablation of these runs."""
         direction = direction or self.ablation.kind
-        values = self.mean_over_draws(
-            self.measure([Row(()), *rows], direction=direction, given=given)
-        )
+        # A row without changes in front: the base run's own value.
+        measured = self.measure([Row(()), *rows], direction=direction, given=given)
+        values = self.mean_over_draws(measured)  # (pair, 1 + row)
         change = values[:, :1] - values[:, 1:]
         gap = -self.gap if direction == "restore" else self.gap
         return (change / gap[:, None]).T
@@ -186,10 +186,10 @@ class Runs:
         rows = self._that_matter(rows, direction)
         values = self._value(base).expand(-1, len(rows)).clone()
         changed = changed_inputs(rows, base.cache, new, knockout=direction == "knockout")
-        live = changed.any(0).nonzero().flatten().tolist()
-        if live:
-            run = self._run_rows([rows[number] for number in live], base, new, direction)
-            values[:, live] = torch.where(changed[:, live], run, values[:, live])
+        to_run = changed.any(0).nonzero().flatten().tolist()  # rows that change any input
+        if to_run:
+            measured = self._run_rows([rows[number] for number in to_run], base, new, direction)
+            values[:, to_run] = torch.where(changed[:, to_run], measured, values[:, to_run])
         return values
 
     def check(self, rows: Sequence[Row], direction: Direction) -> None:
@@ -254,8 +254,8 @@ class Runs:
         """The first input of each pair alone, for what only the clean runs decide."""
         if all(draws == 1 for draws in self.draws):
             return self
-        starts = [sum(self.draws[:pair]) for pair in range(len(self.pairs))]
-        return replace(self._of_inputs(starts), draws=(1,) * len(starts))
+        firsts = [sum(self.draws[:pair]) for pair in range(len(self.pairs))]
+        return replace(self._of_inputs(firsts), draws=(1,) * len(firsts))
 
     def _of_inputs(self, inputs: Sequence[int]) -> Runs:
         index = torch.tensor(inputs, dtype=torch.long, device=self.model.device)
@@ -286,9 +286,8 @@ class Runs:
             return Replacement(self.noisy)
         if direction in ("zero", "knockout"):
             return Replacement(self.clean.cache, "zero")
-        return Replacement(
-            (self.clean if direction == "restore" else self.counterfactual).cache
-        )
+        source = self.clean if direction == "restore" else self.counterfactual
+        return Replacement(source.cache)
 
     def first_changed(self, direction: Direction | None = None) -> int:
         """The first position at which an ablation can change anything."""
@@ -307,9 +306,9 @@ class Runs:
         """What each head of a layer adds to the stream where it is ablated."""
         new = self.replacement(self.ablation.kind)
         written = new.reduce(self.blocks[layer].head_writes(new.run.layers[layer].z))
-        return (
-            written[:1].expand(len(self.clean.tokens), -1, -1, -1) if new.reduced else written
-        )
+        if new.reduced is None:
+            return written
+        return written[:1].expand(len(self.clean.tokens), -1, -1, -1)
 
     # Running rows and reading the metric
 
@@ -356,28 +355,35 @@ class Runs:
         return self.read_stream(stream[:, None, -self.metric.positions_read :])
 
     def read_stream(self, top: Tops) -> Values:
-        """The metric, from the stream above the last block. Of the vocabulary only the tokens that the metric
-        names are computed, where it names some."""
-        assert self.layout is not None
+        """The metric, from the stream above the last block (a probe: from the stream that it reads). Of the
+        vocabulary only the tokens that the metric names are computed, where it names some."""
         if self.metric.kind == "probe":
             metrics = self.per_input([pair.metric for pair in self.pairs])
             read = [metric.read_probe(own) for metric, own in zip(metrics, top, strict=True)]
             return torch.stack(read)
         if self.metric.reads is None:
-            step = max(
-                1,
-                self.budget
-                // (BYTES * self.model.vocab_size * len(top) * self.metric.positions_read),
-            )
-            parts = [self.read_logits(self.layout.logits(part)) for part in top.split(step, 1)]
-            return torch.cat(parts, 1)
+            return self._read_all_logits(top)
+        return self._read_named_logits(top[:, :, -1])
+
+    def _read_all_logits(self, top: Tops) -> Values:
+        """The metric, from the logits of the whole vocabulary, for as many rows at a time as fit."""
+        assert self.layout is not None
+        logits = len(top) * self.metric.positions_read * self.model.vocab_size  # of one row
+        step = streams_at_once(self.budget, BYTES * logits)
+        parts = [self.read_logits(self.layout.logits(part)) for part in top.split(step, 1)]
+        return torch.cat(parts, 1)
+
+    def _read_named_logits(self, last: Float[torch.Tensor, "input row d_model"]) -> Values:
+        """The logits of the answers less those of the foils, at the last position; several answers, or foils,
+        count by the logarithm of the sum of their exponentials."""
         answers, foils = [], []
         for pair in self.pairs:
             assert pair.metric.reads is not None
-            answers.append(pair.metric.reads[0])
-            foils.append(pair.metric.reads[1])
-        answer_logits = self._logits_of(top[:, :, -1], answers)
-        foil_logits = self._logits_of(top[:, :, -1], foils)
+            own_answers, own_foils = pair.metric.reads
+            answers.append(own_answers)
+            foils.append(own_foils)
+        answer_logits = self._logits_of(last, answers)
+        foil_logits = self._logits_of(last, foils)
         return answer_logits.logsumexp(-1) - foil_logits.logsumexp(-1)
 
     def _logits_of(
@@ -388,7 +394,10 @@ class Runs:
         """The logits of each pair's tokens; −∞ where a pair has fewer tokens than another."""
         assert self.layout is not None
         most = max(map(len, tokens))
-        padded = [(*own, *[-1] * (most - len(own))) for own in tokens]
+        padded = []
+        for own in tokens:
+            missing = most - len(own)
+            padded.append(own + (-1,) * missing)
         wanted = torch.tensor(self.per_input(padded), device=stream.device)  # (input, token)
         logits = self.layout.logits_of(stream, wanted)
         return logits.masked_fill((wanted < 0)[:, None], -torch.inf)

@@ -51,14 +51,16 @@ def layer_rows(
     Where both runs have the same value, as the embeddings of equal tokens, the row changes nothing and is
     empty: it need not be run.
     """
-    base, new = runs.base(direction).cache, runs.replacement(direction)
+    base = runs.base(direction).cache
+    new = runs.replacement(direction)
     layers = runs.model.n_layers + 1 if site == "residual" else runs.model.n_layers
     rows = []
     for layer in range(layers):
         other = new.reduce(_stored(new.run, site, layer))
-        differs = (other != _stored(base, site, layer)).any(-1).any(0).tolist()
+        differs = (other != _stored(base, site, layer)).any(-1).any(0).tolist()  # by position
         for position in positions:
-            rows.append(Row((Change(layer, position, site),) if differs[position] else ()))
+            changes = (Change(layer, position, site),) if differs[position] else ()
+            rows.append(Row(changes))
     return rows
 
 
@@ -66,7 +68,8 @@ def _stored(cache: Cache, site: Site, layer: int) -> Float[torch.Tensor, "input 
     """What stands at a site of a layer in a run."""
     if site == "residual":
         return cache.pre(layer)
-    return cache.layers[layer].attention if site == "attention" else cache.layers[layer].mlp
+    stored = cache.layers[layer]
+    return stored.attention if site == "attention" else stored.mlp
 
 
 def head_rows(runs: Runs, groups: Sequence[Sequence[int]]) -> list[Row]:
@@ -119,6 +122,7 @@ class _Outputs:
         self.first = runs.first_changed(direction)
 
     def that_differ(self, group: Sequence[int]) -> list[int]:
+        """The positions of a group at which the two runs can differ."""
         return [position for position in group if position >= self.first]
 
     def of(self, site: PatchSite, positions: list[int]) -> tuple[Output, list[int]]:
@@ -128,11 +132,12 @@ class _Outputs:
         if site == "pattern":
             return self._of_pattern(positions), positions
         assert site == "query" or site == "key" or site == "value"
-        sides = projections(self.runs, self.base, self.layer)
+        sides = projections(self.runs, self.base, self.layer)  # each (input, pos, head, d_head)
         other = projections(self.runs, self.new.run, self.layer)
         changed = sides[site].expand(len(self.base.final), -1, -1, -1).clone()
         changed[:, positions] = self.new.reduce(other[site])[:, positions]
         sides = {**sides, site: changed}
+        # A new key or value can change every query from the first of these positions on.
         queries = positions if site == "query" else list(range(positions[0], self.length))
         _, z = self.runs.blocks[self.layer].attend(
             sides["query"][:, queries],
@@ -144,6 +149,7 @@ class _Outputs:
         return z, queries
 
     def _of_pattern(self, positions: list[int]) -> Output:
+        """The new attention weights at these queries times this run's values."""
         queries = torch.tensor(positions, device=self.base.final.device)
         weights = self.new.reduce(self.new.run.layers[self.layer].pattern(queries))
         value = self.base.layers[self.layer].value  # (input, head, key, d_head)

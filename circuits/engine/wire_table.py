@@ -5,15 +5,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
 
-from circuits.components import Wire
 from circuits.engine.edges import EdgeTable
 
-Chosen = Bool[torch.Tensor, " wire"]
+Chosen = Bool[torch.Tensor, " wire"]  # a circuit: whether each wire is in it
 Numbers = Int[torch.Tensor, " wire"]
+
+
+class WireEnds(NamedTuple):
+    """The ends of every wire, by the numbers that readers, writers and places have in a table."""
+
+    reader: Numbers  # row of `EdgeTable.exists`
+    writer: Numbers  # column of `EdgeTable.exists`
+    place: Numbers
 
 
 @dataclass(frozen=True)
@@ -33,28 +41,26 @@ class WireTable:
         return len(self.edges) * len(self.places)
 
     @cached_property
-    def ends(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Row of the reader, column of the writer, and place of every wire."""
-        reader, writer = self.edges.exists.nonzero().unbind(1)
+    def ends(self) -> WireEnds:
+        """Reader, writer and place of every wire. Wires are numbered edge by edge, at each edge place by
+        place."""
+        reader, writer = self.edges.exists.nonzero().unbind(1)  # of every edge
         places = len(self.places)
-        place = torch.arange(places).repeat(len(reader))
-        return reader.repeat_interleave(places), writer.repeat_interleave(places), place
-
-    def name(self, number: int) -> tuple[Wire, str]:
-        """A wire as a component edge, and the name of its place."""
-        edge, place = divmod(number, len(self.places))
-        return self.edges.wires[edge], self.places[place]
+        return WireEnds(
+            reader.repeat_interleave(places),
+            writer.repeat_interleave(places),
+            torch.arange(places).repeat(len(reader)),
+        )
 
     def alive(self, chosen: Chosen) -> Chosen:
         """The wires of a circuit on a way from the embedding to the logits."""
         reader, writer, place = self.ends
-        present = torch.zeros(
-            *self.edges.exists.shape, len(self.places), dtype=torch.bool, device=chosen.device
-        )
+        size = (*self.edges.exists.shape, len(self.places))
+        present = torch.zeros(size, dtype=torch.bool, device=chosen.device)
         present[reader[chosen], writer[chosen], place[chosen]] = True
-        reached = self._reached(present)
-        useful = self._useful(present)
-        alive = present & reached & useful[:, None]
+        reached = self._reached(present)  # (writer, place)
+        useful = self._useful(present)  # (reader, place)
+        alive = present & reached & useful[:, None]  # (reader, writer, place)
         return alive[reader, writer, place]
 
     def _reached(
@@ -62,7 +68,7 @@ class WireTable:
     ) -> Bool[torch.Tensor, "writer place"]:
         """Which writers at which places some way of wires leads to, from the embedding up."""
         reached = torch.zeros(present.shape[1:], dtype=torch.bool)
-        reached[0] = True
+        reached[0] = True  # the embedding
         for number, component in enumerate(self.edges.writers[1:], 1):
             for row in self.edges.rows_of(component):
                 arrives = (present[row] & reached).any(0)  # (place)
@@ -74,12 +80,11 @@ class WireTable:
     ) -> Bool[torch.Tensor, "reader place"]:
         """Which readers at which places lead on to the logits, from the logits down."""
         useful = torch.zeros(present.shape[0], present.shape[2], dtype=torch.bool)
-        useful[-1] = True
+        useful[-1] = True  # the logits
         for number in range(len(self.edges.writers) - 1, 0, -1):
             leads_on = (present[:, number] & useful).any(0)  # (place)
             for row in self.edges.rows_of(self.edges.writers[number]):
-                kind = self.edges.readers[row].kind
-                useful[row] = self._keys_of(leads_on) if kind in ("key", "value") else leads_on
+                useful[row] = self._read_from(row, leads_on)
         return useful
 
     def _read_at(
@@ -87,10 +92,19 @@ class WireTable:
     ) -> Bool[torch.Tensor, " place"]:
         """Where a reader's component writes something else if its stream differs at these places: a head
         that reads another key or value writes at every query behind it."""
-        if self.edges.readers[row].kind not in ("key", "value"):
+        if not self._reads_other_places(row):
             return arrives
         return (self.readable & arrives).any(1)
 
-    def _keys_of(self, queries: Bool[torch.Tensor, " place"]) -> Bool[torch.Tensor, " place"]:
-        """The keys that some of these queries can read."""
-        return (self.readable & queries[:, None]).any(0)
+    def _read_from(
+        self, row: int, written: Bool[torch.Tensor, " place"]
+    ) -> Bool[torch.Tensor, " place"]:
+        """Where a reader's stream matters for what its component writes at these places: a key or value at
+        every place that some of these queries can read."""
+        if not self._reads_other_places(row):
+            return written
+        return (self.readable & written[:, None]).any(0)
+
+    def _reads_other_places(self, row: int) -> bool:
+        """Whether a head reads this side at other places than it writes."""
+        return self.edges.readers[row].kind in ("key", "value")

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -56,28 +56,32 @@ def wire_effects(
     check_wires(runs, wires, direction)
     effects = torch.zeros(len(wires), len(runs.pairs), dtype=torch.float64)
     weights = torch.full_like(effects, torch.nan)
-    readings = _Readings(runs, direction, watch, all_means)
-    waiting = _Waiting()
+    readers = _Readers(runs, direction, watch, all_means)
     done = 0
-
-    def run_waiting() -> None:
-        nonlocal waiting, done
-        measured = runs.effects(waiting.rows, direction=direction, given=waiting.given)
-        effects[waiting.numbers] = measured.double().cpu()
-        done += len(waiting.numbers)
+    for batch in _batches(runs, readers, wires, weights):
+        measured = runs.effects(batch.rows, direction=direction, given=batch.given)
+        effects[batch.numbers] = measured.double().cpu()
+        done += len(batch.numbers)
         progress(done, len(wires))
-        waiting = _Waiting()
+    return effects, weights
 
+
+def _batches(
+    runs: Runs, readers: _Readers, wires: Sequence[Wire], weights: WireEffects
+) -> Iterator[_Batch]:
+    """All wires as rows, as many together as a part of the budget holds. The attention weights on the watched
+    edge are written into `weights` on the way."""
+    batch = _Batch()
     for numbers in _groups(wires):
-        step = readings.wires_at_once(wires[numbers[0]])
+        step = readers.wires_at_once(wires[numbers[0]])
         for first in range(0, len(numbers), step):
             chunk = numbers[first : first + step]
-            weights[chunk] = readings.add(waiting, chunk, [wires[number] for number in chunk])
-            if waiting.bytes > runs.budget // 4:
-                run_waiting()
-    if waiting.numbers:
-        run_waiting()
-    return effects, weights
+            weights[chunk] = readers.add(batch, chunk, [wires[number] for number in chunk])
+            if batch.bytes > runs.budget // 4:
+                yield batch
+                batch = _Batch()
+    if batch.numbers:
+        yield batch
 
 
 def _groups(wires: Sequence[Wire]) -> list[list[int]]:
@@ -129,12 +133,10 @@ def _check_positions(runs: Runs, wire: Wire) -> None:
     for position in (wire.position, wire.query):
         if position is not None and position >= length:
             raise EdgeError(f"{wire} lies outside the prompt, which has 0…{length - 1}")
+    if wire.reader.kind != "logits" or wire.position is None:
+        return
     first_read = length - runs.metric.positions_read
-    if (
-        wire.reader.kind == "logits"
-        and wire.position is not None
-        and wire.position < first_read
-    ):
+    if wire.position < first_read:
         one = runs.metric.positions_read == 1
         read = f"the last position, {length - 1}" if one else f"{first_read} and after"
         raise EdgeError(f"{wire}: the logits are read at {read}")
@@ -192,8 +194,8 @@ def projections(
 
 
 @dataclass
-class _Waiting:
-    """Wires that have become rows and wait to be run together. Their values are numbered through."""
+class _Batch:
+    """Wires as rows that are run together, and the values that the rows name by number."""
 
     numbers: list[int] = field(default_factory=list)  # of the wires
     rows: list[Row] = field(default_factory=list)
@@ -202,24 +204,34 @@ class _Waiting:
     )
     bytes: int = 0
 
-    def next_value(self, site: Site) -> int:
-        return sum(values.shape[1] for values in self.values[site])
-
     def put(
-        self, numbers: Sequence[int], rows: Sequence[Row], site: Site, values: torch.Tensor
+        self,
+        numbers: Sequence[int],
+        layer: int,
+        positions: Sequence[int],
+        site: Site,
+        values: Float[torch.Tensor, "input wire pos width"],
+        *,
+        heads: Sequence[int] | None = None,
     ) -> None:
+        """Add a row for each wire: its values stand at these positions of the site, in its own one of the
+        heads where the site is `head`."""
+        first = sum(part.shape[1] for part in self.values[site])
+        for wire in range(len(numbers)):
+            head = -1 if heads is None else heads[wire]
+            self.rows.append(Row.of_given(layer, positions, site, first=first, head=head))
+            first += len(positions)
         self.numbers += numbers
-        self.rows += rows
-        self.values[site].append(values)
-        self.bytes += values.numel() * BYTES + len(rows) * _ROW_BYTES
+        self.values[site].append(values.flatten(1, 2))
+        self.bytes += values.numel() * BYTES + len(numbers) * _ROW_BYTES
 
     @property
     def given(self) -> Given:
         return {site: torch.cat(parts, 1) for site, parts in self.values.items() if parts}
 
 
-class _Readings:
-    """What readers make of what they see when one writer is as in the other run."""
+class _Readers:
+    """Computes what readers write when, of all that they see, one writer is as in the other run."""
 
     def __init__(
         self,
@@ -248,17 +260,16 @@ class _Readings:
         return 4 * streams_at_once(runs.budget, each)
 
     def add(
-        self, waiting: _Waiting, numbers: list[int], wires: Sequence[Wire]
+        self, batch: _Batch, numbers: list[int], wires: Sequence[Wire]
     ) -> Float[torch.Tensor, "wire pair"]:
-        """Turn wires of one group into rows that wait; return the attention weights on the watched edge."""
+        """Put wires of one group into a batch, as rows; return the attention weights on the watched edge."""
         if wires[0].reader.kind in SIDES:
-            return self._add_heads(waiting, numbers, wires)
+            return self._add_heads(batch, numbers, wires)
         reader = wires[0].reader
         positions = self._positions(wires[0].position)
         if reader.kind == "logits":
-            positions = positions[
-                positions >= self.runs.length - self.runs.metric.positions_read
-            ]
+            first_read = self.runs.length - self.runs.metric.positions_read
+            positions = positions[positions >= first_read]
         values = self._seen(reader, [wire.writer for wire in wires], positions)
         layer = reader.layer
         if reader.kind == "mlp":
@@ -267,14 +278,7 @@ class _Readings:
             below = stored.pre[:, positions] + stored.attention[:, positions]
             values = below[:, None] + self.runs.blocks[layer].mlp_write(values, positions)
             layer += 1
-        first = waiting.next_value("residual")
-        where = positions.tolist()
-        rows = []
-        for number in range(len(wires)):
-            rows.append(
-                Row.of_given(layer, where, "residual", first=first + number * len(where))
-            )
-        waiting.put(numbers, rows, "residual", values.flatten(1, 2))
+        batch.put(numbers, layer, positions.tolist(), "residual", values)
         return torch.full((len(wires), len(self.runs.pairs)), torch.nan, dtype=torch.float64)
 
     def _positions(self, position: int | None) -> Positions:
@@ -310,9 +314,8 @@ class _Readings:
         """What the reader sees when all writers are as in the other run. Where they write nothing, the biases
         of the attention layers below remain, which belong to no writer."""
         if self.new.reduced != "zero":
-            return self.new.reduce(stream_of(self.new.run, reader, parallel=self.parallel))[
-                :, positions
-            ]
+            stream = stream_of(self.new.run, reader, parallel=self.parallel)
+            return self.new.reduce(stream)[:, positions]
         own_attention = reader.kind == "mlp" and not self.parallel
         layers_below = reader.layer + 1 if own_attention else reader.layer
         seen = torch.zeros_like(self.base.final[:, positions])
@@ -322,70 +325,78 @@ class _Readings:
         return seen
 
     def _add_heads(
-        self, waiting: _Waiting, numbers: list[int], wires: Sequence[Wire]
+        self, batch: _Batch, numbers: list[int], wires: Sequence[Wire]
     ) -> Float[torch.Tensor, "wire pair"]:
         """Wires into sides of heads of one layer."""
         layer = wires[0].reader.layer
         positions = self._positions(wires[0].position)
-        writers = list(dict.fromkeys(wire.writer for wire in wires))
+        writers = list(dict.fromkeys(wire.writer for wire in wires))  # each once
         seen = self._seen(wires[0].reader, writers, positions)
         query, key, value = self.runs.blocks[layer].project(seen, positions)
         projected: dict[Side, torch.Tensor] = {"query": query, "key": key, "value": value}
         watched = torch.full((len(wires), len(self.base.final)), torch.nan, dtype=torch.float64)
         for side in SIDES:
             own = [number for number, wire in enumerate(wires) if wire.reader.kind == side]
-            if not own:
-                continue
-            heads = sorted({wires[number].reader.index for number in own})
-            pattern, z, queries = self._read(wires[0], side, projected[side], heads)
-            writer = torch.tensor(
-                [writers.index(wires[number].writer) for number in own], device=z.device
-            )
-            head = torch.tensor(
-                [heads.index(wires[number].reader.index) for number in own], device=z.device
-            )
-            values = z.transpose(2, 3)[:, writer, head]  # (input, wire, query, d_head)
-            first = waiting.next_value("head")
-            rows = []
-            for n, number in enumerate(own):
-                index = wires[number].reader.index
-                rows.append(
-                    Row.of_given(
-                        layer, queries, "head", first=first + n * len(queries), head=index
-                    )
+            if own:
+                own_numbers = [numbers[number] for number in own]
+                own_wires = [wires[number] for number in own]
+                watched[own] = self._add_side(
+                    batch, own_numbers, own_wires, side, writers, projected[side]
                 )
-            waiting.put([numbers[number] for number in own], rows, "head", values.flatten(1, 2))
-            if self.watch is not None and self.watch[1] in queries:
-                weights = pattern[:, :, :, queries.index(self.watch[1]), self.watch[0]]
-                watched[own] = weights[:, writer, head].T.double().cpu()
         return self.runs.mean_over_draws(watched.T).T
 
-    def _read(
-        self, wire: Wire, side: Side, projected: torch.Tensor, heads: list[int]
+    def _add_side(
+        self,
+        batch: _Batch,
+        numbers: Sequence[int],
+        wires: Sequence[Wire],
+        side: Side,
+        writers: Sequence[Component],
+        projected: Float[torch.Tensor, "input writer pos head d_head"],
+    ) -> Float[torch.Tensor, "wire input"]:
+        """Wires into one side of heads of one layer. `projected` is that side, for each writer as it is when
+        that writer is as in the other run."""
+        heads = sorted({wire.reader.index for wire in wires})
+        pattern, z, queries = self._attend(wires[0], side, projected[:, :, :, heads], heads)
+        writer = torch.tensor([writers.index(wire.writer) for wire in wires], device=z.device)
+        head = torch.tensor([heads.index(wire.reader.index) for wire in wires], device=z.device)
+        values = z.transpose(2, 3)[:, writer, head]  # (input, wire, query, d_head)
+        own_heads = [wire.reader.index for wire in wires]
+        batch.put(numbers, wires[0].reader.layer, queries, "head", values, heads=own_heads)
+        if self.watch is None or self.watch[1] not in queries:
+            return torch.full((len(wires), len(z)), torch.nan, dtype=torch.float64)
+        key, query = self.watch
+        weights = pattern[:, :, :, queries.index(query), key]  # (input, writer, head)
+        return weights[:, writer, head].T.double().cpu()
+
+    def _attend(
+        self,
+        wire: Wire,
+        side: Side,
+        new: Float[torch.Tensor, "input writer pos head d_head"],
+        heads: list[int],
     ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Attention weights and outputs (input, writer, …) of heads that see one side anew, and the queries
-        at which their outputs change."""
+        """Let heads attend with one new side, at the wire's positions, beside the other two of this run.
+        Returns the attention weights (input, writer, head, query, key), the outputs (input, writer, query,
+        head, d_head), and the queries at which these change."""
         layer = wire.reader.layer
         positions = self._positions(wire.position)
-        sides = projections(self.runs, self.base, layer)
-        query = sides["query"][:, None, :, heads]
-        key = sides["key"][:, None, :, heads]
-        value = sides["value"][:, None, :, heads]
-        new = projected[:, :, :, heads]  # (input, writer, pos, head, d_head)
+        sides: dict[Side, torch.Tensor] = {}
+        for name, whole in projections(self.runs, self.base, layer).items():
+            sides[name] = whole[:, None, :, heads]  # (input, 1, pos, head, d_head)
         if side == "query":
             queries = positions
-            query = new
+            sides["query"] = new
         else:
+            # A new key or value can change every query behind it.
             queries = self._positions(wire.query)
             if wire.query is None:
                 queries = queries[queries >= positions[0]]
-            query = query[:, :, queries]
-            whole = (
-                (key if side == "key" else value).expand(-1, new.shape[1], -1, -1, -1).clone()
-            )
-            whole[:, :, positions] = new
-            key, value = (whole, value) if side == "key" else (key, whole)
+            sides["query"] = sides["query"][:, :, queries]
+            changed = sides[side].expand(-1, new.shape[1], -1, -1, -1).clone()
+            changed[:, :, positions] = new
+            sides[side] = changed
         pattern, z = self.runs.blocks[layer].attend(
-            query, key, value, queries=queries, heads=heads
+            sides["query"], sides["key"], sides["value"], queries=queries, heads=heads
         )
         return pattern.expand(-1, new.shape[1], -1, -1, -1), z, queries.tolist()

@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from circuits.engine import Direction, Runs, to_ablation
+from circuits.engine import Ablation, Direction, Runs, to_ablation
+from circuits.engine.runs import Way
 from circuits.engine.sites import (
     ABLATIONS,
     BY_POSITION,
@@ -42,7 +43,7 @@ from circuits.tracing.asked import Asked
 from circuits.tracing.inputs import Position, run_asked, to_asked
 from circuits.tracing.judge import judge_each, together
 from circuits.tracing.measure import measured_model, tells_sides
-from circuits.tracing.parts import QuestionControl
+from circuits.tracing.parts import FamilyControl, MeasuredModel, QuestionControl
 from circuits.tracing.trace import package_versions
 from circuits.tracing.trust import notes_on
 
@@ -105,7 +106,9 @@ def patch(
     placed = []
     for runs, first in batches:
         own = positions_of(runs, names, dict(first.roles))
-        placed.append((runs, own if len(batches) > 1 else tuple(sorted(set(own)))))
+        if len(batches) == 1:
+            own = tuple(sorted(set(own)))
+        placed.append((runs, own))  # of several batches the order is that of the names
     patched = patch_batches(placed, sites, names, each_position=each_position, seed=seed)
     progress("patching", 1, 1)
     return replace(patched, weak=len(asked) - len(patched.pairs))
@@ -150,41 +153,64 @@ def patch_batches(
 ) -> Patching:
     """The map over pairs of one length or of several, each batch with its positions. In several the positions
     are called by their `names`."""
-    runs, positions = batches[0]
-    pairs: list[Pair] = []
-    judged: list[QuestionControl] = []
-    clean: list[float] = []
-    other: list[float] = []
     values = []
     axes: tuple[Axis, ...] = ()
-    for some, own in batches:
-        axes, effects = measure(some, sites, own, each_position=each_position)
+    for runs, positions in batches:
+        axes, effects = measure(runs, sites, positions, each_position=each_position)
         values.append(values_on(axes, effects))
-        pairs += some.pairs
-        judged += judge_each(some)
-        clean += some.values(some.clean).tolist()
-        other += some.values(some.counterfactual).tolist()
     if len(batches) > 1:
         axes = tuple(_named(axis, names) for axis in axes)
     arrays = {"values": np.concatenate(values)}
-    question = together(judged)
     return Patching(
-        source=measured_model(runs),
-        pairs=tuple(pairs),
+        **vars(measured_pairs([runs for runs, _ in batches])),
         sites=sites,
-        ablation=runs.ablation,
-        positions=positions,
+        positions=batches[0][1],
         axes=axes,
+        weak=0,
+        seed=seed,
+        arrays_sha256=sha256_of(arrays),
+        arrays=arrays,
+    )
+
+
+@dataclass(frozen=True)
+class MeasuredPairs:
+    """The fields of a `Patching`, and of a `Paths`, that depend on its runs alone, by their names there."""
+
+    source: MeasuredModel
+    pairs: tuple[Pair, ...]
+    ablation: Ablation
+    clean_values: tuple[float, ...]
+    counterfactual_values: tuple[float, ...]
+    question: FamilyControl
+    notes: tuple[str, ...]
+    engine: Way
+    versions: tuple[tuple[str, str], ...]
+
+
+def measured_pairs(batches: Sequence[Runs]) -> MeasuredPairs:
+    """The pairs of all batches, the metric on both sides of each, and the verdict on their question."""
+    pairs: list[Pair] = []
+    clean: list[float] = []
+    other: list[float] = []
+    judged: list[QuestionControl] = []
+    for runs in batches:
+        pairs += runs.pairs
+        clean += runs.values(runs.clean).tolist()
+        other += runs.values(runs.counterfactual).tolist()
+        judged += judge_each(runs)
+    question = together(judged)
+    first = batches[0]
+    return MeasuredPairs(
+        source=measured_model(first),
+        pairs=tuple(pairs),
+        ablation=first.ablation,
         clean_values=tuple(clean),
         counterfactual_values=tuple(other),
         question=question,
-        notes=notes_on(runs, question),
-        weak=0,
-        engine=runs.path,
-        seed=seed,
+        notes=notes_on(first, question),
+        engine=first.path,
         versions=package_versions(),
-        arrays_sha256=sha256_of(arrays),
-        arrays=arrays,
     )
 
 
@@ -236,12 +262,13 @@ def measure(
         raise EdgeError(
             f"queries, keys and values cannot be patched on the plain path: {runs.model.no_scores}"
         )
-    # Each position of each head of all layers would be many values; then a layer at a time.
-    together = (
-        [range(layers)] if not each_position else [range(n, n + 1) for n in range(layers)]
-    )
+    # All layers in one batch; but where each position is patched by itself, a layer at a time, as its heads'
+    # new outputs are values that are kept until the batch has run.
+    batches = [range(layers)]
+    if each_position:
+        batches = [range(layer, layer + 1) for layer in range(layers)]
     parts = []
-    for some in together:
+    for some in batches:
         computed = computed_rows(runs, sites, groups, direction, some)
         parts.append(runs.effects(computed.rows, given=computed.given))
     return axes, _cells(torch.cat(parts))

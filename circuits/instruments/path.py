@@ -19,13 +19,13 @@ from circuits.engine import Direction, Runs, to_ablation
 from circuits.engine.wires import DIRECTIONS_OF_WIRES, check_wires, wire_effects
 from circuits.errors import EdgeError, names_its_keywords
 from circuits.instruments.grids import Axis, Paths, values_on
+from circuits.instruments.patch import measured_pairs
 from circuits.instruments.path_names import Path, parse_paths
 from circuits.models.load import as_model
 from circuits.prompts import (
     Answer,
     MetricFunction,
     MetricKind,
-    Pair,
     ProbeMetric,
     QuestionSpec,
     Swap,
@@ -33,11 +33,7 @@ from circuits.prompts import (
 from circuits.results import Progress, sha256_of, silent
 from circuits.tracing.asked import Asked
 from circuits.tracing.inputs import Position, run_asked, to_asked
-from circuits.tracing.judge import judge_each, together
-from circuits.tracing.measure import measured_model, tells_sides
-from circuits.tracing.parts import QuestionControl
-from circuits.tracing.trace import package_versions
-from circuits.tracing.trust import notes_on
+from circuits.tracing.measure import tells_sides
 
 
 @names_its_keywords
@@ -97,51 +93,39 @@ def measure_paths(
     runs = batches[0][0]
     if not tells_sides(runs):
         raise EdgeError(f"paths cannot be patched on the plain path: {runs.model.no_scores}")
-    shown: list[Path] = []
+    named: list[Path] = []  # of the first batch
     effects: list[np.ndarray] = []  # of each batch, (path, pair)
 
     def report(done: int, total: int) -> None:
         progress("paths", done, total)
 
     for some, asked in batches:
-        named = []
-        for each in listed:
-            group = parse_paths(each, layers=runs.model.n_layers, position_of=asked.position)
-            named += _possible(some, group)
-        shown = shown or named
-        if len(named) != len(shown):
+        own = _paths_in(some, asked, listed)
+        named = named or own
+        if len(own) != len(named):
             raise EdgeError("a path is possible in some of these prompts and not in others")
-        measured, _ = wire_effects(some, [each.wire for each in named], progress=report)
+        measured, _ = wire_effects(some, [each.wire for each in own], progress=report)
         effects.append(measured.numpy())
-    axes, cells = _matrix(shown, np.concatenate(effects, axis=1))
+    axes, cells = _matrix(named, np.concatenate(effects, axis=1))
     arrays = {"values": values_on(axes, cells)}
-    pairs: list[Pair] = []
-    clean: list[float] = []
-    other: list[float] = []
-    judged: list[QuestionControl] = []
-    for some, _ in batches:
-        pairs += some.pairs
-        clean += some.values(some.clean).tolist()
-        other += some.values(some.counterfactual).tolist()
-        judged += judge_each(some)
-    question = together(judged)
     return Paths(
-        source=measured_model(runs),
-        pairs=tuple(pairs),
-        wires=tuple(str(each.wire) for each in shown),
-        ablation=runs.ablation,
+        **vars(measured_pairs([some for some, _ in batches])),
+        wires=tuple(str(each.wire) for each in named),
         axes=axes,
-        clean_values=tuple(clean),
-        counterfactual_values=tuple(other),
-        question=question,
-        notes=notes_on(runs, question),
         weak=0,
-        engine=runs.path,
         seed=seed,
-        versions=package_versions(),
         arrays_sha256=sha256_of(arrays),
         arrays=arrays,
     )
+
+
+def _paths_in(runs: Runs, asked: Asked, listed: Sequence[str]) -> list[Path]:
+    """The paths that these texts name, with the positions that the names have in these prompts."""
+    named = []
+    for text in listed:
+        group = parse_paths(text, layers=runs.model.n_layers, position_of=asked.position)
+        named += _possible(runs, group)
+    return named
 
 
 def _possible(runs: Runs, group: Sequence[Path]) -> list[Path]:
@@ -167,5 +151,6 @@ def _matrix(paths: Sequence[Path], effects: np.ndarray) -> tuple[tuple[Axis, ...
     cells = np.full((len(senders) * len(receivers), effects.shape[1]), np.nan)
     for each, effect in zip(paths, effects, strict=True):
         row = senders.index(str(each.sender))
-        cells[row * len(receivers) + receivers.index(str(each.receiver))] = effect
+        column = receivers.index(str(each.receiver))
+        cells[row * len(receivers) + column] = effect
     return (Axis("sender", senders), Axis("receiver", receivers)), cells

@@ -14,9 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
-from circuits.components import SIDES, Component, Head, Reader, Side, Wire
+from circuits.components import SIDE_OF_LETTER, SIDES, Component, Head, Reader, Wire
 from circuits.errors import EdgeError
 
 PositionOf = Callable[[int | str], int]  # the position that an index, a token or a role names
@@ -91,7 +92,7 @@ def parse_paths(text: str, *, layers: int, position_of: PositionOf) -> list[Path
         receivers += parse_receivers(name, layers=layers, position_of=position_of)
     if not senders or not receivers:
         raise EdgeError(f"{text!r} names no sender or no receiver; write L4H4@13 → M5@13")
-    return [Path(sender, receiver) for sender in senders for receiver in receivers]
+    return [Path(sender, receiver) for sender, receiver in product(senders, receivers)]
 
 
 def parse_sender(name: str, position_of: PositionOf) -> Sender:
@@ -109,16 +110,14 @@ def parse_receivers(name: str, *, layers: int, position_of: PositionOf) -> list[
     if hook is not None:
         return [_receiver_of_hook(name, hook, layers, position_of)]
     bare, position = _split_position(name, position_of)
-    bare = re.sub(r"\.([qkv])$", lambda short: f".{_long_side(short[1])}", bare)
+    short = re.fullmatch(r"(.*)\.([qkv])", bare)
+    if short is not None:
+        bare = f"{short[1]}.{SIDE_OF_LETTER[short[2]]}"
     try:
         head = Head.parse(bare)
     except EdgeError:
         return [Receiver(Reader.parse(bare, layers=layers), position)]
     return [Receiver(Reader(head.layer, side, head.index), position) for side in SIDES]
-
-
-def _long_side(letter: str) -> Side:
-    return next(side for side in SIDES if side[0] == letter)
 
 
 def _parts(text: str) -> list[str]:
@@ -162,7 +161,7 @@ def _receiver_of_hook(
     side = _SIDE_READS.fullmatch(place)
     if side is not None and layer is not None:
         position, head = _position_and_head(name, hook[3], position_of)
-        return Receiver(Reader(layer, _long_side(side[1] or side[2]), head), position)
+        return Receiver(Reader(layer, SIDE_OF_LETTER[side[1] or side[2]], head), position)
     if place in _MLP_READS and layer is not None:
         return Receiver(Reader(layer, "mlp"), _position(name, hook[3], position_of))
     above_all = place == "hook_resid_post" and layer == layers - 1
@@ -197,8 +196,9 @@ def _position_and_head(
     *before, head = _numbers(name, index)
     if head is None or head < 0:
         raise EdgeError(f"{name!r} names no head; write its index in brackets: {name}[4]")
-    position = before[-1] if before else None
-    return (None if position is None else position_of(position)), head
+    if not before or before[-1] is None:
+        return None, head
+    return position_of(before[-1]), head
 
 
 def _position(name: str, index: str | None, position_of: PositionOf) -> int | None:

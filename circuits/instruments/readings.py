@@ -52,18 +52,21 @@ def logit_attribution(
         '13.85 = 13.85'
     """
     model = as_model(model)
-    prompts = [text] if isinstance(text, str | Pair) else list(text)
-    if not prompts:
+    given = [text] if isinstance(text, str | Pair) else list(text)
+    if not given:
         raise PromptError("there is no prompt to read; give a text, a pair, or a list of them")
     named = {"answer": answer, "foil": foil, "swap": swap, "counterfactual": counterfactual}
-    parts, totals, asked = [], [], []
-    for each in prompts:
+    parts, totals = [], []
+    prompts, answer_texts, foil_texts = [], [], []
+    for each in given:
         prompt, answers, foils = _prompt_and_tokens(model, each, **named)
         layout, cache = run_prompt(model, prompt)
         own, total = direct_parts(layout, cache, answers, foils)
         parts.append(own.double().cpu().numpy())
         totals.append(total)
-        asked.append((prompt, _spelled(model, answers), _spelled(model, foils)))
+        prompts.append(prompt)
+        answer_texts.append(_spelled(model, answers))
+        foil_texts.append(_spelled(model, foils))
     writers = components(layers=model.n_layers, heads=model.n_heads)
     arrays = {"values": np.stack(parts)}
     return LogitAttribution(
@@ -71,9 +74,9 @@ def logit_attribution(
         fingerprint=model.fingerprint,
         layers=model.n_layers,
         heads=model.n_heads,
-        prompts=tuple(prompt for prompt, _, _ in asked),
-        answers=tuple(words for _, words, _ in asked),
-        foils=tuple(words for _, _, words in asked),
+        prompts=tuple(prompts),
+        answers=tuple(answer_texts),
+        foils=tuple(foil_texts),
         totals=tuple(totals),
         axes=(Axis("component", (*map(str, writers), "biases")),),
         arrays_sha256=sha256_of(arrays),
@@ -102,13 +105,16 @@ def logit_lens(model: Any, text: str | Pair, *, answer: Answer | None = None) ->
         last = layout.logits(cache.final[0, -1])
         token = _tokens(model, answer, last)[0] if answer is not None else int(last.argmax())
     values, ranks, tops, words = [], [], [], []
-    for own, before, top, which in lens_of(layout, cache, token):
-        values.append(own.double().cpu().numpy())
-        ranks.append(before.cpu().numpy())
-        tops.append(top.double().cpu().numpy())
-        words.append(tuple(model.spell(token) for token in which.tolist()))
-    arrays = {"values": np.stack(values)[None], "ranks": np.stack(ranks)}
-    arrays["top"] = np.stack(tops)
+    for layer in lens_of(layout, cache, token):
+        values.append(layer.probability.double().cpu().numpy())
+        ranks.append(layer.rank.cpu().numpy())
+        tops.append(layer.top_probability.double().cpu().numpy())
+        words.append(tuple(model.spell(token) for token in layer.top_token.tolist()))
+    arrays = {
+        "values": np.stack(values)[None],  # (pair, layer, position), of one pair
+        "ranks": np.stack(ranks),
+        "top": np.stack(tops),
+    }
     layers = Axis("layer", tuple(map(str, range(model.n_layers + 1))))
     labels = position_labels([prompt], range(len(prompt)))
     return LogitLens(
@@ -156,7 +162,8 @@ def _prompt_and_tokens(
     layout, cache = run_prompt(model, prompt)
     last = layout.logits(cache.final[0, -1])
     answers = (int(last.argmax()),) if answer is None else _tokens(model, answer, last)
-    return prompt, answers, () if foil is None else _tokens(model, foil, last)
+    foils = () if foil is None else _tokens(model, foil, last)
+    return prompt, answers, foils
 
 
 def _tokens(model: Model, answer: Answer, logits: torch.Tensor) -> tuple[int, ...]:

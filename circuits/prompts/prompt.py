@@ -77,10 +77,9 @@ class Prompt:
     def positions_of(self, text: str) -> tuple[int, ...]:
         """Where tokens of this text stand; a leading space need not be written."""
         matches = [index for index, word in enumerate(self.words) if word == text]
-        if not matches and text.strip():
-            matches = [
-                index for index, word in enumerate(self.words) if word.strip() == text.strip()
-            ]
+        bare = text.strip()
+        if not matches and bare:
+            matches = [index for index, word in enumerate(self.words) if word.strip() == bare]
         return tuple(matches)
 
     def ends(self, key: int | str, query: int | str) -> tuple[int, int]:
@@ -189,9 +188,8 @@ def swap_words(text: str, swap: Mapping[str, str]) -> str:
     replacements = _word_replacements(text, swap)
     replaced = {text[start:end] for start, end, _ in replacements}
     for old in swap:
-        if old not in replaced and not _is_word_of(
-            text, old
-        ):  # it may stand inside a longer swap
+        # A word may stand only inside what a longer swap replaces: `York` beside `New York`.
+        if old not in replaced and not _is_word_of(text, old):
             raise PromptError(_why_not(old, text))
     return _replaced(text, replacements)
 
@@ -234,10 +232,8 @@ def _whole_words(words: Iterable[str]) -> re.Pattern[str]:
 
 def _why_not(old: str, text: str) -> str:
     if old.strip() and old in text:
-        inside = (
-            f"cannot swap {old!r}: it stands only inside other words of the prompt {text!r}"
-        )
-        return f"{inside}; name the whole word, or swap one position, such as 5=hot"
+        inside = f"it stands only inside other words of the prompt {text!r}"
+        return f"cannot swap {old!r}: {inside}; name the whole word, or swap one position, such as 5=hot"
     return f"cannot swap {old!r}: it does not stand in the prompt {text!r}"
 
 
@@ -245,7 +241,8 @@ def _word_replacements(text: str, swap: Mapping[str, str]) -> list[_Replacement]
     words = [word for word in swap if word]
     if not words:
         return []
-    return [(*match.span(), swap[match[0]]) for match in _whole_words(words).finditer(text)]
+    matches = _whole_words(words).finditer(text)
+    return [(match.start(), match.end(), swap[match[0]]) for match in matches]
 
 
 def _token_replacements(
@@ -273,7 +270,8 @@ def _token_replacements(
         piece = prompt.text[start:end]
         if piece.strip():
             new = new.strip()
-        replacements.append((end - len(piece.lstrip()), end, new))
+        word_start = end - len(piece.lstrip())
+        replacements.append((word_start, end, new))
     return replacements
 
 

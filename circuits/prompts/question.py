@@ -86,12 +86,11 @@ class Pair:
                 raise PromptError(f"{other} lies outside the prompt: {clean}")
             return
         if len(clean) != len(other):
-            counts = (
-                f"must have the same number of tokens, but have {len(clean)} and {len(other)}"
-            )
+            counts = f"but have {len(clean)} and {len(other)}"
             lengths = _lengths_where_they_differ(clean, other)
             raise PromptError(
-                f"prompt and counterfactual {counts}{lengths}: {clean} against {other}"
+                f"prompt and counterfactual must have the same number of tokens, {counts}{lengths}: "
+                f"{clean} against {other}"
             )
         if clean.tokens == other.tokens:
             same = "the counterfactual is the same as the prompt"
@@ -103,7 +102,8 @@ class Pair:
     def __repr__(self) -> str:
         other = self.counterfactual
         against = other if isinstance(other, Noise) else shortened(other.text)
-        return f"Pair({shortened(self.clean.text)} against {against}, {shortened(str(self.metric))[1:-1]})"
+        metric = shortened(str(self.metric))[1:-1]  # without quotes
+        return f"Pair({shortened(self.clean.text)} against {against}, {metric})"
 
     @property
     def differs_at(self) -> tuple[int, ...]:
@@ -116,17 +116,16 @@ class Pair:
 
 def _lengths_where_they_differ(clean: Prompt, other: Prompt) -> str:
     """`; 'Ben' is 1 token, 'Bartholomew' is 5`: what is left of both without their common ends."""
-    words = [list(clean.words), list(other.words)]
+    own, others = list(clean.words), list(other.words)
     for end in (0, -1):
-        while all(words) and words[0][end] == words[1][end]:
-            for each in words:
-                each.pop(end)
-    counts = [len(each) for each in words]
-    if not all(counts) or max(counts) > _MOST_QUOTED:
+        while own and others and own[end] == others[end]:
+            own.pop(end)
+            others.pop(end)
+    if not own or not others or max(len(own), len(others)) > _MOST_QUOTED:
         return ""
-    texts = [shortened(text) for text in _different_words(clean.text, other.text)]
-    plural = "" if counts[0] == 1 else "s"
-    return f"; {texts[0]} is {counts[0]} token{plural}, {texts[1]} is {counts[1]}"
+    own_text, other_text = _different_words(clean.text, other.text)
+    tokens = "token" if len(own) == 1 else "tokens"
+    return f"; {shortened(own_text)} is {len(own)} {tokens}, {shortened(other_text)} is {len(others)}"
 
 
 def _different_words(one: str, other: str) -> tuple[str, str]:
@@ -296,8 +295,9 @@ class QuestionSpec:
 
 def _check_answers(given: Any) -> None:
     """Refuse what is no text. Of a family each prompt may have a list of its own."""
-    for each in given if isinstance(given, list | tuple) else (given,):
-        given_answers(each)
+    each_prompt = given if isinstance(given, list | tuple) else (given,)
+    for answer in each_prompt:
+        given_answers(answer)
 
 
 def to_question(model: Model, text: str, spec: QuestionSpec) -> Question:
@@ -325,10 +325,10 @@ def _to_counterfactual(model: Model, text: str, spec: QuestionSpec) -> Prompt | 
     if spec.counterfactual is not None:
         return to_prompt(model, spec.counterfactual)
     if spec.noise_at is None:
-        ways = (
-            "give its text, or a swap such as large=hot; trace and circuit add noise at a key"
+        raise PromptError(
+            "no counterfactual: give its text, or a swap such as large=hot; trace and circuit add "
+            "noise at a key"
         )
-        raise PromptError(f"no counterfactual: {ways}")
     return Noise(spec.noise_at, seed=spec.seed)
 
 

@@ -11,7 +11,6 @@ import torch
 
 from circuits.components import Wire
 from circuits.engine.kept import KeptRuns
-from circuits.engine.runs import Runs
 from circuits.engine.wire_table import Chosen, WireTable
 from circuits.engine.wires import wire_effects
 from circuits.results import Progress
@@ -74,24 +73,30 @@ def _effects_alone(seen: KeptRuns, wires: Sequence[Wire]) -> list[float]:
     effects = torch.zeros(len(wires), seen.pairs, dtype=torch.float64)
     for batch in seen.batches:
         position_of = {place: at for at, place in enumerate(batch.place_of.tolist())}
-        here, standing = [], []
+        first_read = batch.runs.length - batch.runs.metric.positions_read
+        numbers = []  # of the wires that these prompts have
+        placed = []
         for number, wire in enumerate(wires):
-            if wire.position is None:
-                here.append(number)
-                standing.append(wire)
-            elif wire.position in position_of and _is_read(wire, position_of, batch.runs):
-                here.append(number)
-                standing.append(replace(wire, position=position_of[wire.position]))
-        measured, _ = wire_effects(batch.runs, standing)
-        effects[torch.tensor(here)[:, None], torch.tensor(batch.pairs)] = measured
+            own = _at_position(wire, position_of, first_read=first_read)
+            if own is not None:
+                numbers.append(number)
+                placed.append(own)
+        measured, _ = wire_effects(batch.runs, placed)
+        effects[torch.tensor(numbers)[:, None], torch.tensor(batch.pairs)] = measured
     return effects.mean(1).tolist()
 
 
-def _is_read(wire: Wire, position_of: Mapping[int, int], runs: Runs) -> bool:
-    """Whether the metric reads where a wire into the logits stands."""
-    if wire.reader.kind != "logits" or wire.position is None:
-        return True
-    return position_of[wire.position] >= runs.length - runs.metric.positions_read
+def _at_position(wire: Wire, position_of: Mapping[int, int], *, first_read: int) -> Wire | None:
+    """A wire with the position that its place has in the prompts of a batch. None where these prompts do not
+    have the place, or, of a wire into the logits, where they are not read: there it has no effect."""
+    if wire.position is None:
+        return wire
+    position = position_of.get(wire.position)
+    if position is None:
+        return None
+    if wire.reader.kind == "logits" and position < first_read:
+        return None
+    return replace(wire, position=position)
 
 
 def named_wires(table: WireTable, chosen: Chosen) -> list[Wire]:

@@ -105,18 +105,17 @@ def wired_pairs(runs: SplitRuns, kept: Sequence[float]) -> tuple[WiredPair, ...]
         first = len(pairs)
         for number in sorted(by_number):
             pair, clean_value, other_value = by_number[number]
-            pairs.append(
-                WiredPair(
-                    pair.clean,
-                    pair.counterfactual,
-                    pair.metric,
-                    clean_value,
-                    other_value,
-                    kept=finite(kept[first + number]),
-                    held_out=held_out,
-                    roles=runs.roles[first + number],
-                )
+            wired = WiredPair(
+                pair.clean,
+                pair.counterfactual,
+                pair.metric,
+                clean_value,
+                other_value,
+                kept=finite(kept[first + number]),
+                held_out=held_out,
+                roles=runs.roles[first + number],
             )
+            pairs.append(wired)
     return tuple(pairs)
 
 

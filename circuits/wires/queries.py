@@ -85,11 +85,9 @@ def wires_of(wiring: Wiring, part: object) -> set[Wire]:
         named = {wire} & present
     else:
         wanted = selected(wiring, name)
-        named = {
-            wire
-            for wire in present
-            if wanted.is_end_of(wiring, wire) or wanted.is_writer_of(wire)
-        }
+        into_it = {wire for wire in present if wanted.is_end_of(wiring, wire)}
+        out_of_it = {wire for wire in present if wanted.is_writer_of(wire)}
+        named = into_it | out_of_it
     if not named:
         raise EdgeError(f"{part} is not in this wiring; it has {_some_nodes(wiring)}")
     return named
@@ -123,25 +121,32 @@ class Selector:
     side: str | None
 
     def matches(self, node: Node) -> bool:
-        anywhere = self.place is None or node.component is None
-        return node.component == self.component and (anywhere or node.place == self.place)
+        """Whether a node is meant. The logits stand at no place, whatever place was named."""
+        if node.component != self.component:
+            return False
+        return self.place is None or node.component is None or node.place == self.place
 
     def is_writer_of(self, wire: Wire) -> bool:
-        return self.matches(Node.written(wire)) and self.component is not None
+        """Whether a wire begins here."""
+        return self.matches(Node.written(wire))
 
     def is_end_of(self, wiring: Wiring, wire: Wire) -> bool:
-        is_side = self.side in (None, wire.reader.kind)
-        return is_side and any(self.matches(node) for node in wiring.readers_of(wire))
+        """Whether a wire ends here, at the side that was named."""
+        if self.side not in (None, wire.reader.kind):
+            return False
+        return any(self.matches(node) for node in wiring.readers_of(wire))
 
 
 def selected(wiring: Wiring, name: object) -> Selector:
     """What a name such as `L4H4@END.query` means in this model and prompt."""
-    owner, side = str(name).strip(), None
+    owner = str(name).strip()
+    side = None
     before, _, last = owner.rpartition(".")
     if last in SIDES:
-        owner, side = before, last
-    component, sign, named = owner.partition("@")
-    place = wiring.place(named) if sign else None
+        owner = before
+        side = last
+    component, sign, place_name = owner.partition("@")
+    place = wiring.place(place_name) if sign else None
     if component.strip().lower() == "logits":
         return Selector(None, place, None)
     parsed = Component.parse(component)

@@ -159,8 +159,8 @@ class Wiring(Saved, Pictured):
         if wire.position is None or wire.reader.kind in ("query", "mlp"):
             return (Node(component, wire.position),)
         places = {each.wire.position for each in self.wires if each.wire.writer == component}
-        behind = [place for place in places if place is not None and place >= wire.position]
-        return tuple(Node(component, place) for place in sorted(behind))
+        queries = [place for place in places if place is not None and place >= wire.position]
+        return tuple(Node(component, place) for place in sorted(queries))
 
     def _height(self, node: Node) -> tuple[int, bool, int, int]:
         """Sorts nodes by layer, the MLP after the heads, then by place and head."""
@@ -206,9 +206,12 @@ class Wiring(Saved, Pictured):
         What it keeps, and the value of each wire, is measured anew."""
         from circuits.wires.again import measure_again
 
-        if (share is None) == (edges is None):
+        if share is not None and edges is None:
+            point = self._point_of(share)
+        elif edges is not None and share is None:
+            point = self._point_up_to(edges)
+        else:
             raise PromptError("name a share such as 0.9, or a number of edges, one of the two")
-        point = self._point_of(share) if edges is None else self._point_up_to(edges)
         largest = max([member.size for member in self.members], default=0)
         if point.wires > largest:
             raise PromptError(
@@ -219,8 +222,8 @@ class Wiring(Saved, Pictured):
         other = replace(self, share=asked)
         return measure_again(other, chosen, model=model, searched=self.searched)
 
-    def _point_of(self, share: float | None) -> CurvePoint:
-        assert share is not None
+    def _point_of(self, share: float) -> CurvePoint:
+        """The smallest circuit of the search that keeps a share."""
         check_share(share)
         enough = [point for point in self.curve if point.kept >= share]
         if not enough:
@@ -230,8 +233,9 @@ class Wiring(Saved, Pictured):
             )
         return enough[-1]
 
-    def _point_up_to(self, edges: int | None) -> CurvePoint:
-        fitting = [point for point in self.curve if edges is not None and point.wires <= edges]
+    def _point_up_to(self, edges: int) -> CurvePoint:
+        """The largest circuit of the search of at most so many wires."""
+        fitting = [point for point in self.curve if point.wires <= edges]
         if not fitting:
             smallest = self.curve[-1].wires
             raise PromptError(f"the smallest circuit of this search has {smallest} wires")
@@ -319,13 +323,15 @@ class Wiring(Saved, Pictured):
         def parse(name: str) -> Wire:
             return Wire.parse(name, layers=layers)
 
-        wires = tuple(WireValue(parse(w.wire), w.value, w.effect, w.new) for w in written.wires)
-        members = tuple(Member(parse(m.wire), m.size) for m in written.members)
+        wires = []
+        for each in written.wires:
+            wires.append(WireValue(parse(each.wire), each.value, each.effect, each.new))
+        members = [Member(parse(each.wire), each.size) for each in written.members]
         overlap = None
         if written.overlap is not None:
             core = tuple(map(parse, written.overlap.core))
             overlap = Overlap(written.overlap.resamples, written.overlap.jaccard, core)
-        return replace(wiring, wires=wires, members=members, overlap=overlap)
+        return replace(wiring, wires=tuple(wires), members=tuple(members), overlap=overlap)
 
     def check(self) -> None:
         require(bool(self.seen) and bool(self.curve), "it has no pairs or no curve")
@@ -378,11 +384,10 @@ def _check_wire(wire: Wire, source: MeasuredModel, places: int) -> None:
     """Refuse a wire between components that the model lacks, one that runs downwards, or one at a place that
     is not there."""
     layers = source.layers + 1 if wire.reader.kind == "logits" else source.layers
-    inside = (
-        wire.reader.layer < layers and max(wire.writer.index, wire.reader.index) < source.heads
-    )
+    head = max(wire.writer.index, wire.reader.index)
+    inside = wire.reader.layer < layers and head < source.heads
     require(inside, f"{wire} names a component that its model lacks")
     upwards = wire.reader.sees(wire.writer, parallel=source.parallel)
     require(upwards and wire.writer.kind != "all", f"{wire} runs downwards, or has no writer")
-    placed = wire.position is None if not places else wire.position in range(places)
+    placed = wire.position in range(places) if places else wire.position is None
     require(placed and wire.query is None, f"{wire} stands at a place that the record lacks")

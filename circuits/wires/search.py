@@ -42,6 +42,7 @@ _STEP: Final = 0.06
 _CANDIDATES: Final = 12  # wires that are left out one at a time
 _BROKEN_PROMISE: Final = 0.05  # of the gap, by which a step may lose more than its values say
 _SMALLEST: Final = 1
+_PASSES_A_GRADIENT: Final = 3  # one forward, and one backward, which counts as two
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """All circuits of one search, the largest first."""
 
     stages: tuple[Stage, ...]
@@ -83,7 +84,8 @@ class Found:
             assert larger.values is not None
             by_value = larger.values[left].abs().argsort(descending=True, stable=True)
             order += left[by_value].tolist()
-        return order + (~self.stages[0].wires).nonzero().flatten().tolist()
+        never = (~self.stages[0].wires).nonzero().flatten()
+        return order + never.tolist()
 
 
 def search(
@@ -92,7 +94,7 @@ def search(
     aim: Aim = "faithful",
     start: Chosen | None = None,
     progress: Progress = silent,
-) -> Found:
+) -> SearchResult:
     """Search circuits of every size, from `start` (all wires) down to one wire."""
     if start is None:
         start = torch.ones(len(runs.table), dtype=torch.bool)
@@ -106,13 +108,13 @@ def search(
         stages[-1] = replace(stage, values=values.mean(1))
         step = _Round(runs, stage, values, aim)
         following = step.best()
-        passes += 3 * len(SCALES) + step.passes
+        passes += _PASSES_A_GRADIENT * len(SCALES) + step.passes
         if following is None:
             break
         stage = following
         stages.append(stage)
         progress("search", total - len(stage), total)
-    return Found(tuple(stages), passes)
+    return SearchResult(tuple(stages), passes)
 
 
 class _Round:
@@ -121,21 +123,21 @@ class _Round:
     def __init__(self, runs: KeptRuns, stage: Stage, values: Values, aim: Aim) -> None:
         self.runs = runs
         self.stage = stage
-        self.numbers = stage.wires.nonzero().flatten()
-        self.values = values[self.numbers]
+        self.numbers = stage.wires.nonzero().flatten()  # of the circuit's wires among all
+        self.values = values[self.numbers]  # of these wires, on every pair
         self.aim: Aim = aim
         self.passes = 0
 
     def best(self) -> Stage | None:
         """The best of all proposals; None where nothing smaller is connected."""
         count = _step(len(self.stage))
-        while True:
-            found = self._best_of(count)
-            if found is None or count == 1 or self._as_promised(found):
-                return found
+        best = self._best_without(count)
+        while best is not None and count > 1 and not self._as_promised(best):
             count //= 2
+            best = self._best_without(count)
+        return best
 
-    def _best_of(self, count: int) -> Stage | None:
+    def _best_without(self, count: int) -> Stage | None:
         """The best circuit with at least so many wires fewer."""
         proposals = list(self._proposals(count))
         if not proposals:
@@ -151,21 +153,21 @@ class _Round:
         dropped = list(drops(self.values, self.stage.kept, count))
         if len(self.stage) <= SMALL:
             least = self.values.mean(1).abs().argsort()[:_CANDIDATES]
-            dropped += least[:, None].unbind(0)
+            dropped += [[wire] for wire in least.tolist()]  # each alone
         seen: set[tuple[int, ...]] = set()
         for wires in dropped:
             smaller = self.stage.wires.clone()
             smaller[self.numbers[wires]] = False
             smaller = self.runs.table.alive(smaller)
-            key = tuple(smaller.nonzero().flatten().tolist())
-            if key and key not in seen:
-                seen.add(key)
+            members = tuple(smaller.nonzero().flatten().tolist())
+            if members and members not in seen:
+                seen.add(members)
                 yield smaller
 
     def _as_promised(self, found: Stage) -> bool:
         """Whether a smaller circuit is about as good as the values of the dropped wires said."""
         gone = (self.stage.wires & ~found.wires)[self.numbers]
-        promised = self.stage.kept - self.values[gone].sum(0)
+        promised = self.stage.kept - self.values[gone].sum(0)  # (pair)
         lost = merit(promised, self.aim) - merit(found.kept, self.aim)
         return float(lost) <= _BROKEN_PROMISE
 
@@ -190,12 +192,15 @@ def merit(
 def drops(
     values: Values, kept: KeptShares, count: int
 ) -> Iterator[Sequence[int] | torch.Tensor]:
-    """What each rule would drop: the numbers of `count` wires."""
+    """What each rule would drop: the numbers of `count` wires. A wire is worth what the circuit would lose
+    without it, so a wire that works against the answer has a value below zero."""
     mean = values.mean(1)
-    missing = 1 - kept  # on each pair
     yield mean.argsort()[:count]  # what works against the answer, then what helps least
     yield mean.abs().argsort()[:count]  # what matters least
     yield values.square().mean(1).argsort()[:count]  # what matters least on any pair
     yield values.amax(1).argsort()[:count]  # what helps no pair much
-    # What brings the pairs nearest to the whole model: (missing + value)² rises least.
-    yield (2 * missing * values + values.square()).mean(1).argsort()[:count]
+    # What brings the pairs nearest to the whole model. Without a wire a pair lacks `missing + value`, and the
+    # square of that is larger than missing² by:
+    missing = 1 - kept
+    rise = 2 * missing * values + values.square()
+    yield rise.mean(1).argsort()[:count]

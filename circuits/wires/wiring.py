@@ -43,7 +43,7 @@ from circuits.wires.measured import measure_circuit, named_wires
 from circuits.wires.pairs import HELD_OUT, PAIRS, SplitRuns, split_off, wired_pairs
 from circuits.wires.parts import CurvePoint, Member, OtherCircuit, Overlap
 from circuits.wires.record import Wiring
-from circuits.wires.search import AIMS, Aim, Found, Stage, search
+from circuits.wires.search import AIMS, Aim, SearchResult, Stage, search
 
 # What can stand in the place of wires that are not kept.
 ABLATIONS: Final[tuple[Direction, ...]] = ("swap", "zero", "mean", "noise")
@@ -219,11 +219,11 @@ def _all_but(table: WireTable, heads: Sequence[Head]) -> Chosen:
         if Component.of(head) not in writers:
             last = Head(table.edges.layers - 1, table.edges.heads - 1)
             raise PromptError(f"no head {head} in this model, which has L0H0…{last}")
-        chosen &= table.ends[1] != writers.index(Component.of(head))
+        chosen &= table.ends.writer != writers.index(Component.of(head))
     return chosen
 
 
-def _smallest(found: Found, share: float) -> Stage:
+def _smallest(found: SearchResult, share: float) -> Stage:
     """The smallest circuit that keeps a share of what all its wires keep; else the one that keeps most."""
     reachable = float(found.stages[0].kept.mean())
     stage = found.smallest(share * reachable)
@@ -243,7 +243,7 @@ def _point(stage: Stage) -> CurvePoint:
     )
 
 
-def _members(table: WireTable, found: Found) -> tuple[Member, ...]:
+def _members(table: WireTable, found: SearchResult) -> tuple[Member, ...]:
     """The wires of the smaller circuits, each with the size of the smallest that has it, that one first."""
     stages = [stage for stage in found.stages if len(stage) <= MOST_MEMBERS]
     members: list[Member] = []
@@ -263,19 +263,21 @@ def _newcomers(seen: KeptRuns, stage: Stage, asking: Asking, progress: Progress)
     if not asking.without:
         return set()
     found = search(seen, aim=asking.aim, progress=progress)
-    usual: set[Component | None] = set()
+    usual: set[Component] = set()
     for wire in named_wires(seen.table, _smallest(found, asking.share).wires):
-        usual |= {wire.writer, wire.reader.component}
-    new = set()
-    for wire in named_wires(seen.table, stage.wires):
-        for end in (wire.writer, wire.reader.component):
-            if end is not None and end.kind == "head" and end not in usual:
-                new.add(wire)
-    return new
+        usual |= _heads_of(wire)
+    wires = named_wires(seen.table, stage.wires)
+    return {wire for wire in wires if _heads_of(wire) - usual}
+
+
+def _heads_of(wire: Wire) -> set[Component]:
+    """The heads at which a wire begins or ends."""
+    ends = (wire.writer, wire.reader.component)
+    return {end for end in ends if end is not None and end.kind == "head"}
 
 
 def _overlap(
-    seen: KeptRuns, found: Found, asking: Asking, progress: Progress
+    seen: KeptRuns, found: SearchResult, asking: Asking, progress: Progress
 ) -> Overlap | None:
     """Search again on resampled pairs, among the wires of a larger circuit of the first search."""
     if not asking.resamples:
@@ -283,14 +285,16 @@ def _overlap(
     circuit = _smallest(found, asking.share).wires
     larger = found.of_size(_RESAMPLED_FROM * int(circuit.sum()))
     start = circuit if larger is None else larger.wires
-    shared = circuit.clone()
+    shared = circuit.clone()  # by all circuits so far
     similarities = []
     for number in range(asking.resamples):
         draw = Random(f"resample/{asking.seed}/{number}")
         numbers = [draw.randrange(seen.pairs) for _ in range(seen.pairs)]
         again = search(seen.of_pairs(numbers), aim=asking.aim, start=start)
         other = _smallest(again, asking.share).wires
-        similarities.append(int((circuit & other).sum()) / int((circuit | other).sum()))
+        in_both = int((circuit & other).sum())
+        in_any = int((circuit | other).sum())
+        similarities.append(in_both / in_any)
         shared &= other
         progress("resamples", number + 1, asking.resamples)
     core = named_wires(seen.table, shared)
