@@ -65,6 +65,13 @@ def is_family(text: Any) -> bool:
     return not isinstance(text, str) or text.endswith(".jsonl")
 
 
+def one_counterfactual(counterfactual: str | Sequence[str] | None) -> str | None:
+    """The counterfactual of a single prompt. A list is refused: it has one for each prompt of a family."""
+    if counterfactual is None or isinstance(counterfactual, str):
+        return counterfactual
+    raise PromptError("one prompt takes one counterfactual; give its text, not a list")
+
+
 def to_family_asked(
     model: Model,
     given: Any,
