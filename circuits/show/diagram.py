@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch
 
 from circuits.show.arrows import PRINT, PlacedItem, free_spaces
 from circuits.show.canvas import (
@@ -24,6 +24,7 @@ from circuits.show.canvas import (
     INK,
     LINE,
     MUTED,
+    NAME,
     NOTE,
     PAPER,
     RED,
@@ -61,6 +62,8 @@ _PAD: Final = 9.0
 _BOX: Final = 23.0  # the height of the output's box
 _COLUMN: Final = 50.0  # of a token, where there is space
 _RED_BOLD: Final = Font(SMALL, RED, bold=True)
+_FRONT_NAMES: Final = Font(SMALL, PAPER, bold=True)  # of the heads of the mapping in front
+_TURNED: Final[Any] = {"ha": "center", "va": "top", "rotation": 90}  # text that hangs down
 _DASHED: Final[Any] = (0, (2.2, 1.4))
 
 
@@ -298,19 +301,16 @@ def _draw_item(sheet: Sheet, item: PlacedItem, y: float) -> None:
     if item.led:
         ends = (item.end, item.text_x - width / 2)
         sheet.line(ends, (y, y), colour, width=0.5, depth=1.9, style=(0, (1, 1.5)))
-    box = FancyBboxPatch(
-        sheet.at(item.text_x - width / 2, y - 4.1),
-        width,
-        8.2,
-        boxstyle="round,pad=0,rounding_size=4",
-        edgecolor=colour,
-        facecolor=colour if item.front else PAPER,
-        linewidth=0.7,
-        zorder=4,
-        gid=f"pill {item.text}",
+    fill, font = (colour, _FRONT_NAMES) if item.front else (PAPER, NAME)
+    pill = sheet.box(
+        Area(item.text_x - width / 2, y - 4.1, width, 8.2),
+        colour,
+        fill,
+        line=0.7,
+        depth=4,
+        rounding=4,
     )
-    sheet.axes.add_patch(box)
-    font = Font(SMALL, PAPER, bold=True) if item.front else Font(SMALL, INK)
+    pill.set_gid(f"pill {item.text}")
     sheet.write(item.text_x, y + 2.1, item.text, font, ha="center", zorder=5)
 
 
@@ -394,9 +394,8 @@ def _draw_sentence(sheet: Sheet, scene: Scene, layout: Placement) -> None:
         under = top + columns.words_height
         if columns.upright:
             sheet.write(centre, top + 8, number, numbers, ha="center")
-            sheet.write(centre, top + 11, word, font, ha="center", va="top", rotation=90)
-            turned = {"ha": "center", "va": "top", "rotation": 90}
-            sheet.write(centre, under + 2, upright_note(note), NOTE, **turned)
+            sheet.write(centre, top + 11, word, font, **_TURNED)
+            sheet.write(centre, under + 2, upright_note(note), NOTE, **_TURNED)
             continue
         sheet.write(centre, top + 2.5 + columns.size, word, font, ha="center")
         sheet.write(centre, under - 2, number, numbers, ha="center")
@@ -418,8 +417,7 @@ def _draw_note_names(sheet: Sheet, layout: Placement) -> None:
         return
     under = layout.foot + columns.words_height
     if columns.upright:
-        turned: dict[str, Any] = {"ha": "center", "va": "top", "rotation": 90}
-        sheet.write(8, under + 2, NOTE_NAMES, NOTE, **turned)
+        sheet.write(8, under + 2, NOTE_NAMES, NOTE, **_TURNED)
         return
     for row, name in enumerate(("held", "built")):
         sheet.write(0, under + NOTE_STEP * (row + 1) - 2, name, NOTE)

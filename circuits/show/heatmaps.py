@@ -47,8 +47,8 @@ from circuits.show.canvas import (
 from circuits.show.plots import add_scale, axes_for
 from circuits.show.scene import to_scene
 from circuits.show.sections import Column, Section, plain
-from circuits.show.tables import asked_rows, model_words, note_line
-from circuits.show.words import plural, question_words, spell, verdict_words
+from circuits.show.tables import asked_rows, model_words
+from circuits.show.words import plural, question_words, spell, verdict_lines, verdict_words
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
@@ -129,16 +129,19 @@ def effect_map(
         draw_map(ax, values, ("layer", layers), ("head", heads), least=SMALLEST_SCALE)
         ax.set_aspect("equal")
         for head in framed:
+            _frame_cell(ax, head, RED, line=1.2)
             # A white line inside the red one, for readers to whom red is as dark as a strong effect.
-            for inset, colour, line in ((0.0, RED, 1.2), (0.09, PAPER, 0.6)):
-                corner = (head.index - 0.5 + inset, head.layer - 0.5 + inset)
-                side = 1 - 2 * inset
-                frame = Rectangle(
-                    corner, side, side, fill=False, edgecolor=colour, linewidth=line
-                )
-                ax.add_patch(frame).set(zorder=3, clip_on=False)
+            _frame_cell(ax, head, PAPER, line=0.6, inset=0.09)
         add_scale(ax, "effect (share of the gap)")
     return figure_around(ax)
+
+
+def _frame_cell(ax: Axes, head: Head, colour: str, *, line: float, inset: float = 0.0) -> None:
+    """Frame a head's cell, which is 1 wide; `inset` is how far inside the frame lies."""
+    corner = (head.index - 0.5 + inset, head.layer - 0.5 + inset)
+    side = 1 - 2 * inset
+    frame = Rectangle(corner, side, side, fill=False, edgecolor=colour, linewidth=line)
+    ax.add_patch(frame).set(zorder=3, clip_on=False)
 
 
 def _effects_of(circuit: Circuit) -> np.ndarray:
@@ -296,16 +299,13 @@ def grid_sections(result: Patching | Paths, *, most: int = _MOST_CELLS) -> list[
 
 def asked_section(result: Any) -> Section:
     """The model, the verdict on the question, and what was compared."""
-    verdict = verdict_words(result)
-    lines = [f"Verdict: {verdict or 'a clear question'}"]
-    for note in result.notes:
-        if note not in result.question.reasons:  # the verdict has named its reasons
-            lines.append(note_line(note))
-    rows = [*asked_rows(result)]
+    verdict = verdict_words(result) or "a clear question"
+    _, *notes = verdict_lines(result)
+    rows = asked_rows(result)
     if len(result.pairs) > 1:
         left_out = f", {result.weak} left out as weak" if result.weak else ""
         rows.insert(0, ("pairs", f"{len(result.pairs)}{left_out}; the first is"))
-    return Section(model_words(result.source), lines, rows=rows)
+    return Section(model_words(result.source), [f"Verdict: {verdict}", *notes], rows=rows)
 
 
 def strongest_section(result: MapOnAxes, *, most: int = _MOST_CELLS) -> Section:

@@ -1,10 +1,8 @@
 """What the pictures of a circuit show, decided once and held as a networkx graph.
 
 1. `graph` makes the graph: nodes are spans, tokens and the output, edges are mappings.
-2. One mapping is in front: the one that the user asked for, or else the strongest. Each other mapping gets an
-   arrow if its total is large enough.
-3. A prompt of up to 24 tokens is shown whole. Of a longer one, the tokens that matter and their neighbours
-   are shown.
+2. One mapping is in front: the one that the user asked for, or else the strongest. Its carriers are named.
+3. A scene says in words what was found, what was asked and what is not drawn.
 """
 
 from __future__ import annotations

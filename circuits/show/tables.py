@@ -23,7 +23,7 @@ from circuits.show import (
     to_scene,
 )
 from circuits.show.sections import Column, Section, plain, section_html
-from circuits.show.words import note_line, verdict_lines  # noqa: F401  # others take `note_line` from here
+from circuits.show.words import verdict_lines
 from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:

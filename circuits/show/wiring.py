@@ -20,7 +20,6 @@ from circuits.components import SIDES
 from circuits.show import spell
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import asked_rows, model_words, token, visible
-from circuits.show.why import why_figure, why_sections, why_text  # noqa: F401  # callers find them here, too
 from circuits.show.words import note_line, verdict_lines
 from circuits.wires.parts import Node
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS: Final = 80  # of the table of wires
 _MOST_PAIRS: Final = 3  # prompts that are printed
+_SHARES: Final = (0.5, 0.8, 0.9, 0.95)  # for which the smallest circuit is printed
 
 
 # The text
@@ -126,9 +126,6 @@ def _other_circuit(other: OtherCircuit) -> str:
     return (
         f"{other.wires} wires found for {name} keep {where}; both circuits have {other.shared}"
     )
-
-
-_SHARES: Final = (0.5, 0.8, 0.9, 0.95)
 
 
 def _mean_and_worst(pairs: Sequence[WiredPair]) -> str:

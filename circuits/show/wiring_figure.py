@@ -9,10 +9,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon
 
 from circuits.components import SIDES
 from circuits.errors import PromptError
@@ -106,23 +105,25 @@ def _draw(
 
 def _draw_layers(wiring: Wiring, sheet: Sheet, layout: WiringLayout) -> None:
     """A band behind every other layer, and its number at the left; `⋮` where layers are folded."""
-    bands: dict[int, list[float]] = {}
+    depth = wiring.source.layers
+    extents: dict[int, tuple[float, float]] = {}  # layer -> the top and the bottom of its boxes
     for node, box in layout.boxes.items():
-        layer = wiring.source.layers if node.component is None else node.component.layer
-        bands.setdefault(layer, []).extend((box.top, box.bottom))
-    layers = sorted(bands)
+        layer = depth if node.component is None else node.component.layer
+        top, bottom = extents.get(layer, (box.top, box.bottom))
+        extents[layer] = (min(top, box.top), max(bottom, box.bottom))
     sheet.write(-_AXIS, 4, "layer", NOTE, zorder=5)
-    for number, layer in enumerate(layers):
-        low, high = max(bands[layer]), min(bands[layer])
-        if 0 <= layer < wiring.source.layers:
+    below = None  # the layer before
+    for number, (layer, (top, bottom)) in enumerate(sorted(extents.items())):
+        if 0 <= layer < depth:  # neither the embeddings nor the logits
             if number % 2:
-                area = Area(-_AXIS, high - 3, layout.width + _AXIS, low - high + 6)
-                sheet.box(area, WASH, WASH, depth=0, line=0, rounding=2)
-            middle = (low + high) / 2
+                band = Area(-_AXIS, top - 3, layout.width + _AXIS, bottom - top + 6)
+                sheet.box(band, WASH, WASH, depth=0, line=0, rounding=2)
+            middle = (top + bottom) / 2
             sheet.write(-_AXIS + 1, middle, str(layer), NOTE, va="center_baseline", zorder=5)
-        if number and layer > layers[number - 1] + 1:
-            between = (min(bands[layers[number - 1]]) + low) / 2
+        if below is not None and layer > below + 1:
+            between = (extents[below][0] + bottom) / 2
             sheet.write(-_AXIS + 1.5, between, "⋮", NOTE, va="center", zorder=5)
+        below = layer
 
 
 def _draw_circuit(
@@ -195,10 +196,8 @@ def _draw_shape(sheet: Sheet, node: Node, box: Box, edge: str, fill: str) -> Non
         corners = [(area.left, middle), (area.left + tip, area.top)]
         corners += [(area.right - tip, area.top), (area.right, middle)]
         corners += [(area.right - tip, area.bottom), (area.left + tip, area.bottom)]
-        outline = [sheet.at(*corner) for corner in corners]
-        look: dict[str, Any] = {"edgecolor": edge, "facecolor": fill, "linewidth": 0.8}
-        sheet.axes.add_patch(Polygon(outline, gid=str(node), zorder=5, **look))
-        return
-    rounding = 4.0 if kind == "head" else 0.01
-    patch = sheet.box(area, edge, fill, depth=5, rounding=rounding)
-    patch.set_gid(str(node))
+        shape = sheet.polygon(corners, fill, edge=edge, depth=5)
+    else:
+        rounding = 4.0 if kind == "head" else 0.01
+        shape = sheet.box(area, edge, fill, depth=5, rounding=rounding)
+    shape.set_gid(str(node))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from circuits.wires.record import Wiring
 
 THINNEST: Final = 0.5  # points: the line of a wire without value
-_WIDEST: Final = 3.0  # the line of the most valuable wire
+WIDEST: Final = 3.0  # the line of the most valuable wire
 # Boxes of a column side by side; more heads of a layer take another row.
 _MOST_IN_ROW: Final = 4
 _SWEEPS: Final = 8
@@ -64,7 +64,7 @@ def to_strands(wiring: Wiring) -> tuple[Strand, ...]:
     largest = max((abs(each.value) for each in wiring.wires), default=1.0) or 1.0
     strands = []
     for each in wiring.wires:
-        line = THINNEST + (_WIDEST - THINNEST) * abs(each.value) / largest
+        line = THINNEST + (WIDEST - THINNEST) * abs(each.value) / largest
         for end in wiring.readers_of(each.wire):
             strands.append(Strand(each, Node.written(each.wire), end, line))
     return tuple(strands)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from matplotlib.patches import PathPatch, Polygon
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from circuits.components import SIDES
 from circuits.show.canvas import EFFECT, INK, PAPER, Area, Sheet, shade
 from circuits.show.legend import Key
 from circuits.show.wiring import strongest_path
-from circuits.show.wiring_grid import THINNEST, Strand
+from circuits.show.wiring_grid import THINNEST, WIDEST, Strand
 from circuits.show.wiring_layout import Course
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _BAND: Final = "#f7c4c9"  # under the strongest path
 _DASHES: Final = {"key": (4.0, 1.5), "value": (1.3, 1.1)}  # points on and off
 _SAMPLE_LINE: Final = 1.2  # the width of a line in the legend
 _NEW: Final = 5.0  # diameter of the mark of a new wire
+_BAR: Final = 1.4  # points: the height of the bar at the end of a wire of negative value
 
 
 def wire_look(strand: Strand) -> tuple[str, Any]:
@@ -52,10 +53,10 @@ def _dashes(side: str, line: float) -> Any:
 def draw_wire(sheet: Sheet, course: Course, depth: float, *, on_band: bool) -> None:
     """The line, the arrowhead or bar at its end, the band below it and the mark of a new wire."""
     strand = course.strand
-    head = 2.4 + 0.8 * strand.line
     points = [sheet.at(*point) for point in course.points]
+    # The line ends inside its arrowhead.
     x, y = points[-1]
-    points[-1] = (x, y + head - 0.5)
+    points[-1] = (x, y + _head_height(strand) - 0.5)
     points[-2] = (x, max(points[-2][1], points[-1][1]))
     colour, style = wire_look(strand)
     line = _path(points)
@@ -75,7 +76,7 @@ def draw_wire(sheet: Sheet, course: Course, depth: float, *, on_band: bool) -> N
         axes.add_patch(PathPatch(line, gid=f"rim {name}", **rim))
     look |= {"edgecolor": colour, "linewidth": strand.line, "linestyle": style}
     axes.add_patch(PathPatch(line, gid=name, zorder=depth, **look))
-    _draw_end(sheet, x, y, strand, colour, depth + 1e-3)
+    _draw_end(sheet, *course.points[-1], strand, colour, depth + 1e-3)
     if strand.each.new:
         # In the middle of the first curve, where wires from the same box have parted.
         (left, low), (right, high) = points[1], points[2]
@@ -98,18 +99,27 @@ def _path(points: list[tuple[float, float]]) -> Path:
     return Path(vertices, codes)
 
 
+def _head_height(strand: Strand) -> float:
+    """From the tip of a wire's arrowhead to its base."""
+    return 2.4 + 0.8 * strand.line
+
+
 def _draw_end(
     sheet: Sheet, x: float, y: float, strand: Strand, colour: str, depth: float
 ) -> None:
-    """An arrowhead whose tip is at (x, y) of the axes; a bar for a wire of negative value."""
-    half, height = strand.head / 2, 2.4 + 0.8 * strand.line
-    corners = [(x, y), (x - half, y + height), (x + half, y + height)]
-    if strand.each.value < 0:
-        corners = [(x - half, y), (x + half, y), (x + half, y + 1.4), (x - half, y + 1.4)]
-        stem = [(x - strand.line / 2, y + 1.4), (x + strand.line / 2, y + 1.4)]
-        stem += [(x + strand.line / 2, y + height), (x - strand.line / 2, y + height)]
-        sheet.axes.add_patch(Polygon(stem, facecolor=colour, edgecolor="none", zorder=depth))
-    sheet.axes.add_patch(Polygon(corners, facecolor=colour, edgecolor="none", zorder=depth))
+    """An arrowhead whose tip is at (x, y); for a wire of negative value a bar, and the line up to it."""
+    half = strand.head / 2
+    base = y + _head_height(strand)
+    if strand.each.value >= 0:
+        tip = [(x, y), (x - half, base), (x + half, base)]
+        sheet.polygon(tip, colour, depth=depth)
+        return
+    foot = y + _BAR
+    left, right = x - strand.line / 2, x + strand.line / 2
+    stem = [(left, foot), (right, foot), (right, base), (left, base)]
+    sheet.polygon(stem, colour, depth=depth)
+    bar = [(x - half, y), (x + half, y), (x + half, foot), (x - half, foot)]
+    sheet.polygon(bar, colour, depth=depth)
 
 
 def _draw_new(sheet: Sheet, x: float, y: float, depth: float, *, name: str = "") -> None:
@@ -152,11 +162,10 @@ def _side_sample(side: str, sheet: Sheet, ends: tuple[float, float], y: float) -
 
 
 def _width_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    thick = 3.0
-    top = [(ends[0], y - THINNEST / 2), (ends[1], y - thick / 2)]
-    bottom = [(ends[1], y + thick / 2), (ends[0], y + THINNEST / 2)]
-    wedge = [sheet.at(*corner) for corner in top + bottom]
-    sheet.axes.add_patch(Polygon(wedge, facecolor=OTHER_COLOUR, edgecolor="none"))
+    left, right = ends
+    thin, thick = THINNEST / 2, WIDEST / 2
+    wedge = [(left, y - thin), (right, y - thick), (right, y + thick), (left, y + thin)]
+    sheet.polygon(wedge, OTHER_COLOUR)
 
 
 def _against_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
