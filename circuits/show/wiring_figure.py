@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from matplotlib.figure import Figure
@@ -37,6 +37,7 @@ from circuits.show.wiring_words import BoxLabels, caption, checked_names, subtit
 from circuits.wires.parts import Node
 
 if TYPE_CHECKING:
+    from circuits.components import Wire
     from circuits.wires.record import Wiring
 
 ONE_COLUMN: Final = 3.3  # inches
@@ -86,7 +87,8 @@ def _draw(
     """Title, subtitle, circuit, columns, legend and caption, from the top down."""
     inner = width - 2 * _MARGIN
     heading = to_heading(headline(wiring), subtitle(wiring), inner)
-    legend = to_legend(legend_keys(wiring), inner)
+    path = strongest_path(wiring)
+    legend = to_legend(legend_keys(wiring, has_path=bool(path)), inner)
     notes = wrapped(caption(wiring), NOTE, inner)
     footers = [labels.footer(place) for place in layout.grid.columns]
     top = _MARGIN + heading.height + 5
@@ -96,8 +98,8 @@ def _draw(
     heading.draw(sheet, _MARGIN, _MARGIN)
     circuit = sheet.moved(_MARGIN + _AXIS, top)
     _draw_layers(wiring, circuit, layout)
-    _draw_circuit(wiring, circuit, layout, labels)
-    _draw_footers(wiring, circuit, layout, footers)
+    _draw_circuit(circuit, layout, labels, path)
+    _draw_footers(circuit, layout, footers)
     legend.draw(sheet, _MARGIN, bottom)
     write_lines(sheet, _MARGIN, bottom + legend.height, notes)
     return figure_around(sheet.axes)
@@ -127,16 +129,17 @@ def _draw_layers(wiring: Wiring, sheet: Sheet, layout: WiringLayout) -> None:
 
 
 def _draw_circuit(
-    wiring: Wiring, sheet: Sheet, layout: WiringLayout, labels: BoxLabels
+    sheet: Sheet,
+    layout: WiringLayout,
+    labels: BoxLabels,
+    path: Sequence[tuple[Node, Node, Wire]],
 ) -> None:
     """Wires below boxes; the more valuable wires above the others, the strongest path above all."""
-    path = strongest_path(wiring)
-    front = {(start, end, wire) for start, end, wire in path}
     filled = {node for start, end, _ in path for node in (start, end)}
     courses = sorted(layout.courses, key=lambda course: course.strand.line)
     for number, course in enumerate(courses):
         strand = course.strand
-        is_front = (strand.start, strand.end, strand.each.wire) in front
+        is_front = (strand.start, strand.end, strand.each.wire) in path
         depth = (2.0 if is_front else 1.0) + number / (len(courses) + 1)
         draw_wire(sheet, course, depth, on_band=is_front)
     for node, box in layout.boxes.items():
@@ -144,7 +147,6 @@ def _draw_circuit(
 
 
 def _draw_footers(
-    wiring: Wiring,
     sheet: Sheet,
     layout: WiringLayout,
     footers: list[list[tuple[str, Font]]],

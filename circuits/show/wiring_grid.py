@@ -58,6 +58,9 @@ class Grid:
         """The rows between a wire's ends."""
         return range(self.row[strand.start] + 1, self.row[strand.end])
 
+    def changes_column(self, strand: Strand) -> bool:
+        return self.column[strand.start] != self.column[strand.end]
+
 
 def to_strands(wiring: Wiring) -> tuple[Strand, ...]:
     """Every wire with every node that it ends at."""

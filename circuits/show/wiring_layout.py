@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from circuits.show.wiring_grid import Grid, Strand, to_grid, to_strands
 from circuits.show.wiring_lanes import (
+    BETWEEN_ARROWHEADS,
+    BETWEEN_WIRES,
     Lane,
     Size,
     box_centres,
@@ -35,16 +37,8 @@ _BETWEEN_COLUMNS: Final = 12.0
 _LOWEST_GAP: Final = 10.0  # between two rows
 _HIGHEST_GAP: Final = 20.0
 _RISE: Final = 0.09  # a gap is higher by this share of the longest way aside in it
-_SPREADS: Final = (
-    3.0,
-    2.2,
-    1.5,
-    1.25,
-    1.0,
-    0.75,
-    0.5,
-    0.35,
-)  # of the space between lanes, widest first
+# Of the space between lanes, widest first.
+_SPREADS: Final = (3.0, 2.2, 1.5, 1.25, 1.0, 0.75, 0.5, 0.35)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +159,22 @@ def _reach(
 # Boxes and the ways of wires
 
 
+@dataclass(frozen=True, slots=True)
+class Across:
+    """Where boxes and lanes stand across the figure."""
+
+    boxes: Mapping[Node, float]  # the centre of each box
+    lanes: Mapping[Strand, float]  # of the wires that pass rows
+
+    def goes_to(self, strand: Strand) -> float:
+        """The x to which a wire runs above its writer."""
+        return self.lanes.get(strand, self.boxes[strand.end])
+
+    def comes_from(self, strand: Strand) -> float:
+        """The x from which a wire comes below its reader."""
+        return self.lanes.get(strand, self.boxes[strand.start])
+
+
 def _placed(
     grid: Grid,
     strands: Sequence[Strand],
@@ -174,47 +184,42 @@ def _placed(
     width: float,
 ) -> WiringLayout:
     """Coordinates of everything."""
-    xs = box_centres(grid, sizes, centres)
     lane_x = {strand: centres[lane.column] + lane.offset for strand, lane in lanes.items()}
-    sides = {node: _sides(node, strands, xs, lane_x, sizes) for node in grid.row}
-    leaving = _leaving(grid, strands, xs, lane_x)
-    entering = _entering(grid, strands, xs, lane_x, sides)
-    bands, height = _bands(grid, strands, sizes, leaving, entering, lane_x)
+    across = Across(box_centres(grid, sizes, centres), lane_x)
+    sides = {node: _sides(node, strands, across, sizes) for node in grid.row}
+    leaving = _leaving(grid, strands, across)
+    entering = _entering(strands, across, sides)
+    bands, height = _bands(grid, strands, sizes, leaving, entering, across)
     boxes = {}
     for node, row in grid.row.items():
-        top, bottom = bands[row]
-        boxes[node] = Box(xs[node], (top + bottom) / 2, sizes[node], tuple(sides[node].items()))
+        x, (top, bottom) = across.boxes[node], bands[row]
+        boxes[node] = Box(x, (top + bottom) / 2, sizes[node], tuple(sides[node].items()))
     courses = []
     for strand in strands:
-        points = [(leaving[strand], boxes[strand.start].top)]
-        points.append((leaving[strand], bands[grid.row[strand.start]][0]))
+        start, end = leaving[strand], entering[strand]
+        points = [(start, boxes[strand.start].top), (start, bands[grid.row[strand.start]][0])]
         passed = grid.passed(strand)
         if passed:
-            x = lane_x[strand]
+            x = across.lanes[strand]
             points += [(x, bands[passed[0]][1]), (x, bands[passed[-1]][0])]
-        points.append((entering[strand], bands[grid.row[strand.end]][1]))
-        points.append((entering[strand], boxes[strand.end].bottom))
+        points += [(end, bands[grid.row[strand.end]][1]), (end, boxes[strand.end].bottom)]
         courses.append(Course(strand, tuple(points)))
     return WiringLayout(grid, boxes, tuple(courses), tuple(centres), width, height)
 
 
 def _sides(
-    node: Node,
-    strands: Sequence[Strand],
-    xs: Mapping[Node, float],
-    lane_x: Mapping[Strand, float],
-    sizes: Mapping[Node, Size],
+    node: Node, strands: Sequence[Strand], across: Across, sizes: Mapping[Node, Size]
 ) -> dict[str, float]:
     """The middle of each side of a box along its lower edge. Sides stand in the order in which their wires
     come from the left."""
-    pulls = {}
+    wires_from = {}  # the mean x from which the wires of a side come
     for side in sides_in_use(node, strands):
-        wires = [s for s in strands if s.end == node and s.side == side]
-        pulls[side] = fmean(lane_x.get(strand, xs[strand.start]) for strand in wires)
-    order = sorted(pulls, key=lambda side: pulls[side])
+        wires = [strand for strand in strands if strand.end == node and strand.side == side]
+        wires_from[side] = fmean(map(across.comes_from, wires))
+    order = sorted(wires_from, key=lambda side: wires_from[side])
     rooms = {side: side_room(node, side, strands) for side in order}
     free = (sizes[node].width - sum(rooms.values())) / (len(rooms) + 1)
-    x = xs[node] - sizes[node].width / 2
+    x = across.boxes[node] - sizes[node].width / 2
     middles = {}
     for side in order:
         x += free
@@ -223,43 +228,41 @@ def _sides(
     return middles
 
 
-def _leaving(
-    grid: Grid,
-    strands: Sequence[Strand],
-    xs: Mapping[Node, float],
-    lane_x: Mapping[Strand, float],
-) -> dict[Strand, float]:
+def _leaving(grid: Grid, strands: Sequence[Strand], across: Across) -> dict[Strand, float]:
     """Where each wire leaves the upper edge of its first box, in the order in which they part."""
     leaving = {}
     for node in grid.row:
         wires = [strand for strand in strands if strand.start == node]
-        wires.sort(key=lambda strand: lane_x.get(strand, xs[strand.end]))
-        room = sum(strand.line + 1.2 for strand in wires)
-        x = xs[node] - room / 2
-        for strand in wires:
-            leaving[strand] = x + (strand.line + 1.2) / 2
-            x += strand.line + 1.2
+        wires.sort(key=across.goes_to)
+        rooms = [strand.line + BETWEEN_WIRES for strand in wires]
+        leaving |= _side_by_side(wires, rooms, across.boxes[node])
     return leaving
 
 
 def _entering(
-    grid: Grid,
-    strands: Sequence[Strand],
-    xs: Mapping[Node, float],
-    lane_x: Mapping[Strand, float],
-    sides: Mapping[Node, Mapping[str, float]],
+    strands: Sequence[Strand], across: Across, sides: Mapping[Node, Mapping[str, float]]
 ) -> dict[Strand, float]:
     """Where each wire enters the lower edge of its last box, in the order in which they come."""
     entering = {}
-    for node in grid.row:
-        for side, middle in sides[node].items():
-            wires = [s for s in strands if s.end == node and s.side == side]
-            wires.sort(key=lambda strand: lane_x.get(strand, xs[strand.start]))
-            x = middle - sum(strand.head + 0.3 for strand in wires) / 2
-            for strand in wires:
-                entering[strand] = x + (strand.head + 0.3) / 2
-                x += strand.head + 0.3
+    for node, middles in sides.items():
+        for side, middle in middles.items():
+            wires = [strand for strand in strands if strand.end == node and strand.side == side]
+            wires.sort(key=across.comes_from)
+            rooms = [strand.head + BETWEEN_ARROWHEADS for strand in wires]
+            entering |= _side_by_side(wires, rooms, middle)
     return entering
+
+
+def _side_by_side(
+    wires: Sequence[Strand], rooms: Sequence[float], centre: float
+) -> dict[Strand, float]:
+    """Wires from left to right around a centre, each in the middle of its own room."""
+    x = centre - sum(rooms) / 2
+    placed = {}
+    for wire, room in zip(wires, rooms, strict=True):
+        placed[wire] = x + room / 2
+        x += room
+    return placed
 
 
 def _bands(
@@ -268,19 +271,17 @@ def _bands(
     sizes: Mapping[Node, Size],
     leaving: Mapping[Strand, float],
     entering: Mapping[Strand, float],
-    lane_x: Mapping[Strand, float],
+    across: Across,
 ) -> tuple[list[tuple[float, float]], float]:
     """The top and the bottom of each row, and the height of all. Between two rows there is more space where
     wires go far aside."""
     aside = [0.0] * len(grid.rows)  # the longest way aside above each row
     for strand in strands:
         first, last = grid.row[strand.start], grid.row[strand.end]
-        x = lane_x.get(strand)
-        if x is None:
-            aside[first] = max(aside[first], abs(leaving[strand] - entering[strand]))
-        else:
-            aside[first] = max(aside[first], abs(leaving[strand] - x))
-            aside[last - 1] = max(aside[last - 1], abs(entering[strand] - x))
+        # A wire without a lane goes aside in one gap, all the way.
+        lane = across.lanes.get(strand, entering[strand])
+        aside[first] = max(aside[first], abs(leaving[strand] - lane))
+        aside[last - 1] = max(aside[last - 1], abs(entering[strand] - lane))
     heights = [max(sizes[node].height for node in row) for row in grid.rows]
     bands: list[tuple[float, float]] = []
     y = 0.0

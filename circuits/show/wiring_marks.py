@@ -16,7 +16,6 @@ from matplotlib.path import Path
 from circuits.components import SIDES
 from circuits.show.canvas import EFFECT, INK, PAPER, Area, Sheet, shade
 from circuits.show.legend import Key
-from circuits.show.wiring import strongest_path
 from circuits.show.wiring_grid import THINNEST, WIDEST, Strand
 from circuits.show.wiring_layout import Course
 
@@ -135,8 +134,8 @@ def _draw_new(sheet: Sheet, x: float, y: float, depth: float, *, name: str = "")
 # The legend
 
 
-def legend_keys(wiring: Wiring) -> list[Key]:
-    """Entries for what the figure has."""
+def legend_keys(wiring: Wiring, *, has_path: bool) -> list[Key]:
+    """Entries for what the figure has; `has_path` if a path from an embedding to the logits is in front."""
     kinds = {each.wire.reader.kind for each in wiring.wires}
     keys = [Key(side, partial(_side_sample, side)) for side in SIDES if side in kinds]
     if kinds & {"mlp", "logits"}:
@@ -148,7 +147,7 @@ def legend_keys(wiring: Wiring) -> list[Key]:
         keys.append(Key(f"width: value, at most {largest:.2f}", _width_sample))
     if any(each.value < 0 for each in wiring.wires):
         keys.append(Key("negative value", _against_sample))
-    if strongest_path(wiring):
+    if has_path:
         keys.append(Key("strongest path", _path_sample))
     if any(each.new for each in wiring.wires):
         keys.append(Key("new", _new_sample, sample=_NEW))
