@@ -129,15 +129,15 @@ def legend_keys(scene: Scene, layout: Placement) -> list[Key]:
         keys.append(Key("that build it", _built_sample, sample=8))
     if any(ticks_of(node) for _, node in layout.boxes):
         keys.append(Key("writes where nothing is held", _tick_sample, sample=8))
-    if any(item.start < item.end for item in layout.lanes):
+    arrows = [item for item in layout.lanes if item.start < item.end]
+    if arrows:
         keys.append(Key("width: what its heads add to the joint effect", _arrow_sample))
-    if any(item.start == item.end for item in layout.lanes):
+    if len(arrows) < len(layout.lanes):
         keys.append(Key("a token reads itself", _dot_sample, sample=5))
-    if any(item.front for item in layout.lanes) and not all(
-        item.front for item in layout.lanes
-    ):
+    in_front = [item for item in layout.lanes if item.front]
+    if 0 < len(in_front) < len(layout.lanes):
         keys.append(Key("the mapping in front", _front_sample, sample=10))
-    if any(item.effect < 0 and item.start < item.end for item in layout.lanes):
+    if any(item.effect < 0 for item in arrows):
         keys.append(Key("against the answer", _against_sample))
     return keys
 

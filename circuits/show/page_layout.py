@@ -26,6 +26,7 @@ from circuits.show.layout import (
     PlacedItem,
     groups_under,
     in_lanes,
+    layers_text,
     place_arrow,
     shown_spans,
     stack_layers,
@@ -195,7 +196,7 @@ def _held(scene: Scene) -> list[str]:
     """Of every position, the layers in which a span holds it: `0–21`; empty where none does."""
     held: list[list[str]] = [[] for _ in scene.words]
     for _, node in scene.boxes:
-        layers = "–".join(str(layer) for layer in dict.fromkeys(node["layers"]))
+        layers = layers_text([node["layers"]])
         if node["kind"] == "span" and layers:
             for position in node["positions"]:
                 held[position].append(layers)

@@ -148,10 +148,14 @@ class Scene:
         key, query = self.cell
         opening = len(self.opening)
         count = len(self.carriers) - opening
-        named = {0: "No head maps", 1: "One head maps", 2: "Both heads map"}
-        who = named.get(count, f"All {count} heads map")
-        if opening:
-            who = {0: "No head maps", 1: "One head maps"}.get(count, f"{count} heads map")
+        if count == 0:
+            who = "No head maps"
+        elif count == 1:
+            who = "One head maps"
+        elif opening:
+            who = f"{count} heads map"
+        else:
+            who = "Both heads map" if count == 2 else f"All {count} heads map"
         caption = f"{who} key {key} to query {query}"
         return f"{caption}, {opening} only in the counterfactual" if opening else caption
 
@@ -168,15 +172,20 @@ class Scene:
         }
         count = len(carrying)
         shown = len(carrying.intersection(drawn))
-        all_of_them = {0: "No mapping", 1: "The only mapping", 2: "Both mappings"}
-        which = all_of_them.get(count, f"All {count} mappings")
         if shown < count:
             which = f"{shown} of {count} mappings"
+        else:
+            few = {0: "No mapping", 1: "The only mapping", 2: "Both mappings"}
+            which = few.get(count, f"All {count} mappings")
         return f"{which} with a total of {CARRIES:g} or more"
 
     def is_key(self, position: int | None) -> bool:
         """Whether a position is the key of the mapping in front."""
         return self.cell is not None and position == self.cell[0]
+
+    def is_query(self, position: int) -> bool:
+        """Whether a position is the query of the mapping in front."""
+        return self.cell is not None and position == self.cell[1]
 
     def mapped(self, most: int) -> tuple[str, ...]:
         """The first `most` carriers whose attention maps are in the circuit."""
@@ -210,20 +219,11 @@ def to_scene(circuit: Circuit | Scene, share: float | None = None) -> Scene:
     if isinstance(circuit, Scene):
         return circuit
     graph = to_graph(circuit, share=share)
-    mappings: list[Arrow] = list(graph.edges(data=True))
+    mappings = [edge for edge in graph.edges(data=True) if edge[2]["kind"] == "attention"]
     for name, node in graph.nodes.items():
         mappings += [(name, name, mapping) for mapping in node.get("self_attention", ())]
     for start, end, mapping in mappings:
-        if (
-            mapping["kind"] == "attention"
-            and list(positions_of(mapping)) == graph.graph["focus"]
-        ):
-            return Scene(
-                circuit,
-                graph,
-                mapping,
-                positions_of(mapping),
-                (start, end),
-                tuple(mapping["heads"]),
-            )
+        cell = positions_of(mapping)
+        if list(cell) == graph.graph["focus"]:
+            return Scene(circuit, graph, mapping, cell, (start, end), tuple(mapping["heads"]))
     return Scene(circuit, graph)
