@@ -141,7 +141,8 @@ def _fit_words(
         gap = (space - sum(least)) / len(words)
         if gap >= _LEAST_GAP:
             return words, size, [width + min(gap, _MOST_GAP) for width in least]
-    return words, size, None
+    longest, size = _WORD_SIZES[-1]
+    return _words_of(scene, positions, longest), size, None
 
 
 def _note_width(line: str) -> float:

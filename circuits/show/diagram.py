@@ -142,36 +142,36 @@ def legend_keys(scene: Scene, layout: Placement) -> list[Key]:
     return keys
 
 
-def _sample_box(ends: tuple[float, float], y: float) -> Area:
-    return Area(ends[0], y - 3.5, ends[1] - ends[0], 7)
+def _held_sample(sheet: Sheet, width: float) -> None:
+    sheet.box(_sample_area(width), MUTED, "none", line=0.7, rounding=2)
 
 
-def _held_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.box(_sample_box(ends, y), MUTED, "none", line=0.7, rounding=2)
+def _built_sample(sheet: Sheet, width: float) -> None:
+    sheet.box(_sample_area(width), "none", shade(0.2), line=0, rounding=2)
 
 
-def _built_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.box(_sample_box(ends, y), "none", shade(0.2), line=0, rounding=2)
+def _front_sample(sheet: Sheet, width: float) -> None:
+    sheet.box(_sample_area(width), RED, RED, rounding=3.5)
 
 
-def _tick_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.line(ends, (y, y), shade(0.5), width=1.2, depth=1)
+def _sample_area(width: float) -> Area:
+    return Area(0, -3.5, width, 7)
 
 
-def _arrow_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    _draw_arrow(sheet, ends, y, 1.6, RED, depth=2)
+def _tick_sample(sheet: Sheet, width: float) -> None:
+    sheet.line((0, width), (0, 0), shade(0.5), width=1.2, depth=1)
 
 
-def _against_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    _draw_arrow(sheet, ends, y, 1.6, _strength(-0.6), depth=2, against=True)
+def _arrow_sample(sheet: Sheet, width: float) -> None:
+    _draw_arrow(sheet, (0, width), 0, 1.6, RED, depth=2)
 
 
-def _dot_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.axes.plot(*sheet.at(sum(ends) / 2, y), "o", color=_strength(0.6), markersize=3)
+def _against_sample(sheet: Sheet, width: float) -> None:
+    _draw_arrow(sheet, (0, width), 0, 1.6, _strength(-0.6), depth=2, against=True)
 
 
-def _front_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.box(_sample_box(ends, y), RED, RED, rounding=3.5)
+def _dot_sample(sheet: Sheet, width: float) -> None:
+    _draw_dot(sheet, width / 2, 0, _strength(0.6))
 
 
 # What stands on the sheet, measured from the upper left corner of the layout
@@ -296,7 +296,7 @@ def _draw_item(sheet: Sheet, item: PlacedItem, y: float) -> None:
         style = _DASHED if item.opening else "-"
         _draw_arrow(sheet, ends, y, width, colour, 2 + item.front, style, against=against)
     else:
-        sheet.axes.plot(*sheet.at(item.start, y), "o", color=colour, markersize=3, zorder=3)
+        _draw_dot(sheet, item.start, y, colour, depth=3)
     width = width_of(item.text, HEADING_SMALL) + 6
     if item.led:
         ends = (item.end, item.text_x - width / 2)
@@ -339,6 +339,11 @@ def _draw_arrow(
         shrinkB=0,
     )
     sheet.axes.add_patch(arrow)
+
+
+def _draw_dot(sheet: Sheet, x: float, y: float, colour: str, *, depth: float = 2) -> None:
+    """What a token reads of itself."""
+    sheet.axes.plot(*sheet.at(x, y), "o", color=colour, markersize=3, zorder=depth)
 
 
 def _strength(effect: float) -> str:

@@ -138,14 +138,14 @@ def _legend_keys(scenes: Sequence[Scene], layout: Placement) -> list[Key]:
     return keys + legend_keys(scenes[-1], layout)
 
 
-def _cell_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.box(Area(ends[0] + 1, y - 3, 6, 6), RED, BLUE, line=1.1, rounding=0.1)
+def _cell_sample(sheet: Sheet, _: float) -> None:
+    sheet.box(Area(1, -3, 6, 6), RED, BLUE, line=1.1, rounding=0.1)
 
 
-def _opening_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.box(Area(ends[0] + 1, y - 3, 6, 6), RED, PAPER, line=1.1, rounding=0.1)
+def _opening_sample(sheet: Sheet, _: float) -> None:
+    sheet.box(Area(1, -3, 6, 6), RED, PAPER, line=1.1, rounding=0.1)
     corners = [(1, -3), (7, -3), (7, 3), (1, 3)]
-    draw_stripes(sheet.axes, [sheet.at(ends[0] + x, y + down) for x, down in corners])
+    draw_stripes(sheet.axes, [sheet.at(*corner) for corner in corners])
 
 
 # Maps with their labels

@@ -303,8 +303,8 @@ def _grid_keys(panels: Sequence[Panel], tiles: Tiles) -> list[Key]:
     return keys
 
 
-def _bracket_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    _draw_bracket(sheet, ends[1], y - 4, y + 4)
+def _bracket_sample(sheet: Sheet, width: float) -> None:
+    _draw_bracket(sheet, width, -4, 4)
 
 
 def _draw_bracket(sheet: Sheet, x: float, top: float, bottom: float) -> None:

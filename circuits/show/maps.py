@@ -118,9 +118,9 @@ def draw_cross(
     sheet.write(x, tip - 1.5 if query_up else tip + 6, "Q", NOTE, ha="center")
 
 
-def draw_ramp(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+def draw_ramp(sheet: Sheet, width: float) -> None:
     """Draw the colours of attention from 0 to 1, as a sample in a legend."""
-    bar = Area(ends[0], y - 3, ends[1] - ends[0], 6)
+    bar = Area(0, -3, width, 6)
     _draw_image(sheet, np.arange(256, dtype=np.uint8)[None], bar)
     sheet.frame(bar, LINE, line=0.5, depth=3)
 

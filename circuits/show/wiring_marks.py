@@ -154,29 +154,26 @@ def legend_keys(wiring: Wiring, *, has_path: bool) -> list[Key]:
     return keys
 
 
-def _side_sample(side: str, sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+def _side_sample(side: str, sheet: Sheet, width: float) -> None:
     colour = SIDE_COLOURS.get(side, OTHER_COLOUR)
     style = _dashes(side, _SAMPLE_LINE)
-    sheet.line(ends, (y, y), colour, width=_SAMPLE_LINE, depth=1, style=style)
+    sheet.line((0, width), (0, 0), colour, width=_SAMPLE_LINE, depth=1, style=style)
 
 
-def _width_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    left, right = ends
+def _width_sample(sheet: Sheet, width: float) -> None:
     thin, thick = THINNEST / 2, WIDEST / 2
-    wedge = [(left, y - thin), (right, y - thick), (right, y + thick), (left, y + thin)]
-    sheet.polygon(wedge, OTHER_COLOUR)
+    sheet.polygon([(0, -thin), (width, -thick), (width, thick), (0, thin)], OTHER_COLOUR)
 
 
-def _against_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.line(ends, (y, y), AGAINST, width=_SAMPLE_LINE, depth=1)
-    sheet.line((ends[1], ends[1]), (y - 2, y + 2), AGAINST, width=1.4, depth=1)
+def _against_sample(sheet: Sheet, width: float) -> None:
+    sheet.line((0, width), (0, 0), AGAINST, width=_SAMPLE_LINE, depth=1)
+    sheet.line((width, width), (-2, 2), AGAINST, width=1.4, depth=1)
 
 
-def _path_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    band = Area(ends[0], y - 2.75, ends[1] - ends[0], 5.5)
-    sheet.box(band, _BAND, _BAND, line=0, rounding=0.01)
-    sheet.line(ends, (y, y), OTHER_COLOUR, width=_SAMPLE_LINE, depth=1.1)
+def _path_sample(sheet: Sheet, width: float) -> None:
+    sheet.box(Area(0, -2.75, width, 5.5), _BAND, _BAND, line=0, rounding=0.01)
+    sheet.line((0, width), (0, 0), OTHER_COLOUR, width=_SAMPLE_LINE, depth=1.1)
 
 
-def _new_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    _draw_new(sheet, (ends[0] + ends[1]) / 2, y, 1)
+def _new_sample(sheet: Sheet, width: float) -> None:
+    _draw_new(sheet, width / 2, 0, 1)
