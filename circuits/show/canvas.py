@@ -33,6 +33,7 @@ from circuits.results import DRAWN_AS
 Theme = Literal["light", "dark"]  # the ground on which a saved figure is looked at
 # Values and their colours; colours between them are mixed linearly.
 Stops = tuple[tuple[float, str], ...]
+Point = tuple[float, float]  # x and y
 
 INK: Final = "#1c2430"
 MUTED: Final = "#647080"
@@ -300,7 +301,7 @@ class Sheet:
         """The same sheet, measured from another point."""
         return Sheet(self.axes, self.left + x, self.top + y)
 
-    def at(self, x: float, y: float) -> tuple[float, float]:
+    def at(self, x: float, y: float) -> Point:
         """A point in the coordinates of the axes."""
         return self.left + x, self.top + y
 
@@ -350,7 +351,7 @@ class Sheet:
 
     def polygon(
         self,
-        corners: Sequence[tuple[float, float]],
+        corners: Sequence[Point],
         fill: str,
         *,
         edge: str = "none",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from circuits.show.arrows import PRINT, PlacedItem, free_spaces
+from circuits.show.arrows import PRINT, Interval, PlacedItem, free_spaces
 from circuits.show.canvas import (
     COLUMN,
     EFFECT,
@@ -41,8 +41,8 @@ from circuits.show.canvas import (
     width_of,
 )
 from circuits.show.columns import NOTE_NAMES, NOTE_STEP, note_lines, upright_note
-from circuits.show.graph import OUTPUT
-from circuits.show.layout import Placement, lay_out
+from circuits.show.graph import OUTPUT, Attributes
+from circuits.show.layout import LayerRange, Placement, lay_out
 from circuits.show.legend import (
     LINE_HEIGHT,
     Key,
@@ -233,24 +233,24 @@ def _draw_spans(sheet: Sheet, scene: Scene, layout: Placement) -> None:
             box.set_gid(f"span {position} layer {first}-{last}")
 
 
-def ticks_of(node: dict[str, Any]) -> list[int]:
+def ticks_of(node: Attributes) -> list[int]:
     """The layers that build a span although it is not held there."""
     first, last = node["layers"]
     return [layer for layer in _built_layers(node) if not first <= layer <= last]
 
 
-def _built_layers(node: dict[str, Any]) -> list[int]:
+def _built_layers(node: Attributes) -> list[int]:
     layers = []
     for first, last in node["ranges"]:
         layers += range(first, last + 1)
     return layers
 
 
-def _built_rows(layout: Placement, node: dict[str, Any]) -> list[tuple[tuple[int, int], bool]]:
+def _built_rows(layout: Placement, node: Attributes) -> list[tuple[LayerRange, bool]]:
     """Runs of rows with layers that build a span and hold it, and whether all layers of these rows do."""
     first, last = node["layers"]
     built = {layer for layer in _built_layers(node) if first <= layer <= last}
-    rows: list[tuple[tuple[int, int], bool]] = []
+    rows: list[tuple[LayerRange, bool]] = []
     for low, high in layout.rows:
         layers = set(range(low, high + 1))
         if not layers & built:
@@ -316,7 +316,7 @@ def _draw_item(sheet: Sheet, item: PlacedItem, y: float) -> None:
 
 def _draw_arrow(
     sheet: Sheet,
-    ends: tuple[float, float],
+    ends: Interval,
     y: float,
     width: float,
     colour: str,

@@ -17,6 +17,7 @@ from circuits.show.canvas import (
     NOTE,
     RED,
     Area,
+    Point,
     Sheet,
     colormap,
     shade,
@@ -39,7 +40,7 @@ class Tiles:
     below: float = 5.0  # space under each row, for names
     query_up: bool = True  # query 0 is the lowest row of a map, else the highest
 
-    def corner(self, number: int) -> tuple[float, float]:
+    def corner(self, number: int) -> Point:
         """The top left corner of a map."""
         row, column = divmod(number, self.across)
         return self.x + column * (self.side + self.gap), self.y + row * (self.side + self.below)
@@ -65,15 +66,25 @@ def draw_tiles(
     _draw_image(
         sheet, _joined(tiles, maps), Area(tiles.x, tiles.y, right - tiles.x, bottom - tiles.y)
     )
-    corners = [tiles.corner(number) for number in range(len(maps))]
-    frames = [_square(sheet, x, y, tiles.side) for x, y in corners]
+    frames = [_square(sheet, *tiles.corner(number), tiles.side) for number in range(len(maps))]
     sheet.axes.add_collection(
         PolyCollection(frames, facecolors="none", edgecolors=LINE, linewidths=0.5, zorder=4)
     )
-    if cell is None:
-        return
+    if cell is not None:
+        _draw_cells(sheet, tiles, maps, cell, hatched)
+
+
+def _draw_cells(
+    sheet: Sheet,
+    tiles: Tiles,
+    maps: Sequence[np.ndarray],
+    cell: tuple[int, int],
+    hatched: Collection[int],
+) -> None:
+    """A red frame around the cell (key, query) of each map, filled with the cell's colour."""
     key, query = cell
     line = min(1.4, 0.5 + tiles.side / 60)
+    corners = [tiles.corner(number) for number in range(len(maps))]
     frames = []
     for (x, y), weights in zip(corners, maps, strict=True):
         step = tiles.side / len(weights)
@@ -91,7 +102,7 @@ def draw_tiles(
         draw_stripes(sheet.axes, frames[number])
 
 
-def draw_stripes(axes: Axes, square: Sequence[tuple[float, float]]) -> None:
+def draw_stripes(axes: Axes, square: Sequence[Point]) -> None:
     """Three diagonal stripes in a square whose corners run from the upper left one."""
     (left, top), _, (right, bottom), _ = square
     half = (right - left) / 2
@@ -172,6 +183,6 @@ def _resized(weights: np.ndarray, pixels: int) -> np.ndarray:
     return (np.clip(weights[np.ix_(nearest, nearest)], 0, 1) * 255).round().astype(np.uint8)
 
 
-def _square(sheet: Sheet, x: float, y: float, side: float) -> list[tuple[float, float]]:
+def _square(sheet: Sheet, x: float, y: float, side: float) -> list[Point]:
     corners = ((0, 0), (side, 0), (side, side), (0, side))
     return [sheet.at(x + right, y + down) for right, down in corners]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from circuits.components import Head
 from circuits.show import OUTPUT, Scene
+from circuits.show.graph import Ends
 from circuits.show.layout import (
     Interval,
     Lanes,
@@ -65,7 +66,7 @@ _TITLE: Final = 13.0
 class Track:
     """A mapping's arrow in one layer: with the first of its heads, the first two, and so on."""
 
-    ends: tuple[int, int]  # key and query
+    ends: Ends
     layer: int
     heads: tuple[str, ...]  # in the order of the path
     steps: tuple[int, ...]  # the number of each head on the path; the first step is 1
@@ -89,7 +90,7 @@ def lay_out_page(
     scene: Scene,
     shown: Sequence[int | None],
     labels: Sequence[str],
-    carriers: dict[tuple[int, int], list[int]],
+    carriers: dict[Ends, list[int]],
 ) -> dict[str, Any]:
     """All places, as the page's script reads them.
 
@@ -327,7 +328,7 @@ def _stages(
     scene: Scene,
     lanes: dict[int, list[list[Track]]],
     spans: list[Named],
-    carriers: dict[tuple[int, int], list[int]],
+    carriers: dict[Ends, list[int]],
 ) -> tuple[list[Any], list[int]]:
     """The rows of every stage, and the number of the stage of every percentage from 1 to 100.
 
@@ -352,7 +353,7 @@ def _rows(
     depth: int,
     lanes: dict[int, list[list[Track]]],
     spans: list[Named],
-    carriers: dict[tuple[int, int], int],
+    carriers: dict[Ends, int],
 ) -> list[Any]:
     """The rows when this many heads carry each mapping; lanes without an arrow are closed."""
     drawn: Lanes = {}

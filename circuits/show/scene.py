@@ -17,6 +17,7 @@ from circuits.show.graph import (
     LONGEST,
     Arrow,
     Attributes,
+    Ends,
     kept_positions,
     positions_of,
     to_graph,
@@ -42,7 +43,7 @@ class Scene:
     circuit: Circuit
     graph: nx.MultiDiGraph
     front: Attributes | None = None  # the attributes of the mapping in front
-    cell: tuple[int, int] | None = None  # its key and its query
+    cell: Ends | None = None  # its key and its query
     ends: tuple[str, str] | None = None  # the nodes of its key and its query
     carriers: tuple[str, ...] = ()  # the heads that carry it
 
@@ -79,7 +80,7 @@ class Scene:
         return own
 
     @property
-    def drawn(self) -> dict[tuple[int, int], Attributes]:
+    def drawn(self) -> dict[Ends, Attributes]:
         """Every mapping that is drawn, by key and query: those between nodes, then those inside a node."""
         mappings = [mapping for _, _, mapping in self.arrows]
         mappings += self.own_arrows
@@ -165,7 +166,7 @@ class Scene:
         words = verdict_words(self.circuit)
         return words[:1].upper() + words[1:]
 
-    def counted(self, drawn: Collection[tuple[int, int]]) -> str:
+    def counted(self, drawn: Collection[Ends]) -> str:
         """How many of the mappings that carry something are in `drawn`: `All 8 mappings with a total …`."""
         carrying = {
             mapping.ends for mapping in self.circuit.mappings if abs(mapping.total) >= CARRIES

@@ -31,6 +31,7 @@ from circuits.show.canvas import (
 )
 from circuits.show.legend import LINE_HEIGHT, to_heading, to_legend, wrapped, write_lines
 from circuits.show.wiring import headline, strongest_path
+from circuits.show.wiring_grid import kind_of
 from circuits.show.wiring_layout import Box, WiringLayout, lay_out
 from circuits.show.wiring_marks import SIDE_COLOURS, draw_wire, legend_keys
 from circuits.show.wiring_words import BoxLabels, caption, checked_names, subtitle, text_width
@@ -190,7 +191,7 @@ def _draw_box(
 
 def _draw_shape(sheet: Sheet, node: Node, box: Box, edge: str, fill: str) -> None:
     """A head is a rounded box, an MLP a hexagon, embeddings and logits are plain boxes."""
-    kind = "logits" if node.component is None else node.component.kind
+    kind = kind_of(node)
     area = Area(box.left, box.top, box.size.width, box.size.height)
     if kind == "mlp":
         tip = min(4.0, area.height / 2)

@@ -62,6 +62,11 @@ class Grid:
         return self.column[strand.start] != self.column[strand.end]
 
 
+def kind_of(node: Node) -> str:
+    """`head`, `mlp`, or what other component a node is; `logits`, which are none."""
+    return "logits" if node.component is None else node.component.kind
+
+
 def to_strands(wiring: Wiring) -> tuple[Strand, ...]:
     """Every wire with every node that it ends at."""
     largest = max((abs(each.value) for each in wiring.wires), default=1.0) or 1.0

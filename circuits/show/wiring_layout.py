@@ -14,6 +14,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
+from circuits.show.canvas import Point
 from circuits.show.wiring_grid import Grid, Strand, to_grid, to_strands
 from circuits.show.wiring_lanes import (
     BETWEEN_ARROWHEADS,
@@ -69,7 +70,7 @@ class Course:
     of points is a vertical piece; curves join the pieces."""
 
     strand: Strand
-    points: tuple[tuple[float, float], ...]
+    points: tuple[Point, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from circuits.components import SIDES
-from circuits.show.canvas import EFFECT, INK, PAPER, Area, Sheet, shade
+from circuits.show.canvas import EFFECT, INK, PAPER, Area, Point, Sheet, shade
 from circuits.show.legend import Key
 from circuits.show.wiring_grid import THINNEST, WIDEST, Strand
 from circuits.show.wiring_layout import Course
@@ -83,7 +83,7 @@ def draw_wire(sheet: Sheet, course: Course, depth: float, *, on_band: bool) -> N
         _draw_new(sheet, *middle, depth + 1.5, name=f"new {name}")
 
 
-def _path(points: list[tuple[float, float]]) -> Path:
+def _path(points: list[Point]) -> Path:
     """Vertical pieces, joined by curves that leave and arrive vertically."""
     vertices = [points[0]]
     codes: list[int] = [int(Path.MOVETO)]
