@@ -256,8 +256,13 @@ def _built_rows(layout: Placement, node: Attributes) -> list[tuple[LayerRange, b
         if not layers & built:
             continue
         is_whole = layers <= built
-        if rows and rows[-1][0][1] == low - 1 and rows[-1][1] == is_whole:  # one shade, no seam
-            (low, _), _ = rows.pop()
+        if rows:
+            (first_below, last_below), whole_below = rows[-1]
+            if (
+                last_below == low - 1 and whole_below == is_whole
+            ):  # joined, so that no seam is seen
+                rows.pop()
+                low = first_below
         rows.append(((low, high), is_whole))
     return rows
 

@@ -102,26 +102,23 @@ def lay_out_page(
     columns = _with_gaps(shown, len(labels))
     centres, right = _centres(columns, widths)
     spans = shown_spans(scene, scene.drawn, others=len(scene.boxes))
-    halves = [_half_box(width) for width in widths]
-    gaps = [column for column in columns if isinstance(column, tuple)]
-    for first, last in gaps:
-        halves[first : last + 1] = [_NARROWEST / 2] * (last - first + 1)
     width = max(right, PAGE.axis + _LEAST_WIDTH)
-    ground = Ground(spans, centres, halves, width)
+    ground = Ground(spans, centres, _halves(columns, widths), width)
     mappings = scene.circuit.mappings
     tracks = [_tracks(mapping, ground) for mapping in mappings]
     lanes = _lanes(scene, tracks)
-    ends = [track.right for each in tracks for track in each]
-    width = max([width, *ends])
+    for of_mapping in tracks:
+        width = max([width, *(track.right for track in of_mapping)])
     groups = in_lanes(groups_under(scene, spans, centres.__getitem__, right, _note_width))
-    output_width, output_offset = _place_output(scene, centres[len(labels) - 1], right)
-    output_left = centres[len(labels) - 1] + output_offset - output_width / 2
-    space = output_left - PAGE.axis - 12
+    last = centres[
+        len(labels) - 1
+    ]  # the centre of the last token, over which the output stands
+    output_width, output_offset = _place_output(scene, last, right)
+    output_left = last + output_offset - output_width / 2
+    caption_space = output_left - PAGE.axis - 12
     stages, stage_at = _stages(scene, lanes, spans, carriers)
-    starts = {}  # the first position of every column, and its centre
-    for column in columns:
-        position = column[0] if isinstance(column, tuple) else column
-        starts[position] = centres[position]
+    firsts = [_positions_in(column)[0] for column in columns]
+    starts = {position: centres[position] for position in firsts}
     return {
         "axis": PAGE.axis,
         "top": PAGE.top,
@@ -134,7 +131,7 @@ def lay_out_page(
         "pill_widths": [pill_width(length) for length in range(_LONGEST_NAME + 1)],
         "pill_gap": PILL_GAP,
         "arrows": [[_pack_track(track, lanes, starts) for track in each] for each in tracks],
-        "captions": [_names_in_caption(mapping, space) for mapping in mappings],
+        "captions": [_names_in_caption(mapping, caption_space) for mapping in mappings],
         "stages": stages,
         "stage_at": stage_at,
         "groups": _pack_groups(scene, groups),
@@ -172,12 +169,28 @@ def _centres(
     centres = {}
     right = PAGE.axis
     for column in columns:
-        first, last = column if isinstance(column, tuple) else (column, column)
-        width = widths[first] if first == last else _NARROWEST
-        for position in range(first, last + 1):
+        positions = _positions_in(column)
+        width = widths[positions[0]] if len(positions) == 1 else _NARROWEST
+        for position in positions:
             centres[position] = right + width / 2
         right += width
     return centres, right
+
+
+def _positions_in(column: int | Gap) -> range:
+    """The positions that a column stands for."""
+    first, last = column if isinstance(column, tuple) else (column, column)
+    return range(first, last + 1)
+
+
+def _halves(columns: Sequence[int | Gap], widths: Sequence[float]) -> list[float]:
+    """Half the width of the box of each position; in a closed gap, half the width of the gap."""
+    halves = [_half_box(width) for width in widths]
+    for column in columns:
+        if isinstance(column, tuple):
+            for position in _positions_in(column):
+                halves[position] = _NARROWEST / 2
+    return halves
 
 
 def _place_output(scene: Scene, last: float, right: float) -> tuple[float, float]:
