@@ -47,8 +47,9 @@ class Strand:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The rows, from the embeddings up, and the columns; of each node its row and column."""
+    """The wires; the rows, from the embeddings up, and the columns; of each node its row and column."""
 
+    strands: tuple[Strand, ...]
     rows: tuple[tuple[Node, ...], ...]
     columns: tuple[int | None, ...]
     row: Mapping[Node, int]
@@ -57,6 +58,18 @@ class Grid:
     def passed(self, strand: Strand) -> range:
         """The rows between a wire's ends."""
         return range(self.row[strand.start] + 1, self.row[strand.end])
+
+    def leaving(self, node: Node) -> list[Strand]:
+        """The wires that a node writes."""
+        return [strand for strand in self.strands if strand.start == node]
+
+    def entering(self, node: Node) -> dict[str, list[Strand]]:
+        """The wires that a node reads, by the side that they enter."""
+        by_side: dict[str, list[Strand]] = defaultdict(list)
+        for strand in self.strands:
+            if strand.end == node:
+                by_side[strand.side].append(strand)
+        return dict(sorted(by_side.items()))
 
     def changes_column(self, strand: Strand) -> bool:
         return self.column[strand.start] != self.column[strand.end]
@@ -67,7 +80,7 @@ def kind_of(node: Node) -> str:
     return "logits" if node.component is None else node.component.kind
 
 
-def to_strands(wiring: Wiring) -> tuple[Strand, ...]:
+def _to_strands(wiring: Wiring) -> tuple[Strand, ...]:
     """Every wire with every node that it ends at."""
     largest = max((abs(each.value) for each in wiring.wires), default=1.0) or 1.0
     strands = []
@@ -78,8 +91,9 @@ def to_strands(wiring: Wiring) -> tuple[Strand, ...]:
     return tuple(strands)
 
 
-def to_grid(wiring: Wiring, strands: Sequence[Strand]) -> Grid:
+def to_grid(wiring: Wiring) -> Grid:
     """The rows and columns of a wiring's nodes."""
+    strands = _to_strands(wiring)
     nodes = wiring.nodes or (LOGITS,)
     last = len(wiring.places) - 1 if wiring.places else None
     places = {node: last if node == LOGITS else node.place for node in nodes}
@@ -96,7 +110,7 @@ def to_grid(wiring: Wiring, strands: Sequence[Strand]) -> Grid:
     for level in ordered:
         rows += _folded(level, column)
     row = {node: number for number, nodes in enumerate(rows) for node in nodes}
-    return Grid(tuple(rows), columns, row, column)
+    return Grid(strands, tuple(rows), columns, row, column)
 
 
 def _ordered(

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
@@ -49,23 +49,17 @@ class Lane:
 # Boxes in a row
 
 
-def box_size(node: Node, strands: Sequence[Strand], label: Size) -> Size:
+def box_size(grid: Grid, node: Node, label: Size) -> Size:
     """Room for the label, for the arrowheads below and for the wires above."""
-    entering = sum(side_room(node, side, strands) for side in sides_in_use(node, strands))
-    leaving = sum(strand.line + BETWEEN_WIRES for strand in strands if strand.start == node)
+    entering = sum(side_room(side, wires) for side, wires in grid.entering(node).items())
+    leaving = sum(strand.line + BETWEEN_WIRES for strand in grid.leaving(node))
     return Size(max(label.width, entering + 3, leaving + 5), label.height)
 
 
-def sides_in_use(node: Node, strands: Sequence[Strand]) -> list[str]:
-    used = {strand.side for strand in strands if strand.end == node}
-    return sorted(used)
-
-
-def side_room(node: Node, side: str, strands: Iterable[Strand]) -> float:
+def side_room(side: str, wires: Sequence[Strand]) -> float:
     """The width that the arrowheads of a side take; a side of a head has its letter above them."""
-    heads = [strand.head for strand in strands if strand.end == node and strand.side == side]
     least = _LETTER if side in SIDES else 0.0
-    return max(least, sum(heads) + BETWEEN_ARROWHEADS * len(heads))
+    return max(least, sum(wire.head for wire in wires) + BETWEEN_ARROWHEADS * len(wires))
 
 
 def row_width(grid: Grid, row: int, column: int, sizes: Mapping[Node, Size]) -> float:
@@ -91,11 +85,9 @@ def box_centres(
 # Lanes
 
 
-def to_lanes(
-    grid: Grid, strands: Sequence[Strand], sizes: Mapping[Node, Size], spread: float
-) -> dict[Strand, Lane]:
+def to_lanes(grid: Grid, sizes: Mapping[Node, Size], spread: float) -> dict[Strand, Lane]:
     """The lane of every wire that passes a row."""
-    long = [strand for strand in strands if grid.passed(strand)]
+    long = [strand for strand in grid.strands if grid.passed(strand)]
     within = [strand for strand in long if not grid.changes_column(strand)]
     across = [strand for strand in long if grid.changes_column(strand)]
     within.sort(key=lambda strand: (len(grid.passed(strand)), grid.row[strand.start]))
@@ -114,7 +106,7 @@ def to_lanes(
             distance = _free_distance(grid, strand, others, sizes, spread)
             ends = (from_centre[strand.start], from_centre[strand.end])
             aside = fmean(abs(side * distance - x) for x in ends)
-            costs[side] = _crossings(grid, strand, others, strands, side) + aside / _FAR
+            costs[side] = _crossings(grid, strand, others, side) + aside / _FAR
             distances[side] = distance
         side = min(costs, key=lambda side: costs[side])
         placed[column, side].append((strand, distances[side]))
@@ -132,7 +124,6 @@ def _crossings(
     grid: Grid,
     strand: Strand,
     others: Placed,
-    strands: Iterable[Strand],
     side: int,
 ) -> int:
     """How many wires a wire within a column crosses on one side: those there whose rows overlap with its own
@@ -143,7 +134,7 @@ def _crossings(
         low, high = grid.row[other.start], grid.row[other.end]
         count += low < first < high < last or first < low < last < high
     column = grid.column[strand.end]
-    for other in strands:
+    for other in grid.strands:
         if not grid.changes_column(other):
             continue
         end = other.start if side > 0 else other.end  # wires leave to the right

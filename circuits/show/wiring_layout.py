@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from circuits.show.canvas import Point
-from circuits.show.wiring_grid import Grid, Strand, to_grid, to_strands
+from circuits.show.wiring_grid import Grid, Strand, to_grid
 from circuits.show.wiring_lanes import (
     BETWEEN_ARROWHEADS,
     BETWEEN_WIRES,
@@ -25,7 +25,6 @@ from circuits.show.wiring_lanes import (
     box_size,
     row_width,
     side_room,
-    sides_in_use,
     to_lanes,
 )
 from circuits.wires.parts import Node
@@ -96,15 +95,14 @@ def lay_out(
 
     `label_size` says how much room the words in a box take, `footer_width` those below a column.
     """
-    strands = to_strands(wiring)
-    grid = to_grid(wiring, strands)
-    sizes = {node: box_size(node, strands, label_size(node)) for node in grid.row}
+    grid = to_grid(wiring)
+    sizes = {node: box_size(grid, node, label_size(node)) for node in grid.row}
     footers = [footer_width(place) for place in grid.columns]
     for spread in _SPREADS:
-        lanes = to_lanes(grid, strands, sizes, spread)
-        centres, needed = _centres(grid, strands, sizes, lanes, footers, width)
+        lanes = to_lanes(grid, sizes, spread)
+        centres, needed = _centres(grid, sizes, lanes, footers, width)
         if needed <= width or spread == _SPREADS[-1]:
-            return _placed(grid, strands, sizes, lanes, centres, max(width, needed))
+            return _placed(grid, sizes, lanes, centres, max(width, needed))
     raise AssertionError("the last spread is always taken")
 
 
@@ -113,7 +111,6 @@ def lay_out(
 
 def _centres(
     grid: Grid,
-    strands: Sequence[Strand],
     sizes: Mapping[Node, Size],
     lanes: Mapping[Strand, Lane],
     footers: Sequence[float],
@@ -123,7 +120,7 @@ def _centres(
     columns and at both edges."""
     reach = []  # of a column: for each row how far it reaches to the left and to the right
     for column in range(len(grid.columns)):
-        reach.append(_reach(grid, column, strands, sizes, lanes, footers[column]))
+        reach.append(_reach(grid, column, sizes, lanes, footers[column]))
     centres = [max(left for left, _ in reach[0])]
     for before, after in pairwise(reach):
         rows = zip(before, after, strict=True)
@@ -137,7 +134,6 @@ def _centres(
 def _reach(
     grid: Grid,
     column: int,
-    strands: Sequence[Strand],
     sizes: Mapping[Node, Size],
     lanes: Mapping[Strand, Lane],
     footer: float,
@@ -147,12 +143,10 @@ def _reach(
     reach = []
     for row in range(len(grid.rows)):
         left = right = row_width(grid, row, column, sizes) / 2
-        for strand in strands:
-            lane = lanes.get(strand)
-            if lane is None or lane.column != column or row not in grid.passed(strand):
-                continue
-            left = max(left, strand.line / 2 - lane.offset)
-            right = max(right, strand.line / 2 + lane.offset)
+        for strand, lane in lanes.items():
+            if lane.column == column and row in grid.passed(strand):
+                left = max(left, strand.line / 2 - lane.offset)
+                right = max(right, strand.line / 2 + lane.offset)
         reach.append((left, right))
     return [*reach, (footer / 2, footer / 2)]
 
@@ -178,7 +172,6 @@ class Across:
 
 def _placed(
     grid: Grid,
-    strands: Sequence[Strand],
     sizes: Mapping[Node, Size],
     lanes: Mapping[Strand, Lane],
     centres: Sequence[float],
@@ -187,16 +180,16 @@ def _placed(
     """Coordinates of everything."""
     lane_x = {strand: centres[lane.column] + lane.offset for strand, lane in lanes.items()}
     across = Across(box_centres(grid, sizes, centres), lane_x)
-    sides = {node: _sides(node, strands, across, sizes) for node in grid.row}
-    leaving = _leaving(grid, strands, across)
-    entering = _entering(strands, across, sides)
-    bands, height = _bands(grid, strands, sizes, leaving, entering, across)
+    sides = {node: _sides(grid, node, across, sizes) for node in grid.row}
+    leaving = _leaving(grid, across)
+    entering = _entering(grid, across, sides)
+    bands, height = _bands(grid, sizes, leaving, entering, across)
     boxes = {}
     for node, row in grid.row.items():
         x, (top, bottom) = across.boxes[node], bands[row]
         boxes[node] = Box(x, (top + bottom) / 2, sizes[node], tuple(sides[node].items()))
     courses = []
-    for strand in strands:
+    for strand in grid.strands:
         start, end = leaving[strand], entering[strand]
         points = [(start, boxes[strand.start].top), (start, bands[grid.row[strand.start]][0])]
         passed = grid.passed(strand)
@@ -209,16 +202,17 @@ def _placed(
 
 
 def _sides(
-    node: Node, strands: Sequence[Strand], across: Across, sizes: Mapping[Node, Size]
+    grid: Grid, node: Node, across: Across, sizes: Mapping[Node, Size]
 ) -> dict[str, float]:
     """The middle of each side of a box along its lower edge. Sides stand in the order in which their wires
     come from the left."""
-    wires_from = {}  # the mean x from which the wires of a side come
-    for side in sides_in_use(node, strands):
-        wires = [strand for strand in strands if strand.end == node and strand.side == side]
-        wires_from[side] = fmean(map(across.comes_from, wires))
+    entering = grid.entering(node)
+    # The mean x from which the wires of a side come.
+    wires_from = {
+        side: fmean(map(across.comes_from, wires)) for side, wires in entering.items()
+    }
     order = sorted(wires_from, key=lambda side: wires_from[side])
-    rooms = {side: side_room(node, side, strands) for side in order}
+    rooms = {side: side_room(side, entering[side]) for side in order}
     free = (sizes[node].width - sum(rooms.values())) / (len(rooms) + 1)
     x = across.boxes[node] - sizes[node].width / 2
     middles = {}
@@ -229,28 +223,26 @@ def _sides(
     return middles
 
 
-def _leaving(grid: Grid, strands: Sequence[Strand], across: Across) -> dict[Strand, float]:
+def _leaving(grid: Grid, across: Across) -> dict[Strand, float]:
     """Where each wire leaves the upper edge of its first box, in the order in which they part."""
     leaving = {}
     for node in grid.row:
-        wires = [strand for strand in strands if strand.start == node]
-        wires.sort(key=across.goes_to)
+        wires = sorted(grid.leaving(node), key=across.goes_to)
         rooms = [strand.line + BETWEEN_WIRES for strand in wires]
         leaving |= _side_by_side(wires, rooms, across.boxes[node])
     return leaving
 
 
 def _entering(
-    strands: Sequence[Strand], across: Across, sides: Mapping[Node, Mapping[str, float]]
+    grid: Grid, across: Across, sides: Mapping[Node, Mapping[str, float]]
 ) -> dict[Strand, float]:
     """Where each wire enters the lower edge of its last box, in the order in which they come."""
     entering = {}
-    for node, middles in sides.items():
-        for side, middle in middles.items():
-            wires = [strand for strand in strands if strand.end == node and strand.side == side]
+    for node in grid.row:
+        for side, wires in grid.entering(node).items():
             wires.sort(key=across.comes_from)
             rooms = [strand.head + BETWEEN_ARROWHEADS for strand in wires]
-            entering |= _side_by_side(wires, rooms, middle)
+            entering |= _side_by_side(wires, rooms, sides[node][side])
     return entering
 
 
@@ -268,7 +260,6 @@ def _side_by_side(
 
 def _bands(
     grid: Grid,
-    strands: Sequence[Strand],
     sizes: Mapping[Node, Size],
     leaving: Mapping[Strand, float],
     entering: Mapping[Strand, float],
@@ -277,7 +268,7 @@ def _bands(
     """The top and the bottom of each row, and the height of all. Between two rows there is more space where
     wires go far aside."""
     aside = [0.0] * len(grid.rows)  # the longest way aside above each row
-    for strand in strands:
+    for strand in grid.strands:
         first, last = grid.row[strand.start], grid.row[strand.end]
         # A wire without a lane goes aside in one gap, all the way.
         lane = across.lanes.get(strand, entering[strand])

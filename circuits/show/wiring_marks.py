@@ -57,30 +57,37 @@ def draw_wire(sheet: Sheet, course: Course, depth: float, *, on_band: bool) -> N
     x, y = points[-1]
     points[-1] = (x, y + _head_height(strand) - 0.5)
     points[-2] = (x, max(points[-2][1], points[-1][1]))
-    colour, style = wire_look(strand)
     line = _path(points)
     name = f"{strand.each.wire} {strand.end}"
-    axes = sheet.axes
-    look: dict[str, Any] = {"facecolor": "none", "capstyle": "butt"}
     if on_band:
-        band = look | {"edgecolor": _BAND, "linewidth": strand.line + 4.0, "zorder": 0.9}
-        axes.add_patch(PathPatch(line, gid=f"band {name}", **band))
+        _draw_line(sheet, line, _BAND, strand.line + 4.0, depth=0.9, name=f"band {name}")
     else:
         # A thin white rim, so that a wire is seen to pass over another.
-        rim = look | {
-            "edgecolor": PAPER,
-            "linewidth": strand.line + 1.2,
-            "zorder": depth - 1e-3,
-        }
-        axes.add_patch(PathPatch(line, gid=f"rim {name}", **rim))
-    look |= {"edgecolor": colour, "linewidth": strand.line, "linestyle": style}
-    axes.add_patch(PathPatch(line, gid=name, zorder=depth, **look))
+        rim_depth = depth - 1e-3
+        _draw_line(sheet, line, PAPER, strand.line + 1.2, depth=rim_depth, name=f"rim {name}")
+    colour, style = wire_look(strand)
+    _draw_line(sheet, line, colour, strand.line, depth=depth, name=name, style=style)
     _draw_end(sheet, *course.points[-1], strand, colour, depth + 1e-3)
     if strand.each.new:
         # In the middle of the first curve, where wires from the same box have parted.
         (left, low), (right, high) = points[1], points[2]
         middle = ((left + right) / 2 - sheet.left, (low + high) / 2 - sheet.top)
         _draw_new(sheet, *middle, depth + 1.5, name=f"new {name}")
+
+
+def _draw_line(
+    sheet: Sheet,
+    line: Path,
+    colour: str,
+    width: float,
+    *,
+    depth: float,
+    name: str,
+    style: Any = "-",
+) -> None:
+    drawn = PathPatch(line, facecolor="none", edgecolor=colour, capstyle="butt", gid=name)
+    drawn.set(linewidth=width, linestyle=style, zorder=depth)
+    sheet.axes.add_patch(drawn)
 
 
 def _path(points: list[Point]) -> Path:
