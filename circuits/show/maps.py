@@ -120,8 +120,9 @@ def draw_cross(
         "arrowstyle": "-|>,head_width=0.15,head_length=0.25",
         "color": MUTED,
         "linewidth": 0.7,
+        "shrinkA": 0,
+        "shrinkB": 0,
     }
-    look |= {"shrinkA": 0, "shrinkB": 0}
     tip = y - arm if query_up else y + arm
     for end in (sheet.at(x + arm, y), sheet.at(x, tip)):
         sheet.axes.annotate("", end, sheet.at(x, y), arrowprops=look)
