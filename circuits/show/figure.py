@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 _FULL: Final = WIDTH * 72  # the width of two halves
 _PAD: Final = 9.0
 _TITLE: Final = 22.0  # the height of a title
+_NO_TITLE: Final = 8.0  # the space where no title stands
 _NAME: Final = 12.0  # the height of a head's name above its map, and the space above that
 _GAP: Final = 6.0  # between maps
 _STEP: Final = 9.0  # from one line of text to the next
@@ -329,7 +330,7 @@ class RightHalf:
     """Everything in the right half, from top to bottom, for one width."""
 
     width: float
-    title: float  # the height of its title; none stands there if the figure is of one model
+    titled: bool  # by its model; a figure of one model has no title there
     verdict: list[str]  # what comes first where the question is not clear
     caption: list[str]  # in red
     grid: MapGrid
@@ -337,18 +338,23 @@ class RightHalf:
     layout: Placement  # of the mapping on a scale of layers
 
     @property
+    def top(self) -> float:
+        """The height of what stands above the verdict."""
+        return _TITLE if self.titled else _NO_TITLE
+
+    @property
     def height(self) -> float:
         lines = len(self.verdict) + len(self.caption)
         if self.more:
             lines += 1
-        return self.title + 5 + _STEP * lines + self.grid.height + 6 + self.layout.height + _PAD
+        return self.top + 5 + _STEP * lines + self.grid.height + 6 + self.layout.height + _PAD
 
 
 def _plan_right(scene: Scene, width: float, *, titled: bool = True) -> RightHalf:
     inside = width - 2 * _PAD
     return RightHalf(
         width,
-        title=_TITLE if titled else 8.0,
+        titled=titled,
         verdict=wrapped(scene.verdict, HEADING_SMALL, inside - 2 * _CROSS)[:3],
         caption=wrapped(scene.caption, _RED_BOLD, inside - 2 * _CROSS),
         grid=_grid_above(scene, inside),
@@ -381,11 +387,11 @@ def _grid_above(scene: Scene, width: float) -> MapGrid:
 def _draw_right(sheet: Sheet, scene: Scene, title: str, half: RightHalf, left: float) -> None:
     """Title, verdict, caption, maps with their axis cross, and the mapping on a scale of layers."""
     area = Area(left, 0.5, half.width, half.height)
-    if half.title == _TITLE:
+    if half.titled:
         _draw_frame(sheet, scene, title, area)
     else:
         sheet.box(area, LINE, PAPER, depth=0)
-    y = area.top + half.title + 7
+    y = area.top + half.top + 7
     for line in half.verdict:
         sheet.write(area.middle, y, line, HEADING_SMALL, ha="center")
         y += _STEP

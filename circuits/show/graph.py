@@ -250,18 +250,16 @@ def _add_output(graph: nx.MultiDiGraph, circuit: Circuit) -> None:
 
 def _numbered_arrows(circuit: Circuit, node_of: dict[int, str | None]) -> dict[Ends, int]:
     """The mappings between two nodes that get an arrow, numbered: 0 is in front, then the strongest."""
-    arrows: dict[Ends, int] = {}
-    number = 1
-    for mapping in sorted(
-        circuit.mappings, key=lambda mapping: (-abs(mapping.total), mapping.ends)
-    ):
-        if node_of[mapping.key] == node_of[mapping.query]:
-            continue
-        if mapping is circuit.front:
-            arrows = {mapping.ends: 0} | arrows
-        elif abs(mapping.total) >= CARRIES and number < _MOST_ARROWS:
+    between = []
+    for mapping in circuit.mappings:
+        if node_of[mapping.key] != node_of[mapping.query]:
+            between.append(mapping)
+    between.sort(key=lambda mapping: (-abs(mapping.total), mapping.ends))
+    arrows = {mapping.ends: 0 for mapping in between if mapping is circuit.front}
+    others = [mapping for mapping in between if mapping is not circuit.front]
+    for number, mapping in enumerate(others[: _MOST_ARROWS - 1], 1):
+        if abs(mapping.total) >= CARRIES:
             arrows[mapping.ends] = number
-            number += 1
     return arrows
 
 

@@ -193,10 +193,9 @@ def comparison_grid(
             ranking, heads, maps, prompt=prompt, title=names[number], figures=shown
         )
         panels.append(panel)
-        needed = ranking.count()[0]
-        counts.append(
-            f"{'more than all' if needed is None else needed} in {spell(names[number])}"
-        )
+        needed, _, _ = ranking.count()
+        count = "more than all" if needed is None else needed
+        counts.append(f"{count} in {spell(names[number])}")
     title = f"Heads that explain 90% of {spell(comparison.task)}: {', '.join(counts)}"
     return head_grid(panels, per_row=per_row, title=title, query_up=query_up, figure=figure)
 

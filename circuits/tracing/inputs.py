@@ -48,14 +48,7 @@ def to_asked(
     if counterfactual is not None and not isinstance(counterfactual, str):
         asked = one_each(asked, counterfactual, spec)
         counterfactual = None
-    own = QuestionSpec(
-        counterfactual,
-        spec.swap,
-        answer=spec.answer,
-        foil=spec.foil,
-        metric=spec.metric,
-        seed=spec.seed,
-    )
+    own = replace(spec, counterfactual=counterfactual, noise_at=None)
     family = to_family(model, asked, own, roles=roles, noise_at=noise_at, seed=spec.seed)
     return family.asked
 
