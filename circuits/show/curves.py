@@ -194,7 +194,7 @@ def _draw_count(ax: Axes, line: KeepCurve, share: float, row: int) -> None:
     (bar,) = ax.plot(interval, [share, share], color=line.colour, linewidth=2.2, zorder=5)
     bar.set(alpha=0.45, solid_capstyle="butt")
     ax.plot([count, count], [0, share], color=line.colour, linewidth=0.6, zorder=1)
-    (marker,) = ax.plot([count], [share], line.marker, color=line.colour, zorder=6)
+    (marker,) = ax.plot([count], [share], marker=line.marker, color=line.colour, zorder=6)
     marker.set(markersize=4, markeredgewidth=0.6, markeredgecolor=PAPER)
     left = count > ax.get_xlim()[1] / 3  # at the right end of the axis
     ax.annotate(
