@@ -71,6 +71,8 @@ def _darken(artist: Artist) -> Iterator[Callable[[], Any]]:
             if getter is not None and setter is not None:
                 before = getter()
                 turned = darkened(to_rgba_array(before))
+                if not len(turned):  # "none": an open circle has no colour inside
+                    continue
                 setter(turned[0] if len(turned) == 1 else turned)
                 yield partial(setter, before)
 
