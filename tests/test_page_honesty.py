@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from render_samples import mapping_of, planted
+from render_samples import mapping_of, planted, span_of
 
 from circuits.components import Head
 from circuits.prompts import Prompt
@@ -136,3 +136,18 @@ def test_a_cell_that_a_spreadsheet_would_run_is_made_harmless(
     assert {row["key_token"] for row in rows} == {expected}
     effects = sorted(float(row["effect"]) for row in rows)
     assert effects == sorted(each.effect for each in known.mapping().heads)
+
+
+@pytest.mark.browser
+def test_layers_that_write_beyond_those_that_hold_are_ticks_as_in_the_figure(
+    browser: Browser, tmp_path: Path
+) -> None:
+    span = span_of("large", (5,), (2, 6), ((0, 8),))
+    page = show(browser, replace(planted(), spans=(span,)), tmp_path)
+    inside = page.locator(".picture .box .built:not(.tick)").bounding_box()
+    frame = page.locator(".picture .box .frame").bounding_box()
+    assert inside and frame
+    assert inside["height"] == pytest.approx(frame["height"], abs=4)
+    ticks = [tick.bounding_box() for tick in page.locator(".picture .box .tick").all()]
+    below, above = sorted((tick["y"] for tick in ticks if tick), reverse=True)
+    assert above < frame["y"] and below > frame["y"] + frame["height"]

@@ -24,6 +24,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from circuits import compare
 from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.show import canvas
@@ -429,6 +430,17 @@ def test_hostile_tokens_are_drawn_and_saved_without_a_warning(tmp_path: Path) ->
         warnings.simplefilter("error")
         save_figure(mapping_figure(samples.hostile(samples.HOSTILE)), tmp_path)
         save_figure(mapping_figure(samples.hostile(("$\\frac$", "$x$ $", "%"))), tmp_path)
+
+
+def test_open_circles_stay_open_in_a_dark_figure(tmp_path: Path) -> None:
+    figure = compare(samples.planted(), samples.planted()).figure()
+    open_circles = [
+        line for line in figure.axes[0].get_lines() if line.get_markerfacecolor() == "none"
+    ]
+    assert open_circles
+    (saved,) = save_figure(figure, tmp_path, ["svg"], theme="dark")
+    assert saved.stat().st_size
+    assert all(line.get_markerfacecolor() == "none" for line in open_circles)
 
 
 def test_a_dark_figure_has_light_letters_and_afterwards_its_own_colours(tmp_path: Path) -> None:

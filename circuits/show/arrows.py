@@ -37,16 +37,14 @@ class Sizes:
 
 def printed_forms(heads: Sequence[str]) -> list[list[str]]:
     """`L5H1 L5H3 L5H0`, `L5: 1 3 0`, `L5: 1 3 +1`, `L5: 1 +2`: ways to name heads of a layer, each shorter."""
-    whole = [*heads[:3]] if len(heads) <= 3 else [*heads[:2], f"+{len(heads) - 2}"]
-    forms = [whole]
+    # Of more than three heads, the numbers say more than the first two names would.
+    forms = [list(heads)] if len(heads) <= 3 else []
     if len(heads) > 1:
         layer, _, _ = heads[0].partition("H")
         numbers = [head.rpartition("H")[2] for head in heads]
         for count in range(min(len(heads), _SHORT_MOST), 0, -1):
             more = [f"+{len(heads) - count}"] if count < len(heads) else []
             forms.append([f"{layer}:", *numbers[:count], *more])
-    if len(heads) > 3:  # all numbers say more than two names
-        forms = [forms[1], *forms[2:]]
     return forms
 
 

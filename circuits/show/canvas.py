@@ -23,7 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, get_font_names
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch, Polygon, Rectangle
 from matplotlib.textpath import text_to_path
 
 from circuits.errors import FileError, PromptError
@@ -33,6 +33,7 @@ from circuits.results import DRAWN_AS
 Theme = Literal["light", "dark"]  # the ground on which a saved figure is looked at
 # Values and their colours; colours between them are mixed linearly.
 Stops = tuple[tuple[float, str], ...]
+Point = tuple[float, float]  # x and y
 
 INK: Final = "#1c2430"
 MUTED: Final = "#647080"
@@ -195,18 +196,12 @@ def save_figure(
         "png": {"Software": SIGNATURE},
         "pdf": {"CreationDate": None, "Creator": SIGNATURE},
     }
-    width, height = figure.get_size_inches()
-    dots = min(
-        DOTS_PER_INCH,
-        (_MOST_DOTS / (width * height)) ** 0.5,
-        _LONGEST_SIDE / max(width, height),
-    )
     if theme not in get_args(Theme):
         raise PromptError(
             f"a figure has the theme {' or '.join(get_args(Theme))}, not {theme!r}"
         )
     colours = contextlib.nullcontext()
-    look: dict[str, Any] = {"dpi": dots}
+    look: dict[str, Any] = {"dpi": _dots_per_inch(figure)}
     if theme == "dark":
         from circuits.show.dark import dark
 
@@ -220,6 +215,14 @@ def save_figure(
             paths.append(Path(folder) / f"{name}.{form}")
             figure.savefig(paths[-1], format=form, metadata=metadata[form], **look)
     return tuple(paths)
+
+
+def _dots_per_inch(figure: Figure) -> float:
+    """How finely a PNG is drawn: a large figure less finely, so that the file stays small enough to open."""
+    width, height = figure.get_size_inches()
+    by_area = (_MOST_DOTS / (width * height)) ** 0.5
+    by_side = _LONGEST_SIDE / max(width, height)
+    return min(DOTS_PER_INCH, by_area, by_side)
 
 
 def write_file(path: Path, data: bytes) -> Path:
@@ -298,7 +301,7 @@ class Sheet:
         """The same sheet, measured from another point."""
         return Sheet(self.axes, self.left + x, self.top + y)
 
-    def at(self, x: float, y: float) -> tuple[float, float]:
+    def at(self, x: float, y: float) -> Point:
         """A point in the coordinates of the axes."""
         return self.left + x, self.top + y
 
@@ -340,13 +343,26 @@ class Sheet:
             across, down, color=colour, linewidth=width, zorder=depth, linestyle=style
         )
 
-    def title(
-        self, left: float, right: float, y: float, text: str, note: str, font: Font = NOTE
-    ) -> None:
+    def title(self, left: float, right: float, y: float, text: str, note: str) -> None:
         """Write a title that starts at `left`, and if there is space a note that ends at `right`."""
         self.write(left, y, text, TITLE)
-        if note and width_of(text, TITLE) + 8 + width_of(note, font) < right - left:
-            self.write(right, y, note, font, ha="right")
+        if note and width_of(text, TITLE) + 8 + width_of(note, NOTE) < right - left:
+            self.write(right, y, note, NOTE, ha="right")
+
+    def polygon(
+        self,
+        corners: Sequence[Point],
+        fill: str,
+        *,
+        edge: str = "none",
+        line: float = 0.8,
+        depth: float = 1.0,
+    ) -> Polygon:
+        """Draw a filled shape with these corners."""
+        shape = Polygon([self.at(*corner) for corner in corners])
+        shape.set(facecolor=fill, edgecolor=edge, linewidth=line, zorder=depth)
+        self.axes.add_patch(shape)
+        return shape
 
     def frame(self, area: Area, edge: str, *, line: float, depth: float) -> None:
         """Draw a rectangle that is not filled."""

@@ -16,6 +16,7 @@ from circuits.show.canvas import NAME, Font, width_of
 _NARROWEST: Final = 10.0  # the least width of a column
 _UPRIGHT: Final = 32.0  # the largest width of a column of upright words
 _WIDEST_STEP: Final = 56.0
+_LEAST_WORD: Final = 12.0  # the least width of a word
 _LEAST_GAP: Final = 5.0  # between words
 _MOST_GAP: Final = 26.0
 _HALF_BOX: Final = 7.0  # half the largest width of a box
@@ -37,9 +38,8 @@ class Columns:
     step: float  # the least distance between two centres
     size: float  # of the font
     upright: bool
-    notes: tuple[
-        tuple[str, str], ...
-    ] = ()  # under each word: the layers that hold it, and that build it
+    # Under each word: the layers that hold it, and that build it.
+    notes: tuple[tuple[str, str], ...] = ()
 
     def x_of(self, position: int) -> float | None:
         """The centre of a position's column; None if the position is not shown."""
@@ -107,22 +107,10 @@ def fit_columns(
     for position in positions:
         note = None if notes is None or position is None else notes.get(position)
         below.append(note or ("", ""))
-    least = [max(map(_note_width, note_lines(note)), default=0.0) for note in below]
-    for longest, size in _WORD_SIZES:
-        words = _words_of(scene, positions, longest)
-        word_widths = []
-        for word, under in zip(words, least, strict=True):
-            word_widths.append(max(width_of(word, Font(size)), under, 12.0))
-        gap = (space - sum(word_widths)) / len(words)
-        if gap >= _LEAST_GAP:
-            widths = [width + min(gap, _MOST_GAP) for width in word_widths]
-            upright = False
-            break
-    else:
-        longest, size = _WORD_SIZES[-1]
-        words = _words_of(scene, positions, longest)
+    words, size, widths = _fit_words(scene, positions, below, space)
+    upright = widths is None
+    if widths is None:
         widths = [min(space / len(words), _UPRIGHT)] * len(words)
-        upright = True
     centres = []
     x = left + 3 + (space - sum(widths)) / 2
     for width in widths:
@@ -132,6 +120,29 @@ def fit_columns(
     return Columns(
         tuple(positions), tuple(words), tuple(centres), step, size, upright, tuple(below)
     )
+
+
+def _fit_words(
+    scene: Scene,
+    positions: Sequence[int | None],
+    notes: Sequence[tuple[str, str]],
+    space: float,
+) -> tuple[list[str], float, list[float] | None]:
+    """The words in the largest font in which they stand side by side, its size, and the widths of their columns.
+
+    The widths are None where even words of the smallest font do not fit.
+    """
+    for_notes = [max(map(_note_width, note_lines(note)), default=0.0) for note in notes]
+    for longest, size in _WORD_SIZES:
+        words = _words_of(scene, positions, longest)
+        least = []
+        for word, for_note in zip(words, for_notes, strict=True):
+            least.append(max(width_of(word, Font(size)), for_note, _LEAST_WORD))
+        gap = (space - sum(least)) / len(words)
+        if gap >= _LEAST_GAP:
+            return words, size, [width + min(gap, _MOST_GAP) for width in least]
+    longest, size = _WORD_SIZES[-1]
+    return _words_of(scene, positions, longest), size, None
 
 
 def _note_width(line: str) -> float:

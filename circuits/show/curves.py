@@ -191,16 +191,11 @@ def _draw_count(ax: Axes, line: KeepCurve, share: float, row: int) -> None:
     if count is None:
         return
     interval = [count if low is None else low, count if high is None else high]
-    bar: dict[str, Any] = {
-        "linewidth": 2.2,
-        "alpha": 0.45,
-        "solid_capstyle": "butt",
-        "zorder": 5,
-    }
-    ax.plot(interval, [share, share], color=line.colour, **bar)
+    (bar,) = ax.plot(interval, [share, share], color=line.colour, linewidth=2.2, zorder=5)
+    bar.set(alpha=0.45, solid_capstyle="butt")
     ax.plot([count, count], [0, share], color=line.colour, linewidth=0.6, zorder=1)
-    marker: dict[str, Any] = {"marker": line.marker, "markeredgewidth": 0.6, "zorder": 6}
-    ax.plot([count], [share], color=line.colour, markersize=4, markeredgecolor=PAPER, **marker)
+    (marker,) = ax.plot([count], [share], marker=line.marker, color=line.colour, zorder=6)
+    marker.set(markersize=4, markeredgewidth=0.6, markeredgecolor=PAPER)
     left = count > ax.get_xlim()[1] / 3  # at the right end of the axis
     ax.annotate(
         f"{count:,}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -58,26 +59,36 @@ def _artists(figure: Figure) -> list[Artist]:
 
 
 def _darken(artist: Artist) -> Iterator[Callable[[], Any]]:
-    """Turn the colours of one artist; what is returned turns them back."""
-    values = artist.get_array() if isinstance(artist, AxesImage) else None
-    if isinstance(artist, AxesImage) and values is not None and values.ndim == 3:
-        pixels = np.asarray(values)
-        scale = 255 if pixels.dtype == np.uint8 else 1
-        artist.set_data((darkened(pixels / scale) * 255).round().astype(np.uint8))
-        yield lambda: artist.set_data(pixels)
+    """Turn the colours of one artist; what is yielded turns them back."""
+    if isinstance(artist, AxesImage) and np.asarray(artist.get_array()).ndim == 3:
+        yield _darken_pixels(artist)
     elif isinstance(artist, ScalarMappable) and artist.get_array() is not None:
-        scale_of_colours = artist.get_cmap()
-        colours = scale_of_colours(np.arange(scale_of_colours.N))
-        turned = ListedColormap(list(darkened(colours)))
-        bad = darkened(np.asarray(scale_of_colours.get_bad()))
-        artist.set_cmap(turned.with_extremes(bad=tuple(bad)))
-        yield lambda: artist.set_cmap(scale_of_colours)
-        return
-    for name in _COLOURS:
-        getter, setter = (getattr(artist, f"{verb}_{name}", None) for verb in ("get", "set"))
-        if getter is None or setter is None:
-            continue
-        before = getter()
-        turned_colours = darkened(to_rgba_array(before))
-        setter(turned_colours[0] if len(turned_colours) == 1 else turned_colours)
-        yield lambda setter=setter, before=before: setter(before)
+        yield _darken_scale(artist)
+    else:
+        for name in _COLOURS:
+            getter = getattr(artist, f"get_{name}", None)
+            setter = getattr(artist, f"set_{name}", None)
+            if getter is not None and setter is not None:
+                before = getter()
+                turned = darkened(to_rgba_array(before))
+                if not len(turned):  # "none": an open circle has no colour inside
+                    continue
+                setter(turned[0] if len(turned) == 1 else turned)
+                yield partial(setter, before)
+
+
+def _darken_pixels(image: AxesImage) -> Callable[[], Any]:
+    """Turn an image that has a colour at every pixel, (row, column, channel)."""
+    pixels = np.asarray(image.get_array())
+    scale = 255 if pixels.dtype == np.uint8 else 1
+    image.set_data((darkened(pixels / scale) * 255).round().astype(np.uint8))
+    return partial(image.set_data, pixels)
+
+
+def _darken_scale(drawn: ScalarMappable) -> Callable[[], Any]:
+    """Turn the scale of what has a number at every place."""
+    before = drawn.get_cmap()
+    turned = ListedColormap(list(darkened(before(np.arange(before.N)))))
+    bad = darkened(np.asarray(before.get_bad()))
+    drawn.set_cmap(turned.with_extremes(bad=tuple(bad)))
+    return partial(drawn.set_cmap, before)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch
 
-from circuits.show.arrows import PRINT, PlacedItem, free_spaces
+from circuits.show.arrows import PRINT, Interval, PlacedItem, free_spaces
 from circuits.show.canvas import (
     COLUMN,
     EFFECT,
@@ -24,6 +24,7 @@ from circuits.show.canvas import (
     INK,
     LINE,
     MUTED,
+    NAME,
     NOTE,
     PAPER,
     RED,
@@ -40,8 +41,8 @@ from circuits.show.canvas import (
     width_of,
 )
 from circuits.show.columns import NOTE_NAMES, NOTE_STEP, note_lines, upright_note
-from circuits.show.graph import OUTPUT
-from circuits.show.layout import Placement, lay_out
+from circuits.show.graph import OUTPUT, Attributes
+from circuits.show.layout import LayerRange, Placement, lay_out
 from circuits.show.legend import (
     LINE_HEIGHT,
     Key,
@@ -61,6 +62,8 @@ _PAD: Final = 9.0
 _BOX: Final = 23.0  # the height of the output's box
 _COLUMN: Final = 50.0  # of a token, where there is space
 _RED_BOLD: Final = Font(SMALL, RED, bold=True)
+_FRONT_NAMES: Final = Font(SMALL, PAPER, bold=True)  # of the heads of the mapping in front
+_TURNED: Final[Any] = {"ha": "center", "va": "top", "rotation": 90}  # text that hangs down
 _DASHED: Final[Any] = (0, (2.2, 1.4))
 
 
@@ -126,49 +129,49 @@ def legend_keys(scene: Scene, layout: Placement) -> list[Key]:
         keys.append(Key("that build it", _built_sample, sample=8))
     if any(ticks_of(node) for _, node in layout.boxes):
         keys.append(Key("writes where nothing is held", _tick_sample, sample=8))
-    if any(item.start < item.end for item in layout.lanes):
+    arrows = [item for item in layout.lanes if item.start < item.end]
+    if arrows:
         keys.append(Key("width: what its heads add to the joint effect", _arrow_sample))
-    if any(item.start == item.end for item in layout.lanes):
+    if len(arrows) < len(layout.lanes):
         keys.append(Key("a token reads itself", _dot_sample, sample=5))
-    if any(item.front for item in layout.lanes) and not all(
-        item.front for item in layout.lanes
-    ):
+    in_front = [item for item in layout.lanes if item.front]
+    if 0 < len(in_front) < len(layout.lanes):
         keys.append(Key("the mapping in front", _front_sample, sample=10))
-    if any(item.effect < 0 and item.start < item.end for item in layout.lanes):
+    if any(item.effect < 0 for item in arrows):
         keys.append(Key("against the answer", _against_sample))
     return keys
 
 
-def _sample_box(ends: tuple[float, float], y: float) -> Area:
-    return Area(ends[0], y - 3.5, ends[1] - ends[0], 7)
+def _held_sample(sheet: Sheet, width: float) -> None:
+    sheet.box(_sample_area(width), MUTED, "none", line=0.7, rounding=2)
 
 
-def _held_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.box(_sample_box(ends, y), MUTED, "none", line=0.7, rounding=2)
+def _built_sample(sheet: Sheet, width: float) -> None:
+    sheet.box(_sample_area(width), "none", shade(0.2), line=0, rounding=2)
 
 
-def _built_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.box(_sample_box(ends, y), "none", shade(0.2), line=0, rounding=2)
+def _front_sample(sheet: Sheet, width: float) -> None:
+    sheet.box(_sample_area(width), RED, RED, rounding=3.5)
 
 
-def _tick_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.line(ends, (y, y), shade(0.5), width=1.2, depth=1)
+def _sample_area(width: float) -> Area:
+    return Area(0, -3.5, width, 7)
 
 
-def _arrow_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    _draw_arrow(sheet, ends, y, 1.6, RED, depth=2)
+def _tick_sample(sheet: Sheet, width: float) -> None:
+    sheet.line((0, width), (0, 0), shade(0.5), width=1.2, depth=1)
 
 
-def _against_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    _draw_arrow(sheet, ends, y, 1.6, _strength(-0.6), depth=2, against=True)
+def _arrow_sample(sheet: Sheet, width: float) -> None:
+    _draw_arrow(sheet, (0, width), 0, 1.6, RED, depth=2)
 
 
-def _dot_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.axes.plot(*sheet.at(sum(ends) / 2, y), "o", color=_strength(0.6), markersize=3)
+def _against_sample(sheet: Sheet, width: float) -> None:
+    _draw_arrow(sheet, (0, width), 0, 1.6, _strength(-0.6), depth=2, against=True)
 
 
-def _front_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.box(_sample_box(ends, y), RED, RED, rounding=3.5)
+def _dot_sample(sheet: Sheet, width: float) -> None:
+    _draw_dot(sheet, width / 2, 0, _strength(0.6))
 
 
 # What stands on the sheet, measured from the upper left corner of the layout
@@ -230,31 +233,36 @@ def _draw_spans(sheet: Sheet, scene: Scene, layout: Placement) -> None:
             box.set_gid(f"span {position} layer {first}-{last}")
 
 
-def ticks_of(node: dict[str, Any]) -> list[int]:
+def ticks_of(node: Attributes) -> list[int]:
     """The layers that build a span although it is not held there."""
     first, last = node["layers"]
     return [layer for layer in _built_layers(node) if not first <= layer <= last]
 
 
-def _built_layers(node: dict[str, Any]) -> list[int]:
+def _built_layers(node: Attributes) -> list[int]:
     layers = []
     for first, last in node["ranges"]:
         layers += range(first, last + 1)
     return layers
 
 
-def _built_rows(layout: Placement, node: dict[str, Any]) -> list[tuple[tuple[int, int], bool]]:
+def _built_rows(layout: Placement, node: Attributes) -> list[tuple[LayerRange, bool]]:
     """Runs of rows with layers that build a span and hold it, and whether all layers of these rows do."""
     first, last = node["layers"]
     built = {layer for layer in _built_layers(node) if first <= layer <= last}
-    rows: list[tuple[tuple[int, int], bool]] = []
+    rows: list[tuple[LayerRange, bool]] = []
     for low, high in layout.rows:
         layers = set(range(low, high + 1))
         if not layers & built:
             continue
         is_whole = layers <= built
-        if rows and rows[-1][0][1] == low - 1 and rows[-1][1] == is_whole:  # one shade, no seam
-            (low, _), _ = rows.pop()
+        if rows:
+            (first_below, last_below), whole_below = rows[-1]
+            if (
+                last_below == low - 1 and whole_below == is_whole
+            ):  # joined, so that no seam is seen
+                rows.pop()
+                low = first_below
         rows.append(((low, high), is_whole))
     return rows
 
@@ -293,30 +301,27 @@ def _draw_item(sheet: Sheet, item: PlacedItem, y: float) -> None:
         style = _DASHED if item.opening else "-"
         _draw_arrow(sheet, ends, y, width, colour, 2 + item.front, style, against=against)
     else:
-        sheet.axes.plot(*sheet.at(item.start, y), "o", color=colour, markersize=3, zorder=3)
+        _draw_dot(sheet, item.start, y, colour, depth=3)
     width = width_of(item.text, HEADING_SMALL) + 6
     if item.led:
         ends = (item.end, item.text_x - width / 2)
         sheet.line(ends, (y, y), colour, width=0.5, depth=1.9, style=(0, (1, 1.5)))
-    box = FancyBboxPatch(
-        sheet.at(item.text_x - width / 2, y - 4.1),
-        width,
-        8.2,
-        boxstyle="round,pad=0,rounding_size=4",
-        edgecolor=colour,
-        facecolor=colour if item.front else PAPER,
-        linewidth=0.7,
-        zorder=4,
-        gid=f"pill {item.text}",
+    fill, font = (colour, _FRONT_NAMES) if item.front else (PAPER, NAME)
+    pill = sheet.box(
+        Area(item.text_x - width / 2, y - 4.1, width, 8.2),
+        colour,
+        fill,
+        line=0.7,
+        depth=4,
+        rounding=4,
     )
-    sheet.axes.add_patch(box)
-    font = Font(SMALL, PAPER, bold=True) if item.front else Font(SMALL, INK)
+    pill.set_gid(f"pill {item.text}")
     sheet.write(item.text_x, y + 2.1, item.text, font, ha="center", zorder=5)
 
 
 def _draw_arrow(
     sheet: Sheet,
-    ends: tuple[float, float],
+    ends: Interval,
     y: float,
     width: float,
     colour: str,
@@ -339,6 +344,11 @@ def _draw_arrow(
         shrinkB=0,
     )
     sheet.axes.add_patch(arrow)
+
+
+def _draw_dot(sheet: Sheet, x: float, y: float, colour: str, *, depth: float = 2) -> None:
+    """What a token reads of itself."""
+    sheet.axes.plot(*sheet.at(x, y), "o", color=colour, markersize=3, zorder=depth)
 
 
 def _strength(effect: float) -> str:
@@ -394,9 +404,8 @@ def _draw_sentence(sheet: Sheet, scene: Scene, layout: Placement) -> None:
         under = top + columns.words_height
         if columns.upright:
             sheet.write(centre, top + 8, number, numbers, ha="center")
-            sheet.write(centre, top + 11, word, font, ha="center", va="top", rotation=90)
-            turned = {"ha": "center", "va": "top", "rotation": 90}
-            sheet.write(centre, under + 2, upright_note(note), NOTE, **turned)
+            sheet.write(centre, top + 11, word, font, **_TURNED)
+            sheet.write(centre, under + 2, upright_note(note), NOTE, **_TURNED)
             continue
         sheet.write(centre, top + 2.5 + columns.size, word, font, ha="center")
         sheet.write(centre, under - 2, number, numbers, ha="center")
@@ -418,8 +427,7 @@ def _draw_note_names(sheet: Sheet, layout: Placement) -> None:
         return
     under = layout.foot + columns.words_height
     if columns.upright:
-        turned: dict[str, Any] = {"ha": "center", "va": "top", "rotation": 90}
-        sheet.write(8, under + 2, NOTE_NAMES, NOTE, **turned)
+        sheet.write(8, under + 2, NOTE_NAMES, NOTE, **_TURNED)
         return
     for row, name in enumerate(("held", "built")):
         sheet.write(0, under + NOTE_STEP * (row + 1) - 2, name, NOTE)

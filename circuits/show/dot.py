@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from graphviz import Digraph
@@ -26,7 +26,7 @@ from circuits.errors import CircuitsError, FileError
 from circuits.files import SIGNATURE
 from circuits.results import DRAWN_AS
 from circuits.show.canvas import INK, LINE, MUTED, PAPER, RED, SVG_FONT, WASH, shade, write_file
-from circuits.show.graph import OUTPUT, gains, kept_positions
+from circuits.show.graph import OUTPUT, Attributes, Ends, gains, kept_positions
 from circuits.show.scene import Scene, to_scene
 from circuits.show.words import name_rows, spell
 
@@ -235,7 +235,7 @@ def _add_boxes(page: Digraph, scene: Scene, shown: Sequence[int | None]) -> None
     page.subgraph(row)
 
 
-def _own_lines(scene: Scene, node: dict[str, Any]) -> list[str]:
+def _own_lines(scene: Scene, node: Attributes) -> list[str]:
     """The heads by which a box's positions read one another, or themselves, where that carries something."""
     lines = []
     for mapping in node.get("self_attention", ()):
@@ -264,7 +264,7 @@ def _port(scene: Scene, name: str) -> str:
     return OUTPUT if position == len(scene.words) - 1 else f"{_token(position)}:n"
 
 
-def _add_arrow(page: Digraph, start: str, end: str, mapping: dict[str, Any]) -> None:
+def _add_arrow(page: Digraph, start: str, end: str, mapping: Attributes) -> None:
     """A mapping as one arrow that names its heads."""
     front = mapping["arrow"] == 0
     ink = INK if front else MUTED
@@ -328,9 +328,7 @@ def _width(effect: float) -> str:
 # Labels, in Graphviz's HTML
 
 
-def _map_table(
-    pattern: np.ndarray, name: str, kept: Sequence[int | None], cell: tuple[int, int]
-) -> str:
+def _map_table(pattern: np.ndarray, name: str, kept: Sequence[int | None], cell: Ends) -> str:
     """One head's map (query, key) with its name below; a gap between positions is a thin line."""
     side = max(2, min(9, _MAP_SIZE // len(kept)))
     sizes = {position: 1 if position is None else side for position in kept}

@@ -20,7 +20,6 @@ from circuits.show.canvas import (
     BLUE,
     COLUMN,
     HEADING_SMALL,
-    INK,
     LINE,
     NAME,
     NOTE,
@@ -50,10 +49,12 @@ if TYPE_CHECKING:
 _FULL: Final = WIDTH * 72  # the width of two halves
 _PAD: Final = 9.0
 _TITLE: Final = 22.0  # the height of a title
+_NO_TITLE: Final = 8.0  # the space where no title stands
 _NAME: Final = 12.0  # the height of a head's name above its map, and the space above that
 _GAP: Final = 6.0  # between maps
 _STEP: Final = 9.0  # from one line of text to the next
 _RED_BOLD: Final = Font(colour=RED, bold=True)
+_KEY_LABEL: Final = Font(SMALL, RED, bold=True)  # along a map
 _MOST_LEFT: Final = 80  # maps
 _MOST_RIGHT: Final = 12
 _LEFT_SHARE: Final = 0.43  # of the width, as published
@@ -138,14 +139,14 @@ def _legend_keys(scenes: Sequence[Scene], layout: Placement) -> list[Key]:
     return keys + legend_keys(scenes[-1], layout)
 
 
-def _cell_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.box(Area(ends[0] + 1, y - 3, 6, 6), RED, BLUE, line=1.1, rounding=0.1)
+def _cell_sample(sheet: Sheet, _: float) -> None:
+    sheet.box(Area(1, -3, 6, 6), RED, BLUE, line=1.1, rounding=0.1)
 
 
-def _opening_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.box(Area(ends[0] + 1, y - 3, 6, 6), RED, PAPER, line=1.1, rounding=0.1)
+def _opening_sample(sheet: Sheet, _: float) -> None:
+    sheet.box(Area(1, -3, 6, 6), RED, PAPER, line=1.1, rounding=0.1)
     corners = [(1, -3), (7, -3), (7, 3), (1, 3)]
-    draw_stripes(sheet.axes, [sheet.at(ends[0] + x, y + down) for x, down in corners])
+    draw_stripes(sheet.axes, [sheet.at(*corner) for corner in corners])
 
 
 # Maps with their labels
@@ -212,29 +213,41 @@ def _side_in_width(labels: Labels, across: int, width: float) -> float:
 def _draw_maps(
     sheet: Sheet, scene: Scene, tiles: Tiles, labels: Labels, heads: Sequence[str]
 ) -> None:
+    """The maps with their names, and the labels along the first of each row and the last of each column."""
     maps = [scene.circuit.pattern(head) for head in heads]
-    hatched = [number for number, head in enumerate(heads) if head in scene.opening]
+    opening = scene.opening
+    hatched = [number for number, head in enumerate(heads) if head in opening]
     draw_tiles(sheet, tiles, maps, cell=scene.cell, hatched=hatched)
-    key, query = scene.cell or (None, None)
     step = tiles.side / len(scene.words)
     for number, head in enumerate(heads):
         x, y = tiles.corner(number)
         foot = y + tiles.side
         sheet.write(x + tiles.side / 2, y - 2.8, head, NAME, ha="center")
         if number + tiles.across >= len(heads):
-            turned = 90 if labels.upright else 0
-            for position, text in labels.keys.items():
-                font = Font(SMALL, RED, bold=True) if position == key else NOTE
-                middle = x + (position + 0.5) * step
-                sheet.write(
-                    middle, foot + 2.5, text, font, ha="center", va="top", rotation=turned
-                )
+            _write_keys(sheet, scene, labels, x, foot, step)
         if number % tiles.across == 0:
-            for position, text in labels.queries.items():
-                font = Font(SMALL, INK, bold=True) if position == query else NOTE
-                sheet.write(
-                    x - 2.5, foot - (position + 0.5) * step, text, font, ha="right", va="center"
-                )
+            _write_queries(sheet, scene, labels, x, foot, step)
+
+
+def _write_keys(
+    sheet: Sheet, scene: Scene, labels: Labels, left: float, foot: float, step: float
+) -> None:
+    """The labels below a map whose lower left corner is (left, foot); `step` is the side of a cell."""
+    turned = 90 if labels.upright else 0
+    for position, text in labels.keys.items():
+        font = _KEY_LABEL if scene.is_key(position) else NOTE
+        middle = left + (position + 0.5) * step
+        sheet.write(middle, foot + 2.5, text, font, ha="center", va="top", rotation=turned)
+
+
+def _write_queries(
+    sheet: Sheet, scene: Scene, labels: Labels, left: float, foot: float, step: float
+) -> None:
+    """The labels left of a map whose lower left corner is (left, foot)."""
+    for position, text in labels.queries.items():
+        font = HEADING_SMALL if scene.is_query(position) else NOTE
+        middle = foot - (position + 0.5) * step
+        sheet.write(left - 2.5, middle, text, font, ha="right", va="center")
 
 
 def _draw_frame(sheet: Sheet, scene: Scene, title: str, area: Area) -> None:
@@ -258,17 +271,16 @@ class LeftHalf:
 
 def _plan_halves(scene: Scene, beside: Scene) -> tuple[LeftHalf, RightHalf]:
     """Both halves, with the width, the labels and the maps in a row that waste the least space on the left."""
-    best = None
+    plans = []  # never empty: one map in a row with positions is never refused
     for share in _LEFT_SHARES:
         width = _FULL * share
         right = _plan_right(beside, _FULL - width - 7)
         for labels in (_word_labels(scene), _position_labels(scene)):
             for across in range(1, 10):
                 left = _plan_left(scene, right, labels, across, width)
-                if left is not None and (best is None or left.waste < best[0].waste):
-                    best = left, right
-    assert best is not None  # one map in a row with positions is never refused
-    return best
+                if left is not None:
+                    plans.append((left, right))
+    return min(plans, key=lambda plan: plan[0].waste)
 
 
 def _plan_left(
@@ -290,6 +302,7 @@ def _plan_left(
     if side < max(labels.least, longest_name * 0.9) and (labels.upright or across > 1):
         return None
     grid = MapGrid(labels, rows, across, side)
+    # Empty space weighs most, then maps smaller than those beside them, then gaps in the last row.
     waste = abs(width / _FULL - _LEFT_SHARE)
     waste += abs(space - grid.height) / space
     waste += (inside - grid.width) / inside
@@ -317,7 +330,7 @@ class RightHalf:
     """Everything in the right half, from top to bottom, for one width."""
 
     width: float
-    title: float  # the height of its title; none stands there if the figure is of one model
+    titled: bool  # by its model; a figure of one model has no title there
     verdict: list[str]  # what comes first where the question is not clear
     caption: list[str]  # in red
     grid: MapGrid
@@ -325,18 +338,23 @@ class RightHalf:
     layout: Placement  # of the mapping on a scale of layers
 
     @property
+    def top(self) -> float:
+        """The height of what stands above the verdict."""
+        return _TITLE if self.titled else _NO_TITLE
+
+    @property
     def height(self) -> float:
         lines = len(self.verdict) + len(self.caption)
         if self.more:
             lines += 1
-        return self.title + 5 + _STEP * lines + self.grid.height + 6 + self.layout.height + _PAD
+        return self.top + 5 + _STEP * lines + self.grid.height + 6 + self.layout.height + _PAD
 
 
 def _plan_right(scene: Scene, width: float, *, titled: bool = True) -> RightHalf:
     inside = width - 2 * _PAD
     return RightHalf(
         width,
-        title=_TITLE if titled else 8.0,
+        titled=titled,
         verdict=wrapped(scene.verdict, HEADING_SMALL, inside - 2 * _CROSS)[:3],
         caption=wrapped(scene.caption, _RED_BOLD, inside - 2 * _CROSS),
         grid=_grid_above(scene, inside),
@@ -369,11 +387,11 @@ def _grid_above(scene: Scene, width: float) -> MapGrid:
 def _draw_right(sheet: Sheet, scene: Scene, title: str, half: RightHalf, left: float) -> None:
     """Title, verdict, caption, maps with their axis cross, and the mapping on a scale of layers."""
     area = Area(left, 0.5, half.width, half.height)
-    if half.title == _TITLE:
+    if half.titled:
         _draw_frame(sheet, scene, title, area)
     else:
         sheet.box(area, LINE, PAPER, depth=0)
-    y = area.top + half.title + 7
+    y = area.top + half.top + 7
     for line in half.verdict:
         sheet.write(area.middle, y, line, HEADING_SMALL, ha="center")
         y += _STEP

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from circuits.files import new_folder
 from circuits.results import FORMATS
-from circuits.show.canvas import save_figure
+from circuits.show.canvas import save_figure, write_file
 from circuits.show.diagram import circuit_figure
 from circuits.show.dot import draw, to_dot
 from circuits.show.figure import mapping_figure
@@ -18,11 +18,6 @@ from circuits.show.scene import Scene, to_scene
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
     from circuits.tracing.why_record import Why
-
-
-def put(path: Path, text: str) -> None:
-    """Write a file in UTF-8, the same bytes on every system."""
-    path.write_bytes(text.encode())
 
 
 def draw_files(
@@ -44,10 +39,10 @@ def draw_files(
         save_figure(mapping_figure(scene), folder, pictures)
         save_figure(circuit_figure(scene), folder, pictures, name="circuit")
     if "html" in formats:
-        put(folder / "page.html", to_page(scene, why=why))
+        write_file(folder / "page.html", to_page(scene, why=why).encode())
     if "dot" in formats:
         diagram = to_dot(scene)
-        put(folder / "circuit.dot", diagram.source)
+        write_file(folder / "circuit.dot", diagram.source.encode())
         if by_graphviz:
             for form in pictures:
                 draw(diagram, folder / f"graphviz.{form}")
@@ -70,4 +65,4 @@ def fill_with_several(
         draw_files(own, scene, share)
     if len(scenes) == 2:
         save_figure(mapping_figure(*scenes), folder)
-    put(folder / "page.html", to_page(scenes))
+    write_file(folder / "page.html", to_page(scenes).encode())

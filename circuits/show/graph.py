@@ -31,6 +31,7 @@ LONGEST: Final = 24  # tokens of a prompt that is shown whole
 _MOST_ARROWS: Final = 24
 
 Attributes = dict[str, Any]  # of a node or an edge
+Ends = tuple[int, int]  # the positions of a key and of a query
 # The nodes of the key and the query, and the mapping's attributes.
 Arrow = tuple[str, str, Attributes]
 
@@ -247,26 +248,22 @@ def _add_output(graph: nx.MultiDiGraph, circuit: Circuit) -> None:
     )
 
 
-def _numbered_arrows(
-    circuit: Circuit, node_of: dict[int, str | None]
-) -> dict[tuple[int, int], int]:
+def _numbered_arrows(circuit: Circuit, node_of: dict[int, str | None]) -> dict[Ends, int]:
     """The mappings between two nodes that get an arrow, numbered: 0 is in front, then the strongest."""
-    arrows: dict[tuple[int, int], int] = {}
-    number = 1
-    for mapping in sorted(
-        circuit.mappings, key=lambda mapping: (-abs(mapping.total), mapping.ends)
-    ):
-        if node_of[mapping.key] == node_of[mapping.query]:
-            continue
-        if mapping is circuit.front:
-            arrows = {mapping.ends: 0} | arrows
-        elif abs(mapping.total) >= CARRIES and number < _MOST_ARROWS:
+    between = []
+    for mapping in circuit.mappings:
+        if node_of[mapping.key] != node_of[mapping.query]:
+            between.append(mapping)
+    between.sort(key=lambda mapping: (-abs(mapping.total), mapping.ends))
+    arrows = {mapping.ends: 0 for mapping in between if mapping is circuit.front}
+    others = [mapping for mapping in between if mapping is not circuit.front]
+    for number, mapping in enumerate(others[: _MOST_ARROWS - 1], 1):
+        if abs(mapping.total) >= CARRIES:
             arrows[mapping.ends] = number
-            number += 1
     return arrows
 
 
-def _anchors(circuit: Circuit, arrows: Iterable[tuple[int, int]]) -> list[int]:
+def _anchors(circuit: Circuit, arrows: Iterable[Ends]) -> list[int]:
     """The positions that matter, most important first: ends of arrows, the last, spans, the first word."""
     last = len(circuit.prompt) - 1
     first_word = 1 if circuit.source.reads_bos and last > 0 else 0
@@ -303,6 +300,6 @@ def _attention(mapping: Mapping, share: float) -> Attributes:
     }
 
 
-def positions_of(mapping: Attributes) -> tuple[int, int]:
+def positions_of(mapping: Attributes) -> Ends:
     """Key and query of a mapping."""
     return mapping["from_position"], mapping["to_position"]

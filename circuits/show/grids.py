@@ -63,6 +63,7 @@ _PAD: Final = 8.0
 _TITLE: Final = 22.0  # the height of a panel's title
 _TABLE: Final = 136.0  # the width of the table beside the panels
 _ROW: Final = 8.5  # the height of its rows
+_COLUMN: Final = 34.0  # the width of its columns of values
 _LARGE: Final = 30.0  # the side of a map that has space for a name
 _LARGEST: Final = 84.0  # the side of a map
 _CELL: Final = 6.4  # the side of a cell that a word fits beside
@@ -192,10 +193,9 @@ def comparison_grid(
             ranking, heads, maps, prompt=prompt, title=names[number], figures=shown
         )
         panels.append(panel)
-        needed = ranking.count()[0]
-        counts.append(
-            f"{'more than all' if needed is None else needed} in {spell(names[number])}"
-        )
+        needed, _, _ = ranking.count()
+        count = "more than all" if needed is None else needed
+        counts.append(f"{count} in {spell(names[number])}")
     title = f"Heads that explain 90% of {spell(comparison.task)}: {', '.join(counts)}"
     return head_grid(panels, per_row=per_row, title=title, query_up=query_up, figure=figure)
 
@@ -303,8 +303,8 @@ def _grid_keys(panels: Sequence[Panel], tiles: Tiles) -> list[Key]:
     return keys
 
 
-def _bracket_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    _draw_bracket(sheet, ends[1], y - 4, y + 4)
+def _bracket_sample(sheet: Sheet, width: float) -> None:
+    _draw_bracket(sheet, width, -4, 4)
 
 
 def _draw_bracket(sheet: Sheet, x: float, top: float, bottom: float) -> None:
@@ -354,10 +354,10 @@ def _draw_head(sheet: Sheet, panel: Panel, number: int, tiles: Tiles) -> None:
     is_last = number + 1 == panel.needed
     inside = (side - 1.5, side - 2.5 if tiles.query_up else 6.5)
     below = (side, side + 6.5)
+    name_at, effect_at = (inside, below) if large else (below, inside)
     needed = panel.needed is None or number < panel.needed
     font = Font(SMALL, INK if needed else MUTED)
-    name = str(panel.heads[number])
-    sheet.write(*(inside if large else below), name, font, ha="right", zorder=5)
+    sheet.write(*name_at, str(panel.heads[number]), font, ha="right", zorder=5)
     if is_last:
         _draw_bracket(sheet, side + tiles.gap / 2, -1, side + 1)
     if not panel.effects:
@@ -365,13 +365,19 @@ def _draw_head(sheet: Sheet, panel: Panel, number: int, tiles: Tiles) -> None:
     effect = ""
     if abs(panel.effects[number]) >= _NOTHING:
         effect = _short_number(panel.effects[number])
-        sheet.write(*(below if large else inside), effect, NOTE, ha="right", zorder=5)
+        sheet.write(*effect_at, effect, NOTE, ha="right", zorder=5)
     if large:
-        font = Font(SMALL, RED, bold=True) if is_last else NOTE
-        rank = f"{number + 1}: 90%" if is_last else f"{number + 1}"
-        if width_of(rank, font) + width_of(effect, NOTE) + 2 > side:
-            rank = f"{number + 1}"
-        sheet.write(0, side + 6.5, rank, font)
+        _write_rank(sheet, number + 1, side, width_of(effect, NOTE), is_last=is_last)
+
+
+def _write_rank(sheet: Sheet, rank: int, side: float, taken: float, *, is_last: bool) -> None:
+    """A head's rank at the left below its map, where the effect takes space at the right; with the last that is
+    needed stands `90%`, if there is space."""
+    font = Font(SMALL, RED, bold=True) if is_last else NOTE
+    text = f"{rank}: 90%" if is_last else f"{rank}"
+    if width_of(text, font) + taken + 2 > side:
+        text = f"{rank}"
+    sheet.write(0, side + 6.5, text, font)
 
 
 def _draw_table(sheet: Sheet, panels: Sequence[Panel]) -> None:
@@ -379,13 +385,14 @@ def _draw_table(sheet: Sheet, panels: Sequence[Panel]) -> None:
     names = dict.fromkeys(name for panel in panels for name, _ in panel.facts)
     area = Area(0, 0, _TABLE, _TITLE + _ROW * len(names) + 2)
     sheet.box(area, LINE, PAPER, depth=0)
-    columns = [_TABLE - 5 - 34 * shift for shift in reversed(range(len(panels)))]
-    for panel, x in zip(panels, columns, strict=True):
+    x = _TABLE - 5 - _COLUMN * (len(panels) - 1)  # the right end of the first column of values
+    for panel in panels:
+        facts = dict(panel.facts)
         sheet.write(x, 13, spell(panel.title, longest=7), HEADING_SMALL, ha="right")
         for row, name in enumerate(names):
-            sheet.write(
-                x, _TITLE + _ROW * row + 2, dict(panel.facts).get(name, ""), NAME, ha="right"
-            )
+            y = _TITLE + _ROW * row + 2
+            sheet.write(x, y, facts.get(name, ""), NAME, ha="right")
+        x += _COLUMN
     for row, name in enumerate(names):
         sheet.write(5, _TITLE + _ROW * row + 2, name, NOTE)
 

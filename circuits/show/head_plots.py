@@ -92,6 +92,11 @@ def carry_words(heads: Collection[Head], share: float | None, what: str) -> str:
     return f"{heads_carry(len(heads))} {share:.0%} of {what}"
 
 
+def _ends(result: Mapping | Stability | Comparison) -> str:
+    """`key 5 → query 8`."""
+    return f"key {result.key} → query {result.query}"
+
+
 @heads_of_result.register
 def _(mapping: Mapping) -> HeadPlot:
     carriers = mapping.carriers()
@@ -100,7 +105,7 @@ def _(mapping: Mapping) -> HeadPlot:
         for each in mapping.heads
     ]
     share = None if mapping.doubts else mapping.modulation()
-    finding = carry_words(carriers, share, f"key {mapping.key} → query {mapping.query}")
+    finding = carry_words(carriers, share, _ends(mapping))
     return HeadPlot(finding, f"total {mapping.total:z.2f} of the gap", rows)
 
 
@@ -108,7 +113,7 @@ def _(mapping: Mapping) -> HeadPlot:
 def _(family: FamilyTrace) -> HeadPlot:
     mapping, carriers = family.mapping, family.carriers()
     share = None if mapping.doubts else mapping.modulation(family.share)
-    finding = carry_words(carriers, share, f"key {mapping.key} → query {mapping.query}")
+    finding = carry_words(carriers, share, _ends(mapping))
     pairs = f"mean of {plural(len(family.pairs), 'pair')}{verdict_in_short(family)}"
     metric = spell(str(family.pairs[0].metric), longest=80)
     total = f"total {family.total.mean:z.2f} of the gap"
@@ -119,37 +124,32 @@ def _(family: FamilyTrace) -> HeadPlot:
 @heads_of_result.register
 def _(stability: Stability) -> HeadPlot:
     runs = plural(len(stability.counterfactuals), "counterfactual")
-    mapping = f"key {stability.key} → query {stability.query}"
-    finding = f"{heads_carry(len(stability.core))} {mapping} in 80% of the runs or more"
+    often = "in 80% of the runs or more"
+    finding = f"{heads_carry(len(stability.core))} {_ends(stability)} {often}"
     question = f"{runs} of one kind{verdict_in_short(stability)}; total {stability.total.mean:z.2f} of the gap"
     rows = interval_rows([(each.head, each.effect) for each in stability.heads], stability.core)
-    return HeadPlot(finding, question, rows, marked="carries in 80% of the runs or more")
+    return HeadPlot(finding, question, rows, marked=f"carries {often}")
 
 
 @heads_of_result.register
 def _(comparison: Comparison) -> HeadPlot:
     first, second = (spell(name, longest=24) for name in comparison.names)
-    counts = [len(heads) for heads in comparison.carriers]
-    notes = {
-        (True, True): "both",
-        (True, False): f"only {first}",
-        (False, True): f"only {second}",
-        (False, False): "",
-    }
+    of_first, of_second = comparison.carriers
+    shared = comparison.overlap
     rows = []
     for each in comparison.moved:
-        in_first, in_second = (each.head in heads for heads in comparison.carriers)
-        row = HeadRow(
-            str(each.head),
-            each.after,
-            before=each.before,
-            carries=in_first and in_second,
-            note=notes[in_first, in_second],
-        )
+        note = ""
+        if each.head in shared:
+            note = "both"
+        elif each.head in of_first:
+            note = f"only {first}"
+        elif each.head in of_second:
+            note = f"only {second}"
+        name = str(each.head)
+        row = HeadRow(name, each.after, before=each.before, carries=note == "both", note=note)
         rows.append(row)
-    mapping = f"key {comparison.key} → query {comparison.query}"
-    finding = f"{heads_carry(counts[0])} {mapping} in {first}, {counts[1]} in {second}"
-    finding += f", {len(comparison.overlap)} in both"
+    finding = f"{heads_carry(len(of_first))} {_ends(comparison)} in {first}, {len(of_second)} in {second}"
+    finding += f", {len(shared)} in both"
     totals = " and ".join(f"{total:z.2f}" for total in comparison.totals)
     question = f"open: {first}, filled: {second}; total {totals} of the gap; carriers of {comparison.share:.0%}"
     unclear = [verdict for verdict in comparison.verdicts if verdict not in (None, "clear")]

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 
 from circuits.components import Head
 from circuits.errors import PromptError
-from circuits.instruments.grids import Patching, Paths
+from circuits.instruments.grids import Axis, Patching, Paths
 from circuits.instruments.reading_records import (
     READING,
     HeadScores,
@@ -47,8 +47,8 @@ from circuits.show.canvas import (
 from circuits.show.plots import add_scale, axes_for
 from circuits.show.scene import to_scene
 from circuits.show.sections import Column, Section, plain
-from circuits.show.tables import asked_rows, model_words, note_line
-from circuits.show.words import plural, question_words, spell, verdict_words
+from circuits.show.tables import asked_rows, model_words
+from circuits.show.words import plural, question_words, spell, verdict_lines, verdict_words
 
 if TYPE_CHECKING:
     from circuits.tracing.records import Circuit
@@ -79,14 +79,12 @@ def grid_figure(
     """
     values, rows, columns = _two_axes(result)
     finding, question = grid_words(result)
-    label = result.MEASURE
-    if label == "effect":
-        label = "effect (share of the gap)"
+    is_effect = result.MEASURE == "effect"
     with looks():
-        ax = axes_for(ax, _size(rows[1], columns[1]), title or finding, question)
-        least = SMALLEST_SCALE if result.MEASURE == "effect" else 0.0
+        ax = axes_for(ax, _size(rows, columns), title or finding, question)
+        least = SMALLEST_SCALE if is_effect else 0.0
         draw_map(ax, values, rows, columns, least=least)
-        add_scale(ax, label)
+        add_scale(ax, "effect (share of the gap)" if is_effect else result.MEASURE)
     return figure_around(ax)
 
 
@@ -121,24 +119,27 @@ def effect_map(
         raise PromptError(
             f"a map of effects is layer by head, so it has 2 axes, not {values.ndim}"
         )
-    layers, heads = ([str(number) for number in range(size)] for size in values.shape)
+    rows, columns = numbered("layer", values.shape[0]), numbered("head", values.shape[1])
     side = min(0.2, 5.0 / max(values.shape))  # inches, of a cell
-    size = (max(len(heads) * side + 1.2, 2.6), len(layers) * side + 0.5)
+    size = (max(len(columns) * side + 1.2, 2.6), len(rows) * side + 0.5)
     with looks():
         ax = axes_for(ax, size, title, question, notes="framed: carriers" if framed else "")
-        draw_map(ax, values, ("layer", layers), ("head", heads), least=SMALLEST_SCALE)
+        draw_map(ax, values, rows, columns, least=SMALLEST_SCALE)
         ax.set_aspect("equal")
         for head in framed:
+            _frame_cell(ax, head, RED, line=1.2)
             # A white line inside the red one, for readers to whom red is as dark as a strong effect.
-            for inset, colour, line in ((0.0, RED, 1.2), (0.09, PAPER, 0.6)):
-                corner = (head.index - 0.5 + inset, head.layer - 0.5 + inset)
-                side = 1 - 2 * inset
-                frame = Rectangle(
-                    corner, side, side, fill=False, edgecolor=colour, linewidth=line
-                )
-                ax.add_patch(frame).set(zorder=3, clip_on=False)
+            _frame_cell(ax, head, PAPER, line=0.6, inset=0.09)
         add_scale(ax, "effect (share of the gap)")
     return figure_around(ax)
+
+
+def _frame_cell(ax: Axes, head: Head, colour: str, *, line: float, inset: float = 0.0) -> None:
+    """Frame a head's cell, which is 1 wide; `inset` is how far inside the frame lies."""
+    corner = (head.index - 0.5 + inset, head.layer - 0.5 + inset)
+    side = 1 - 2 * inset
+    frame = Rectangle(corner, side, side, fill=False, edgecolor=colour, linewidth=line)
+    ax.add_patch(frame).set(zorder=3, clip_on=False)
 
 
 def _effects_of(circuit: Circuit) -> np.ndarray:
@@ -150,26 +151,28 @@ def _effects_of(circuit: Circuit) -> np.ndarray:
     return effects
 
 
-def _two_axes(
-    result: MapOnAxes,
-) -> tuple[np.ndarray, tuple[str, Sequence[str]], tuple[str, Sequence[str]]]:
+def numbered(name: str, size: int) -> Axis:
+    """An axis whose places are counted from 0."""
+    return Axis(name, tuple(map(str, range(size))))
+
+
+def _two_axes(result: MapOnAxes) -> tuple[np.ndarray, Axis, Axis]:
     """The values of a map with its two axes; of three axes the first two are joined, strongest rows kept."""
-    values = result.values
-    named = [(axis.name, axis.labels) for axis in result.axes]
-    if len(named) == 2:
-        return values, named[0], named[1]
-    (_, layers), (_, heads), columns = named
-    flat = values.reshape(-1, values.shape[-1])
-    names = [f"L{layer}H{head}" for layer in layers for head in heads]
+    if len(result.axes) == 2:
+        return result.values, *result.axes
+    layers, heads, columns = result.axes
+    flat = result.values.reshape(-1, len(columns))
+    names = [f"L{layer}H{head}" for layer in layers.labels for head in heads.labels]
     strength = np.nan_to_num(np.abs(flat)).max(1)
     kept = sorted(np.argsort(-strength, kind="stable")[:_MOST_HEADS].tolist())
-    return flat[kept], ("head", [names[row] for row in kept]), columns
+    return flat[kept], Axis("head", tuple(names[row] for row in kept)), columns
 
 
-def _size(rows: Sequence[str], columns: Sequence[str]) -> tuple[float, float]:
+def _size(rows: Axis, columns: Axis) -> tuple[float, float]:
     """The figure's width and height in inches."""
     width = max(COLUMN, min(WIDTH, 1.2 + 0.1 * len(columns)))
-    below = max(width_of(spell(name, longest=_LABEL), NAME) for name in columns) / 72
+    names = [spell(label, longest=_LABEL) for label in columns.labels]
+    below = max(width_of(name, NAME) for name in names) / 72
     cell = min(_CELL, 6.0 / len(rows))
     return width, 0.4 + below + max(0.9, cell * len(rows))
 
@@ -177,8 +180,8 @@ def _size(rows: Sequence[str], columns: Sequence[str]) -> tuple[float, float]:
 def draw_map(
     ax: Axes,
     values: np.ndarray,
-    rows: tuple[str, Sequence[str]],
-    columns: tuple[str, Sequence[str]],
+    rows: Axis,
+    columns: Axis,
     *,
     stops: Stops = EFFECT,
     limits: tuple[float, float] | None = None,
@@ -191,7 +194,7 @@ def draw_map(
     strongest = float(np.nan_to_num(np.abs(values)).max(initial=least)) or 1.0
     low, high = (-strongest, strongest) if limits is None else limits
     scale = colormap(stops).with_extremes(bad=_UNMEASURED)
-    origin = "lower" if rows[0].endswith("layer") else "upper"
+    origin = "lower" if rows.name.endswith("layer") else "upper"
     ax.imshow(
         values,
         cmap=scale,
@@ -204,8 +207,8 @@ def draw_map(
     if low < 0:
         _mark_negative(ax, values, low)
     _name_places(ax, rows, columns)
-    ax.set_xticks(np.arange(0.5, len(columns[1]) - 1), minor=True)
-    ax.set_yticks(np.arange(0.5, len(rows[1]) - 1), minor=True)
+    ax.set_xticks(np.arange(0.5, len(columns) - 1), minor=True)
+    ax.set_yticks(np.arange(0.5, len(rows) - 1), minor=True)
     ax.grid(which="minor", color=LINE, linewidth=0.25)
     ax.tick_params(which="both", length=0, pad=2, labelsize=SMALL)
 
@@ -217,17 +220,15 @@ def _mark_negative(ax: Axes, values: np.ndarray, low: float) -> None:
         ax.text(column, row, "−", ha="center", va="center", fontsize=SMALL, color=colour)
 
 
-def _name_places(
-    ax: Axes, rows: tuple[str, Sequence[str]], columns: tuple[str, Sequence[str]]
-) -> None:
+def _name_places(ax: Axes, rows: Axis, columns: Axis) -> None:
     """Write the names of axes and places; names that are longer than a number stand upright below."""
-    ax.set_xlabel(columns[0])
-    ax.set_ylabel(rows[0])
-    for axis, labels in ((ax.xaxis, columns[1]), (ax.yaxis, rows[1])):
-        every = -(-len(labels) // _MOST_LABELS)
-        ticks = list(range(0, len(labels), every))
-        axis.set_ticks(ticks, [_shortened(labels[tick]) for tick in ticks])
-    if max(map(len, columns[1])) > 2:
+    ax.set_xlabel(columns.name)
+    ax.set_ylabel(rows.name)
+    for drawn, axis in ((ax.xaxis, columns), (ax.yaxis, rows)):
+        every = -(-len(axis) // _MOST_LABELS)
+        ticks = range(0, len(axis), every)
+        drawn.set_ticks(ticks, [_shortened(axis.labels[tick]) for tick in ticks])
+    if max(map(len, columns.labels)) > 2:
         ax.tick_params(axis="x", rotation=90)
 
 
@@ -289,36 +290,31 @@ def grid_text(result: Patching | Paths) -> str:
     return plain(grid_sections(result))
 
 
-def grid_sections(result: Patching | Paths, *, most: int = _MOST_CELLS) -> list[Section]:
+def grid_sections(result: Patching | Paths) -> list[Section]:
     """The question with its verdict, and the strongest cells."""
-    return [asked_section(result), strongest_section(result, most=most)]
+    return [_asked_section(result), _strongest_section(result)]
 
 
-def asked_section(result: Any) -> Section:
+def _asked_section(result: Patching | Paths) -> Section:
     """The model, the verdict on the question, and what was compared."""
-    verdict = verdict_words(result)
-    lines = [f"Verdict: {verdict or 'a clear question'}"]
-    for note in result.notes:
-        if note not in result.question.reasons:  # the verdict has named its reasons
-            lines.append(note_line(note))
-    rows = [*asked_rows(result)]
+    verdict = verdict_words(result) or "a clear question"
+    _, *notes = verdict_lines(result)
+    rows = asked_rows(result)
     if len(result.pairs) > 1:
         left_out = f", {result.weak} left out as weak" if result.weak else ""
         rows.insert(0, ("pairs", f"{len(result.pairs)}{left_out}; the first is"))
-    return Section(model_words(result.source), lines, rows=rows)
+    return Section(model_words(result.source), [f"Verdict: {verdict}", *notes], rows=rows)
 
 
-def strongest_section(result: MapOnAxes, *, most: int = _MOST_CELLS) -> Section:
+def _strongest_section(result: Patching | Paths) -> Section:
     """The cells with the largest numbers."""
     cells = result.strongest()
-    columns = [
-        *(Column(spell(axis.name, longest=40)) for axis in result.axes),
-        Column(result.MEASURE, "z.3f"),
-    ]
+    columns = [Column(spell(axis.name, longest=40)) for axis in result.axes]
+    columns.append(Column(result.MEASURE, "z.3f"))
     rows = []
-    for place, value in cells[:most]:
+    for place, value in cells[:_MOST_CELLS]:
         rows.append((*(spell(name, longest=40) for name in place), value))
     title, _ = grid_words(result)
-    if len(cells) > most:
-        title += f"; the strongest {most} of {len(cells):,}"
+    if len(cells) > _MOST_CELLS:
+        title += f"; the strongest {_MOST_CELLS} of {len(cells):,}"
     return Section(title, (), columns, rows)

@@ -15,22 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from circuits.components import Head
 from circuits.show import Scene, gains, spell
 from circuits.show.arrows import PRINT, Interval, PlacedItem, Sizes, in_lanes, place_arrow
 from circuits.show.canvas import NOTE, width_of
 from circuits.show.columns import Columns, fit_columns
+from circuits.show.graph import Attributes, Ends
 
 _GROUP: Final = 10.0  # the height of a line of groups under a printed sentence
 _NEVER_FOLDED: Final = 12  # layers of a model that is shown whole
 _OTHER_SPANS: Final = 3  # spans that are shown although no mapping begins or ends there
 
-Named = tuple[str, dict[str, Any]]  # a node of the graph: its name and its attributes
-
-
-Rows = dict[tuple[int, int], tuple[float, float]]  # (first layer, last layer): (top, bottom)
+Named = tuple[str, Attributes]  # a node of the graph: its name and its attributes
+LayerRange = tuple[int, int]  # the first layer and the last
+Rows = dict[LayerRange, Interval]  # the top and the bottom of every row
 Lanes = dict[int, list[list[PlacedItem]]]  # of each layer, the lowest first
 
 
@@ -45,8 +45,7 @@ class Placement:
     boxes: list[Named]  # the spans that are drawn
     width: float
     height: float
-    # (key, query) of the mappings that are drawn
-    mappings: frozenset[tuple[int, int]] = frozenset()
+    mappings: frozenset[Ends] = frozenset()  # that are drawn
 
     def y_of(self, layer: int, *, top: bool) -> float:
         """The upper or lower end of the row in which a layer stands."""
@@ -70,7 +69,7 @@ class Placement:
         return taken_by(self.boxes, layer, self.columns.x_of, lambda _: self.columns.half)
 
     @property
-    def folded(self) -> list[tuple[int, int]]:
+    def folded(self) -> list[LayerRange]:
         """The first and last layer of every row that stands for several."""
         return [layers for layers in self.rows if layers[0] < layers[1]]
 
@@ -106,7 +105,7 @@ def lay_out(
 def _lay_out(
     scene: Scene,
     width: float,
-    mappings: dict[tuple[int, int], dict[str, Any]],
+    mappings: dict[Ends, Attributes],
     boxes: list[Named],
     most: int,
     *,
@@ -147,7 +146,7 @@ def _lay_out(
     return Placement(columns, rows, placed, groups, boxes, width, height, frozenset(drawn))
 
 
-def _by_layer(data: dict[str, Any]) -> dict[int, dict[str, float]]:
+def _by_layer(data: Attributes) -> dict[int, dict[str, float]]:
     """The heads of a mapping by layer, each with what it adds to the joint effect."""
     layers: dict[int, dict[str, float]] = {}
     for name, gain in gains(data).items():
@@ -158,9 +157,7 @@ def _by_layer(data: dict[str, Any]) -> dict[int, dict[str, float]]:
 # Spans
 
 
-def shown_spans(
-    scene: Scene, mappings: Collection[tuple[int, int]], *, others: int
-) -> list[Named]:
+def shown_spans(scene: Scene, mappings: Collection[Ends], *, others: int) -> list[Named]:
     """The spans at the ends of mappings, those that the user named, and the strongest `others`."""
     ends = {position for mapping in mappings for position in mapping}
     spans = [box for box in scene.boxes if box[1]["kind"] == "span" and box[1]["layers"]]
@@ -236,7 +233,7 @@ def stack_layers(
     return rows, placed
 
 
-def _fold_layers(depth: int, lanes: Lanes, boxes: Iterable[Named]) -> list[tuple[int, int]]:
+def _fold_layers(depth: int, lanes: Lanes, boxes: Iterable[Named]) -> list[LayerRange]:
     """The rows from below, each as (first layer, last layer)."""
     busy = {layer for layer, stacked in lanes.items() if stacked}
     for _, node in boxes:
@@ -257,7 +254,7 @@ def _fold_layers(depth: int, lanes: Lanes, boxes: Iterable[Named]) -> list[tuple
 # Groups of positions
 
 
-def is_named_by_its_token(scene: Scene, node: dict[str, Any]) -> bool:
+def is_named_by_its_token(scene: Scene, node: Attributes) -> bool:
     """Whether a span is one token and has its name, so that it needs no label of its own."""
     positions = node["positions"]
     return len(positions) == 1 and spell(scene.words[positions[0]]) == node["lines"][0]

@@ -74,10 +74,13 @@ def to_heading(finding: str, question: str, width: float) -> Heading:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One entry of a legend: its words, and what draws its sample between two x at a height y."""
+    """One entry of a legend: its words and its sample.
+
+    `draw` is given a sheet that is measured from the middle of the sample's left end, and the sample's width.
+    """
 
     words: str
-    draw: Callable[[Sheet, tuple[float, float], float], None] | None = None
+    draw: Callable[[Sheet, float], None] | None = None
     sample: float = _SAMPLE
 
     @property
@@ -107,7 +110,7 @@ class Legend:
             middle = y + _KEY_HEIGHT * number + 4
             for key in row:
                 if key.draw is not None:
-                    key.draw(sheet, (left, left + key.sample), middle)
+                    key.draw(sheet.moved(left, middle), key.sample)
                 sheet.write(left + key.words_at, middle + 2.1, key.words, NOTE)
                 left += key.width + _BETWEEN_KEYS
 

@@ -17,6 +17,7 @@ from circuits.show.canvas import (
     NOTE,
     RED,
     Area,
+    Point,
     Sheet,
     colormap,
     shade,
@@ -39,7 +40,7 @@ class Tiles:
     below: float = 5.0  # space under each row, for names
     query_up: bool = True  # query 0 is the lowest row of a map, else the highest
 
-    def corner(self, number: int) -> tuple[float, float]:
+    def corner(self, number: int) -> Point:
         """The top left corner of a map."""
         row, column = divmod(number, self.across)
         return self.x + column * (self.side + self.gap), self.y + row * (self.side + self.below)
@@ -65,15 +66,25 @@ def draw_tiles(
     _draw_image(
         sheet, _joined(tiles, maps), Area(tiles.x, tiles.y, right - tiles.x, bottom - tiles.y)
     )
-    corners = [tiles.corner(number) for number in range(len(maps))]
-    frames = [_square(sheet, x, y, tiles.side) for x, y in corners]
+    frames = [_square(sheet, *tiles.corner(number), tiles.side) for number in range(len(maps))]
     sheet.axes.add_collection(
         PolyCollection(frames, facecolors="none", edgecolors=LINE, linewidths=0.5, zorder=4)
     )
-    if cell is None:
-        return
+    if cell is not None:
+        _draw_cells(sheet, tiles, maps, cell, hatched)
+
+
+def _draw_cells(
+    sheet: Sheet,
+    tiles: Tiles,
+    maps: Sequence[np.ndarray],
+    cell: tuple[int, int],
+    hatched: Collection[int],
+) -> None:
+    """A red frame around the cell (key, query) of each map, filled with the cell's colour."""
     key, query = cell
     line = min(1.4, 0.5 + tiles.side / 60)
+    corners = [tiles.corner(number) for number in range(len(maps))]
     frames = []
     for (x, y), weights in zip(corners, maps, strict=True):
         step = tiles.side / len(weights)
@@ -91,7 +102,7 @@ def draw_tiles(
         draw_stripes(sheet.axes, frames[number])
 
 
-def draw_stripes(axes: Axes, square: Sequence[tuple[float, float]]) -> None:
+def draw_stripes(axes: Axes, square: Sequence[Point]) -> None:
     """Three diagonal stripes in a square whose corners run from the upper left one."""
     (left, top), _, (right, bottom), _ = square
     half = (right - left) / 2
@@ -109,8 +120,9 @@ def draw_cross(
         "arrowstyle": "-|>,head_width=0.15,head_length=0.25",
         "color": MUTED,
         "linewidth": 0.7,
+        "shrinkA": 0,
+        "shrinkB": 0,
     }
-    look |= {"shrinkA": 0, "shrinkB": 0}
     tip = y - arm if query_up else y + arm
     for end in (sheet.at(x + arm, y), sheet.at(x, tip)):
         sheet.axes.annotate("", end, sheet.at(x, y), arrowprops=look)
@@ -118,9 +130,9 @@ def draw_cross(
     sheet.write(x, tip - 1.5 if query_up else tip + 6, "Q", NOTE, ha="center")
 
 
-def draw_ramp(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+def draw_ramp(sheet: Sheet, width: float) -> None:
     """Draw the colours of attention from 0 to 1, as a sample in a legend."""
-    bar = Area(ends[0], y - 3, ends[1] - ends[0], 6)
+    bar = Area(0, -3, width, 6)
     _draw_image(sheet, np.arange(256, dtype=np.uint8)[None], bar)
     sheet.frame(bar, LINE, line=0.5, depth=3)
 
@@ -172,6 +184,6 @@ def _resized(weights: np.ndarray, pixels: int) -> np.ndarray:
     return (np.clip(weights[np.ix_(nearest, nearest)], 0, 1) * 255).round().astype(np.uint8)
 
 
-def _square(sheet: Sheet, x: float, y: float, side: float) -> list[tuple[float, float]]:
+def _square(sheet: Sheet, x: float, y: float, side: float) -> list[Point]:
     corners = ((0, 0), (side, 0), (side, side), (0, side))
     return [sheet.at(x + right, y + down) for right, down in corners]

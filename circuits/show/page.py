@@ -159,11 +159,12 @@ def pack(scene: Scene, why: Iterable[Why] = (), *, digits: int | None = None) ->
     shown = scene.shown(most=_MOST_TOKENS, also=ends, bos=True)
     labels = [spell(word, longest=_LONGEST_LABEL) for word in words]
     carriers = {mapping.ends: _carriers_at_shares(mapping) for mapping in circuit.mappings}
+    drawn = scene.drawn
     mappings = []
     for mapping in circuit.mappings:
         record = _pack_mapping(mapping, source.heads, digits)
         record["carriers"] = carriers[mapping.ends]
-        record["drawn"] = mapping.ends in scene.drawn
+        record["drawn"] = mapping.ends in drawn
         mappings.append(record)
     return {
         "name": spell(source.name, longest=60),

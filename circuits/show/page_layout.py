@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from circuits.components import Head
 from circuits.show import OUTPUT, Scene
+from circuits.show.graph import Ends
 from circuits.show.layout import (
     Interval,
     Lanes,
@@ -26,6 +27,7 @@ from circuits.show.layout import (
     PlacedItem,
     groups_under,
     in_lanes,
+    layers_text,
     place_arrow,
     shown_spans,
     stack_layers,
@@ -64,7 +66,7 @@ _TITLE: Final = 13.0
 class Track:
     """A mapping's arrow in one layer: with the first of its heads, the first two, and so on."""
 
-    ends: tuple[int, int]  # key and query
+    ends: Ends
     layer: int
     heads: tuple[str, ...]  # in the order of the path
     steps: tuple[int, ...]  # the number of each head on the path; the first step is 1
@@ -88,7 +90,7 @@ def lay_out_page(
     scene: Scene,
     shown: Sequence[int | None],
     labels: Sequence[str],
-    carriers: dict[tuple[int, int], list[int]],
+    carriers: dict[Ends, list[int]],
 ) -> dict[str, Any]:
     """All places, as the page's script reads them.
 
@@ -100,26 +102,23 @@ def lay_out_page(
     columns = _with_gaps(shown, len(labels))
     centres, right = _centres(columns, widths)
     spans = shown_spans(scene, scene.drawn, others=len(scene.boxes))
-    halves = [_half_box(width) for width in widths]
-    gaps = [column for column in columns if isinstance(column, tuple)]
-    for first, last in gaps:
-        halves[first : last + 1] = [_NARROWEST / 2] * (last - first + 1)
     width = max(right, PAGE.axis + _LEAST_WIDTH)
-    ground = Ground(spans, centres, halves, width)
+    ground = Ground(spans, centres, _halves(columns, widths), width)
     mappings = scene.circuit.mappings
     tracks = [_tracks(mapping, ground) for mapping in mappings]
     lanes = _lanes(scene, tracks)
-    ends = [track.right for each in tracks for track in each]
-    width = max([width, *ends])
+    for of_mapping in tracks:
+        width = max([width, *(track.right for track in of_mapping)])
     groups = in_lanes(groups_under(scene, spans, centres.__getitem__, right, _note_width))
-    output_width, output_offset = _place_output(scene, centres[len(labels) - 1], right)
-    output_left = centres[len(labels) - 1] + output_offset - output_width / 2
-    space = output_left - PAGE.axis - 12
+    last = centres[
+        len(labels) - 1
+    ]  # the centre of the last token, over which the output stands
+    output_width, output_offset = _place_output(scene, last, right)
+    output_left = last + output_offset - output_width / 2
+    caption_space = output_left - PAGE.axis - 12
     stages, stage_at = _stages(scene, lanes, spans, carriers)
-    starts = {}  # the first position of every column, and its centre
-    for column in columns:
-        position = column[0] if isinstance(column, tuple) else column
-        starts[position] = centres[position]
+    firsts = [_positions_in(column)[0] for column in columns]
+    starts = {position: centres[position] for position in firsts}
     return {
         "axis": PAGE.axis,
         "top": PAGE.top,
@@ -132,7 +131,7 @@ def lay_out_page(
         "pill_widths": [pill_width(length) for length in range(_LONGEST_NAME + 1)],
         "pill_gap": PILL_GAP,
         "arrows": [[_pack_track(track, lanes, starts) for track in each] for each in tracks],
-        "captions": [_names_in_caption(mapping, space) for mapping in mappings],
+        "captions": [_names_in_caption(mapping, caption_space) for mapping in mappings],
         "stages": stages,
         "stage_at": stage_at,
         "groups": _pack_groups(scene, groups),
@@ -170,12 +169,28 @@ def _centres(
     centres = {}
     right = PAGE.axis
     for column in columns:
-        first, last = column if isinstance(column, tuple) else (column, column)
-        width = widths[first] if first == last else _NARROWEST
-        for position in range(first, last + 1):
+        positions = _positions_in(column)
+        width = widths[positions[0]] if len(positions) == 1 else _NARROWEST
+        for position in positions:
             centres[position] = right + width / 2
         right += width
     return centres, right
+
+
+def _positions_in(column: int | Gap) -> range:
+    """The positions that a column stands for."""
+    first, last = column if isinstance(column, tuple) else (column, column)
+    return range(first, last + 1)
+
+
+def _halves(columns: Sequence[int | Gap], widths: Sequence[float]) -> list[float]:
+    """Half the width of the box of each position; in a closed gap, half the width of the gap."""
+    halves = [_half_box(width) for width in widths]
+    for column in columns:
+        if isinstance(column, tuple):
+            for position in _positions_in(column):
+                halves[position] = _NARROWEST / 2
+    return halves
 
 
 def _place_output(scene: Scene, last: float, right: float) -> tuple[float, float]:
@@ -195,7 +210,7 @@ def _held(scene: Scene) -> list[str]:
     """Of every position, the layers in which a span holds it: `0–21`; empty where none does."""
     held: list[list[str]] = [[] for _ in scene.words]
     for _, node in scene.boxes:
-        layers = "–".join(str(layer) for layer in dict.fromkeys(node["layers"]))
+        layers = layers_text([node["layers"]])
         if node["kind"] == "span" and layers:
             for position in node["positions"]:
                 held[position].append(layers)
@@ -326,7 +341,7 @@ def _stages(
     scene: Scene,
     lanes: dict[int, list[list[Track]]],
     spans: list[Named],
-    carriers: dict[tuple[int, int], list[int]],
+    carriers: dict[Ends, list[int]],
 ) -> tuple[list[Any], list[int]]:
     """The rows of every stage, and the number of the stage of every percentage from 1 to 100.
 
@@ -351,7 +366,7 @@ def _rows(
     depth: int,
     lanes: dict[int, list[list[Track]]],
     spans: list[Named],
-    carriers: dict[tuple[int, int], int],
+    carriers: dict[Ends, int],
 ) -> list[Any]:
     """The rows when this many heads carry each mapping; lanes without an arrow are closed."""
     drawn: Lanes = {}

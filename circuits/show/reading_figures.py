@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from circuits.instruments.grids import Axis
 from circuits.instruments.reading_records import NAMED, READING
 from circuits.show.canvas import (
     ATTENTION,
@@ -23,7 +24,7 @@ from circuits.show.canvas import (
     looks,
     width_of,
 )
-from circuits.show.heatmaps import draw_map
+from circuits.show.heatmaps import draw_map, numbered
 from circuits.show.plots import add_scale, axes_for, framed
 from circuits.show.sections import Column, Section, plain
 from circuits.show.words import plural, spell
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _CELL: Final = 0.17  # inches, the height of a cell
 _WORD: Final = 0.34  # inches, the width of a cell with a word in it
 _MOST_PARTS: Final = 12  # rows of the table of parts
+_MOST_TICKS: Final = 8  # along an axis of a map of scores
 _DARK: Final = 0.55  # of the scale: words on darker cells are white
 
 
@@ -49,14 +51,13 @@ def attribution_figure(read: LogitAttribution, *, ax: Axes | None = None) -> Fig
     'MLP'
     """
     values = read.values[1:-1].reshape(read.layers, read.heads + 1)
-    names = [*map(str, range(read.heads)), "MLP"]
-    rows = ("layer", list(map(str, range(read.layers))))
+    columns = Axis("head", (*map(str, range(read.heads)), "MLP"))
     with looks():
         height = 0.75 + max(0.9, min(_CELL, 6.0 / read.layers) * read.layers)
         (name,), part = read.strongest(1)[0]
         finding = f"{name} writes most directly to the answer: {part:z.2f} logits"
         ax = axes_for(ax, (COLUMN, height), finding, _attribution_title(read))
-        draw_map(ax, values, rows, ("head", names))
+        draw_map(ax, values, numbered("layer", read.layers), columns)
         add_scale(ax, "logits")
         ax.tick_params(axis="x", rotation=0 if read.heads <= 12 else 90)
         others = f"embedding {read.part('embed'):z.2f}, biases {read.part('biases'):z.2f}"
@@ -108,8 +109,7 @@ def lens_figure(lens: LogitLens, *, ax: Axes | None = None) -> Figure:
         ax = axes_for(
             ax, size, _first_words(lens), f"logit lens; {spell(lens.model, longest=30)}"
         )
-        rows, columns = ((axis.name, axis.labels) for axis in lens.axes)
-        draw_map(ax, lens.values, rows, columns, stops=ATTENTION, limits=(0.0, 1.0))
+        draw_map(ax, lens.values, *lens.axes, stops=ATTENTION, limits=(0.0, 1.0))
         add_scale(ax, f"probability of {spell(lens.answer)}")
         room = 0.72 * 72 * float(figure_around(ax).get_size_inches()[0]) / positions
         for layer in range(layers):
@@ -162,7 +162,7 @@ def lens_sections(lens: LogitLens) -> list[Section]:
     lines = [f"logit lens: {READING}. {_first_words(lens)}"]
     last = spell(lens.prompt.words[-1])
     title = f"{spell(lens.model, longest=30)}: what each layer would say after {last}"
-    return [Section(title, lines, columns, [(str(row[0]), *row[1:]) for row in rows])]
+    return [Section(title, lines, columns, rows)]
 
 
 # Scores of heads
@@ -203,18 +203,10 @@ def _random_words(scores: HeadScores) -> str:
 
 def _draw_score(panel: Axes, scores: HeadScores, name: str) -> None:
     _, layers, heads = scores.shape
-    every = [max(1, -(-size // 8)) for size in (layers, heads)]
-    rows, columns = (list(map(str, range(size))) for size in (layers, heads))
-    draw_map(
-        panel,
-        scores.score(name),
-        ("layer", rows),
-        ("head", columns),
-        stops=ATTENTION,
-        limits=(0.0, 1.0),
-    )
-    panel.set_yticks(range(0, layers, every[0]))
-    panel.set_xticks(range(0, heads, every[1]))
+    axes = (numbered("layer", layers), numbered("head", heads))
+    draw_map(panel, scores.score(name), *axes, stops=ATTENTION, limits=(0.0, 1.0))
+    panel.set_yticks(range(0, layers, -(-layers // _MOST_TICKS)))
+    panel.set_xticks(range(0, heads, -(-heads // _MOST_TICKS)))
     panel.tick_params(axis="x", rotation=0)
     panel.set_title(name, fontsize=SMALL)
 

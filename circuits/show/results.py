@@ -33,6 +33,7 @@ from circuits.show.heatmaps import grid_figure
 from circuits.show.neuron_figures import neurons_figure
 from circuits.show.page import to_page
 from circuits.show.reading_figures import attribution_figure, lens_figure, scores_figure
+from circuits.show.why import why_figure, why_sections
 from circuits.show.wiring_dot import wiring_dot
 from circuits.show.wiring_figure import wiring_figure
 from circuits.show.words import spell
@@ -83,7 +84,7 @@ _figure.register(Circuit, figure_of_circuit)
 _figure.register(TaskComparison, comparison_grid)
 _figure.register(Ranking, keep_curves)
 _figure.register(Wiring, wiring_figure)
-_figure.register(Why, wiring.why_figure)
+_figure.register(Why, why_figure)
 _figure.register(OnAxes, grid_figure)
 _figure.register(LogitAttribution, attribution_figure)
 _figure.register(LogitLens, lens_figure)
@@ -164,7 +165,7 @@ def _(mapping: Mapping) -> str:
 
 @_tables_of.register
 def _(why: Why) -> str:
-    return "".join(map(tables.section_html, wiring.why_sections(why)))
+    return "".join(map(tables.section_html, why_sections(why)))
 
 
 @_tables_of.register

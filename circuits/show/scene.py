@@ -1,10 +1,8 @@
 """What the pictures of a circuit show, decided once and held as a networkx graph.
 
 1. `graph` makes the graph: nodes are spans, tokens and the output, edges are mappings.
-2. One mapping is in front: the one that the user asked for, or else the strongest. Each other mapping gets an
-   arrow if its total is large enough.
-3. A prompt of up to 24 tokens is shown whole. Of a longer one, the tokens that matter and their neighbours
-   are shown.
+2. One mapping is in front: the one that the user asked for, or else the strongest. Its carriers are named.
+3. A scene says in words what was found, what was asked and what is not drawn.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from circuits.show.graph import (
     LONGEST,
     Arrow,
     Attributes,
+    Ends,
     kept_positions,
     positions_of,
     to_graph,
@@ -44,7 +43,7 @@ class Scene:
     circuit: Circuit
     graph: nx.MultiDiGraph
     front: Attributes | None = None  # the attributes of the mapping in front
-    cell: tuple[int, int] | None = None  # its key and its query
+    cell: Ends | None = None  # its key and its query
     ends: tuple[str, str] | None = None  # the nodes of its key and its query
     carriers: tuple[str, ...] = ()  # the heads that carry it
 
@@ -81,7 +80,7 @@ class Scene:
         return own
 
     @property
-    def drawn(self) -> dict[tuple[int, int], Attributes]:
+    def drawn(self) -> dict[Ends, Attributes]:
         """Every mapping that is drawn, by key and query: those between nodes, then those inside a node."""
         mappings = [mapping for _, _, mapping in self.arrows]
         mappings += self.own_arrows
@@ -150,10 +149,14 @@ class Scene:
         key, query = self.cell
         opening = len(self.opening)
         count = len(self.carriers) - opening
-        named = {0: "No head maps", 1: "One head maps", 2: "Both heads map"}
-        who = named.get(count, f"All {count} heads map")
-        if opening:
-            who = {0: "No head maps", 1: "One head maps"}.get(count, f"{count} heads map")
+        if count == 0:
+            who = "No head maps"
+        elif count == 1:
+            who = "One head maps"
+        elif opening:
+            who = f"{count} heads map"
+        else:
+            who = "Both heads map" if count == 2 else f"All {count} heads map"
         caption = f"{who} key {key} to query {query}"
         return f"{caption}, {opening} only in the counterfactual" if opening else caption
 
@@ -163,22 +166,27 @@ class Scene:
         words = verdict_words(self.circuit)
         return words[:1].upper() + words[1:]
 
-    def counted(self, drawn: Collection[tuple[int, int]]) -> str:
+    def counted(self, drawn: Collection[Ends]) -> str:
         """How many of the mappings that carry something are in `drawn`: `All 8 mappings with a total …`."""
         carrying = {
             mapping.ends for mapping in self.circuit.mappings if abs(mapping.total) >= CARRIES
         }
         count = len(carrying)
         shown = len(carrying.intersection(drawn))
-        all_of_them = {0: "No mapping", 1: "The only mapping", 2: "Both mappings"}
-        which = all_of_them.get(count, f"All {count} mappings")
         if shown < count:
             which = f"{shown} of {count} mappings"
+        else:
+            few = {0: "No mapping", 1: "The only mapping", 2: "Both mappings"}
+            which = few.get(count, f"All {count} mappings")
         return f"{which} with a total of {CARRIES:g} or more"
 
     def is_key(self, position: int | None) -> bool:
         """Whether a position is the key of the mapping in front."""
         return self.cell is not None and position == self.cell[0]
+
+    def is_query(self, position: int) -> bool:
+        """Whether a position is the query of the mapping in front."""
+        return self.cell is not None and position == self.cell[1]
 
     def mapped(self, most: int) -> tuple[str, ...]:
         """The first `most` carriers whose attention maps are in the circuit."""
@@ -212,20 +220,11 @@ def to_scene(circuit: Circuit | Scene, share: float | None = None) -> Scene:
     if isinstance(circuit, Scene):
         return circuit
     graph = to_graph(circuit, share=share)
-    mappings: list[Arrow] = list(graph.edges(data=True))
+    mappings = [edge for edge in graph.edges(data=True) if edge[2]["kind"] == "attention"]
     for name, node in graph.nodes.items():
         mappings += [(name, name, mapping) for mapping in node.get("self_attention", ())]
     for start, end, mapping in mappings:
-        if (
-            mapping["kind"] == "attention"
-            and list(positions_of(mapping)) == graph.graph["focus"]
-        ):
-            return Scene(
-                circuit,
-                graph,
-                mapping,
-                positions_of(mapping),
-                (start, end),
-                tuple(mapping["heads"]),
-            )
+        cell = positions_of(mapping)
+        if list(cell) == graph.graph["focus"]:
+            return Scene(circuit, graph, mapping, cell, (start, end), tuple(mapping["heads"]))
     return Scene(circuit, graph)

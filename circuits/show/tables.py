@@ -23,10 +23,11 @@ from circuits.show import (
     to_scene,
 )
 from circuits.show.sections import Column, Section, plain, section_html
-from circuits.show.words import note_line, verdict_lines  # noqa: F401  # others take `note_line` from here
+from circuits.show.words import verdict_lines
 from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:
+    from circuits.instruments.grids import Patching, Paths
     from circuits.tracing import Controls, FamilyTrace, HeadEffect, Mapping, MeasuredModel, Span
     from circuits.tracing.neuron_record import Neurons
     from circuits.tracing.records import Circuit
@@ -119,7 +120,7 @@ def model_words(source: MeasuredModel) -> str:
     return f"{visible(source.name)}: {source.layers} layers × {source.heads} heads, {gate}"
 
 
-def asked_rows(result: Circuit | Wiring | Neurons) -> list[tuple[str, str]]:
+def asked_rows(result: Circuit | Wiring | Neurons | Patching | Paths) -> list[tuple[str, str]]:
     """The counterfactual, the metric with its values in both runs, and the ablation."""
     metric = metric_words(result, longest=80)
     values = (

@@ -6,6 +6,7 @@ shares, the heads that both models need, and the figures of their attention maps
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any, Final
 
 from circuits.components import Head
@@ -163,30 +164,33 @@ def task_comparison_table(comparisons: Sequence[TaskComparison]) -> Section:
 
 
 def _measured(comparisons: Sequence[TaskComparison]) -> Section:
-    """Each protocol of the table in words, and the pairs of each task."""
+    """Each protocol of the table in words, and the pairs and the questions of each task."""
     protocols: dict[Protocol, None] = {}  # each once, in order
-    tasks = []
+    tasks: list[tuple[str, str]] = []
     for comparison in comparisons:
-        counts = []
-        for both in comparison.rankings:
-            protocols |= dict.fromkeys(ranking.protocol for ranking in both)
-            first = both[0]
-            counts.append(f"{first.pairs} for {COUNTED[first.protocol.units]}")
-        kind = "pairs that both models get right"
-        if not comparison.same_pairs:
-            kind = "pairs of each model's own, as their tokens differ"
-        left = [
-            f"{visible(ranking.model)}: {_left_out(ranking)}"
-            for ranking in comparison.rankings[0]
-        ]
-        pairs = f"{', '.join(counts)} ({kind}); left out: {'; '.join(left)}"
-        tasks.append((visible(comparison.task), pairs))
+        for ranking in chain.from_iterable(comparison.rankings):
+            protocols[ranking.protocol] = None
+        tasks.append((visible(comparison.task), _pairs_words(comparison)))
         for ranking in comparison.rankings[0]:
             verdict = "not judged" if ranking.question is None else "clear"
             name = f"question to {visible(ranking.model)}"
             tasks.append((name, verdict_words(ranking) or verdict))
     rows = [(_short(protocol), str(protocol)) for protocol in protocols]
     return Section("What was measured", rows=rows + tasks)
+
+
+def _pairs_words(comparison: TaskComparison) -> str:
+    """How many pairs each kind of unit was measured on, which pairs these are, and which were left out."""
+    counts = []
+    for first, _ in comparison.rankings:
+        counts.append(f"{first.pairs} for {COUNTED[first.protocol.units]}")
+    kind = "pairs that both models get right"
+    if not comparison.same_pairs:
+        kind = "pairs of each model's own, as their tokens differ"
+    left = []
+    for ranking in comparison.rankings[0]:
+        left.append(f"{visible(ranking.model)}: {_left_out(ranking)}")
+    return f"{', '.join(counts)} ({kind}); left out: {'; '.join(left)}"
 
 
 def _shares(comparison: TaskComparison) -> Section:

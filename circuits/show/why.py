@@ -32,6 +32,7 @@ _SIDES: Final[dict[Side, str]] = {
 }
 _MOST_WRITERS: Final = 8  # writers of a side, and parts of a score
 _LONGEST_VERDICT: Final = 200  # characters of a verdict above the picture
+_FEWEST_ROWS: Final = 6  # of bars, so that the map beside them is not too small
 # Tokens along an attention map; of a longer prompt only key and query are named.
 _MOST_TICKS: Final = 16
 
@@ -127,9 +128,8 @@ def why_figure(why: Why, *, figure: Figure | None = None) -> Figure:
     left = low - room if low < 0 else low
     with canvas.looks():
         width = canvas.WIDTH if len(sides) > 1 else 0.72 * canvas.WIDTH
-        rows = max(
-            most_bars, 6, 0.8 * min(len(why.prompt), _MOST_TICKS)
-        )  # words need less space than bars
+        # Words along the map need less space than bars.
+        rows = max(most_bars, _FEWEST_ROWS, 0.8 * min(len(why.prompt), _MOST_TICKS))
         size = (width, 0.7 + 0.16 * rows)
         figure = framed(figure, size, *_words_above(why), notes=_explained(why))
         axes = figure.subplots(1, 1 + len(sides), width_ratios=(1.15, *map(_width, columns)))

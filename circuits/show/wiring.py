@@ -20,7 +20,6 @@ from circuits.components import SIDES
 from circuits.show import spell
 from circuits.show.sections import Column, Section, plain
 from circuits.show.tables import asked_rows, model_words, token, visible
-from circuits.show.why import why_figure, why_sections, why_text  # noqa: F401  # callers find them here, too
 from circuits.show.words import note_line, verdict_lines
 from circuits.wires.parts import Node
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS: Final = 80  # of the table of wires
 _MOST_PAIRS: Final = 3  # prompts that are printed
+_SHARES: Final = (0.5, 0.8, 0.9, 0.95)  # for which the smallest circuit is printed
 
 
 # The text
@@ -110,13 +110,18 @@ def _kept(wiring: Wiring) -> Section:
         rows.append(("without", left))
     counts = f"{kinds['head']} heads and {kinds['mlp']} MLPs"
     rows.append(("nodes", f"{counts} beside embeddings and logits"))
+    rows.append(("sizes", _sizes(wiring)))
+    return Section("What it keeps", rows=rows)
+
+
+def _sizes(wiring: Wiring) -> str:
+    """How many wires the smallest circuit has that keeps each share, and what the search aimed at."""
     sizes = []
     for share in _SHARES:
         enough = [point.wires for point in wiring.curve if point.kept >= share]
         sizes.append(f"{enough[-1] if enough else 'none'} for {share:.0%}")
     aim = "as the whole model does" if wiring.aim == "faithful" else "as much as possible"
-    rows.append(("sizes", f"{', '.join(sizes)}; {wiring.aim}: keep {aim}"))
-    return Section("What it keeps", rows=rows)
+    return f"{', '.join(sizes)}; {wiring.aim}: keep {aim}"
 
 
 def _other_circuit(other: OtherCircuit) -> str:
@@ -126,9 +131,6 @@ def _other_circuit(other: OtherCircuit) -> str:
     return (
         f"{other.wires} wires found for {name} keep {where}; both circuits have {other.shared}"
     )
-
-
-_SHARES: Final = (0.5, 0.8, 0.9, 0.95)
 
 
 def _mean_and_worst(pairs: Sequence[WiredPair]) -> str:
@@ -141,20 +143,17 @@ def _mean_and_worst(pairs: Sequence[WiredPair]) -> str:
 
 def _wires(wiring: Wiring) -> Section:
     """A row for each wire, from the logits down. The name of a reader is printed in its first row only."""
-    readers: dict[tuple[Any, ...], list[WireValue]] = {}
-    for each in wiring.wires:
-        reader = each.wire.reader
-        readers.setdefault((-reader.layer, reader.kind != "mlp", reader.index), []).append(each)
     rows: list[tuple[Any, ...]] = []
-    for key in sorted(readers):
-        name = str(readers[key][0].wire.reader.component or "logits")
-        ordered = sorted(readers[key], key=lambda each: (each.wire.reader.kind, -each.value))
-        for each in ordered:
-            writer = wiring.node_name(Node.written(each.wire))
-            side = each.wire.reader.kind if each.wire.reader.kind in SIDES else ""
-            mark = "new" if each.new else ""
-            rows.append((name, side, visible(writer), each.value, each.effect, mark))
-            name = ""
+    above = ""  # the reader of the row before
+    for each in sorted(wiring.wires, key=_from_the_logits_down):
+        reader = each.wire.reader
+        name = str(reader.component or "logits")
+        side = reader.kind if reader.kind in SIDES else ""
+        writer = wiring.node_name(Node.written(each.wire))
+        mark = "new" if each.new else ""
+        shown = "" if name == above else name
+        rows.append((shown, side, visible(writer), each.value, each.effect, mark))
+        above = name
     if not rows:
         return Section(lines=["no circuit keeps anything"])
     lines = []
@@ -164,6 +163,12 @@ def _wires(wiring: Wiring) -> Section:
     columns += [Column("value", "z.3f"), Column("effect alone", "z.3f"), Column("")]
     title = "Wires, from the logits down (value: what the circuit keeps less without it)"
     return Section(title, lines, columns, rows[:_MOST_ROWS])
+
+
+def _from_the_logits_down(each: WireValue) -> tuple[Any, ...]:
+    """Later layers first, an MLP before the heads of its layer; of one reader by side, the best wire first."""
+    reader = each.wire.reader
+    return -reader.layer, reader.kind != "mlp", reader.index, reader.kind, -each.value
 
 
 # The graph

@@ -15,7 +15,7 @@ from circuits.components import SIDES
 from circuits.show.canvas import INK, MUTED, PAPER, RED
 from circuits.show.dot import BOX, box_label, new_page
 from circuits.show.wiring import headline, strongest_path
-from circuits.show.wiring_grid import Strand, to_grid, to_strands
+from circuits.show.wiring_grid import Strand, kind_of, to_grid
 from circuits.show.wiring_marks import AGAINST, OTHER_COLOUR, SIDE_COLOURS
 from circuits.show.wiring_words import caption, checked_names, place_token, subtitle
 from circuits.show.words import spell
@@ -38,13 +38,12 @@ def wiring_dot(wiring: Wiring, *, names: Mapping[str, str] | None = None) -> Dig
     page = new_page(label=title, labelloc="t", nodesep="0.2", ranksep="0.35")
     path = strongest_path(wiring)
     front = {node for start, end, _ in path for node in (start, end)}
-    strands = to_strands(wiring)
-    grid = to_grid(wiring, strands)
+    grid = to_grid(wiring)
     for row in grid.rows:
         for node in row:
             look = _look(wiring, node, given, filled=node in front)
             page.node(str(node), group=str(grid.column[node]), **look)
-    for strand in strands:
+    for strand in grid.strands:
         # So that Graphviz puts every node into the row that the figure has it in.
         rows = grid.row[strand.end] - grid.row[strand.start]
         on_path = (strand.start, strand.end, strand.each.wire) in path
@@ -64,8 +63,7 @@ def _look(
         token = place_token(wiring, node.place)
         place = spell(wiring.places[node.place])
         lines.append(f"{place} {spell(token)}" if token else place)
-    kind = "logits" if node.component is None else node.component.kind
-    shape = {"head": BOX["style"], "mlp": "filled"}.get(kind, "filled")
+    kind = kind_of(node)
     inside = PAPER if filled else INK
     return BOX | {
         "margin": "0.02,0.01" if kind == "mlp" else BOX["margin"],
@@ -73,7 +71,7 @@ def _look(
             [str(node.component or "logits"), *lines], inside, inside if filled else MUTED
         ),
         "shape": "hexagon" if kind == "mlp" else "box",
-        "style": shape,
+        "style": BOX["style"] if kind == "head" else "filled",
         "color": RED if filled else MUTED,
         "fillcolor": RED if filled else PAPER,
     }

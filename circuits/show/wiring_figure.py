@@ -8,11 +8,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon
 
 from circuits.components import SIDES
 from circuits.errors import PromptError
@@ -32,12 +31,14 @@ from circuits.show.canvas import (
 )
 from circuits.show.legend import LINE_HEIGHT, to_heading, to_legend, wrapped, write_lines
 from circuits.show.wiring import headline, strongest_path
+from circuits.show.wiring_grid import kind_of
 from circuits.show.wiring_layout import Box, WiringLayout, lay_out
 from circuits.show.wiring_marks import SIDE_COLOURS, draw_wire, legend_keys
 from circuits.show.wiring_words import BoxLabels, caption, checked_names, subtitle, text_width
 from circuits.wires.parts import Node
 
 if TYPE_CHECKING:
+    from circuits.components import Wire
     from circuits.wires.record import Wiring
 
 ONE_COLUMN: Final = 3.3  # inches
@@ -87,7 +88,8 @@ def _draw(
     """Title, subtitle, circuit, columns, legend and caption, from the top down."""
     inner = width - 2 * _MARGIN
     heading = to_heading(headline(wiring), subtitle(wiring), inner)
-    legend = to_legend(legend_keys(wiring), inner)
+    path = strongest_path(wiring)
+    legend = to_legend(legend_keys(wiring, has_path=bool(path)), inner)
     notes = wrapped(caption(wiring), NOTE, inner)
     footers = [labels.footer(place) for place in layout.grid.columns]
     top = _MARGIN + heading.height + 5
@@ -97,8 +99,8 @@ def _draw(
     heading.draw(sheet, _MARGIN, _MARGIN)
     circuit = sheet.moved(_MARGIN + _AXIS, top)
     _draw_layers(wiring, circuit, layout)
-    _draw_circuit(wiring, circuit, layout, labels)
-    _draw_footers(wiring, circuit, layout, footers)
+    _draw_circuit(circuit, layout, labels, path)
+    _draw_footers(circuit, layout, footers)
     legend.draw(sheet, _MARGIN, bottom)
     write_lines(sheet, _MARGIN, bottom + legend.height, notes)
     return figure_around(sheet.axes)
@@ -106,36 +108,39 @@ def _draw(
 
 def _draw_layers(wiring: Wiring, sheet: Sheet, layout: WiringLayout) -> None:
     """A band behind every other layer, and its number at the left; `⋮` where layers are folded."""
-    bands: dict[int, list[float]] = {}
+    depth = wiring.source.layers
+    extents: dict[int, tuple[float, float]] = {}  # layer -> the top and the bottom of its boxes
     for node, box in layout.boxes.items():
-        layer = wiring.source.layers if node.component is None else node.component.layer
-        bands.setdefault(layer, []).extend((box.top, box.bottom))
-    layers = sorted(bands)
+        layer = depth if node.component is None else node.component.layer
+        top, bottom = extents.get(layer, (box.top, box.bottom))
+        extents[layer] = (min(top, box.top), max(bottom, box.bottom))
     sheet.write(-_AXIS, 4, "layer", NOTE, zorder=5)
-    for number, layer in enumerate(layers):
-        low, high = max(bands[layer]), min(bands[layer])
-        if 0 <= layer < wiring.source.layers:
+    below = None  # the layer before
+    for number, (layer, (top, bottom)) in enumerate(sorted(extents.items())):
+        if 0 <= layer < depth:  # neither the embeddings nor the logits
             if number % 2:
-                area = Area(-_AXIS, high - 3, layout.width + _AXIS, low - high + 6)
-                sheet.box(area, WASH, WASH, depth=0, line=0, rounding=2)
-            middle = (low + high) / 2
+                band = Area(-_AXIS, top - 3, layout.width + _AXIS, bottom - top + 6)
+                sheet.box(band, WASH, WASH, depth=0, line=0, rounding=2)
+            middle = (top + bottom) / 2
             sheet.write(-_AXIS + 1, middle, str(layer), NOTE, va="center_baseline", zorder=5)
-        if number and layer > layers[number - 1] + 1:
-            between = (min(bands[layers[number - 1]]) + low) / 2
+        if below is not None and layer > below + 1:
+            between = (extents[below][0] + bottom) / 2
             sheet.write(-_AXIS + 1.5, between, "⋮", NOTE, va="center", zorder=5)
+        below = layer
 
 
 def _draw_circuit(
-    wiring: Wiring, sheet: Sheet, layout: WiringLayout, labels: BoxLabels
+    sheet: Sheet,
+    layout: WiringLayout,
+    labels: BoxLabels,
+    path: Sequence[tuple[Node, Node, Wire]],
 ) -> None:
     """Wires below boxes; the more valuable wires above the others, the strongest path above all."""
-    path = strongest_path(wiring)
-    front = {(start, end, wire) for start, end, wire in path}
     filled = {node for start, end, _ in path for node in (start, end)}
     courses = sorted(layout.courses, key=lambda course: course.strand.line)
     for number, course in enumerate(courses):
         strand = course.strand
-        is_front = (strand.start, strand.end, strand.each.wire) in front
+        is_front = (strand.start, strand.end, strand.each.wire) in path
         depth = (2.0 if is_front else 1.0) + number / (len(courses) + 1)
         draw_wire(sheet, course, depth, on_band=is_front)
     for node, box in layout.boxes.items():
@@ -143,7 +148,6 @@ def _draw_circuit(
 
 
 def _draw_footers(
-    wiring: Wiring,
     sheet: Sheet,
     layout: WiringLayout,
     footers: list[list[tuple[str, Font]]],
@@ -187,7 +191,7 @@ def _draw_box(
 
 def _draw_shape(sheet: Sheet, node: Node, box: Box, edge: str, fill: str) -> None:
     """A head is a rounded box, an MLP a hexagon, embeddings and logits are plain boxes."""
-    kind = "logits" if node.component is None else node.component.kind
+    kind = kind_of(node)
     area = Area(box.left, box.top, box.size.width, box.size.height)
     if kind == "mlp":
         tip = min(4.0, area.height / 2)
@@ -195,10 +199,8 @@ def _draw_shape(sheet: Sheet, node: Node, box: Box, edge: str, fill: str) -> Non
         corners = [(area.left, middle), (area.left + tip, area.top)]
         corners += [(area.right - tip, area.top), (area.right, middle)]
         corners += [(area.right - tip, area.bottom), (area.left + tip, area.bottom)]
-        outline = [sheet.at(*corner) for corner in corners]
-        look: dict[str, Any] = {"edgecolor": edge, "facecolor": fill, "linewidth": 0.8}
-        sheet.axes.add_patch(Polygon(outline, gid=str(node), zorder=5, **look))
-        return
-    rounding = 4.0 if kind == "head" else 0.01
-    patch = sheet.box(area, edge, fill, depth=5, rounding=rounding)
-    patch.set_gid(str(node))
+        shape = sheet.polygon(corners, fill, edge=edge, depth=5)
+    else:
+        rounding = 4.0 if kind == "head" else 0.01
+        shape = sheet.box(area, edge, fill, depth=5, rounding=rounding)
+    shape.set_gid(str(node))

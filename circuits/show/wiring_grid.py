@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from circuits.wires.record import Wiring
 
 THINNEST: Final = 0.5  # points: the line of a wire without value
-_WIDEST: Final = 3.0  # the line of the most valuable wire
+WIDEST: Final = 3.0  # the line of the most valuable wire
 # Boxes of a column side by side; more heads of a layer take another row.
 _MOST_IN_ROW: Final = 4
 _SWEEPS: Final = 8
@@ -47,8 +47,9 @@ class Strand:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The rows, from the embeddings up, and the columns; of each node its row and column."""
+    """The wires; the rows, from the embeddings up, and the columns; of each node its row and column."""
 
+    strands: tuple[Strand, ...]
     rows: tuple[tuple[Node, ...], ...]
     columns: tuple[int | None, ...]
     row: Mapping[Node, int]
@@ -58,20 +59,41 @@ class Grid:
         """The rows between a wire's ends."""
         return range(self.row[strand.start] + 1, self.row[strand.end])
 
+    def leaving(self, node: Node) -> list[Strand]:
+        """The wires that a node writes."""
+        return [strand for strand in self.strands if strand.start == node]
 
-def to_strands(wiring: Wiring) -> tuple[Strand, ...]:
+    def entering(self, node: Node) -> dict[str, list[Strand]]:
+        """The wires that a node reads, by the side that they enter."""
+        by_side: dict[str, list[Strand]] = defaultdict(list)
+        for strand in self.strands:
+            if strand.end == node:
+                by_side[strand.side].append(strand)
+        return dict(sorted(by_side.items()))
+
+    def changes_column(self, strand: Strand) -> bool:
+        return self.column[strand.start] != self.column[strand.end]
+
+
+def kind_of(node: Node) -> str:
+    """`head`, `mlp`, or what other component a node is; `logits`, which are none."""
+    return "logits" if node.component is None else node.component.kind
+
+
+def _to_strands(wiring: Wiring) -> tuple[Strand, ...]:
     """Every wire with every node that it ends at."""
     largest = max((abs(each.value) for each in wiring.wires), default=1.0) or 1.0
     strands = []
     for each in wiring.wires:
-        line = THINNEST + (_WIDEST - THINNEST) * abs(each.value) / largest
+        line = THINNEST + (WIDEST - THINNEST) * abs(each.value) / largest
         for end in wiring.readers_of(each.wire):
             strands.append(Strand(each, Node.written(each.wire), end, line))
     return tuple(strands)
 
 
-def to_grid(wiring: Wiring, strands: Sequence[Strand]) -> Grid:
+def to_grid(wiring: Wiring) -> Grid:
     """The rows and columns of a wiring's nodes."""
+    strands = _to_strands(wiring)
     nodes = wiring.nodes or (LOGITS,)
     last = len(wiring.places) - 1 if wiring.places else None
     places = {node: last if node == LOGITS else node.place for node in nodes}
@@ -88,7 +110,7 @@ def to_grid(wiring: Wiring, strands: Sequence[Strand]) -> Grid:
     for level in ordered:
         rows += _folded(level, column)
     row = {node: number for number, nodes in enumerate(rows) for node in nodes}
-    return Grid(tuple(rows), columns, row, column)
+    return Grid(strands, tuple(rows), columns, row, column)
 
 
 def _ordered(

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
@@ -24,6 +24,12 @@ _BETWEEN_BOXES: Final = 7.0  # in a row
 _CLEARANCE: Final = 4.0  # between a box and the lane beside it
 _LANE: Final = 1.8  # free space between two lanes
 _FAR: Final = 40.0  # a wire rather crosses another than that it runs so much farther outside
+BETWEEN_WIRES: Final = 1.2  # that leave a box
+BETWEEN_ARROWHEADS: Final = 0.3  # that enter a box
+_LETTER: Final = 6.5  # the width of the letter of a side
+
+# Wires in the lanes on one side of a column, each with its distance from the column's centre.
+Placed = list[tuple[Strand, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +49,17 @@ class Lane:
 # Boxes in a row
 
 
-def box_size(node: Node, strands: Sequence[Strand], label: Size) -> Size:
+def box_size(grid: Grid, node: Node, label: Size) -> Size:
     """Room for the label, for the arrowheads below and for the wires above."""
-    entering = sum(side_room(node, side, strands) for side in sides_in_use(node, strands))
-    leaving = sum(strand.line + 1.2 for strand in strands if strand.start == node)
+    entering = sum(side_room(side, wires) for side, wires in grid.entering(node).items())
+    leaving = sum(strand.line + BETWEEN_WIRES for strand in grid.leaving(node))
     return Size(max(label.width, entering + 3, leaving + 5), label.height)
 
 
-def sides_in_use(node: Node, strands: Sequence[Strand]) -> list[str]:
-    used = {strand.side for strand in strands if strand.end == node}
-    return sorted(used)
-
-
-def side_room(node: Node, side: str, strands: Iterable[Strand]) -> float:
+def side_room(side: str, wires: Sequence[Strand]) -> float:
     """The width that the arrowheads of a side take; a side of a head has its letter above them."""
-    heads = [strand.head for strand in strands if strand.end == node and strand.side == side]
-    least = 6.5 if side in SIDES else 0.0
-    return max(least, sum(heads) + 0.3 * len(heads))
+    least = _LETTER if side in SIDES else 0.0
+    return max(least, sum(wire.head for wire in wires) + BETWEEN_ARROWHEADS * len(wires))
 
 
 def row_width(grid: Grid, row: int, column: int, sizes: Mapping[Node, Size]) -> float:
@@ -85,69 +85,68 @@ def box_centres(
 # Lanes
 
 
-def to_lanes(
-    grid: Grid, strands: Sequence[Strand], sizes: Mapping[Node, Size], spread: float
-) -> dict[Strand, Lane]:
+def to_lanes(grid: Grid, sizes: Mapping[Node, Size], spread: float) -> dict[Strand, Lane]:
     """The lane of every wire that passes a row."""
-    long = [strand for strand in strands if grid.passed(strand)]
-    inside = [s for s in long if grid.column[s.start] == grid.column[s.end]]
-    across = [s for s in long if grid.column[s.start] != grid.column[s.end]]
-    inside.sort(key=lambda s: (len(grid.passed(s)), grid.row[s.start]))
+    long = [strand for strand in grid.strands if grid.passed(strand)]
+    within = [strand for strand in long if not grid.changes_column(strand)]
+    across = [strand for strand in long if grid.changes_column(strand)]
+    within.sort(key=lambda strand: (len(grid.passed(strand)), grid.row[strand.start]))
     # So that a wire from a lower row, which is nearer to its goal, crosses none from a higher row.
-    across.sort(key=lambda s: (grid.row[s.start], grid.row[s.end]))
-    offsets = box_centres(grid, sizes, [0.0] * len(grid.columns))
-    beside: dict[tuple[int, int], list[tuple[Strand, float]]] = defaultdict(list)
-    for strand in inside:
+    across.sort(key=lambda strand: (grid.row[strand.start], grid.row[strand.end]))
+    from_centre = box_centres(grid, sizes, [0.0] * len(grid.columns))
+    placed: dict[tuple[int, int], Placed] = defaultdict(
+        list
+    )  # by column and side (1 right, −1 left)
+    for strand in within:
         column = grid.column[strand.end]
-        sides = []
-        for sign in (1, -1):
-            others = [other for other, _ in beside[column, sign]]
-            crossed = _crossings(grid, strand, others, strands, sign)
-            distance = _free_distance(grid, strand, beside[column, sign], sizes, spread)
-            ends = (offsets[strand.start], offsets[strand.end])
-            aside = fmean(abs(sign * distance - offset) for offset in ends)
-            sides.append((crossed + aside / _FAR, distance, sign))
-        _, distance, sign = min(sides, key=lambda side: side[0])
-        beside[column, sign].append((strand, distance))
+        costs = {}
+        distances = {}
+        for side in (1, -1):
+            others = placed[column, side]
+            distance = _free_distance(grid, strand, others, sizes, spread)
+            ends = (from_centre[strand.start], from_centre[strand.end])
+            aside = fmean(abs(side * distance - x) for x in ends)
+            costs[side] = _crossings(grid, strand, others, side) + aside / _FAR
+            distances[side] = distance
+        side = min(costs, key=lambda side: costs[side])
+        placed[column, side].append((strand, distances[side]))
     for strand in across:
-        placed = beside[grid.column[strand.end], -1]
-        placed.append((strand, _free_distance(grid, strand, placed, sizes, spread)))
+        others = placed[grid.column[strand.end], -1]
+        others.append((strand, _free_distance(grid, strand, others, sizes, spread)))
     lanes = {}
-    for (column, sign), placed in beside.items():
-        for strand, distance in placed:
-            lanes[strand] = Lane(column, sign * distance)
+    for (column, side), wires in placed.items():
+        for strand, distance in wires:
+            lanes[strand] = Lane(column, side * distance)
     return lanes
 
 
 def _crossings(
     grid: Grid,
     strand: Strand,
-    others: Iterable[Strand],
-    strands: Iterable[Strand],
-    sign: int,
+    others: Placed,
+    side: int,
 ) -> int:
     """How many wires a wire within a column crosses on one side: those there whose rows overlap with its own
     in part, and those from and to other columns that begin or end between its ends."""
     first, last = grid.row[strand.start], grid.row[strand.end]
     count = 0
-    for other in others:
+    for other, _ in others:
         low, high = grid.row[other.start], grid.row[other.end]
         count += low < first < high < last or first < low < last < high
     column = grid.column[strand.end]
-    for other in strands:
-        if grid.column[other.start] == grid.column[other.end]:
+    for other in grid.strands:
+        if not grid.changes_column(other):
             continue
-        if sign > 0 and grid.column[other.start] == column:
-            count += first < grid.row[other.start] < last
-        if sign < 0 and grid.column[other.end] == column:
-            count += first < grid.row[other.end] < last
+        end = other.start if side > 0 else other.end  # wires leave to the right
+        if grid.column[end] == column:
+            count += first < grid.row[end] < last
     return count
 
 
 def _free_distance(
     grid: Grid,
     strand: Strand,
-    placed: Iterable[tuple[Strand, float]],
+    placed: Placed,
     sizes: Mapping[Node, Size],
     spread: float,
 ) -> float:

@@ -14,15 +14,17 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from circuits.show.wiring_grid import Grid, Strand, to_grid, to_strands
+from circuits.show.canvas import Point
+from circuits.show.wiring_grid import Grid, Strand, to_grid
 from circuits.show.wiring_lanes import (
+    BETWEEN_ARROWHEADS,
+    BETWEEN_WIRES,
     Lane,
     Size,
     box_centres,
     box_size,
     row_width,
     side_room,
-    sides_in_use,
     to_lanes,
 )
 from circuits.wires.parts import Node
@@ -35,16 +37,8 @@ _BETWEEN_COLUMNS: Final = 12.0
 _LOWEST_GAP: Final = 10.0  # between two rows
 _HIGHEST_GAP: Final = 20.0
 _RISE: Final = 0.09  # a gap is higher by this share of the longest way aside in it
-_SPREADS: Final = (
-    3.0,
-    2.2,
-    1.5,
-    1.25,
-    1.0,
-    0.75,
-    0.5,
-    0.35,
-)  # of the space between lanes, widest first
+# Of the space between lanes, widest first.
+_SPREADS: Final = (3.0, 2.2, 1.5, 1.25, 1.0, 0.75, 0.5, 0.35)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +69,7 @@ class Course:
     of points is a vertical piece; curves join the pieces."""
 
     strand: Strand
-    points: tuple[tuple[float, float], ...]
+    points: tuple[Point, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +95,14 @@ def lay_out(
 
     `label_size` says how much room the words in a box take, `footer_width` those below a column.
     """
-    strands = to_strands(wiring)
-    grid = to_grid(wiring, strands)
-    sizes = {node: box_size(node, strands, label_size(node)) for node in grid.row}
+    grid = to_grid(wiring)
+    sizes = {node: box_size(grid, node, label_size(node)) for node in grid.row}
     footers = [footer_width(place) for place in grid.columns]
     for spread in _SPREADS:
-        lanes = to_lanes(grid, strands, sizes, spread)
-        centres, needed = _centres(grid, strands, sizes, lanes, footers, width)
+        lanes = to_lanes(grid, sizes, spread)
+        centres, needed = _centres(grid, sizes, lanes, footers, width)
         if needed <= width or spread == _SPREADS[-1]:
-            return _placed(grid, strands, sizes, lanes, centres, max(width, needed))
+            return _placed(grid, sizes, lanes, centres, max(width, needed))
     raise AssertionError("the last spread is always taken")
 
 
@@ -118,7 +111,6 @@ def lay_out(
 
 def _centres(
     grid: Grid,
-    strands: Sequence[Strand],
     sizes: Mapping[Node, Size],
     lanes: Mapping[Strand, Lane],
     footers: Sequence[float],
@@ -128,7 +120,7 @@ def _centres(
     columns and at both edges."""
     reach = []  # of a column: for each row how far it reaches to the left and to the right
     for column in range(len(grid.columns)):
-        reach.append(_reach(grid, column, strands, sizes, lanes, footers[column]))
+        reach.append(_reach(grid, column, sizes, lanes, footers[column]))
     centres = [max(left for left, _ in reach[0])]
     for before, after in pairwise(reach):
         rows = zip(before, after, strict=True)
@@ -142,7 +134,6 @@ def _centres(
 def _reach(
     grid: Grid,
     column: int,
-    strands: Sequence[Strand],
     sizes: Mapping[Node, Size],
     lanes: Mapping[Strand, Lane],
     footer: float,
@@ -152,12 +143,10 @@ def _reach(
     reach = []
     for row in range(len(grid.rows)):
         left = right = row_width(grid, row, column, sizes) / 2
-        for strand in strands:
-            lane = lanes.get(strand)
-            if lane is None or lane.column != column or row not in grid.passed(strand):
-                continue
-            left = max(left, strand.line / 2 - lane.offset)
-            right = max(right, strand.line / 2 + lane.offset)
+        for strand, lane in lanes.items():
+            if lane.column == column and row in grid.passed(strand):
+                left = max(left, strand.line / 2 - lane.offset)
+                right = max(right, strand.line / 2 + lane.offset)
         reach.append((left, right))
     return [*reach, (footer / 2, footer / 2)]
 
@@ -165,56 +154,67 @@ def _reach(
 # Boxes and the ways of wires
 
 
+@dataclass(frozen=True, slots=True)
+class Across:
+    """Where boxes and lanes stand across the figure."""
+
+    boxes: Mapping[Node, float]  # the centre of each box
+    lanes: Mapping[Strand, float]  # of the wires that pass rows
+
+    def goes_to(self, strand: Strand) -> float:
+        """The x to which a wire runs above its writer."""
+        return self.lanes.get(strand, self.boxes[strand.end])
+
+    def comes_from(self, strand: Strand) -> float:
+        """The x from which a wire comes below its reader."""
+        return self.lanes.get(strand, self.boxes[strand.start])
+
+
 def _placed(
     grid: Grid,
-    strands: Sequence[Strand],
     sizes: Mapping[Node, Size],
     lanes: Mapping[Strand, Lane],
     centres: Sequence[float],
     width: float,
 ) -> WiringLayout:
     """Coordinates of everything."""
-    xs = box_centres(grid, sizes, centres)
     lane_x = {strand: centres[lane.column] + lane.offset for strand, lane in lanes.items()}
-    sides = {node: _sides(node, strands, xs, lane_x, sizes) for node in grid.row}
-    leaving = _leaving(grid, strands, xs, lane_x)
-    entering = _entering(grid, strands, xs, lane_x, sides)
-    bands, height = _bands(grid, strands, sizes, leaving, entering, lane_x)
+    across = Across(box_centres(grid, sizes, centres), lane_x)
+    sides = {node: _sides(grid, node, across, sizes) for node in grid.row}
+    leaving = _leaving(grid, across)
+    entering = _entering(grid, across, sides)
+    bands, height = _bands(grid, sizes, leaving, entering, across)
     boxes = {}
     for node, row in grid.row.items():
-        top, bottom = bands[row]
-        boxes[node] = Box(xs[node], (top + bottom) / 2, sizes[node], tuple(sides[node].items()))
+        x, (top, bottom) = across.boxes[node], bands[row]
+        boxes[node] = Box(x, (top + bottom) / 2, sizes[node], tuple(sides[node].items()))
     courses = []
-    for strand in strands:
-        points = [(leaving[strand], boxes[strand.start].top)]
-        points.append((leaving[strand], bands[grid.row[strand.start]][0]))
+    for strand in grid.strands:
+        start, end = leaving[strand], entering[strand]
+        points = [(start, boxes[strand.start].top), (start, bands[grid.row[strand.start]][0])]
         passed = grid.passed(strand)
         if passed:
-            x = lane_x[strand]
+            x = across.lanes[strand]
             points += [(x, bands[passed[0]][1]), (x, bands[passed[-1]][0])]
-        points.append((entering[strand], bands[grid.row[strand.end]][1]))
-        points.append((entering[strand], boxes[strand.end].bottom))
+        points += [(end, bands[grid.row[strand.end]][1]), (end, boxes[strand.end].bottom)]
         courses.append(Course(strand, tuple(points)))
     return WiringLayout(grid, boxes, tuple(courses), tuple(centres), width, height)
 
 
 def _sides(
-    node: Node,
-    strands: Sequence[Strand],
-    xs: Mapping[Node, float],
-    lane_x: Mapping[Strand, float],
-    sizes: Mapping[Node, Size],
+    grid: Grid, node: Node, across: Across, sizes: Mapping[Node, Size]
 ) -> dict[str, float]:
     """The middle of each side of a box along its lower edge. Sides stand in the order in which their wires
     come from the left."""
-    pulls = {}
-    for side in sides_in_use(node, strands):
-        wires = [s for s in strands if s.end == node and s.side == side]
-        pulls[side] = fmean(lane_x.get(strand, xs[strand.start]) for strand in wires)
-    order = sorted(pulls, key=lambda side: pulls[side])
-    rooms = {side: side_room(node, side, strands) for side in order}
+    entering = grid.entering(node)
+    # The mean x from which the wires of a side come.
+    wires_from = {
+        side: fmean(map(across.comes_from, wires)) for side, wires in entering.items()
+    }
+    order = sorted(wires_from, key=lambda side: wires_from[side])
+    rooms = {side: side_room(side, entering[side]) for side in order}
     free = (sizes[node].width - sum(rooms.values())) / (len(rooms) + 1)
-    x = xs[node] - sizes[node].width / 2
+    x = across.boxes[node] - sizes[node].width / 2
     middles = {}
     for side in order:
         x += free
@@ -223,64 +223,57 @@ def _sides(
     return middles
 
 
-def _leaving(
-    grid: Grid,
-    strands: Sequence[Strand],
-    xs: Mapping[Node, float],
-    lane_x: Mapping[Strand, float],
-) -> dict[Strand, float]:
+def _leaving(grid: Grid, across: Across) -> dict[Strand, float]:
     """Where each wire leaves the upper edge of its first box, in the order in which they part."""
     leaving = {}
     for node in grid.row:
-        wires = [strand for strand in strands if strand.start == node]
-        wires.sort(key=lambda strand: lane_x.get(strand, xs[strand.end]))
-        room = sum(strand.line + 1.2 for strand in wires)
-        x = xs[node] - room / 2
-        for strand in wires:
-            leaving[strand] = x + (strand.line + 1.2) / 2
-            x += strand.line + 1.2
+        wires = sorted(grid.leaving(node), key=across.goes_to)
+        rooms = [strand.line + BETWEEN_WIRES for strand in wires]
+        leaving |= _side_by_side(wires, rooms, across.boxes[node])
     return leaving
 
 
 def _entering(
-    grid: Grid,
-    strands: Sequence[Strand],
-    xs: Mapping[Node, float],
-    lane_x: Mapping[Strand, float],
-    sides: Mapping[Node, Mapping[str, float]],
+    grid: Grid, across: Across, sides: Mapping[Node, Mapping[str, float]]
 ) -> dict[Strand, float]:
     """Where each wire enters the lower edge of its last box, in the order in which they come."""
     entering = {}
     for node in grid.row:
-        for side, middle in sides[node].items():
-            wires = [s for s in strands if s.end == node and s.side == side]
-            wires.sort(key=lambda strand: lane_x.get(strand, xs[strand.start]))
-            x = middle - sum(strand.head + 0.3 for strand in wires) / 2
-            for strand in wires:
-                entering[strand] = x + (strand.head + 0.3) / 2
-                x += strand.head + 0.3
+        for side, wires in grid.entering(node).items():
+            wires.sort(key=across.comes_from)
+            rooms = [strand.head + BETWEEN_ARROWHEADS for strand in wires]
+            entering |= _side_by_side(wires, rooms, sides[node][side])
     return entering
+
+
+def _side_by_side(
+    wires: Sequence[Strand], rooms: Sequence[float], centre: float
+) -> dict[Strand, float]:
+    """Wires from left to right around a centre, each in the middle of its own room."""
+    x = centre - sum(rooms) / 2
+    placed = {}
+    for wire, room in zip(wires, rooms, strict=True):
+        placed[wire] = x + room / 2
+        x += room
+    return placed
 
 
 def _bands(
     grid: Grid,
-    strands: Sequence[Strand],
     sizes: Mapping[Node, Size],
     leaving: Mapping[Strand, float],
     entering: Mapping[Strand, float],
-    lane_x: Mapping[Strand, float],
+    across: Across,
 ) -> tuple[list[tuple[float, float]], float]:
     """The top and the bottom of each row, and the height of all. Between two rows there is more space where
     wires go far aside."""
     aside = [0.0] * len(grid.rows)  # the longest way aside above each row
-    for strand in strands:
+    for strand in grid.strands:
         first, last = grid.row[strand.start], grid.row[strand.end]
-        x = lane_x.get(strand)
-        if x is None:
-            aside[first] = max(aside[first], abs(leaving[strand] - entering[strand]))
-        else:
-            aside[first] = max(aside[first], abs(leaving[strand] - x))
-            aside[last - 1] = max(aside[last - 1], abs(entering[strand] - x))
+        # A wire without a lane goes aside in one gap, all the way.
+        lane = across.lanes.get(strand, entering[strand])
+        aside[first] = max(aside[first], abs(leaving[strand] - lane))
+        aside[last - 1] = max(aside[last - 1], abs(entering[strand] - lane))
     heights = [max(sizes[node].height for node in row) for row in grid.rows]
     bands: list[tuple[float, float]] = []
     y = 0.0

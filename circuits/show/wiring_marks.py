@@ -10,14 +10,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from matplotlib.patches import PathPatch, Polygon
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from circuits.components import SIDES
-from circuits.show.canvas import EFFECT, INK, PAPER, Area, Sheet, shade
+from circuits.show.canvas import EFFECT, INK, PAPER, Area, Point, Sheet, shade
 from circuits.show.legend import Key
-from circuits.show.wiring import strongest_path
-from circuits.show.wiring_grid import THINNEST, Strand
+from circuits.show.wiring_grid import THINNEST, WIDEST, Strand
 from circuits.show.wiring_layout import Course
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ _BAND: Final = "#f7c4c9"  # under the strongest path
 _DASHES: Final = {"key": (4.0, 1.5), "value": (1.3, 1.1)}  # points on and off
 _SAMPLE_LINE: Final = 1.2  # the width of a line in the legend
 _NEW: Final = 5.0  # diameter of the mark of a new wire
+_BAR: Final = 1.4  # points: the height of the bar at the end of a wire of negative value
 
 
 def wire_look(strand: Strand) -> tuple[str, Any]:
@@ -52,30 +52,22 @@ def _dashes(side: str, line: float) -> Any:
 def draw_wire(sheet: Sheet, course: Course, depth: float, *, on_band: bool) -> None:
     """The line, the arrowhead or bar at its end, the band below it and the mark of a new wire."""
     strand = course.strand
-    head = 2.4 + 0.8 * strand.line
     points = [sheet.at(*point) for point in course.points]
+    # The line ends inside its arrowhead.
     x, y = points[-1]
-    points[-1] = (x, y + head - 0.5)
+    points[-1] = (x, y + _head_height(strand) - 0.5)
     points[-2] = (x, max(points[-2][1], points[-1][1]))
-    colour, style = wire_look(strand)
     line = _path(points)
     name = f"{strand.each.wire} {strand.end}"
-    axes = sheet.axes
-    look: dict[str, Any] = {"facecolor": "none", "capstyle": "butt"}
     if on_band:
-        band = look | {"edgecolor": _BAND, "linewidth": strand.line + 4.0, "zorder": 0.9}
-        axes.add_patch(PathPatch(line, gid=f"band {name}", **band))
+        _draw_line(sheet, line, _BAND, strand.line + 4.0, depth=0.9, name=f"band {name}")
     else:
         # A thin white rim, so that a wire is seen to pass over another.
-        rim = look | {
-            "edgecolor": PAPER,
-            "linewidth": strand.line + 1.2,
-            "zorder": depth - 1e-3,
-        }
-        axes.add_patch(PathPatch(line, gid=f"rim {name}", **rim))
-    look |= {"edgecolor": colour, "linewidth": strand.line, "linestyle": style}
-    axes.add_patch(PathPatch(line, gid=name, zorder=depth, **look))
-    _draw_end(sheet, x, y, strand, colour, depth + 1e-3)
+        rim_depth = depth - 1e-3
+        _draw_line(sheet, line, PAPER, strand.line + 1.2, depth=rim_depth, name=f"rim {name}")
+    colour, style = wire_look(strand)
+    _draw_line(sheet, line, colour, strand.line, depth=depth, name=name, style=style)
+    _draw_end(sheet, *course.points[-1], strand, colour, depth + 1e-3)
     if strand.each.new:
         # In the middle of the first curve, where wires from the same box have parted.
         (left, low), (right, high) = points[1], points[2]
@@ -83,7 +75,22 @@ def draw_wire(sheet: Sheet, course: Course, depth: float, *, on_band: bool) -> N
         _draw_new(sheet, *middle, depth + 1.5, name=f"new {name}")
 
 
-def _path(points: list[tuple[float, float]]) -> Path:
+def _draw_line(
+    sheet: Sheet,
+    line: Path,
+    colour: str,
+    width: float,
+    *,
+    depth: float,
+    name: str,
+    style: Any = "-",
+) -> None:
+    drawn = PathPatch(line, facecolor="none", edgecolor=colour, capstyle="butt", gid=name)
+    drawn.set(linewidth=width, linestyle=style, zorder=depth)
+    sheet.axes.add_patch(drawn)
+
+
+def _path(points: list[Point]) -> Path:
     """Vertical pieces, joined by curves that leave and arrive vertically."""
     vertices = [points[0]]
     codes: list[int] = [int(Path.MOVETO)]
@@ -98,18 +105,27 @@ def _path(points: list[tuple[float, float]]) -> Path:
     return Path(vertices, codes)
 
 
+def _head_height(strand: Strand) -> float:
+    """From the tip of a wire's arrowhead to its base."""
+    return 2.4 + 0.8 * strand.line
+
+
 def _draw_end(
     sheet: Sheet, x: float, y: float, strand: Strand, colour: str, depth: float
 ) -> None:
-    """An arrowhead whose tip is at (x, y) of the axes; a bar for a wire of negative value."""
-    half, height = strand.head / 2, 2.4 + 0.8 * strand.line
-    corners = [(x, y), (x - half, y + height), (x + half, y + height)]
-    if strand.each.value < 0:
-        corners = [(x - half, y), (x + half, y), (x + half, y + 1.4), (x - half, y + 1.4)]
-        stem = [(x - strand.line / 2, y + 1.4), (x + strand.line / 2, y + 1.4)]
-        stem += [(x + strand.line / 2, y + height), (x - strand.line / 2, y + height)]
-        sheet.axes.add_patch(Polygon(stem, facecolor=colour, edgecolor="none", zorder=depth))
-    sheet.axes.add_patch(Polygon(corners, facecolor=colour, edgecolor="none", zorder=depth))
+    """An arrowhead whose tip is at (x, y); for a wire of negative value a bar, and the line up to it."""
+    half = strand.head / 2
+    base = y + _head_height(strand)
+    if strand.each.value >= 0:
+        tip = [(x, y), (x - half, base), (x + half, base)]
+        sheet.polygon(tip, colour, depth=depth)
+        return
+    foot = y + _BAR
+    left, right = x - strand.line / 2, x + strand.line / 2
+    stem = [(left, foot), (right, foot), (right, base), (left, base)]
+    sheet.polygon(stem, colour, depth=depth)
+    bar = [(x - half, y), (x + half, y), (x + half, foot), (x - half, foot)]
+    sheet.polygon(bar, colour, depth=depth)
 
 
 def _draw_new(sheet: Sheet, x: float, y: float, depth: float, *, name: str = "") -> None:
@@ -125,8 +141,8 @@ def _draw_new(sheet: Sheet, x: float, y: float, depth: float, *, name: str = "")
 # The legend
 
 
-def legend_keys(wiring: Wiring) -> list[Key]:
-    """Entries for what the figure has."""
+def legend_keys(wiring: Wiring, *, has_path: bool) -> list[Key]:
+    """Entries for what the figure has; `has_path` if a path from an embedding to the logits is in front."""
     kinds = {each.wire.reader.kind for each in wiring.wires}
     keys = [Key(side, partial(_side_sample, side)) for side in SIDES if side in kinds]
     if kinds & {"mlp", "logits"}:
@@ -138,37 +154,33 @@ def legend_keys(wiring: Wiring) -> list[Key]:
         keys.append(Key(f"width: value, at most {largest:.2f}", _width_sample))
     if any(each.value < 0 for each in wiring.wires):
         keys.append(Key("negative value", _against_sample))
-    if strongest_path(wiring):
+    if has_path:
         keys.append(Key("strongest path", _path_sample))
     if any(each.new for each in wiring.wires):
         keys.append(Key("new", _new_sample, sample=_NEW))
     return keys
 
 
-def _side_sample(side: str, sheet: Sheet, ends: tuple[float, float], y: float) -> None:
+def _side_sample(side: str, sheet: Sheet, width: float) -> None:
     colour = SIDE_COLOURS.get(side, OTHER_COLOUR)
     style = _dashes(side, _SAMPLE_LINE)
-    sheet.line(ends, (y, y), colour, width=_SAMPLE_LINE, depth=1, style=style)
+    sheet.line((0, width), (0, 0), colour, width=_SAMPLE_LINE, depth=1, style=style)
 
 
-def _width_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    thick = 3.0
-    top = [(ends[0], y - THINNEST / 2), (ends[1], y - thick / 2)]
-    bottom = [(ends[1], y + thick / 2), (ends[0], y + THINNEST / 2)]
-    wedge = [sheet.at(*corner) for corner in top + bottom]
-    sheet.axes.add_patch(Polygon(wedge, facecolor=OTHER_COLOUR, edgecolor="none"))
+def _width_sample(sheet: Sheet, width: float) -> None:
+    thin, thick = THINNEST / 2, WIDEST / 2
+    sheet.polygon([(0, -thin), (width, -thick), (width, thick), (0, thin)], OTHER_COLOUR)
 
 
-def _against_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    sheet.line(ends, (y, y), AGAINST, width=_SAMPLE_LINE, depth=1)
-    sheet.line((ends[1], ends[1]), (y - 2, y + 2), AGAINST, width=1.4, depth=1)
+def _against_sample(sheet: Sheet, width: float) -> None:
+    sheet.line((0, width), (0, 0), AGAINST, width=_SAMPLE_LINE, depth=1)
+    sheet.line((width, width), (-2, 2), AGAINST, width=1.4, depth=1)
 
 
-def _path_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    band = Area(ends[0], y - 2.75, ends[1] - ends[0], 5.5)
-    sheet.box(band, _BAND, _BAND, line=0, rounding=0.01)
-    sheet.line(ends, (y, y), OTHER_COLOUR, width=_SAMPLE_LINE, depth=1.1)
+def _path_sample(sheet: Sheet, width: float) -> None:
+    sheet.box(Area(0, -2.75, width, 5.5), _BAND, _BAND, line=0, rounding=0.01)
+    sheet.line((0, width), (0, 0), OTHER_COLOUR, width=_SAMPLE_LINE, depth=1.1)
 
 
-def _new_sample(sheet: Sheet, ends: tuple[float, float], y: float) -> None:
-    _draw_new(sheet, (ends[0] + ends[1]) / 2, y, 1)
+def _new_sample(sheet: Sheet, width: float) -> None:
+    _draw_new(sheet, width / 2, 0, 1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from circuits.components import Component
 from circuits.errors import PromptError
 from circuits.show.canvas import SMALL, Font, width_of
+from circuits.show.wiring_grid import kind_of
 from circuits.show.wiring_lanes import Size
 from circuits.show.words import question_words, spell, verdict_words
 from circuits.wires.parts import LOGITS, Node
@@ -60,10 +61,12 @@ class BoxLabels:
     def size(self, node: Node) -> Size:
         """The room that the lines of a box take, with the letters of a head's sides."""
         lines = self.lines(node)
-        is_head = node.component is not None and node.component.kind == "head"
-        widest = max(width_of(text, font) for text, font in lines)
-        aside = 12.0 if node.component is not None and node.component.kind == "mlp" else 6.0
-        height = 7.0 * len(lines) + 3.5 + (5.5 if is_head else 0.0)
+        kind = kind_of(node)
+        widest = max(map(text_width, lines))
+        aside = 12.0 if kind == "mlp" else 6.0  # the tips of a hexagon
+        height = 7.0 * len(lines) + 3.5
+        if kind == "head":
+            height += 5.5  # the letters of its sides
         return Size(widest + aside, height)
 
     def footer(self, place: int | None) -> list[tuple[str, Font]]:

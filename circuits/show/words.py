@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from circuits.tracing.why_record import Why
     from circuits.wires.record import Wiring
 
+_NAMES_IN_A_ROW: Final = 4  # at most
 LONGEST_WORD: Final = 32  # characters of a token that is shown whole
 
 
@@ -143,12 +144,14 @@ def listed(texts: Sequence[str], *, most: int) -> str:
     return f"{first} and {len(texts) - most} more" if len(texts) > most else first
 
 
-def name_rows(names: Sequence[str], *, most: int, in_a_row: int = 4) -> list[str]:
+def name_rows(names: Sequence[str], *, most: int) -> list[str]:
     """The first `most` names in rows of about equal length, and a last row that counts the others."""
     shown = names[:most]
-    rows = -(-len(shown) // in_a_row)
-    width = -(-len(shown) // max(rows, 1))
-    lines = [" ".join(shown[row * width : (row + 1) * width]) for row in range(rows)]
+    if not shown:
+        return []
+    rows = -(-len(shown) // _NAMES_IN_A_ROW)
+    width = -(-len(shown) // rows)
+    lines = [" ".join(shown[first : first + width]) for first in range(0, len(shown), width)]
     if len(names) > most:
         lines.append(f"and {len(names) - most} more")
     return lines

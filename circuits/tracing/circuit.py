@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -39,7 +40,7 @@ from circuits.tracing.asked import Asked
 from circuits.tracing.averaged import AveragedPairs
 from circuits.tracing.batches import judge_batches, run_family
 from circuits.tracing.family import bootstrap, each_once
-from circuits.tracing.inputs import is_family, to_family_asked
+from circuits.tracing.inputs import is_family, one_counterfactual, to_family_asked
 from circuits.tracing.measure import measure_mapping
 from circuits.tracing.parts import CARRIES, SHARE, SHORT, FamilyControl, Interval, Mapping, Span
 from circuits.tracing.records import Circuit
@@ -96,13 +97,12 @@ def circuit(
             raise PromptError("counterfactuals= are texts of one prompt; leave them out")
         asked = to_family_asked(model, text, counterfactual, spec, key=key, roles=roles)
         return family_circuit(model, asked, ablation=chosen, **options)
-    if not (counterfactual is None or isinstance(counterfactual, str)):
-        raise PromptError("one prompt takes one counterfactual; give its text, not a list")
+    own = one_counterfactual(counterfactual)
     named = roles or {}
     noise_at = None
     if key is not None:
         noise_at = (to_prompt(model, text).position(named.get(str(key), key)),)
-    spec = replace(spec, counterfactual=counterfactual, noise_at=noise_at)
+    spec = replace(spec, counterfactual=own, noise_at=noise_at)
     runs = prepare(model, [to_question(model, text, spec)], ablation=chosen)
     whole = Aligned.whole(runs)
     return measure_circuit([whole], counterfactuals=counterfactuals or {}, **options)
@@ -320,8 +320,11 @@ def _spans(
     seed: int,
     progress: Progress,
 ) -> list[Span]:
-    """Spans of groups, ends of mappings, tokens with a text and others that matter, in the prompt's order. All
-    positions are shared ones; users name those of the first prompt."""
+    """Spans of groups, of the ends of mappings, of tokens with a text and of others that matter, in the prompt's
+    order. All positions are shared ones; users name those of the first prompt.
+
+    `groups` are positions by label, `texts` counterfactuals by the label of a group or by a token.
+    """
     prompt = parts[0].runs.pairs[0].clean
     shown = parts[0].places
 
@@ -331,37 +334,34 @@ def _spans(
             raise PromptError(f"position {place} has no counterpart in all prompts")
         return shown.index(place)
 
-    # The label of every span, by its positions.
-    label_of_span: dict[tuple[int, ...], str] = {}
-    grouped: set[int] = set()
+    labels: dict[tuple[int, ...], str] = {}  # of every span, by its positions
     for label, members in groups.items():
-        positions = tuple(shared(member) for member in members)
-        label_of_span[positions] = label
-        grouped.update(positions)
-    text_of: dict[tuple[int, ...], str] = {}  # counterfactuals of their own
-    by_label = {label: positions for positions, label in label_of_span.items()}
+        labels[tuple(shared(member) for member in members)] = label
+    grouped = set(chain.from_iterable(labels))
+
+    group_of_label = {label: positions for positions, label in labels.items()}
+    text_of: dict[tuple[int, ...], str] = {}
     for label, text in texts.items():
-        text_of[by_label.get(label) or (shared(label),)] = text
-    alone: set[int] = set()
-    for positions in text_of:
-        alone.update(positions)
-    for mapping_ends in ends:
-        alone.update(mapping_ends)
-    alone -= grouped
-    first = int(parts[0].runs.model.reads_bos)
+        positions = group_of_label.get(label) or (shared(label),)
+        text_of[positions] = text
+
+    # A position in a group has no span of its own.
+    single = set(chain.from_iterable([*text_of, *ends])) - grouped
+    first_word = int(parts[0].runs.model.reads_bos)
     others = [
         number
         for number, place in enumerate(shown)
-        if place >= first and number not in grouped | alone
+        if place >= first_word and number not in grouped | single
     ]
-    alone.update(tokens_that_matter(parts, others, seed=seed, progress=progress))
+    single.update(tokens_that_matter(parts, others, seed=seed, progress=progress))
     role_at = {place: name for name, place in names.items()}
-    for number in alone:
+    for number in single:
         place = shown[number]
-        label_of_span[(number,)] = role_at.get(place) or label_of(prompt, place)
+        labels[(number,)] = role_at.get(place) or label_of(prompt, place)
+
     spans: list[Span] = []
-    for positions in sorted(label_of_span):
-        progress("spans", len(spans), len(label_of_span))
-        label, text = label_of_span[positions], text_of.get(positions)
+    for positions, label in sorted(labels.items()):
+        progress("spans", len(spans), len(labels))
+        text = text_of.get(positions)
         spans.append(span_of(parts, *positions, label=label, text=text, seed=seed))
     return spans

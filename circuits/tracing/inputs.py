@@ -48,14 +48,7 @@ def to_asked(
     if counterfactual is not None and not isinstance(counterfactual, str):
         asked = one_each(asked, counterfactual, spec)
         counterfactual = None
-    own = QuestionSpec(
-        counterfactual,
-        spec.swap,
-        answer=spec.answer,
-        foil=spec.foil,
-        metric=spec.metric,
-        seed=spec.seed,
-    )
+    own = replace(spec, counterfactual=counterfactual, noise_at=None)
     family = to_family(model, asked, own, roles=roles, noise_at=noise_at, seed=spec.seed)
     return family.asked
 
@@ -63,6 +56,13 @@ def to_asked(
 def is_family(text: Any) -> bool:
     """Whether a user gave several prompts, and not the text of one."""
     return not isinstance(text, str) or text.endswith(".jsonl")
+
+
+def one_counterfactual(counterfactual: str | Sequence[str] | None) -> str | None:
+    """The counterfactual of a single prompt. A list is refused: it has one for each prompt of a family."""
+    if counterfactual is None or isinstance(counterfactual, str):
+        return counterfactual
+    raise PromptError("one prompt takes one counterfactual; give its text, not a list")
 
 
 def to_family_asked(

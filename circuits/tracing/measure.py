@@ -27,6 +27,7 @@ from circuits.components import ALL, SIDES, Head, Reader, Side, Wire
 from circuits.engine import Row, Runs
 from circuits.engine.loadings import loadings_of
 from circuits.engine.rows import Change
+from circuits.engine.runs import Run
 from circuits.engine.selection import Mapped, effects_over, mapping_row, select_over
 from circuits.engine.wires import DIRECTIONS_OF_WIRES, wire_effects
 from circuits.errors import PromptError
@@ -143,20 +144,23 @@ def _head_effects(
     if parts[0].runs.layout is not None and parts[0].runs.metric.kind != "probe":
         by_part = [loadings_of(part.runs, part.key, part.query).flatten() for part in parts]
         loadings = mean_over(parts, by_part).tolist()
-    weights: list[list[float]] = []  # of every head on the edge, clean and counterfactual
-    for side in ("clean", "counterfactual"):
-        by_part = []
-        for part in parts:
-            layers = getattr(part.runs, side).cache.layers
-            # Each (head,)
-            by_layer = [
-                layer.pattern_at(part.query)[:, :, part.key].mean(0) for layer in layers
-            ]
-            by_part.append(torch.cat(by_layer))
-        weights.append(mean_over(parts, by_part).tolist())
+    clean = mean_over(parts, [_weights_on_edge(part, part.runs.clean) for part in parts])
+    other = mean_over(
+        parts, [_weights_on_edge(part, part.runs.counterfactual) for part in parts]
+    )
+    weights = (clean.tolist(), other.tolist())
     columns = zip(heads, effects, restored, loadings, *weights, strict=True)
     records = [HeadEffect(*column) for column in columns]
+    # Effects that are equal but for rounding are in the order of the heads.
     return tuple(sorted(records, key=lambda each: (-round(each.effect, 5), each.head)))
+
+
+def _weights_on_edge(part: Mapped, run: Run) -> Float[torch.Tensor, " head"]:
+    """The attention weight of every head on the edge in one run, averaged over the inputs."""
+    weights = []
+    for layer in run.cache.layers:
+        weights.append(layer.pattern_at(part.query)[:, :, part.key].mean(0))
+    return torch.cat(weights)
 
 
 def _controls(parts: Sequence[Mapped], mapping: Mapping, share: float, seed: int) -> Controls:

@@ -99,7 +99,8 @@ def explain_mlp(
     progress("neurons", 1, 1)
     order = np.argsort(-np.abs(effects), kind="stable").tolist()
     sizes = [2**power for power in range(count.bit_length()) if 2**power < count]
-    groups = [order[:size] for size in (*sizes, count)]
+    sizes.append(count)
+    groups = [order[:size] for size in sizes]
     joint = measured.effects(groups).double().mean(1).tolist()
     clean = measured.activations(clean=True).double().mean((0, 1))
     other = measured.activations(clean=False).double().mean((0, 1))
@@ -120,7 +121,7 @@ def explain_mlp(
         mlp=mlp,
         position=position,
         effect=float(measured.whole_effect().double().mean()),
-        joint=tuple(zip((*sizes, count), joint, strict=True)),
+        joint=tuple(zip(sizes, joint, strict=True)),
         neurons=_described(measured, order[:LISTED], arrays),
         engine=runs.path,
         seed=seed,

@@ -199,8 +199,7 @@ class Mapping(OfHeads, Pictured):
         total = f"total {self.total:.3f}"
         if self.doubts:
             return f"{total}, modulation withheld"
-        share = SHARE if self.controls is None else self.controls.share
-        count = len(self.carriers(share))
+        count = len(self.carriers(share_of(self)))
         return f"{total}, {count} {'carrier' if count == 1 else 'carriers'}"
 
     def carriers(self, share: float = SHARE) -> tuple[Head, ...]:
@@ -228,7 +227,7 @@ class Mapping(OfHeads, Pictured):
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One row for each head that was measured."""
-        carriers = self.carriers(SHARE if self.controls is None else self.controls.share)
+        carriers = self.carriers(share_of(self))
         rows = []
         for each in self.heads:
             row = asdict(each) | {"head": str(each.head), "carries": each.head in carriers}
@@ -260,6 +259,13 @@ class Mapping(OfHeads, Pictured):
                 0 < self.controls.share <= 1 and len(self.controls.key_totals) == self.query + 1
             )
             require(fits, f"{name} has controls that are not those of its query")
+
+
+def share_of(mapping: Mapping | None) -> float:
+    """The share at which a mapping was measured; the default share where it has no controls."""
+    if mapping is None or mapping.controls is None:
+        return SHARE
+    return mapping.controls.share
 
 
 # Spans

@@ -27,6 +27,7 @@ from circuits.tracing.parts import (
     QuestionControl,
     Span,
     check_positions,
+    share_of,
 )
 from circuits.tracing.stability_record import Stability
 
@@ -107,11 +108,7 @@ class Circuit(OfHeads, Saved, Pictured):
     @property
     def share(self) -> float:
         """The share at which this circuit was measured, and at which it is shown."""
-        return (
-            SHARE
-            if self.front is None or self.front.controls is None
-            else self.front.controls.share
-        )
+        return share_of(self.front)
 
     # Queries
 

@@ -16,7 +16,7 @@ from circuits.prompts import Pair
 from circuits.tracing.aligned import Aligned, mapped, shared_places
 from circuits.tracing.batches import only_of, run_batches
 from circuits.tracing.measure import measure_mapping
-from circuits.tracing.parts import SHARE, Mapping, Span
+from circuits.tracing.parts import Mapping, Span, share_of
 from circuits.tracing.records import Circuit
 from circuits.tracing.spans import counterfactual_text, measure_span
 from circuits.tracing.trace import to_circuit
@@ -78,13 +78,13 @@ def measure_without(circuit: Circuit, heads: Sequence[Head], *, model: Any = Non
     part = replace(part, runs=part.runs.without(heads))
     mappings: list[Mapping] = []
     for old in circuit.mappings:
-        controlled = old.controls is not None
-        share = old.controls.share if old.controls is not None else SHARE
-        mappings.append(
-            measure_mapping(
-                mapped([part], *old.ends), share=share, controls=controlled, seed=circuit.seed
-            )
+        measured = measure_mapping(
+            mapped([part], *old.ends),
+            share=share_of(old),
+            controls=old.controls is not None,
+            seed=circuit.seed,
         )
+        mappings.append(measured)
     mappings.sort(key=lambda mapping: -mapping.total)
     spans: list[Span] = []
     for old_span in circuit.spans:

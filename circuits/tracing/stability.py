@@ -50,6 +50,7 @@ from circuits.results import Progress, silent
 from circuits.tracing.asked import to_family
 from circuits.tracing.batches import RunBatch, judge_batches, run_batches
 from circuits.tracing.family import bootstrap
+from circuits.tracing.inputs import is_family
 from circuits.tracing.judge import judge_each
 from circuits.tracing.other_words import nearest_words
 from circuits.tracing.parts import CORE, SHARE
@@ -96,11 +97,11 @@ def stability(
         counterfactual, swap, answer=answer, foil=foil, metric=metric, seed=seed
     )
     model = as_model(model)
-    if not isinstance(text, str) or text.endswith(".jsonl"):
+    if is_family(text):
         return _of_family(model, text, spec, key, query, roles, share)
     if key is None:
         raise PromptError("name the position that is read: key=…, its index or its token")
-    steady = measure_stability(
+    measured = measure_stability(
         model,
         text,
         spec,
@@ -111,10 +112,10 @@ def stability(
         share=share,
         progress=progress,
     )
-    ends = (steady.key, steady.query)
-    asked = to_question(model, text, replace(spec, noise_at=ends[:1]))
+    ends = (measured.key, measured.query)
+    asked = to_question(model, text, replace(spec, noise_at=(measured.key,)))
     question = judge_each(prepare(model, [asked], smallest_gap=0.0), ends=ends)[0]
-    return replace(steady, question=question, doubts=question.withheld)
+    return replace(measured, question=question, doubts=question.withheld)
 
 
 def _of_family(

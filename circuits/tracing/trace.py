@@ -37,7 +37,7 @@ from circuits.prompts import (
 from circuits.results import Progress, Watch, sha256_of, silent, unwatched
 from circuits.tracing.aligned import Aligned
 from circuits.tracing.family import FamilyTrace, trace_asked
-from circuits.tracing.inputs import is_family, to_family_asked
+from circuits.tracing.inputs import is_family, one_counterfactual, to_family_asked
 from circuits.tracing.judge import judge_each
 from circuits.tracing.measure import both_values, measure_mapping, measured_model
 from circuits.tracing.parts import CARRIES, SHARE, FamilyControl, Mapping, Output, Span
@@ -148,22 +148,21 @@ def trace(
         family = to_family_asked(model, text, counterfactual, spec, key=key, roles=roles)
         asked = [(each.question, each.ends(key, query)) for each in family]
         return trace_asked(model, asked, ablation=chosen, **options)
-    if not (counterfactual is None or isinstance(counterfactual, str)):
-        raise PromptError("one prompt takes one counterfactual; give its text, not a list")
+    own = one_counterfactual(counterfactual)
     if key is None:
         raise PromptError("name the position that is read: key=…, its index or its token")
     prompt = to_prompt(model, text)
     named = roles or {}
     ends = prompt.ends(named.get(str(key), key), named.get(str(query), query))
-    spec = replace(spec, counterfactual=counterfactual, noise_at=ends[:1])
-    question = to_question(model, text, spec)
-    runs = prepare(model, [question], ablation=chosen)
+    # Without swap and counterfactual, the noise is at the key.
+    spec = replace(spec, counterfactual=own, noise_at=(ends[0],))
+    runs = prepare(model, [to_question(model, text, spec)], ablation=chosen)
     circuit = trace_pair(runs, ends, watch=watch, **options)
     if not stability:
         return circuit
     from circuits.tracing.stability import measure_stability
 
-    steady = measure_stability(
+    measured = measure_stability(
         model,
         text,
         spec,
@@ -173,8 +172,9 @@ def trace(
         share=share,
         progress=progress,
     )
-    steady = replace(steady, question=circuit.question, doubts=circuit.mapping().doubts)
-    return replace(circuit, stability=steady)
+    # The question is that of the circuit, so it is not judged again.
+    judged = replace(measured, question=circuit.question, doubts=circuit.mapping().doubts)
+    return replace(circuit, stability=judged)
 
 
 def trace_pair(
@@ -190,7 +190,7 @@ def trace_pair(
     spans: list[Span] = []
 
     def show(mapping: Mapping) -> None:
-        if watch is not unwatched:
+        if watch is not unwatched:  # a draft is costly: it copies the attention maps
             watch(draft([runs], [mapping], spans, focus=ends, seed=seed))
 
     part = Mapped(runs, *ends)
@@ -218,7 +218,9 @@ def to_circuit(
     question: FamilyControl | None = None,
 ) -> Circuit:
     """The record of what was measured on one pair, or on the mean of several, with how far to trust it.
-    Without a `question`, which is the verdict on several pairs, the one pair is judged."""
+
+    `question` is the verdict on several pairs. Without it there is one pair, which is judged here.
+    """
     runs = batches[0]
     judged = question or judge_each(runs, ends=focus)[0]
     checked = []
@@ -241,7 +243,7 @@ def draft(
     focus: tuple[int, int] | None,
     seed: int,
 ) -> Circuit:
-    """The record of what is measured so far, without the controls of the question."""
+    """The record of what is measured so far, without the verdict on the question."""
     runs = batches[0]
     pair = runs.pairs[0]
     clean, other = both_values(batches)
@@ -280,24 +282,30 @@ def attention_maps(
         # (layer, head, query, key)
         patterns = torch.stack([layer.pattern()[0] for layer in layers])
         return {"patterns": patterns.float().cpu().numpy()}
+    most_heads = max(1, most_bytes // (2 * cells))  # half precision: 2 bytes a weight
+    heads = _most_important_heads(runs, mappings)[:most_heads]
+    maps: dict[Head, torch.Tensor] = {}
+    for number, layer in enumerate(layers):
+        wanted = [head for head in heads if head.layer == number]
+        if wanted:
+            # (head, query, key); copies of single heads are kept, so that the whole layer can be freed
+            pattern = layer.pattern()[0]
+            for head in wanted:
+                maps[head] = pattern[head.index].half()
+    patterns = torch.stack([maps[head] for head in heads])
+    names = np.array([(head.layer, head.index) for head in heads], dtype=np.int32)
+    return {"patterns": patterns.cpu().numpy(), "heads": names}
+
+
+def _most_important_heads(runs: Runs, mappings: Sequence[Mapping]) -> list[Head]:
+    """All heads of the model: first those on greedy paths, then the others by their strongest effect."""
     on_paths: list[Head] = []
     effects: list[tuple[float, Head]] = []
     for mapping in mappings:
         on_paths += [step.head for step in mapping.path]
         effects += [(-abs(each.effect), each.head) for each in mapping.heads]
     strongest = [head for _, head in sorted(effects)]
-    in_order = list(dict.fromkeys([*on_paths, *strongest, *runs.heads]))
-    heads = in_order[: max(1, most_bytes // (2 * cells))]
-    maps: dict[Head, torch.Tensor] = {}
-    for number, layer in enumerate(layers):
-        wanted = [head for head in heads if head.layer == number]
-        if wanted:
-            pattern = layer.pattern()[0]  # (head, query, key), let go with the next layer
-            for head in wanted:
-                maps[head] = pattern[head.index].half()
-    patterns = torch.stack([maps[head] for head in heads])
-    names = np.array([(head.layer, head.index) for head in heads], dtype=np.int32)
-    return {"patterns": patterns.cpu().numpy(), "heads": names}
+    return list(dict.fromkeys([*on_paths, *strongest, *runs.heads]))
 
 
 def output_of(runs: Runs) -> Output:

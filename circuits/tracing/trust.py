@@ -16,7 +16,7 @@ from typing import Final
 from circuits.engine import Runs
 from circuits.prompts import Noise
 from circuits.tracing.judge import Ends, is_small, part_at_key
-from circuits.tracing.parts import CARRIES, SHARE, FamilyControl, Mapping, QuestionControl
+from circuits.tracing.parts import CARRIES, FamilyControl, Mapping, QuestionControl, share_of
 
 FAMILY_GAP: Final = 0.1  # of the median gap of a family
 RANDOM: Final = 0.5  # of the carriers' joint effect that as many random heads must not reach
@@ -42,8 +42,7 @@ def doubts_about(
     mapping: Mapping, question: QuestionControl | FamilyControl | None, *, named: bool
 ) -> tuple[str, ...]:
     """Why the modulation of a mapping is withheld; `named` if the user named this key."""
-    share = SHARE if mapping.controls is None else mapping.controls.share
-    modulation = mapping.modulation(share) if mapping.path else None
+    modulation = mapping.modulation(share_of(mapping)) if mapping.path else None
     withheld = () if question is None else question.withheld
     doubts = [*withheld, *doubts_of_sums(mapping.total, mapping.restore)]
     if mapping.heads:

@@ -154,7 +154,7 @@ class Why(OfHeads, Saved, Pictured):
         return array
 
     def __str__(self) -> str:
-        from circuits.show.wiring import why_text
+        from circuits.show.why import why_text
 
         return why_text(self)
 

@@ -98,14 +98,18 @@ function drawBoxes(circuit, span, { columns, rows }, pair) {
       return svg("rect", { class: name, x: x - half, width: 2 * half, ...size, rx });
     };
     const [lowest, highest] = [span.layers[0], span.layers.at(-1)];
-    const isHeld = ([first, last]) => first <= highest && last >= lowest;
     // What writes where nothing is held is a tick.
     const tick = ([first, last]) => {
       const y = (top(last) + bottom(first)) / 2;
       return svg("rect", { class: "built tick", x: x - half, width: 2 * half, y: y - 1.5, height: 3 });
     };
-    const inside = ([first, last]) => [Math.max(first, lowest), Math.min(last, highest)];
-    const built = span.ranges.map((range) => (isHeld(range) ? rect("built", inside(range), 4) : tick(range)));
+    const built = span.ranges.flatMap(([first, last]) => {
+      const below = [first, Math.min(last, lowest - 1)];
+      const inside = [Math.max(first, lowest), Math.min(last, highest)];
+      const above = [Math.max(first, highest + 1), last];
+      const parts = [below, inside, above].filter(([start, end]) => start <= end);
+      return parts.map((part) => (part === inside ? rect("built", part, 4) : tick(part)));
+    });
     const shapes = [...built, rect("frame", span.layers, 7)];
     const made = itemShape(circuit, item, position === pair[0] ? "box key" : "box", ...shapes);
     made.setAttribute("data-positions", span.positions.join("+"));
