@@ -25,6 +25,7 @@ from typing import Final, Literal
 import torch
 from jaxtyping import Float
 
+from circuits.components import ROUNDING
 from circuits.engine.kept import KeptRuns
 from circuits.engine.wire_table import Chosen
 from circuits.results import Progress, silent
@@ -42,6 +43,7 @@ _STEP: Final = 0.06
 _CANDIDATES: Final = 12  # wires that are left out one at a time
 _BROKEN_PROMISE: Final = 0.05  # of the gap, by which a step may lose more than its values say
 _SMALLEST: Final = 1
+_SAME_VALUE: Final = 1e-6  # of the gap: values that differ by less count as equal
 _PASSES_A_GRADIENT: Final = 3  # one forward, and one backward, which counts as two
 
 
@@ -69,6 +71,16 @@ class SearchResult:
         """The smallest circuit that keeps a share, in the mean over the pairs."""
         enough = [stage for stage in self.stages if float(stage.kept.mean()) >= share]
         return enough[-1] if enough else None
+
+    def refined(self, runs: KeptRuns, share: float) -> SearchResult:
+        """The same search, with circuits of every size between the smallest that keeps a share and the next."""
+        enough = self.smallest(share)
+        if enough is None or enough is self.stages[-1]:
+            return self
+        following = 1 + next(n for n, stage in enumerate(self.stages) if stage is enough)
+        between = _between(runs, enough, self.stages[following])
+        stages = (*self.stages[:following], *between, *self.stages[following:])
+        return SearchResult(stages, self.passes + len(between))
 
     def of_size(self, wires: int) -> Stage | None:
         """The largest circuit of at most so many wires."""
@@ -117,6 +129,25 @@ def search(
     return SearchResult(tuple(stages), passes)
 
 
+def _between(runs: KeptRuns, larger: Stage, smaller: Stage) -> list[Stage]:
+    """Circuits between two of a search: the wires that left in one round leave one by one, those of least value
+    first."""
+    assert larger.values is not None
+    left = (larger.wires & ~smaller.wires).nonzero().flatten()
+    by_value = larger.values[left].abs().argsort(stable=True)
+    circuits = [larger.wires]
+    for wire in left[by_value].tolist():
+        circuit = circuits[-1].clone()
+        circuit[wire] = False
+        circuit = runs.table.alive(circuit)
+        if len(smaller) < int(circuit.sum()) < int(circuits[-1].sum()):
+            circuits.append(circuit)
+    kept = runs.kept(torch.stack(circuits))
+    # The first is `larger` itself.
+    between = zip(circuits[1:], kept[1:], strict=True)
+    return [Stage(circuit, shares, larger.values) for circuit, shares in between]
+
+
 class _Round:
     """One round: from one circuit to a smaller one."""
 
@@ -145,14 +176,17 @@ class _Round:
         circuits = torch.stack(proposals)
         kept = self.runs.kept(circuits)  # (proposal, pair)
         self.passes += len(circuits)
-        winner = int(merit(kept, self.aim).argmax())
+        merits = merit(kept, self.aim)
+        winner = int(
+            (merits >= merits.max() - ROUNDING).nonzero()[0]
+        )  # of equal ones the first
         return Stage(circuits[winner], kept[winner])
 
     def _proposals(self, count: int) -> Iterator[Chosen]:
         """Smaller circuits that are still connected, each once."""
         dropped = list(drops(self.values, self.stage.kept, count))
         if len(self.stage) <= SMALL:
-            least = self.values.mean(1).abs().argsort()[:_CANDIDATES]
+            least = _lowest(self.values.mean(1).abs(), _CANDIDATES)
             dropped += [[wire] for wire in least.tolist()]  # each alone
         seen: set[tuple[int, ...]] = set()
         for wires in dropped:
@@ -195,12 +229,16 @@ def drops(
     """What each rule would drop: the numbers of `count` wires. A wire is worth what the circuit would lose
     without it, so a wire that works against the answer has a value below zero."""
     mean = values.mean(1)
-    yield mean.argsort()[:count]  # what works against the answer, then what helps least
-    yield mean.abs().argsort()[:count]  # what matters least
-    yield values.square().mean(1).argsort()[:count]  # what matters least on any pair
-    yield values.amax(1).argsort()[:count]  # what helps no pair much
-    # What brings the pairs nearest to the whole model. Without a wire a pair lacks `missing + value`, and the
-    # square of that is larger than missing² by:
-    missing = 1 - kept
-    rise = 2 * missing * values + values.square()
-    yield rise.mean(1).argsort()[:count]
+    yield _lowest(mean, count)  # what works against the answer, then what helps least
+    yield _lowest(mean.abs(), count)  # what matters least
+    yield _lowest(values.square().mean(1).sqrt(), count)  # what matters least on any pair
+    yield _lowest(values.amax(1), count)  # what helps no pair much
+    # What leaves the pairs nearest to the whole model: without a wire, a pair lacks this much.
+    lacking = 1 - kept + values  # (wire, pair)
+    yield _lowest(lacking.square().mean(1).sqrt(), count)
+
+
+def _lowest(scores: Float[torch.Tensor, " wire"], count: int) -> torch.Tensor:
+    """The numbers of the lowest scores. Thousands of wires do nothing, and their scores are what rounding
+    leaves; so that these do not decide, scores are rounded, and of equal ones the first wire is taken."""
+    return (scores / _SAME_VALUE).round().argsort(stable=True)[:count]

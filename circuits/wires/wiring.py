@@ -167,6 +167,8 @@ def search_family(
     table = runs.seen.table
     start = _all_but(table, asking.without)
     found = search(runs.seen, aim=asking.aim, start=start, progress=progress)
+    reachable = float(found.stages[0].kept.mean())
+    found = found.refined(runs.seen, asking.share * reachable)
     stage = _smallest(found, asking.share)
     measures = measure_circuit(runs, stage.wires, seed=asking.seed, progress=progress)
     newcomers = _newcomers(runs.seen, stage, asking, progress)
@@ -189,7 +191,7 @@ def search_family(
         random=measures.random,
         overlap=_overlap(runs.seen, found, asking, progress),
         without_heads=asking.without,
-        reachable=finite(float(found.stages[0].kept.mean())) if asking.without else 1.0,
+        reachable=finite(reachable) if asking.without else 1.0,
         question=question,
         passes=found.passes,
         seed=asking.seed,
