@@ -53,10 +53,11 @@ class Forward(ABC):
 
     def step(self, layer: int, stream: torch.Tensor) -> torch.Tensor:
         """Take streams through one block."""
-        stream, z = self.heads(layer, stream)
-        middle = stream + self.attention_write(layer, z)
-        read_by_mlp = stream if self.blocks[layer].parallel else middle
-        return self.leave(layer, middle + self.mlp_write(layer, read_by_mlp))
+        read, z = self.heads(layer, stream)
+        middle = read + self.attention_write(layer, z)
+        read_by_mlp = read if self.blocks[layer].parallel else middle
+        written = middle + self.mlp_write(layer, read_by_mlp)
+        return self.leave(layer, written)
 
     def enter(self, layer: int, stream: torch.Tensor) -> torch.Tensor:
         """The streams at the input of a block."""
@@ -64,7 +65,7 @@ class Forward(ABC):
 
     @abstractmethod
     def heads(self, layer: int, stream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The places that the block writes to, and what every head reads there (its `z`)."""
+        """The streams at the places that the block writes to, and every head's output `z` there."""
         ...
 
     @abstractmethod
@@ -84,7 +85,11 @@ class Forward(ABC):
 
 class Numbering:
     """The numbers of one block's places: every computed position of the rows under way, row by row, then the
-    positions at which joining rows change something."""
+    positions at which joining rows change something.
+
+    Where row 0 is under way at positions 6…8 and row 1 joins with a change at 8, the places (0, 6), (0, 7),
+    (0, 8), (1, 8) have the numbers 0…3.
+    """
 
     def __init__(self, under_way: Sequence[int], positions: range) -> None:
         self.rows = len(under_way)
@@ -178,7 +183,7 @@ class RowForward(Forward):
             stream = self._join(stream, joining, self._copies_of_base(layer, len(joining)))
         # The first position of the streams: `start`, or above the last block the first that is read.
         first = self.length - stream.shape[2]
-        table = self._changes(layer, "residual", first, self.length)
+        table = self._changes_of_streams(layer, "residual", first, self.length)
         if table is not None:
             new = self._new_values(layer, "residual", table)
             stream[:, table.row, table.position - first] = new
@@ -216,8 +221,9 @@ class RowForward(Forward):
             return places, z
         stored = self._base_layer(layer)
         at = [position for _, position in self.places.joining]
+        joining = stored.pre[:, at]
         joining_z = self._changed_z(layer, stored, stored.z[:, at])
-        return torch.cat((places, stored.pre[:, at]), 1), torch.cat((z, joining_z), 1)
+        return torch.cat((places, joining), 1), torch.cat((z, joining_z), 1)
 
     def _numbered(self, layer: int, positions: int) -> Numbering:
         """The places of this block. In the last block those that are not read later are left out."""
@@ -232,8 +238,8 @@ class RowForward(Forward):
     def _changed_z(self, layer: int, stored: Layer, z: PlaceHeads) -> PlaceHeads:
         """The base run's `z` at the places of joining rows, with their edges and heads changed."""
         first = self.places.first_joining
-        heads = self._placed(layer, "head", first)
-        edges = self._placed(layer, "edge", first)
+        heads = self._changes_at_places(layer, "head", first)
+        edges = self._changes_at_places(layer, "edge", first)
         if edges is not None:
             old = stored.messages(edges.head, edges.key, edges.position)
             change = self._new_messages(layer, edges) - old
@@ -262,7 +268,9 @@ class RowForward(Forward):
 
     # Changes
 
-    def _changes(self, layer: int, site: Site, first: int, stop: int) -> ChangeTable | None:
+    def _changes_of_streams(
+        self, layer: int, site: Site, first: int, stop: int
+    ) -> ChangeTable | None:
         """Changes of rows under way at positions first…stop−1; `row` is the row's order in the streams."""
         listed = self.changes.get((layer, site))
         if not listed:
@@ -274,7 +282,7 @@ class RowForward(Forward):
                 chosen.append((order[row], change))
         return ChangeTable.of(chosen, self.device) if chosen else None
 
-    def _placed(self, layer: int, site: Site, first: int = 0) -> ChangeTable | None:
+    def _changes_at_places(self, layer: int, site: Site, first: int = 0) -> ChangeTable | None:
         """Changes at the places from number `first` on; `row` is the number of the place."""
         chosen = []
         for row, change in self.changes.get((layer, site), ()):
@@ -291,7 +299,7 @@ class RowForward(Forward):
 
     def _replaced(self, layer: int, site: Site, written: Places) -> Places:
         """Put new values in the place of what a block writes."""
-        table = self._placed(layer, site)
+        table = self._changes_at_places(layer, site)
         if table is not None:
             written[:, table.row] = self._new_values(layer, site, table)
         return written
@@ -340,7 +348,7 @@ class RowForward(Forward):
             some = query[:, :, window]
             parts.append(self._attend_window(layer, some, key, value, first + window.start))
         z = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-        table = self._changes(layer, "head", first, self.length)
+        table = self._changes_of_streams(layer, "head", first, self.length)
         if table is not None:
             new = self._new_values(layer, "head", table)
             z[:, table.row, table.position - first, table.head] = new
@@ -350,7 +358,7 @@ class RowForward(Forward):
         self, layer: int, query: Queries, key: RowHeads, value: RowHeads, first: int
     ) -> Queries:
         """What the heads read at the queries from `first` on, with the rows' edges changed."""
-        edges = self._changes(layer, "edge", first, first + query.shape[2])
+        edges = self._changes_of_streams(layer, "edge", first, first + query.shape[2])
         pattern = self._pattern(layer, query, key, first, edges if self.knockout else None)
         z = self._read_values(layer, pattern, value)
         if edges is not None and not self.knockout:

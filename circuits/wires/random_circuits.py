@@ -16,6 +16,7 @@ from circuits.tracing.measure import finite
 from circuits.wires.parts import RandomCircuits
 
 DRAWS: Final = 10
+_TRIES: Final = 8  # ways that are drawn for each wire that is wanted, at most
 
 
 def random_circuits(
@@ -41,9 +42,9 @@ def random_circuit(table: WireTable, count: int, *, besides: Chosen, seed: str) 
     draw = Random(seed)
     chosen = torch.zeros(len(table), dtype=torch.bool)
     places = len(table.places)
-    for _ in range(8 * count):
+    for _ in range(_TRIES * count):
         way = _random_way(table, draw, places - 1)
-        if way is None or any(bool(besides[number]) for number in way):
+        if besides[way].any():
             continue
         chosen[way] = True
         if int(chosen.sum()) >= count:
@@ -51,10 +52,10 @@ def random_circuit(table: WireTable, count: int, *, besides: Chosen, seed: str) 
     return chosen
 
 
-def _random_way(table: WireTable, draw: Random, place: int) -> list[int] | None:
+def _random_way(table: WireTable, draw: Random, place: int) -> list[int]:
     """The numbers of the wires on one random way from the logits, at a place, to the embedding."""
     edges = table.edges
-    row = len(edges.readers) - 1
+    row = len(edges.readers) - 1  # the logits
     way = []
     while True:
         writers = edges.exists[row].nonzero().flatten().tolist()
