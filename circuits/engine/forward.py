@@ -11,7 +11,7 @@ and writes. Subclasses say what differs from a plain run:
 3. `kept.CircuitForward` gives every reader a stream of its own.
 
 Output projection and MLP act on each position alone. They see a list of *places*: one position of one row
-each. So rows under way and rows that join in this block share one product with each matrix.
+each. So active rows and rows that join in this block share one product with each matrix.
 """
 
 from __future__ import annotations
@@ -84,19 +84,19 @@ class Forward(ABC):
 
 
 class Numbering:
-    """The numbers of one block's places: every computed position of the rows under way, row by row, then the
+    """The numbers of one block's places: every computed position of the active rows, row by row, then the
     positions at which joining rows change something.
 
-    Where row 0 is under way at positions 6…8 and row 1 joins with a change at 8, the places (0, 6), (0, 7),
+    Where row 0 is active at positions 6…8 and row 1 joins with a change at 8, the places (0, 6), (0, 7),
     (0, 8), (1, 8) have the numbers 0…3.
     """
 
-    def __init__(self, under_way: Sequence[int], positions: range) -> None:
-        self.rows = len(under_way)
+    def __init__(self, active: Sequence[int], positions: range) -> None:
+        self.rows = len(active)
         self.positions = len(positions)
         self.joining: list[tuple[int, int]] = []  # row and position
         self._number: dict[tuple[int, int], int] = {}
-        for row in under_way:
+        for row in active:
             for position in positions:
                 self._number[row, position] = len(self._number)
 
@@ -144,7 +144,7 @@ class RowForward(Forward):
         self.length = len(blocks[0].hidden)
         self.device = blocks[0].hidden.device
         self.changes = changes_by_site(rows)
-        self.active: list[int] = []  # which rows the streams hold, in their order
+        self.active: list[int] = []  # rows that have joined, in the order of the streams
         self.places = Numbering((), range(0))  # of the present block
         self.joining_at_input: dict[int, list[int]] = defaultdict(list)  # layer -> rows
         self.joining_inside: dict[int, list[int]] = defaultdict(list)
@@ -170,7 +170,7 @@ class RowForward(Forward):
         nothing = self.base.final.new_empty(inputs, 0, self.length - self.start, width)
         stream = self.enter(len(self.blocks), self.run(nothing))
         top = self.base.final[:, None, -self.read :].repeat(1, len(self.rows), 1, 1)
-        # Rows that start behind the first position that is read are the base run's before `start`.
+        # Rows that start after the first position that is read are the base run's before `start`.
         computed = stream.shape[2]
         top[:, self.active, -computed:] = stream
         return top
@@ -204,13 +204,13 @@ class RowForward(Forward):
         rows: list[int],
         joined: Float[torch.Tensor, "input joining pos d_model"],
     ) -> MoreStreams:
-        """Put rows behind those under way; `joined` are their streams."""
+        """Put rows after the active ones; `joined` are their streams."""
         stream = torch.cat((stream, joined), 1) if self.active else joined
         self.active = self.active + rows
         return stream
 
     def heads(self, layer: int, stream: Streams) -> tuple[Places, PlaceHeads]:
-        """Rows under way attend. Rows that join here are the base run below, so what their heads read is the
+        """Active rows attend. Rows that join here are the base run below, so what their heads read is the
         base run's `z` with this layer's changes."""
         z = self._attend_all(layer, stream)
         positions = z.shape[2]
@@ -249,14 +249,14 @@ class RowForward(Forward):
         return z
 
     def leave(self, layer: int, stream: Places) -> Streams:
-        """Give the rows under way their streams back, and add those that joined inside: the base run's stream
+        """Give the active rows their streams back, and add those that joined inside: the base run's stream
         above the block, except at their places."""
         places = self.places
         first = places.first_joining
-        under_way = stream[:, :first].unflatten(1, (places.rows, places.positions))
+        active = stream[:, :first].unflatten(1, (places.rows, places.positions))
         joining = self.joining_inside.get(layer)
         if not joining:
-            return under_way
+            return active
         joined = self._copies_of_base(layer + 1, len(joining))
         if places.joining:
             order = {row: number for number, row in enumerate(joining)}
@@ -264,14 +264,14 @@ class RowForward(Forward):
             # Counted from the end: above the last block there are only the positions that are read.
             where = [position - self.length for _, position in places.joining]
             joined[:, which, where] = stream[:, first:]
-        return self._join(under_way, joining, joined)
+        return self._join(active, joining, joined)
 
     # Changes
 
     def _changes_of_streams(
         self, layer: int, site: Site, first: int, stop: int
     ) -> ChangeTable | None:
-        """Changes of rows under way at positions first…stop−1; `row` is the row's order in the streams."""
+        """Changes of active rows at positions first…stop−1; `row` is the row's order in the streams."""
         listed = self.changes.get((layer, site))
         if not listed:
             return None
@@ -323,7 +323,7 @@ class RowForward(Forward):
         assert self.base is not None
         return self.base.layers[layer]
 
-    # Attention of the rows under way
+    # Attention of the active rows
 
     def _attend_all(self, layer: int, stream: Streams) -> Queries:
         """What the heads read at all positions; in the last block, at those that are read later."""

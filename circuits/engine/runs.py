@@ -374,8 +374,8 @@ class Runs:
         return torch.cat(parts, 1)
 
     def _read_named_logits(self, last: Float[torch.Tensor, "input row d_model"]) -> Values:
-        """The logits of the answers less those of the foils, at the last position; several answers, or foils,
-        count by the logarithm of the sum of their exponentials."""
+        """The logit of the answer less that of the foil, at the last position; of several answers, or foils,
+        the `logsumexp` of their logits."""
         answers, foils = [], []
         for pair in self.pairs:
             assert pair.metric.reads is not None
