@@ -141,8 +141,8 @@ class RowForward(Forward):
         self.read = read  # how many positions at the end are read above the last block
         self.budget = budget
         self.knockout = knockout
-        self.length = len(blocks[0].hidden)
-        self.device = blocks[0].hidden.device
+        self.length = blocks[0].length
+        self.device = blocks[0].mask.device
         self.changes = changes_by_site(rows)
         self.active: list[int] = []  # rows that have joined, in the order of the streams
         self.places = Numbering((), range(0))  # of the present block
@@ -384,7 +384,7 @@ class RowForward(Forward):
             flat = all_queries @ self._before_start(layer, "key").mT
             earlier = rearrange(flat, "i h (r q) k -> i r h q k", r=query.shape[1])
             products = torch.cat((earlier, products), -1)  # (input, row, head, query, key)
-        scores = bound.block.scores(products, bound.hidden[first : first + query.shape[2]])
+        scores = bound.block.scores(products, bound.mask[first : first + query.shape[2]])
         if knocked_out is None:
             return bound.block.weights(scores)
         table = knocked_out

@@ -81,7 +81,7 @@ class _OneBlock(RowForward):
     gradients can be taken with respect to them."""
 
     def __init__(self, blocks: tuple[PromptBlock, ...], budget: int) -> None:
-        length = len(blocks[0].hidden)
+        length = blocks[0].length
         super().__init__(blocks, None, [Row(())], start=0, read=length, budget=budget)
         self.active = [0]
 

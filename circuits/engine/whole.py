@@ -33,7 +33,7 @@ class KeptRun(RowForward):
         budget: int,
         offload: bool,
     ) -> None:
-        read = len(blocks[0].hidden) - start
+        read = blocks[0].length - start
         super().__init__(blocks, base, [Row(())], start=start, read=read, budget=budget)
         self.active = [0]
         self.layers: list[Layer] | LayersOnCPU = LayersOnCPU() if offload else []
