@@ -250,7 +250,7 @@ class Runs:
             return self
         return replace(self._of_inputs([0]), pairs=self.pairs[:1], draws=(1,))
 
-    def first_inputs(self) -> Runs:
+    def first_of_each_pair(self) -> Runs:
         """The first input of each pair alone, for what only the clean runs decide."""
         if all(draws == 1 for draws in self.draws):
             return self
