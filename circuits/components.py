@@ -6,7 +6,7 @@
   everything below a reader.
 - A reader sees the stream: a head's `L5H1.query`, `L5H1.key`, `L5H1.value`, an MLP `M3`, or the `logits`.
 - A wire is one writer seen by one reader, at one position or at all of them (then it is what EAP, ACDC and
-  MIB call an edge). A position stands behind `@`. Of a head's key and value sides two positions are named:
+  MIB call an edge). A position is written after `@`. Of a head's key and value sides two positions are named:
   the key where the writer stands and the query at which the head reads: `M3@9→L4H4@13.value`.
 """
 

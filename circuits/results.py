@@ -173,7 +173,7 @@ class Saved(Summarised):
         values = {**self.header(), **_fields_of(self), **(beside or {})}
         body = to_json(values, default=_to_plain, sort_keys=True)
         checksum = _sha256(body.encode())
-        # As the last field, behind all that it is the checksum of.
+        # The last field, after all that it is the checksum of.
         return body.removesuffix("\n}") + f',\n "sha256": "{checksum}"\n}}\n'
 
     def save(self, path: str | Path, **options: Any) -> Path:

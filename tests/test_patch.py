@@ -157,6 +157,16 @@ def test_a_head_at_each_position_equals_that_position_alone(model: Model, site: 
         np.testing.assert_allclose(each.values[:, :, position], alone.values, atol=CLOSE)
 
 
+@pytest.mark.parametrize("site", ["head", "query", "key", "value", "pattern"])
+def test_the_order_in_which_positions_are_named_changes_nothing(
+    model: Model, site: Any
+) -> None:
+    runs = circuits.prepare(model, [pair_of(model)])
+    sorted_positions = patch_runs(runs, site, (5, 8))
+    named_otherwise = patch_runs(runs, site, (8, 5))
+    np.testing.assert_allclose(named_otherwise.values, sorted_positions.values, atol=1e-6)
+
+
 @pytest.mark.parametrize("site", PATCH_SITES)
 def test_both_paths_of_the_engine_agree(models: dict[str, Model], site: PatchSite) -> None:
     model = replace(models["llama"], reads_bos=True)

@@ -39,7 +39,7 @@ from circuits.tasks.rank import rank
 from circuits.tasks.ranking import ComponentEdge, Ranking, heads_of
 from circuits.tasks.task import Item, Task
 from circuits.tasks.wires import kept_runs_of
-from circuits.wires.measured import numbers_of
+from circuits.wires.measured import circuit_of
 from circuits.wires.search import SCALES, SearchResult, search
 from circuits.wires.wiring import wiring
 from circuits.zoo.language import tokenizer
@@ -154,7 +154,7 @@ def test_sets_by_number_explain_what_the_same_wires_do_by_name(
     for row in sets.tolist():
         named.append([wire for wire, kept in zip(table.wires, row, strict=True) if kept])
     kept = one_pair(runs)
-    by_name = torch.stack([numbers_of(kept.table, wires) for wires in named])
+    by_name = torch.stack([circuit_of(kept.table, wires) for wires in named])
     explained = kept.kept(sets)
     torch.testing.assert_close(explained, kept.kept(by_name), atol=1e-5, rtol=0)
     assert explained[[0, -1], 0].tolist() == pytest.approx([0, 1], abs=1e-4)
@@ -293,7 +293,7 @@ def test_the_areas_are_those_of_mib(loaded: dict[str, Model], ranking: Ranking) 
         gap = float(runs.gap)
         kept = one_pair(runs)
         for number, share in enumerate(MIB_SHARES):
-            circuit = numbers_of(kept.table, order[: int(share * 262)])
+            circuit = circuit_of(kept.table, order[: int(share * 262)])
             changed[number] += gap * float(kept.kept(circuit[None]))
         gaps += gap
     faithful = changed / gaps
@@ -382,7 +382,7 @@ def test_a_wiring_goes_out_and_comes_back_as_a_circuit_that_keeps_the_same(
     graph = from_eap(file)
     assert set(graph.wires) == {each.wire for each in found.wires}
     assert set(graph.order()[: len(graph.wires)]) == set(graph.wires)
-    circuit = numbers_of(runs.table, graph.wires)
+    circuit = circuit_of(runs.table, graph.wires)
     assert float(runs.kept(circuit[None]).mean()) == pytest.approx(found.kept, abs=1e-5)
 
 

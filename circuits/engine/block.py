@@ -34,7 +34,7 @@ Groups = Float[torch.Tensor, "*batch pos group d_head"]
 HeadWrites = Float[torch.Tensor, "*batch pos head d_model"]
 Neurons = Float[torch.Tensor, "*batch pos neuron"]
 Scores = Float[torch.Tensor, "*batch query key"]
-Hidden = Bool[torch.Tensor, "query key"]  # True where a query must not read a key
+Mask = Bool[torch.Tensor, "query key"]  # True where a query must not read a key
 Rotation = Float[torch.Tensor, "2 pos d_rotary"]  # cosines and sines
 _STEP: Final = 1e-3  # inputs of a neuron that differ by less are taken apart by so much
 
@@ -251,17 +251,17 @@ class Block:
 
     # Attention
 
-    def pattern(self, products: Scores, hidden: Hidden) -> Scores:
+    def pattern(self, products: Scores, mask: Mask) -> Scores:
         """Attention weights from the products q·k, which are overwritten."""
-        return self.weights(self.scores(products, hidden))
+        return self.weights(self.scores(products, mask))
 
-    def scores(self, products: Scores, hidden: Hidden) -> Scores:
+    def scores(self, products: Scores, mask: Mask) -> Scores:
         """What the softmax sees, from the products q·k, which are overwritten."""
         scores = products.mul_(self.scale)
         if self.cap is not None:
             # Not in place at the end: the gradient of tanh needs its output.
             scores = scores.div_(self.cap).tanh_().mul(self.cap)
-        return scores.masked_fill_(hidden, -torch.inf)
+        return scores.masked_fill_(mask, -torch.inf)
 
     def weights(self, scores: Scores) -> Scores:
         """Attention weights from the scores: softmax and, in a sparse model, the gate."""
@@ -275,13 +275,13 @@ class Block:
         query: Float[torch.Tensor, "*#batch query head d_head"],
         key: Float[torch.Tensor, "*#batch key head d_head"],
         value: Float[torch.Tensor, "*#batch key head d_head"],
-        hidden: Hidden,
+        mask: Mask,
     ) -> tuple[
         Float[torch.Tensor, "*#batch head query key"],
         Float[torch.Tensor, "*#batch query head d_head"],
     ]:
         """The attention weights of some heads, and what the heads read by them."""
-        pattern = self.pattern(torch.einsum("...qhd,...khd->...hqk", query, key), hidden)
+        pattern = self.pattern(torch.einsum("...qhd,...khd->...hqk", query, key), mask)
         return pattern, torch.einsum("...hqk,...khd->...qhd", pattern, value)
 
     # Writing to the stream
@@ -327,10 +327,8 @@ def matrix_of(layer: Any) -> Float[torch.Tensor, "d_in d_out"]:
     return layer.weight if type(layer).__name__ == "Conv1D" else layer.weight.T
 
 
-def hidden_keys(
-    queries: Int[torch.Tensor, " query"], length: int, window: int | None
-) -> Hidden:
-    """Which keys each query must not read: later ones, and those before its window."""
+def causal_mask(queries: Int[torch.Tensor, " query"], length: int, window: int | None) -> Mask:
+    """True where a query must not read a key: at later keys, and at those before its window."""
     query = queries[:, None]
     key = torch.arange(length, device=queries.device)
     later = key > query  # (query, key)

@@ -68,7 +68,7 @@ class Layer:
             return self.kept_pattern[:, :, queries]
         assert self.query is not None and self.key is not None and self.block is not None
         products = self.query[:, :, queries] @ self.key.mT
-        return self.block.block.pattern(products, self.block.hidden[queries])
+        return self.block.block.pattern(products, self.block.mask[queries])
 
     def pattern_at(self, query: int) -> Float[torch.Tensor, "input head key"]:
         """The attention weights at one query."""

@@ -11,7 +11,7 @@ and writes. Subclasses say what differs from a plain run:
 3. `kept.CircuitForward` gives every reader a stream of its own.
 
 Output projection and MLP act on each position alone. They see a list of *places*: one position of one row
-each. So rows under way and rows that join in this block share one product with each matrix.
+each. So active rows and rows that join in this block share one product with each matrix.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ class Forward(ABC):
 
     def step(self, layer: int, stream: torch.Tensor) -> torch.Tensor:
         """Take streams through one block."""
-        stream, z = self.heads(layer, stream)
-        middle = stream + self.attention_write(layer, z)
-        read_by_mlp = stream if self.blocks[layer].parallel else middle
-        return self.leave(layer, middle + self.mlp_write(layer, read_by_mlp))
+        read, z = self.heads(layer, stream)
+        middle = read + self.attention_write(layer, z)
+        read_by_mlp = read if self.blocks[layer].parallel else middle
+        written = middle + self.mlp_write(layer, read_by_mlp)
+        return self.leave(layer, written)
 
     def enter(self, layer: int, stream: torch.Tensor) -> torch.Tensor:
         """The streams at the input of a block."""
@@ -64,7 +65,7 @@ class Forward(ABC):
 
     @abstractmethod
     def heads(self, layer: int, stream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The places that the block writes to, and what every head reads there (its `z`)."""
+        """The streams at the places that the block writes to, and every head's output `z` there."""
         ...
 
     @abstractmethod
@@ -83,15 +84,19 @@ class Forward(ABC):
 
 
 class Numbering:
-    """The numbers of one block's places: every computed position of the rows under way, row by row, then the
-    positions at which joining rows change something."""
+    """The numbers of one block's places: every computed position of the active rows, row by row, then the
+    positions at which joining rows change something.
 
-    def __init__(self, under_way: Sequence[int], positions: range) -> None:
-        self.rows = len(under_way)
+    Where row 0 is active at positions 6…8 and row 1 joins with a change at 8, the places (0, 6), (0, 7),
+    (0, 8), (1, 8) have the numbers 0…3.
+    """
+
+    def __init__(self, active: Sequence[int], positions: range) -> None:
+        self.rows = len(active)
         self.positions = len(positions)
         self.joining: list[tuple[int, int]] = []  # row and position
         self._number: dict[tuple[int, int], int] = {}
-        for row in under_way:
+        for row in active:
             for position in positions:
                 self._number[row, position] = len(self._number)
 
@@ -136,10 +141,10 @@ class RowForward(Forward):
         self.read = read  # how many positions at the end are read above the last block
         self.budget = budget
         self.knockout = knockout
-        self.length = len(blocks[0].hidden)
-        self.device = blocks[0].hidden.device
+        self.length = blocks[0].length
+        self.device = blocks[0].mask.device
         self.changes = changes_by_site(rows)
-        self.active: list[int] = []  # which rows the streams hold, in their order
+        self.active: list[int] = []  # rows that have joined, in the order of the streams
         self.places = Numbering((), range(0))  # of the present block
         self.joining_at_input: dict[int, list[int]] = defaultdict(list)  # layer -> rows
         self.joining_inside: dict[int, list[int]] = defaultdict(list)
@@ -165,7 +170,7 @@ class RowForward(Forward):
         nothing = self.base.final.new_empty(inputs, 0, self.length - self.start, width)
         stream = self.enter(len(self.blocks), self.run(nothing))
         top = self.base.final[:, None, -self.read :].repeat(1, len(self.rows), 1, 1)
-        # Rows that start behind the first position that is read are the base run's before `start`.
+        # Rows that start after the first position that is read are the base run's before `start`.
         computed = stream.shape[2]
         top[:, self.active, -computed:] = stream
         return top
@@ -178,7 +183,7 @@ class RowForward(Forward):
             stream = self._join(stream, joining, self._copies_of_base(layer, len(joining)))
         # The first position of the streams: `start`, or above the last block the first that is read.
         first = self.length - stream.shape[2]
-        table = self._changes(layer, "residual", first, self.length)
+        table = self._changes_of_streams(layer, "residual", first, self.length)
         if table is not None:
             new = self._new_values(layer, "residual", table)
             stream[:, table.row, table.position - first] = new
@@ -199,13 +204,13 @@ class RowForward(Forward):
         rows: list[int],
         joined: Float[torch.Tensor, "input joining pos d_model"],
     ) -> MoreStreams:
-        """Put rows behind those under way; `joined` are their streams."""
+        """Put rows after the active ones; `joined` are their streams."""
         stream = torch.cat((stream, joined), 1) if self.active else joined
         self.active = self.active + rows
         return stream
 
     def heads(self, layer: int, stream: Streams) -> tuple[Places, PlaceHeads]:
-        """Rows under way attend. Rows that join here are the base run below, so what their heads read is the
+        """Active rows attend. Rows that join here are the base run below, so what their heads read is the
         base run's `z` with this layer's changes."""
         z = self._attend_all(layer, stream)
         positions = z.shape[2]
@@ -216,8 +221,9 @@ class RowForward(Forward):
             return places, z
         stored = self._base_layer(layer)
         at = [position for _, position in self.places.joining]
+        joining = stored.pre[:, at]
         joining_z = self._changed_z(layer, stored, stored.z[:, at])
-        return torch.cat((places, stored.pre[:, at]), 1), torch.cat((z, joining_z), 1)
+        return torch.cat((places, joining), 1), torch.cat((z, joining_z), 1)
 
     def _numbered(self, layer: int, positions: int) -> Numbering:
         """The places of this block. In the last block those that are not read later are left out."""
@@ -232,8 +238,8 @@ class RowForward(Forward):
     def _changed_z(self, layer: int, stored: Layer, z: PlaceHeads) -> PlaceHeads:
         """The base run's `z` at the places of joining rows, with their edges and heads changed."""
         first = self.places.first_joining
-        heads = self._placed(layer, "head", first)
-        edges = self._placed(layer, "edge", first)
+        heads = self._changes_at_places(layer, "head", first)
+        edges = self._changes_at_places(layer, "edge", first)
         if edges is not None:
             old = stored.messages(edges.head, edges.key, edges.position)
             change = self._new_messages(layer, edges) - old
@@ -243,14 +249,14 @@ class RowForward(Forward):
         return z
 
     def leave(self, layer: int, stream: Places) -> Streams:
-        """Give the rows under way their streams back, and add those that joined inside: the base run's stream
+        """Give the active rows their streams back, and add those that joined inside: the base run's stream
         above the block, except at their places."""
         places = self.places
         first = places.first_joining
-        under_way = stream[:, :first].unflatten(1, (places.rows, places.positions))
+        active = stream[:, :first].unflatten(1, (places.rows, places.positions))
         joining = self.joining_inside.get(layer)
         if not joining:
-            return under_way
+            return active
         joined = self._copies_of_base(layer + 1, len(joining))
         if places.joining:
             order = {row: number for number, row in enumerate(joining)}
@@ -258,12 +264,14 @@ class RowForward(Forward):
             # Counted from the end: above the last block there are only the positions that are read.
             where = [position - self.length for _, position in places.joining]
             joined[:, which, where] = stream[:, first:]
-        return self._join(under_way, joining, joined)
+        return self._join(active, joining, joined)
 
     # Changes
 
-    def _changes(self, layer: int, site: Site, first: int, stop: int) -> ChangeTable | None:
-        """Changes of rows under way at positions first…stop−1; `row` is the row's order in the streams."""
+    def _changes_of_streams(
+        self, layer: int, site: Site, first: int, stop: int
+    ) -> ChangeTable | None:
+        """Changes of active rows at positions first…stop−1; `row` is the row's order in the streams."""
         listed = self.changes.get((layer, site))
         if not listed:
             return None
@@ -274,7 +282,7 @@ class RowForward(Forward):
                 chosen.append((order[row], change))
         return ChangeTable.of(chosen, self.device) if chosen else None
 
-    def _placed(self, layer: int, site: Site, first: int = 0) -> ChangeTable | None:
+    def _changes_at_places(self, layer: int, site: Site, first: int = 0) -> ChangeTable | None:
         """Changes at the places from number `first` on; `row` is the number of the place."""
         chosen = []
         for row, change in self.changes.get((layer, site), ()):
@@ -291,7 +299,7 @@ class RowForward(Forward):
 
     def _replaced(self, layer: int, site: Site, written: Places) -> Places:
         """Put new values in the place of what a block writes."""
-        table = self._placed(layer, site)
+        table = self._changes_at_places(layer, site)
         if table is not None:
             written[:, table.row] = self._new_values(layer, site, table)
         return written
@@ -315,7 +323,7 @@ class RowForward(Forward):
         assert self.base is not None
         return self.base.layers[layer]
 
-    # Attention of the rows under way
+    # Attention of the active rows
 
     def _attend_all(self, layer: int, stream: Streams) -> Queries:
         """What the heads read at all positions; in the last block, at those that are read later."""
@@ -340,7 +348,7 @@ class RowForward(Forward):
             some = query[:, :, window]
             parts.append(self._attend_window(layer, some, key, value, first + window.start))
         z = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-        table = self._changes(layer, "head", first, self.length)
+        table = self._changes_of_streams(layer, "head", first, self.length)
         if table is not None:
             new = self._new_values(layer, "head", table)
             z[:, table.row, table.position - first, table.head] = new
@@ -350,7 +358,7 @@ class RowForward(Forward):
         self, layer: int, query: Queries, key: RowHeads, value: RowHeads, first: int
     ) -> Queries:
         """What the heads read at the queries from `first` on, with the rows' edges changed."""
-        edges = self._changes(layer, "edge", first, first + query.shape[2])
+        edges = self._changes_of_streams(layer, "edge", first, first + query.shape[2])
         pattern = self._pattern(layer, query, key, first, edges if self.knockout else None)
         z = self._read_values(layer, pattern, value)
         if edges is not None and not self.knockout:
@@ -376,7 +384,7 @@ class RowForward(Forward):
             flat = all_queries @ self._before_start(layer, "key").mT
             earlier = rearrange(flat, "i h (r q) k -> i r h q k", r=query.shape[1])
             products = torch.cat((earlier, products), -1)  # (input, row, head, query, key)
-        scores = bound.block.scores(products, bound.hidden[first : first + query.shape[2]])
+        scores = bound.block.scores(products, bound.mask[first : first + query.shape[2]])
         if knocked_out is None:
             return bound.block.weights(scores)
         table = knocked_out

@@ -74,6 +74,7 @@ class CircuitForward(Forward):
         clean = self.runs.clean.cache.layers[0].pre
         embedded = self._copied(clean - self.ablated.layers[0].pre)
         self._wrote(EMBED, embedded)
+        # The walk adds up all differences, a stream that no reader sees: each has one of its own (`_arriving`).
         self.run(embedded)
         logits = self._numbers_of([len(self.table.edges.readers) - 1])  # the last reader
         seen = self._copied(self.ablated.final) + self._arriving(logits)[:, :, 0]
@@ -85,7 +86,7 @@ class CircuitForward(Forward):
         empty = weights.new_zeros(size)
         copy = torch.arange(len(weights), device=weights.device)[:, None]
         ends = (copy, self.place_of_wire, self.reader_of_wire, self.writer_of_wire)
-        mask = empty.index_put(ends, weights)  # not in place: gradients flow to the weights
+        mask = empty.index_put(ends, weights)
         return mask if self.table.everywhere else mask[:, self.place_of]
 
     def _copied(self, streams: torch.Tensor) -> torch.Tensor:
@@ -110,6 +111,7 @@ class CircuitForward(Forward):
             inputs, length, width = self.ablated.final.shape
             size = (self.copies * inputs, length, len(readers), width)
             return self.ablated.final.new_zeros(size)
+        # The first `below` of `writers`, since a block's writers come after those of the blocks below.
         stacked = torch.stack(self.differences, 2)  # (copy, pos, writer, d_model)
         mask = self.mask[:, :, readers.clamp(min=0), :below]  # (copy, pos or 1, row, writer)
         mask = mask * has_wires[:, None]
@@ -248,12 +250,12 @@ class KeptRuns:
     ) -> Kept:
         """How much of the gap each circuit keeps on every pair, while all its other wires are swapped."""
         kept = torch.zeros(len(circuits), self.pairs, dtype=torch.float64)
-        done = 0
+        done = 0  # circuits, once for each batch
         for batch in self.batches:
             step = self._circuits_at_once(batch, circuits)
-            for some in circuits.split(step):
-                first = done % len(circuits)
-                kept[first : first + len(some), batch.pairs] = self._kept(batch, some)
+            for first in range(0, len(circuits), step):
+                some = circuits[first : first + step]
+                kept[first : first + step, batch.pairs] = self._kept(batch, some)
                 done += len(some)
                 progress(done, len(circuits) * len(self.batches))
         return kept

@@ -26,13 +26,13 @@ from circuits.engine.block import (
     Block,
     Heads,
     HeadWrites,
-    Hidden,
+    Mask,
     Mlp,
     Norm,
     OwnStreams,
     Rotation,
     Stream,
-    hidden_keys,
+    causal_mask,
 )
 from circuits.models.model import Model
 
@@ -97,7 +97,12 @@ class PromptBlock:
 
     block: Block
     rotation: Rotation | None
-    hidden: Hidden
+    mask: Mask
+
+    @property
+    def length(self) -> int:
+        """How many tokens the prompt has."""
+        return len(self.mask)
 
     @property
     def parallel(self) -> bool:
@@ -120,7 +125,7 @@ class PromptBlock:
         queries: Queries,
         heads: Sequence[int],
     ) -> tuple[Patterns, QueryHeads]:
-        return self.block.attend(query, key, value, self.hidden[queries])
+        return self.block.attend(query, key, value, self.mask[queries])
 
     def write(self, z: Heads) -> Stream:
         return self.block.write(z)
@@ -165,14 +170,14 @@ class Layout:
         length = stream.shape[-2]
         queries = torch.arange(length, device=stream.device)
         rotations: dict[Any, Rotation | None] = {None: None}
-        hidden: dict[int | None, Hidden] = {}
+        masks: dict[int | None, Mask] = {}  # window -> mask
         bound = []
         for block in self.blocks:
             if block.rotation is not None and block.rotation not in rotations:
                 rotations[block.rotation] = block.rotation(stream)
-            if block.window not in hidden:
-                hidden[block.window] = hidden_keys(queries, length, block.window)
-            bound.append(PromptBlock(block, rotations[block.rotation], hidden[block.window]))
+            if block.window not in masks:
+                masks[block.window] = causal_mask(queries, length, block.window)
+            bound.append(PromptBlock(block, rotations[block.rotation], masks[block.window]))
         return tuple(bound)
 
     def linearised(self) -> Layout:

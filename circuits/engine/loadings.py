@@ -51,11 +51,11 @@ def _loadings(runs: Runs, queries: slice, keys: slice, of: Of) -> Edges:
     by_layer = []
     for layer, gradient in _gradients(runs, runs.layout):
         with torch.inference_mode():
-            parts = _products(runs.clean.cache.layers[layer], gradient, queries, keys)
+            clean = runs.clean.cache.layers[layer]
+            parts = _products(clean, gradient, queries, keys)
             if of == "change":
-                parts = parts - _products(
-                    runs.counterfactual.cache.layers[layer], gradient, queries, keys
-                )
+                other = runs.counterfactual.cache.layers[layer]
+                parts = parts - _products(other, gradient, queries, keys)
             share = runs.mean_over_draws(parts) / runs.gap[:, None, None, None]
             by_layer.append(share.mean(0))  # (head, query, key)
     by_layer.reverse()  # gradients come from the last layer down
@@ -77,10 +77,11 @@ def _products(
 
 
 class _OneBlock(RowForward):
-    """The walk through one block, which also hands out the heads' outputs `z`."""
+    """The walk through one block for whole prompts, one row each. It keeps the heads' outputs `z`, so that
+    gradients can be taken with respect to them."""
 
     def __init__(self, blocks: tuple[PromptBlock, ...], budget: int) -> None:
-        length = len(blocks[0].hidden)
+        length = blocks[0].length
         super().__init__(blocks, None, [Row(())], start=0, read=length, budget=budget)
         self.active = [0]
 

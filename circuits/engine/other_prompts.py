@@ -26,7 +26,7 @@ def values_of_others(
     runs: Runs, tokens: Int[torch.Tensor, "pair other pos"], positions: Sequence[int]
 ) -> Float[torch.Tensor, "pair other"]:
     """Each pair's metric on prompts that differ from its clean prompt at these positions alone."""
-    first = runs.first_inputs()
+    first = runs.first_of_each_pair()
     if first.layout is not None:
         rows, given = _rows(first, tokens, positions)
         return first.measure(rows, direction="swap", given=given)
@@ -82,14 +82,16 @@ def gaps_of_noise(
 ) -> Float[torch.Tensor, "pair position"]:
     """How far noise at each of these positions alone moves each pair's metric: the mean of its draws. Every
     position gets the same draws."""
-    first = runs.first_inputs()
-    # (draw, d_model)
-    noise = noise_draws(runs.model, Noise((0,), draws=draws, seed=seed))[:, 0]
-    rows, values = [Row(())], []
+    first = runs.first_of_each_pair()
+    embedded = first.clean.cache.layers[0].pre  # (pair, pos, d_model)
+    drawn = noise_draws(runs.model, Noise((0,), draws=draws, seed=seed))
+    noise = drawn[:, 0]  # (draw, d_model)
+    rows = [Row(())]
+    values = []
     for position in positions:
         for draw in range(draws):
             rows.append(Row.of_given(0, [position], "residual", first=len(values)))
-            values.append(first.clean.cache.layers[0].pre[:, position] + noise[draw])
+            values.append(embedded[:, position] + noise[draw])
     given: Given = {"residual": torch.stack(values, 1)}
     measured = first.measure(rows, direction="swap", given=given).double()  # (pair, row)
     means = measured[:, 1:].unflatten(1, (len(positions), draws)).mean(2)

@@ -250,7 +250,7 @@ class Runs:
             return self
         return replace(self._of_inputs([0]), pairs=self.pairs[:1], draws=(1,))
 
-    def first_inputs(self) -> Runs:
+    def first_of_each_pair(self) -> Runs:
         """The first input of each pair alone, for what only the clean runs decide."""
         if all(draws == 1 for draws in self.draws):
             return self
@@ -374,8 +374,8 @@ class Runs:
         return torch.cat(parts, 1)
 
     def _read_named_logits(self, last: Float[torch.Tensor, "input row d_model"]) -> Values:
-        """The logits of the answers less those of the foils, at the last position; several answers, or foils,
-        count by the logarithm of the sum of their exponentials."""
+        """The logit of the answer less that of the foil, at the last position; of several answers, or foils,
+        the `logsumexp` of their logits."""
         answers, foils = [], []
         for pair in self.pairs:
             assert pair.metric.reads is not None

@@ -137,8 +137,9 @@ class _Outputs:
         changed = sides[site].expand(len(self.base.final), -1, -1, -1).clone()
         changed[:, positions] = self.new.reduce(other[site])[:, positions]
         sides = {**sides, site: changed}
-        # A new key or value can change every query from the first of these positions on.
-        queries = positions if site == "query" else list(range(positions[0], self.length))
+        # A new key or value can change every query from the first of these positions on. A family of prompts of
+        # different lengths has its positions in the order in which the user named them.
+        queries = positions if site == "query" else list(range(min(positions), self.length))
         _, z = self.runs.blocks[self.layer].attend(
             sides["query"][:, queries],
             sides["key"],

@@ -33,29 +33,29 @@ class KeptRun(RowForward):
         budget: int,
         offload: bool,
     ) -> None:
-        read = len(blocks[0].hidden) - start
+        read = blocks[0].length - start
         super().__init__(blocks, base, [Row(())], start=start, read=read, budget=budget)
         self.active = [0]
         self.layers: list[Layer] | LayersOnCPU = LayersOnCPU() if offload else []
 
     def cache(self, embedded: Float[torch.Tensor, "input pos d_model"]) -> Cache:
         """Run the prompts from their embeddings and return what was kept."""
-        top = self.run(embedded[:, None, self.start :])
-        final = self._whole(top[:, 0], None if self.base is None else self.base.final)
+        final = self.run(embedded[:, None, self.start :])[:, 0]
+        if self.base is not None:
+            final = torch.cat((self.base.final[:, : self.start], final), 1)
         layers = tuple(self.layers) if isinstance(self.layers, list) else self.layers
         return Cache(layers, final)
 
     def step(self, layer: int, stream: Streams) -> Streams:
         above = super().step(layer, stream)
-        base = None if self.base is None else self.base.layers[layer]
         kept = Layer(
-            pre=self._whole(stream[:, 0], base and base.pre),
-            query=self._by_head(self.query, base and base.query),
-            key=self._by_head(self.key, base and base.key),
-            value=self._by_head(self.value, base and base.value),
-            z=self._whole(self.z[:, 0], base and base.z),
-            attention=self._whole(self.written, base and base.attention),
-            mlp=self._whole(self.added, base and base.mlp),
+            pre=self._whole(layer, "pre", stream[:, 0]),
+            query=self._by_head(layer, "query", self.query),
+            key=self._by_head(layer, "key", self.key),
+            value=self._by_head(layer, "value", self.value),
+            z=self._whole(layer, "z", self.z[:, 0]),
+            attention=self._whole(layer, "attention", self.written),
+            mlp=self._whole(layer, "mlp", self.added),
             block=self.blocks[layer],
         )
         if isinstance(self.layers, LayersOnCPU):
@@ -77,16 +77,20 @@ class KeptRun(RowForward):
         self.added = super().mlp_write(layer, stream)
         return self.added
 
-    def _by_head(self, own: RowHeads, base: torch.Tensor | None) -> torch.Tensor:
-        """(input, head, pos, d_head) at all positions."""
-        own = rearrange(own[:, 0], "i t h d -> i h t d")
-        if base is None:
-            return own.contiguous()
-        return torch.cat((base[:, :, : self.start], own), 2)
+    def _whole(self, layer: int, name: str, own: torch.Tensor) -> torch.Tensor:
+        """(input, pos, …) at all positions: those before `start` are what the base run kept by this name."""
+        if self.base is None:
+            return own
+        base = getattr(self.base.layers[layer], name)
+        return torch.cat((base[:, : self.start], own), 1)
 
-    def _whole(self, own: torch.Tensor, base: torch.Tensor | None) -> torch.Tensor:
-        """(input, pos, …) at all positions: those before `start` are the base run's."""
-        return own if base is None else torch.cat((base[:, : self.start], own), 1)
+    def _by_head(self, layer: int, name: str, own: RowHeads) -> torch.Tensor:
+        """The same as (input, head, pos, d_head)."""
+        own = rearrange(own[:, 0], "i p h d -> i h p d")
+        if self.base is None:
+            return own.contiguous()
+        base = getattr(self.base.layers[layer], name)
+        return torch.cat((base[:, :, : self.start], own), 2)
 
 
 def whole_run(

@@ -53,7 +53,7 @@ class WireTable:
         )
 
     def alive(self, chosen: Chosen) -> Chosen:
-        """The wires of a circuit on a way from the embedding to the logits."""
+        """The wires of a circuit that lie on a path from the embedding to the logits."""
         reader, writer, place = self.ends
         size = (*self.edges.exists.shape, len(self.places))
         present = torch.zeros(size, dtype=torch.bool, device=chosen.device)
@@ -66,7 +66,7 @@ class WireTable:
     def _reached(
         self, present: Bool[torch.Tensor, "reader writer place"]
     ) -> Bool[torch.Tensor, "writer place"]:
-        """Which writers at which places some way of wires leads to, from the embedding up."""
+        """Which writers at which places some path of wires leads to, from the embedding up."""
         reached = torch.zeros(present.shape[1:], dtype=torch.bool)
         reached[0] = True  # the embedding
         for number, component in enumerate(self.edges.writers[1:], 1):
@@ -91,7 +91,7 @@ class WireTable:
         self, row: int, arrives: Bool[torch.Tensor, " place"]
     ) -> Bool[torch.Tensor, " place"]:
         """Where a reader's component writes something else if its stream differs at these places: a head
-        that reads another key or value writes at every query behind it."""
+        that reads another key or value writes at every query after it."""
         if not self._reads_other_places(row):
             return arrives
         return (self.readable & arrives).any(1)

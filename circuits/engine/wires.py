@@ -388,7 +388,7 @@ class _Readers:
             queries = positions
             sides["query"] = new
         else:
-            # A new key or value can change every query behind it.
+            # A new key or value can change its own and every later query.
             queries = self._positions(wire.query)
             if wire.query is None:
                 queries = queries[queries >= positions[0]]

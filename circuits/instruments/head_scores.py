@@ -70,13 +70,7 @@ def head_scores(
         '1.00'
     """
     model = as_model(model)
-    longest = (model.n_ctx - int(model.reads_bos)) // 2
-    length = min(LENGTH, longest) if length is None else length
-    if not SHORTEST <= length <= longest or sequences < 1:
-        raise ModelError(
-            f"sequences of {length} tokens twice cannot be scored: {model.name} takes "
-            f"{SHORTEST} to {longest}, and at least one sequence"
-        )
+    length = _checked_length(model, length, sequences)
     tokens = random_sequences(model, sequences, length, seed)
     cache, layout = _run(model, tokens)
     scores = attention_scores(cache, layout, length)
@@ -106,6 +100,18 @@ def head_scores(
         arrays_sha256=sha256_of(arrays),
         arrays=arrays,
     )
+
+
+def _checked_length(model: Model, length: int | None, sequences: int) -> int:
+    """The length of a sequence before it is repeated, if the model's context holds it twice."""
+    longest = (model.n_ctx - int(model.reads_bos)) // 2
+    length = min(LENGTH, longest) if length is None else length
+    if not SHORTEST <= length <= longest or sequences < 1:
+        raise ModelError(
+            f"sequences of {length} tokens twice cannot be scored: {model.name} takes "
+            f"{SHORTEST} to {longest}, and at least one sequence"
+        )
+    return length
 
 
 def _run(model: Model, tokens: torch.Tensor) -> tuple[Cache, Layout | None]:
@@ -150,7 +156,7 @@ def attention_scores(cache: Cache, layout: Layout | None, length: int) -> dict[s
     positions = cache.final.shape[1]
     second = range(positions - length, positions)  # the repetition
     for number, layer in enumerate(cache.layers):
-        # (sequence, pos, head, …); without a layout what a head reads stands for what it writes.
+        # (sequence, pos, head, d_model); without a layout a head's `z` stands for what it writes.
         written = layer.z if layout is None else layout.blocks[number].head_writes(layer.z)
         writes = written.abs().amax((0, 1, 3)) > _SILENT * layer.pre.abs().max()  # (head)
         pattern = layer.pattern() * writes[:, None, None]  # (sequence, head, query, key)
@@ -161,9 +167,10 @@ def attention_scores(cache: Cache, layout: Layout | None, length: int) -> dict[s
 
 
 def _mean_weight(pattern: torch.Tensor, queries: range, back: int) -> np.ndarray:
-    """The mean weight of each head on the key so many tokens before each query."""
+    """The mean weight of each head on the key so many tokens before each query, (head)."""
     query = torch.tensor(queries, device=pattern.device)
-    return pattern[:, :, query, query - back].double().mean((0, 2)).cpu().numpy()
+    weights = pattern[:, :, query, query - back]  # (sequence, head, query)
+    return weights.double().mean((0, 2)).cpu().numpy()
 
 
 # Scores of what is written
@@ -183,8 +190,9 @@ def copying_scores(model: Model, layout: Layout, words: Sequence[int]) -> np.nda
     shares = []
     for written in _outputs(model, layout, words):
         own = torch.tensor(words, device=written.device).repeat_interleave(model.n_heads)
-        copied = is_in_top(layout, written.flatten(0, 1), own)
-        shares.append(copied.unflatten(0, (-1, model.n_heads)).double().mean(0).cpu().numpy())
+        copied = is_in_top(layout, written.flatten(0, 1), own)  # (token and head)
+        by_head = copied.unflatten(0, (-1, model.n_heads))  # (token, head)
+        shares.append(by_head.double().mean(0).cpu().numpy())
     return np.stack(shares)
 
 
@@ -229,5 +237,6 @@ def successor_scores(
         following = tokens[1:].repeat_interleave(model.n_heads)
         for layer, written in enumerate(_outputs(model, layout, each[:-1])):
             is_next = is_largest_of(layout, written.flatten(0, 1), following, tokens)
-            hits[layer] += is_next.unflatten(0, (-1, model.n_heads)).sum(0).cpu().numpy()
+            by_head = is_next.unflatten(0, (-1, model.n_heads))  # (token, head)
+            hits[layer] += by_head.sum(0).cpu().numpy()
     return hits / sum(len(each) - 1 for each in series)

@@ -4,8 +4,8 @@
    `blocks.4.attn.hook_z[4]`, `blocks.3.hook_mlp_out` of TransformerLens.
 2. A receiver reads it: `L5H1.query` (or `.q`), `M5`, `logits`; `a5.h1<q>`; `blocks.5.attn.hook_q[1]`,
    `blocks.5.hook_mlp_in`, `ln_final.hook_in`. A head without a side means its three sides.
-3. A position stands behind `@`, as an index or as a token. In the brackets of TransformerLens it stands in
-   front of the head: `[:, 13, 4]`.
+3. A position is written after `@`, as an index or as a token. In the brackets of TransformerLens it stands
+   before the head: `[:, 13, 4]`.
 4. Several senders or receivers are divided by commas; a comma in brackets divides nothing.
 """
 

@@ -13,7 +13,7 @@ from circuits.results import silent
 from circuits.tracing.asked import Asked, to_family
 from circuits.tracing.measure import finite
 from circuits.tracing.rerun import model_of
-from circuits.wires.measured import measure_circuit, numbers_of
+from circuits.wires.measured import circuit_of, measure_circuit
 from circuits.wires.pairs import PAIRS, SplitRuns, kept_runs
 from circuits.wires.parts import WiredPair
 from circuits.wires.record import Wiring
@@ -25,7 +25,7 @@ def measure_again(
     """The same pairs with another circuit: what it keeps, its values and its controls are measured anew.
     `searched` says that the circuit is one of the search."""
     runs = _runs_again(wiring, model)
-    chosen = numbers_of(runs.seen.table, wires)
+    chosen = circuit_of(runs.seen.table, wires)
     parts = measure_circuit(runs, chosen, seed=wiring.seed, progress=silent)
     return replace(wiring, **vars(parts), overlap=None, against=None, searched=searched)
 
@@ -79,5 +79,5 @@ def kept_on(
             "this circuit's wires stand at other positions than these prompts have; "
             "name roles, or search with positions=False"
         )
-    chosen = numbers_of(runs.table, [each.wire for each in wiring.wires])
+    chosen = circuit_of(runs.table, [each.wire for each in wiring.wires])
     return tuple(finite(share) for share in runs.kept(chosen[None])[0].tolist())

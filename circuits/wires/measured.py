@@ -37,7 +37,7 @@ def measure_circuit(
     seen, unseen = runs.seen, runs.unseen
     kept = seen.kept(chosen[None])[0].tolist()
     if unseen is not None:
-        same = numbers_of(unseen.table, named_wires(seen.table, chosen))
+        same = circuit_of(unseen.table, named_wires(seen.table, chosen))
         kept += unseen.kept(same[None])[0].tolist()
     left = float(seen.kept(~chosen[None]).mean())
     return CircuitMeasures(
@@ -109,7 +109,7 @@ def named_wires(table: WireTable, chosen: Chosen) -> list[Wire]:
     return wires
 
 
-def numbers_of(table: WireTable, wires: Sequence[Wire]) -> Chosen:
+def circuit_of(table: WireTable, wires: Sequence[Wire]) -> Chosen:
     """The circuit of these wires."""
     chosen = torch.zeros(len(table), dtype=torch.bool)
     for wire in wires:

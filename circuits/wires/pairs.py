@@ -31,9 +31,9 @@ def split_off(
 ) -> tuple[list[Asked], list[Asked]]:
     """The questions that the search sees, and those held out: a seeded draw, in their order."""
     count = round(held_out * len(asked)) if len(asked) >= _FEW else 0
-    hidden = set(Random(f"held out/{seed}").sample(range(len(asked)), count))
-    seen = [each for number, each in enumerate(asked) if number not in hidden]
-    unseen = [each for number, each in enumerate(asked) if number in hidden]
+    left_out = set(Random(f"held out/{seed}").sample(range(len(asked)), count))
+    seen = [each for number, each in enumerate(asked) if number not in left_out]
+    unseen = [each for number, each in enumerate(asked) if number in left_out]
     return seen, unseen
 
 

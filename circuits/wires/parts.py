@@ -101,7 +101,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class RandomCircuits:
-    """How much circuits of as many random wires keep. They are made of ways from the embedding to the logits,
+    """How much circuits of as many random wires keep. They are made of paths from the embedding to the logits,
     as the circuit is, and share no wire with it."""
 
     mean: float

@@ -16,6 +16,7 @@ from circuits.tracing.measure import finite
 from circuits.wires.parts import RandomCircuits
 
 DRAWS: Final = 10
+_TRIES: Final = 8  # paths that are drawn for each wire that is wanted, at most
 
 
 def random_circuits(
@@ -36,33 +37,33 @@ def random_circuits(
 
 
 def random_circuit(table: WireTable, count: int, *, besides: Chosen, seed: str) -> Chosen:
-    """About so many random wires that are not in another circuit: random ways from the logits down to the
+    """About so many random wires that are not in another circuit: random paths from the logits down to the
     embedding, until there are enough."""
     draw = Random(seed)
     chosen = torch.zeros(len(table), dtype=torch.bool)
     places = len(table.places)
-    for _ in range(8 * count):
-        way = _random_way(table, draw, places - 1)
-        if way is None or any(bool(besides[number]) for number in way):
+    for _ in range(_TRIES * count):
+        path = _random_path(table, draw, places - 1)
+        if besides[path].any():
             continue
-        chosen[way] = True
+        chosen[path] = True
         if int(chosen.sum()) >= count:
             break
     return chosen
 
 
-def _random_way(table: WireTable, draw: Random, place: int) -> list[int] | None:
-    """The numbers of the wires on one random way from the logits, at a place, to the embedding."""
+def _random_path(table: WireTable, draw: Random, place: int) -> list[int]:
+    """The numbers of the wires on one random path from the logits, at a place, to the embedding."""
     edges = table.edges
-    row = len(edges.readers) - 1
-    way = []
+    row = len(edges.readers) - 1  # the logits
+    path = []
     while True:
         writers = edges.exists[row].nonzero().flatten().tolist()
         writer = edges.writers[draw.choice(writers)]
         edge = edges.number_of[Wire(writer, edges.readers[row])]
-        way.append(edge * len(table.places) + place)
+        path.append(edge * len(table.places) + place)
         if writer.kind == "embed":
-            return way
+            return path
         row = draw.choice(list(edges.rows_of(writer)))
         if edges.readers[row].kind in ("key", "value"):
             place = draw.choice(table.readable[place].nonzero().flatten().tolist())

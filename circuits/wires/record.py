@@ -3,7 +3,7 @@
 1. Nodes are components, at places (`L4H4@13`, `L4H4@S2`) or at all positions together (`L4H4`), and the
    logits. A wire runs from what writes to what reads; a head is read into on three sides:
    `M3@9→L4H4.value`. The place of a wire is where its writer stands; a key or value at a place may be read
-   by every query behind it.
+   by every query after it.
 2. `wires` is the smallest circuit of the search that keeps `share`. `curve` has all circuits of the search,
    and `members` the wires of the smaller ones, so that `at` finds a circuit of another size.
 3. What it is asked is answered by `queries`; what must be measured for an answer, by `again`.
@@ -65,7 +65,7 @@ class Wiring(Saved, Pictured):
     wires: tuple[WireValue, ...]  # the most valuable first
     curve: tuple[CurvePoint, ...]  # the largest circuit first
     members: tuple[Member, ...] = field(repr=False)  # of circuits that `at` can find
-    all_wires: int  # how many wires lie on a way from the embedding to the logits
+    all_wires: int  # how many wires lie on a path from the embedding to the logits
     complement: float  # what all other wires keep while those of the circuit are swapped
     random: RandomCircuits
     overlap: Overlap | None
@@ -151,8 +151,8 @@ class Wiring(Saved, Pictured):
         return tuple(sorted(touched, key=self._height))
 
     def readers_of(self, wire: Wire) -> tuple[Node, ...]:
-        """Where a wire ends. A key or value at a place is read by the head at every place behind it at which
-        the circuit has that head write."""
+        """Where a wire ends. A key or value at a place is read by the head at this and every later place at
+        which the circuit has that head write."""
         component = wire.reader.component
         if component is None:
             return (LOGITS,)

@@ -1,6 +1,6 @@
 """The search for small circuits: which wires can go while the behaviour stays.
 
-1. It starts with every wire that lies on a way from the embedding to the logits.
+1. It starts with every wire that lies on a path from the embedding to the logits.
 2. Each round asks what every wire is worth inside the present circuit: the gradient of what is kept, with
    respect to the wire's presence, averaged over the circuit at full and at reduced strength. (At full
    strength alone, wires that back each other up look worthless.)
@@ -11,7 +11,7 @@
 5. Small circuits lose one wire a round. There the wires that seem to matter least are left out one at a time
    in exact runs, and these compete with the rules.
 
-Wires that no longer lie on a way from the embedding to the logits leave with the others. Every circuit that
+Wires that no longer lie on a path from the embedding to the logits leave with the others. Every circuit that
 the search returns was run; each contains the next smaller one.
 """
 
