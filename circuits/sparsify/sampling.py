@@ -53,10 +53,11 @@ class Sampling:
             raise CircuitsError(
                 "sampling needs at least one row, one opening and one temperature"
             )
-        if min(self.temperatures) <= 0 or max(self.temperatures) > 10:
-            raise CircuitsError(
-                f"temperatures must be above 0 and at most 10, not {self.temperatures}"
-            )
+        for temperature in self.temperatures:
+            if not 0 < temperature <= 10:  # NaN is not
+                raise CircuitsError(
+                    f"temperatures must be above 0 and at most 10, not {temperature:g}"
+                )
         if self.answers < 0:
             raise CircuitsError(
                 f"answers must not count less than nothing, not {self.answers:g}"

@@ -163,8 +163,14 @@ def _check_recipe(stored: dict[str, Any], recipe: dict[str, Any], checkpoint: Pa
     """Refuse to go on with other settings or another text."""
     # A setting that did not exist when the checkpoint was written had its default then.
     settings = asdict(Settings()) | stored.get("settings", {})
-    if stored | {"settings": settings} != recipe:
-        raise FileError(f"{checkpoint} belongs to another run: {stored}; {REMEDY}")
+    before = settings | {"text": stored.get("text")}
+    now = recipe["settings"] | {"text": recipe["text"]}
+    changed = []
+    for name in before | now:
+        if before.get(name) != now.get(name):
+            changed.append(f"{name} {before.get(name)!r}, not {now.get(name)!r}")
+    if changed:
+        raise FileError(f"{checkpoint} belongs to another run: {', '.join(changed)}; {REMEDY}")
 
 
 def _shorten_log(path: Path, step: int) -> None:
