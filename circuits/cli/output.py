@@ -194,7 +194,8 @@ def print_result(
     to_text: Callable[[], str],
     fill: Callable[[Path], object],
 ) -> None:
-    """Let `fill` write the files, print the sections or the JSON of `to_text`, and open the page.
+    """Let `fill` write the files, print the sections or the JSON of `to_text`, and open the page, or the
+    picture of a result that has no page.
 
     The files come first, so that a result is printed only if all of them could be written.
     """
@@ -209,5 +210,6 @@ def print_result(
     print_files(written, to_stderr=result.as_json)
     if result.open_page:
         pages = [file for file in written if file.name == "page.html"]
-        outermost = min(pages, key=lambda page: len(page.parts))
+        pictures = [file for file in written if file.suffix == ".svg"]
+        outermost = min(pages or pictures, key=lambda file: len(file.parts))
         webbrowser.open(outermost.resolve().as_uri())

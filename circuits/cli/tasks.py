@@ -17,7 +17,7 @@ from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
 from circuits.cli.output import fail_unless_clear, print_files, print_result, progress
 from circuits.cli.workers import WorkerOptions, workers
-from circuits.errors import PromptError
+from circuits.errors import FileError, PromptError
 from circuits.files import to_json
 from circuits.results import Saved
 from circuits.tasks import TASKS
@@ -98,7 +98,9 @@ def rank_command(
 
     if protocol["order"] is not None:
         protocol["order"] = str(protocol["order"])
-        protocol["units"] = "wires"
+        if "units" not in options.typed():
+            protocol["units"] = "wires"
+    workers.refuse_what_does_not_fit()
     if not workers.is_this_process:
         if protocol["units"] != "wires":
             raise PromptError(
@@ -171,7 +173,12 @@ def edges_command(
     from circuits.files import check_folder
     from circuits.tasks.edges import edge_effects, write_edges
 
+    if output.is_dir():
+        raise FileError(
+            f"cannot write to {output}: it is a folder; name a file, such as edges.parquet"
+        )
     check_folder(output.parent)
+    workers.refuse_what_does_not_fit()
     executor = None if workers.is_this_process else workers.start(output.parent)
     with progress() as note:
         measured = workers.model(model, note)
@@ -210,6 +217,10 @@ def heads_command(
 
     if (prompt is None) == (task is None):
         raise click.UsageError("give a prompt or a --task, one of the two")
+    if prompt is None:
+        options.refuse(options.QUESTION | {"share"}, "goes with a prompt, not with --task")
+    else:
+        options.refuse({"count"}, "goes with --task, not with a prompt")
     with progress() as note:
         loaded = model.load(note)
         if prompt is not None:
