@@ -138,7 +138,7 @@ def _rank_units(
     ablation: Ablation,
     seed: int,
 ) -> Ranking:
-    """Measure each unit alone, then keep more and more of them in the order of their effects."""
+    """Measure each unit alone, then keep more and more of them, in order."""
     effects = measurement.single_effects()
     numbers = measurement.order(effects)
 
