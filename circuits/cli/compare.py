@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -174,7 +175,7 @@ def _compare_tasks(
     """
     from circuits.tasks.compare import compare, to_same_task
 
-    names = [options.task(name) for listed in tasks for name in listed]
+    names = [options.task(name) for name in chain.from_iterable(tasks)]
     if len(models) != 2 or not names:
         wrong = f"--task compares two models, not {len(models)}, on at least one task"
         raise PromptError(f"{wrong}; name them as --models mini,mini-sparse --task opposites")

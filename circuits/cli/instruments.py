@@ -179,10 +179,9 @@ def _check(
     """Refuse what the tokenizer alone can tell to be wrong, before any weights are read."""
     if question["swap"] is not None or question["counterfactual"] is not None:
         options.refuse({"noise_at"}, "stands in for a counterfactual: leave out one of the two")
-    ends = None if noise_at is None else (noise_at[0], -1)
-    check_question(
-        model.model, prompt, question, ends=ends, positions=(*positions, *(noise_at or ()))
-    )
+    noisy = noise_at or ()
+    ends = (noisy[0], -1) if noisy else None
+    check_question(model.model, prompt, question, ends=ends, positions=(*positions, *noisy))
 
 
 def _print_grid(grid: Any, sections: Sequence[Section], result: ResultOptions) -> None:

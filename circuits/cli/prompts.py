@@ -27,6 +27,7 @@ from circuits.errors import PromptError
 
 if TYPE_CHECKING:
     from circuits.engine import Runs
+    from circuits.models.known import Entry
     from circuits.results import Progress
     from circuits.tracing.records import Circuit
 
@@ -40,26 +41,10 @@ def models_command(as_json: bool) -> None:
 
     entries = models.available()
     if as_json:
-        names = (
-            "name",
-            "size",
-            "layers",
-            "heads",
-            "gated",
-            "licence",
-            "source",
-            "here",
-            "about",
-        )
-        print_json([{name: getattr(entry, name) for name in names} for entry in entries])
+        print_json([_entry_values(entry) for entry in entries])
         return
-    columns = [
-        Column("model"),
-        Column("size", ">"),
-        Column("layers×heads", ">"),
-        Column("gate"),
-    ]
-    columns += [Column("licence"), Column("source"), Column("here", ">")]
+    columns = [Column("model"), Column("size", ">"), Column("layers×heads", ">")]
+    columns += [Column("gate"), Column("licence"), Column("source"), Column("here", ">")]
     rows = []
     for entry in entries:
         gate = "gated" if entry.gated else "dense"
@@ -67,6 +52,12 @@ def models_command(as_json: bool) -> None:
         shape = f"{entry.layers}×{entry.heads}"
         rows.append((entry.name, entry.size, shape, gate, entry.licence, entry.source, here))
     print_sections(Section(columns=columns, rows=rows))
+
+
+def _entry_values(entry: Entry) -> dict[str, Any]:
+    """What `models --json` says of one model."""
+    names = ("name", "size", "layers", "heads", "gated", "licence", "source", "here", "about")
+    return {name: getattr(entry, name) for name in names}
 
 
 @click.command("tokens")

@@ -211,10 +211,6 @@ def heads_command(
     **question: Any,
 ) -> None:
     """Show the attention maps of the heads that matter, in order."""
-    from circuits.show import head_grid, save_figure
-    from circuits.show.sections import Column, Section
-    from circuits.show.words import verdict_lines, verdict_values
-
     if (prompt is None) == (task is None):
         raise click.UsageError("give a prompt or a --task, one of the two")
     if prompt is None:
@@ -229,6 +225,19 @@ def heads_command(
             judged, panel, figures = _heads_of_task(
                 loaded, task or "", count, question["seed"], all_heads, note
             )
+    _print_heads(judged, panel, figures, result)
+    if strict:
+        fail_unless_clear(judged)
+
+
+def _print_heads(
+    judged: Circuit | Ranking, panel: Panel, figures: PanelFigures, result: ResultOptions
+) -> None:
+    """Print a line for each head of the panel, below the verdict on the question, and draw the panel."""
+    from circuits.show import head_grid, save_figure
+    from circuits.show.sections import Column, Section
+    from circuits.show.words import verdict_lines, verdict_values
+
     verdict = verdict_values(judged)["verdict"]
     values = []
     rows = []
@@ -248,15 +257,13 @@ def heads_command(
         to_text=partial(to_json, values),
         fill=lambda folder: save_figure(head_grid(panel), folder, name="heads"),
     )
-    if strict:
-        fail_unless_clear(judged)
 
 
 def _heads_of_prompt(
     model: Model, prompt: str, question: dict[str, Any], all_heads: bool, note: Progress
 ) -> tuple[Circuit, Panel, PanelFigures]:
     """The heads of a circuit, the strongest first, and then, if asked for, all others."""
-    from circuits.components import Head
+    from circuits.engine.runs import every_head
     from circuits.show.grids import to_panel
     from circuits.show.task_tables import panel_facts
     from circuits.show.words import verdict_in_short
@@ -267,12 +274,7 @@ def _heads_of_prompt(
     heads = list(measured.heads())
     words = f"heads with an effect of {CARRIES:g} or more"
     if all_heads:
-        every = [
-            Head(layer, index)
-            for layer in range(model.n_layers)
-            for index in range(model.n_heads)
-        ]
-        heads += [head for head in every if head not in heads]
+        heads += [head for head in every_head(model) if head not in heads]
         words = "all heads"
     figures = measure_panel(model, [measured.prompt], heads=heads)
     panel = to_panel(measured, figures.heads, note=f"{words}{verdict_in_short(measured)}")
