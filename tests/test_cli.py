@@ -429,6 +429,7 @@ def mistakes(model: Path, room: Path) -> dict[str, list[Any]]:
         "no circuit there": ["render", room / "nothing"],
         "a circuit that is no JSON": ["render", room / "file"],
         "unknown picture": ["render", room / "nothing", "--format", "svg,gif"],
+        "no picture": ["render", room / "nothing", "--format", ","],
         "unknown export": ["export", room / "saved", "--to", "gexf"],
         "control characters": [*swapped, "\x1b[31mlarge\n\x07", PROMPT],
     }

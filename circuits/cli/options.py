@@ -86,6 +86,8 @@ def names(value: str) -> list[str]:
 def formats(value: str) -> tuple[str, ...]:
     """`svg,html` as the names of formats, each once."""
     chosen = names(value)
+    if not chosen:
+        raise FileError(f"name at least one format; there are {', '.join(FORMATS)}")
     for name in chosen:
         if name not in FORMATS:
             raise FileError(f"no format {name!r}; there are {', '.join(FORMATS)}")
