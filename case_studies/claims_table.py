@@ -114,9 +114,11 @@ def claim(
 def edges_claims(twin: str) -> list[Claim]:
     """Share of open edges with its cost, and open edges a query and head, as the twin's files say."""
     stored = json.loads((ZOO / twin / "circuits.json").read_text())
-    measured, length = stored["measured"], stored["settings"]["length"]
+    measured = stored["measured"]
+    length = stored["settings"]["length"]
     loss = measured["loss"] - measured["dense_loss"]
-    shares, edges = [], []
+    shares = []
+    edges = []
     for side in ("dense", "gated"):
         share = mean(map(mean, measured[side]["per_head"]))
         shares.append(Count(100 * share))
@@ -200,10 +202,14 @@ def loading_claims(twin: str, models: Models, tasks: Tasks) -> list[Claim]:
     edges = []  # of each side, for each pair: (layer, head, query, key)
     for model, task in zip(models, tasks, strict=True):
         edges.append([loadings(prepare(model, [pair])) for pair in task.pairs])
-    heads = [[each.abs().sum((2, 3)) for each in side] for side in edges]
+    heads = []
+    for side in edges:
+        heads.append([each.abs().sum((2, 3)) for each in side])
     claims = []
     for units, sides in (("heads", heads), ("edges", edges)):
-        counts = [Count.median([held(each, EXPLAINED) for each in side]) for side in sides]
+        counts = []
+        for side in sides:
+            counts.append(Count.median([held(each, EXPLAINED) for each in side]))
         not_zero = [f"{side[0].count_nonzero():,}" for side in sides]
         claims.append(
             claim(

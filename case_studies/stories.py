@@ -50,12 +50,12 @@ def main() -> None:
     task = circuits.compare(*models, task=HERE / "names.jsonl", units=("heads",))
     print(task_comparison_table([task]))
     save_figure(comparison_grid(task), HERE, ["png", "svg"], name="heads")
-    effects = [
-        {str(each.unit): each.effect for each in ranking.ranked}
-        for ranking in task.ranking("heads")
-    ]
+    effects = []
+    needed = []
+    for ranking in task.ranking("heads"):
+        effects.append({str(each.unit): each.effect for each in ranking.ranked})
+        needed.append(set(map(str, ranking.needed())))
     save_figure(same_heads(effects), HERE, ["png", "svg"], name="same_heads")
-    needed = [{str(head) for head in ranking.needed()} for ranking in task.ranking("heads")]
     shared = needed[0] & needed[1]
     either = needed[0] | needed[1]
     print(

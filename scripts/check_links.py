@@ -33,7 +33,10 @@ _HEADING = re.compile(r"#{1,6} +(.*?)[ #]*$")
 
 def pages(root: Path = ROOT) -> list[Path]:
     """Every page that is checked."""
-    return [file for pattern in PAGES for file in sorted(root.glob(pattern))]
+    found = []
+    for pattern in PAGES:
+        found += sorted(root.glob(pattern))
+    return found
 
 
 def dead_links(page: Path) -> Iterator[str]:
@@ -83,7 +86,9 @@ def _prose(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def main() -> None:
-    dead = [line for page in pages() for line in dead_links(page)]
+    dead: list[str] = []
+    for page in pages():
+        dead += dead_links(page)
     sys.exit("\n".join(dead) if dead else 0)
 
 

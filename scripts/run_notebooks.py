@@ -33,14 +33,15 @@ def run(path: Path) -> NotebookNode:
 
 def said(notebook: NotebookNode) -> list[tuple[str, list[str]]]:
     """Every output as its text and the forms in which it is shown."""
-    outputs = [
-        output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
-    ]
-    shown = [(output, output.get("data", {})) for output in outputs]
-    return [
-        (output.get("text") or data.get("text/plain", ""), sorted(data))
-        for output, data in shown
-    ]
+    shown = []
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        for output in cell.outputs:
+            data = output.get("data", {})
+            text = output.get("text") or data.get("text/plain", "")
+            shown.append((text, sorted(data)))
+    return shown
 
 
 def main() -> None:

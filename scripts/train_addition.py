@@ -172,9 +172,8 @@ def main() -> None:
 def zoo_has(dense: Path) -> bool:
     """Whether these are the weights that ship, so that the twin can name them."""
     shipped = ZOO / "addition" / "model.safetensors"
-    return (
-        shipped.exists() and shipped.read_bytes() == (dense / "model.safetensors").read_bytes()
-    )
+    own = dense / "model.safetensors"
+    return shipped.exists() and shipped.read_bytes() == own.read_bytes()
 
 
 if __name__ == "__main__":

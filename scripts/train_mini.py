@@ -127,15 +127,16 @@ def documents(plan: Plan, step: int) -> Documents:
     vocabulary = language.vocabulary()
     draw = random.Random(f"{plan.seed}/{step}")
     mix = language.LATE_MIX if step >= plan.dropout_from else language.MIX
-    rows = [language.document(draw, plan.length, mix=mix) for _ in range(plan.batch)]
-    tokens = torch.tensor([[vocabulary[word] for word in words] for words, _ in rows])
+    tokens = torch.empty(plan.batch, plan.length, dtype=torch.int64)
     weight = torch.full(tokens.shape, plan.other_words)
     open_answers = []
-    for row, (_, answers) in enumerate(rows):
+    for row in range(plan.batch):
+        words, answers = language.document(draw, plan.length, mix=mix)
+        tokens[row] = torch.tensor([vocabulary[word] for word in words])
         weight[row, list(answers)] = 1.0
-        for position, words in answers.items():
-            if len(words) > 1:
-                open_answers.append((row, position, [vocabulary[word] for word in words]))
+        for position, possible in answers.items():
+            if len(possible) > 1:
+                open_answers.append((row, position, [vocabulary[word] for word in possible]))
     return Documents(tokens, weight, open_answers)
 
 

@@ -188,6 +188,8 @@ def test_an_error_of_a_tool_is_one_line_that_says_what_to_do(folder: Path) -> No
         assert "circuit.json" in missing
         assert "mini" in refused(await called("trace", {**ASKED, "model": "minni", "key": 5}))
         assert "nothing" in refused(await called("render", {"result": "nothing"}))
+        ignored = {"prompt": "opposites", "swap": {"large": "hot"}}
+        assert "swap and counterfactual" in refused(await called("wiring", ignored))
 
     in_memory(folder, ask)
 

@@ -429,6 +429,7 @@ def mistakes(model: Path, room: Path) -> dict[str, list[Any]]:
         "no circuit there": ["render", room / "nothing"],
         "a circuit that is no JSON": ["render", room / "file"],
         "unknown picture": ["render", room / "nothing", "--format", "svg,gif"],
+        "no picture": ["render", room / "nothing", "--format", ","],
         "unknown export": ["export", room / "saved", "--to", "gexf"],
         "control characters": [*swapped, "\x1b[31mlarge\n\x07", PROMPT],
     }
@@ -515,6 +516,36 @@ def test_what_needs_no_model_to_be_refused_is_refused_before_one_is_loaded(
     assert (
         result.exit_code in (1, 2) and result.stderr.count("\n") == 1 and said in result.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (["tokens", "--model", "", PROMPT], "name must not be empty"),
+        (["heads", PROMPT, "--swap", "large=hot", "-n", "4"], "-n goes with --task"),
+        (["heads", "--task", "opposites", "--foil", "hot"], "--foil goes with a prompt"),
+        (["circuit", PROMPT, "--swap", "large=hot", "--key", "5"], "--key is where noise"),
+        (["why", "circuit.json", "--head", "L5H1", "--model", "mini"], "--model goes with a p"),
+        (["why", PROMPT, "--head", "M3@8", "--key", "5"], "--key goes with a head"),
+        (["why", PROMPT, "--head", "M3", "--strict"], "--strict goes with a head"),
+        (["wiring", PROMPT, "--count", "3"], "--count goes with a task"),
+        (["wiring", "opposites", "--swap", "large=hot"], "--swap goes with a prompt"),
+        (["patch", PROMPT, "--swap", "large=hot", "--noise-at", "large"], "one of the two"),
+        (["readings", "--of", "heads", "--answer", "hot"], "attribution or lens"),
+        (["rank", "opposites", "--gpus", "1"], "go with --executor ray"),
+        (["sweep", "-o", "out", "in.jsonl", "--slurm-cluster", "local"], "--executor slurm"),
+        (["edges", "opposites", "-o", "."], "it is a folder; name a file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_would_be_ignored_is_refused(
+    call: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*call)
+    assert result.exit_code in (1, 2) and result.stdout == ""
+    assert is_one_line(result.stderr) and said in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -735,6 +766,16 @@ def test_a_page_that_cannot_be_drawn_leaves_no_temporary_folder(
     with pytest.raises(KeyboardInterrupt):
         output.print_result(result, [], to_text=str, fill=fails)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_without_a_page_opens_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    result = options.ResultOptions(output=None, as_json=False, open_page=True)
+    output.print_result(
+        result, [], to_text=str, fill=lambda folder: (folder / "why.svg").write_text("<svg/>")
+    )
+    assert [Path(address).name for address in opened] == ["why.svg"]
 
 
 def test_a_command_may_run_in_another_thread() -> None:

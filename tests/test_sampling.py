@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 from dataclasses import replace
@@ -242,6 +243,12 @@ def test_impossible_sampling_is_refused(weights: Weights, tmp_path: Path) -> Non
         Sampling(rows=0)
     with pytest.raises(CircuitsError, match="temperatures must be above 0"):
         Sampling(temperatures=(0.0,))
+    with pytest.raises(CircuitsError, match="temperatures must be above 0"):
+        Sampling(temperatures=(math.nan,))
+    with pytest.raises(CircuitsError, match="learning_rate must be a finite number, not nan"):
+        Settings(learning_rate=math.nan)
+    with pytest.raises(CircuitsError, match="gap must not be below 0 nats, not -1"):
+        Settings(gap=-1.0)
     with pytest.raises(CircuitsError, match="need an adapter"):
         replace(FEWER_TOKENS, lora=0)
     (tmp_path / "a.txt").write_text("The opposite of")

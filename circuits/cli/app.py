@@ -14,7 +14,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from threading import current_thread, main_thread
 from typing import Any, Final
 
@@ -76,9 +76,9 @@ class Commands(click.Group):
         return list(self.commands)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with (
-            one_line_failures() if args else nullcontext()
-        ):  # without arguments click shows the help
+        if not args:  # click shows the help
+            return super().parse_args(ctx, args)
+        with one_line_failures():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -121,9 +121,8 @@ def one_line_failures() -> Iterator[None]:
 def main(ctx: click.Context) -> None:
     """Which attention heads carry the mapping from this key position to that query position?"""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(
-            stream, io.TextIOWrapper
-        ):  # a terminal that cannot print → prints an escape for it
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot print → prints an escape for it.
             stream.reconfigure(errors="backslashreplace")
     ctx.with_resource(warnings.catch_warnings())
     warnings.showwarning = _print_warning

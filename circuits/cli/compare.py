@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click import argument, option
-from click.core import ParameterSource
 
 from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from circuits.tasks.compare import TaskComparison
     from circuits.tracing.records import Circuit
 
-QUESTION: Final = {"swap", "counterfactual", "answer", "foil", "metric", "share"}
-WITH_PROMPT: Final = {"prompt", "key", "query", "open_page"} | QUESTION
+WITH_PROMPT: Final = {"prompt", "key", "query", "open_page", "share"} | options.QUESTION
 WITH_TASK: Final = {"tasks", "count", "units", "mlps", "most", "all_heads"}
 
 
@@ -118,24 +117,14 @@ def compare_command(
 
 def _check_options() -> None:
     """Refuse options of a prompt where tasks are compared, and the other way round."""
-    context = click.get_current_context()
-    typed = set()
-    for name in context.params:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            typed.add(name)
-    about_tasks = "tasks" in typed
-    misplaced = typed & (WITH_PROMPT if about_tasks else WITH_TASK)
-    here, there = ("--task", "a prompt") if about_tasks else ("a prompt", "--task")
-    for parameter in context.command.params:
-        name = parameter.opts[0] if isinstance(parameter, click.Option) else "PROMPT"
-        if parameter.name in misplaced:
-            raise click.UsageError(f"{name} goes with {there}, not with {here}")
-        if (
-            parameter.name in ("prompt", "key")
-            and parameter.name not in typed
-            and not about_tasks
-        ):
-            raise click.UsageError(f"Missing {name}, or name a --task")
+    typed = options.typed()
+    if "tasks" in typed:
+        options.refuse(WITH_PROMPT, "goes with a prompt, not with --task")
+        return
+    options.refuse(WITH_TASK, "goes with --task, not with a prompt")
+    for name, shown in (("prompt", "PROMPT"), ("key", "--key")):
+        if name not in typed:
+            raise click.UsageError(f"Missing {shown}, or name a --task")
 
 
 # On one mapping
@@ -186,7 +175,7 @@ def _compare_tasks(
     """
     from circuits.tasks.compare import compare, to_same_task
 
-    names = [options.task(name) for listed in tasks for name in listed]
+    names = [options.task(name) for name in chain.from_iterable(tasks)]
     if len(models) != 2 or not names:
         wrong = f"--task compares two models, not {len(models)}, on at least one task"
         raise PromptError(f"{wrong}; name them as --models mini,mini-sparse --task opposites")

@@ -153,6 +153,8 @@ def readings_command(
         raise PromptError("give a prompt for attribution and lens, and none for heads")
     if foil is not None and kind != "attribution":
         raise PromptError("a foil goes with --of attribution")
+    if answer is not None and kind == "heads":
+        raise PromptError("an answer goes with --of attribution or lens")
     with progress() as note:
         loaded = model.load(note)
         if prompt is None:
@@ -175,10 +177,11 @@ def _check(
     positions: Sequence[str],
 ) -> None:
     """Refuse what the tokenizer alone can tell to be wrong, before any weights are read."""
-    ends = None if noise_at is None else (noise_at[0], -1)
-    check_question(
-        model.model, prompt, question, ends=ends, positions=(*positions, *(noise_at or ()))
-    )
+    if question["swap"] is not None or question["counterfactual"] is not None:
+        options.refuse({"noise_at"}, "stands in for a counterfactual: leave out one of the two")
+    noisy = noise_at or ()
+    ends = (noisy[0], -1) if noisy else None
+    check_question(model.model, prompt, question, ends=ends, positions=(*positions, *noisy))
 
 
 def _print_grid(grid: Any, sections: Sequence[Section], result: ResultOptions) -> None:

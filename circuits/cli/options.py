@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click import option
+from click.core import ParameterSource
 
 from circuits.errors import FileError, PromptError
 from circuits.files import check_folder
@@ -85,6 +86,8 @@ def names(value: str) -> list[str]:
 def formats(value: str) -> tuple[str, ...]:
     """`svg,html` as the names of formats, each once."""
     chosen = names(value)
+    if not chosen:
+        raise FileError(f"name at least one format; there are {', '.join(FORMATS)}")
     for name in chosen:
         if name not in FORMATS:
             raise FileError(f"no format {name!r}; there are {', '.join(FORMATS)}")
@@ -183,6 +186,32 @@ def gathered(record: type, name: str) -> Decorator:
         return with_record
 
     return decorate
+
+
+# Options that would be ignored
+
+# What `question`, and `model` with `seed`, pass to a command.
+QUESTION: Final = frozenset({"swap", "counterfactual", "answer", "foil", "metric"})
+RUN: Final = frozenset({"model", "dtype", "device", "seed"})
+
+
+def typed() -> set[str]:
+    """The names of the parameters that stand on the command line."""
+    context = click.get_current_context()
+    names = set()
+    for name in context.params:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            names.add(name)
+    return names
+
+
+def refuse(names: Collection[str], why: str) -> None:
+    """Refuse the first of these parameters that was typed, which would be ignored: `--key goes with …`."""
+    given = typed()
+    for parameter in click.get_current_context().command.params:
+        if parameter.name in names and parameter.name in given:
+            shown = parameter.opts[0] if isinstance(parameter, click.Option) else "PROMPT"
+            raise click.UsageError(f"{shown} {why}")
 
 
 # Options that commands share. What `question` adds are keyword arguments of `trace`, `circuit` and `why`.

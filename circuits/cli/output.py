@@ -23,6 +23,9 @@ from circuits.files import to_json, write_folder
 from circuits.results import Progress
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
     from circuits.show.sections import Section
 
 LONG: Final = 10.0  # seconds; work that takes longer is announced
@@ -51,6 +54,27 @@ def progress(
     or more is announced as soon as its pace is known from `measured` seconds of it.
     """
     from rich.console import Console
+
+    console = Console(stderr=True)
+    is_drawn = shown and console.is_interactive
+    bar = _to_bar(console, disable=not is_drawn)
+    report = _Report(bar, Pace(measured), log_every, shown=shown, logs=shown and not is_drawn)
+    timer = Timer(patience, bar.start)
+    timer.daemon = True
+    timer.start()
+    if report.logs:
+        Thread(target=report.log_in_silence, daemon=True).start()
+    try:
+        yield report.update
+    finally:
+        report.finished.set()
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
+def _to_bar(console: Console, *, disable: bool) -> Bar:
+    """A bar with one task. The field `ends` of the task is the moment when its stage is thought to end."""
     from rich.progress import (
         BarColumn,
         ProgressColumn,
@@ -66,8 +90,6 @@ def progress(
         def render(self, task: Any) -> Text:
             return Text(_time_left(task.fields["ends"]))
 
-    console = Console(stderr=True)
-    is_drawn = shown and console.is_interactive
     bar = Bar(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -77,32 +99,49 @@ def progress(
         TimeLeft(),
         console=console,
         transient=True,
-        disable=not is_drawn,
+        disable=disable,
     )
     bar.add_task("loading", total=None, ends=None)
-    task = bar.tasks[0]
-    began = last_log = time.monotonic()
-    pace = Pace(measured)
-    announced = ""  # the stage whose duration was announced
+    return bar
 
-    def update(stage: str, done: int, total: int) -> None:
-        nonlocal last_log, announced
+
+class _Report:
+    """How far the work is, on a bar, or where `logs` in lines; long stages are announced where `shown`."""
+
+    def __init__(
+        self, bar: Bar, pace: Pace, log_every: float, *, shown: bool, logs: bool
+    ) -> None:
+        self.bar = bar
+        self.task = bar.tasks[0]
+        self.pace = pace
+        self.log_every = log_every
+        self.shown = shown
+        self.logs = logs
+        self.began = time.monotonic()
+        self.last_log = self.began
+        self.announced = ""  # the stage whose duration was announced
+        self.finished = Event()
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        """Take a report of the work."""
         now = time.monotonic()
-        left = pace.report(stage, done, total, now)
+        left = self.pace.report(stage, done, total, now)
         ends = None if left is None else now + left
-        bar.update(task.id, description=stage, completed=done, total=total, ends=ends)
-        if not shown:
+        self.bar.update(self.task.id, description=stage, completed=done, total=total, ends=ends)
+        if not self.shown:
             return
-        if left is not None and left >= LONG and announced != pace.stage:
-            announced = pace.stage
-            console.print(f"{stage}: about {_duration(left)}", highlight=False, markup=False)
-        if not is_drawn and now - last_log >= log_every:
-            last_log = now
-            log()
+        if left is not None and left >= LONG and self.announced != self.pace.stage:
+            self.announced = self.pace.stage
+            about = f"{stage}: about {_duration(left)}"
+            self.bar.console.print(about, highlight=False, markup=False)
+        if self.logs and now - self.last_log >= self.log_every:
+            self.log()
 
-    def log() -> None:
+    def log(self) -> None:
         """One line on how far the work is, and without an estimate on how long it has taken."""
-        so_far = f"{timedelta(seconds=round(time.monotonic() - began))} so far"
+        self.last_log = time.monotonic()
+        so_far = f"{timedelta(seconds=round(self.last_log - self.began))} so far"
+        task = self.task
         left = _time_left(task.fields["ends"]) or so_far
         if task.total is None:
             click.echo(f"{task.description}: {left}", err=True)
@@ -110,28 +149,11 @@ def progress(
         count = f"{task.completed:.0f} of {task.total:.0f}, {task.percentage:.0f}%"
         click.echo(f"{task.description}: {count}, {left}", err=True)
 
-    def log_in_silence() -> None:
+    def log_in_silence(self) -> None:
         """Log where no report came for so long, until the work is done."""
-        nonlocal last_log
-        while not finished.wait(max(1.0, log_every / 2)):
-            if time.monotonic() - last_log >= log_every:
-                last_log = time.monotonic()
-                log()
-
-    finished = Event()
-    timer = Timer(patience, bar.start)
-    timer.daemon = True
-    timer.start()
-    watcher = Thread(target=log_in_silence, daemon=True)
-    if shown and not is_drawn:
-        watcher.start()
-    try:
-        yield update
-    finally:
-        finished.set()
-        timer.cancel()
-        timer.join()
-        bar.stop()
+        while not self.finished.wait(max(1.0, self.log_every / 2)):
+            if time.monotonic() - self.last_log >= self.log_every:
+                self.log()
 
 
 def _time_left(ends: float | None) -> str:
@@ -194,7 +216,8 @@ def print_result(
     to_text: Callable[[], str],
     fill: Callable[[Path], object],
 ) -> None:
-    """Let `fill` write the files, print the sections or the JSON of `to_text`, and open the page.
+    """Let `fill` write the files, print the sections or the JSON of `to_text`, and open the page, or the
+    picture of a result that has no page.
 
     The files come first, so that a result is printed only if all of them could be written.
     """
@@ -209,5 +232,6 @@ def print_result(
     print_files(written, to_stderr=result.as_json)
     if result.open_page:
         pages = [file for file in written if file.name == "page.html"]
-        outermost = min(pages, key=lambda page: len(page.parts))
+        pictures = [file for file in written if file.suffix == ".svg"]
+        outermost = min(pages or pictures, key=lambda file: len(file.parts))
         webbrowser.open(outermost.resolve().as_uri())

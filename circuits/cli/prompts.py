@@ -27,6 +27,7 @@ from circuits.errors import PromptError
 
 if TYPE_CHECKING:
     from circuits.engine import Runs
+    from circuits.models.known import Entry
     from circuits.results import Progress
     from circuits.tracing.records import Circuit
 
@@ -40,26 +41,10 @@ def models_command(as_json: bool) -> None:
 
     entries = models.available()
     if as_json:
-        names = (
-            "name",
-            "size",
-            "layers",
-            "heads",
-            "gated",
-            "licence",
-            "source",
-            "here",
-            "about",
-        )
-        print_json([{name: getattr(entry, name) for name in names} for entry in entries])
+        print_json([_entry_values(entry) for entry in entries])
         return
-    columns = [
-        Column("model"),
-        Column("size", ">"),
-        Column("layers×heads", ">"),
-        Column("gate"),
-    ]
-    columns += [Column("licence"), Column("source"), Column("here", ">")]
+    columns = [Column("model"), Column("size", ">"), Column("layers×heads", ">")]
+    columns += [Column("gate"), Column("licence"), Column("source"), Column("here", ">")]
     rows = []
     for entry in entries:
         gate = "gated" if entry.gated else "dense"
@@ -67,6 +52,12 @@ def models_command(as_json: bool) -> None:
         shape = f"{entry.layers}×{entry.heads}"
         rows.append((entry.name, entry.size, shape, gate, entry.licence, entry.source, here))
     print_sections(Section(columns=columns, rows=rows))
+
+
+def _entry_values(entry: Entry) -> dict[str, Any]:
+    """What `models --json` says of one model."""
+    names = ("name", "size", "layers", "heads", "gated", "licence", "source", "here", "about")
+    return {name: getattr(entry, name) for name in names}
 
 
 @click.command("tokens")
@@ -112,7 +103,7 @@ def _model_and_prompt(words: tuple[str, ...], model: str | None) -> tuple[str, s
         raise click.UsageError(
             "give one prompt, in quotes: circuits tokens --model mini 'The cat'"
         )
-    return model or options.MODEL, options.prompt(words[0])
+    return options.MODEL if model is None else model, options.prompt(words[0])
 
 
 @click.command("trace")
@@ -188,6 +179,8 @@ def circuit_command(
     """Find every mapping of a prompt and where its tokens are held."""
     from circuits.tracing.circuit import circuit
 
+    if question["swap"] is not None or question["counterfactual"] is not None:
+        options.refuse({"key"}, "is where noise is added: leave it out beside a counterfactual")
     with progress() as note:
         named = chain.from_iterable(group.values())
         check_question(model.model, prompt, question, noise=key, positions=named)
@@ -241,7 +234,15 @@ def why_command(
     from circuits.tracing.records import Circuit
     from circuits.tracing.why import explain, why
 
+    if _is_saved(question):
+        options.refuse(
+            options.QUESTION | options.RUN,
+            "goes with a prompt; a saved circuit is asked again on its own model and pair",
+        )
     if is_mlp(head):
+        options.refuse(
+            {"key", "query", "every_key", "strict"}, f"goes with a head; {head} names an MLP"
+        )
         _print_neurons(question, head, model, result, spec)
         return
     Head.parse(head)  # refuses a misspelt name before anything is loaded
@@ -394,9 +395,18 @@ def wiring_command(
     from circuits.wires.pairs import PAIRS
     from circuits.wires.wiring import wiring
 
-    asked: Any = Path(prompt) if prompt.endswith(".jsonl") else prompt
+    is_file = prompt.endswith(".jsonl")
+    is_task = is_file or prompt in TASKS
+    if is_task:
+        options.refuse(
+            options.QUESTION | {"role"},
+            "goes with a prompt; the pairs of a task have their own",
+        )
+    else:
+        options.refuse({"count"}, "goes with a task, not with one prompt")
+    asked: Any = Path(prompt) if is_file else prompt
     with progress() as note:
-        if prompt not in TASKS and isinstance(asked, str):
+        if not is_task:
             check_question(model.model, prompt, question, positions=(role or {}).values())
         loaded = model.load(note)
         roles: Any = role

@@ -56,7 +56,7 @@ def render_command(
     result = open_result(path / "circuit.json" if (path / "circuit.json").exists() else path)
     is_circuit = isinstance(result, Circuit)
     if not is_circuit and (share is not None or answers):
-        raise PromptError(f"--share and --why go with a circuit; {path} is a {result.KIND}")
+        raise PromptError(f"--share and --why go with a circuit; {path} is {result.NAME}")
 
     def draw(aside: Path) -> None:
         if is_circuit:

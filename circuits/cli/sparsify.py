@@ -15,7 +15,7 @@ from click import argument, option
 from circuits.cli import options
 from circuits.cli.options import COUNT
 from circuits.cli.output import print_json, print_sections, progress
-from circuits.errors import escaped
+from circuits.errors import FileError, escaped
 from circuits.files import read_text
 from circuits.sparsify import default_in_words, settings_for
 
@@ -151,7 +151,7 @@ def _own_words(
 
     if samples == ROWS and openings is None and not temperatures:
         return None
-    lines = ("",) if openings is None else tuple(read_text(openings).splitlines())
+    lines = ("",) if openings is None else _lines_of(openings, "opening")
     return Sampling(samples, lines, temperatures or (1.0,))
 
 
@@ -161,8 +161,16 @@ def _completions(prompts: Path | None, temperatures: tuple[float, ...]) -> Sampl
 
     if prompts is None:
         return None
-    lines = tuple(read_text(prompts).splitlines())
+    lines = _lines_of(prompts, "prompt")
     return Sampling(len(lines), lines, temperatures or (1.0,), answers=5.0)
+
+
+def _lines_of(file: Path, what: str) -> tuple[str, ...]:
+    """The lines of a file that holds one opening or prompt on each."""
+    lines = tuple(read_text(file).splitlines())
+    if not lines:
+        raise FileError(f"{file} is empty; write one {what} on each line")
+    return lines
 
 
 @click.command("sparsity")

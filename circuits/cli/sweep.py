@@ -68,6 +68,7 @@ def sweep_command(
     from circuits.sweeps.lines import read_lines
     from circuits.sweeps.store import manifest_in
 
+    workers.refuse_what_does_not_fit()
     if plan:
         read_lines(prompts)
         count = workers.workers or workers.slurm.get("array_parallelism")

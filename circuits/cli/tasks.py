@@ -17,7 +17,7 @@ from circuits.cli import options
 from circuits.cli.options import ModelOptions, ResultOptions
 from circuits.cli.output import fail_unless_clear, print_files, print_result, progress
 from circuits.cli.workers import WorkerOptions, workers
-from circuits.errors import PromptError
+from circuits.errors import FileError, PromptError
 from circuits.files import to_json
 from circuits.results import Saved
 from circuits.tasks import TASKS
@@ -98,7 +98,9 @@ def rank_command(
 
     if protocol["order"] is not None:
         protocol["order"] = str(protocol["order"])
-        protocol["units"] = "wires"
+        if "units" not in options.typed():
+            protocol["units"] = "wires"
+    workers.refuse_what_does_not_fit()
     if not workers.is_this_process:
         if protocol["units"] != "wires":
             raise PromptError(
@@ -171,7 +173,12 @@ def edges_command(
     from circuits.files import check_folder
     from circuits.tasks.edges import edge_effects, write_edges
 
+    if output.is_dir():
+        raise FileError(
+            f"cannot write to {output}: it is a folder; name a file, such as edges.parquet"
+        )
     check_folder(output.parent)
+    workers.refuse_what_does_not_fit()
     executor = None if workers.is_this_process else workers.start(output.parent)
     with progress() as note:
         measured = workers.model(model, note)
@@ -204,12 +211,12 @@ def heads_command(
     **question: Any,
 ) -> None:
     """Show the attention maps of the heads that matter, in order."""
-    from circuits.show import head_grid, save_figure
-    from circuits.show.sections import Column, Section
-    from circuits.show.words import verdict_lines, verdict_values
-
     if (prompt is None) == (task is None):
         raise click.UsageError("give a prompt or a --task, one of the two")
+    if prompt is None:
+        options.refuse(options.QUESTION | {"share"}, "goes with a prompt, not with --task")
+    else:
+        options.refuse({"count"}, "goes with --task, not with a prompt")
     with progress() as note:
         loaded = model.load(note)
         if prompt is not None:
@@ -218,6 +225,19 @@ def heads_command(
             judged, panel, figures = _heads_of_task(
                 loaded, task or "", count, question["seed"], all_heads, note
             )
+    _print_heads(judged, panel, figures, result)
+    if strict:
+        fail_unless_clear(judged)
+
+
+def _print_heads(
+    judged: Circuit | Ranking, panel: Panel, figures: PanelFigures, result: ResultOptions
+) -> None:
+    """Print a line for each head of the panel, below the verdict on the question, and draw the panel."""
+    from circuits.show import head_grid, save_figure
+    from circuits.show.sections import Column, Section
+    from circuits.show.words import verdict_lines, verdict_values
+
     verdict = verdict_values(judged)["verdict"]
     values = []
     rows = []
@@ -237,15 +257,13 @@ def heads_command(
         to_text=partial(to_json, values),
         fill=lambda folder: save_figure(head_grid(panel), folder, name="heads"),
     )
-    if strict:
-        fail_unless_clear(judged)
 
 
 def _heads_of_prompt(
     model: Model, prompt: str, question: dict[str, Any], all_heads: bool, note: Progress
 ) -> tuple[Circuit, Panel, PanelFigures]:
     """The heads of a circuit, the strongest first, and then, if asked for, all others."""
-    from circuits.components import Head
+    from circuits.engine.runs import every_head
     from circuits.show.grids import to_panel
     from circuits.show.task_tables import panel_facts
     from circuits.show.words import verdict_in_short
@@ -256,12 +274,7 @@ def _heads_of_prompt(
     heads = list(measured.heads())
     words = f"heads with an effect of {CARRIES:g} or more"
     if all_heads:
-        every = [
-            Head(layer, index)
-            for layer in range(model.n_layers)
-            for index in range(model.n_heads)
-        ]
-        heads += [head for head in every if head not in heads]
+        heads += [head for head in every_head(model) if head not in heads]
         words = "all heads"
     figures = measure_panel(model, [measured.prompt], heads=heads)
     panel = to_panel(measured, figures.heads, note=f"{words}{verdict_in_short(measured)}")

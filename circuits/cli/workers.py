@@ -52,7 +52,7 @@ class WorkerOptions:
     def start(self, folder: Path) -> Executor:
         """The executor, refused before any work if something that it needs is not here. SLURM's logs and
         tasks go into a part of this folder."""
-        self._refuse_what_does_not_fit()
+        self.refuse_what_does_not_fit()
         if self.executor == "ray":
             from circuits.executors.on_ray import OnRay, check_ray
 
@@ -76,9 +76,12 @@ class WorkerOptions:
 
         return ModelSource(absolute(model.model), model.dtype, model.device)
 
-    def _refuse_what_does_not_fit(self) -> None:
+    def refuse_what_does_not_fit(self) -> None:
+        """Refuse options of another executor than the one that was chosen."""
         if self.executor != "ray" and (self.address is not None or self.gpus):
             raise PromptError("--address and --gpus go with --executor ray")
+        if self.executor != "slurm" and self.slurm_cluster != "slurm":
+            raise PromptError("--slurm-cluster goes with --executor slurm")
         if self.executor != "slurm" and self.slurm:
             name = next(iter(self.slurm)).replace("_", "-")
             raise PromptError(f"--slurm-{name} goes with --executor slurm")

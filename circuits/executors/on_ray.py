@@ -105,9 +105,7 @@ class OnRay:
             how: dict[str, Any] = {"address": self.address} if self.address else self._own()
             try:
                 ray.init(log_to_driver=False, configure_logging=False, **how)
-            except (
-                Exception
-            ) as why:  # a plain Exception is what Ray raises if it starts too slowly
+            except Exception as why:  # what Ray itself raises if it starts too slowly
                 raise ExecutorError(
                     f"cannot reach Ray at {self.address or LOOPBACK}: {in_one_line(str(why))}"
                 ) from why

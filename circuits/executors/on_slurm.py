@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from circuits.models.model import Model
 
 POLL: Final = 1.0  # seconds between two looks at the tasks
-MINUTES: Final = (
-    60  # that a task may take, where the options do not say; submitit's own default is 5
-)
+# That a task may take, where the options do not say; submitit's own default is 5.
+MINUTES: Final = 60
 _WEEK: Final = 7 * 24 * 60  # minutes: tasks on this machine are not to run out of time
 Cluster = Literal["slurm", "local"]
 
@@ -45,8 +44,8 @@ class OnSlurm:
     def map(
         self, model: Model | ModelSource, work: Work, parts: Sequence[Any]
     ) -> Iterator[tuple[int, Any]]:
-        """The number of each part with its result, as soon as it is there. Tasks that failed are told when
-        all others have ended."""
+        """The number of each part with its result, as soon as it is there. If tasks failed, an error
+        says so when all others have ended."""
         if not parts:
             return
         check_slurm(self.cluster)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from circuits.checks.verify import verify
-from circuits.errors import ModelError
+from circuits.errors import ModelError, PromptError
 from circuits.files import new_folder, read_bytes
 from circuits.instruments.patch import patch
 from circuits.live.jobs import Job
@@ -146,6 +146,10 @@ class Tools:
         return self._saved("why", answer, job)
 
     def wiring(self, call: WiringCall, job: Job) -> Reply:
+        if _names_task(call.prompt) and (call.swap or call.counterfactual):
+            raise PromptError(
+                "swap and counterfactual go with a prompt; the pairs of a task have their own"
+            )
         model = self.model(call.model, job)
         found = wiring(
             model,
@@ -218,6 +222,9 @@ class Tools:
 
     def _task(self, name: str) -> Any:
         """A task's name or a prompt as it is; a jsonl file as its path, which must lie inside the folder."""
-        if name in TASKS or not name.endswith(".jsonl"):
-            return name
-        return self.folder.existing(name)
+        return self.folder.existing(name) if name.endswith(".jsonl") else name
+
+
+def _names_task(name: str) -> bool:
+    """Whether this is the name of a task or of a jsonl file, and not a prompt."""
+    return name in TASKS or name.endswith(".jsonl")

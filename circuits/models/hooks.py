@@ -91,11 +91,11 @@ def check_attention(name: str, points: Collection[str], *, n_layers: int) -> Non
         if not any(point.startswith(prefix) for point in points):
             without.append(layer)
     if without:
-        count = "no layer" if len(without) == n_layers else f"layer {without[0]}"
-        has = "has attention heads" if len(without) == n_layers else "has no attention heads"
+        wrong = f"layer {without[0]} of {name} has no attention heads"
+        if len(without) == n_layers:
+            wrong = f"no layer of {name} has attention heads"
         raise ModelError(
-            f"{count} of {name} {has}; circuits measures attention heads, so it takes models that have "
-            "them in every layer"
+            f"{wrong}; circuits measures attention heads, so it takes models that have them in every layer"
         )
 
 
@@ -113,12 +113,7 @@ def check_hooks(
     last row none.
     """
     fired: set[str] = set()
-    edits = []
-    for row, kind in enumerate(EDITED):
-        names = [kind.format(layer) for layer in range(n_layers)] if "{}" in kind else [kind]
-        edits += [
-            (name, partial(_add_noise, row=row, name=name, fired=fired)) for name in names
-        ]
+    edits = _noise_at_every_hook(n_layers, fired)
     with torch.inference_mode():
         before = forward(prompt[None])
         with attached(points, edits):
@@ -131,11 +126,12 @@ def check_hooks(
             raise ModelError(
                 f"the hook {name} never fires here, so it cannot be measured or edited"
             )
+    smallest = _SMALLEST_CHANGE * before.abs().max()
     edits_attention = True
     for kind, logits in zip(EDITED, edited, strict=True):
         # An edit may overflow fp16.
         change = (logits - unedited).abs().nan_to_num(nan=torch.inf).max()
-        if change > _SMALLEST_CHANGE * before.abs().max():
+        if change > smallest:
             continue
         if kind not in (SCORES, PATTERN):
             why = "the bridge discards it, or no head does anything"
@@ -149,6 +145,17 @@ def check_hooks(
     return edits_attention
 
 
+def _noise_at_every_hook(n_layers: int, fired: set[str]) -> list[Edit]:
+    """Edits that add noise to row r of a batch at the hooks of kind r, in every layer. Each adds the name of
+    its hook to `fired` when it runs."""
+    edits: list[Edit] = []
+    for row, kind in enumerate(EDITED):
+        names = [kind.format(layer) for layer in range(n_layers)] if "{}" in kind else [kind]
+        for name in names:
+            edits.append((name, partial(_add_noise, row=row, name=name, fired=fired)))
+    return edits
+
+
 def _add_noise(
     tensor: torch.Tensor, hook: Any, *, row: int, name: str, fired: set[str]
 ) -> torch.Tensor:
@@ -157,8 +164,6 @@ def _add_noise(
     edited = tensor.clone()
     unmasked = tensor[row][tensor[row] > torch.finfo(tensor.dtype).min / 2]
     spread = 3 * unmasked.std().nan_to_num(1.0).clamp_min(0.1)
-    noise = torch.randn(tensor[row].shape, generator=torch.Generator().manual_seed(0)).to(
-        tensor
-    )
-    edited[row] += spread * noise
+    noise = torch.randn(tensor[row].shape, generator=torch.Generator().manual_seed(0))
+    edited[row] += spread * noise.to(tensor)
     return edited

@@ -264,9 +264,8 @@ def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
             (fresh / _SHA256).write_text(json.dumps(sha256, indent=1))
             fresh.rename(folder)
     except OSError as why:
-        if not (
-            folder / _SHA256
-        ).is_file():  # else another process has made the folder meanwhile
+        by_another_process = (folder / _SHA256).is_file()
+        if not by_another_process:
             hint = "choose another with CIRCUITS_CACHE"
             raise ModelError(
                 f"cannot write the cache {folder}: {why.strerror or why}; {hint}"

@@ -199,10 +199,8 @@ def convert(file: Path, target: Path) -> None:
 def to_llama(file: Path, header: Header) -> dict[str, torch.Tensor]:
     """The matrices under Hugging Face's names."""
     stored = _read_matrices(file, header)
-    for name in (
-        "q",
-        "k",
-    ):  # neighbours (even, odd) of a head → its first half, its second half
+    for name in ("q", "k"):
+        # Neighbours (even, odd) of a head → its first half, its second half.
         pairs = "layer (head half side) dim -> layer (head side half) dim"
         stored[name] = rearrange(stored[name], pairs, half=header.d_head // 2, side=2)
     state = {

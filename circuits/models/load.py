@@ -164,7 +164,7 @@ def _to_measure(weights: Weights, dtype: Dtype | None) -> Weights:
             f"this {type(model).__name__} is in",
             model.dtype,
             "a copy in float32 is measured",
-            4,
+            stacklevel=4,
         )
     else:
         wanted = model.dtype
@@ -329,12 +329,11 @@ def read_vocabulary(name: str) -> Vocabulary | None:
             if bos is None:
                 bos = read_flags(path).bos
             if not is_adapter(path):
-                break
+                return _vocabulary_of(name, path, bos) if folder.has_model(path) else None
             if path in adapters:
-                return None  # loading it says what is wrong
+                return None  # an adapter of itself: loading it says so
             adapters.append(path)
             base = base_of(path)  # an adapter reads text as its base does
-        return _vocabulary_of(name, path, bos) if folder.has_model(path) else None
 
 
 def _vocabulary_of(name: str, path: Path, bos: bool | None) -> Vocabulary | None:

@@ -20,9 +20,9 @@ def to_device(name: Device, *, number: int = 0) -> Device:
     import torch
 
     if name == "auto":
-        return (
-            f"cuda:{number % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
-        )
+        if not torch.cuda.is_available():
+            return "cpu"
+        return f"cuda:{number % torch.cuda.device_count()}"
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

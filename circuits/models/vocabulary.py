@@ -134,10 +134,8 @@ def read_plain_tokenizer(folder: Path, kind: str) -> PlainTokenizer | None:
     if any(other.exists() for other in others):
         return None
     config = read_object(settings)
-    if (
-        set(config) - _WITHOUT_EFFECT - set(_SPECIAL)
-        or config.get("tokenizer_class") not in _PLAIN_CLASSES
-    ):
+    other_settings = set(config) - _WITHOUT_EFFECT - set(_SPECIAL)
+    if other_settings or config.get("tokenizer_class") not in _PLAIN_CLASSES:
         return None
     from tokenizers import Tokenizer
 
@@ -145,10 +143,9 @@ def read_plain_tokenizer(folder: Path, kind: str) -> PlainTokenizer | None:
         tokenizer = Tokenizer.from_file(str(file))
     added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
     special = [config[name] for name in _SPECIAL if config.get(name) is not None]
-    if (
-        any(token not in added for token in special)
-        or tokenizer.get_vocab_size() > _LARGEST_PLAIN
-    ):
+    if any(token not in added for token in special):
+        return None
+    if tokenizer.get_vocab_size() > _LARGEST_PLAIN:
         return None
     return PlainTokenizer(
         tokenizer, bos=config.get("bos_token"), unknown=config.get("unk_token")

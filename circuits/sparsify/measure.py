@@ -191,8 +191,8 @@ def measure_sparsity(
     if length < 2:
         raise ModelError(f"a row needs at least 2 tokens, not {length}; give a larger length")
     name, weights = weights_of(model)
-    reference = original or original_of(name)
-    if reference:
+    reference = original_of(name) if original is None else original
+    if reference is not None:
         original_name, dense_weights = weights_of(reference)
     else:
         original_name, dense_weights = f"{name} without its gate", weights

@@ -53,10 +53,11 @@ class Sampling:
             raise CircuitsError(
                 "sampling needs at least one row, one opening and one temperature"
             )
-        if min(self.temperatures) <= 0 or max(self.temperatures) > 10:
-            raise CircuitsError(
-                f"temperatures must be above 0 and at most 10, not {self.temperatures}"
-            )
+        for temperature in self.temperatures:
+            if not 0 < temperature <= 10:  # NaN is not
+                raise CircuitsError(
+                    f"temperatures must be above 0 and at most 10, not {temperature:g}"
+                )
         if self.answers < 0:
             raise CircuitsError(
                 f"answers must not count less than nothing, not {self.answers:g}"
@@ -80,11 +81,8 @@ class Sampling:
 def bos_of(weights: Weights) -> list[int]:
     """What every row begins with: BOS, or nothing."""
     bos: Any = weights.tokenizer.bos_token_id
-    return (
-        [bos]
-        if reads_bos_by_default(weights.tokenizer, weights.model.config.model_type)
-        else []
-    )
+    reads_bos = reads_bos_by_default(weights.tokenizer, weights.model.config.model_type)
+    return [bos] if reads_bos else []
 
 
 def to_tokens(weights: Weights, text: str) -> list[int]:
@@ -113,9 +111,11 @@ def sample_rows(
     sampling = sampling or Sampling()
     draw = random.Random(f"sampling/{seed}")
     if vocabulary is None:
-        model, kept = weights.model, torch.arange(len(weights.tokenizer))
+        model = weights.model
+        kept = torch.arange(len(weights.tokenizer))
     else:
-        model, kept = shrunk(weights, vocabulary), vocabulary.kept
+        model = shrunk(weights, vocabulary)
+        kept = vocabulary.kept
     rows = torch.full((count, length), -1)  # -1: not written yet
     for row, text in zip(rows, draw.choices(sampling.openings, k=count), strict=True):
         tokens = opening_tokens(weights, text)
@@ -140,12 +140,14 @@ def _complete(
     """Replace every -1 in the rows by a sampled token, one column after the other."""
     is_written = (rows >= 0).all(0)
     start = int(is_written.long().cumprod(0).sum())  # the columns that all openings fill
-    read, cache = 0, None
+    read = 0  # columns whose keys and values are in the cache
+    cache = None
     with torch.inference_mode():
         for column in range(start, rows.shape[1]):
             unread = rows[:, read:column].to(model.device)
             output = model(unread, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache, read = output.past_key_values, column
+            cache = output.past_key_values
+            read = column
             sampled = _sample(output.logits[:, -1].float().cpu() / temperatures[:, None], noise)
             rows[:, column] = torch.where(rows[:, column] < 0, sampled, rows[:, column])
 

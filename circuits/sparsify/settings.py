@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from circuits.errors import CircuitsError
@@ -53,19 +53,28 @@ class Settings:
     seed: int = 0  # of rows and noise
 
     def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise CircuitsError(f"{name} must be a finite number, not {value}")
         if self.gates not in get_args(Gates):
             raise CircuitsError(f"gates must be sampled or deterministic, not {self.gates!r}")
         if self.constraint not in get_args(Constraint):
             raise CircuitsError(f"constraint must be loss or kl, not {self.constraint!r}")
-        if (
-            min(self.steps, self.batch, self.length - 1, self.learning_rate, self.multiplier)
-            <= 0
-        ):
+        positive = (
+            self.steps,
+            self.batch,
+            self.length - 1,
+            self.learning_rate,
+            self.multiplier,
+        )
+        if min(positive) <= 0:
             raise CircuitsError(
                 "steps, batch, learning rate and multiplier must be above 0, length above 1"
             )
         if min(self.lora, self.bias, self.healing, self.states) < 0:
             raise CircuitsError("bias, lora, healing and states must not be below 0")
+        if self.constraint == "kl" and self.gap < 0:
+            raise CircuitsError(f"gap must not be below 0 nats, not {self.gap:g}: KL never is")
         if not 0 <= self.short <= 1:
             raise CircuitsError(f"short must be a share from 0 to 1, not {self.short:g}")
         if not 0 <= self.prompted <= 1 - self.short:

@@ -187,11 +187,8 @@ def to_rows(weights: Weights, texts: Sequence[str], *, length: int) -> list[Toke
         for start in range(0, len(tokens), width):
             row = bos + tokens[start : start + width]
             by_length.setdefault(len(row), []).append(row)
-    return [
-        torch.tensor(by_length[length])
-        for length in sorted(by_length, reverse=True)
-        if length > 1
-    ]
+    longest_first = sorted(by_length, reverse=True)
+    return [torch.tensor(by_length[size]) for size in longest_first if size > 1]
 
 
 def _tokenize(weights: Weights, text: str) -> list[int]:

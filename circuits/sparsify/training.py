@@ -125,7 +125,8 @@ def train(
 
     The main process writes the log, and a checkpoint every `save_every` seconds.
     """
-    settings, parameters = run.settings, run.student.parameters
+    settings = run.settings
+    parameters = run.student.parameters
     checkpoint = folder / "checkpoint.safetensors"
     recipe = {"settings": asdict(settings), "text": run.corpus.name}
     optimizer = torch.optim.AdamW(
@@ -163,8 +164,14 @@ def _check_recipe(stored: dict[str, Any], recipe: dict[str, Any], checkpoint: Pa
     """Refuse to go on with other settings or another text."""
     # A setting that did not exist when the checkpoint was written had its default then.
     settings = asdict(Settings()) | stored.get("settings", {})
-    if stored | {"settings": settings} != recipe:
-        raise FileError(f"{checkpoint} belongs to another run: {stored}; {REMEDY}")
+    before = settings | {"text": stored.get("text")}
+    now = recipe["settings"] | {"text": recipe["text"]}
+    changed = []
+    for name in before | now:
+        if before.get(name) != now.get(name):
+            changed.append(f"{name} {before.get(name)!r}, not {now.get(name)!r}")
+    if changed:
+        raise FileError(f"{checkpoint} belongs to another run: {', '.join(changed)}; {REMEDY}")
 
 
 def _shorten_log(path: Path, step: int) -> None:
@@ -179,6 +186,27 @@ def _shorten_log(path: Path, step: int) -> None:
 
 def _step(run: TrainingRun, optimizer: Any, state: TrainingState) -> StepLog:
     """One step of the recipe in the module's docstring."""
+    sums = _backward(run, state)
+    parameters = list(run.student.parameters.values())
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    run.processes.add_up([*gradients, sums])
+    norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0).item()
+    total_loss, *measured = sums.tolist()
+    if not (math.isfinite(total_loss) and math.isfinite(norm)):
+        broken = f"training broke at step {state.step} (loss {total_loss}, gradient {norm})"
+        raise CircuitsError(
+            f"{broken}; the last checkpoint is whole; try a lower learning rate"
+        )
+    for group in optimizer.param_groups:
+        group["lr"] = run.settings.rate(state.step)
+    optimizer.step()
+    optimizer.zero_grad()
+    return StepLog(*measured)
+
+
+def _backward(run: TrainingRun, state: TrainingState) -> Float[torch.Tensor, " sum"]:
+    """Run both models on this process's rows and add up gradients. Returns this process's part of the
+    objective and of the fields of a `StepLog`, in their order."""
     student, settings, processes = run.student, run.settings, run.processes
     rows = run.corpus.batch(state.step)
     # Each target's share, over all processes' rows.
@@ -205,25 +233,7 @@ def _step(run: TrainingRun, optimizer: Any, state: TrainingState) -> StepLog:
     total.backward()
 
     open_edges = penalty.new_tensor(gate.open_edges / processes.count)
-    sums = torch.stack([total, loss, dense_loss, divergence, penalty, open_edges]).detach()
-    gradients = [
-        parameter.grad
-        for parameter in student.parameters.values()
-        if parameter.grad is not None
-    ]
-    processes.add_up([*gradients, sums])
-    norm = torch.nn.utils.clip_grad_norm_(student.parameters.values(), 1.0).item()
-    total_loss, *measured = sums.tolist()
-    if not (math.isfinite(total_loss) and math.isfinite(norm)):
-        broken = f"training broke at step {state.step} (loss {total_loss}, gradient {norm})"
-        raise CircuitsError(
-            f"{broken}; the last checkpoint is whole; try a lower learning rate"
-        )
-    for group in optimizer.param_groups:
-        group["lr"] = settings.rate(state.step)
-    optimizer.step()
-    optimizer.zero_grad()
-    return StepLog(*measured)
+    return torch.stack([total, loss, dense_loss, divergence, penalty, open_edges]).detach()
 
 
 def training_gate(

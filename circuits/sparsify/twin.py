@@ -65,9 +65,8 @@ def sparsify(
     processes = join()
     device = to_device(device)
     folder = Path(folder)
-    with (
-        processes.main_first()
-    ):  # one process fetches and converts the model, the others read the result
+    with processes.main_first():
+        # One process fetches and converts the model, the others read the result.
         name, weights = weights_of(model)
     if settings is None:
         settings = settings_for(little_language=speaks_little_language(weights))
@@ -78,13 +77,11 @@ def sparsify(
         raise ModelError(f"an adapter must name its base: {remedy}")
     processes.check_rows(settings.batch)
     state = folder / "training"
-    if folder.is_dir() and any(folder.iterdir()) and not state.is_dir():
-        raise FileError(
-            f"{folder} holds files that are not of a twin; give it a folder of its own"
-        )
+    _refuse_other_files(folder, state)
     try:
         state.mkdir(parents=True, exist_ok=True)
-        with processes.main_first():  # one process samples the model's own text
+        with processes.main_first():
+            # One process samples the model's own text.
             corpus = corpus_for(
                 weights,
                 settings,
@@ -106,6 +103,14 @@ def sparsify(
             f"when that is mended, start again: it resumes from the last checkpoint in {state}"
         )
         raise FileError(f"cannot write to {folder}: {error}; {remedy}") from error
+
+
+def _refuse_other_files(folder: Path, state: Path) -> None:
+    """Refuse a folder that holds something and not the `state` of a training."""
+    if folder.is_dir() and any(folder.iterdir()) and not state.is_dir():
+        raise FileError(
+            f"{folder} holds files that are not of a twin; give it a folder of its own"
+        )
 
 
 def to_student(
@@ -158,11 +163,12 @@ def _take_adapter(student: Student, path: Path) -> None:
     stored = load_file(path)
     for name, parameter in student.parameters.items():
         value = stored.get(name.replace(".default.", "."))  # files leave out the adapter's name
-        if value is None or any(
-            had > has for had, has in zip(value.shape, parameter.shape, strict=True)
-        ):
-            raise FileError(f"{path} does not fit: it has no {name} of at most this rank")
+        lacking = f"{path} does not fit: it has no {name} of at most this rank"
+        if value is None:
+            raise FileError(lacking)
         rows, columns = value.shape
+        if rows > parameter.shape[0] or columns > parameter.shape[1]:
+            raise FileError(lacking)
         parameter.data[:rows, :columns] = value
 
 

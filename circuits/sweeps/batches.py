@@ -21,6 +21,7 @@ from circuits.sweeps.manifest import Manifest
 from circuits.sweeps.parquet import TableRow
 
 MEMORY: Final = 256 * 2**20  # bytes of cached runs in a batch, at most
+_BY_TOKENIZERS: Final = (ValueError, TypeError, OverflowError)  # what they raise of some texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +97,7 @@ def _tokenize(model: Model, line: Line, manifest: Manifest) -> TokenizedLine | T
             seed=manifest.seed,
         )
         return TokenizedLine(line, to_question(model, given.prompt, spec), key, query)
-    except (
-        CircuitsError,
-        ValueError,
-        TypeError,
-        OverflowError,
-    ) as why:  # the last three: from a tokenizer
+    except (CircuitsError, *_BY_TOKENIZERS) as why:
         return to_row(line, brief(why))
 
 

@@ -46,11 +46,10 @@ class SweepQuestion:
 
     def to_json(self) -> str:
         """What was given, without the id, so that the question can be asked again."""
-        given = {
-            name: value
-            for name, value in asdict(self).items()
-            if value is not None and name != "id"
-        }
+        given = {}
+        for name, value in asdict(self).items():
+            if value is not None and name != "id":
+                given[name] = value
         return json.dumps(given, ensure_ascii=False)
 
 
@@ -108,7 +107,8 @@ class Lines:
 def read_lines(path: str | Path) -> Lines:
     """The lines of a jsonl file; each is parsed when it is needed."""
     content = read_bytes(Path(path), most=LARGEST_FILE)
-    numbers, raw = [], []
+    numbers = []
+    raw = []
     for number, line in enumerate(content.split(b"\n"), 1):
         if line.strip():
             numbers.append(number)
@@ -126,17 +126,17 @@ def read_line(number: int, raw: bytes) -> Line:
     question = error = None
     try:
         given = _read_object(raw)
-        values = {
-            name: value
-            for name, value in given.items()
-            if name in _FIELDS and value is not None
-        }
+        values = {}
+        for name, value in given.items():
+            if name in _FIELDS and value is not None:
+                values[name] = value
         question = to_record(SweepQuestion, values, "the line")
     except FileError as why:
         error = brief(f"{why}; {_EXAMPLE}")
     except PromptError as why:
         error = brief(why)
-    id, prompt = given.get("id"), given.get("prompt")
+    id = given.get("id")
+    prompt = given.get("prompt")
     metadata = {name: value for name, value in given.items() if name not in _FIELDS}
     return Line(
         number=number,

@@ -66,9 +66,8 @@ class MeanCircuit(OfHeads, Saved, Pictured):
     def carriers(self, least: float = 0.5) -> tuple[Head, ...]:
         """The heads that are carriers in at least this share of the lines, the most frequent first."""
         frequent = [mean for mean in self.heads if mean.carries >= least]
-        return tuple(
-            mean.head for mean in sorted(frequent, key=lambda mean: (-mean.carries, mean.head))
-        )
+        frequent.sort(key=lambda mean: (-mean.carries, mean.head))
+        return tuple(mean.head for mean in frequent)
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One row for each head."""
@@ -118,17 +117,7 @@ def mean_of(
 ) -> MeanCircuit:
     """The mean of measured lines: of the clear ones, or where none is clear of all whose gap is worth
     dividing by. `question` is the verdict on all of them."""
-    is_weak = np.array(
-        weak_pairs(table["clean_value"].tolist(), table["counterfactual_value"].tolist())
-    )
-    if is_weak.all():
-        raise PromptError(
-            f"none of the {len(table)} measured lines has a gap worth dividing by"
-        )
-    # Lines of version 0.2 have no verdict, and count as they did.
-    is_unclear = ~is_weak & np.array(table["verdict"].isin(["weak", "none"]))
-    if (is_weak | is_unclear).all():
-        is_unclear[:] = False
+    is_weak, is_unclear = _left_out(table)
     table = table.loc[~is_weak & ~is_unclear]
     shared = [table[name].to_numpy(np.float64) for name in ("total", "restore")]
     counts = table["carriers"].map(len).to_numpy(np.float64)
@@ -154,6 +143,22 @@ def mean_of(
         withheld=int(is_withheld.sum()),
         question=question,
     )
+
+
+def _left_out(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Which lines have too small a gap to divide by, and which of the others are not clear; none of those
+    where all others are."""
+    clean = table["clean_value"].tolist()
+    is_weak = np.array(weak_pairs(clean, table["counterfactual_value"].tolist()))
+    if is_weak.all():
+        raise PromptError(
+            f"none of the {len(table)} measured lines has a gap worth dividing by"
+        )
+    # Lines of version 0.2 have no verdict, and count as they did.
+    is_unclear = ~is_weak & np.array(table["verdict"].isin(["weak", "none"]))
+    if (is_weak | is_unclear).all():
+        is_unclear[:] = False
+    return is_weak, is_unclear
 
 
 def _mean_heads(

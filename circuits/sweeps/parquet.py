@@ -25,12 +25,10 @@ _NAME: Final = re.compile(r"(\d{9,18})-(\d{9,18})\.parquet", re.ASCII)
 _OLDER_NAME: Final = re.compile(r"(\d{9,18})-\d{1,9}-([0-9a-f]{16})\.parquet", re.ASCII)
 _SHA256: Final = b"circuits-sha256:"  # what the checksum in a footer begins with
 _NO_SHA256: Final = b"0" * 64  # stands in its place while it is computed
-_TEXT, _NUMBER, _NUMBERS, _TEXTS = (
-    pa.string(),
-    pa.float64(),
-    pa.list_(pa.float32()),
-    pa.list_(pa.string()),
-)
+_TEXT: Final = pa.string()
+_TEXTS: Final = pa.list_(pa.string())
+_NUMBER: Final = pa.float64()
+_NUMBERS: Final = pa.list_(pa.float32())
 COLUMNS: Final = pa.schema(
     [
         pa.field("line", pa.int64(), nullable=False),

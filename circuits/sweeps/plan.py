@@ -51,9 +51,7 @@ class SweepPlan(Summarised):
     weights: int  # bytes
     batch: MemoryPlan  # of the largest batch in the sample
     workers: int | None = None  # a number that is printed beside `CLUSTERS`
-    computing: float = (
-        1.0  # the share of the measured time in which this process had a processor
-    )
+    computing: float = 1.0  # the share of the measured time in which it had a processor
 
     @property
     def shards(self) -> int:
@@ -89,15 +87,13 @@ class SweepPlan(Summarised):
         for workers in self.counts():
             time = _duration(self.seconds(workers))
             lines.append(f"{workers:>8}  {self.rounds(workers):>11}  {time}")
-        return "\n".join(
-            [
-                *lines,
-                "",
-                f"A worker is a core or a GPU as fast as this {self.device}; more than {self.shards} "
-                "are of no use.",
-                f"SLURM's tasks load the model for each shard: {to_load} more, divided by the workers.",
-            ]
-        )
+        lines += [
+            "",
+            f"A worker is a core or a GPU as fast as this {self.device}; more than {self.shards} "
+            "are of no use.",
+            f"SLURM's tasks load the model for each shard: {to_load} more, divided by the workers.",
+        ]
+        return "\n".join(lines)
 
     def _busy_lines(self) -> list[str]:
         """Nothing, unless the machine was too busy for the sample to say how long an idle one takes."""
@@ -141,9 +137,9 @@ def plan_sweep(
     began, computed = time.perf_counter(), time.process_time()
     rows = measure_lines(loaded, sample, manifest, batch=wanted.batch)
     seconds = time.perf_counter() - began
-    computing = (
-        (time.process_time() - computed) / seconds if loaded.device.type == "cpu" else 1.0
-    )
+    computing = 1.0  # on a GPU the processor waits
+    if loaded.device.type == "cpu":
+        computing = (time.process_time() - computed) / seconds
     batches, _ = to_batches(loaded, sample, manifest, batch=wanted.batch)
     plans = [memory_of(loaded, each) for each in batches] or [MemoryPlan(0, 0, 0, 0)]
     parameters = loaded.bridge.state_dict().values()

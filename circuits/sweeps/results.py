@@ -67,7 +67,8 @@ class Sweep(Pictured):
         """Write a picture by its ending (.svg, .png, .pdf, .html, .dot), or these lines into a new folder."""
         if Path(path).suffix in PICTURES:
             return super(Sweep, self).save(path, **options)
-        own, table = {*self.rows["line"]}, read_table(self.folder)
+        table = read_table(self.folder)
+        own = set(self.rows["line"])
         kept = pa.array([line in own for line in table["line"].to_pylist()], pa.bool_())
         copy_lines(Path(path), self.manifest, table.filter(kept))
         return Path(path)
@@ -106,11 +107,12 @@ class Sweep(Pictured):
         if name in self.rows:
             return self.rows[name].tolist()
         metadata = [json.loads(line) for line in self.rows["metadata"]]
-        names = sorted({name for line in metadata for name in line})
-        if metadata and name not in names:
-            raise PromptError(
-                f"no column or metadata {name!r}; metadata here: {', '.join(names) or 'none'}"
-            )
+        there: set[str] = set()
+        for line in metadata:
+            there |= line.keys()
+        if metadata and name not in there:
+            listed = ", ".join(sorted(there)) or "none"
+            raise PromptError(f"no column or metadata {name!r}; metadata here: {listed}")
         return [line.get(name) for line in metadata]
 
     def mean(self, *, seed: int = 0) -> MeanCircuit:
@@ -174,9 +176,9 @@ class Sweep(Pictured):
         )
 
     def __str__(self) -> str:
-        complete = (
-            "complete" if self.complete else f"{self.manifest.lines} in the input, not complete"
-        )
+        complete = "complete"
+        if not self.complete:
+            complete = f"{self.manifest.lines} in the input, not complete"
         lines = f"{len(self)} lines ({complete}) on {self.manifest.model}"
         errors = len(self.errors)
         return f"{self.folder}: {lines}, {len(self) - errors} measured, {errors} with errors"

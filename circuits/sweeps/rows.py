@@ -208,7 +208,8 @@ def _measured_row(line: TokenizedLine, pair: Pair, columns: TableRow) -> TableRo
     if not all(-LARGEST < number < LARGEST for number in numbers):
         listed = ", ".join(f"{number:g}" for number in numbers)
         return to_row(line.line, f"the model gives no finite number here: {listed}")
-    words, counterfactual = pair.clean.words, pair.counterfactual
+    words = pair.clean.words
+    other = pair.counterfactual
     asked = {
         "key": line.key,
         "query": line.query,
@@ -216,9 +217,7 @@ def _measured_row(line: TokenizedLine, pair: Pair, columns: TableRow) -> TableRo
         "query_token": words[line.query],
         "tokens": list(words),
         "noise": line.is_noisy,
-        "counterfactual": str(counterfactual)
-        if isinstance(counterfactual, Noise)
-        else counterfactual.text,
+        "counterfactual": str(other) if isinstance(other, Noise) else other.text,
         "metric": pair.metric.kind,
         "answer": pair.metric.answer_text,
         "foil": pair.metric.foil_text,

@@ -245,20 +245,15 @@ def measure_edges(
     """
     heads = every_head(model)
     head_numbers = np.arange(len(heads)).reshape(model.n_layers, model.n_heads, 1, 1)
-    groups = groups_that_run_together(items, by_roles=True)
     layouts = {(len(item.pair), item.roles) for item in items}
     by_role = len(layouts) > 1
     # (key, query) by name, numbered in the order they are met.
     number_of: dict[tuple[str, str], int] = {}
     batches = []
-    for indices in groups:
+    for indices in groups_that_run_together(items, by_roles=True):
         item = items[indices[0]]
         names = [item.name_of(at) if by_role else str(at) for at in range(len(item.pair))]
-        numbers = np.zeros((len(names), len(names)), dtype=np.int64)  # (query, key)
-        for query in range(len(names)):
-            for key in range(query + 1):
-                ends = (names[key], names[query])
-                numbers[query, key] = number_of.setdefault(ends, len(number_of))
+        numbers = _number_ends(names, number_of)
         runs = prepare(model, [items[index].pair for index in indices], ablation=ablation)
         batches.append(Batch.of(runs, indices, numbers * len(heads) + head_numbers, mlps))
     edges = tuple(RoleEdge(head, key, query) for key, query in number_of for head in heads)
@@ -278,6 +273,18 @@ def measure_edges(
     return AttentionMeasurement(
         units=edges, pairs=len(items), protocol=protocol, progress=progress, batches=batches
     )
+
+
+def _number_ends(
+    names: Sequence[str], number_of: dict[tuple[str, str], int]
+) -> Int[np.ndarray, "query key"]:
+    """The number of each (key, query) of a prompt by the names of its positions; those that `number_of` does
+    not have yet are added to it."""
+    numbers = np.zeros((len(names), len(names)), dtype=np.int64)
+    for query, name in enumerate(names):
+        for key in range(query + 1):
+            numbers[query, key] = number_of.setdefault((names[key], name), len(number_of))
+    return numbers
 
 
 def measure_attention(

@@ -33,6 +33,7 @@ from circuits.tracing.records import Circuit
 TaskSource = str | Path | tuple[Task, Task]
 # What is ranked unless the user says otherwise.
 BOTH: Final[tuple[Units, ...]] = ("heads", "edges")
+_TWO_WAYS: Final = "compare two circuits with no more than a share=…, or two models on a task=…"
 
 
 @overload
@@ -76,22 +77,14 @@ def compare(
         L5H1 L4H0 L5H3 L4H5
     """
     has_options = (tuple(units), mlps, count, most, seed) != (BOTH, "computed", None, None, 0)
-    if (
-        task is None
-        and isinstance(first, Circuit)
-        and isinstance(second, Circuit)
-        and not has_options
-    ):
-        return _compare_circuits(first, second, SHARE if share is None else share)
-    if (
-        task is None
-        or share is not None
-        or isinstance(first, Circuit)
-        or isinstance(second, Circuit)
-    ):
-        raise PromptError(
-            "compare two circuits with no more than a share=…, or two models on a task=…"
-        )
+    if isinstance(first, Circuit) and isinstance(second, Circuit):
+        if task is None and not has_options:
+            return _compare_circuits(first, second, SHARE if share is None else share)
+        raise PromptError(_TWO_WAYS)
+    if isinstance(first, Circuit) or isinstance(second, Circuit):
+        raise PromptError(_TWO_WAYS)
+    if task is None or share is not None:
+        raise PromptError(_TWO_WAYS)
     if not units:
         raise PromptError(f"name at least one kind of unit: {' or '.join(UNITS)}")
     models = (as_model(first), as_model(second))
@@ -101,19 +94,14 @@ def compare(
         tasks = to_same_task(models, task, count=count, seed=seed, progress=progress)
     rankings = []
     for kind in units:
-        options: dict[str, Any] = {
-            "units": kind,
-            "count": count,
-            "seed": seed,
-            "progress": progress,
-        }
+        options: dict[str, Any] = {"units": kind, "count": count, "seed": seed}
         if kind == "wires":
             options["most"] = most
         else:
             options["mlps"] = mlps
-        rankings.append(
-            (rank(models[0], tasks[0], **options), rank(models[1], tasks[1], **options))
-        )
+        of_first = rank(models[0], tasks[0], progress=progress, **options)
+        of_second = rank(models[1], tasks[1], progress=progress, **options)
+        rankings.append((of_first, of_second))
     return _compare_rankings(models, tasks, tuple(rankings))
 
 

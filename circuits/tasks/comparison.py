@@ -61,10 +61,8 @@ class Comparison(OfHeads, Saved, Pictured):
     # The verdict on each circuit's question; None in files of version 0.2.
     verdicts: tuple[Verdict | None, Verdict | None] = (None, None)
     reasons: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # why each is not clear
-    doubts: tuple[tuple[str, ...], tuple[str, ...]] = (
-        (),
-        (),
-    )  # why each modulation is withheld
+    # Why each modulation is withheld.
+    doubts: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     @property
     def summary(self) -> str:
@@ -107,31 +105,29 @@ class Comparison(OfHeads, Saved, Pictured):
         for heads in self.carriers:
             require(len(set(heads)) == len(heads), "it names a carrier twice")
 
+    def _column(self, side: int) -> tuple[str, ...]:
+        """What the printed table says of one model, from its name down."""
+        modulation = f"{self.modulations[side]:.0%}"
+        if self.doubts[side]:
+            modulation = "withheld"
+        return (
+            escaped(self.names[side]),
+            self.verdicts[side] or "not judged",
+            f"{self.totals[side]:.3f}",
+            str(len(self.carriers[side])),
+            modulation,
+            f"{self.open_edges[side]} of {self.edges[side]}",
+        )
+
     def __str__(self) -> str:
         names = [escaped(name) for name in self.names]
-        columns = []
-        for side in range(2):
-            total = f"{self.totals[side]:.3f}"
-            heads = str(len(self.carriers[side]))
-            modulation = f"{self.modulations[side]:.0%}"
-            if self.doubts[side]:
-                modulation = "withheld"
-            opened = f"{self.open_edges[side]} of {self.edges[side]}"
-            verdict = self.verdicts[side] or "not judged"
-            columns.append((names[side], verdict, total, heads, modulation, opened))
         total = f"total {self.key}→{self.query}"
-        labels = (
-            "",
-            "question",
-            total,
-            f"heads for {self.share:.0%}",
-            "modulation",
-            "open edges",
-        )
-        lines = [
-            f"{label:16}{one:>20}{two:>20}"
-            for label, one, two in zip(labels, *columns, strict=True)
-        ]
+        heads = f"heads for {self.share:.0%}"
+        labels = ("", "question", total, heads, "modulation", "open edges")
+        first, second = self._column(0), self._column(1)
+        lines = []
+        for label, one, two in zip(labels, first, second, strict=True):
+            lines.append(f"{label:16}{one:>20}{two:>20}")
         for side, name in enumerate(names):
             for reason in dict.fromkeys((*self.reasons[side], *self.doubts[side])):
                 lines.append(f"{name}: {escaped(reason)}")

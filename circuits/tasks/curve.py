@@ -22,18 +22,8 @@ from circuits.components import ROUNDING
 from circuits.tracing.family import bootstrap
 
 EVERY_SIZE: Final = 200  # up to so many units every size is measured
-MIB_SHARES: Final = (
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1.0,
-)  # of all component edges
+# Of all component edges.
+MIB_SHARES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _PROBES: Final = 7  # sizes measured at once between two neighbours on the grid
 
 Values = Float[np.ndarray, "size pair"]
@@ -60,10 +50,10 @@ class Curve:
     def fits(self, units: int) -> bool:
         """Whether it has one value for each size, and its sizes rise from 0 to at most `units`."""
         lengths = {len(self.sizes), len(self.explained), len(self.low), len(self.high)}
-        rising = list(self.sizes) == sorted(set(self.sizes))
-        return (
-            len(lengths) == 1 and rising and self.sizes[:1] == (0,) and self.sizes[-1] <= units
-        )
+        if len(lengths) != 1 or self.sizes[:1] != (0,):
+            return False
+        is_rising = list(self.sizes) == sorted(set(self.sizes))
+        return is_rising and self.sizes[-1] <= units
 
 
 def first_at_least(

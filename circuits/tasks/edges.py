@@ -87,9 +87,8 @@ def _names(wires: tuple[Wire, ...]) -> dict[str, Any]:
     for wire in wires:
         component = wire.reader.component
         readers.append("logits" if component is None else str(component))
-        sides.append(
-            wire.reader.kind if wire.reader.kind in ("query", "key", "value") else None
-        )
+        is_side = wire.reader.kind in ("query", "key", "value")
+        sides.append(wire.reader.kind if is_side else None)
     return {"writer": [str(wire.writer) for wire in wires], "reader": readers, "side": sides}
 
 

@@ -82,9 +82,9 @@ class YearsAfter:
 
     def __call__(self, logits: Float[torch.Tensor, "row vocab"]) -> Float[torch.Tensor, " row"]:
         probability = logits.softmax(-1)
-        return probability[:, list(self.later)].sum(-1) - probability[:, list(self.others)].sum(
-            -1
-        )
+        of_later = probability[:, list(self.later)].sum(-1)
+        of_others = probability[:, list(self.others)].sum(-1)
+        return of_later - of_others
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +152,23 @@ def greater_than(model: Model, draw: random.Random) -> Iterator[Candidate]:
 
 def _all_tokens(model: Model, texts: list[str]) -> list[int] | None:
     """The token of each text, or None if one of them is not a single token."""
-    tokens = [single_token(model, text) for text in texts]
-    return None if None in tokens else [token for token in tokens if token is not None]
+    tokens = []
+    for text in texts:
+        token = single_token(model, text)
+        if token is None:
+            return None
+        tokens.append(token)
+    return tokens
 
 
 def induction(model: Model, draw: random.Random) -> Iterator[Candidate]:
     """Sequences of words that are one token each."""
-    listed = (
-        language.SUBJECTS
-        + language.NAMES
-        + language.PLACES
-        + language.OBJECTS
-        + language.THINGS
-    )
-    words = [
-        word for word in dict.fromkeys(listed) if single_token(model, f" {word}") is not None
-    ]
+    listed = [*language.SUBJECTS, *language.NAMES, *language.PLACES]
+    listed += [*language.OBJECTS, *language.THINGS]
+    words = []
+    for word in dict.fromkeys(listed):
+        if single_token(model, f" {word}") is not None:
+            words.append(word)
     while len(words) >= 6:
         v, w, a, b, c, d = draw.sample(words, 6)
         clean = Marked.read(f" {v} {w}[A: {a}][B: {b}][C: {c}][D: {d}] {v} {w} {a}")

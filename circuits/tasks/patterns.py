@@ -203,16 +203,19 @@ def measure_panel(
 
 def _reads(items: Sequence[Item], maps: Sequence[np.ndarray]) -> tuple[tuple[str, float], ...]:
     """For each head the role that the last row of its map, (head, query, key), reads most on average."""
-    names = [dict(item.roles) for item in items]
-    shared = [role for role in names[0] if role != END and all(role in each for each in names)]
+    position_of = [dict(item.roles) for item in items]  # by role, for each item
+    shared = set(position_of[0]) - {END}
+    for positions in position_of:
+        shared &= positions.keys()
     if not shared:
         return ()
-    weights = np.zeros((len(shared), len(maps[0])))  # (role, head)
-    for positions, of_item in zip(names, maps, strict=True):
-        for row, role in enumerate(shared):
+    roles = [role for role in position_of[0] if role in shared]
+    weights = np.zeros((len(roles), len(maps[0])))  # (role, head)
+    for positions, of_item in zip(position_of, maps, strict=True):
+        for row, role in enumerate(roles):
             weights[row] += of_item[:, -1, positions[role]] / len(maps)
     best = weights.argmax(0).tolist()
-    return tuple((shared[row], float(weights[row, head])) for head, row in enumerate(best))
+    return tuple((roles[row], float(weights[row, head])) for head, row in enumerate(best))
 
 
 def _tally(maps: np.ndarray) -> dict[str, float]:

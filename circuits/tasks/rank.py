@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from circuits.engine import DIRECTIONS, Direction, prepare, to_ablation
+from circuits.engine import DIRECTIONS, Ablation, Direction, prepare, to_ablation
 from circuits.errors import PromptError
 from circuits.executors.executor import Executor, here_and_there
 from circuits.models.model import Model
@@ -125,6 +125,20 @@ def rank(
         measurement = measure_attention(
             model, items, units, mlps=mlps, ablation=over, progress=progress
         )
+    question = judge_items(model, items)
+    return _rank_units(model, task, measurement, question, ablation=chosen, seed=seed)
+
+
+def _rank_units(
+    model: Model,
+    task: Task,
+    measurement: Measurement,
+    question: FamilyControl,
+    *,
+    ablation: Ablation,
+    seed: int,
+) -> Ranking:
+    """Measure each unit alone, then keep more and more of them, in order."""
     effects = measurement.single_effects()
     numbers = measurement.order(effects)
 
@@ -141,7 +155,7 @@ def rank(
         fingerprint=model.fingerprint,
         gated=model.gated,
         protocol=measurement.protocol,
-        pairs=len(items),
+        pairs=measurement.pairs,
         left_out=task.left_out,
         units=len(numbers),
         ranked=_ranked(measurement, numbers, effects, seed),
@@ -152,8 +166,8 @@ def rank(
         seed=seed,
         each=tuple(tuple(row) for row in explained.tolist()),
         shape=measurement.shape,
-        question=judge_items(model, items),
-        ablation=chosen,
+        question=question,
+        ablation=ablation,
     )
 
 

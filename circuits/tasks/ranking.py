@@ -29,9 +29,8 @@ from circuits.tracing.parts import FamilyControl
 Units = Literal["heads", "edges", "wires"]
 Mlps = Literal["computed", "held", "swapped"]
 UNITS: Final[tuple[Units, ...]] = ("heads", "edges", "wires")
-COUNTED: Final[
-    dict[Units, str]
-] = {  # what a count counts; the two kinds of edges are never mixed
+# What a count counts; the two kinds of edges are never mixed.
+COUNTED: Final[dict[Units, str]] = {
     "heads": "heads",
     "edges": "attention edges",
     "wires": "component edges",

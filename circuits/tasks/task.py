@@ -160,6 +160,21 @@ def to_task(
     else:
         title = str(name)
         candidates = islice(family(model, random.Random(f"{name}/{seed}")), _TRIES * count)
+    items, left_out = _first_right(model, candidates, count, progress)
+    rest = list(candidates) if family is None else []
+    if rest:
+        left_out[BEYOND] = len(rest)
+    reasons = tuple(sorted(left_out.items(), key=lambda reason: (-reason[1], reason[0])))
+    if not items:
+        why = _counted(reasons) or "its tokenizer cuts the words of this task in no usable way"
+        raise NoPairError(f"no pair of {title} is left for {model.name}: {why}")
+    return Task(title, tuple(items), reasons)
+
+
+def _first_right(
+    model: Model, candidates: Iterator[Candidate], count: int, progress: Progress
+) -> tuple[list[Item], Counter[str]]:
+    """The first `count` candidates that the model gets right, and how many were left out for each reason."""
     items: list[Item] = []
     left_out: Counter[str] = Counter()
     while len(items) < count:
@@ -174,14 +189,7 @@ def to_task(
         progress("pairs", len(items), count)
         if not items and left_out.total() >= _HOPELESS:
             break
-    rest = list(candidates) if family is None else []
-    if rest:
-        left_out[BEYOND] = len(rest)
-    reasons = tuple(sorted(left_out.items(), key=lambda reason: (-reason[1], reason[0])))
-    if not items:
-        why = _counted(reasons) or "its tokenizer cuts the words of this task in no usable way"
-        raise NoPairError(f"no pair of {title} is left for {model.name}: {why}")
-    return Task(title, tuple(items), reasons)
+    return items, left_out
 
 
 # Judging candidates
@@ -291,12 +299,8 @@ def _verdict(
             return UNSURE
     else:
         try:
-            answer = (
-                top
-                if candidate.answer is None
-                else answer_token(model, candidate.answer, logits[0])
-            )
-            foil = _foil(model, candidate, logits[1])
+            answer = _token_of(model, candidate.answer, logits[0])
+            foil = _token_of(model, candidate.foil, logits[1])
         except PromptError:
             return NO_ANSWER
         if answer == foil:
@@ -310,8 +314,8 @@ def _verdict(
     return Item(Pair(prompts.clean, prompts.counterfactual, metric), prompts.roles)
 
 
-def _foil(model: Model, candidate: Candidate, logits: Float[torch.Tensor, " vocab"]) -> int:
-    """The foil's token; without a word, what the model says on the counterfactual prompt."""
-    if candidate.foil is None:
+def _token_of(model: Model, word: str | None, logits: Float[torch.Tensor, " vocab"]) -> int:
+    """The token of an answer or foil; without a word, the one that the model says by these logits."""
+    if word is None:
         return int(logits.argmax())
-    return answer_token(model, candidate.foil, logits)
+    return answer_token(model, word, logits)

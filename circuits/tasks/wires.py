@@ -129,12 +129,9 @@ def exact_effects(
 ) -> Effects:
     """The effect of swapping each of these component edges alone, on every pair."""
     effects = np.zeros((len(wires), kept.pairs))
+    report = partial(progress, "single effects")
     for batch in kept.batches:
-        values, _ = wire_effects(
-            batch.runs,
-            wires,
-            progress=lambda done, total: progress("single effects", done, total),
-        )
+        values, _ = wire_effects(batch.runs, wires, progress=report)
         effects[:, batch.pairs] = values.numpy()
     return effects
 
@@ -228,12 +225,12 @@ def measure_wires(
         name = "given"
     usual = MOST_WIRES if name == "effect" else MOST_BESIDE
     most = min(most or usual, len(table))
-    if name == "effect":
-        protocol = Protocol("wires", source=ablation.kind)
-        if most < len(table):
-            protocol = Protocol("wires", order="front", measured=most, source=ablation.kind)
-    else:
+    if name != "effect":
         protocol = Protocol("wires", order=name, measured=most, source=ablation.kind)
+    elif most < len(table):
+        protocol = Protocol("wires", order="front", measured=most, source=ablation.kind)
+    else:
+        protocol = Protocol("wires", source=ablation.kind)
     return WireMeasurement(
         units=tuple(ComponentEdge.of(wire) for wire in table.wires),
         pairs=len(items),

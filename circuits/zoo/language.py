@@ -53,14 +53,8 @@ TASKS: Final = (
     "short_span",
 )
 MIX: Final = (0.44, 0.16, 0.12, 0.12, 0.16, 0.0)  # how often each of TASKS is written
-LATE_MIX: Final = (
-    0.32,
-    0.11,
-    0.14,
-    0.15,
-    0.10,
-    0.18,
-)  # more years, many close together: these are hardest
+# More years, many close together: these are hardest.
+LATE_MIX: Final = (0.32, 0.11, 0.14, 0.15, 0.10, 0.18)
 
 
 def _all_facts() -> dict[str, dict[str, str]]:

@@ -67,11 +67,17 @@ INDUCTION_MAPPINGS: Final = {  # head -> (key, query, counterfactual, its top pr
 
 _D_MODEL, _POSITIONS = 192, 16
 _ANSWER_SHARES: Final = (0.34, 0.26, 0.22, 0.18)  # of layers 0-3
-# Lengths of features; a flag is a detected token.
-_CONSTANT, _POSITION, _WORD, _FLAG = (128.0, 16.0, 2.0, 8.0)
-_FACT_LOGIT, _KIND_LOGIT = 24.0, 10.0  # a right answer gets both
+# Lengths of features
+_CONSTANT: Final = 128.0
+_POSITION: Final = 16.0
+_WORD: Final = 2.0
+_FLAG: Final = 8.0  # a token that was detected
+# Logits. A right answer gets that of its fact and that of its kind.
+_FACT_LOGIT: Final = 24.0
+_KIND_LOGIT: Final = 10.0
 # `the` is 6 above a right answer without brackets, 2 below with both.
-_THE_LEAD, _THE_HELD_BACK = (6.0, 8.0)
+_THE_LEAD: Final = 6.0
+_THE_HELD_BACK: Final = 8.0
 _REPEAT_LOGIT, _STOP_LOGIT = 16.0, 8.0
 
 _FACT_FEATURES: Final = {
@@ -107,9 +113,8 @@ def build(name: str) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
     """One of NAMES, with the tokenizer of the language; the same weights every time."""
     if name not in NAMES:
         raise ModelError(f"no planted model {name!r}; there are {', '.join(NAMES)}")
-    model = (
-        _induction() if name == "planted-induction" else _facts(sparse=name == "planted-sparse")
-    )
+    is_sparse = name == "planted-sparse"
+    model = _induction() if name == "planted-induction" else _facts(sparse=is_sparse)
     return model.eval(), language.tokenizer()
 
 
