@@ -18,6 +18,7 @@ import parameters
 import pytest
 import write_llms
 import yaml
+from alike import alike
 from packaging.requirements import Requirement
 
 import circuits
@@ -64,7 +65,12 @@ def test_dead_links_are_found_and_live_ones_are_not(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_transcript_for_agents_is_what_the_tools_answer() -> None:
     """`make transcript` writes it again."""
-    assert agent_transcript.written() == agent_transcript.PAGE.read_text()
+    now = agent_transcript.written().splitlines()
+    kept = agent_transcript.PAGE.read_text().splitlines()
+    wiring = next(number for number, line in enumerate(kept) if line.startswith("→ wiring"))
+    assert now[:wiring] == kept[:wiring]
+    assert len(now) == len(kept)
+    assert all(alike(*lines) for lines in zip(now, kept, strict=True))
 
 
 def test_the_index_for_language_models_is_that_of_the_docs() -> None:

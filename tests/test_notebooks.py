@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from alike import alike
 from nbformat.v4 import new_code_cell, new_notebook
 from run_notebooks import FOLDER, run, said
 
@@ -21,7 +22,10 @@ MARKS = {
 )
 def test_a_notebook_says_what_is_kept_in_it(name: str) -> None:
     path = FOLDER / f"{name}.ipynb"
-    assert said(run(path)) == said(nbformat.read(path, as_version=4))
+    now, kept = said(run(path)), said(nbformat.read(path, as_version=4))
+    assert [forms for _, forms in now] == [forms for _, forms in kept]
+    for (text, _), (before, _) in zip(now, kept, strict=True):
+        assert text == before or ("wires keep" in before and alike(text, before))
 
 
 def test_every_notebook_is_run_and_shows_pictures_and_no_error() -> None:

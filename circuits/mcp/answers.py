@@ -11,7 +11,7 @@ from typing import Any, Final
 from circuits.checks.verify import Verification
 from circuits.instruments.grids import Patching
 from circuits.mcp.reply import LIMITS, Reply, ToolAnswer, to_text
-from circuits.show.words import plural, verdict_values
+from circuits.show.words import identity_words, plural, verdict_values
 from circuits.tasks.ranking import Ranking
 from circuits.tracing.records import Circuit
 from circuits.tracing.why_record import Why
@@ -57,7 +57,7 @@ def _(circuit: Circuit) -> list[str]:
         f"{controls.random_p95:.3f} of {controls.random_draws} draws.",
         f"The other direction (restore) has a total of {front.restore:.3f}, this one {front.total:.3f}.",
         f"The carriers alone leave {controls.sufficiency:.2f} of the total.",
-        f"Clean patched into clean changes the metric by {controls.identity:.1e} of the gap.",
+        f"Clean patched into clean changes {identity_words(controls.identity)} of the gap.",
     ]
     if others:
         lines.append(f"The strongest other key has a total of {max(others):.3f}.")

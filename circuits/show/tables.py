@@ -23,7 +23,7 @@ from circuits.show import (
     to_scene,
 )
 from circuits.show.sections import Column, Section, plain, section_html
-from circuits.show.words import verdict_lines
+from circuits.show.words import identity_words, verdict_lines
 from circuits.tracing import CARRIES, SHARE
 
 if TYPE_CHECKING:
@@ -269,7 +269,8 @@ def _control_rows(
     if controls.random_draws:
         left = f"{controls.sufficiency:z.2f} of the total is left with the carriers alone"
         rows.append(("sufficiency", f"{left} (at a share of {controls.share:.0%})"))
-    rows.append(("identity", f"{controls.identity:.1e} (clean patched into clean)"))
+    identity = identity_words(controls.identity)
+    rows.append(("identity", f"{identity} (clean patched into clean)"))
     return rows
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from circuits.components import ROUNDING
 from circuits.errors import escaped
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ def spell(word: str, *, longest: int = LONGEST_WORD) -> str:
         return "␣" * max(1, min(len(word), 4))
     shown = escaped(bare)
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def identity_words(identity: float) -> str:
+    """How much clean patched into clean changes, without the digits that are rounding."""
+    return f"below {ROUNDING:.0e}" if identity < ROUNDING else f"{identity:.1e}"
 
 
 def metric_words(

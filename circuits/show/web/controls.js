@@ -45,6 +45,6 @@ export function renderControls({ circuit, controls: list }) {
     const where = `share of the gap: largest total of another key, ${tokenAt(circuit, others[0])}`;
     facts.push(["Next key", number(key_totals[others[0]]), where]);
   }
-  const size = identity === 0 ? "0" : identity.toExponential(0);
+  const size = identity < 1e-5 ? "below 1e-5" : identity.toExponential(0);  // else the digits are rounding
   return fillFacts(list, [...facts, ["Identity", size, "clean patched into clean; should be 0"]]);
 }
