@@ -101,6 +101,24 @@ def test_what_is_not_text_is_refused_as_a_prompt(mini: Model, text: Any, says: s
     one_line(why)
 
 
+def test_what_would_be_ignored_is_refused(mini: Model) -> None:
+    ignored: tuple[dict[str, Any], ...] = (
+        {"swap": SWAP},
+        {"answer": "small"},
+        {"metric": "kl"},
+    )
+    for named in ignored:
+        with pytest.raises(PromptError, match="pairs of a task have their own") as why:
+            circuits.wiring(mini, "opposites", **named)
+        one_line(why)
+    with pytest.raises(PromptError, match="key= is where noise is put") as why:
+        circuits.circuit(mini, TEXT, key="large", swap=SWAP)
+    one_line(why)
+    with pytest.raises(PromptError, match="noise_at= is for prompts without") as why:
+        circuits.patch(mini, TEXT, "mlp", noise_at=["large"], swap=SWAP)
+    one_line(why)
+
+
 def test_one_prompt_is_text_where_no_family_is_taken(mini: Model) -> None:
     verbs: tuple[Any, ...] = (circuits.to_pair, circuits.circuit)
     for verb in verbs:

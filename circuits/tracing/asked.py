@@ -99,6 +99,7 @@ def to_family(
     if isinstance(given, str | Path) or (
         hasattr(given, "items") and hasattr(given, "left_out")
     ):
+        _refuse_beside_task(spec)
         return _of_task(model, given, count=count, seed=seed, progress=progress)
     if hasattr(given, "to_dict") and hasattr(given, "columns"):
         given = given.to_dict("records")
@@ -112,6 +113,16 @@ def _refuse_tokens(given: Any) -> None:
     """Say what to do with token ids, which are no text."""
     if isinstance(given, int) or type(given).__name__ in ("Tensor", "ndarray"):
         check_text(given)
+
+
+def _refuse_beside_task(spec: QuestionSpec) -> None:
+    """Refuse what would be ignored, since every pair of a task says it itself."""
+    for name in ("counterfactual", "swap", "answer", "foil", "metric"):
+        if getattr(spec, name) is not None:
+            raise PromptError(
+                f"{name}= is for prompts; the pairs of a task have their own: leave it out, or give the "
+                "prompts as a list"
+            )
 
 
 def _names_task(text: str) -> bool:

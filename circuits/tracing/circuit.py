@@ -100,6 +100,10 @@ def circuit(
     own = one_counterfactual(counterfactual)
     named = roles or {}
     noise_at = None
+    if key is not None and (swap or own is not None):
+        raise PromptError(
+            "key= is where noise is put if there is no counterfactual; leave it out"
+        )
     if key is not None:
         noise_at = (to_prompt(model, text).position(named.get(str(key), key)),)
     spec = replace(spec, counterfactual=own, noise_at=noise_at)

@@ -45,6 +45,10 @@ def to_asked(
 ) -> tuple[Asked, ...]:
     """What the user asked, in any form that `to_family` reads. A list of counterfactuals has one for each
     prompt of a list."""
+    if noise_at is not None and (spec.swap or counterfactual is not None):
+        raise PromptError(
+            "noise_at= is for prompts without a counterfactual; leave one of both out"
+        )
     if counterfactual is not None and not isinstance(counterfactual, str):
         asked = one_each(asked, counterfactual, spec)
         counterfactual = None
