@@ -99,6 +99,14 @@ def test_what_maps_show_stands_beside_them_and_tokens_where_there_is_room() -> N
     assert places["a"][1] < places["b"][1] < places["c"][1]  # queries run down
 
 
+def test_columns_of_models_with_long_names_are_told_apart() -> None:
+    facts = (("mean peak", "0.97"),)
+    titles = ("stories15m", "stories15m-sparse")
+    panels = [Panel(name, (Head(0, 0),), (np.eye(3),), facts=facts) for name in titles]
+    said = words(head_grid(panels))
+    assert "storie…" in said and "…sparse" in said
+
+
 def test_nothing_is_smaller_than_six_points_in_a_grid_of_nine() -> None:
     assert min(float(text.get_fontsize()) for text in texts(head_grid(panel(30)))) >= 6
 

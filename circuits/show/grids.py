@@ -68,6 +68,7 @@ _LARGE: Final = 30.0  # the side of a map that has space for a name
 _LARGEST: Final = 84.0  # the side of a map
 _CELL: Final = 6.4  # the side of a cell that a word fits beside
 _MOST_NINE: Final = 144  # heads of a panel that stand nine to a row
+_LONGEST_HEAD: Final = 7  # characters at the head of a column
 _LONGEST_PROMPT: Final = 70  # characters of a prompt that is quoted
 _NOTHING: Final = 0.005  # an effect that would be written as 0.00
 
@@ -386,15 +387,33 @@ def _draw_table(sheet: Sheet, panels: Sequence[Panel]) -> None:
     area = Area(0, 0, _TABLE, _TITLE + _ROW * len(names) + 2)
     sheet.box(area, LINE, PAPER, depth=0)
     x = _TABLE - 5 - _COLUMN * (len(panels) - 1)  # the right end of the first column of values
-    for panel in panels:
+    for panel, title in zip(panels, _short([panel.title for panel in panels]), strict=True):
         facts = dict(panel.facts)
-        sheet.write(x, 13, spell(panel.title, longest=7), HEADING_SMALL, ha="right")
+        sheet.write(x, 13, title, HEADING_SMALL, ha="right")
         for row, name in enumerate(names):
             y = _TITLE + _ROW * row + 2
             sheet.write(x, y, facts.get(name, ""), NAME, ha="right")
         x += _COLUMN
     for row, name in enumerate(names):
         sheet.write(5, _TITLE + _ROW * row + 2, name, NOTE)
+
+
+def _short(titles: Sequence[str]) -> list[str]:
+    """Titles as heads of columns. Of a long one that begins as all others do, the rest is what tells it apart:
+    `stories15m-sparse` beside `stories15m` is `…sparse`."""
+    alike = 0
+    for letters in zip(*titles, strict=False):
+        if len(set(letters)) > 1:
+            break
+        alike += 1
+    short = []
+    for title in titles:
+        rest = title[alike:].strip("-, ")
+        if len(title) <= _LONGEST_HEAD or not rest or not alike:
+            short.append(spell(title, longest=_LONGEST_HEAD))
+        else:
+            short.append("…" + spell(rest, longest=_LONGEST_HEAD - 1))
+    return short
 
 
 def _short_number(value: float) -> str:
