@@ -313,7 +313,8 @@ def _draw_bracket(sheet: Sheet, x: float, top: float, bottom: float) -> None:
 
 
 def _panel_lines(panel: Panel, width: float) -> list[str]:
-    return wrapped(panel.question, NOTE, width - 2 * _PAD)
+    # Letters on a screen are up to 3% wider than in print.
+    return wrapped(panel.question, NOTE, 0.96 * (width - 2 * _PAD))
 
 
 def _panel_height(panel: Panel, tiles: Tiles, width: float) -> float:
