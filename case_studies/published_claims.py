@@ -2,7 +2,8 @@
 
 Finding: what is claimed of loadings is found in every pair (90% lies on 15 to 338 times fewer edges on the
 tasks of `mini`, 7 to 9 in the stories). What is claimed of effects is not: the dense models explain 90% with
-few heads too (1.2 to 2.2 times fewer in most twins), and the twin of stories takes more attention edges, not fewer.
+few heads too (1.2 to 2.2 times fewer in most twins), and the twin of stories takes more attention edges, not
+fewer.
 """
 
 import argparse
