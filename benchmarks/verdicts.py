@@ -179,7 +179,7 @@ class Nothing:
 
 def nothing(name: str, count: str, wired: str = WIRED) -> None:
     columns = ("trace", "family", "sweep", "why", "rank", "wiring")
-    print(f"{'model':24}{'asked':>7}" + "".join(f"{column:>18}" for column in columns))
+    print(f"{'model':24}{'asked':>7}" + "".join(f"{column:>20}" for column in columns))
     for label, model, kind in _models(name):
         start = time.monotonic()
         questions = list(itertools.islice(_nothings(model, kind), int(count)))
@@ -190,7 +190,7 @@ def nothing(name: str, count: str, wired: str = WIRED) -> None:
             refused = f", {verdicts['refused']} refused" if verdicts["refused"] else ""
             cells.append(f"{verdicts['clear']}/{verdicts.total()}{refused}")
         print(
-            f"{label:24}{len(questions):>7}" + "".join(f"{cell:>18}" for cell in cells), end=""
+            f"{label:24}{len(questions):>7}" + "".join(f"{cell:>20}" for cell in cells), end=""
         )
         print(f"  {time.monotonic() - start:.0f} s", flush=True)
     print("clear / asked; an error refuses a question")
