@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +335,27 @@ def test_on_a_random_model_the_search_beats_single_effects_and_edge_attribution(
         ours = merit(torch.stack([stage.kept for stage in stages]), aim)
         assert float((ours >= theirs - 1e-4).float().mean()) > 0.8
         assert float(ours.mean()) > float(theirs.mean())
+
+
+def test_around_the_share_every_size_is_tried_and_each_circuit_has_the_next(
+    models: dict[str, Model],
+) -> None:
+    model = models["gpt2"]
+    text = 'The opposite of "large" is "'
+    pair = to_pair(model, text, swap={"large": "hot"}, answer="small", foil="cold")
+    kept = KeptRuns.everywhere([(prepare(model, [pair]), [0])])
+    searched = search(kept)
+    large = [stage for stage in searched.stages if len(stage) > 60]
+    share = float(large[-1].kept.mean())  # a round that loses several wires follows
+    stages = searched.refined(kept, share).stages
+    assert len(stages) > len(searched.stages)
+    assert stages[-1] is searched.stages[-1]
+    for larger, smaller in pairwise(stages):
+        assert len(smaller) < len(larger) and not (smaller.wires & ~larger.wires).any()
+    between = next(
+        stage for stage in stages if all(stage is not known for known in searched.stages)
+    )
+    assert float((kept.kept(between.wires[None])[0] - between.kept).abs().max()) < 1e-6
 
 
 # Questions and forms

@@ -10,6 +10,8 @@
 4. If even the best proposal loses far more than the values promised, the step is halved and tried again.
 5. Small circuits lose one wire a round. There the wires that seem to matter least are left out one at a time
    in exact runs, and these compete with the rules.
+6. Larger circuits lose many wires a round. Around the share that is wanted, the wires of that round leave one by
+   one, so that every size there is tried (`SearchResult.refined`).
 
 Wires that no longer lie on a path from the embedding to the logits leave with the others. Every circuit that
 the search returns was run; each contains the next smaller one.
