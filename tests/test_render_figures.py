@@ -29,12 +29,13 @@ from circuits.components import Head
 from circuits.errors import PromptError
 from circuits.show import canvas
 from circuits.show.arrows import PRINT
-from circuits.show.canvas import save_figure
+from circuits.show.canvas import save_figure, width_of
 from circuits.show.dark import darkened
 from circuits.show.diagram import circuit_figure, ticks_of
 from circuits.show.figure import mapping_figure
 from circuits.show.graph import gains
 from circuits.show.layout import lay_out
+from circuits.show.legend import FINDING, balanced, wrapped
 from circuits.show.scene import to_scene
 from circuits.tracing import CARRIES, QuestionControl
 from circuits.tracing.records import Circuit
@@ -93,6 +94,15 @@ def test_a_figure_says_its_finding_then_its_question_and_has_a_legend(draw: Any)
         assert part in question
     assert {"layers that hold a token", "that build it"} <= set(said)
     assert any(word.startswith("width: ") for word in said)
+
+
+def test_a_heading_of_two_lines_leaves_no_word_alone() -> None:
+    finding = "29 of 123,211 component edges keep 81% of the gap"
+    width = width_of(finding, FINDING) - 1
+    assert wrapped(finding, FINDING, width)[-1] == "gap"
+    first, second = balanced(finding, FINDING, width)
+    assert f"{first} {second}" == finding
+    assert abs(width_of(first, FINDING) - width_of(second, FINDING)) < width / 4
 
 
 def test_the_caption_the_label_and_the_key_are_red() -> None:

@@ -86,7 +86,7 @@ def sweep_command(
         result = sweep(measured, prompts, output, executor=executor, progress=note, **settings)
     _print_sweep(result, as_json)
     if len(result) and len(result.errors) == len(result):
-        raise Failure(f"none of {len(result)} lines could be measured: each has an error")
+        raise Failure("no line could be measured: each has an error")
     if strict:
         _refuse_unclear(result)
 

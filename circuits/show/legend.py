@@ -31,6 +31,19 @@ def wrapped(text: str, font: Font, width: float) -> list[str]:
     return lines if text else []
 
 
+def balanced(text: str, font: Font, width: float) -> list[str]:
+    """A text in as few lines as `width` allows, the longest of them as short as it can be: no last word stands
+    alone."""
+    lines = wrapped(text, font, width)
+    while len(lines) > 1:
+        longest = max(width_of(line, font) for line in lines)
+        narrower = wrapped(text, font, longest - 0.1)
+        if len(narrower) > len(lines) or narrower == lines:
+            break
+        lines = narrower
+    return lines
+
+
 def write_lines(sheet: Sheet, x: float, y: float, lines: Sequence[str]) -> None:
     """Write lines of small letters below each other; the first hangs from y."""
     for number, line in enumerate(lines):
@@ -69,7 +82,7 @@ class Heading:
 
 def to_heading(finding: str, question: str, width: float) -> Heading:
     """A heading in lines that fit this width."""
-    return Heading(wrapped(finding, FINDING, width), wrapped(question, NOTE, width))
+    return Heading(balanced(finding, FINDING, width), balanced(question, NOTE, width))
 
 
 @dataclass(frozen=True, slots=True)

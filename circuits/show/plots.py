@@ -24,7 +24,7 @@ from circuits.show.canvas import (
     effect_colour,
     figure_around,
 )
-from circuits.show.legend import LINE_HEIGHT, to_heading, wrapped
+from circuits.show.legend import LINE_HEIGHT, balanced, to_heading, wrapped
 
 _EDGE: Final = 4.0  # points from the edges of the figure to its texts
 
@@ -41,7 +41,7 @@ def axes_for(
     if ax is None:
         return framed(None, size, finding, question, notes=notes).add_subplot()
     width = ax.get_window_extent().width / figure_around(ax).dpi * 72
-    lines = wrapped(finding, Font(BODY, bold=True), width) + wrapped(question, NOTE, width)
+    lines = balanced(finding, Font(BODY, bold=True), width) + balanced(question, NOTE, width)
     ax.set_title("\n".join(lines), fontsize=SMALL)
     return ax
 

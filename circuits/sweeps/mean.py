@@ -106,7 +106,9 @@ class MeanCircuit(OfHeads, Saved, Pictured):
         if self.unclear:
             left_out.append(f"{self.unclear} more left out as not clear")
         beside = f" ({', '.join(left_out)})" if left_out else ""
-        lines = [f"{escaped(self.model)}, mean of {self.lines} lines{beside}: {effects}"]
+        lines = [
+            f"{escaped(self.model)}, mean of {plural(self.lines, 'line')}{beside}: {effects}"
+        ]
         lines += verdict_lines(self)
         lines.append(f"Carriers at a share of {self.share:.0%}: {carriers}")
         return "\n".join([*lines, *(f"  {mean}" for mean in self.heads[:8])])

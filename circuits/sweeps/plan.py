@@ -19,6 +19,7 @@ from circuits.engine.memory import BUDGET, MemoryPlan
 from circuits.executors.executor import ModelSource
 from circuits.models.load import as_model
 from circuits.results import Summarised
+from circuits.show.words import plural
 from circuits.sweeps.batches import memory_of, to_batches
 from circuits.sweeps.lines import Line, Lines, read_line, read_lines
 from circuits.sweeps.rows import measure_lines
@@ -74,10 +75,11 @@ class SweepPlan(Summarised):
     def __str__(self) -> str:
         wrong = f", {self.wrong} of them with errors" if self.wrong else ""
         to_load = _duration(self.shards * self.seconds_to_load)
+        shards = f"{plural(self.shards, 'shard')} of {plural(self.shard, 'line')}"
         lines = [
-            f"{self.lines} lines on {self.model}, cut into {self.shards} shards of {self.shard} lines",
+            f"{plural(self.lines, 'line')} on {self.model}, cut into {shards}",
             f"a line takes {_short(self.seconds_a_line)} on this {self.device}, by a sample of "
-            f"{self.sample} lines{wrong}; loading the model takes {_short(self.seconds_to_load)}",
+            f"{plural(self.sample, 'line')}{wrong}; loading the model takes {_short(self.seconds_to_load)}",
             *self._busy_lines(),
             f"a worker's tensors take {self.memory / 1e9:.2f} GB: weights {self.weights / 1e9:.2f} GB, "
             f"{self.batch}; Python and its libraries come on top",

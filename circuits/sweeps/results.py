@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from circuits.errors import FileError, PromptError
 from circuits.results import PICTURES, Pictured
+from circuits.show.words import plural
 from circuits.sweeps.manifest import Manifest, read_manifest
 from circuits.sweeps.mean import MeanCircuit, mean_of
 from circuits.sweeps.store import copy_lines, read_table
@@ -179,7 +180,7 @@ class Sweep(Pictured):
         complete = "complete"
         if not self.complete:
             complete = f"{self.manifest.lines} in the input, not complete"
-        lines = f"{len(self)} lines ({complete}) on {self.manifest.model}"
+        lines = f"{plural(len(self), 'line')} ({complete}) on {self.manifest.model}"
         errors = len(self.errors)
         return f"{self.folder}: {lines}, {len(self) - errors} measured, {errors} with errors"
 
