@@ -70,7 +70,7 @@ def ask_and_look(page: Page, folder: Path) -> None:
 
 
 def save_screenshot(page: Page, file: Path, *, of: str = "", height: int = 1100) -> None:
-    """Save the window, or one thing from its upper left corner, as a PNG of 256 colours."""
+    """Save the window, or one thing from its upper left corner, as a PNG."""
     page.mouse.move(1, 1)
     page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(300)
@@ -80,9 +80,8 @@ def save_screenshot(page: Page, file: Path, *, of: str = "", height: int = 1100)
         assert box is not None
         clip = dict(box) | {"height": min(box["height"], height)}
     page.screenshot(path=file, clip=clip, full_page=True)  # type: ignore[arg-type]
-    Image.open(file).convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE).save(
-        file, optimize=True
-    )
+    # All colours are kept: a palette of 256 drew rectangles that are not on the page.
+    Image.open(file).convert("RGB").save(file, optimize=True)
 
 
 if __name__ == "__main__":
