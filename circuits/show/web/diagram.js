@@ -278,7 +278,7 @@ function drawGap(column, token, foot) {
     column.picture.querySelector(`[data-position="${first}"]`).focus();
   };
   const attributes = { class: "item token gap", role: "button", tabindex: -1, "data-item": `gap:${first}` };
-  const made = svg("g", attributes, ...tokenShapes(token, count, foot));
+  const made = svg("g", attributes, ...tokenShapes(token, `+${count}`, foot));
   made.addEventListener("click", open);
   made.addEventListener("keydown", (event) => {
     if (event.key === "Enter" || event.key === " ") open();
