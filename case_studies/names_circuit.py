@@ -1,8 +1,8 @@
 """The circuit that completes `… Ben gave the ball to` in stories15m, found on names and checked on other names.
 
 Finding: 36 of 2,188 component edges keep 81% of the gap on 12 pairs (worst 0.58) and 85% on 4 that the search did
-not see (worst 0.65). One path passes the published roles: L1H2 finds the duplicate, L4H4 inhibits it, L5H1
-moves the other name. As many random wires keep nothing.
+not see (worst 0.65). The strongest path has the published roles: L1H2 finds the duplicate, L4H4 inhibits it,
+L5H1 moves the other name. As many random wires keep nothing.
 """
 
 from itertools import permutations

@@ -54,9 +54,9 @@ class OnPrompt(OnModel):
     )
     foil: Text | None = Field(
         None,
-        description="The wrong next token; by default what it says on the counterfactual.",
+        description="The wrong next token; by default what the model says on the counterfactual.",
     )
-    seed: int = Field(0, description="For noise and random heads.")
+    seed: int = Field(0, description="Decides the noise and the random heads.")
 
     def question(self) -> dict[str, Any]:
         """The keywords that all functions on a prompt share."""
@@ -96,7 +96,7 @@ class TraceCall(OnPrompt):
         0.8, gt=0, le=1, description="The share of the total that the carriers must hold."
     )
     stability: int = Field(
-        0, ge=0, le=64, description="Repeat under so many other counterfactuals."
+        0, ge=0, le=64, description="Repeat the trace under this many other counterfactuals."
     )
 
 
@@ -143,8 +143,8 @@ class WiringCall(OnModel):
     share: float = Field(
         0.8, gt=0, le=1, description="The share of the gap that the circuit must keep."
     )
-    count: int = Field(16, ge=1, le=256, description="Pairs of a task.")
-    seed: int = Field(0, description="For the pairs and for random circuits.")
+    count: int = Field(16, ge=1, le=256, description="How many pairs of a task are used.")
+    seed: int = Field(0, description="Decides the pairs and the random circuits.")
 
 
 class PatchCall(OnPrompt):
@@ -160,7 +160,7 @@ class PatchCall(OnPrompt):
     ablation: Literal["swap", "restore", "zero"] = Field(
         "swap",
         description="swap puts counterfactual values into the clean run (noising), restore clean values into "
-        "the counterfactual run (denoising), zero puts nothing there.",
+        "the counterfactual run (denoising), zero puts zeros into the clean run.",
     )
 
 
@@ -172,8 +172,8 @@ class RankCall(OnModel):
         "while all others are swapped, beside as many random heads."
     )
     task: Name = Field("opposites", description=f"Which task: {_TASK}.")
-    count: int = Field(16, ge=1, le=256, description="Pairs that are measured.")
-    seed: int = Field(0, description="For the pairs and the random orders.")
+    count: int = Field(16, ge=1, le=256, description="How many pairs are measured.")
+    seed: int = Field(0, description="Decides the pairs and the random orders.")
 
 
 class VerifyCall(ToolCall):
