@@ -92,11 +92,10 @@ def _(wiring: Wiring) -> list[str]:
 
 @controls_of.register
 def _(patched: Patching) -> list[str]:
-    left_out = plural(patched.weak, "pair")
     return [
         f"Effects are shares of a gap of {patched.gap:.2f}: {patched.clean_value:.2f} on the clean prompt, "
         f"{patched.counterfactual_value:.2f} on the counterfactual.",
-        f"{left_out} left out because its gap is too small.",
+        f"Pairs that were left out because their gap is too small: {patched.weak}.",
     ]
 
 
