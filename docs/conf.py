@@ -3,17 +3,23 @@
 1. Pages whose text is kept elsewhere in the repository are read from there.
 2. The reference gets a sentence for each parameter from scripts/parameters.py, and for each field of a record
    from the comment beside it.
-3. The gallery runs the scripts of docs/gallery and shows what they draw.
+3. Types and defaults in the reference stand by their names, without the modules they come from.
+4. The gallery runs the scripts of docs/gallery and shows what they draw.
 """
 
 import re
 import sys
 from pathlib import Path
 
+from docutils import nodes
+from sphinx import addnodes
+
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
 import parameters  # noqa: E402
+
+import circuits  # noqa: E402
 
 project = "circuits"
 author = "the authors of circuits"
@@ -74,6 +80,9 @@ ABOUT = {
     "instruments": ("logit lens", "patching map"),
     "upgrade": ("upgrade", "renamed"),
 }
+HOME = re.compile(r"~(?:\w+\.)+")  # where a class is defined, before its name
+FUNCTION = re.compile(r"<function (\w+)>")
+TYPES = (nodes.emphasis, addnodes.literal_emphasis, addnodes.desc_parameter)
 CARD = re.compile(r"\]\((?:\.\./)+circuits/zoo/([\w-]+)/README\.md\)")
 
 
@@ -108,11 +117,42 @@ def add_sentences(
             lines += [f"- ``{field}``: {to_rst(said)}" for field, said in comments.items()]
 
 
+def short_signature(
+    app: object,
+    what: str,
+    name: str,
+    offered: object,
+    options: object,
+    signature: str | None,
+    returned: str | None,
+) -> tuple[str | None, str | None]:
+    """A signature with the names of classes and of functions alone."""
+    return (signature and short_types(signature)), (returned and short_types(returned))
+
+
+def short_types(text: str) -> str:
+    """`~typing.Any` as `Any`, and a function that is a default by its name."""
+    return FUNCTION.sub(r"\1", HOME.sub("", text))
+
+
+def shorten_types(app: object, page: nodes.document) -> None:
+    """The same where Sphinx leaves the modules: in what follows `Literal[…]`, and in overloaded signatures."""
+    for text in list(page.findall(nodes.Text)):
+        if isinstance(text.parent, TYPES):
+            text.parent.replace(text, nodes.Text(short_types(text)))
+
+
 def to_rst(sentence: str) -> str:
-    """Code in a sentence as reStructuredText marks it."""
-    return re.sub(r"`([^`]+)`", r"``\1``", sentence)
+    """Code in a sentence as reStructuredText marks it; a public name leads to its place in the reference."""
+    return re.sub(r"`([^`]+)`", lambda found: linked(found[1]), sentence)
+
+
+def linked(code: str) -> str:
+    return f":py:obj:`{code} <circuits.{code}>`" if code in circuits.__all__ else f"``{code}``"
 
 
 def setup(app: object) -> None:
     app.connect("source-read", to_pages)  # type: ignore[attr-defined]
     app.connect("autodoc-process-docstring", add_sentences)  # type: ignore[attr-defined]
+    app.connect("autodoc-process-signature", short_signature)  # type: ignore[attr-defined]
+    app.connect("doctree-read", shorten_types)  # type: ignore[attr-defined]
