@@ -49,6 +49,10 @@ autodoc_typehints = "description"
 # The type of a parameter stands beside its sentence; that of what comes back has a line of its own.
 autodoc_typehints_description_target = "documented_params"
 autodoc_inherit_docstrings = False
+# How files are read and checked: for who writes a new kind of result, in the source.
+autodoc_default_options = {
+    "exclude-members": "check, check_pairs, check_values, file_name, from_stored, header"
+}
 suppress_warnings = ["mystnb.unknown_mime_type"]
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",

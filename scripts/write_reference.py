@@ -73,6 +73,11 @@ GROUPS = {
         "Why",
         "Wiring",
         "Neurons",
+        "open_result",
+        "verify",
+        "Verification",
+    ),
+    "Maps, rankings and sweeps": (
         "Patching",
         "Paths",
         "LogitAttribution",
@@ -84,9 +89,6 @@ GROUPS = {
         "TaskComparison",
         "Sweep",
         "open_sweep",
-        "open_result",
-        "verify",
-        "Verification",
     ),
     "Where long work runs": (
         "plan_sweep",
@@ -109,6 +111,16 @@ GROUPS = {
     "The engine": ("prepare", "Row", "scan"),
     "Errors": ("CircuitsError",),
 }
+# What many results can do stands once, on the page of this group, and not with each of them.
+SHARED_ON = "Results"
+SHARED = (
+    "circuits.results.Saved",
+    "circuits.results.Pictured",
+    "circuits.results.Tabular",
+    "circuits.results.OfHeads",
+    "circuits.instruments.grids.OnAxes",
+    "circuits.instruments.grids.OfPairs",
+)
 
 
 def help_of(name: str) -> str:
@@ -169,7 +181,15 @@ def group_page(title: str) -> str:
     lines = [f"# {title}", "", "```{eval-rst}"]
     for name, offered in groups()[title].items():
         lines += ["", *directive(name, offered)]
-    return "\n".join([*lines, "```", ""])
+    lines += ["```", ""]
+    if title == SHARED_ON:
+        lines += ["## What results share", ""]
+        lines += ["The bases of a result say which of these it has.", ""]
+        lines.append("```{eval-rst}")
+        for name in SHARED:
+            lines += ["", f".. autoclass:: {name}", "   :members:"]
+        lines += ["```", ""]
+    return "\n".join(lines)
 
 
 def groups() -> dict[str, dict[str, object]]:
@@ -197,8 +217,8 @@ def sentence_on(offered: object) -> str:
 
 def directive(name: str, offered: object) -> list[str]:
     if isinstance(offered, type):
-        shared = ["   :inherited-members:"] if issubclass(offered, Saved | Pictured) else []
-        return [f".. autoclass:: {name}", "   :members:", *shared]
+        bases = ["   :show-inheritance:"] if issubclass(offered, Saved | Pictured) else []
+        return [f".. autoclass:: {name}", "   :members:", *bases]
     return [f".. autofunction:: {name}" if callable(offered) else f".. autodata:: {name}"]
 
 

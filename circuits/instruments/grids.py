@@ -40,7 +40,7 @@ class Axis:
 
 
 class OnAxes:
-    """A result whose numbers lie on named axes. `arrays["values"]` is (pair, *axes)."""
+    """A result whose numbers lie on named axes. `arrays["values"]` has the shape `(pair, *axes)`."""
 
     __slots__ = ()
     MEASURE: ClassVar[str]  # what the numbers are: "effect"
